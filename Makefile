@@ -1,0 +1,98 @@
+# cachealloc: build, test, install. `make help` lists the targets.
+#
+# BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
+# build/. Sources are found by folder: a new .c file in a room needs no change here.
+
+BUILD ?= release
+ifeq ($(BUILD),release)
+B := build
+else
+B := build-$(BUILD)
+endif
+
+CC ?= gcc
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+CUDA_INC := $(shell scripts/deps.sh --cuda-include)
+
+WARN := -Wall -Wextra -Werror
+BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC -g -I.
+OPT_release := -O2 -DNDEBUG
+OPT_debug := -O1 -DCA_DEBUG=1
+OPT_asan := -O1 -DCA_DEBUG=1 -fno-omit-frame-pointer
+OPT_tsan := $(OPT_asan)
+SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZE_tsan := -fsanitize=thread
+SANITIZE := $(SANITIZE_$(BUILD))
+OPT = $(OPT_$(BUILD)) $(SANITIZE)
+ifeq ($(OPT_$(BUILD)),)
+$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan)
+endif
+ALL_CFLAGS = $(BASE) $(OPT) $(CFLAGS) -MMD -MP
+
+# --- the product ----------------------------------------------------------------------------------
+# Only shim/ sees the CUDA headers: pool/, registry/ and config/ must build without them.
+CORE_SRC := $(wildcard config/*.c registry/*.c pool/*.c)
+SHIM_SRC := $(wildcard shim/*.c)
+SHIM_ASM := $(wildcard shim/*.S)
+CORE_OBJ := $(CORE_SRC:%.c=$B/obj/%.o)
+SHIM_OBJ := $(SHIM_SRC:%.c=$B/obj/%.o) $(SHIM_ASM:%.S=$B/obj/%.o)
+
+all: lib simcuda
+
+lib: $B/libcachealloc.so
+
+$B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
+	$(CC) $(OPT) -shared -o $@ $(CORE_OBJ) $(SHIM_OBJ) -Wl,--version-script=$B/exports.map \
+	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
+
+# A sanitizer's run-time stays undefined in a shared object: the host program brings it.
+ifneq ($(filter release debug,$(BUILD)),)
+SO_UNDEF := -Wl,--no-undefined
+endif
+
+# The export map comes from the hook table, so that the two cannot drift.
+$B/exports.map: shim/exports.h shim/hooks.def include/cachealloc.h | $B
+	$(CC) -E -P -I. -x c shim/exports.h -o $@
+
+$B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
+$B/obj/config/%.o $B/obj/registry/%.o $B/obj/pool/%.o: ALL_CFLAGS += -ftls-model=initial-exec
+# Runs while a sanitizer's own run-time is being initialised: it must not need one.
+$B/obj/shim/dlsym_hook.o: SANITIZE :=
+$B/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+$B/obj/%.o: %.S
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+# --- the simulated CUDA ---------------------------------------------------------------------------
+SIM := $B/simcuda
+SIM_DRV_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard tests/simcuda/driver/*.c))
+SIM_RT_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard tests/simcuda/runtime/*.c))
+
+simcuda: $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13
+
+$B/obj/tests/simcuda/%.o: ALL_CFLAGS += -isystem $(CUDA_INC) -Itests/simcuda
+
+$(SIM)/libcuda.so.1: $(SIM_DRV_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -shared -o $@ $^ -Wl,-soname,libcuda.so.1 $(SO_UNDEF) -lpthread -ldl -lm
+	ln -sf libcuda.so.1 $(SIM)/libcuda.so
+
+$(SIM)/libcudart.so.13: $(SIM_RT_OBJ) tests/simcuda/runtime/libcudart.map
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -shared -o $@ $(SIM_RT_OBJ) -Wl,-soname,libcudart.so.13 \
+	    -Wl,--version-script=tests/simcuda/runtime/libcudart.map $(SO_UNDEF) -lpthread -ldl
+	ln -sf libcudart.so.13 $(SIM)/libcudart.so
+
+-include tests/simcuda/simcuda.mk tests/simcuda/runtime.mk
+include scripts/check.mk
+
+$B:
+	@mkdir -p $B
+
+-include $(shell find $B -name '*.d' 2>/dev/null)
+
+.PHONY: all lib simcuda

@@ -1,0 +1,30 @@
+/* Host memory for our own tables, straight from mmap: the host program's malloc may be the one
+ * that is calling us, may be replaced, and must not see our metadata as its leaks. */
+#ifndef CA_CONFIG_MEM_H
+#define CA_CONFIG_MEM_H
+
+#include <stddef.h>
+
+/* Zeroed pages, or NULL (for 0 bytes too). `bytes` is rounded up to pages. errno is preserved. */
+void *ca_mem_map(size_t bytes);
+void ca_mem_unmap(void *memory, size_t bytes);
+
+/* Objects of one size, aligned to 16 bytes, cut from mapped chunks and recycled through a free
+ * list. The owner's lock guards it. Memory goes back only with ca_slab_destroy. */
+typedef struct ca_slab {
+    size_t object_bytes; /* rounded up to 16 */
+    void *free_list;
+    struct ca_slab_chunk *chunks;
+    size_t next; /* bytes handed out of the newest chunk */
+    size_t live; /* objects in use */
+} ca_slab_t;
+
+void ca_slab_init(ca_slab_t *slab, size_t object_bytes);
+void *ca_slab_take(ca_slab_t *slab); /* zeroed object, or NULL */
+void ca_slab_give(ca_slab_t *slab, void *object);
+void ca_slab_destroy(ca_slab_t *slab);
+
+/* Bytes mapped by this file now: what the statistics call metadata. */
+size_t ca_mem_mapped(void);
+
+#endif

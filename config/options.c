@@ -1,0 +1,292 @@
+/* ALLOC_CONF: items, keys and quotes, around the values of values.c.
+ *
+ *   text  = item { "," item }          empty items and spaces around anything are tolerated
+ *   item  = key (":" | "=") value
+ *   value = plain text up to "," | 'quoted' | "quoted", the quote itself doubled inside
+ *
+ * Errors are local to one item. An unclosed quote ends with its item too: it must not silently
+ * swallow the settings after it. */
+#include "config/options.h"
+#include "config/text.h"
+#include "config/values.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define CA_OPTION(name_, type_, default_, least_, most_, choices_, help_)                          \
+    {                                                                                              \
+        .name = #name_,                                                                            \
+        .type = CA_TYPE_##type_,                                                                   \
+        .offset = offsetof(ca_options_t, name_),                                                   \
+        .default_text = (default_),                                                                \
+        .least = (least_),                                                                         \
+        .most = (most_),                                                                           \
+        .choices = (choices_),                                                                     \
+        .help = (help_),                                                                           \
+    },
+const ca_option_t ca_option_table[] = {
+#include "config/options.def"
+};
+#undef CA_OPTION
+const size_t ca_option_count = sizeof ca_option_table / sizeof ca_option_table[0];
+
+/* A message shows that much of what the user wrote. */
+#define SHOWN_KEY 64
+#define SHOWN_VALUE 128
+#define MESSAGE_MAX 768
+
+/* An environment full of noise must not become a screen full of warnings. */
+#define COMPLAINTS_MAX 16
+
+typedef struct span {
+    const char *at;
+    size_t length;
+} span_t;
+
+typedef struct parser {
+    const char *text;
+    ca_options_t *options;
+    ca_complain_t complain;
+    void *arg;
+    int refused;
+} parser_t;
+
+void ca_options_default(ca_options_t *options)
+{
+    memset(options, 0, sizeof *options);
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        ca_value_parse(option, option->default_text, strlen(option->default_text),
+                       (char *)options + option->offset);
+    }
+}
+
+/* --- complaints ------------------------------------------------------------------------------- */
+
+/* Characters, not bytes: what an editor shows as the column. */
+static size_t position(const parser_t *parser, const char *at)
+{
+    size_t count = 1;
+    for (const char *c = parser->text; c < at; c++)
+        count += ((unsigned char)*c & 0xc0) != 0x80;
+    return count;
+}
+
+/* Counts one refused item; true where it is to be told. */
+static bool refuse(parser_t *parser)
+{
+    parser->refused++;
+    if (!parser->complain)
+        return false;
+    if (parser->refused == COMPLAINTS_MAX + 1)
+        parser->complain(parser->arg, "ALLOC_CONF: more items are wrong; they are not listed");
+    return parser->refused <= COMPLAINTS_MAX;
+}
+
+static void message_start(const parser_t *parser, ca_text_t *message, char *buffer, const char *at)
+{
+    ca_text_init(message, buffer, MESSAGE_MAX);
+    ca_text_printf(message, "ALLOC_CONF character %zu: ", position(parser, at));
+}
+
+static void message_end(const parser_t *parser, ca_text_t *message)
+{
+    ca_text_mark_cut(message);
+    parser->complain(parser->arg, message->buffer);
+}
+
+static void unknown_key(parser_t *parser, span_t key)
+{
+    char buffer[MESSAGE_MAX];
+    ca_text_t message;
+    if (!refuse(parser))
+        return;
+    message_start(parser, &message, buffer, key.at);
+    ca_text_printf(&message, "unknown key \"");
+    ca_text_escape(&message, key.at, key.length, SHOWN_KEY);
+    const char *nearest = ca_option_nearest(key.at, key.length);
+    if (nearest)
+        ca_text_printf(&message, "\", did you mean \"%s\"?", nearest);
+    else
+        ca_text_printf(&message, "\"; help:true lists the keys");
+    message_end(parser, &message);
+}
+
+static void missing_key(parser_t *parser, const char *at)
+{
+    char buffer[MESSAGE_MAX];
+    ca_text_t message;
+    if (!refuse(parser))
+        return;
+    message_start(parser, &message, buffer, at);
+    ca_text_printf(&message, "a key is missing; items are key:value");
+    message_end(parser, &message);
+}
+
+static void bad_value(parser_t *parser, const ca_option_t *option, span_t value, const char *why)
+{
+    char buffer[MESSAGE_MAX];
+    char kept[CA_STRING_MAX * 2];
+    ca_text_t message, kept_text;
+    if (!refuse(parser))
+        return;
+    message_start(parser, &message, buffer, value.at);
+    ca_text_printf(&message, "%s:", option->name);
+    ca_text_escape(&message, value.at, value.length, SHOWN_VALUE);
+    ca_text_printf(&message, " %s; accepted: ", why);
+    ca_value_accepted(option, &message);
+    ca_text_printf(&message, "; stays ");
+    ca_text_init(&kept_text, kept, sizeof kept);
+    ca_value_print(option, (const char *)parser->options + option->offset, &kept_text);
+    ca_text_escape(&message, kept, strlen(kept), SHOWN_VALUE);
+    message_end(parser, &message);
+}
+
+static const char *reason(int error)
+{
+    switch (error) {
+    case -ERANGE:
+        return "is out of range";
+    case -ENAMETOOLONG:
+        return "is too long";
+    case -E2BIG:
+        return "has too many entries";
+    case -EILSEQ:
+        return "holds control characters";
+    default:
+        return "is not understood";
+    }
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static const char *skip_spaces(const char *at)
+{
+    while (is_space(*at))
+        at++;
+    return at;
+}
+
+static span_t trimmed(const char *from, const char *to)
+{
+    while (to > from && is_space(to[-1]))
+        to--;
+    return (span_t){from, (size_t)(to - from)};
+}
+
+static const ca_option_t *find_option(span_t key)
+{
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const char *name = ca_option_table[i].name;
+        if (strlen(name) == key.length && memcmp(name, key.at, key.length) == 0)
+            return &ca_option_table[i];
+    }
+    return NULL;
+}
+
+/* A value as written and as meant. */
+typedef struct value {
+    span_t written;
+    const char *end;   /* of the item: at its comma or the NUL */
+    const char *wrong; /* what is wrong with the quotes, or NULL */
+    bool quoted;
+    size_t length; /* of what is meant; more than the buffer holds where it is too long */
+    char meant[CA_STRING_MAX * 2];
+} value_t;
+
+static void read_quoted(const char *at, value_t *value)
+{
+    char quote = *at;
+    const char *c = at + 1;
+    value->quoted = true;
+    while (*c != '\0' && (*c != quote || c[1] == quote)) {
+        if (*c == quote)
+            c++;
+        if (value->length < sizeof value->meant)
+            value->meant[value->length] = *c;
+        value->length++;
+        c++;
+    }
+    if (*c == '\0') {
+        value->wrong = "lacks its closing quote";
+        value->end = at + strcspn(at, ",");
+    } else {
+        const char *after = skip_spaces(c + 1);
+        value->end = after + strcspn(after, ",");
+        if (value->end != after)
+            value->wrong = "goes on after its closing quote";
+    }
+    value->written = trimmed(at, value->end);
+}
+
+static void read_value(const char *at, value_t *value)
+{
+    at = skip_spaces(at);
+    value->wrong = NULL;
+    value->quoted = false;
+    value->length = 0;
+    if (*at == '\'' || *at == '"') {
+        read_quoted(at, value);
+        return;
+    }
+    value->end = at + strcspn(at, ",");
+    value->written = trimmed(at, value->end);
+    value->length = value->written.length;
+    if (value->length <= sizeof value->meant)
+        memcpy(value->meant, value->written.at, value->length);
+}
+
+static void set_option(parser_t *parser, const ca_option_t *option, const value_t *value)
+{
+    if (value->wrong) {
+        bad_value(parser, option, value->written, value->wrong);
+    } else if (value->length == 0 && !value->quoted) {
+        bad_value(parser, option, value->written, "has no value");
+    } else if (value->length > sizeof value->meant) {
+        bad_value(parser, option, value->written, "is too long");
+    } else {
+        int rc = ca_value_parse(option, value->meant, value->length,
+                                (char *)parser->options + option->offset);
+        if (rc)
+            bad_value(parser, option, value->written, reason(rc));
+    }
+}
+
+/* Reads the item at `at`; returns where it ends. */
+static const char *read_item(parser_t *parser, const char *at)
+{
+    const char *start = skip_spaces(at);
+    const char *stop = start + strcspn(start, ":=,");
+    span_t key = trimmed(start, stop);
+    bool has_value = *stop == ':' || *stop == '=';
+
+    if (key.length == 0 && !has_value)
+        return stop;
+
+    value_t value;
+    read_value(has_value ? stop + 1 : stop, &value);
+    const ca_option_t *option = find_option(key);
+    if (key.length == 0)
+        missing_key(parser, start);
+    else if (!option)
+        unknown_key(parser, key);
+    else
+        set_option(parser, option, &value);
+    return value.end;
+}
+
+int ca_options_parse(ca_options_t *options, const char *text, ca_complain_t complain, void *arg)
+{
+    parser_t parser = {text, options, complain, arg, 0};
+    while (text && *text != '\0') {
+        text = read_item(&parser, text);
+        if (*text == ',')
+            text++;
+    }
+    return parser.refused;
+}

@@ -1,0 +1,65 @@
+/* Configuration: ALLOC_CONF=key:value,key:value, parsed once from the table in options.def.
+ *
+ * A bad item never stops the program: it is reported with what was wrong and what is accepted, and
+ * the default stays. This file knows nothing of pools, registries or CUDA.
+ */
+#ifndef CA_CONFIG_OPTIONS_H
+#define CA_CONFIG_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CA_STRING_MAX 1024 /* bytes of a STRING option, its NUL included */
+#define CA_LIST_MAX 64     /* entries of a LIST option */
+
+typedef struct ca_size_list {
+    size_t count;
+    size_t bytes[CA_LIST_MAX];
+} ca_size_list_t;
+
+/* Positions in the `choices` of the ENUM options. */
+enum { CA_BACKEND_POOL, CA_BACKEND_OFF };
+enum { CA_STACKS_ALL, CA_STACKS_OFF };
+enum { CA_STATS_OFF, CA_STATS_EXIT };
+
+#define CA_FIELD_SIZE(name) size_t name;
+#define CA_FIELD_BOOL(name) bool name;
+#define CA_FIELD_UINT(name) unsigned name;
+#define CA_FIELD_DURATION(name) uint64_t name;
+#define CA_FIELD_ENUM(name) int name;
+#define CA_FIELD_STRING(name) char name[CA_STRING_MAX];
+#define CA_FIELD_LIST(name) ca_size_list_t name;
+
+typedef struct ca_options {
+#define CA_OPTION(name, type, ...) CA_FIELD_##type(name)
+#include "config/options.def"
+#undef CA_OPTION
+} ca_options_t;
+
+/* Called for each thing wrong in a configuration, with one line of text without a newline. */
+typedef void (*ca_complain_t)(void *arg, const char *message);
+
+/* Sets every option to its default. */
+void ca_options_default(ca_options_t *options);
+
+/* Parses `text` (may be NULL or empty) over what `options` holds. Returns the number of items that
+ * were refused; each was told to `complain` (may be NULL) with its position, the key, the value and
+ * what is accepted, or the nearest known key. After 16 of them one more message says that the rest
+ * is not listed. Messages are shorter than 768 bytes and escaped. Of a key given twice the last
+ * value wins; a value that is refused leaves the earlier one. Uses no heap. */
+int ca_options_parse(ca_options_t *options, const char *text, ca_complain_t complain, void *arg);
+
+/* Writes the options as one line that ca_options_parse reads back to the same values. Returns the
+ * length it has or would have had, as snprintf does. Paths can make it longer than a line of
+ * ca_log, which would cut and escape it: show it with ca_out_printf. */
+int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes);
+
+/* Calls `line` for every line of the help table, current values included. */
+void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
+                     void *arg);
+
+/* The process's options: set up once by the shim before first use, read-only afterwards. */
+extern ca_options_t ca_options;
+
+#endif

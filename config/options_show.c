@@ -1,0 +1,80 @@
+/* `print:true` and `help:true`. */
+#include "config/options.h"
+#include "config/text.h"
+#include "config/values.h"
+
+#include <string.h>
+
+#define LINE_MAX_BYTES 768
+#define SHOWN_VALUE 128 /* bytes of a value in the help */
+
+static bool needs_quotes(const char *value)
+{
+    if (*value == '\0')
+        return true;
+    for (; *value != '\0'; value++) {
+        char c = *value;
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!plain && !strchr("-_./%+@:~", c))
+            return true;
+    }
+    return false;
+}
+
+static void print_string(const char *value, ca_text_t *out)
+{
+    if (!needs_quotes(value)) {
+        ca_text_add(out, value, strlen(value));
+        return;
+    }
+    ca_text_add(out, "'", 1);
+    for (; *value != '\0'; value++)
+        ca_text_add(out, *value == '\'' ? "''" : value, *value == '\'' ? 2 : 1);
+    ca_text_add(out, "'", 1);
+}
+
+int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes)
+{
+    ca_text_t out;
+    ca_text_init(&out, buffer, bytes);
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        const char *value = (const char *)options + option->offset;
+        ca_text_printf(&out, "%s%s:", i ? "," : "", option->name);
+        if (option->type == CA_TYPE_STRING)
+            print_string(value, &out);
+        else
+            ca_value_print(option, value, &out);
+    }
+    return (int)out.length;
+}
+
+void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
+                     void *arg)
+{
+    char buffer[LINE_MAX_BYTES];
+    char current[CA_STRING_MAX * 2];
+    ca_text_t out, value;
+
+    line(arg, "ALLOC_CONF=key:value,key:value");
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        ca_text_init(&value, current, sizeof current);
+        ca_value_print(option, (const char *)options + option->offset, &value);
+
+        ca_text_init(&out, buffer, sizeof buffer);
+        ca_text_printf(&out, "  %s:", option->name);
+        ca_text_escape(&out, current, strlen(current), SHOWN_VALUE);
+        ca_text_printf(&out, "  (%s; default %s; accepted: ", ca_value_type_name(option->type),
+                       option->default_text);
+        ca_value_accepted(option, &out);
+        ca_text_add(&out, ")", 1);
+        ca_text_mark_cut(&out);
+        line(arg, buffer);
+
+        ca_text_init(&out, buffer, sizeof buffer);
+        ca_text_printf(&out, "      %s", option->help);
+        ca_text_mark_cut(&out);
+        line(arg, buffer);
+    }
+}

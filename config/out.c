@@ -1,0 +1,112 @@
+/* Text to a descriptor that the host program owns: it may be full, closed, or a pipe whose reader
+ * has gone, and none of that may hurt the host. */
+#include "config/out.h"
+
+#include "config/text.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long a report waits for a descriptor that does not block. */
+#define REPORT_WAIT_MS 2000
+
+static int write_all(int fd, const char *text, size_t length, int wait_ms)
+{
+    while (length > 0) {
+        ssize_t written = write(fd, text, length);
+        if (written >= 0) {
+            text += written;
+            length -= (size_t)written;
+        } else if (errno == EAGAIN && wait_ms > 0) {
+            int slice = wait_ms < 50 ? wait_ms : 50;
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, slice);
+            wait_ms -= slice;
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
+{
+    int saved = errno;
+    sigset_t sigpipe, before, pending;
+
+    /* A broken pipe must not end a program that wrote nothing itself: the signal is held back and
+     * taken off again, unless one of the host's own was waiting already. */
+    sigemptyset(&sigpipe);
+    sigaddset(&sigpipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe, &before);
+    bool was_pending = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+
+    int rc = write_all(fd, text, length, wait_ms);
+
+    if (rc == -EPIPE && !was_pending)
+        while (sigtimedwait(&sigpipe, NULL, &(struct timespec){0}) < 0 && errno == EINTR) {
+        }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved;
+    return rc;
+}
+
+void ca_out_open(ca_out_t *out, int fd)
+{
+    out->fd = fd;
+    out->error = 0;
+    out->used = 0;
+}
+
+int ca_out_flush(ca_out_t *out)
+{
+    if (out->used && !out->error)
+        out->error = -ca_out_write(out->fd, out->buffer, out->used, REPORT_WAIT_MS);
+    out->used = 0;
+    return -out->error;
+}
+
+/* Appends to the buffer; false, with nothing appended, where it does not fit. */
+static bool append(ca_out_t *out, const char *format, va_list args)
+{
+    size_t room = sizeof out->buffer - out->used;
+    int length = vsnprintf(out->buffer + out->used, room, format, args);
+    if (length < 0)
+        return true; /* cannot be shown, now or later */
+    if ((size_t)length >= room)
+        return false;
+    out->used += (size_t)length;
+    return true;
+}
+
+void ca_out_printf(ca_out_t *out, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+
+    if (!append(out, format, args)) {
+        ca_out_flush(out);
+        va_end(args);
+        va_copy(args, again);
+        if (!append(out, format, args)) {
+            size_t format_bytes = strlen(format);
+            bool newline = format_bytes > 0 && format[format_bytes - 1] == '\n';
+            ca_text_t text;
+            ca_text_init(&text, out->buffer, sizeof out->buffer - newline);
+            ca_text_vprintf(&text, format, again);
+            ca_text_mark_cut(&text);
+            ca_text_t whole = {out->buffer, sizeof out->buffer, text.length};
+            ca_text_add(&whole, "\n", newline);
+            out->used = whole.length;
+        }
+    }
+    va_end(again);
+    va_end(args);
+}

@@ -1,0 +1,25 @@
+/* Buffered text output to a file descriptor, for the reports: no stdio, no heap. Not thread-safe;
+ * one writer each. A write error (full disk, closed descriptor) is remembered, never raised. */
+#ifndef CA_CONFIG_OUT_H
+#define CA_CONFIG_OUT_H
+
+#include <stddef.h>
+
+typedef struct ca_out {
+    int fd;
+    int error; /* errno of the first failed write, or 0 */
+    size_t used;
+    char buffer[8192];
+} ca_out_t;
+
+void ca_out_open(ca_out_t *out, int fd);
+/* At most what the buffer holds at a time: a longer piece ends in `...`, its newline kept. */
+void ca_out_printf(ca_out_t *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Writes what is buffered. Returns 0 or the negative errno of the first failure. */
+int ca_out_flush(ca_out_t *out);
+
+/* Writes all of it, unbuffered. A descriptor that would block is waited for, `wait_ms` in all; a
+ * reader that went away raises no SIGPIPE. Returns 0 or a negative errno; preserves errno. */
+int ca_out_write(int fd, const char *text, size_t length, int wait_ms);
+
+#endif

@@ -1,0 +1,245 @@
+/* Values of every type: reading, showing, and what is accepted. Numbers are in numbers.c. */
+#include "config/values.h"
+
+#include "config/numbers.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static const char *const yes_words[] = {"true", "1", "on", "yes"};
+static const char *const no_words[] = {"false", "0", "off", "no"};
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static int in_range(const ca_option_t *option, uint64_t value)
+{
+    return value < option->least || value > option->most ? -ERANGE : 0;
+}
+
+static int parse_bool(const char *text, size_t length, bool *value)
+{
+    for (size_t i = 0; i < COUNT(yes_words); i++) {
+        bool yes = ca_word_same(text, length, yes_words[i]);
+        if (yes || ca_word_same(text, length, no_words[i])) {
+            *value = yes;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+/* The choice at `index` of `a|b|c`, or NULL. */
+static const char *choice_at(const char *choices, int index, size_t *length)
+{
+    for (; index > 0; index--) {
+        choices = strchr(choices, '|');
+        if (!choices)
+            return NULL;
+        choices++;
+    }
+    *length = strcspn(choices, "|");
+    return choices;
+}
+
+static bool same_choice(const char *choice, size_t bytes, const char *text, size_t length)
+{
+    char word[64];
+    if (bytes >= sizeof word)
+        return false;
+    memcpy(word, choice, bytes);
+    word[bytes] = '\0';
+    return ca_word_same(text, length, word);
+}
+
+static int parse_enum(const char *choices, const char *text, size_t length, int *value)
+{
+    const char *choice;
+    size_t bytes;
+    for (int i = 0; (choice = choice_at(choices, i, &bytes)) != NULL; i++)
+        if (same_choice(choice, bytes, text, length)) {
+            *value = i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int parse_string(const char *text, size_t length, char *value)
+{
+    if (length >= CA_STRING_MAX)
+        return -ENAMETOOLONG;
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+            return -EILSEQ;
+    memcpy(value, text, length);
+    memset(value + length, 0, CA_STRING_MAX - length);
+    return 0;
+}
+
+static int parse_list(const ca_option_t *option, const char *text, size_t length,
+                      ca_size_list_t *value)
+{
+    ca_size_list_t list = {0};
+    bool more = length > 0 && !ca_word_same(text, length, "none");
+    for (size_t i = 0; more; i++) {
+        size_t end = i;
+        while (end < length && text[end] != '+')
+            end++;
+        more = end < length;
+        size_t last = end;
+        while (i < last && is_space(text[i]))
+            i++;
+        while (last > i && is_space(text[last - 1]))
+            last--;
+        uint64_t bytes;
+        int rc = ca_size_parse(text + i, last - i, &bytes);
+        if (!rc)
+            rc = in_range(option, bytes);
+        if (!rc && list.count == CA_LIST_MAX)
+            rc = -E2BIG;
+        if (rc)
+            return rc;
+        list.bytes[list.count++] = (size_t)bytes;
+        i = end;
+    }
+    *value = list;
+    return 0;
+}
+
+int ca_value_parse(const ca_option_t *option, const char *text, size_t length, void *value)
+{
+    uint64_t number = 0;
+    int rc;
+
+    switch (option->type) {
+    case CA_TYPE_BOOL:
+        return parse_bool(text, length, value);
+    case CA_TYPE_ENUM:
+        return parse_enum(option->choices, text, length, value);
+    case CA_TYPE_STRING:
+        return parse_string(text, length, value);
+    case CA_TYPE_LIST:
+        return parse_list(option, text, length, value);
+    case CA_TYPE_SIZE:
+        rc = ca_size_parse(text, length, &number);
+        break;
+    case CA_TYPE_DURATION:
+        rc = ca_duration_parse(text, length, &number);
+        break;
+    default:
+        rc = ca_uint_parse(text, length, &number);
+        break;
+    }
+    if (!rc)
+        rc = in_range(option, number);
+    if (rc)
+        return rc;
+    if (option->type == CA_TYPE_SIZE)
+        *(size_t *)value = (size_t)number;
+    else if (option->type == CA_TYPE_DURATION)
+        *(uint64_t *)value = number;
+    else
+        *(unsigned *)value = (unsigned)number;
+    return 0;
+}
+
+/* --- showing ---------------------------------------------------------------------------------- */
+
+static void print_as(ca_type_t type, uint64_t value, ca_text_t *out)
+{
+    if (type == CA_TYPE_UINT)
+        ca_text_printf(out, "%llu", (unsigned long long)value);
+    else if (type == CA_TYPE_DURATION)
+        ca_duration_print(value, out);
+    else
+        ca_size_print(value, out);
+}
+
+void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out)
+{
+    switch (option->type) {
+    case CA_TYPE_SIZE:
+        print_as(option->type, *(const size_t *)value, out);
+        break;
+    case CA_TYPE_UINT:
+        print_as(option->type, *(const unsigned *)value, out);
+        break;
+    case CA_TYPE_DURATION:
+        print_as(option->type, *(const uint64_t *)value, out);
+        break;
+    case CA_TYPE_BOOL:
+        ca_text_printf(out, "%s", *(const bool *)value ? "true" : "false");
+        break;
+    case CA_TYPE_ENUM: {
+        size_t bytes = 0;
+        const char *choice = choice_at(option->choices, *(const int *)value, &bytes);
+        ca_text_add(out, choice ? choice : "?", choice ? bytes : 1);
+        break;
+    }
+    case CA_TYPE_STRING:
+        ca_text_add(out, value, strnlen(value, CA_STRING_MAX));
+        break;
+    case CA_TYPE_LIST: {
+        const ca_size_list_t *list = value;
+        if (list->count == 0)
+            ca_text_add(out, "none", 4);
+        for (size_t i = 0; i < list->count; i++) {
+            if (i)
+                ca_text_add(out, "+", 1);
+            print_as(CA_TYPE_SIZE, list->bytes[i], out);
+        }
+        break;
+    }
+    }
+}
+
+static void print_range(const ca_option_t *option, ca_type_t type, ca_text_t *out)
+{
+    print_as(type, option->least, out);
+    ca_text_add(out, " to ", 4);
+    print_as(type, option->most, out);
+}
+
+void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
+{
+    switch (option->type) {
+    case CA_TYPE_SIZE:
+    case CA_TYPE_UINT:
+        print_range(option, option->type, out);
+        break;
+    case CA_TYPE_DURATION:
+        print_range(option, option->type, out);
+        ca_text_printf(out, ", with its unit: ns, us, ms or s");
+        break;
+    case CA_TYPE_BOOL:
+        ca_text_printf(out, "true, false");
+        break;
+    case CA_TYPE_ENUM: {
+        const char *choice;
+        size_t bytes;
+        for (int i = 0; (choice = choice_at(option->choices, i, &bytes)) != NULL; i++) {
+            ca_text_add(out, ", ", i ? 2 : 0);
+            ca_text_add(out, choice, bytes);
+        }
+        break;
+    }
+    case CA_TYPE_STRING:
+        ca_text_printf(out, "%s", option->choices[0] ? option->choices : "any text");
+        break;
+    case CA_TYPE_LIST:
+        ca_text_printf(out, "none, or up to %d sizes joined with +, each ", CA_LIST_MAX);
+        print_range(option, CA_TYPE_SIZE, out);
+        break;
+    }
+}
+
+const char *ca_value_type_name(ca_type_t type)
+{
+    static const char *const names[] = {"size",   "bool",   "uint", "duration",
+                                        "choice", "string", "list"};
+    return names[type];
+}

@@ -1,0 +1,169 @@
+# Included by the Makefile: test programs, `make check`, `make demo`, installing. New ones are found
+# by folder and name:
+#
+#   tests/unit/test_*.c          $B/tests/unit/test_*    with the objects of config, registry and pool
+#   tests/unit/*.c               (the others)            linked into each of those
+#   tests/preload/*.c *.cc       $B/tests/preload/*      -lcudart
+#   tests/preload/drv_*.c        $B/tests/preload/drv_*  -lcuda
+#   tests/preload/plugin_*.c     $B/tests/preload/plugin_*.so
+#   tests/preload/*_host.c       $B/tests/preload/*_host, a program that links no CUDA library
+#   tests/parity/*.c             $B/tests/parity/*       -lcudart -lcuda
+#   tests/demo/*.c               $B/demo/*               -lcudart
+#   tests/gpu/*.c                $B/facts                one program, -lcudart -lcuda
+#   tests/replay/*.c             $B/replay               one program, -lcudart -lz
+#   tests/**/test_*.py           run by pytest, as are the unit programs
+
+JOBS ?= $(shell nproc)
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DOCDIR ?= $(PREFIX)/share/doc/cachealloc
+
+# --- objects --------------------------------------------------------------------------------------
+# Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
+# need none.
+CUDA_TESTS := preload parity gpu replay demo
+$B/obj/tests/%.o: ALL_CFLAGS += -UNDEBUG
+$(CUDA_TESTS:%=$B/obj/tests/%/%.o): ALL_CFLAGS += -isystem $(CUDA_INC)
+
+$B/obj/%.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(patsubst -std=c11,-std=c++17,$(ALL_CFLAGS)) $(CXXFLAGS) -c $< -o $@
+
+test_objects = $(patsubst %,$B/obj/%.o,$(basename $(wildcard $(1))))
+
+UNIT_OBJ := $(call test_objects,tests/unit/test_*.c)
+UNIT_HELPER_OBJ := $(filter-out $(UNIT_OBJ),$(call test_objects,tests/unit/*.c))
+PRELOAD_OBJ := $(call test_objects,tests/preload/*.c tests/preload/*.cc)
+PARITY_OBJ := $(call test_objects,tests/parity/*.c)
+FACTS_OBJ := $(call test_objects,tests/gpu/*.c)
+REPLAY_OBJ := $(call test_objects,tests/replay/*.c)
+DEMO_OBJ := $(call test_objects,tests/demo/*.c)
+
+# Where there is no toolkit, the headers have to be brought first.
+$(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \
+    $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
+$(CUDA_INC)/cuda.h:
+	scripts/deps.sh --headers
+
+# --- programs -------------------------------------------------------------------------------------
+UNIT := $(UNIT_OBJ:$B/obj/%.o=$B/%)
+PARITY := $(PARITY_OBJ:$B/obj/%.o=$B/%)
+PRELOAD := $(PRELOAD_OBJ:$B/obj/%.o=$B/%)
+HOST := $(filter %_host,$(PRELOAD))
+PLUGIN := $(patsubst %,%.so,$(filter-out $(HOST),$(filter $B/tests/preload/plugin_%,$(PRELOAD))))
+DRIVER := $(filter-out $(HOST),$(filter $B/tests/preload/drv_%,$(PRELOAD)))
+RUNTIME := $(filter-out $(HOST) $(DRIVER) $(PLUGIN:%.so=%),$(PRELOAD))
+FACTS := $(if $(FACTS_OBJ),$B/facts)
+REPLAY := $(if $(REPLAY_OBJ),$B/replay)
+DEMO := $(DEMO_OBJ:$B/obj/tests/%.o=$B/%)
+PROBE := $B/cuda_probe
+OPTION_TABLE := $B/option_table
+
+# No rpath: the same program runs on the simulator and on a real CUDA, by LD_LIBRARY_PATH.
+$(UNIT): LINK = -lcmocka
+$(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
+$(DRIVER): LINK = -L$(SIM) -lcuda
+$(PARITY) $(FACTS): LINK = -L$(SIM) -lcudart -lcuda
+$(REPLAY): LINK = -L$(SIM) -lcudart -lz
+$(PLUGIN): LINK += -shared
+
+$(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY): | simcuda
+
+$(UNIT): $B/%: $B/obj/%.o $(UNIT_HELPER_OBJ) $(CORE_OBJ)
+$(HOST) $(RUNTIME) $(DRIVER) $(PARITY): $B/%: $B/obj/%.o
+$(PLUGIN): $B/%.so: $B/obj/%.o
+$(DEMO): $B/%: $B/obj/tests/%.o
+$(FACTS): $(FACTS_OBJ)
+$(REPLAY): $(REPLAY_OBJ)
+$(PROBE) $(OPTION_TABLE): $B/%: $B/obj/scripts/%.o
+$(OPTION_TABLE): $(filter $B/obj/config/%,$(CORE_OBJ))
+
+CXX_PROGRAMS := $(patsubst %.cc,$B/%,$(wildcard tests/preload/*.cc))
+$(CXX_PROGRAMS): LINKER = $(CXX)
+LINKER = $(CC)
+
+PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
+    $(OPTION_TABLE)
+$(PROGRAMS) $(PROBE):
+	@mkdir -p $(@D)
+	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
+
+tests: all $(PROGRAMS)
+
+# --- running --------------------------------------------------------------------------------------
+# What is missing is brought first and make started anew, because the second make sees it. V=1 shows
+# the commands.
+AGAIN = +@echo "building in $B/" && \
+    $(MAKE) $(if $(V),,-s) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),600,120)
+
+check: ## build and run every test (K=NAME: only those; the last line is the totals)
+	@scripts/deps.sh
+	$(AGAIN) run-check
+
+# gcc's thread sanitizer cannot live with much address randomisation.
+ifeq ($(BUILD),tsan)
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+endif
+
+run-check: tests
+	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
+	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
+
+demo: ## build and run the example, on a GPU where there is one, otherwise simulated
+	@scripts/deps.sh --build
+	$(AGAIN) run-demo
+
+run-demo: all $(DEMO) $(PROBE)
+	@scripts/demo.sh $B
+
+facts: ## ask the GPU (or the simulator) the questions of tests/gpu
+	@scripts/deps.sh --build
+	$(AGAIN) run-facts
+
+# FACTS_ARGS="--fact free_waits" asks one.
+run-facts: simcuda $(FACTS) $(PROBE)
+	@cuda=$$(scripts/pick_cuda.sh $B) || exit 1; \
+	case $$cuda in \
+	*/$(SIM)) label="simulated CUDA (tests/simcuda), not hardware" ;; \
+	*) label="hardware" ;; \
+	esac; \
+	LD_LIBRARY_PATH=$$cuda$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
+	    $B/facts --label "$$label" $(FACTS_ARGS) >$B/facts.json || exit; \
+	$$(scripts/deps.sh --python || echo python3) scripts/facts_page.py $B/facts.json \
+	    >$B/facts.md || exit; \
+	echo "facts: answered by: $$label; in $B/facts.json and $B/facts.md"
+
+static: ## clang-format, cppcheck, clang-tidy, shellcheck
+	@scripts/deps.sh --static
+	@CUDA_INC=$(CUDA_INC) scripts/check_static.sh
+
+format: ## clang-format every file in place
+	@FORMAT=-i scripts/check_static.sh clang-format
+
+readme: $(OPTION_TABLE) ## write the README's option table anew
+	$B/option_table --update README.md
+
+deps: ## install what building and testing need, or print the command
+	@scripts/deps.sh
+
+# --- installing -----------------------------------------------------------------------------------
+install: lib ## install under PREFIX (/usr/local), below DESTDIR
+	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)"
+	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
+	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
+	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
+
+uninstall: ## remove what install put there
+	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
+	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE"
+	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
+
+clean: ## remove every build directory
+	rm -rf build build-debug build-asan build-tsan
+
+help: ## this list
+	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: tests check run-check demo run-demo facts run-facts static format readme deps install uninstall clean help

@@ -1,0 +1,206 @@
+#!/bin/sh
+# Looks for what building and testing need. As root on Debian or Ubuntu it installs what is missing;
+# otherwise it prints the one command to run and fails. Silent when everything is there.
+#
+#   deps.sh                  to build and to run `make demo` and `make check`
+#   deps.sh --build          to build and to run `make demo` only
+#   deps.sh --static         to run `make static`
+#   deps.sh --headers        only the CUDA headers
+#   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
+#   deps.sh --python         prints the python that has the test runner, installs nothing
+#
+# --no-toolkit, or CA_NO_TOOLKIT=1 in the environment, pretends that there is no CUDA toolkit.
+set -eu
+cd "$(dirname "$0")/.."
+
+headers=build/cuda-headers/include # where headers from PyPI go, for every BUILD
+headers_release='13.0.*'           # one release of all packages, so that they fit each other
+mode=all
+for arg; do
+    case $arg in
+    --no-toolkit) CA_NO_TOOLKIT=1 ;;
+    --build | --static | --headers | --cuda-include | --python) mode=${arg#--} ;;
+    *)
+        echo "deps.sh: unknown argument $arg; see the top of the file" >&2
+        exit 2
+        ;;
+    esac
+done
+
+# --- CUDA headers ---------------------------------------------------------------------------------
+
+# The simulated runtime is libcudart.so.13, and CUDA 12 has other prototypes under the same names.
+is_cuda_include() {
+    [ -r "$1/cuda.h" ] && [ -r "$1/cuda_runtime_api.h" ] &&
+        grep -q '^#define CUDA_VERSION 1[3-9]' "$1/cuda.h"
+}
+
+# Make calls this each time it reads the Makefile: it must stay quick.
+cuda_include() {
+    if [ "${CA_NO_TOOLKIT:-0}" != 1 ]; then
+        nvcc=$(command -v nvcc 2>/dev/null) && nvcc=$(readlink -f "$nvcc") || nvcc=
+        for dir in "${CUDA_HOME:+$CUDA_HOME/include}" /usr/local/cuda/include \
+            "${nvcc:+${nvcc%/bin/nvcc}/include}"; do
+            if [ -n "$dir" ] && is_cuda_include "$dir"; then
+                echo "$dir"
+                return
+            fi
+        done
+    fi
+    echo "$headers" # where fetch_headers will put them
+}
+
+# The wheels hold libraries too; only their headers are kept.
+fetch_headers() {
+    tmp=build/cuda-headers.$$
+    trap 'rm -rf "$tmp"' EXIT
+    mkdir -p "$tmp"
+    echo "deps.sh: no CUDA 13 toolkit found, fetching its headers from PyPI" >&2
+    python=$(pip_python)
+    "$python" -m pip download --quiet --no-deps --only-binary :all: \
+        --disable-pip-version-check --dest "$tmp" \
+        "nvidia-cuda-runtime==$headers_release" "nvidia-cuda-crt==$headers_release" \
+        "nvidia-cuda-profiler-api==$headers_release" >&2
+    "$python" - "$tmp" <<'PY'
+import pathlib, sys, zipfile
+top = pathlib.Path(sys.argv[1])
+for wheel in top.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            _, found, rest = name.partition("/include/")
+            if found and not name.endswith("/"):
+                target = top / "include" / rest
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+PY
+    if ! is_cuda_include "$tmp/include" || ! [ -r "$tmp/include/crt/host_defines.h" ] ||
+        ! [ -r "$tmp/include/cudaProfiler.h" ]; then
+        echo "deps.sh: the packages fetched do not hold the headers" >&2
+        exit 1
+    fi
+    rm -rf "$headers"
+    mkdir -p "${headers%/*}"
+    mv "$tmp/include" "$headers"
+}
+
+# --- what is there --------------------------------------------------------------------------------
+
+has_command() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+has_header() {
+    echo "#if !__has_include(<$1>)
+#error
+#endif" | "${CC:-gcc}" -E - >/dev/null 2>&1
+}
+
+has_library() {
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -qF "$1 "
+}
+
+# The distribution's own python first: a python of the user's that shadows it has none of the
+# packages that the package manager installs.
+first_python() { # (python code) -> the first python that runs it
+    for python in /usr/bin/python3 python3; do
+        if "$python" -c "$1" >/dev/null 2>&1; then
+            echo "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+test_python() {
+    first_python 'import pytest, pytest_timeout, xdist'
+}
+
+pip_python() {
+    first_python 'import pip'
+}
+
+apt='' dnf='' zypper=''
+need() { # (names of a missing thing with apt, dnf and zypper)
+    apt="$apt $1" dnf="$dnf $2" zypper="$zypper $3"
+}
+
+look_for_headers() {
+    is_cuda_include "$(cuda_include)" && return
+    pip_python >/dev/null || need python3-pip python3-pip python3-pip
+}
+
+look_for_build() {
+    has_command "${CC:-gcc}" || need gcc gcc gcc
+    has_command make || need make make make
+    has_header stdio.h || need libc6-dev glibc-devel glibc-devel
+    has_library libunwind.so.8 || need libunwind8 libunwind libunwind8
+    has_library libdw.so.1 || need libdw1 elfutils-libs libdw1
+    look_for_headers
+}
+
+look_for_test() {
+    has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
+    has_header zlib.h || need zlib1g-dev zlib-devel zlib-devel
+    has_header cmocka.h || need libcmocka-dev libcmocka-devel libcmocka-devel
+    test_python >/dev/null ||
+        need "python3-pytest python3-pytest-timeout python3-pytest-xdist" \
+            "python3-pytest python3-pytest-timeout python3-pytest-xdist" \
+            "python3-pytest python3-pytest-timeout python3-pytest-xdist"
+}
+
+look_for_static() {
+    has_command clang-format || need clang-format clang-tools-extra clang
+    has_command clang-tidy || need clang-tidy clang-tools-extra clang
+    has_command cppcheck || need cppcheck cppcheck cppcheck
+    has_command shellcheck || need shellcheck ShellCheck ShellCheck
+}
+
+# --- and what is to be done about it --------------------------------------------------------------
+
+install_missing() {
+    [ -n "$apt" ] || return 0
+    if has_command apt-get; then
+        if [ "$(id -u)" = 0 ]; then
+            echo "deps.sh: installing$apt" >&2
+            export DEBIAN_FRONTEND=noninteractive
+            apt-get update -qq >&2
+            # shellcheck disable=SC2086 # a list of names
+            apt-get install -y -qq --no-install-recommends $apt >/dev/null
+            return
+        fi
+        install="apt-get install -y --no-install-recommends$apt"
+    elif has_command dnf; then
+        install="dnf install -y$dnf"
+    elif has_command zypper; then
+        install="zypper install -y$zypper"
+    else
+        echo "deps.sh: missing (by their Debian names):$apt" >&2
+        exit 1
+    fi
+    [ "$(id -u)" = 0 ] || install="sudo $install"
+    echo "deps.sh: something is missing; run" >&2
+    echo "    $install" >&2
+    exit 1
+}
+
+case $mode in
+cuda-include)
+    cuda_include
+    exit
+    ;;
+python)
+    test_python
+    exit
+    ;;
+headers) look_for_headers ;;
+build) look_for_build ;;
+static) look_for_static ;;
+all)
+    look_for_build
+    look_for_test
+    ;;
+esac
+install_missing
+[ "$mode" = static ] && exit
+# After the packages, because pip may have been among them.
+is_cuda_include "$(cuda_include)" || fetch_headers

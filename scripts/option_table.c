@@ -1,0 +1,101 @@
+/* Prints the Markdown table of the options, for the README block between `<!-- options -->` and
+ * `<!-- /options -->`:
+ *
+ *   cc -std=c11 -D_GNU_SOURCE -I. -o option_table scripts/option_table.c config/options.c \
+ *      config/values.c config/numbers.c config/nearest.c config/text.c
+ *   ./option_table                   prints the table
+ *   ./option_table --check FILE      fails where the block in FILE differs from it
+ *   ./option_table --update FILE     writes the block in FILE anew */
+#include "config/values.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPENING "<!-- options -->\n"
+#define CLOSING "<!-- /options -->"
+
+static void add_cell(ca_text_t *table, const char *text)
+{
+    ca_text_add(table, " ", 1);
+    for (; *text != '\0'; text++)
+        ca_text_add(table, *text == '|' ? "\\|" : text, *text == '|' ? 2 : 1);
+    ca_text_add(table, " |", 2);
+}
+
+static void make_table(ca_text_t *table)
+{
+    ca_text_printf(table, "| key | type | default | accepted | what it does |\n"
+                          "|---|---|---|---|---|\n");
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        char buffer[1024];
+        ca_text_t cell;
+        ca_text_printf(table, "| `%s` | %s | `%s` |", option->name,
+                       ca_value_type_name(option->type), option->default_text);
+        ca_text_init(&cell, buffer, sizeof buffer);
+        ca_value_accepted(option, &cell);
+        add_cell(table, buffer);
+        add_cell(table, option->help);
+        ca_text_add(table, "\n", 1);
+    }
+}
+
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    size_t most = 4 << 20;
+    char *text = malloc(most);
+    if (!file || !text) {
+        perror(path);
+        exit(2);
+    }
+    size_t length = fread(text, 1, most - 1, file);
+    text[length] = '\0';
+    fclose(file);
+    return text;
+}
+
+int main(int argc, char **argv)
+{
+    static char buffer[65536];
+    ca_text_t table;
+    ca_text_init(&table, buffer, sizeof buffer);
+    make_table(&table);
+    if (table.length >= sizeof buffer) {
+        fprintf(stderr, "option_table: the table outgrew its buffer\n");
+        return 2;
+    }
+    if (argc == 1)
+        return fputs(buffer, stdout) < 0;
+    if (argc != 3 || (strcmp(argv[1], "--check") != 0 && strcmp(argv[1], "--update") != 0)) {
+        fprintf(stderr, "usage: option_table [--check FILE | --update FILE]\n");
+        return 2;
+    }
+
+    char *file = read_file(argv[2]);
+    char *opening = strstr(file, OPENING);
+    char *block = opening ? opening + strlen(OPENING) : NULL;
+    char *closing = block ? strstr(block, CLOSING) : NULL;
+    if (!closing) {
+        fprintf(stderr, "option_table: %s has no block between %.16s and %s\n", argv[2], OPENING,
+                CLOSING);
+        return 2;
+    }
+    int differs =
+        (size_t)(closing - block) != table.length || memcmp(block, buffer, table.length) != 0;
+    if (differs && strcmp(argv[1], "--update") == 0) {
+        FILE *out = fopen(argv[2], "w");
+        if (!out) {
+            perror(argv[2]);
+            return 2;
+        }
+        fprintf(out, "%.*s%s%s", (int)(block - file), file, buffer, closing);
+        differs = fclose(out) != 0;
+    } else if (differs) {
+        fprintf(stderr, "option_table: %s: the options' table differs from config/options.def\n",
+                argv[2]);
+    }
+    free(file);
+    return differs;
+}

@@ -1,0 +1,560 @@
+/* Log lines, buffered output, host memory, slabs and lock ranks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "config/lock.h"
+#include "config/log.h"
+#include "config/mem.h"
+#include "config/out.h"
+#include "config/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- helpers ---------------------------------------------------------------------------------- */
+
+/* stderr goes to a pipe in between. */
+static int real_stderr, read_end;
+static char captured[65536];
+
+static void capture_start(void)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    real_stderr = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    read_end = ends[0];
+}
+
+static size_t capture_stop(void)
+{
+    size_t length = 0;
+    ssize_t got;
+    dup2(real_stderr, STDERR_FILENO);
+    close(real_stderr);
+    while ((got = read(read_end, captured + length, sizeof captured - 1 - length)) > 0)
+        length += (size_t)got;
+    close(read_end);
+    captured[length] = '\0';
+    return length;
+}
+
+static const char *expected(const char *text)
+{
+    static char line[256];
+    snprintf(line, sizeof line, "cachealloc[%d]: %s\n", (int)getpid(), text);
+    return line;
+}
+
+/* --- log -------------------------------------------------------------------------------------- */
+
+static void a_message_is_one_line_with_process_and_level(void **state)
+{
+    (void)state;
+    ca_log_set_level(CA_LOG_DEBUG);
+    capture_start();
+    ca_warn("pool of %d", 7);
+    capture_stop();
+    assert_string_equal(captured, expected("warning: pool of 7"));
+    capture_start();
+    ca_error("x");
+    capture_stop();
+    assert_string_equal(captured, expected("error: x"));
+    capture_start();
+    ca_info("x");
+    capture_stop();
+    assert_string_equal(captured, expected("x"));
+}
+
+static void levels_above_the_chosen_one_are_silent(void **state)
+{
+    (void)state;
+    capture_start();
+    ca_log_set_level(CA_LOG_OFF);
+    ca_error("no");
+    ca_log(CA_LOG_OFF, "no");
+    ca_log_set_level(CA_LOG_ERROR);
+    ca_warn("no");
+    ca_error("yes");
+    ca_log_set_level(CA_LOG_WARN);
+    capture_stop();
+    assert_string_equal(captured, expected("error: yes"));
+}
+
+static void a_long_message_is_cut_with_dots(void **state)
+{
+    static char text[5000];
+    (void)state;
+    for (size_t length = 900; length < 4000; length += 13) {
+        memset(text, 'a', sizeof text);
+        for (size_t i = 500; i + 1 < length; i += 2)
+            memcpy(text + i, "\xc3\xa9", 2);
+        text[length] = '\0';
+        capture_start();
+        ca_warn("%s", text);
+        size_t written = capture_stop();
+        assert_true(written <= 1024);
+        assert_int_equal(captured[written - 1], '\n');
+        assert_ptr_equal(strchr(captured, '\n'), captured + written - 1);
+        if (length > 1024)
+            assert_string_equal(captured + written - 4, "...\n");
+        assert_null(strstr(captured, "\\x"));
+    }
+}
+
+static void control_characters_cannot_forge_a_line(void **state)
+{
+    (void)state;
+    capture_start();
+    ca_warn("%s", "a\nb\x1b[1m\xff\xc3\xa9");
+    capture_stop();
+    assert_string_equal(captured, expected("warning: a\\x0ab\\x1b[1m\\xff\xc3\xa9"));
+}
+
+static void errno_survives_a_message(void **state)
+{
+    (void)state;
+    capture_start();
+    int kept = dup(STDERR_FILENO);
+    close(STDERR_FILENO);
+    errno = ENODEV;
+    ca_warn("to a closed descriptor");
+    int after = errno;
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    errno = ENOENT;
+    ca_warn("%m");
+    capture_stop();
+    assert_int_equal(after, ENODEV);
+    assert_string_equal(captured, expected("warning: No such file or directory"));
+}
+
+static void warn_once_says_it_once(void **state)
+{
+    (void)state;
+    capture_start();
+    for (int i = 0; i < 5; i++)
+        ca_warn_once("once");
+    capture_stop();
+    assert_string_equal(captured, expected("warning: once"));
+}
+
+static void *write_lines(void *arg)
+{
+    for (int i = 0; i < 100; i++)
+        ca_warn("%s", (const char *)arg);
+    return NULL;
+}
+
+static void lines_of_several_threads_do_not_mix(void **state)
+{
+    static char texts[4][60];
+    pthread_t threads[4];
+    (void)state;
+    capture_start();
+    fcntl(STDERR_FILENO, F_SETPIPE_SZ, 1 << 20);
+    for (int i = 0; i < 4; i++) {
+        memset(texts[i], 'a' + i, sizeof texts[i] - 1);
+        pthread_create(&threads[i], NULL, write_lines, texts[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    capture_stop();
+    int lines = 0;
+    for (char *line = strtok(captured, "\n"); line; line = strtok(NULL, "\n"), lines++) {
+        const char *text = strstr(line, "warning: ");
+        assert_non_null(text);
+        text += strlen("warning: ");
+        assert_string_equal(text, texts[*text - 'a']);
+    }
+    assert_int_equal(lines, 400);
+}
+
+/* --- out -------------------------------------------------------------------------------------- */
+
+static ca_out_t out;
+
+static void output_arrives_whole_and_in_order(void **state)
+{
+    FILE *file = tmpfile();
+    char line[64], expect[64];
+    (void)state;
+    ca_out_open(&out, fileno(file));
+    for (int i = 0; i < 5000; i++)
+        ca_out_printf(&out, "line %d\n", i);
+    assert_int_equal(ca_out_flush(&out), 0);
+    rewind(file);
+    for (int i = 0; i < 5000; i++) {
+        snprintf(expect, sizeof expect, "line %d\n", i);
+        assert_non_null(fgets(line, sizeof line, file));
+        assert_string_equal(line, expect);
+    }
+    assert_null(fgets(line, sizeof line, file));
+    fclose(file);
+}
+
+static void an_oversized_piece_is_cut_and_keeps_its_newline(void **state)
+{
+    static char big[20000], got[20000];
+    FILE *file = tmpfile();
+    (void)state;
+    memset(big, 'x', sizeof big - 1);
+    ca_out_open(&out, fileno(file));
+    ca_out_printf(&out, "before\n");
+    ca_out_printf(&out, "%s\n", big);
+    ca_out_printf(&out, "after\n");
+    assert_int_equal(ca_out_flush(&out), 0);
+    size_t length = (size_t)pread(fileno(file), got, sizeof got - 1, 0);
+    got[length] = '\0';
+    assert_true(length > 8000 && length < 8300);
+    assert_int_equal(strncmp(got, "before\nxxx", 10), 0);
+    assert_string_equal(got + length - strlen("xx...\nafter\n"), "xx...\nafter\n");
+    fclose(file);
+}
+
+static void a_full_disk_is_remembered_and_not_raised(void **state)
+{
+    int fd = open("/dev/full", O_WRONLY);
+    (void)state;
+    assert_true(fd >= 0);
+    ca_out_open(&out, fd);
+    errno = 0;
+    for (int i = 0; i < 5000; i++)
+        ca_out_printf(&out, "line %d\n", i);
+    assert_int_equal(ca_out_flush(&out), -ENOSPC);
+    assert_int_equal(ca_out_flush(&out), -ENOSPC);
+    assert_int_equal(errno, 0);
+    close(fd);
+    ca_out_open(&out, fd);
+    ca_out_printf(&out, "x");
+    assert_int_equal(ca_out_flush(&out), -EBADF);
+}
+
+static void a_reader_that_went_away_raises_no_signal(void **state)
+{
+    int ends[2];
+    sigset_t before, after;
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    signal(SIGPIPE, SIG_DFL);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_int_equal(ca_out_write(ends[1], "x", 1, 0), -EPIPE);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    assert_int_equal(sigismember(&after, SIGPIPE), sigismember(&before, SIGPIPE));
+    close(ends[1]);
+}
+
+static void a_full_pipe_is_waited_for_only_so_long(void **state)
+{
+    static char big[1 << 20];
+    int ends[2];
+    (void)state;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    assert_int_equal(ca_out_write(ends[1], big, sizeof big, 0), -EAGAIN);
+    assert_int_equal(ca_out_write(ends[1], big, sizeof big, 5), -EAGAIN);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void mapped_memory_is_zero_and_counted(void **state)
+{
+    size_t before = ca_mem_mapped();
+    (void)state;
+    unsigned char *memory = ca_mem_map(5000);
+    assert_non_null(memory);
+    assert_true(ca_mem_mapped() - before >= 5000);
+    for (int i = 0; i < 5000; i++)
+        assert_int_equal(memory[i], 0);
+    memory[4999] = 1;
+    ca_mem_unmap(memory, 5000);
+    assert_int_equal(ca_mem_mapped(), before);
+}
+
+static void impossible_sizes_give_null_and_count_nothing(void **state)
+{
+    size_t before = ca_mem_mapped();
+    (void)state;
+    errno = 0;
+    assert_null(ca_mem_map(0));
+    assert_null(ca_mem_map(SIZE_MAX));
+    assert_null(ca_mem_map(SIZE_MAX - 4096));
+    assert_null(ca_mem_map(SIZE_MAX / 2));
+    assert_int_equal(errno, 0);
+    ca_mem_unmap(NULL, 4096);
+    assert_int_equal(ca_mem_mapped(), before);
+}
+
+static void slab_objects_are_zeroed_aligned_and_apart(void **state)
+{
+    static const size_t sizes[] = {0, 1, 8, 16, 24, 48, 100, 4096, 70000, 3 << 20};
+    static unsigned char *objects[3000];
+    size_t before = ca_mem_mapped();
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        size_t bytes = sizes[s];
+        int count = bytes > 4096 ? 5 : 3000;
+        ca_slab_t slab;
+        ca_slab_init(&slab, bytes);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < count; i++) {
+                objects[i] = ca_slab_take(&slab);
+                assert_non_null(objects[i]);
+                assert_int_equal((uintptr_t)objects[i] % 16, 0);
+                for (size_t b = 0; b < bytes; b += 1 + bytes / 64)
+                    assert_int_equal(objects[i][b], 0);
+                memset(objects[i], 1 + i % 250, bytes);
+            }
+            assert_int_equal(slab.live, count);
+            for (int i = 0; i < count; i++) {
+                for (size_t b = 0; b < bytes; b += 1 + bytes / 64)
+                    assert_int_equal(objects[i][b], 1 + i % 250);
+                ca_slab_give(&slab, objects[i]);
+            }
+            assert_int_equal(slab.live, 0);
+        }
+        ca_slab_destroy(&slab);
+        assert_int_equal(ca_mem_mapped(), before);
+    }
+}
+
+static void a_slab_recycles_before_it_grows(void **state)
+{
+    ca_slab_t slab;
+    (void)state;
+    ca_slab_init(&slab, 64);
+    void *first = ca_slab_take(&slab);
+    size_t mapped = ca_mem_mapped();
+    ca_slab_give(&slab, first);
+    for (int i = 0; i < 100000; i++) {
+        assert_ptr_equal(ca_slab_take(&slab), first);
+        ca_slab_give(&slab, first);
+    }
+    assert_int_equal(ca_mem_mapped(), mapped);
+    ca_slab_destroy(&slab);
+    assert_non_null(ca_slab_take(&slab)); /* usable again */
+    ca_slab_destroy(&slab);
+}
+
+/* --- text ------------------------------------------------------------------------------------- */
+
+static void escaping_is_bounded_and_changes_nothing_when_repeated(void **state)
+{
+    unsigned seed = 1;
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        char noise[40], once[256], twice[256];
+        ca_text_t text;
+        size_t length = (size_t)(rand_r(&seed) % 40), most = (size_t)(rand_r(&seed) % 60);
+        for (size_t i = 0; i < length; i++)
+            noise[i] = (char)(rand_r(&seed) % 3 ? (i % 2 ? 0x80 : 0xc0) + rand_r(&seed) % 64
+                                                : rand_r(&seed) % 256);
+        ca_text_init(&text, once, sizeof once);
+        ca_text_escape(&text, noise, length, most);
+        assert_true(text.length <= most);
+        assert_int_equal(strlen(once), text.length);
+        ca_text_init(&text, twice, sizeof twice);
+        ca_text_escape(&text, once, strlen(once), sizeof twice);
+        assert_string_equal(twice, once);
+    }
+}
+
+/* --- locks ------------------------------------------------------------------------------------ */
+
+static ca_lock_t arena = CA_LOCK_INIT(CA_RANK_ARENA);
+static ca_lock_t spans = CA_LOCK_INIT(CA_RANK_SPANS);
+static long guarded;
+
+static void *count_under_lock(void *arg)
+{
+    for (int i = 0; i < 20000; i++) {
+        ca_lock_take(arg);
+        guarded++;
+        ca_lock_drop(arg);
+    }
+    return NULL;
+}
+
+static void a_lock_excludes_other_threads(void **state)
+{
+    pthread_t threads[4];
+    ca_lock_t lock;
+    (void)state;
+    ca_lock_init(&lock, CA_RANK_STACKS);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, count_under_lock, &lock);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(guarded, 80000);
+}
+
+static void *try_it(void *arg)
+{
+    bool got = ca_lock_try(arg);
+    if (got)
+        ca_lock_drop(arg);
+    return got ? arg : NULL;
+}
+
+static void a_try_does_not_wait(void **state)
+{
+    pthread_t thread;
+    void *got;
+    (void)state;
+    ca_lock_take(&arena);
+    pthread_create(&thread, NULL, try_it, &arena);
+    pthread_join(thread, &got);
+    assert_null(got);
+    ca_lock_drop(&arena);
+    assert_ptr_equal(try_it(&arena), &arena);
+}
+
+static void the_child_of_a_fork_gets_its_locks_back_by_init(void **state)
+{
+    int status;
+    (void)state;
+    ca_lock_take(&arena);
+    pid_t child = fork();
+    if (child == 0) {
+        ca_lock_init(&arena, CA_RANK_ARENA);
+        ca_lock_take(&arena);
+        ca_lock_drop(&arena);
+        _exit(ca_lock_held() == 0 ? 0 : 1);
+    }
+    ca_lock_drop(&arena);
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+#if CA_DEBUG
+static void in_order(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_take(&spans);
+    if (ca_lock_held() != 2)
+        _exit(1);
+    ca_lock_drop(&arena); /* not in reverse: allowed */
+    ca_lock_drop(&spans);
+    ca_lock_assert_none("a driver call");
+}
+
+static void out_of_order(void)
+{
+    ca_lock_take(&spans);
+    ca_lock_take(&arena);
+}
+
+static void same_lock_twice(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_take(&arena);
+}
+
+static void drop_unheld(void)
+{
+    ca_lock_drop(&arena);
+}
+
+static void call_under_lock(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_assert_none("cuMemFree");
+}
+
+static void message_under_lock(void)
+{
+    ca_lock_take(&arena);
+    ca_debug("not even one that is off");
+}
+
+/* How the child ended that did this. */
+static int status_after(void (*action)(void))
+{
+    int status;
+    capture_start();
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        action();
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    capture_stop();
+    return status;
+}
+
+static void debug_builds_stop_at_a_broken_lock_rule(void **state)
+{
+    static const struct {
+        void (*action)(void);
+        const char *says;
+    } rows[] = {{out_of_order, "taken out of order (arena), holding spans\n"},
+                {same_lock_twice, "taken out of order (arena), holding arena\n"},
+                {drop_unheld, "does not hold it (arena), holding\n"},
+                {call_under_lock, "held at (cuMemFree), holding arena\n"},
+                {message_under_lock, "held at (a message), holding arena\n"}};
+    (void)state;
+    assert_int_equal(status_after(in_order), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int status = status_after(rows[i].action);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        assert_non_null(strstr(captured, rows[i].says));
+    }
+}
+#else
+static void release_builds_check_nothing(void **state)
+{
+    (void)state;
+    ca_lock_take(&spans);
+    ca_lock_take(&arena);
+    assert_int_equal(ca_lock_held(), 0);
+    ca_lock_assert_none("nothing happens");
+    ca_lock_drop(&arena);
+    ca_lock_drop(&spans);
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_message_is_one_line_with_process_and_level),
+        cmocka_unit_test(levels_above_the_chosen_one_are_silent),
+        cmocka_unit_test(a_long_message_is_cut_with_dots),
+        cmocka_unit_test(control_characters_cannot_forge_a_line),
+        cmocka_unit_test(errno_survives_a_message),
+        cmocka_unit_test(warn_once_says_it_once),
+        cmocka_unit_test(lines_of_several_threads_do_not_mix),
+        cmocka_unit_test(output_arrives_whole_and_in_order),
+        cmocka_unit_test(an_oversized_piece_is_cut_and_keeps_its_newline),
+        cmocka_unit_test(a_full_disk_is_remembered_and_not_raised),
+        cmocka_unit_test(a_reader_that_went_away_raises_no_signal),
+        cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
+        cmocka_unit_test(mapped_memory_is_zero_and_counted),
+        cmocka_unit_test(impossible_sizes_give_null_and_count_nothing),
+        cmocka_unit_test(slab_objects_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(a_slab_recycles_before_it_grows),
+        cmocka_unit_test(escaping_is_bounded_and_changes_nothing_when_repeated),
+        cmocka_unit_test(a_lock_excludes_other_threads),
+        cmocka_unit_test(a_try_does_not_wait),
+        cmocka_unit_test(the_child_of_a_fork_gets_its_locks_back_by_init),
+#if CA_DEBUG
+        cmocka_unit_test(debug_builds_stop_at_a_broken_lock_rule),
+#else
+        cmocka_unit_test(release_builds_check_nothing),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
