@@ -1,0 +1,84 @@
+/* Live allocations: one record each, found by pointer.
+ *
+ * Sharded by a hash of the pointer; a shard is an open-addressing table with the records inline, so
+ * an operation is one lock and usually one cache line. The tables live in memory of our own (mmap).
+ *
+ * The order that keeps it right: a record is erased BEFORE its memory goes back (another thread may
+ * be given the address at once), and inserted before the address is returned to the program.
+ *
+ * Knows nothing of the pool or of CUDA: the owner is an opaque pointer, contexts are numbers.
+ * Every function is thread-safe and leaves errno alone. */
+#ifndef CA_REGISTRY_REGISTRY_H
+#define CA_REGISTRY_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* CA_KIND(constant, name in the reports) */
+#define CA_KINDS(X)                                                                                \
+    X(CA_KIND_DEVICE, "device")                                                                    \
+    X(CA_KIND_PITCHED, "pitched")                                                                  \
+    X(CA_KIND_ASYNC, "async")                                                                      \
+    X(CA_KIND_MANAGED, "managed")                                                                  \
+    X(CA_KIND_PINNED, "pinned")
+
+typedef enum {
+#define CA_KIND(constant, name) constant,
+    CA_KINDS(CA_KIND)
+#undef CA_KIND
+        CA_KIND_COUNT
+} ca_kind_t;
+
+const char *ca_kind_name(ca_kind_t kind);
+
+typedef struct ca_record {
+    uint64_t address;       /* not 0 */
+    uint64_t bytes : 48;    /* as requested */
+    uint64_t kind : 8;      /* ca_kind_t */
+    uint64_t device : 8;    /* ordinal */
+    uint64_t sequence : 48; /* position in the order of allocations, from 1; set by the insert */
+    uint64_t context : 16;  /* the shim's number of the context, 0 for none */
+    uint64_t stream;        /* handle of the stream given, 0 for none */
+    void *owner;            /* the pool's block, or NULL for memory that the driver serves */
+    uint32_t stack;         /* ca_stack_capture's id, 0 for none */
+    uint32_t thread;        /* thread id of the allocating thread */
+} ca_record_t;
+
+_Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
+
+/* Adds a record. 0, or -ENOMEM (no host memory: the allocation is then served but not tracked), or
+ * -EEXIST when the address is already live: the old record is replaced, since the driver has given
+ * the address out again. */
+int ca_registry_insert(const ca_record_t *record);
+
+/* Takes the record of `address` out and copies it to `record`. False when it is not live. */
+bool ca_registry_erase(uint64_t address, ca_record_t *record);
+
+/* Copies the record of `address`. False when it is not live. */
+bool ca_registry_find(uint64_t address, ca_record_t *record);
+
+typedef struct ca_registry_total {
+    uint64_t count;
+    uint64_t bytes;
+} ca_registry_total_t;
+
+/* Removes all records of a context that is gone. Returns what was alive in it. */
+ca_registry_total_t ca_registry_drop_context(uint16_t context);
+
+/* Live records now, and the bytes they asked for. */
+ca_registry_total_t ca_registry_total(void);
+/* The most live bytes there ever were at once. */
+uint64_t ca_registry_peak_bytes(void);
+
+/* A copy of all live records, unordered, for the reports. Other threads may go on; each record is
+ * whole, the set is one of some moment for each shard. `*records` comes from ca_mem_map and goes
+ * back with ca_registry_snapshot_free. 0 or -ENOMEM. */
+int ca_registry_snapshot(ca_record_t **records, size_t *count);
+void ca_registry_snapshot_free(ca_record_t *records, size_t count);
+
+/* In the child of a fork: forgets everything and makes the locks new. Called from the
+ * pthread_atfork child handler, so by the only thread. */
+void ca_registry_reset_after_fork(void);
+
+#endif

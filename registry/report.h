@@ -1,0 +1,32 @@
+/* The leak report: live records grouped by call stack, device and kind.
+ *
+ * Needs no CUDA and takes no lock while it writes: it works on a snapshot. */
+#ifndef CA_REGISTRY_REPORT_H
+#define CA_REGISTRY_REPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "config/out.h"
+#include "registry/registry.h"
+
+typedef struct ca_report_options {
+    size_t least_bytes;   /* smaller groups are counted, not listed */
+    unsigned most_groups; /* listed at most */
+} ca_report_options_t;
+
+/* Groups and writes the report. Returns the number of leaked allocations, or -ENOMEM; 0 writes
+ * nothing. Format (checked by tests):
+ *
+ *   cachealloc[PID]: leak report
+ *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
+ *     device 0, device memory: <bytes> bytes in <n> allocations
+ *     ...
+ *   #1: <bytes> bytes in <n> allocations, device 0, device memory
+ *       load_tile at tiles.c:42
+ *       main at tiles.c:99
+ *   ...
+ *   (<m> more groups, <bytes> bytes, not listed: leak_max:20)
+ */
+long ca_report_leaks(ca_out_t *out, const ca_report_options_t *options);
+
+#endif

@@ -1,0 +1,44 @@
+/* Call stacks: captured by libunwind (or glibc's backtrace), interned, so that a record holds a
+ * 32-bit id.
+ *
+ * libunwind is opened with dlopen(RTLD_LOCAL) when CUDA is first used and called through pointers:
+ * linked, it would take C++ exceptions away from libgcc in the host program. */
+#ifndef CA_REGISTRY_STACK_H
+#define CA_REGISTRY_STACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CA_STACK_MAX 64 /* frames */
+
+/* The address range of this shared object: frames at the inner end of a stack that lie in it are
+ * left out. Without a call nothing is, which is right where this code is linked into a program. */
+void ca_stack_set_own_range(uintptr_t low, uintptr_t high);
+
+/* Opens the unwinder and warms it up. Call it once, early, with no lock held: it may call malloc
+ * and dl_iterate_phdr. `depth` is the most frames kept (1 to CA_STACK_MAX). */
+void ca_stack_start(unsigned depth);
+
+/* The current thread's stack, interned; frames of this shared object are left out. 0 when stacks
+ * are off, nothing could be unwound, there is no memory, or we are inside the unwinder already.
+ * Never call it with one of our locks held: the unwinder may call malloc. */
+uint32_t ca_stack_capture(void);
+
+/* The id of a stack, innermost return address first; the same frames give the same id. 0 for no
+ * frames and when there is no memory. Takes no lock for a stack that is known. */
+uint32_t ca_stack_intern(const uintptr_t *frames, size_t count);
+
+/* Copies at most `max` return addresses, innermost first. Returns how many. */
+size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
+
+/* Which unwinder is in use: "libunwind", "backtrace" or "none". */
+const char *ca_stack_unwinder(void);
+
+/* How many different stacks there are. */
+size_t ca_stack_count(void);
+
+/* In the child of a fork: forgets all stacks. Where the parent had started, captures stay off. */
+void ca_stack_reset_after_fork(void);
+
+#endif

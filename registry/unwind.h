@@ -1,0 +1,26 @@
+/* The unwinder: return addresses of the current thread, innermost first.
+ *
+ * libunwind.so.8's unw_backtrace where it is installed, else glibc's backtrace, else nothing. Both
+ * are called through pointers: nothing here is linked, and libunwind stays RTLD_LOCAL. */
+#ifndef CA_REGISTRY_UNWIND_H
+#define CA_REGISTRY_UNWIND_H
+
+#include <stddef.h>
+
+/* Finds the unwinder and makes its first, slow call. May call malloc and take the loader's lock:
+ * call it once, with none of our locks held. */
+void ca_unwind_start(void);
+
+/* At most `max` return addresses of this thread, this function's own frame included. 0 when there
+ * is no unwinder, or when the unwinder itself (its malloc, its signal) brought us here again. */
+size_t ca_unwind(void **frames, size_t max);
+
+/* "libunwind", "backtrace" or "none". */
+const char *ca_unwind_name(void);
+
+/* In the child of a fork: no unwinding any more. A thread that does not exist here may have held
+ * the unwinder's locks, and CUDA cannot be used in a child whose parent used it. A child whose
+ * parent had not started the unwinder may start it. */
+void ca_unwind_reset_after_fork(void);
+
+#endif

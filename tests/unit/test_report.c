@@ -1,0 +1,196 @@
+/* The leak report's text. Addresses that lie in no module print as themselves, so that the whole
+ * text can be compared. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "registry/report.h"
+#include "registry/stack.h"
+
+static char text[1 << 16];
+static uint64_t next_address;
+
+static int fresh(void **state)
+{
+    (void)state;
+    ca_registry_reset_after_fork();
+    ca_stack_reset_after_fork();
+    next_address = 0x7f0000000000;
+    return 0;
+}
+
+static uint32_t stack(uintptr_t inner, uintptr_t outer)
+{
+    uintptr_t frames[2] = {inner, outer};
+    return ca_stack_intern(frames, 2);
+}
+
+static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind_t kind)
+{
+    ca_record_t record = {.address = next_address, .bytes = bytes, .stack = stack_id};
+    record.device = (uint8_t)device;
+    record.kind = kind;
+    next_address += 512;
+    assert_int_equal(ca_registry_insert(&record), 0);
+    return record.address;
+}
+
+/* Writes the report to `text`, without the line that carries the process id. */
+static long report(size_t least_bytes, unsigned most_groups)
+{
+    ca_out_t out;
+    ca_report_options_t options = {least_bytes, most_groups};
+    char header[64];
+    int fd = memfd_create("report", 0);
+    assert_true(fd >= 0);
+    ca_out_open(&out, fd);
+    long leaks = ca_report_leaks(&out, &options);
+    assert_int_equal(ca_out_flush(&out), 0);
+    ssize_t length = pread(fd, text, sizeof text - 1, 0);
+    close(fd);
+    assert_true(length >= 0);
+    text[length] = '\0';
+    if (length != 0) {
+        int prefix =
+            snprintf(header, sizeof header, "cachealloc[%d]: leak report\n", (int)getpid());
+        assert_memory_equal(text, header, (size_t)prefix);
+        memmove(text, text + prefix, (size_t)(length - prefix) + 1);
+    }
+    return leaks;
+}
+
+static void nothing_is_written_where_nothing_leaked(void **state)
+{
+    (void)state;
+    ca_record_t gone;
+    uint64_t address = leak(stack(0x1000, 0x2000), 100, 0, CA_KIND_DEVICE);
+    assert_true(ca_registry_erase(address, &gone));
+    assert_int_equal(report(0, 20), 0);
+    assert_string_equal(text, "");
+}
+
+static void one_leak_of_one_byte(void **state)
+{
+    (void)state;
+    leak(stack(0x1000, 0x2000), 1, 0, CA_KIND_DEVICE);
+    assert_int_equal(report(0, 20), 1);
+    assert_string_equal(text, "LEAK SUMMARY: 1 bytes in 1 allocations, 1 stacks\n"
+                              "  device 0, device memory: 1 bytes in 1 allocations\n"
+                              "#1: 1 bytes in 1 allocations, device 0, device memory\n"
+                              "    0x1000\n"
+                              "    0x2000\n");
+}
+
+static void groups_are_by_stack_device_and_kind_largest_first(void **state)
+{
+    (void)state;
+    uint32_t a = stack(0x1000, 0x2000), b = stack(0x1100, 0x2000);
+    leak(a, 100, 0, CA_KIND_DEVICE);
+    leak(b, 5000, 1, CA_KIND_DEVICE);
+    leak(a, 150, 0, CA_KIND_DEVICE);
+    leak(a, 300, 0, CA_KIND_PINNED);
+    leak(b, 100, 0, CA_KIND_DEVICE);
+    leak(0, 20, 1, CA_KIND_MANAGED);
+    assert_int_equal(report(0, 20), 6);
+    assert_string_equal(text, "LEAK SUMMARY: 5670 bytes in 6 allocations, 2 stacks\n"
+                              "  device 0, device memory: 350 bytes in 3 allocations\n"
+                              "  device 0, pinned memory: 300 bytes in 1 allocations\n"
+                              "  device 1, device memory: 5000 bytes in 1 allocations\n"
+                              "  device 1, managed memory: 20 bytes in 1 allocations\n"
+                              "#1: 5000 bytes in 1 allocations, device 1, device memory\n"
+                              "    0x1100\n"
+                              "    0x2000\n"
+                              "#2: 300 bytes in 1 allocations, device 0, pinned memory\n"
+                              "    0x1000\n"
+                              "    0x2000\n"
+                              "#3: 250 bytes in 2 allocations, device 0, device memory\n"
+                              "    0x1000\n"
+                              "    0x2000\n"
+                              "#4: 100 bytes in 1 allocations, device 0, device memory\n"
+                              "    0x1100\n"
+                              "    0x2000\n"
+                              "#5: 20 bytes in 1 allocations, device 1, managed memory\n"
+                              "    (no call stack)\n");
+}
+
+static void equal_groups_come_by_count_and_then_by_age(void **state)
+{
+    (void)state;
+    uint32_t first = stack(0x1100, 0x1), twice = stack(0x1200, 0x1), late = stack(0x1300, 0x1);
+    leak(first, 100, 0, CA_KIND_DEVICE);
+    leak(late, 100, 0, CA_KIND_DEVICE);
+    leak(twice, 50, 0, CA_KIND_DEVICE);
+    leak(twice, 50, 0, CA_KIND_DEVICE);
+    report(0, 20);
+    const char *at_twice = strstr(text, "0x1200"), *at_first = strstr(text, "0x1100"),
+               *at_late = strstr(text, "0x1300");
+    assert_non_null(at_twice);
+    assert_true(at_twice < at_first && at_first < at_late);
+}
+
+static void omitted_groups_are_totalled_with_the_reason(void **state)
+{
+    (void)state;
+    for (uintptr_t i = 0; i < 10; i++)
+        leak(stack(0x1000 + i, 0x2000), 100 * (i + 1), 0, CA_KIND_DEVICE);
+    assert_int_equal(report(300, 2), 10);
+    assert_string_equal(text, "LEAK SUMMARY: 5500 bytes in 10 allocations, 10 stacks\n"
+                              "  device 0, device memory: 5500 bytes in 10 allocations\n"
+                              "#1: 1000 bytes in 1 allocations, device 0, device memory\n"
+                              "    0x1009\n"
+                              "    0x2000\n"
+                              "#2: 900 bytes in 1 allocations, device 0, device memory\n"
+                              "    0x1008\n"
+                              "    0x2000\n"
+                              "(6 more groups, 3300 bytes, not listed: leak_max:2)\n"
+                              "(2 more groups, 300 bytes, not listed: leak_min:300)\n");
+}
+
+static void groups_below_the_least_size_alone_are_still_totalled(void **state)
+{
+    (void)state;
+    leak(0, 10, 0, CA_KIND_ASYNC);
+    assert_int_equal(report(4096, 20), 1);
+    assert_string_equal(text, "LEAK SUMMARY: 10 bytes in 1 allocations, 0 stacks\n"
+                              "  device 0, async memory: 10 bytes in 1 allocations\n"
+                              "(1 more groups, 10 bytes, not listed: leak_min:4096)\n");
+}
+
+static void many_leaks_are_all_counted(void **state)
+{
+    (void)state;
+    unsigned long long bytes = 0;
+    char expected[128];
+    for (uint64_t i = 0; i < 50000; i++) {
+        leak(stack(0x1000 + i % 3000, 0x2000), i, (unsigned)(i % 2), CA_KIND_DEVICE);
+        bytes += i;
+    }
+    assert_int_equal(report(0, 3), 50000);
+    snprintf(expected, sizeof expected,
+             "LEAK SUMMARY: %llu bytes in 50000 allocations, 3000 stacks", bytes);
+    assert_memory_equal(text, expected, strlen(expected));
+    assert_non_null(strstr(text, "\n(2997 more groups, "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(nothing_is_written_where_nothing_leaked, fresh),
+        cmocka_unit_test_setup(one_leak_of_one_byte, fresh),
+        cmocka_unit_test_setup(groups_are_by_stack_device_and_kind_largest_first, fresh),
+        cmocka_unit_test_setup(equal_groups_come_by_count_and_then_by_age, fresh),
+        cmocka_unit_test_setup(omitted_groups_are_totalled_with_the_reason, fresh),
+        cmocka_unit_test_setup(groups_below_the_least_size_alone_are_still_totalled, fresh),
+        cmocka_unit_test_setup(many_leaks_are_all_counted, fresh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
