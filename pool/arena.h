@@ -1,0 +1,97 @@
+/* The caching block pool: one arena per context.
+ *
+ * An arena holds segments obtained upstream, cut into blocks that know their neighbours. A block is
+ *
+ *   LIVE     handed out
+ *   PENDING  freed, but work submitted before the free may still touch it
+ *   READY    free for reuse; in a bin; merged with ready neighbours
+ *
+ * A free tags its block with the arena's open epoch. An epoch is closed by the free side, which
+ * records one fence; when the fence has passed all its blocks become ready together. So a free
+ * never waits, and memory is handed out again only after everything submitted before its free.
+ *
+ * All metadata is on the host: the memory itself is never touched. Thread-safe. */
+#ifndef CA_POOL_ARENA_H
+#define CA_POOL_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "pool/upstream.h"
+
+#define CA_GRANULE ((size_t)512)          /* blocks are multiples of this */
+#define CA_PAGE ((size_t)4096)            /* alignment of blocks of CA_PAGE_FROM and more */
+#define CA_PAGE_FROM ((size_t)64 << 10)   /* dma-buf exports want whole pages */
+#define CA_SEGMENT_UNIT ((size_t)2 << 20) /* segments are multiples of this */
+#define CA_SEGMENT_LEAST ((size_t)8 << 20)
+#define CA_SEGMENT_MOST ((size_t)64 << 20) /* except for a single larger request */
+#define CA_EPOCH_BLOCKS 64                 /* an epoch is closed when it holds this many blocks */
+#define CA_EPOCH_BYTES ((size_t)8 << 20)   /* or this many bytes */
+#define CA_EPOCH_LARGE ((size_t)4 << 20)   /* or by a free of this size, at once */
+
+typedef struct ca_arena ca_arena_t;
+typedef struct ca_block ca_block_t;
+
+typedef struct ca_arena_params {
+    size_t max_split;       /* blocks above are never split; SIZE_MAX for none */
+    size_t limit;           /* most bytes reserved upstream; SIZE_MAX for none */
+    uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
+} ca_arena_params_t;
+
+/* `context` is handed to every upstream call. NULL when there is no host memory. */
+ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
+                            const ca_arena_params_t *params);
+
+/* Serves `bytes` (> 0). Returns 0, -ENOMEM when everything in the retry ladder failed (the caller
+ * then asks the driver, whose answer is the program's), or -EIO when the arena no longer serves.
+ * `*reused` (may be NULL) tells whether the memory was handed out before. */
+int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
+                   bool *reused);
+
+/* The same from memory that is ready now: makes no upstream call. -EAGAIN when there is none. */
+int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
+                         bool *reused);
+
+/* Takes a live block back; it becomes pending in the open epoch. Never fails, never waits for the
+ * device except where the driver has no context-wide events. Any thread, any current context. */
+void ca_arena_free(ca_block_t *block);
+
+/* The context is gone, and with it the memory and the events: drops everything, calls nothing
+ * upstream. Frees that come later are ignored. The arena's own host memory stays. */
+void ca_arena_retire(ca_arena_t *arena);
+
+/* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
+ * Looks at completed epochs first. Returns the bytes given. */
+size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
+
+/* The arena and the context a block belongs to. */
+ca_arena_t *ca_block_arena(const ca_block_t *block);
+void *ca_arena_context(const ca_arena_t *arena);
+
+/* The driver reported a broken context: the arena stops serving (-EIO) but keeps its books. */
+bool ca_arena_stopped(ca_arena_t *arena);
+
+/* Whether `address` lies inside a segment of any arena: ours, live or not. */
+bool ca_pool_owns(uint64_t address);
+
+typedef struct ca_arena_stats {
+    size_t reserved_bytes; /* obtained upstream */
+    size_t reserved_peak;
+    size_t live_bytes; /* in live blocks, rounding included */
+    size_t live_peak;
+    size_t pending_bytes;
+    size_t ready_bytes;
+    size_t largest_ready; /* bytes */
+    size_t segments;
+    size_t blocks;
+    size_t epochs; /* closed, not yet passed */
+} ca_arena_stats_t;
+
+void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats);
+
+/* Checks every invariant: segments tiled exactly by their blocks, no two ready neighbours, bins and
+ * bitmaps agree, counters equal sums, epochs' lists hold the pending blocks. Returns NULL, or what
+ * is broken. Debug builds run it now and then by themselves. */
+const char *ca_arena_check(ca_arena_t *arena);
+
+#endif

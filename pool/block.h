@@ -1,0 +1,51 @@
+/* A block and the segment that it is cut from. Host metadata only; the arena's lock guards all of
+ * it. A block's object is handed to the caller as its opaque handle while the block is live. */
+#ifndef CA_POOL_BLOCK_H
+#define CA_POOL_BLOCK_H
+
+#include "pool/arena.h"
+
+typedef enum { CA_BLOCK_LIVE = 1, CA_BLOCK_PENDING, CA_BLOCK_READY } ca_block_state_t;
+
+typedef struct ca_segment ca_segment_t;
+typedef struct ca_epoch ca_epoch_t;
+
+struct ca_block {
+    uint64_t address;
+    size_t bytes;
+    ca_segment_t *segment;
+    ca_block_t *lower, *upper; /* neighbours in the segment, by address */
+    ca_block_t *prev, *next;   /* its bin when ready, its epoch when pending */
+    ca_epoch_t *epoch;         /* when pending */
+    uint8_t state;             /* ca_block_state_t */
+    bool touched;              /* some part of it was handed out before */
+};
+
+struct ca_segment {
+    ca_arena_t *arena;
+    uint64_t base; /* as obtained upstream */
+    size_t bytes;
+    size_t usable;     /* bytes tiled by blocks: less only where the base is badly aligned */
+    ca_block_t *first; /* lowest block */
+    bool oversize;     /* a single block for one request above max_split: never split */
+    ca_segment_t *prev, *next;
+};
+
+static inline size_t ca_round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+/* What a block of `bytes` (rounded) must be aligned to. */
+static inline size_t ca_block_alignment(size_t bytes)
+{
+    return bytes >= CA_PAGE_FROM ? CA_PAGE : CA_GRANULE;
+}
+
+/* Bytes to skip at the front of `block` to reach that alignment. */
+static inline size_t ca_block_padding(const ca_block_t *block, size_t alignment)
+{
+    return (size_t)(-block->address) & (alignment - 1);
+}
+
+#endif

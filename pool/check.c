@@ -1,0 +1,167 @@
+/* The invariants of an arena, all of them, from its structures alone. */
+#include "pool/arena.h"
+
+#include "pool/segment.h"
+#include "pool/state.h"
+
+typedef struct sums {
+    size_t blocks, live, pending, ready;
+    size_t pending_count, ready_count;
+} sums_t;
+
+static const char *check_block(const ca_block_t *block, sums_t *sums)
+{
+    sums->blocks++;
+    switch (block->state) {
+    case CA_BLOCK_LIVE:
+        sums->live += block->bytes;
+        return block->touched ? NULL : "a live block is not marked touched";
+    case CA_BLOCK_PENDING:
+        sums->pending += block->bytes;
+        sums->pending_count++;
+        return block->epoch ? NULL : "a pending block is in no epoch";
+    case CA_BLOCK_READY:
+        sums->ready += block->bytes;
+        sums->ready_count++;
+        if (block->lower && block->lower->state == CA_BLOCK_READY)
+            return "two ready neighbours are not merged";
+        return NULL;
+    default:
+        return "a block has no state";
+    }
+}
+
+static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *segment, sums_t *sums)
+{
+    const ca_block_t *lower = NULL;
+    uint64_t at = (segment->base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
+    uint64_t end = at + segment->usable;
+
+    if (segment->arena != arena || !segment->first || end > segment->base + segment->bytes)
+        return "a segment's own fields are wrong";
+    for (const ca_block_t *block = segment->first; block; lower = block, block = block->upper) {
+        if (block->segment != segment || block->lower != lower)
+            return "a block's links are wrong";
+        if (block->address != at || block->bytes == 0 || block->bytes % CA_GRANULE)
+            return "blocks do not tile their segment";
+        const char *broken = check_block(block, sums);
+        if (broken)
+            return broken;
+        at += block->bytes;
+    }
+    if (segment->oversize && segment->first->upper)
+        return "an oversize segment is split";
+    return at == end ? NULL : "blocks do not tile their segment";
+}
+
+static const char *check_bins(const ca_bins_t *bins, bool oversize, size_t *count)
+{
+    for (unsigned row = 0; row < CA_BIN_ROWS; row++) {
+        if (((bins->rows >> row) & 1) != (bins->subs[row] != 0))
+            return "the bins' row bitmap is wrong";
+        for (unsigned sub = 0; sub < CA_BIN_SUBS; sub++) {
+            const ca_block_t *prev = NULL, *block = bins->heads[row][sub];
+            if (((bins->subs[row] >> sub) & 1) != (block != NULL))
+                return "the bins' bitmap is wrong";
+            for (; block; prev = block, block = block->next, ++*count) {
+                unsigned its_row, its_sub;
+                ca_bin_of(block->bytes, &its_row, &its_sub);
+                if (its_row != row || its_sub != sub || block->segment->oversize != oversize)
+                    return "a block is in the wrong bin";
+                if (block->state != CA_BLOCK_READY || block->prev != prev)
+                    return "a bin's list is wrong";
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *check_epoch(const ca_epoch_t *epoch, size_t *count)
+{
+    const ca_block_t *prev = NULL;
+    size_t blocks = 0, bytes = 0;
+
+    for (const ca_block_t *block = epoch->blocks; block; prev = block, block = block->next) {
+        if (block->state != CA_BLOCK_PENDING || block->epoch != epoch || block->prev != prev)
+            return "an epoch's list is wrong";
+        blocks++;
+        bytes += block->bytes;
+    }
+    *count += blocks;
+    return blocks == epoch->count && bytes == epoch->bytes ? NULL : "an epoch's sums are wrong";
+}
+
+static const char *check_epochs(const ca_epoch_list_t *list, size_t *count)
+{
+    const ca_epoch_t *prev = NULL;
+    size_t epochs = 0;
+
+    for (const ca_epoch_t *epoch = list->head; epoch; prev = epoch, epoch = epoch->next) {
+        const char *broken = check_epoch(epoch, count);
+        if (broken)
+            return broken;
+        if (epoch->prev != prev || epoch->passed)
+            return "a list of epochs is wrong";
+        epochs++;
+    }
+    return epochs == list->count && list->tail == prev ? NULL : "a list of epochs is wrong";
+}
+
+static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
+{
+    size_t ready = 0, pending = 0;
+    const char *broken = check_bins(&arena->bins[0], false, &ready);
+
+    if (!broken)
+        broken = check_bins(&arena->bins[1], true, &ready);
+    if (!broken)
+        broken = check_epoch(arena->open, &pending);
+    if (!broken)
+        broken = check_epochs(&arena->closing, &pending);
+    if (!broken)
+        broken = check_epochs(&arena->closed, &pending);
+    if (!broken && ready != sums->ready_count)
+        broken = "a ready block is in no bin";
+    if (!broken && pending != sums->pending_count)
+        broken = "a pending block is in no epoch";
+    return broken;
+}
+
+const char *ca_check_locked(const ca_arena_t *arena)
+{
+    sums_t sums = {0};
+    const ca_segment_t *prev = NULL;
+    size_t segments = 0, reserved = arena->leaving;
+
+    if (arena->retired)
+        return NULL;
+    for (const ca_segment_t *segment = arena->segments; segment;
+         prev = segment, segment = segment->next) {
+        const char *broken = check_segment(arena, segment, &sums);
+        if (broken)
+            return broken;
+        if (segment->prev != prev)
+            return "the list of segments is wrong";
+        if (!ca_pool_owns(segment->base) || !ca_pool_owns(segment->base + segment->bytes - 1))
+            return "a segment is missing from the index of addresses";
+        segments++;
+        reserved += segment->bytes;
+    }
+    if (segments != arena->segment_count || sums.blocks != arena->blocks.live)
+        return "counts of segments or blocks are wrong";
+    if (reserved != arena->reserved || arena->reserved > arena->reserved_peak)
+        return "reserved bytes are wrong";
+    if (sums.live != arena->live || sums.pending != arena->pending || sums.ready != arena->ready)
+        return "live, pending or ready bytes are wrong";
+    if (arena->live > arena->live_peak)
+        return "the live peak is wrong";
+    return check_lists(arena, &sums);
+}
+
+const char *ca_arena_check(ca_arena_t *arena)
+{
+    ca_lock_take(&arena->lock);
+    const char *broken = ca_check_locked(arena);
+    ca_lock_drop(&arena->lock);
+    return broken;
+}

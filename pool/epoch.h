@@ -1,0 +1,74 @@
+/* Epochs: what was freed since the last fence waits together for the next one.
+ *
+ *   open     takes the blocks freed now; exactly one per arena
+ *   closing  detached; a thread is recording its fence, outside the lock
+ *   closed   has its fence; in a FIFO, because fences of one context pass in order
+ *   passed   its blocks are ready; gone once nobody asks about its fence any more
+ *
+ * A fence is recorded after the frees that it covers, never before: work submitted in between would
+ * be missed. An epoch closed by a free may be waited for: the plain free would have waited for all
+ * that its fence covers. One closed by an allocation may not, until another free came after it: its
+ * fence also covers work submitted after the frees, which may be waiting for this very thread. Such
+ * an epoch is called late.
+ *
+ * Every function takes the arena with its lock held and returns so; those that call upstream drop
+ * the lock meanwhile, and say so. */
+#ifndef CA_POOL_EPOCH_H
+#define CA_POOL_EPOCH_H
+
+#include "pool/block.h"
+
+#define CA_QUERY_BACKOFF 32 /* allocations and frees between two queries that failed */
+#define CA_CLOSE_BACKOFF 64 /* the same between two refused records (a capture is on) */
+#define CA_SYNC_SCALE 16    /* epochs are this much larger where closing one synchronises */
+
+struct ca_epoch {
+    ca_epoch_t *prev, *next;
+    ca_block_t *blocks;
+    size_t count, bytes;
+    bool urgent; /* holds a large block: to be closed at once */
+    bool passed;
+    unsigned users;         /* threads asking about the fence, outside the lock */
+    uint64_t waitable_from; /* not late any more when the arena has seen this many frees */
+    void *fence;
+};
+
+typedef struct ca_epoch_list {
+    ca_epoch_t *head, *tail;
+    size_t count;
+} ca_epoch_list_t;
+
+typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
+
+/* Puts a pending block into the open epoch, or takes one out of whichever epoch it is in. */
+void ca_epoch_push(ca_arena_t *arena, ca_block_t *block);
+void ca_epoch_pull(ca_block_t *block);
+
+/* Whether the open epoch is to be closed by this free. */
+bool ca_epoch_due(const ca_arena_t *arena);
+
+/* Whether it may be waited for without bound. */
+bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
+
+/* Closes the open epoch, if it holds anything. Drops the lock. */
+void ca_epoch_close(ca_arena_t *arena, ca_closer_t by);
+
+/* Where the driver has no fences: waits for everything, so that the open epoch's blocks are ready.
+ * Drops the lock. */
+void ca_epoch_synchronize(ca_arena_t *arena);
+
+/* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
+ * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
+ * how many passed. Drops the lock. */
+size_t ca_epoch_harvest(ca_arena_t *arena, size_t most, bool forced);
+
+/* Waits for the oldest closed epoch that is not late, or with `late` the oldest of all. Returns 1
+ * when it passed, 0 when time is up, -ENOENT when there is none, or upstream's error. Drops the
+ * lock. */
+int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
+
+/* Whether everything submitted to the context so far is done: one fence, recorded and asked about
+ * at once. False where that cannot be told. Drops the lock. */
+bool ca_epoch_device_idle(ca_arena_t *arena);
+
+#endif

@@ -1,0 +1,149 @@
+/* How much is asked of upstream, and what is given back; see grow.h. */
+#include "pool/grow.h"
+
+#include <errno.h>
+#include "pool/epoch.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+bool ca_grow_allowed(const ca_arena_t *arena)
+{
+    return arena->reserved <= arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE;
+}
+
+bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
+{
+    return bytes > arena->params.limit || arena->reserved > arena->params.limit - bytes;
+}
+
+/* A quarter of what there is: kind to small programs, few calls for large ones. */
+static size_t preferred_bytes(const ca_arena_t *arena)
+{
+    size_t bytes = arena->reserved / 4;
+
+    if (bytes < CA_SEGMENT_LEAST)
+        return CA_SEGMENT_LEAST;
+    if (bytes > CA_SEGMENT_MOST)
+        return CA_SEGMENT_MOST;
+    return ca_round_up(bytes, CA_SEGMENT_UNIT);
+}
+
+/* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
+static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_block_t **block)
+{
+    uint64_t base = 0;
+
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
+    ca_lock_take(&arena->lock);
+    if (rc == -EIO)
+        arena->stopped = true;
+    if (!ca_arena_serving(arena))
+        return -EIO; /* what we may have got is gone with its context */
+    if (rc < 0)
+        return rc;
+    if (base & (CA_PAGE - 1))
+        arena->slack = 2 * CA_PAGE;
+    ca_segment_t *segment =
+        ca_segment_add(arena, base, segment_bytes, bytes > arena->params.max_split);
+    if (!segment) {
+        ca_lock_drop(&arena->lock);
+        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes);
+        ca_lock_take(&arena->lock);
+        return -ENOBUFS;
+    }
+    *block = ca_block_take_from(arena, segment->first, bytes);
+    return *block ? 0 : -ENOBUFS;
+}
+
+/* Whether the real free of this segment waits for nothing that the plain free would not have. */
+static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give_t which)
+{
+    if (which == CA_GIVE_IDLE)
+        return ca_segment_idle_block(segment);
+    for (const ca_block_t *block = segment->first; block; block = block->upper)
+        if (block->state == CA_BLOCK_LIVE ||
+            (block->state == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch)))
+            return false;
+    return true;
+}
+
+static ca_segment_t *largest(const ca_arena_t *arena, ca_give_t which)
+{
+    ca_segment_t *found = NULL;
+
+    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        if ((!found || segment->bytes > found->bytes) && may_go(arena, segment, which))
+            found = segment;
+    return found;
+}
+
+/* Gives idle segments back until growing by `bytes` keeps within the highest reserve ever. Only
+ * while nothing runs: the real free waits for all work, some of which may be waiting for this very
+ * thread, and there may still be memory. */
+static void keep_the_peak(ca_arena_t *arena, size_t bytes)
+{
+    if (arena->reserved + bytes <= arena->reserved_peak || !largest(arena, CA_GIVE_IDLE) ||
+        !ca_epoch_device_idle(arena))
+        return;
+    while (arena->reserved + bytes > arena->reserved_peak && ca_arena_serving(arena))
+        if (ca_give_back(arena, 1, CA_GIVE_IDLE) == 0)
+            return;
+}
+
+static int try_sizes(ca_arena_t *arena, size_t bytes, ca_block_t **block)
+{
+    size_t needed = bytes + arena->slack;
+    size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
+    size_t preferred = preferred_bytes(arena);
+    if (bytes > arena->params.max_split || preferred < whole)
+        preferred = whole;
+    const size_t sizes[] = {preferred, whole, needed};
+    int rc = -ENOMEM;
+
+    for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
+        if (i > 0 && sizes[i] == sizes[i - 1])
+            continue;
+        if (ca_grow_over_limit(arena, sizes[i]))
+            continue;
+        if (i == 0)
+            keep_the_peak(arena, sizes[i]);
+        if (!ca_arena_serving(arena))
+            return -EIO;
+        rc = grow_by(arena, sizes[i], bytes, block);
+    }
+    return rc;
+}
+
+int ca_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block)
+{
+    size_t slack = arena->slack;
+    int rc = try_sizes(arena, bytes, block);
+
+    /* The first badly aligned address may have left too little room; from now on there is slack. */
+    if (rc == -ENOBUFS && arena->slack != slack)
+        rc = try_sizes(arena, bytes, block);
+    return rc;
+}
+
+size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
+{
+    size_t given = 0;
+    ca_segment_t *segment;
+
+    while (given < bytes && ca_arena_serving(arena) && (segment = largest(arena, which))) {
+        uint64_t base = segment->base;
+        size_t segment_bytes = segment->bytes;
+        ca_segment_detach(arena, segment);
+        ca_lock_drop(&arena->lock);
+        int rc = ca_upstream_free(arena->upstream, arena->context, base, segment_bytes);
+        ca_lock_take(&arena->lock);
+        arena->leaving -= segment_bytes;
+        arena->reserved -= segment_bytes;
+        if (rc == 0)
+            given += segment_bytes;
+        else if (rc == -EIO)
+            arena->stopped = true;
+    }
+    return given;
+}

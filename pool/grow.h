@@ -1,0 +1,28 @@
+/* Getting segments from upstream and giving them back. The arena's lock is held on entry and on
+ * return, and dropped around every upstream call. */
+#ifndef CA_POOL_GROW_H
+#define CA_POOL_GROW_H
+
+#include "pool/block.h"
+
+#define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
+
+/* Whether growing now is better than waiting for pending memory. */
+bool ca_grow_allowed(const ca_arena_t *arena);
+
+/* Whether the limit leaves no room for a segment of `bytes`. */
+bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
+
+/* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
+ * peak would rise and nothing runs on the device. One thread at a time per arena: the caller holds
+ * the turn (`growing`). Returns 0, -ENOMEM when upstream or the limit refuses, -EIO when the arena
+ * no longer serves, or another error that giving memory back would not cure. */
+int ca_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block);
+
+/* Gives segments without live blocks back, largest first, until `bytes` were given: with
+ * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_PENDING also those with pending blocks, whose real
+ * free waits as the plain free would have. Returns the bytes given. */
+typedef enum { CA_GIVE_IDLE, CA_GIVE_PENDING } ca_give_t;
+size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
+
+#endif

@@ -1,0 +1,194 @@
+/* The retry ladder. A request that no ready block serves climbs it, searching again after every
+ * rung, and leaves it at the first rung that helps:
+ *
+ *   passed      epochs whose fence has passed
+ *   open        the open epoch: closed and queried, never waited for
+ *   policy      a new segment, while the reserve is in proportion to what was ever live
+ *   pause       a bounded wait for pending memory
+ *   grow        a new segment all the same
+ *   idle        idle segments of this arena go back upstream, then growth
+ *   reclaim     others who cache memory on this device give back, then growth
+ *   wait        every closed epoch, oldest first, without bound
+ *   pending     segments whose blocks are all pending or ready go to the real free, then growth
+ *   late        a bounded wait for epochs that allocations closed
+ *
+ * The unbounded waits come when the driver has nothing left, and only for what the plain free would
+ * have waited for: an epoch that an allocation closed may cover work that waits for this thread.
+ *
+ * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
+ * No turn is held during a wait for the device: that device may be waiting for one of them. */
+#include "pool/ladder.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <time.h>
+#include "pool/grow.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+#define HARVEST_MOST 16                             /* epochs asked about before growing */
+#define LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+
+typedef struct climb {
+    ca_arena_t *arena;
+    size_t bytes;
+    ca_block_t *block;
+    int rc;
+    bool grown;
+    bool refused; /* upstream, or the limit, gave no memory */
+} climb_t;
+
+/* Each of these returns true when the climb is over: c->rc says how. */
+
+static bool over(climb_t *c, int rc)
+{
+    c->rc = rc;
+    return true;
+}
+
+static bool search(climb_t *c)
+{
+    if (!ca_arena_serving(c->arena))
+        return over(c, -EIO);
+    c->block = ca_block_take(c->arena, c->bytes, UINT_MAX);
+    return c->block && over(c, 0);
+}
+
+static bool grow(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+
+    while (arena->growing) {
+        pthread_cond_wait(&arena->grown, &arena->lock.mutex);
+        if (search(c))
+            return true;
+    }
+    arena->growing = true;
+    int rc = ca_grow(arena, c->bytes, &c->block);
+    arena->growing = false;
+    pthread_cond_broadcast(&arena->grown);
+
+    c->grown = rc == 0;
+    c->refused = rc == -ENOMEM;
+    if (rc == 0 || rc == -EIO)
+        return over(c, rc);
+    /* Anything else is no shortage: the caller asks the driver, the cache stays as it is. */
+    return rc != -ENOMEM && over(c, -ENOMEM);
+}
+
+static bool rung_passed(climb_t *c)
+{
+    ca_epoch_harvest(c->arena, HARVEST_MOST, false);
+    return search(c);
+}
+
+static bool rung_open(climb_t *c)
+{
+    if (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c))
+        return true;
+    bool none_before = !c->arena->closed.head;
+    ca_epoch_close(c->arena, CA_BY_ALLOC);
+    /* Fences pass in order: behind an older one this one has not passed either. */
+    if (none_before)
+        ca_epoch_harvest(c->arena, SIZE_MAX, true);
+    return search(c);
+}
+
+static bool rung_policy(climb_t *c)
+{
+    return ca_grow_allowed(c->arena) && grow(c);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Waits for epochs, oldest first, for `ns` in all. */
+static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
+{
+    uint64_t begin = now_ns(), spent = 0;
+
+    while (spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1) {
+        ca_epoch_harvest(c->arena, SIZE_MAX, true);
+        if (search(c))
+            return true;
+        spent = now_ns() - begin;
+    }
+    return !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
+static bool rung_pause(climb_t *c)
+{
+    return !c->refused && wait_bounded(c, c->arena->params.reuse_wait_ns, false);
+}
+
+static bool rung_grow(climb_t *c)
+{
+    return !c->refused && grow(c);
+}
+
+/* Gives back about as much as is needed, tries to grow, and goes on while that helps neither. */
+static bool give_and_grow(climb_t *c, ca_give_t which)
+{
+    while (ca_give_back(c->arena, c->bytes, which) > 0)
+        if (search(c) || grow(c))
+            return true;
+    return !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
+static bool rung_idle(climb_t *c)
+{
+    return give_and_grow(c, CA_GIVE_IDLE);
+}
+
+static bool rung_reclaim(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+
+    if (ca_grow_over_limit(arena, c->bytes))
+        return false; /* nothing that others give changes that */
+    ca_lock_drop(&arena->lock);
+    size_t given = ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
+    ca_lock_take(&arena->lock);
+    return search(c) || (given > 0 && grow(c));
+}
+
+static bool rung_wait(climb_t *c)
+{
+    if (c->arena->no_fences) {
+        ca_epoch_synchronize(c->arena);
+        if (search(c) || rung_idle(c))
+            return true;
+    }
+    while (ca_epoch_wait(c->arena, UINT64_MAX, false) == 1) {
+        ca_epoch_harvest(c->arena, SIZE_MAX, true);
+        if (search(c) || rung_idle(c))
+            return true;
+    }
+    return search(c);
+}
+
+static bool rung_pending(climb_t *c)
+{
+    return give_and_grow(c, CA_GIVE_PENDING);
+}
+
+static bool rung_late(climb_t *c)
+{
+    return wait_bounded(c, LATE_WAIT_NS, true) || rung_idle(c) || grow(c);
+}
+
+int ca_ladder_climb(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown)
+{
+    climb_t c = {.arena = arena, .bytes = bytes, .rc = -ENOMEM};
+
+    (void)(rung_passed(&c) || rung_open(&c) || rung_policy(&c) || rung_pause(&c) || rung_grow(&c) ||
+           rung_idle(&c) || rung_reclaim(&c) || rung_wait(&c) || rung_pending(&c) || rung_late(&c));
+    *block = c.block;
+    *grown = c.grown;
+    return c.rc;
+}

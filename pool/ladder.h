@@ -1,0 +1,11 @@
+/* What an allocation tries after the ready blocks failed it, cheapest first; see ladder.c. */
+#ifndef CA_POOL_LADDER_H
+#define CA_POOL_LADDER_H
+
+#include "pool/block.h"
+
+/* Lock held on entry and on return, dropped in between. `bytes` is rounded. Returns 0 with a live
+ * block, `*grown` telling whether it came out of a new segment; -ENOMEM; or -EIO. */
+int ca_ladder_climb(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown);
+
+#endif

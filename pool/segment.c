@@ -1,0 +1,207 @@
+/* Segments and their blocks; see segment.h. */
+#include "pool/segment.h"
+
+#include "config/counters.h"
+#include "pool/epoch.h"
+#include "pool/span.h"
+#include "pool/state.h"
+
+static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
+{
+    return &arena->bins[segment->oversize];
+}
+
+ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, bool oversize)
+{
+    /* Blocks begin on a page and end on a granule, whatever upstream returned. */
+    uint64_t begin = (base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
+    uint64_t end = (base + bytes) & ~(uint64_t)(CA_GRANULE - 1);
+
+    if (end <= begin)
+        return NULL;
+    ca_segment_t *segment = ca_slab_take(&arena->segment_slab);
+    ca_block_t *block = ca_slab_take(&arena->blocks);
+    if (!segment || !block || ca_span_add(base, bytes) < 0) {
+        if (segment)
+            ca_slab_give(&arena->segment_slab, segment);
+        if (block)
+            ca_slab_give(&arena->blocks, block);
+        return NULL;
+    }
+    *segment = (ca_segment_t){.arena = arena,
+                              .base = base,
+                              .bytes = bytes,
+                              .usable = end - begin,
+                              .first = block,
+                              .oversize = oversize,
+                              .next = arena->segments};
+    if (arena->segments)
+        arena->segments->prev = segment;
+    arena->segments = segment;
+    arena->segment_count++;
+    *block = (ca_block_t){.address = begin, .bytes = segment->usable, .segment = segment};
+    arena->reserved += bytes;
+    if (arena->reserved > arena->reserved_peak)
+        arena->reserved_peak = arena->reserved;
+    ca_block_ready(arena, block);
+    return segment;
+}
+
+void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
+{
+    for (ca_block_t *block = segment->first, *upper; block; block = upper) {
+        upper = block->upper;
+        if (block->state == CA_BLOCK_PENDING) {
+            ca_epoch_pull(block);
+            arena->pending -= block->bytes;
+        } else {
+            ca_bins_remove(bins_of(arena, segment), block);
+            arena->ready -= block->bytes;
+        }
+        ca_slab_give(&arena->blocks, block);
+    }
+    if (segment->prev)
+        segment->prev->next = segment->next;
+    else
+        arena->segments = segment->next;
+    if (segment->next)
+        segment->next->prev = segment->prev;
+    arena->segment_count--;
+    arena->leaving += segment->bytes;
+    /* Before the memory goes back: another context may get the address at once. */
+    ca_span_remove(segment->base, segment->bytes);
+    ca_slab_give(&arena->segment_slab, segment);
+}
+
+ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
+{
+    ca_block_t *block = segment->first;
+
+    return block->state == CA_BLOCK_READY && !block->upper ? block : NULL;
+}
+
+static void make_ready(ca_arena_t *arena, ca_block_t *block)
+{
+    block->state = CA_BLOCK_READY;
+    arena->ready += block->bytes;
+    ca_bins_insert(bins_of(arena, block->segment), block);
+}
+
+/* Takes a ready block out of its bin. */
+static void unready(ca_arena_t *arena, ca_block_t *block)
+{
+    ca_bins_remove(bins_of(arena, block->segment), block);
+    arena->ready -= block->bytes;
+}
+
+/* Takes a block, in no list, out of its segment's chain: its memory is now a neighbour's. */
+static void dissolve(ca_arena_t *arena, ca_block_t *block)
+{
+    if (block->lower)
+        block->lower->upper = block->upper;
+    else
+        block->segment->first = block->upper;
+    if (block->upper)
+        block->upper->lower = block->lower;
+    ca_slab_give(&arena->blocks, block);
+    ca_count(merges);
+}
+
+void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
+{
+    ca_bins_t *bins = bins_of(arena, block->segment);
+    ca_block_t *lower = block->lower, *upper = block->upper;
+
+    if (lower && lower->state == CA_BLOCK_READY) {
+        size_t bytes = lower->bytes + block->bytes;
+        lower->touched |= block->touched; /* what was live is touched: enough for all three */
+        arena->ready += block->bytes;
+        dissolve(arena, block);
+        if (upper && upper->state == CA_BLOCK_READY) {
+            bytes += upper->bytes;
+            ca_bins_remove(bins, upper);
+            dissolve(arena, upper);
+        }
+        ca_bins_resize(bins, lower, bytes);
+    } else if (upper && upper->state == CA_BLOCK_READY) {
+        upper->touched |= block->touched;
+        upper->address = block->address;
+        arena->ready += block->bytes;
+        ca_bins_resize(bins, upper, upper->bytes + block->bytes);
+        dissolve(arena, block);
+    } else {
+        make_ready(arena, block);
+    }
+}
+
+/* Cuts the lowest `bytes` off a ready block, which stays ready with the rest. Returns them as a
+ * block that is in no list and has no state yet, or NULL when there is no host memory. */
+static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    ca_block_t *low = ca_slab_take(&arena->blocks);
+
+    if (!low)
+        return NULL;
+    *low = (ca_block_t){.address = block->address,
+                        .bytes = bytes,
+                        .segment = block->segment,
+                        .lower = block->lower,
+                        .upper = block,
+                        .touched = block->touched};
+    if (low->lower)
+        low->lower->upper = low;
+    else
+        low->segment->first = low;
+    block->lower = low;
+    block->address += bytes;
+    ca_bins_resize(bins_of(arena, block->segment), block, block->bytes - bytes);
+    arena->ready -= bytes;
+    ca_count(splits);
+    return low;
+}
+
+ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    size_t padding = ca_block_padding(block, ca_block_alignment(bytes));
+    ca_block_t *taken = NULL;
+
+    if (block->bytes < bytes + padding)
+        return NULL;
+    if (padding) {
+        ca_block_t *skipped = split(arena, block, padding);
+        if (!skipped)
+            return NULL;
+        make_ready(arena, skipped);
+    }
+    if (block->bytes > bytes && !block->segment->oversize)
+        taken = split(arena, block, bytes);
+    if (!taken) {
+        /* A perfect fit; or the request gets the rest too, without host memory to describe it. */
+        unready(arena, block);
+        taken = block;
+    }
+    taken->state = CA_BLOCK_LIVE;
+    arena->live += taken->bytes;
+    if (arena->live > arena->live_peak)
+        arena->live_peak = arena->live;
+    return taken;
+}
+
+/* An oversize block serves requests that leave at most 1/8 of theirs, or 2 MiB, unused. */
+static bool close_enough(const ca_block_t *block, size_t bytes)
+{
+    size_t unused = block->bytes - bytes;
+
+    return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
+}
+
+ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
+{
+    bool oversize = bytes > arena->params.max_split;
+    ca_block_t *block =
+        ca_bins_find(&arena->bins[oversize], bytes, ca_block_alignment(bytes), look);
+
+    if (!block || (oversize && !close_enough(block, bytes)))
+        return NULL;
+    return ca_block_take_from(arena, block, bytes);
+}

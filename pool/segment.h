@@ -1,0 +1,29 @@
+/* Segments and the blocks that tile them: split, coalesce, hand out. Blocks of two neighbours are
+ * never both ready. The arena's lock is held in every function here, and none calls upstream. */
+#ifndef CA_POOL_SEGMENT_H
+#define CA_POOL_SEGMENT_H
+
+#include "pool/block.h"
+
+/* Registers memory obtained upstream as a segment with one ready block. NULL when there is no host
+ * memory (or when the memory is too small to hold an aligned block). */
+ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, bool oversize);
+
+/* Forgets a segment that has no live block. Its memory is still to be freed upstream, and until
+ * then counts as reserved. */
+void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment);
+
+/* The ready block of a segment without any other block, or NULL. */
+ca_block_t *ca_segment_idle_block(const ca_segment_t *segment);
+
+/* Finds a ready block for a rounded request, cuts it to size and makes it live. `look`: see
+ * ca_bins_find. NULL when nothing fits. */
+ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
+
+/* The same from a given ready block. */
+ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes);
+
+/* Makes a block ready that is in no list: merges it with its ready neighbours. */
+void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
+
+#endif

@@ -1,0 +1,85 @@
+/* A sorted array: segments number in the hundreds, are added rarely and looked up by bisection. */
+#include "pool/span.h"
+
+#include <errno.h>
+#include <string.h>
+#include "config/lock.h"
+#include "config/mem.h"
+#include "pool/arena.h"
+
+typedef struct ca_span {
+    uint64_t begin, end;
+} ca_span_t;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_SPANS);
+static ca_span_t *spans;
+static size_t count, capacity;
+
+/* The number of spans that begin at or below `address`. */
+static size_t upper_bound(uint64_t address)
+{
+    size_t low = 0, high = count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (spans[middle].begin <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int make_room(void)
+{
+    if (count < capacity)
+        return 0;
+    size_t more = capacity ? 2 * capacity : 256;
+    ca_span_t *larger = ca_mem_map(more * sizeof *larger);
+    if (!larger)
+        return -ENOMEM;
+    if (spans) {
+        memcpy(larger, spans, count * sizeof *larger);
+        ca_mem_unmap(spans, capacity * sizeof *spans);
+    }
+    spans = larger;
+    capacity = more;
+    return 0;
+}
+
+int ca_span_add(uint64_t base, size_t bytes)
+{
+    ca_lock_take(&lock);
+    int rc = make_room();
+    if (rc == 0) {
+        size_t at = upper_bound(base);
+        memmove(spans + at + 1, spans + at, (count - at) * sizeof *spans);
+        spans[at] = (ca_span_t){base, base + bytes};
+        count++;
+    }
+    ca_lock_drop(&lock);
+    return rc;
+}
+
+void ca_span_remove(uint64_t base, size_t bytes)
+{
+    ca_lock_take(&lock);
+    size_t at = upper_bound(base);
+    /* A context that died unnoticed may have left a range with the same base. */
+    while (at > 0 && spans[at - 1].begin == base && spans[at - 1].end != base + bytes)
+        at--;
+    if (at > 0 && spans[at - 1].begin == base) {
+        count--;
+        memmove(spans + at - 1, spans + at, (count - (at - 1)) * sizeof *spans);
+    }
+    ca_lock_drop(&lock);
+}
+
+bool ca_pool_owns(uint64_t address)
+{
+    ca_lock_take(&lock);
+    size_t at = upper_bound(address);
+    bool owns = at > 0 && address < spans[at - 1].end;
+    ca_lock_drop(&lock);
+    return owns;
+}

@@ -1,0 +1,14 @@
+/* The address ranges of all segments of the process, sorted: tells pointers that are ours from
+ * those that are not, with no arena in hand. A range is removed before its memory goes back
+ * upstream: another context may get the address at once. Thread-safe. */
+#ifndef CA_POOL_SPAN_H
+#define CA_POOL_SPAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Returns 0, or -ENOMEM when there is no host memory. */
+int ca_span_add(uint64_t base, size_t bytes);
+void ca_span_remove(uint64_t base, size_t bytes);
+
+#endif

@@ -1,0 +1,60 @@
+/* The one place that calls the upstream table: proves that no lock of ours is held, and counts. */
+#include "pool/upstream.h"
+
+#include "config/counters.h"
+#include "config/lock.h"
+
+int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *address)
+{
+    ca_lock_assert_none("upstream alloc");
+    ca_count(upstream_allocs);
+    return upstream->alloc(context, bytes, address);
+}
+
+int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes)
+{
+    ca_lock_assert_none("upstream free");
+    ca_count(upstream_frees);
+    return upstream->free(context, address, bytes);
+}
+
+int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence)
+{
+    ca_lock_assert_none("fence record");
+    ca_count(fence_records);
+    return upstream->fence_record(context, fence);
+}
+
+int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence)
+{
+    ca_lock_assert_none("fence query");
+    ca_count(fence_queries);
+    return upstream->fence_query(context, fence);
+}
+
+int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,
+                           uint64_t nanoseconds)
+{
+    ca_lock_assert_none("fence wait");
+    ca_count(fence_waits);
+    return upstream->fence_wait(context, fence, nanoseconds);
+}
+
+void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, void *fence)
+{
+    ca_lock_assert_none("fence release");
+    upstream->fence_release(context, fence);
+}
+
+int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context)
+{
+    ca_lock_assert_none("synchronize");
+    ca_count(fence_waits);
+    return upstream->synchronize(context);
+}
+
+size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes)
+{
+    ca_lock_assert_none("reclaim");
+    return upstream->reclaim ? upstream->reclaim(context, bytes) : 0;
+}

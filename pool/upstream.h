@@ -1,0 +1,57 @@
+/* What the pool asks of the outside world: memory and fences, as a table of function pointers, so
+ * that the pool is built and tested without CUDA.
+ *
+ * No function of this table is ever called with one of our locks held; debug builds assert it in
+ * the one place that calls them (pool/upstream.c). Every call may block.
+ *
+ * A fence marks all work submitted to the context before it, on every stream of it and of every
+ * context that can reach its memory. */
+#ifndef CA_POOL_UPSTREAM_H
+#define CA_POOL_UPSTREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Results: 0 or a negative errno.
+ *   -ENOMEM  out of memory
+ *   -EAGAIN  not now (a stream is being captured); ask again later
+ *   -ENOSYS  the driver has no context-wide events: use `synchronize`
+ *   -EIO     the context is broken or gone: stop serving from it
+ *   others   not now either, and no shortage: giving memory back would not help */
+typedef struct ca_upstream {
+    /* Gets at least `bytes` of memory, aligned to 512 B or better, 2 MiB from 2 MiB up where the
+     * driver does so. */
+    int (*alloc)(void *context, size_t bytes, uint64_t *address);
+    int (*free)(void *context, uint64_t address, size_t bytes);
+
+    /* Makes a fence behind everything submitted so far, without waiting. The fence is owned by the
+     * caller until fence_release, which may recycle it. */
+    int (*fence_record)(void *context, void **fence);
+    /* 1: passed, 0: not yet, negative: as above. */
+    int (*fence_query)(void *context, void *fence);
+    /* Waits at most `nanoseconds` (UINT64_MAX: no bound). 1: passed, 0: time is up. */
+    int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
+    void (*fence_release)(void *context, void *fence);
+
+    /* Waits for everything submitted so far. */
+    int (*synchronize)(void *context);
+
+    /* Asks whoever else caches memory on this device (other arenas, the driver's own pool) to give
+     * back what is idle. Returns bytes given back. May be NULL. */
+    size_t (*reclaim)(void *context, size_t bytes);
+} ca_upstream_t;
+
+/* The pool's own way to the table (pool/upstream.c): each asserts that no lock is held and counts.
+ * A missing `reclaim` gives 0. */
+int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes,
+                      uint64_t *address);
+int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes);
+int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence);
+int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence);
+int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,
+                           uint64_t nanoseconds);
+void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, void *fence);
+int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context);
+size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes);
+
+#endif

@@ -1,0 +1,382 @@
+/* An upstream without a device, for the pool's unit tests. It hands out addresses of a made-up
+ * space, and its fences pass when the test says so.
+ *
+ * Fences are numbered in the order they are recorded; they pass in that order. The fake remembers
+ * for every granule how many fences there were when it was freed: it may be used again only when a
+ * later one has passed. So it catches early reuse, overlap, and use of memory that was given back,
+ * without luck. All calls are logged as letters:
+ *
+ *   A a   alloc, refused        R r   fence recorded, refused      S s   synchronized, refused
+ *   F f   free, refused         Q q   query: passed, not           C     reclaim
+ *                               W w   wait: passed, not
+ *
+ * Header-only, because every unit program is linked alone. */
+#ifndef FAKE_UPSTREAM_H
+#define FAKE_UPSTREAM_H
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "pool/arena.h"
+
+#define MIB ((size_t)1 << 20)
+#define KIB ((size_t)1 << 10)
+#define FAKE_BASE ((uint64_t)0x7f0000000000)
+#define FAKE_RANGES 65536
+
+typedef enum { FAKE_ALLOC, FAKE_FREE, FAKE_RECORD, FAKE_QUERY, FAKE_WAIT, FAKE_SYNC } fake_call_t;
+#define FAKE_CALLS 6
+
+typedef struct fake_range {
+    uint64_t base;
+    size_t bytes;
+} fake_range_t;
+
+typedef struct fake {
+    pthread_mutex_t mutex;
+
+    /* what the test sets */
+    size_t limit;    /* bytes the device has */
+    size_t others;   /* of which somebody else caches this much, until asked by reclaim */
+    size_t misalign; /* added to every address */
+    bool auto_pass;  /* a fence passes as soon as `lag` newer ones were recorded */
+    uint64_t lag;
+    bool wait_passes; /* a bounded wait is long enough */
+    bool capturing;   /* no fence, no wait: -EAGAIN */
+    bool no_fences;   /* -ENOSYS */
+    int fail_rc[FAKE_CALLS];
+    uint64_t fail_at[FAKE_CALLS]; /* the nth call from now on fails once; 0: none */
+    bool retires; /* a thread retires the arena: its addresses leave the index at any time */
+    void (*on_call[FAKE_CALLS])(void); /* runs inside the call, before it takes effect */
+
+    /* what the test reads */
+    size_t used;
+    uint64_t recorded, passed;
+    uint64_t fences; /* not released */
+    uint64_t calls[FAKE_CALLS];
+    uint64_t unbounded_waits, waiting_frees;
+    _Atomic unsigned errors;
+    char log[256];
+    size_t log_length;
+
+    /* its own */
+    fake_range_t ranges[FAKE_RANGES];
+    size_t range_count;
+    uint32_t *stamps; /* a granule each: 0 clean, LIVE, or 1 + fences recorded when it was freed */
+    size_t stamp_count;
+} fake_t;
+
+#define FAKE_LIVE UINT32_MAX
+
+static fake_t fake;
+
+static void fake_error(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (fake.errors++ < 10) {
+        vfprintf(stderr, format, args);
+        fputc('\n', stderr);
+    }
+    va_end(args);
+}
+
+/* `space`: bytes of addresses whose use is checked. */
+static void fake_reset(size_t limit, size_t space)
+{
+    free(fake.stamps);
+    memset(&fake, 0, sizeof fake);
+    pthread_mutex_init(&fake.mutex, NULL);
+    fake.limit = limit;
+    fake.stamp_count = space / CA_GRANULE;
+    fake.stamps = fake.stamp_count ? calloc(fake.stamp_count, sizeof *fake.stamps) : NULL;
+}
+
+/* Calls since the last look. */
+static inline const char *fake_log(void)
+{
+    static char copy[sizeof fake.log];
+    memcpy(copy, fake.log, sizeof copy);
+    memset(fake.log, 0, sizeof fake.log);
+    fake.log_length = 0;
+    return copy;
+}
+
+static void fake_note(char letter)
+{
+    if (fake.log_length + 1 < sizeof fake.log)
+        fake.log[fake.log_length++] = letter;
+}
+
+static void fake_pass(uint64_t number)
+{
+    if (fake.passed < number)
+        fake.passed = number;
+}
+
+static inline void fake_pass_all(void)
+{
+    fake_pass(fake.recorded);
+}
+
+/* Takes the lock and counts the call. The error it is to fail with, or 0. */
+static int fake_enter(fake_call_t call)
+{
+    if (fake.on_call[call])
+        fake.on_call[call]();
+    pthread_mutex_lock(&fake.mutex);
+    fake.calls[call]++;
+    if (fake.fail_at[call] && --fake.fail_at[call] == 0)
+        return fake.fail_rc[call];
+    return 0;
+}
+
+static bool fake_stamps_of(uint64_t address, size_t bytes, uint32_t **begin, uint32_t **end)
+{
+    size_t first = (address - FAKE_BASE) / CA_GRANULE;
+    size_t last = (address + bytes + CA_GRANULE - 1 - FAKE_BASE) / CA_GRANULE;
+    if (!fake.stamps)
+        return false;
+    if (last > fake.stamp_count)
+        last = fake.stamp_count;
+    *begin = fake.stamps + first;
+    *end = fake.stamps + (last < first ? first : last);
+    return first < fake.stamp_count;
+}
+
+/* The lowest gap that is large enough, as a driver would. */
+static uint64_t fake_place(size_t bytes, size_t *at)
+{
+    uint64_t base = FAKE_BASE;
+    for (*at = 0; *at < fake.range_count; ++*at) {
+        fake_range_t *range = &fake.ranges[*at];
+        if (range->base - base >= bytes)
+            break;
+        base = (range->base + range->bytes + CA_SEGMENT_UNIT - 1) & ~(CA_SEGMENT_UNIT - 1);
+    }
+    return base;
+}
+
+static int fake_alloc(void *context, size_t bytes, uint64_t *address)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_ALLOC);
+    if (rc == 0 && (bytes > fake.limit || fake.used + fake.others > fake.limit - bytes ||
+                    fake.range_count == FAKE_RANGES))
+        rc = -ENOMEM;
+    if (rc == 0) {
+        size_t at;
+        uint64_t base = fake_place(bytes + fake.misalign, &at);
+        memmove(fake.ranges + at + 1, fake.ranges + at,
+                (fake.range_count++ - at) * sizeof *fake.ranges);
+        fake.ranges[at] = (fake_range_t){base, bytes + fake.misalign};
+        fake.used += bytes;
+        *address = base + fake.misalign;
+    }
+    fake_note(rc ? 'a' : 'A');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static int fake_free(void *context, uint64_t address, size_t bytes)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_FREE);
+    if (ca_pool_owns(address) || ca_pool_owns(address + bytes - 1))
+        fake_error("upstream free of memory that is still in the index");
+    size_t at = 0;
+    while (at < fake.range_count && fake.ranges[at].base != address - fake.misalign)
+        at++;
+    if (at == fake.range_count || fake.ranges[at].bytes != bytes + fake.misalign) {
+        fake_error("upstream free of what was not obtained: %#" PRIx64, address);
+    } else if (rc == 0) {
+        uint32_t *stamp, *end;
+        bool waits = false;
+        if (fake_stamps_of(address, bytes, &stamp, &end))
+            for (; stamp < end; *stamp++ = 0) {
+                if (*stamp == FAKE_LIVE)
+                    fake_error("upstream free of live memory");
+                waits |= *stamp > fake.passed;
+            }
+        fake.waiting_frees += waits;
+        fake.used -= bytes;
+        memmove(fake.ranges + at, fake.ranges + at + 1,
+                (--fake.range_count - at) * sizeof *fake.ranges);
+    }
+    fake_note(rc ? 'f' : 'F');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static int fake_fence_record(void *context, void **fence)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_RECORD);
+    if (rc == 0)
+        rc = fake.no_fences ? -ENOSYS : fake.capturing ? -EAGAIN : 0;
+    if (rc == 0) {
+        uintptr_t number = ++fake.recorded;
+        *fence = (void *)number;
+        fake.fences++;
+        if (fake.auto_pass && number > fake.lag)
+            fake_pass(number - fake.lag);
+    }
+    fake_note(rc ? 'r' : 'R');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static int fake_fence_query(void *context, void *fence)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_QUERY);
+    if (rc == 0)
+        rc = (uintptr_t)fence <= fake.passed;
+    fake_note(rc == 1 ? 'Q' : 'q');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static int fake_fence_wait(void *context, void *fence, uint64_t nanoseconds)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_WAIT);
+    if (rc == 0 && fake.capturing)
+        rc = -EAGAIN;
+    if (rc == 0) {
+        if (nanoseconds == UINT64_MAX)
+            fake.unbounded_waits++;
+        if (nanoseconds == UINT64_MAX || fake.wait_passes)
+            fake_pass((uintptr_t)fence);
+        rc = (uintptr_t)fence <= fake.passed;
+    }
+    fake_note(rc == 1 ? 'W' : 'w');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static void fake_fence_release(void *context, void *fence)
+{
+    (void)context;
+    pthread_mutex_lock(&fake.mutex);
+    if (!fence || (uintptr_t)fence > fake.recorded || fake.fences-- == 0)
+        fake_error("release of what is no fence");
+    pthread_mutex_unlock(&fake.mutex);
+}
+
+static int fake_synchronize(void *context)
+{
+    (void)context;
+    int rc = fake_enter(FAKE_SYNC);
+    if (rc == 0 && fake.capturing)
+        rc = -EAGAIN;
+    if (rc == 0)
+        fake_pass(++fake.recorded);
+    fake_note(rc ? 's' : 'S');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
+static size_t fake_reclaim(void *context, size_t bytes)
+{
+    (void)context;
+    (void)bytes;
+    pthread_mutex_lock(&fake.mutex);
+    size_t given = fake.others;
+    fake.others = 0;
+    fake_note('C');
+    pthread_mutex_unlock(&fake.mutex);
+    return given;
+}
+
+static const ca_upstream_t fake_upstream = {
+    .alloc = fake_alloc,
+    .free = fake_free,
+    .fence_record = fake_fence_record,
+    .fence_query = fake_fence_query,
+    .fence_wait = fake_fence_wait,
+    .fence_release = fake_fence_release,
+    .synchronize = fake_synchronize,
+    .reclaim = fake_reclaim,
+};
+
+/* The program takes memory into use, or is about to free it. */
+static inline void fake_use(uint64_t address, size_t bytes)
+{
+    pthread_mutex_lock(&fake.mutex);
+    size_t at = 0;
+    while (at < fake.range_count && fake.ranges[at].base + fake.ranges[at].bytes < address + bytes)
+        at++;
+    if (at == fake.range_count || address < fake.ranges[at].base + fake.misalign)
+        fake_error("handed out %#" PRIx64 ", which was never obtained", address);
+    if (address % (bytes >= CA_PAGE_FROM ? CA_PAGE : CA_GRANULE))
+        fake_error("badly aligned: %#" PRIx64 " for %zu bytes", address, bytes);
+    uint32_t *stamp, *end;
+    if (fake_stamps_of(address, bytes, &stamp, &end)) {
+        for (; stamp < end; *stamp++ = FAKE_LIVE) {
+            if (*stamp == FAKE_LIVE) {
+                fake_error("handed out twice: %#" PRIx64, address);
+                break;
+            }
+            if (*stamp > fake.passed) {
+                fake_error("early reuse: %#" PRIx64 " freed at %u, passed %" PRIu64, address,
+                           *stamp - 1, fake.passed);
+                break;
+            }
+        }
+    }
+    pthread_mutex_unlock(&fake.mutex);
+}
+
+static inline void fake_unuse(uint64_t address, size_t bytes)
+{
+    pthread_mutex_lock(&fake.mutex);
+    uint32_t *stamp, *end;
+    if (fake_stamps_of(address, bytes, &stamp, &end))
+        for (; stamp < end; stamp++)
+            *stamp = (uint32_t)fake.recorded + 1;
+    pthread_mutex_unlock(&fake.mutex);
+}
+
+/* --- what the tests hold -------------------------------------------------------------------- */
+
+typedef struct held {
+    ca_block_t *block;
+    uint64_t address;
+    size_t bytes;
+    bool reused;
+} held_t;
+
+/* Allocates and checks what came. Returns the pool's code. */
+static inline int hold(ca_arena_t *arena, size_t bytes, held_t *held)
+{
+    *held = (held_t){.bytes = bytes};
+    int rc = ca_arena_alloc(arena, bytes, &held->block, &held->address, &held->reused);
+    if (rc == 0) {
+        fake_use(held->address, bytes);
+        if (!fake.retires && !ca_pool_owns(held->address))
+            fake_error("a live address is not in the index");
+    } else {
+        held->block = NULL;
+    }
+    return rc;
+}
+
+static inline void let_go(held_t *held)
+{
+    ca_block_t *block = held->block;
+    if (!block)
+        return;
+    held->block = NULL;
+    fake_unuse(held->address, held->bytes);
+    ca_arena_free(block);
+}
+
+static const ca_arena_params_t fake_params = {
+    .max_split = SIZE_MAX, .limit = SIZE_MAX, .reuse_wait_ns = 1000 * 1000};
+
+#endif

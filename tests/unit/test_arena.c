@@ -1,0 +1,426 @@
+/* The arena's contract, one property each. Every step checks every invariant. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "config/counters.h"
+#include "fake_upstream.h"
+
+static ca_arena_t *arena;
+static ca_arena_params_t params;
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_reset(1024 * MIB, 1024 * MIB);
+    params = fake_params;
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    return arena ? 0 : -1;
+}
+
+/* Nothing may be left upstream: all that is live is freed by now. */
+static int tear_down(void **state)
+{
+    (void)state;
+    ca_arena_retire(arena);
+    return fake.errors ? -1 : 0;
+}
+
+static void sound(void)
+{
+    const char *broken = ca_arena_check(arena);
+    if (broken)
+        fail_msg("%s", broken);
+    assert_int_equal(fake.errors, 0);
+}
+
+static held_t get(size_t bytes)
+{
+    held_t held;
+    assert_int_equal(hold(arena, bytes, &held), 0);
+    sound();
+    return held;
+}
+
+static void put(held_t *held)
+{
+    let_go(held);
+    sound();
+}
+
+static ca_arena_stats_t stats(void)
+{
+    ca_arena_stats_t now;
+    ca_arena_stats(arena, &now);
+    return now;
+}
+
+static void with(ca_arena_params_t wanted)
+{
+    ca_arena_retire(arena);
+    arena = ca_arena_create(&fake_upstream, NULL, &wanted);
+    assert_non_null(arena);
+}
+
+/* The memory that earlier frees gave is ready. */
+static void settle(void)
+{
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, 0), 0); /* closes the open epoch */
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, 0), 0);
+    assert_int_equal(stats().pending_bytes, 0);
+    sound();
+    fake_log();
+}
+
+static void small_blocks_are_aligned_to_granules(void **state)
+{
+    (void)state;
+    held_t a = get(1), b = get(513), c = get(512);
+    assert_int_equal(b.address - a.address, 512);
+    assert_int_equal(c.address - b.address, 1024);
+    assert_int_equal(stats().live_bytes, 2048);
+    put(&a), put(&b), put(&c);
+}
+
+static void blocks_from_64_kib_are_aligned_to_pages(void **state)
+{
+    (void)state;
+    held_t a = get(512), b = get(64 * KIB), c = get(64 * KIB - 1), d = get(MIB + 1);
+    assert_int_equal(b.address % CA_PAGE, 0);
+    assert_int_equal(d.address % CA_PAGE, 0);
+    put(&a), put(&b), put(&c), put(&d);
+}
+
+static void any_upstream_alignment_is_handled(void **state)
+{
+    (void)state;
+    static const size_t offsets[] = {512, 4096, 3584, 1, 4095};
+    for (unsigned i = 0; i < 5; i++) {
+        fake.misalign = offsets[i];
+        held_t a = get(512), b = get(64 * KIB), c = get(16 * MIB), d = get(100 * MIB);
+        put(&a), put(&b), put(&c), put(&d);
+        settle();
+        assert_true(ca_arena_trim(arena, SIZE_MAX) > 0);
+        sound();
+        assert_int_equal(fake.used, 0);
+    }
+}
+
+static void the_first_segment_is_small(void **state)
+{
+    (void)state;
+    held_t a = get(1);
+    assert_int_equal(stats().reserved_bytes, CA_SEGMENT_LEAST);
+    put(&a);
+}
+
+static void segments_grow_with_the_reserve(void **state)
+{
+    (void)state;
+    held_t a = get(100 * MIB), b = get(1);
+    assert_int_equal(stats().reserved_bytes, 100 * MIB + 26 * MIB);
+    held_t c = get(500 * MIB - 1), d = get(30 * MIB);
+    assert_int_equal(stats().reserved_bytes, 626 * MIB + 64 * MIB);
+    put(&a), put(&b), put(&c), put(&d);
+}
+
+static void a_large_request_gets_a_segment_of_its_size(void **state)
+{
+    (void)state;
+    held_t a = get(65 * MIB + 1);
+    assert_int_equal(stats().reserved_bytes, 66 * MIB);
+    put(&a);
+}
+
+static void impossible_sizes_are_refused_without_a_call(void **state)
+{
+    (void)state;
+    held_t a;
+    static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 511, SIZE_MAX / 2, ((size_t)1 << 56) + 1};
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(hold(arena, sizes[i], &a), -ENOMEM);
+    assert_string_equal(fake_log(), "");
+    sound();
+}
+
+static void fresh_memory_is_not_called_reused(void **state)
+{
+    (void)state;
+    held_t a = get(MIB), b = get(MIB);
+    assert_false(a.reused);
+    assert_false(b.reused);
+    put(&a), put(&b);
+    settle();
+    held_t c = get(512), d = get(512); /* cut from one of them */
+    assert_true(c.reused);
+    assert_true(d.reused);
+    put(&c), put(&d);
+}
+
+static void merged_memory_is_called_reused_when_a_part_was(void **state)
+{
+    (void)state;
+    held_t a = get(512);
+    put(&a);
+    settle(); /* now one block with the rest of the segment */
+    held_t b = get(CA_SEGMENT_LEAST);
+    assert_string_equal(fake_log(), "");
+    assert_true(b.reused);
+    put(&b);
+}
+
+static void merged_memory_is_called_reused_when_its_upper_part_was(void **state)
+{
+    (void)state;
+    held_t a = get(512), b = get(64 * KIB); /* 3.5 KiB between them were skipped */
+    put(&b);
+    settle();
+    held_t c = get(8 * KIB);
+    assert_int_equal(c.address, a.address + 512);
+    assert_true(c.reused);
+    put(&a), put(&c);
+}
+
+static void freed_neighbours_become_one_block(void **state)
+{
+    (void)state;
+    held_t held[8];
+    for (unsigned i = 0; i < 8; i++)
+        held[i] = get(MIB);
+    static const unsigned order[] = {1, 3, 0, 2, 7, 5, 4, 6};
+    for (unsigned i = 0; i < 8; i++) {
+        put(&held[order[i]]);
+        settle();
+    }
+    assert_int_equal(stats().blocks, 1);
+    assert_int_equal(stats().largest_ready, CA_SEGMENT_LEAST);
+}
+
+static void statistics_add_up(void **state)
+{
+    (void)state;
+    held_t a = get(MIB), b = get(2 * MIB);
+    put(&a);
+    ca_arena_stats_t now = stats();
+    assert_int_equal(now.live_bytes, 2 * MIB);
+    assert_int_equal(now.live_peak, 3 * MIB);
+    assert_int_equal(now.pending_bytes, MIB);
+    assert_int_equal(now.ready_bytes, 5 * MIB);
+    assert_int_equal(now.largest_ready, 5 * MIB);
+    assert_int_equal(now.reserved_bytes, 8 * MIB);
+    assert_int_equal(now.segments, 1);
+    assert_int_equal(now.blocks, 3);
+    put(&b);
+}
+
+static void hits_and_misses_are_counted(void **state)
+{
+    (void)state;
+    uint64_t hits = ca_counter_read(pool_hits), misses = ca_counter_read(pool_misses);
+    held_t a = get(MIB), b = get(MIB), c = get(20 * MIB);
+    assert_int_equal(ca_counter_read(pool_misses) - misses, 2);
+    assert_int_equal(ca_counter_read(pool_hits) - hits, 1);
+    put(&a), put(&b), put(&c);
+}
+
+static void oversize_blocks_are_never_split(void **state)
+{
+    (void)state;
+    params.max_split = 4 * MIB;
+    with(params);
+    held_t high = get(60 * MIB); /* a peak, so that nothing below it is given back */
+    put(&high);
+    settle();
+    ca_arena_trim(arena, SIZE_MAX);
+    held_t a = get(20 * MIB);
+    assert_int_equal(stats().reserved_bytes, 20 * MIB);
+    put(&a);
+    settle();
+    held_t b = get(MIB); /* not from the idle 20 MiB */
+    assert_true(b.address < a.address || b.address >= a.address + 20 * MIB);
+    put(&b);
+}
+
+static void oversize_blocks_serve_only_close_requests(void **state)
+{
+    (void)state;
+    params.max_split = 4 * MIB;
+    with(params);
+    held_t big = get(80 * MIB);
+    put(&big);
+    settle();
+    held_t near = get(73 * MIB); /* 7 MiB unused, within an eighth */
+    assert_string_equal(fake_log(), "");
+    assert_int_equal(near.address, big.address);
+    put(&near);
+    settle();
+    held_t far = get(60 * MIB);
+    assert_non_null(strchr(fake_log(), 'A'));
+    put(&far);
+}
+
+static void the_limit_is_kept(void **state)
+{
+    (void)state;
+    params.limit = 20 * MIB;
+    with(params);
+    held_t a = get(16 * MIB), b = get(MIB), c;
+    assert_true(stats().reserved_bytes <= 20 * MIB);
+    assert_int_equal(hold(arena, 4 * MIB, &c), -ENOMEM);
+    sound();
+    assert_int_equal(hold(arena, 21 * MIB, &c), -ENOMEM);
+    held_t d = get(2 * MIB);
+    assert_true(stats().reserved_bytes <= 20 * MIB);
+    put(&a), put(&b), put(&d);
+}
+
+static void trim_gives_back_idle_segments_only(void **state)
+{
+    (void)state;
+    held_t a = get(30 * MIB), b = get(40 * MIB), c = get(512);
+    put(&a), put(&b);
+    fake_pass_all();
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, 1), 40 * MIB); /* largest first */
+    sound();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 30 * MIB);
+    sound();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    put(&c);
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0); /* its fence is recorded only now */
+    fake_pass_all();
+    assert_true(ca_arena_trim(arena, SIZE_MAX) > 0);
+    assert_int_equal(fake.used, 0);
+    assert_int_equal(fake.fences, 0);
+    sound();
+}
+
+static void ours_is_what_lies_in_a_segment(void **state)
+{
+    (void)state;
+    held_t a = get(512);
+    uint64_t base = a.address;
+    assert_true(ca_pool_owns(base));
+    assert_true(ca_pool_owns(base + CA_SEGMENT_LEAST - 1));
+    assert_false(ca_pool_owns(base + CA_SEGMENT_LEAST));
+    assert_false(ca_pool_owns(base - 1));
+    put(&a);
+    settle();
+    ca_arena_trim(arena, SIZE_MAX);
+    assert_false(ca_pool_owns(base));
+}
+
+static void two_arenas_do_not_mix(void **state)
+{
+    (void)state;
+    int context;
+    ca_arena_t *other = ca_arena_create(&fake_upstream, &context, &params);
+    held_t a = get(512), b;
+    assert_int_equal(hold(other, 512, &b), 0);
+    assert_ptr_equal(ca_block_arena(a.block), arena);
+    assert_ptr_equal(ca_block_arena(b.block), other);
+    assert_ptr_equal(ca_arena_context(other), &context);
+    let_go(&b);
+    put(&a);
+    assert_null(ca_arena_check(other));
+    uint64_t address = b.address;
+    ca_arena_retire(other);
+    assert_false(ca_pool_owns(address));
+}
+
+static void a_retired_arena_calls_nothing(void **state)
+{
+    (void)state;
+    held_t a = get(30 * MIB), b = get(20 * MIB), c;
+    put(&a);
+    fake_log();
+    ca_arena_retire(arena);
+    ca_arena_retire(arena);
+    assert_false(ca_pool_owns(b.address));
+    let_go(&b);
+    assert_int_equal(hold(arena, 512, &c), -EIO);
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    assert_int_equal(stats().reserved_bytes, 0);
+    assert_string_equal(fake_log(), "");
+    sound();
+}
+
+static void a_broken_context_stops_the_arena(void **state)
+{
+    (void)state;
+    held_t a = get(512), b = get(512), c;
+    assert_false(ca_arena_stopped(arena));
+    fake.fail_at[FAKE_ALLOC] = 1;
+    fake.fail_rc[FAKE_ALLOC] = -EIO;
+    assert_int_equal(hold(arena, 100 * MIB, &c), -EIO);
+    sound();
+    assert_true(ca_arena_stopped(arena));
+    fake_log();
+    assert_int_equal(hold(arena, 512, &c), -EIO);
+    put(&a), put(&b);
+    assert_int_equal(stats().pending_bytes, 1024);
+    assert_string_equal(fake_log(), "");
+}
+
+static void freeing_twice_changes_nothing(void **state)
+{
+    (void)state;
+    held_t a = get(512);
+    ca_block_t *block = a.block;
+    put(&a);
+    ca_arena_free(block);
+    sound();
+    assert_int_equal(stats().pending_bytes, 512);
+}
+
+static void an_unknown_upstream_error_leaves_the_cache_alone(void **state)
+{
+    (void)state;
+    held_t a = get(30 * MIB), b;
+    put(&a);
+    settle();
+    fake.fail_at[FAKE_ALLOC] = 1;
+    fake.fail_rc[FAKE_ALLOC] = -EAGAIN;
+    params = fake_params;
+    assert_int_equal(hold(arena, 20 * MIB + 11 * MIB, &b), -ENOMEM);
+    sound();
+    assert_false(ca_arena_stopped(arena));
+    held_t c = get(64 * MIB);
+    put(&c);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(small_blocks_are_aligned_to_granules),
+        TEST(blocks_from_64_kib_are_aligned_to_pages),
+        TEST(any_upstream_alignment_is_handled),
+        TEST(the_first_segment_is_small),
+        TEST(segments_grow_with_the_reserve),
+        TEST(a_large_request_gets_a_segment_of_its_size),
+        TEST(impossible_sizes_are_refused_without_a_call),
+        TEST(fresh_memory_is_not_called_reused),
+        TEST(merged_memory_is_called_reused_when_a_part_was),
+        TEST(merged_memory_is_called_reused_when_its_upper_part_was),
+        TEST(freed_neighbours_become_one_block),
+        TEST(statistics_add_up),
+        TEST(hits_and_misses_are_counted),
+        TEST(oversize_blocks_are_never_split),
+        TEST(oversize_blocks_serve_only_close_requests),
+        TEST(the_limit_is_kept),
+        TEST(trim_gives_back_idle_segments_only),
+        TEST(ours_is_what_lies_in_a_segment),
+        TEST(two_arenas_do_not_mix),
+        TEST(a_retired_arena_calls_nothing),
+        TEST(a_broken_context_stops_the_arena),
+        TEST(freeing_twice_changes_nothing),
+        TEST(an_unknown_upstream_error_leaves_the_cache_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,542 @@
+/* The retry ladder, rung by rung. The log of upstream calls (see fake_upstream.h) shows which rung
+ * served a request. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "fake_upstream.h"
+#include "pool/epoch.h"
+
+static ca_arena_t *arena;
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_reset(1024 * MIB, 1024 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &fake_params);
+    return arena ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ca_arena_retire(arena);
+    return fake.errors ? -1 : 0;
+}
+
+static void with_limit(size_t limit)
+{
+    ca_arena_params_t params = fake_params;
+    params.limit = limit;
+    ca_arena_retire(arena);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+}
+
+static void sound(void)
+{
+    const char *broken = ca_arena_check(arena);
+    if (broken)
+        fail_msg("%s", broken);
+    assert_int_equal(fake.errors, 0);
+}
+
+static held_t get(size_t bytes)
+{
+    held_t held;
+    assert_int_equal(hold(arena, bytes, &held), 0);
+    sound();
+    return held;
+}
+
+static void refused(size_t bytes)
+{
+    held_t held;
+    assert_int_equal(hold(arena, bytes, &held), -ENOMEM);
+    sound();
+}
+
+static void put(held_t *held)
+{
+    let_go(held);
+    sound();
+}
+
+static ca_arena_stats_t stats(void)
+{
+    ca_arena_stats_t now;
+    ca_arena_stats(arena, &now);
+    return now;
+}
+
+/* A block of `bytes`, ready, in a segment of its own if it is large. */
+static void make_ready(size_t bytes)
+{
+    held_t held = get(bytes);
+    put(&held);
+    ca_arena_trim(arena, 0); /* closes the open epoch */
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    sound();
+    fake_log();
+}
+
+/* All of a device of 64 MiB in four segments, live. */
+static void fill(held_t held[4])
+{
+    fake.limit = 64 * MIB;
+    for (unsigned i = 0; i < 4; i++)
+        held[i] = get(16 * MIB);
+    fake_log();
+}
+
+/* --- rungs, in order -------------------------------------------------------------------------- */
+
+static void ready_memory_serves_without_a_call(void **state)
+{
+    (void)state;
+    make_ready(8 * MIB);
+    get(8 * MIB);
+    assert_string_equal(fake_log(), "");
+}
+
+static void a_passed_epoch_serves_with_one_query(void **state)
+{
+    (void)state;
+    held_t a = get(8 * MIB);
+    put(&a);
+    fake_pass_all();
+    fake_log();
+    get(8 * MIB);
+    assert_string_equal(fake_log(), "Q");
+}
+
+static void the_open_epoch_is_closed_and_queried_before_growing(void **state)
+{
+    (void)state;
+    held_t a = get(2 * MIB), b = get(6 * MIB);
+    put(&a);
+    fake.auto_pass = true;
+    fake_log();
+    get(2 * MIB);
+    assert_string_equal(fake_log(), "RQ");
+    put(&b);
+}
+
+static void within_the_policy_it_grows_and_does_not_wait(void **state)
+{
+    (void)state;
+    held_t a = get(8 * MIB);
+    put(&a);
+    fake_log();
+    get(8 * MIB);
+    assert_string_equal(fake_log(), "qqA"); /* asked, asked again before growing, grown */
+    assert_int_equal(fake.calls[FAKE_WAIT], 0);
+}
+
+/* Reserved above 1.25 x the live peak + 64 MiB, all of it pending. */
+static void exceed_the_policy(void)
+{
+    while (stats().largest_ready >= 8 * MIB ||
+           stats().reserved_bytes <= stats().live_peak + stats().live_peak / 4 + 64 * MIB) {
+        held_t held = get(8 * MIB);
+        put(&held);
+    }
+    fake_log();
+}
+
+static void beyond_the_policy_a_bounded_wait_serves(void **state)
+{
+    (void)state;
+    exceed_the_policy();
+    fake.wait_passes = true;
+    get(8 * MIB);
+    const char *log = fake_log();
+    assert_non_null(strchr(log, 'W'));
+    assert_null(strchr(log, 'A'));
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void after_the_bounded_wait_it_grows_beyond_the_policy(void **state)
+{
+    (void)state;
+    exceed_the_policy();
+    get(8 * MIB);
+    const char *log = fake_log();
+    assert_non_null(strstr(log, "wA"));
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void idle_segments_go_back_before_the_peak_rises(void **state)
+{
+    (void)state;
+    held_t a = get(20 * MIB), b = get(30 * MIB), c = get(40 * MIB);
+    put(&a), put(&b), put(&c);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(stats().reserved_bytes, 90 * MIB);
+    fake_log();
+    fake.auto_pass = true;
+    get(44 * MIB); /* 40 back leaves 50 + 44 > 90: 30 more */
+    assert_string_equal(fake_log(), "RQFFA");
+    assert_int_equal(stats().reserved_bytes, 64 * MIB);
+    assert_int_equal(stats().reserved_peak, 90 * MIB);
+}
+
+/* The real free would wait for that work, which may be waiting for the thread that allocates. */
+static void with_work_in_flight_the_peak_rises_instead_of_a_free(void **state)
+{
+    (void)state;
+    held_t a = get(20 * MIB), b = get(30 * MIB), c = get(40 * MIB);
+    put(&a), put(&b), put(&c);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake_log();
+    get(44 * MIB);
+    assert_string_equal(fake_log(), "RqA");
+    assert_int_equal(stats().reserved_peak, 134 * MIB);
+}
+
+static void below_the_peak_nothing_goes_back(void **state)
+{
+    (void)state;
+    make_ready(100 * MIB);
+    ca_arena_trim(arena, SIZE_MAX);
+    make_ready(20 * MIB);
+    get(40 * MIB);
+    assert_string_equal(fake_log(), "A");
+}
+
+static void a_refused_preferred_size_falls_back_to_what_is_needed(void **state)
+{
+    (void)state;
+    fake.limit = 4 * MIB;
+    get(512);
+    assert_string_equal(fake_log(), "aA");
+    assert_int_equal(stats().reserved_bytes, CA_SEGMENT_UNIT);
+    fake.limit = fake.used + MIB;
+    held_t b = get(2 * MIB - 4096); /* the rest of the first segment */
+    get(MIB);
+    assert_string_equal(fake_log(), "aaA");
+    put(&b);
+}
+
+static void out_of_memory_gives_idle_segments_back(void **state)
+{
+    (void)state;
+    fake.limit = 80 * MIB;
+    held_t a = get(20 * MIB), b = get(30 * MIB), c = get(20 * MIB);
+    put(&a), put(&c);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake_log();
+    get(40 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+    assert_int_equal(fake.waiting_frees, 0);
+    put(&b);
+}
+
+static void then_others_are_asked(void **state)
+{
+    (void)state;
+    fake.limit = 100 * MIB;
+    fake.others = 60 * MIB;
+    held_t a = get(30 * MIB);
+    fake_log();
+    get(50 * MIB);
+    assert_string_equal(fake_log(), "aCA");
+    put(&a);
+}
+
+static void others_are_not_asked_for_what_the_limit_forbids(void **state)
+{
+    (void)state;
+    with_limit(32 * MIB);
+    fake.others = 60 * MIB;
+    held_t a = get(30 * MIB);
+    refused(8 * MIB);
+    assert_null(strchr(fake_log(), 'C'));
+    put(&a);
+}
+
+static void then_every_closed_epoch_is_waited_for(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    put(&held[1]);
+    put(&held[2]);
+    fake_log();
+    held_t again = get(16 * MIB);
+    assert_int_equal(again.address, held[1].address); /* the oldest, no more */
+    assert_int_equal(fake.unbounded_waits, 1);
+    assert_int_equal(stats().pending_bytes, 16 * MIB);
+    assert_int_equal(fake.calls[FAKE_FREE], 0);
+}
+
+static void waiting_and_giving_back_make_room_for_a_larger_request(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    put(&held[1]);
+    put(&held[2]);
+    get(32 * MIB);
+    assert_int_equal(fake.waiting_frees, 0); /* idle by then */
+}
+
+static void during_a_capture_pending_segments_go_to_the_real_free(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    fake.capturing = true;
+    put(&held[1]);
+    put(&held[2]);
+    get(32 * MIB);
+    assert_int_equal(fake.waiting_frees, 2);
+    assert_int_equal(fake.recorded, 0);
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void a_segment_with_a_live_block_is_never_given_back(void **state)
+{
+    (void)state;
+    held_t held[4], halves[8];
+    fill(held);
+    for (unsigned i = 0; i < 4; i++)
+        put(&held[i]);
+    for (unsigned i = 0; i < 8; i++)
+        halves[i] = get(8 * MIB);
+    fake.capturing = true;
+    for (unsigned i = 0; i < 8; i += 2)
+        put(&halves[i]);
+    refused(8 * MIB);
+    assert_int_equal(fake.calls[FAKE_FREE], 0);
+    fake.capturing = false;
+    fake.auto_pass = true;
+    get(8 * MIB);
+}
+
+static void what_an_allocation_closed_is_not_waited_for_without_bound(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    held_t small[8];
+    put(&held[3]);
+    for (unsigned i = 0; i < 8; i++)
+        small[i] = get(2 * MIB); /* waits for held[3]'s epoch: a free closed it */
+    uint64_t before = fake.unbounded_waits;
+    put(&small[0]); /* in the open epoch; the next work may wait for this very thread */
+    refused(2 * MIB);
+    assert_int_equal(fake.unbounded_waits, before);
+    assert_int_equal(fake.waiting_frees, 0);
+    put(&small[1]); /* the plain free would have waited for all of it */
+    get(2 * MIB);
+    assert_int_equal(fake.unbounded_waits, before + 1);
+}
+
+static void what_an_allocation_closed_is_waited_for_a_while(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    put(&held[3]);
+    held_t small[8];
+    for (unsigned i = 0; i < 8; i++)
+        small[i] = get(2 * MIB);
+    put(&small[0]);
+    fake.wait_passes = true;
+    uint64_t before = fake.unbounded_waits;
+    get(2 * MIB);
+    assert_int_equal(fake.unbounded_waits, before);
+}
+
+static void without_fences_the_last_resort_synchronizes(void **state)
+{
+    (void)state;
+    fake.no_fences = true;
+    held_t held[4];
+    fill(held);
+    put(&held[1]);
+    get(16 * MIB);
+    assert_int_equal(fake.calls[FAKE_SYNC], 1);
+}
+
+static void out_of_memory_is_said_when_all_is_live(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    refused(512);
+    const char *log = fake_log();
+    assert_string_equal(log, "aaaCaaa");
+    for (unsigned i = 0; i < 4; i++)
+        put(&held[i]);
+    get(512);
+}
+
+static void a_request_that_needs_all_the_cache_holds_succeeds(void **state)
+{
+    (void)state;
+    fake.limit = 128 * MIB;
+    held_t held[128];
+    for (unsigned i = 0; i < 128; i++)
+        held[i] = get(MIB);
+    assert_int_equal(fake.used, 128 * MIB);
+    for (unsigned i = 0; i < 128; i++)
+        put(&held[(i * 37) % 128]);
+    held_t all = get(128 * MIB);
+    put(&all);
+    for (unsigned i = 0; i < 128; i++)
+        held[i] = get(MIB);
+    for (unsigned i = 0; i < 128; i++)
+        put(&held[i]);
+}
+
+static void a_failed_upstream_free_does_not_stop_the_rest(void **state)
+{
+    (void)state;
+    held_t a = get(20 * MIB), b = get(30 * MIB);
+    put(&a), put(&b);
+    fake_pass_all();
+    fake.fail_at[FAKE_FREE] = 1;
+    fake.fail_rc[FAKE_FREE] = -EINVAL;
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
+    assert_int_equal(stats().reserved_bytes, 0);
+    sound();
+}
+
+/* --- failures --------------------------------------------------------------------------------- */
+
+/* A fixed random program that climbs every rung. */
+static void program(unsigned seed, bool lossless)
+{
+    enum { N = 64 };
+    held_t held[N] = {0};
+    uint64_t x = seed * 2654435761u + 1;
+
+    for (unsigned step = 0; step < 1500; step++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        unsigned i = (unsigned)(x >> 33) % N;
+        unsigned what = (unsigned)(x >> 40) % 16;
+        if (held[i].block)
+            let_go(&held[i]);
+        else
+            hold(arena, what == 0 ? 24 * MIB : what < 4 ? 3 * MIB : KIB << (what % 12), &held[i]);
+        if (step % 64 == 0)
+            fake_pass(fake.recorded > 3 ? fake.recorded - 3 : 0);
+        if (step % 16 == 0) {
+            const char *broken = ca_arena_check(arena);
+            if (broken)
+                fail_msg("%s", broken);
+        }
+    }
+    for (unsigned i = 0; i < N; i++)
+        let_go(&held[i]);
+    const char *broken = ca_arena_check(arena);
+    if (broken)
+        fail_msg("%s", broken);
+    assert_int_equal(fake.errors, 0);
+    if (lossless) { /* nothing leaks: all of it can be given back */
+        fake_pass_all();
+        ca_arena_trim(arena, SIZE_MAX);
+        fake_pass_all();
+        ca_arena_trim(arena, SIZE_MAX);
+        assert_int_equal(fake.used, 0);
+        assert_int_equal(fake.fences, 0);
+        assert_int_equal(stats().reserved_bytes, 0);
+    }
+}
+
+static void fail_each_call(fake_call_t kind, int rc, bool lossless)
+{
+    for (uint64_t n = 1;; n++) {
+        ca_arena_retire(arena);
+        fake_reset(96 * MIB, 128 * MIB);
+        arena = ca_arena_create(&fake_upstream, NULL, &fake_params);
+        fake.fail_at[kind] = n;
+        fake.fail_rc[kind] = rc;
+        program(1, lossless);
+        if (fake.calls[kind] < n) {
+            assert_true(n > 5); /* else the program is no test of this call */
+            return;
+        }
+        n += n / 8;
+    }
+}
+
+static void any_failing_alloc_leaves_the_arena_sound(void **state)
+{
+    (void)state;
+    fail_each_call(FAKE_ALLOC, -ENOMEM, true);
+    fail_each_call(FAKE_ALLOC, -EAGAIN, true);
+    fail_each_call(FAKE_ALLOC, -EIO, false);
+}
+
+static void any_failing_free_leaves_the_arena_sound(void **state)
+{
+    (void)state;
+    fail_each_call(FAKE_FREE, -EINVAL, false);
+    fail_each_call(FAKE_FREE, -EIO, false);
+}
+
+static void any_failing_record_leaves_the_arena_sound(void **state)
+{
+    (void)state;
+    fail_each_call(FAKE_RECORD, -EAGAIN, true);
+    fail_each_call(FAKE_RECORD, -ENOMEM, true);
+    fail_each_call(FAKE_RECORD, -EIO, false);
+}
+
+static void any_failing_query_leaves_the_arena_sound(void **state)
+{
+    (void)state;
+    fail_each_call(FAKE_QUERY, -EAGAIN, true);
+    fail_each_call(FAKE_QUERY, -EIO, false);
+}
+
+static void any_failing_wait_leaves_the_arena_sound(void **state)
+{
+    (void)state;
+    fail_each_call(FAKE_WAIT, -EAGAIN, true);
+    fail_each_call(FAKE_WAIT, -EIO, false);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(ready_memory_serves_without_a_call),
+        TEST(a_passed_epoch_serves_with_one_query),
+        TEST(the_open_epoch_is_closed_and_queried_before_growing),
+        TEST(within_the_policy_it_grows_and_does_not_wait),
+        TEST(beyond_the_policy_a_bounded_wait_serves),
+        TEST(after_the_bounded_wait_it_grows_beyond_the_policy),
+        TEST(idle_segments_go_back_before_the_peak_rises),
+        TEST(with_work_in_flight_the_peak_rises_instead_of_a_free),
+        TEST(below_the_peak_nothing_goes_back),
+        TEST(a_refused_preferred_size_falls_back_to_what_is_needed),
+        TEST(out_of_memory_gives_idle_segments_back),
+        TEST(then_others_are_asked),
+        TEST(others_are_not_asked_for_what_the_limit_forbids),
+        TEST(then_every_closed_epoch_is_waited_for),
+        TEST(waiting_and_giving_back_make_room_for_a_larger_request),
+        TEST(during_a_capture_pending_segments_go_to_the_real_free),
+        TEST(a_segment_with_a_live_block_is_never_given_back),
+        TEST(what_an_allocation_closed_is_not_waited_for_without_bound),
+        TEST(what_an_allocation_closed_is_waited_for_a_while),
+        TEST(without_fences_the_last_resort_synchronizes),
+        TEST(out_of_memory_is_said_when_all_is_live),
+        TEST(a_request_that_needs_all_the_cache_holds_succeeds),
+        TEST(a_failed_upstream_free_does_not_stop_the_rest),
+        TEST(any_failing_alloc_leaves_the_arena_sound),
+        TEST(any_failing_free_leaves_the_arena_sound),
+        TEST(any_failing_record_leaves_the_arena_sound),
+        TEST(any_failing_query_leaves_the_arena_sound),
+        TEST(any_failing_wait_leaves_the_arena_sound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
