@@ -1,0 +1,327 @@
+/* Contexts: life, the stack of every thread, the primary contexts. A created context's struct is
+ * recycled like a stream's, so its handle may come again with another id; a primary context keeps
+ * its handle for ever and gets a new id with each activation [hw]. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static CUcontext free_ctxs; /* under the engine lock */
+static uint64_t next_id = 1;
+
+static CUresult entry_state(const sim_entry_t *e)
+{
+    CUcontext c = e->ctx;
+    /* cuda.h, CUDA_ERROR_CONTEXT_IS_DESTROYED: "has been destroyed using cuCtxDestroy, or is a
+     * primary context which has not yet been initialized". */
+    bool ok = atomic_load_explicit(&c->alive, memory_order_acquire) &&
+              (c->primary || atomic_load_explicit(&c->id, memory_order_relaxed) == e->ctx_id);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult sim_ctx_current_any(CUcontext *out)
+{
+    sim_thread_t *t = sim_thread();
+    if (t->depth == 0) {
+        /* cuda.h, cuLaunchHostFunc: "must not make any CUDA API calls ... may result in
+         * CUDA_ERROR_NOT_PERMITTED". */
+        return t->worker ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    *out = t->stack[t->depth - 1].ctx;
+    return entry_state(&t->stack[t->depth - 1]);
+}
+
+CUresult sim_ctx_current(CUcontext *out)
+{
+    SIM_TRY(sim_ctx_current_any(out));
+    return (CUresult)atomic_load_explicit(&(*out)->sticky, memory_order_relaxed);
+}
+
+/* cuda.h, CUDA_ERROR_INVALID_CONTEXT: "not a valid handle (such as a context that has had
+ * cuCtxDestroy() invoked on it)". */
+CUresult sim_ctx_check(CUcontext ctx)
+{
+    if (!ctx || !atomic_load_explicit(&ctx->alive, memory_order_acquire)) {
+        return ctx && ctx->primary ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed);
+}
+
+void sim_ctx_fail(CUcontext ctx, CUresult error)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&ctx->sticky, &none, (int)error);
+}
+
+static CUcontext context_struct_locked(void)
+{
+    CUcontext c = free_ctxs;
+    if (c) {
+        free_ctxs = c->next_free;
+        return c;
+    }
+    c = calloc(1, sizeof(*c));
+    if (c) {
+        c->next_all = sim_ctx_all;
+        sim_ctx_all = c;
+    }
+    return c;
+}
+
+static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
+{
+    c->dev = d;
+    atomic_store(&c->id, next_id++);
+    atomic_store(&c->sticky, 0);
+    atomic_store(&c->flags, flags);
+    atomic_store(&c->peers, 0);
+    c->api_version = 3020;
+    c->barrier.n = 0;
+    atomic_store(&c->limits[CU_LIMIT_STACK_SIZE], 1024);
+    atomic_store(&c->limits[CU_LIMIT_PRINTF_FIFO_SIZE], (size_t)1 << 20);
+    atomic_store(&c->limits[CU_LIMIT_MALLOC_HEAP_SIZE], (size_t)8 << 20);
+    c->legacy = sim_stream_make_locked(c, CU_STREAM_DEFAULT, 0);
+    if (!c->legacy) {
+        return false;
+    }
+    c->legacy->legacy = true;
+    atomic_store(&c->alive, true);
+    return true;
+}
+
+/* Everything of the context goes; work under way is waited for first. */
+static void tear_down(CUcontext c)
+{
+    atomic_store(&c->alive, false);
+    sim_wait_context(c);
+    sim_lock();
+    for (CUstream s = c->streams, next; s; s = next) {
+        next = s->next;
+        if (s->alive) {
+            sim_stream_end_locked(s);
+        }
+    }
+    while (c->events) {
+        sim_event_end_locked(c->events);
+    }
+    c->legacy = NULL;
+    sim_unlock();
+    sim_modules_drop_context(c);
+    sim_heap_drop_context(c->dev, c);
+    sim_host_drop_context(c);
+}
+
+static CUresult push(sim_thread_t *t, CUcontext c)
+{
+    if (t->depth == SIM_STACK_MAX) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    t->stack[t->depth++] = (sim_entry_t){c, atomic_load(&c->id)};
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice dev)
+{
+    sim_device_t *d;
+    if (!out || (flags & ~(unsigned)CU_CTX_FLAGS_MASK)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    SIM_TRY(sim_device_get(dev, &d));
+    sim_lock();
+    CUcontext c = context_struct_locked();
+    bool ok = c && activate_locked(c, d, flags);
+    sim_unlock();
+    if (!ok) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = c;
+    return push(sim_thread(), c); /* "The context is created ... and is current" */
+}
+
+SIM_API CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v2);
+    return create(pctx, flags, dev);
+}
+
+SIM_API CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                                unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v3);
+    return paramsArray || numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+                                    : create(pctx, flags, dev);
+}
+
+SIM_API CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
+                                unsigned int flags, CUdevice dev)
+{
+    SIM_ENTER(cuCtxCreate_v4);
+    return ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams)
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : create(pctx, flags, dev);
+}
+
+/* cuda.h, cuCtxDestroy: popped when current to the caller; other threads get
+ * CONTEXT_IS_DESTROYED. A primary context is not destroyed this way. */
+SIM_API CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxDestroy_v2);
+    sim_thread_t *t = sim_thread();
+    bool was = true;
+    if (!ctx || ctx->primary || !atomic_compare_exchange_strong(&ctx->alive, &was, false)) {
+        return ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (t->depth && t->stack[t->depth - 1].ctx == ctx) {
+        t->depth--;
+    }
+    tear_down(ctx);
+    sim_lock();
+    ctx->next_free = free_ctxs;
+    free_ctxs = ctx;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxPushCurrent_v2);
+    if (!ctx || (!ctx->primary && !atomic_load(&ctx->alive))) {
+        return ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    }
+    return push(sim_thread(), ctx);
+}
+
+SIM_API CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    SIM_ENTER(cuCtxPopCurrent_v2);
+    sim_thread_t *t = sim_thread();
+    if (t->depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    t->depth--;
+    if (pctx) {
+        *pctx = t->stack[t->depth].ctx;
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxSetCurrent);
+    sim_thread_t *t = sim_thread();
+    if (ctx && !ctx->primary && !atomic_load(&ctx->alive)) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (t->depth) {
+        t->depth--;
+    }
+    return ctx ? push(t, ctx) : CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+    SIM_ENTER(cuCtxGetCurrent);
+    sim_thread_t *t = sim_thread();
+    if (!pctx) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pctx = t->depth ? t->stack[t->depth - 1].ctx : NULL;
+    return CUDA_SUCCESS;
+}
+
+/* --- primary contexts --------------------------------------------------------------------------*/
+void sim_primary_make(sim_device_t *d)
+{
+    sim_lock();
+    d->primary = context_struct_locked();
+    d->primary->primary = true;
+    d->primary->dev = d;
+    sim_unlock();
+}
+
+SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxRetain);
+    SIM_TRY(sim_device_get(dev, &d));
+    if (!pctx) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&d->primary_mu);
+    bool ok = atomic_load(&d->primary->alive);
+    if (!ok) {
+        sim_lock();
+        ok = activate_locked(d->primary, d, d->primary_flags);
+        sim_unlock();
+    }
+    d->primary_refs += ok;
+    pthread_mutex_unlock(&d->primary_mu);
+    if (!ok) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pctx = d->primary;
+    return CUDA_SUCCESS;
+}
+
+/* "the primary context ... will be reset once the last reference to it is released" */
+SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxRelease_v2);
+    SIM_TRY(sim_device_get(dev, &d));
+    CUresult rc = CUDA_SUCCESS;
+    pthread_mutex_lock(&d->primary_mu);
+    if (d->primary_refs == 0) {
+        rc = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (--d->primary_refs == 0 && atomic_load(&d->primary->alive)) {
+        tear_down(d->primary);
+    }
+    pthread_mutex_unlock(&d->primary_mu);
+    return rc;
+}
+
+/* "Resetting the primary context does not release it" */
+SIM_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxReset_v2);
+    SIM_TRY(sim_device_get(dev, &d));
+    pthread_mutex_lock(&d->primary_mu);
+    if (atomic_load(&d->primary->alive)) {
+        tear_down(d->primary);
+    }
+    pthread_mutex_unlock(&d->primary_mu);
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxGetState);
+    SIM_TRY(sim_device_get(dev, &d));
+    if (!flags || !active) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&d->primary_mu);
+    *flags = d->primary_flags;
+    *active = atomic_load(&d->primary->alive);
+    pthread_mutex_unlock(&d->primary_mu);
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxSetFlags_v2);
+    SIM_TRY(sim_device_get(dev, &d));
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&d->primary_mu);
+    d->primary_flags = flags;
+    if (atomic_load(&d->primary->alive)) {
+        atomic_store(&d->primary->flags, flags);
+    }
+    pthread_mutex_unlock(&d->primary_mu);
+    return CUDA_SUCCESS;
+}

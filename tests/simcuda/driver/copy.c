@@ -1,0 +1,218 @@
+/* Copies. Host synchronisation follows NVIDIA's "API synchronization behavior" page: a copy from
+ * pageable memory returns when the source may be reused (here: it is staged), one to pageable
+ * memory when it is complete; device to device never waits; the Async forms of pinned and device
+ * memory never wait. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct span {
+    uint64_t at;
+    size_t pitch, slice; /* bytes between rows, between slices */
+    bool device;         /* must be memory that the driver knows */
+    bool pageable;       /* host memory that it does not know */
+    bool sync;           /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set */
+} span_t;
+
+static span_t span_of(uint64_t at, size_t pitch, size_t slice, bool device)
+{
+    span_t s = {.at = at, .pitch = pitch, .slice = slice, .device = device};
+    sim_device_t *d = sim_device_of(at);
+    sim_alloc_t a;
+    sim_host_t h;
+    if (d) {
+        s.sync = sim_heap_find(d, at, &a) && a.sync_memops;
+        s.device = true;
+    } else if (sim_host_find((void *)(uintptr_t)at, &h)) {
+        s.sync = h.sync_memops;
+    } else {
+        s.pageable = true;
+    }
+    return s;
+}
+
+static bool on_device(const span_t *s)
+{
+    return s->device && !s->pageable && sim_device_of(s->at);
+}
+
+static CUresult stage(sim_op_t *op)
+{
+    size_t width = op->u.copy.width, rows = op->u.copy.rows, depth = op->u.copy.depth;
+    char *buffer = malloc(width * rows * depth), *to = buffer;
+    if (!buffer) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (size_t z = 0; z < depth; z++) {
+        const char *from = (char *)(uintptr_t)op->u.copy.src + z * op->u.copy.src_slice;
+        for (size_t y = 0; y < rows; y++, to += width) {
+            memcpy(to, from + y * op->u.copy.src_pitch, width);
+        }
+    }
+    op->u.copy.staged = buffer;
+    op->u.copy.src = (uintptr_t)buffer;
+    op->u.copy.src_pitch = width;
+    op->u.copy.src_slice = width * rows;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, size_t width,
+                     size_t rows, size_t depth)
+{
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (width == 0 || rows == 0 || depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    if ((!dst.device && !dst.at) || (!src.device && !src.at)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_op_t op = {.kind = SIM_OP_COPY};
+    op.u.copy.dst = dst.at;
+    op.u.copy.src = src.at;
+    op.u.copy.dst_pitch = dst.pitch;
+    op.u.copy.src_pitch = src.pitch;
+    op.u.copy.width = width;
+    op.u.copy.rows = rows;
+    op.u.copy.depth = depth;
+    op.u.copy.dst_slice = dst.slice;
+    op.u.copy.src_slice = src.slice;
+    op.u.copy.dst_device = dst.device;
+    op.u.copy.src_device = src.device;
+    bool both = on_device(&dst) && on_device(&src);
+    bool sync = async ? dst.pageable && !dst.device : !both || dst.sync || src.sync;
+    if (!sync && src.pageable && !src.device) {
+        SIM_TRY(stage(&op));
+    }
+    if (!async && sync) {
+        CUresult rc = sim_capture_unsafe();
+        if (rc != CUDA_SUCCESS) {
+            return rc;
+        }
+    }
+    return sim_submit(s, &op, sync);
+}
+
+#define HOST(p) span_of((uintptr_t)(p), 0, 0, false)
+#define DEVICE(p) span_of((p), 0, 0, true)
+#define ANY(p) span_of((p), 0, 0, false)
+
+SIM_BOTH(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount),
+         copy(NULL, pt, false, ANY(dst), ANY(src), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds,
+         (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),
+         copy(NULL, pt, false, DEVICE(dstDevice), HOST(srcHost), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds,
+         (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount),
+         copy(NULL, pt, false, HOST(dstHost), DEVICE(srcDevice), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds,
+         (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),
+         copy(NULL, pt, false, DEVICE(dstDevice), DEVICE(srcDevice), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyAsync, cuMemcpyAsync_ptsz,
+         (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),
+         copy(hStream, pt, true, ANY(dst), ANY(src), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz,
+         (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),
+         copy(hStream, pt, true, DEVICE(dstDevice), HOST(srcHost), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz,
+         (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
+         copy(hStream, pt, true, HOST(dstHost), DEVICE(srcDevice), ByteCount, 1, 1))
+SIM_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz,
+         (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
+         copy(hStream, pt, true, DEVICE(dstDevice), DEVICE(srcDevice), ByteCount, 1, 1))
+
+/* The contexts say where the memory is; unified addressing knows that already. */
+static CUresult peer(CUstream h, bool pt, bool async, CUdeviceptr dst, CUcontext dctx,
+                     CUdeviceptr src, CUcontext sctx, size_t bytes)
+{
+    SIM_TRY(sim_ctx_check(dctx));
+    SIM_TRY(sim_ctx_check(sctx));
+    return copy(h, pt, async, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+}
+
+SIM_BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds,
+         (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
+          size_t ByteCount),
+         peer(NULL, pt, false, dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+SIM_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
+         (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
+          size_t ByteCount, CUstream hStream),
+         peer(hStream, pt, true, dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+
+/* --- two and three dimensions ----------------------------------------------------------------*/
+typedef struct side {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    size_t pitch, height, x, y, z;
+} side_t;
+
+/* cuda.h, cuMemcpy2D and cuMemcpy3D: "pitch must be greater than or equal to WidthInBytes +
+ * XInBytes"; a slice is pitch times height. A pitch of 0 means tightly packed here. */
+static bool side_span(side_t s, size_t width, size_t rows, span_t *out)
+{
+    size_t pitch = s.pitch ? s.pitch : width + s.x, height = s.height ? s.height : rows + s.y;
+    uint64_t base = s.type == CU_MEMORYTYPE_HOST ? (uintptr_t)s.host : s.device;
+    *out = span_of(base + (s.z * height + s.y) * pitch + s.x, pitch, pitch * height,
+                   s.type == CU_MEMORYTYPE_DEVICE);
+    return (s.type == CU_MEMORYTYPE_HOST || s.type == CU_MEMORYTYPE_DEVICE ||
+            s.type == CU_MEMORYTYPE_UNIFIED) &&
+           pitch >= width + s.x && height >= rows + s.y;
+}
+
+static CUresult copy_nd(CUstream h, bool pt, bool async, side_t dst, side_t src, size_t width,
+                        size_t rows, size_t depth)
+{
+    span_t to, from;
+    if (src.type == CU_MEMORYTYPE_ARRAY || dst.type == CU_MEMORYTYPE_ARRAY) {
+        return CUDA_ERROR_NOT_SUPPORTED; /* arrays are not modelled */
+    }
+    if (!side_span(src, width, rows, &from) || !side_span(dst, width, rows, &to)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return copy(h, pt, async, to, from, width, rows, depth);
+}
+
+static CUresult copy_2d(CUstream h, bool pt, bool async, const CUDA_MEMCPY2D *c)
+{
+    if (!c) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    side_t src = {.type = c->srcMemoryType,
+                  .host = c->srcHost,
+                  .device = c->srcDevice,
+                  .pitch = c->srcPitch,
+                  .x = c->srcXInBytes,
+                  .y = c->srcY};
+    side_t dst = {.type = c->dstMemoryType,
+                  .host = c->dstHost,
+                  .device = c->dstDevice,
+                  .pitch = c->dstPitch,
+                  .x = c->dstXInBytes,
+                  .y = c->dstY};
+    return copy_nd(h, pt, async, dst, src, c->WidthInBytes, c->Height, 1);
+}
+
+static CUresult copy_3d(CUstream h, bool pt, bool async, const CUDA_MEMCPY3D *c)
+{
+    if (!c) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    side_t src = {c->srcMemoryType, c->srcHost,     c->srcDevice, c->srcPitch,
+                  c->srcHeight,     c->srcXInBytes, c->srcY,      c->srcZ};
+    side_t dst = {c->dstMemoryType, c->dstHost,     c->dstDevice, c->dstPitch,
+                  c->dstHeight,     c->dstXInBytes, c->dstY,      c->dstZ};
+    return copy_nd(h, pt, async, dst, src, c->WidthInBytes, c->Height, c->Depth);
+}
+
+SIM_BOTH(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *pCopy),
+         copy_2d(NULL, pt, false, pCopy))
+SIM_BOTH(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *pCopy),
+         copy_2d(NULL, pt, false, pCopy))
+SIM_BOTH(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz,
+         (const CUDA_MEMCPY2D *pCopy, CUstream hStream), copy_2d(hStream, pt, true, pCopy))
+SIM_BOTH(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *pCopy),
+         copy_3d(NULL, pt, false, pCopy))
+SIM_BOTH(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz,
+         (const CUDA_MEMCPY3D *pCopy, CUstream hStream), copy_3d(hStream, pt, true, pCopy))

@@ -1,0 +1,347 @@
+/* Events. An event is a list of points, so recording costs nothing when the stream is idle and
+ * needs no thread; only an event that measures time, recorded on a busy stream, puts an operation
+ * into it. Handles are recycled like those of streams. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAGIC = 0x4556544d };
+
+static CUevent free_events;
+
+SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+    CUcontext ctx;
+    SIM_ENTER(cuEventCreate);
+    SIM_TRY(sim_ctx_current(&ctx));
+    if (!phEvent ||
+        (Flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)) ||
+        ((Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    CUevent e = free_events;
+    if (e) {
+        free_events = e->next_free;
+    } else if (!(e = calloc(1, sizeof(*e)))) {
+        sim_unlock();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    e->magic = MAGIC;
+    e->ctx = ctx;
+    e->ctx_id = atomic_load(&ctx->id);
+    e->flags = Flags;
+    e->recorded = false;
+    e->capture_id = 0;
+    e->points.n = 0;
+    e->gen++;
+    e->prev = NULL;
+    e->next = ctx->events;
+    if (e->next) {
+        e->next->prev = e;
+    }
+    ctx->events = e;
+    /* cuda.h, cuEventRecord: before the first record it "represents an empty set of work". */
+    atomic_store(&e->done, true);
+    atomic_store(&e->alive, true);
+    sim_unlock();
+    *phEvent = e;
+    return CUDA_SUCCESS;
+}
+
+void sim_event_end_locked(CUevent e)
+{
+    atomic_store(&e->alive, false);
+    e->gen++;
+    if (e->next) {
+        e->next->prev = e->prev;
+    }
+    if (e->prev) {
+        e->prev->next = e->next;
+    } else {
+        e->ctx->events = e->next;
+    }
+    e->next_free = free_events;
+    free_events = e;
+}
+
+static CUresult event_check(CUevent e)
+{
+    return e && e->magic == MAGIC && atomic_load_explicit(&e->alive, memory_order_acquire)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* cuda.h, cuEventDestroy: may be called before the event completes; returns at once. */
+SIM_API CUresult cuEventDestroy_v2(CUevent hEvent)
+{
+    SIM_ENTER(cuEventDestroy_v2);
+    SIM_TRY(event_check(hEvent));
+    sim_lock();
+    CUresult rc = event_check(hEvent);
+    if (rc == CUDA_SUCCESS) {
+        sim_event_end_locked(hEvent);
+    }
+    sim_unlock();
+    return rc;
+}
+
+bool sim_event_done_locked(CUevent e)
+{
+    if (!atomic_load_explicit(&e->done, memory_order_relaxed) && e->capture_id == 0) {
+        sim_points_prune(&e->points);
+        if (e->points.n == 0) {
+            if (!(e->flags & CU_EVENT_DISABLE_TIMING) &&
+                atomic_load_explicit(&e->time_ns, memory_order_relaxed) == 0) {
+                atomic_store_explicit(&e->time_ns, sim_now_ns(), memory_order_relaxed);
+            }
+            atomic_store_explicit(&e->done, true, memory_order_release);
+        }
+    }
+    return atomic_load_explicit(&e->done, memory_order_relaxed);
+}
+
+/* Locked: the event now stands for the points collected in e->points. */
+static void recorded_locked(CUevent e)
+{
+    bool now = e->points.n == 0;
+    e->recorded = true;
+    e->capture_id = 0;
+    atomic_store_explicit(&e->time_ns,
+                          now && !(e->flags & CU_EVENT_DISABLE_TIMING) ? sim_now_ns() : 0,
+                          memory_order_relaxed);
+    atomic_store_explicit(&e->done, now, memory_order_release);
+}
+
+static void mark_locked(CUevent e, CUstream s)
+{
+    sim_op_t op = {.kind = SIM_OP_MARK, .u.mark = {.event = e, .gen = e->gen}};
+    sim_op_t *queued = sim_enqueue_locked(s, &op);
+    e->points.n = 0;
+    sim_points_add(&e->points, s, queued->seq);
+}
+
+static CUresult record_locked(CUevent e, CUstream s)
+{
+    CUresult rc;
+    if (sim_capture_takes_locked(s, &rc)) {
+        if (rc == CUDA_SUCCESS) {
+            e->gen++;
+            e->recorded = true;
+            e->capture_id = s->capture->id;
+            atomic_store(&e->done, false);
+        }
+        return rc;
+    }
+    e->gen++;
+    e->points.n = 0;
+    sim_points_of_stream(s, &e->points);
+    if (e->points.n && !(e->flags & CU_EVENT_DISABLE_TIMING)) {
+        mark_locked(e, s);
+    }
+    recorded_locked(e);
+    return CUDA_SUCCESS;
+}
+
+static CUresult record(CUevent e, CUstream h, bool pt, unsigned flags)
+{
+    CUstream s;
+    SIM_TRY(event_check(e));
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (flags & ~CU_EVENT_RECORD_EXTERNAL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    /* cuda.h: "hEvent and hStream must be from the same context otherwise INVALID_HANDLE" */
+    CUresult rc = e->ctx == s->ctx ? record_locked(e, s) : CUDA_ERROR_INVALID_HANDLE;
+    sim_unlock();
+    return rc;
+}
+
+SIM_BOTH(cuEventRecord, cuEventRecord_ptsz, (CUevent hEvent, CUstream hStream),
+         record(hEvent, hStream, pt, 0))
+SIM_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
+         (CUevent hEvent, CUstream hStream, unsigned int flags), record(hEvent, hStream, pt, flags))
+
+/* cuda.h, cuCtxRecordEvent: "Captures in hEvent all the activities of the context hCtx at the time
+ * of this call": every stream, non-blocking and destroyed-but-busy ones too. Same context or
+ * INVALID_HANDLE. "will return STREAM_CAPTURE_UNSUPPORTED if the ... context has a stream in the
+ * capture mode ... the call will invalidate all the conflicting captures". */
+SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SIM_ENTER(cuCtxRecordEvent);
+    SIM_TRY(sim_ctx_check(hCtx));
+    SIM_TRY(event_check(hEvent));
+    if (hEvent->ctx != hCtx) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    sim_lock();
+    CUresult rc = sim_capture_block_context_locked(hCtx);
+    if (rc == CUDA_SUCCESS) {
+        hEvent->gen++;
+        hEvent->points.n = 0;
+        sim_points_of_context(hCtx, &hEvent->points);
+        recorded_locked(hEvent);
+    }
+    sim_unlock();
+    return rc;
+}
+
+/* cuda.h, cuCtxWaitEvent: "all future work submitted to context hCtx", so streams made later too.
+ */
+SIM_API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SIM_ENTER(cuCtxWaitEvent);
+    SIM_TRY(sim_ctx_check(hCtx));
+    SIM_TRY(event_check(hEvent));
+    sim_lock();
+    CUresult rc = sim_capture_block_context_locked(hCtx);
+    if (rc == CUDA_SUCCESS && hEvent->capture_id && sim_capture_by_id_locked(hEvent->capture_id)) {
+        sim_capture_by_id_locked(hEvent->capture_id)->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (rc == CUDA_SUCCESS && !sim_event_done_locked(hEvent)) {
+        sim_op_t op = {.kind = SIM_OP_WAIT, .after = hEvent->points};
+        sim_points_prune(&hCtx->barrier);
+        for (CUstream s = hCtx->streams; s; s = s->next) {
+            if (s->alive) {
+                sim_enqueue_locked(s, &op);
+            }
+        }
+        for (size_t i = 0; i < hEvent->points.n; i++) {
+            sim_points_add(&hCtx->barrier, hEvent->points.at[i].stream, hEvent->points.at[i].seq);
+        }
+    }
+    sim_unlock();
+    return rc;
+}
+
+static CUresult wait_captured_locked(CUstream s, CUevent e)
+{
+    sim_capture_t *c = e->capture_id ? sim_capture_by_id_locked(e->capture_id) : NULL;
+    CUresult rc;
+    if (c && !s->capture) {
+        if (s->legacy || c->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+            c->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+            return s->legacy ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                             : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        }
+        sim_capture_join_locked(s, c); /* "a dependency on a captured event joins the capture" */
+        return CUDA_SUCCESS;
+    }
+    if (s->capture && c == s->capture) {
+        return sim_capture_takes_locked(s, &rc) ? rc : CUDA_SUCCESS;
+    }
+    if (s->capture) {
+        s->capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        if (c) {
+            c->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+            return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+        }
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    return CUDA_ERROR_CAPTURED_EVENT; /* its capture has ended */
+}
+
+static CUresult wait_event(CUstream h, bool pt, CUevent e, unsigned flags)
+{
+    CUstream s;
+    SIM_TRY(event_check(e));
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    sim_lock();
+    CUresult rc = CUDA_SUCCESS;
+    if (flags && !(flags == CU_EVENT_WAIT_EXTERNAL && s->capture)) {
+        rc = CUDA_ERROR_INVALID_VALUE; /* "This flag is invalid outside of stream capture" */
+    } else if (s->capture && flags == CU_EVENT_WAIT_EXTERNAL) {
+        sim_capture_takes_locked(s, &rc);
+    } else if (s->capture || e->capture_id) {
+        rc = wait_captured_locked(s, e);
+    } else if (!sim_event_done_locked(e)) {
+        sim_op_t op = {.kind = SIM_OP_WAIT, .after = e->points};
+        sim_enqueue_locked(s, &op);
+    }
+    sim_unlock();
+    return rc;
+}
+
+SIM_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
+         (CUstream hStream, CUevent hEvent, unsigned int Flags),
+         wait_event(hStream, pt, hEvent, Flags))
+
+/* A query counts as a potentially unsafe call while somebody captures [hw]; on an event that was
+ * last recorded inside a capture it never works (cuda.h, cuThreadExchangeStreamCaptureMode;
+ * CUDA_ERROR_CAPTURED_EVENT). */
+SIM_API CUresult cuEventQuery(CUevent hEvent)
+{
+    SIM_ENTER(cuEventQuery);
+    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_capture_unsafe());
+    if (!atomic_load_explicit(&hEvent->done, memory_order_acquire)) {
+        sim_lock();
+        bool captured = hEvent->capture_id != 0, done = !captured && sim_event_done_locked(hEvent);
+        sim_unlock();
+        if (captured) {
+            return CUDA_ERROR_CAPTURED_EVENT;
+        }
+        if (!done) {
+            return CUDA_ERROR_NOT_READY;
+        }
+    }
+    return (CUresult)atomic_load_explicit(&hEvent->ctx->sticky, memory_order_relaxed);
+}
+
+SIM_API CUresult cuEventSynchronize(CUevent hEvent)
+{
+    SIM_ENTER(cuEventSynchronize);
+    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_capture_unsafe());
+    sim_points_t v = {0};
+    sim_lock();
+    bool captured = hEvent->capture_id != 0;
+    if (!captured && !sim_event_done_locked(hEvent)) {
+        for (size_t i = 0; i < hEvent->points.n; i++) {
+            sim_points_add(&v, hEvent->points.at[i].stream, hEvent->points.at[i].seq);
+        }
+        sim_wait_points_locked(&v); /* "all work currently captured": a later record adds nothing */
+        sim_event_done_locked(hEvent);
+    }
+    sim_unlock();
+    sim_points_free(&v);
+    return captured ? CUDA_ERROR_CAPTURED_EVENT
+                    : (CUresult)atomic_load_explicit(&hEvent->ctx->sticky, memory_order_relaxed);
+}
+
+static CUresult elapsed(float *ms, CUevent start, CUevent end)
+{
+    SIM_TRY(event_check(start));
+    SIM_TRY(event_check(end));
+    if (!ms) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult rc = CUDA_SUCCESS;
+    sim_lock();
+    if (!start->recorded || !end->recorded || start->ctx != end->ctx ||
+        ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)) {
+        rc = CUDA_ERROR_INVALID_HANDLE;
+    } else if (!sim_event_done_locked(start) || !sim_event_done_locked(end)) {
+        rc = CUDA_ERROR_NOT_READY;
+    } else {
+        int64_t ns = (int64_t)(atomic_load(&end->time_ns) - atomic_load(&start->time_ns));
+        *ms = (float)ns / 1e6f;
+    }
+    sim_unlock();
+    return rc;
+}
+
+SIM_API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    SIM_ENTER(cuEventElapsedTime);
+    return elapsed(pMilliseconds, hStart, hEnd);
+}
+
+SIM_API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    SIM_ENTER(cuEventElapsedTime_v2);
+    return elapsed(pMilliseconds, hStart, hEnd);
+}

@@ -1,0 +1,116 @@
+/* What an operation does when its turn comes. No lock is held here. After a sticky error the
+ * context's remaining work does nothing (cuda.h, CUDA_ERROR_ILLEGAL_ADDRESS: "leaves the process in
+ * an inconsistent state and any further CUDA work will return the same error"). */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool copy_slice(sim_op_t *op, uint64_t dst_at, uint64_t src_at)
+{
+    for (size_t y = 0; y < op->u.copy.rows; y++) {
+        void *src = sim_access(op, src_at + y * op->u.copy.src_pitch, op->u.copy.width, false,
+                               !op->u.copy.src_device);
+        void *dst = sim_access(op, dst_at + y * op->u.copy.dst_pitch, op->u.copy.width, true,
+                               !op->u.copy.dst_device);
+        if (!src || !dst) {
+            return false;
+        }
+        memmove(dst, src, op->u.copy.width);
+    }
+    return true;
+}
+
+static bool copy_all(sim_op_t *op)
+{
+    for (size_t z = 0; z < op->u.copy.depth; z++) {
+        if (!copy_slice(op, op->u.copy.dst + z * op->u.copy.dst_slice,
+                        op->u.copy.src + z * op->u.copy.src_slice)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void fill(void *at, size_t n, unsigned elem, unsigned value)
+{
+    if (elem == 1) {
+        memset(at, (int)value, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (elem == 2) {
+            ((uint16_t *)at)[i] = (uint16_t)value;
+        } else {
+            ((uint32_t *)at)[i] = value;
+        }
+    }
+}
+
+static bool set_rows(sim_op_t *op)
+{
+    for (size_t y = 0; y < op->u.set.rows; y++) {
+        void *at = sim_access(op, op->u.set.dst + y * op->u.set.pitch,
+                              op->u.set.width * op->u.set.elem, true, false);
+        if (!at) {
+            return false;
+        }
+        fill(at, op->u.set.width, op->u.set.elem, op->u.set.value);
+    }
+    return true;
+}
+
+static bool write_value(sim_op_t *op)
+{
+    void *at = sim_access(op, op->u.value.addr, op->u.value.bytes, true, false);
+    if (at) {
+        memcpy(at, &op->u.value.value, op->u.value.bytes);
+    }
+    return at != NULL;
+}
+
+void sim_execute(sim_op_t *op)
+{
+    CUcontext ctx = op->stream->ctx;
+    int sticky = atomic_load_explicit(&ctx->sticky, memory_order_relaxed);
+    bool ok = true;
+    switch (op->kind) {
+    case SIM_OP_COPY:
+        ok = sticky || copy_all(op);
+        free(op->u.copy.staged);
+        break;
+    case SIM_OP_SET:
+        ok = sticky || set_rows(op);
+        break;
+    case SIM_OP_VALUE:
+        ok = sticky || write_value(op);
+        break;
+    case SIM_OP_KERNEL:
+        if (!sticky && op->u.kernel.ns) {
+            sim_pause(op->u.kernel.ns);
+        }
+        break;
+    case SIM_OP_HOST: /* cuda.h, cuLaunchHostFunc: not called "in the event of an error" */
+        if (!sticky) {
+            op->u.host.fn(op->u.host.data);
+        }
+        break;
+    case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: is told of the error instead */
+        op->u.host.cb(op->stream->legacy ? NULL : op->stream, (CUresult)sticky, op->u.host.data);
+        break;
+    case SIM_OP_FREE: {
+        sim_device_t *d = sim_device_of(op->u.free_ptr);
+        if (d) {
+            sim_heap_free(d, op->u.free_ptr, true);
+            atomic_fetch_sub(&d->frees, 1);
+        }
+        break;
+    }
+    case SIM_OP_MARK:
+    case SIM_OP_WAIT:
+        break;
+    }
+    if (!ok) {
+        sim_ctx_fail(ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+}

@@ -1,0 +1,316 @@
+/* Device memory: addresses, physical accounting, and which bytes are live.
+ *
+ * Two address ranges per device, of the same size: the one that programs see, which the host can
+ * never read or write (as on hardware), and the backing, where the bytes are. So no free needs an
+ * mprotect, and the kernel's limit on mappings is never met. Physical memory is counted in 2 MiB
+ * pages: requests up to 1 MiB share pages in granules of 512 B, larger ones take whole pages
+ * [hw: granularity and alignment]. A page that was written is given back to the host kernel when
+ * nothing lives in it, so fresh memory reads as zero and recycled memory does not. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { GRANULES = (int)(SIM_PAGE / SIM_GRANULE) };
+
+sim_device_t sim_devices[SIM_MAX_DEVICES];
+_Atomic uint64_t sim_next_buffer_id = 1;
+
+static CUresult heap_make(sim_heap_t *h)
+{
+    size_t bytes = sim_opt.memory * 4;
+    if (bytes < (size_t)64 << 30) {
+        bytes = (size_t)64 << 30;
+    }
+    uint32_t pages = (uint32_t)(bytes / SIM_PAGE);
+    char *raw = sim_map_lazy(bytes + SIM_PAGE, false);
+    h->backing = sim_map_lazy(bytes, true);
+    h->small = sim_map_lazy(pages, true);
+    h->dirty = sim_map_lazy(pages, true);
+    h->rec = sim_map_lazy(bytes / SIM_GRANULE * sizeof(*h->rec), true);
+    if (!raw || !h->backing || !h->small || !h->dirty || !h->rec ||
+        !sim_runs_init(&h->pages, pages, 0) ||
+        !sim_runs_init(&h->granules, (uint32_t)(bytes / SIM_GRANULE), GRANULES)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uintptr_t base = ((uintptr_t)raw + SIM_PAGE - 1) & ~(uintptr_t)(SIM_PAGE - 1);
+    h->va = raw + (base - (uintptr_t)raw);
+    h->va_bytes = bytes;
+    sim_runs_give(&h->pages, 0, pages);
+    h->ready = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_heap_ready(sim_device_t *d)
+{
+    pthread_mutex_lock(&d->heap.mu);
+    CUresult rc = d->heap.ready ? CUDA_SUCCESS : heap_make(&d->heap);
+    pthread_mutex_unlock(&d->heap.mu);
+    return rc;
+}
+
+sim_device_t *sim_device_of(CUdeviceptr p)
+{
+    for (int i = 0; i < sim_opt.devices; i++) {
+        sim_heap_t *h = &sim_devices[i].heap;
+        if (h->va && p - (uintptr_t)h->va < h->va_bytes) {
+            return &sim_devices[i];
+        }
+    }
+    return NULL;
+}
+
+static uint32_t take_pages(sim_heap_t *h, uint32_t n)
+{
+    if (h->used + n * SIM_PAGE > sim_opt.memory) {
+        return SIM_NIL;
+    }
+    uint32_t page = sim_runs_take(&h->pages, n);
+    if (page != SIM_NIL) {
+        h->used += n * SIM_PAGE;
+        if (h->used > h->peak) {
+            h->peak = h->used;
+        }
+    }
+    return page;
+}
+
+static void free_pages(sim_heap_t *h, uint32_t page)
+{
+    uint32_t n = h->pages.len[page], first, len;
+    for (uint32_t i = page; i < page + n; i++) {
+        uint32_t from = i;
+        while (i < page + n && h->dirty[i]) {
+            h->dirty[i++] = 0;
+        }
+        if (i > from) {
+            madvise(h->backing + from * SIM_PAGE, (i - from) * SIM_PAGE, MADV_DONTNEED);
+        }
+    }
+    h->used -= n * SIM_PAGE;
+    sim_runs_free(&h->pages, page, &first, &len);
+}
+
+static uint32_t take_granules(sim_heap_t *h, uint32_t n)
+{
+    uint32_t g = sim_runs_take(&h->granules, n);
+    if (g != SIM_NIL) {
+        return g;
+    }
+    uint32_t page = take_pages(h, 1);
+    if (page == SIM_NIL) {
+        return SIM_NIL;
+    }
+    h->small[page] = 1;
+    sim_runs_give(&h->granules, page * GRANULES, GRANULES);
+    return sim_runs_take(&h->granules, n);
+}
+
+static void free_granules(sim_heap_t *h, uint32_t g)
+{
+    uint32_t first, len;
+    sim_runs_free(&h->granules, g, &first, &len);
+    if (len == GRANULES) {
+        uint32_t page = first / GRANULES;
+        sim_runs_remove(&h->granules, first);
+        h->small[page] = 0;
+        free_pages(h, page);
+    }
+}
+
+static sim_alloc_t *rec_new(sim_heap_t *h)
+{
+    if (!h->free_rec) {
+        enum { BATCH = 256 };
+        sim_alloc_t *block = sim_map_lazy(BATCH * sizeof(*block), true);
+        for (int i = 0; block && i < BATCH; i++) {
+            block[i].next = h->free_rec;
+            h->free_rec = &block[i];
+        }
+    }
+    sim_alloc_t *a = h->free_rec;
+    if (a) {
+        h->free_rec = a->next;
+    }
+    return a;
+}
+
+static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
+{
+    size_t offset;
+    sim_alloc_t *a = rec_new(h);
+    if (!a) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (bytes <= SIM_SMALL_MAX) {
+        uint32_t g = take_granules(h, (uint32_t)((bytes + SIM_GRANULE - 1) / SIM_GRANULE));
+        offset = g == SIM_NIL ? SIZE_MAX : g * SIM_GRANULE;
+    } else {
+        uint32_t p = take_pages(h, (uint32_t)((bytes + SIM_PAGE - 1) / SIM_PAGE));
+        offset = p == SIM_NIL ? SIZE_MAX : p * SIM_PAGE;
+    }
+    if (offset == SIZE_MAX) {
+        a->next = h->free_rec;
+        h->free_rec = a;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    a->base = (uintptr_t)h->va + offset;
+    a->size = bytes;
+    h->rec[offset / SIM_GRANULE] = a;
+    h->requested += bytes;
+    if (h->requested > h->peak_requested) {
+        h->peak_requested = h->requested;
+    }
+    *out = a;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_kind kind,
+                        CUmemoryPool pool, CUdeviceptr *out)
+{
+    sim_heap_t *h = &d->heap;
+    sim_alloc_t *a;
+    if (bytes > sim_opt.memory) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
+    pthread_mutex_lock(&h->mu);
+    CUresult rc = alloc_locked(h, bytes, &a);
+    if (rc == CUDA_SUCCESS) {
+        a->buffer_id = id;
+        a->ctx = ctx;
+        a->pool = pool;
+        a->kind = (uint8_t)kind;
+        a->sync_memops = a->freeing = 0;
+        a->prev = NULL;
+        a->next = ctx->allocs;
+        if (a->next) {
+            a->next->prev = a;
+        }
+        ctx->allocs = a;
+        if (pool) {
+            sim_pool_count(pool, bytes, true);
+        }
+        *out = a->base;
+    }
+    pthread_mutex_unlock(&h->mu);
+    return rc;
+}
+
+static sim_alloc_t *find_locked(sim_heap_t *h, CUdeviceptr p)
+{
+    size_t offset = p - (uintptr_t)h->va;
+    uint32_t page = (uint32_t)(offset / SIM_PAGE);
+    uint32_t first = sim_runs_find(&h->pages, page, 0);
+    if (first == SIM_NIL) {
+        return NULL;
+    }
+    if (!h->small[page]) {
+        return h->rec[(size_t)first * GRANULES];
+    }
+    uint32_t g = sim_runs_find(&h->granules, (uint32_t)(offset / SIM_GRANULE), page * GRANULES);
+    return g == SIM_NIL ? NULL : h->rec[g];
+}
+
+static void free_locked(sim_heap_t *h, sim_alloc_t *a)
+{
+    size_t offset = a->base - (uintptr_t)h->va;
+    if (a->next) {
+        a->next->prev = a->prev;
+    }
+    if (a->prev) {
+        a->prev->next = a->next;
+    } else {
+        a->ctx->allocs = a->next;
+    }
+    h->requested -= a->size;
+    if (a->pool) {
+        sim_pool_count(a->pool, a->size, false);
+    }
+    h->rec[offset / SIM_GRANULE] = NULL;
+    if (a->size <= SIM_SMALL_MAX) {
+        free_granules(h, (uint32_t)(offset / SIM_GRANULE));
+    } else {
+        free_pages(h, (uint32_t)(offset / SIM_PAGE));
+    }
+    a->next = h->free_rec;
+    h->free_rec = a;
+}
+
+CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
+{
+    sim_heap_t *h = &d->heap;
+    pthread_mutex_lock(&h->mu);
+    sim_alloc_t *a = (p - (uintptr_t)h->va) % SIM_GRANULE ? NULL : find_locked(h, p);
+    bool ok = a && a->base == p && a->freeing == marked;
+    if (ok) {
+        free_locked(h, a);
+    }
+    pthread_mutex_unlock(&h->mu);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void sim_heap_drop_context(sim_device_t *d, CUcontext ctx)
+{
+    pthread_mutex_lock(&d->heap.mu);
+    while (ctx->allocs) {
+        free_locked(&d->heap, ctx->allocs);
+    }
+    pthread_mutex_unlock(&d->heap.mu);
+}
+
+bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out)
+{
+    pthread_mutex_lock(&d->heap.mu);
+    sim_alloc_t *a = find_locked(&d->heap, p);
+    bool in = a && p - a->base < a->size;
+    if (in) {
+        *out = *a;
+    }
+    pthread_mutex_unlock(&d->heap.mu);
+    return in;
+}
+
+bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing)
+{
+    pthread_mutex_lock(&d->heap.mu);
+    sim_alloc_t *a = find_locked(&d->heap, p);
+    bool ok = a && !(freeing > 0 && (a->freeing || a->base != p));
+    if (ok && sync_memops >= 0) {
+        a->sync_memops = (uint8_t)sync_memops;
+    }
+    if (ok && freeing >= 0) {
+        a->freeing = (uint8_t)freeing;
+    }
+    pthread_mutex_unlock(&d->heap.mu);
+    return ok;
+}
+
+/* Every device access of every operation comes through here: the place for the race check. */
+void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, bool host_ok)
+{
+    (void)op;
+    sim_device_t *d = sim_device_of(ptr);
+    if (d) {
+        sim_heap_t *h = &d->heap;
+        char *at = NULL;
+        pthread_mutex_lock(&h->mu);
+        sim_alloc_t *a = find_locked(h, ptr);
+        if (a && ptr - a->base <= a->size && bytes <= a->size - (ptr - a->base)) {
+            size_t offset = ptr - (uintptr_t)h->va;
+            at = h->backing + offset;
+            for (size_t p = offset / SIM_PAGE; write && p <= (offset + bytes - 1) / SIM_PAGE; p++) {
+                h->dirty[p] = 1;
+            }
+        }
+        pthread_mutex_unlock(&h->mu);
+        return at;
+    }
+    sim_host_t host;
+    if (sim_host_find((void *)(uintptr_t)ptr, &host)) {
+        size_t room = host.size - (size_t)((char *)(uintptr_t)ptr - host.base);
+        return bytes <= room || host_ok ? (void *)(uintptr_t)ptr : NULL;
+    }
+    return host_ok ? (void *)(uintptr_t)ptr : NULL;
+}

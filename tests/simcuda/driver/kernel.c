@@ -1,0 +1,232 @@
+/* Kernels: attributes, occupancy, launches. A launch takes the stream's time and touches nothing:
+ * kernel_ns each, 0 by default. */
+#include "sim.h"
+#include "module.h"
+
+enum { MAX_THREADS = 1024, DEFAULT_SHARED = 49152, MAX_SHARED = 232448, SM_THREADS = 2048 };
+
+static CUresult kernel_of(void *handle, sim_kernel_t **out)
+{
+    *out = handle;
+    return *out && (*out)->magic == SIM_KERNEL_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult get_attribute(int *pi, CUfunction_attribute attrib, void *handle)
+{
+    sim_kernel_t *k;
+    SIM_TRY(kernel_of(handle, &k));
+    if (!pi || (int)attrib < 0 || attrib >= CU_FUNC_ATTRIBUTE_MAX) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int dynamic = atomic_load(&k->max_dynamic_shared);
+    switch (attrib) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *pi = MAX_THREADS;
+        break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+        *pi = 32;
+        break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+        *pi = 90;
+        break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        *pi = dynamic ? dynamic : DEFAULT_SHARED;
+        break;
+    default:
+        *pi = 0;
+        break;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_attribute(CUfunction_attribute attrib, int value, void *handle)
+{
+    sim_kernel_t *k;
+    SIM_TRY(kernel_of(handle, &k));
+    if (attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+        attrib >= CU_FUNC_ATTRIBUTE_MAX) {
+        return CUDA_ERROR_INVALID_VALUE; /* the others cannot be set */
+    }
+    if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+        if (value < 0 || value > MAX_SHARED) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        atomic_store(&k->max_dynamic_shared, value);
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
+{
+    SIM_ENTER(cuFuncGetAttribute);
+    return get_attribute(pi, attrib, hfunc);
+}
+
+SIM_API CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
+{
+    SIM_ENTER(cuFuncSetAttribute);
+    return set_attribute(attrib, value, hfunc);
+}
+
+SIM_API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
+                                      CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuKernelGetAttribute);
+    SIM_TRY(sim_device_get(dev, &d));
+    return get_attribute(pi, attrib, kernel);
+}
+
+SIM_API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
+                                      CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuKernelSetAttribute);
+    SIM_TRY(sim_device_get(dev, &d));
+    return set_attribute(attrib, val, kernel);
+}
+
+SIM_API CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
+{
+    sim_kernel_t *k;
+    SIM_ENTER(cuFuncSetCacheConfig);
+    (void)config;
+    return kernel_of(hfunc, &k);
+}
+
+SIM_API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
+{
+    sim_kernel_t *k;
+    SIM_ENTER(cuKernelSetCacheConfig);
+    (void)config;
+    (void)dev;
+    return kernel_of(kernel, &k);
+}
+
+static CUresult get_name(const char **name, void *handle)
+{
+    sim_kernel_t *k;
+    SIM_TRY(kernel_of(handle, &k));
+    if (!name) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *name = k->name;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncGetName(const char **name, CUfunction hfunc)
+{
+    SIM_ENTER(cuFuncGetName);
+    return get_name(name, hfunc);
+}
+
+SIM_API CUresult cuKernelGetName(const char **name, CUkernel hfunc)
+{
+    SIM_ENTER(cuKernelGetName);
+    return get_name(name, hfunc);
+}
+
+/* --- occupancy ---------------------------------------------------------------------------------*/
+static CUresult occupancy(int *blocks, void *func, int block_size, size_t shared)
+{
+    sim_kernel_t *k;
+    SIM_TRY(kernel_of(func, &k));
+    if (!blocks || block_size <= 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int n = block_size > MAX_THREADS ? 0 : SM_THREADS / block_size;
+    n = n > 32 ? 32 : n;
+    if (shared && (int)(MAX_SHARED / shared) < n) {
+        n = (int)(MAX_SHARED / shared);
+    }
+    *blocks = n;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
+                                                             int blockSize, size_t dynamicSMemSize)
+{
+    SIM_ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    return occupancy(numBlocks, func, blockSize, dynamicSMemSize);
+}
+
+SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags)
+{
+    SIM_ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+    if (flags & ~1u) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return occupancy(numBlocks, func, blockSize, dynamicSMemSize);
+}
+
+SIM_API CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+                                                  CUoccupancyB2DSize toShared, size_t shared,
+                                                  int limit)
+{
+    sim_kernel_t *k;
+    SIM_ENTER(cuOccupancyMaxPotentialBlockSize);
+    SIM_TRY(kernel_of(func, &k));
+    (void)toShared;
+    (void)shared;
+    if (!minGridSize || !blockSize) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *blockSize = limit > 0 && limit < MAX_THREADS ? limit : MAX_THREADS;
+    *minGridSize = 132 * (SM_THREADS / *blockSize > 32 ? 32 : SM_THREADS / *blockSize);
+    return CUDA_SUCCESS;
+}
+
+/* --- launches
+ * ------------------------------------------------------------------------------------*/
+typedef struct dims {
+    unsigned gx, gy, gz, bx, by, bz, shared;
+} dims_t;
+
+static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
+{
+    CUstream s;
+    sim_kernel_t *k;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    SIM_TRY(kernel_of(f, &k));
+    int most = atomic_load(&k->max_dynamic_shared);
+    if (!d.gx || !d.gy || !d.gz || !d.bx || !d.by || !d.bz || d.gy > 65535 || d.gz > 65535 ||
+        d.bx > MAX_THREADS || d.by > MAX_THREADS || d.bz > 64 ||
+        (uint64_t)d.bx * d.by * d.bz > MAX_THREADS ||
+        d.shared > (unsigned)(most > DEFAULT_SHARED ? most : DEFAULT_SHARED)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_op_t op = {.kind = SIM_OP_KERNEL, .u.kernel.ns = sim_opt.kernel_ns};
+    return sim_submit(s, &op, false);
+}
+
+SIM_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
+         (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+          unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+          unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra),
+         ((void)kernelParams, (void)extra,
+          launch(f, hStream, pt,
+                 (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                          sharedMemBytes})))
+SIM_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
+         (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+          unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+          unsigned int sharedMemBytes, CUstream hStream, void **kernelParams),
+         ((void)kernelParams, launch(f, hStream, pt,
+                                     (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                              blockDimZ, sharedMemBytes})))
+
+static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, bool pt)
+{
+    if (!c) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return launch(f, c->hStream, pt,
+                  (dims_t){c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+                           c->blockDimZ, c->sharedMemBytes});
+}
+
+SIM_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
+         (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
+         ((void)kernelParams, (void)extra, launch_ex(config, f, pt)))

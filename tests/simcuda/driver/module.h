@@ -1,0 +1,18 @@
+/* A kernel: a name. Shared by module.c and kernel.c. */
+#ifndef SIMCUDA_MODULE_H
+#define SIMCUDA_MODULE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { SIM_KERNEL_MAGIC = 0x4b45524e };
+
+typedef struct sim_kernel {
+    uint32_t magic;
+    char *name;
+    void *image;
+    _Atomic int max_dynamic_shared;
+    struct sim_kernel *next;
+} sim_kernel_t;
+
+#endif

@@ -1,0 +1,203 @@
+/* SIMCUDA=key:value,...  One table; an unknown key is named on stderr and ignored. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+sim_options_t sim_opt = {
+    .devices = 1,
+    .memory = (size_t)24 << 30,
+    .driver = 13000,
+    .free_waits = true,
+    .kernel_ns = 0,
+};
+
+static bool number(const char *s, uint64_t *out)
+{
+    char *end;
+    uint64_t n = strtoull(s, &end, 10);
+    if (end == s) {
+        return false;
+    }
+    switch (*end) {
+    case 'G':
+    case 'g':
+        n <<= 10; /* fall through */
+    case 'M':
+    case 'm':
+        n <<= 10; /* fall through */
+    case 'K':
+    case 'k':
+        n <<= 10;
+        end++;
+        break;
+    default:
+        break;
+    }
+    *out = n;
+    return *end == 0;
+}
+
+static bool set_devices(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n) || n > SIM_MAX_DEVICES) {
+        return false;
+    }
+    sim_opt.devices = (int)n;
+    return true;
+}
+
+static bool set_memory(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n) || n < SIM_PAGE || n > (uint64_t)1 << 40) {
+        return false;
+    }
+    sim_opt.memory = n / SIM_PAGE * SIM_PAGE;
+    return true;
+}
+
+static bool set_driver(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n) || n > 99999) {
+        return false;
+    }
+    sim_opt.driver = (int)n;
+    return true;
+}
+
+static bool set_free_waits(char *v)
+{
+    sim_opt.free_waits = strcmp(v, "0") != 0;
+    return strcmp(v, "0") == 0 || strcmp(v, "1") == 0;
+}
+
+static bool set_kernel_ns(char *v)
+{
+    return number(v, &sim_opt.kernel_ns);
+}
+
+static bool set_stats(char *v)
+{
+    snprintf(sim_opt.stats, sizeof(sim_opt.stats), "%s", v);
+    return strlen(v) < sizeof(sim_opt.stats);
+}
+
+static int function_id(const char *name)
+{
+    int id = sim_id_of(name);
+    if (id < 0) {
+        fprintf(stderr, "simcuda: SIMCUDA names an unknown function: %s\n", name);
+    }
+    return id;
+}
+
+static bool set_latency(char *v) /* NAME=NS */
+{
+    char *eq = strchr(v, '=');
+    uint64_t ns;
+    if (!eq || !number(eq + 1, &ns)) {
+        return false;
+    }
+    *eq = 0;
+    int id = function_id(v);
+    if (id >= 0) {
+        sim_rule_latency((enum sim_id)id, ns);
+    }
+    return true;
+}
+
+static bool set_fail(char *v) /* NAME@N or NAME@N=ERROR */
+{
+    char *at = strchr(v, '@'), *eq = strchr(v, '=');
+    uint64_t nth;
+    int error = -1;
+    if (!at) {
+        return false;
+    }
+    *at = 0;
+    if (eq) {
+        *eq = 0;
+        error = sim_error_code(eq + 1);
+        if (error < 0) {
+            return false;
+        }
+    }
+    if (!number(at + 1, &nth) || nth == 0) {
+        return false;
+    }
+    int id = function_id(v);
+    if (id >= 0) {
+        sim_rule_fail((enum sim_id)id, nth, error);
+    }
+    return true;
+}
+
+static bool set_without(char *v)
+{
+    int id = function_id(v);
+    if (id >= 0) {
+        sim_rule_without((enum sim_id)id);
+    }
+    return true;
+}
+
+static bool set_runtime(char *v) /* the simulated runtime's key */
+{
+    (void)v;
+    return true;
+}
+
+static bool set_racecheck(char *v)
+{
+    if (strcmp(v, "0") != 0) {
+        fprintf(stderr, "simcuda: racecheck is not there yet\n");
+    }
+    return true;
+}
+
+static const struct {
+    const char *key;
+    bool (*set)(char *value);
+} keys[] = {
+    {"devices", set_devices},       {"memory", set_memory},   {"driver", set_driver},
+    {"free_waits", set_free_waits}, {"stats", set_stats},     {"kernel_ns", set_kernel_ns},
+    {"latency", set_latency},       {"fail", set_fail},       {"without", set_without},
+    {"racecheck", set_racecheck},   {"runtime", set_runtime},
+};
+
+static void set_one(char *item)
+{
+    char *value = strchr(item, ':');
+    if (value) {
+        *value++ = 0;
+    }
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (strcmp(keys[i].key, item) == 0) {
+            if (!value || !keys[i].set(value)) {
+                fprintf(stderr, "simcuda: SIMCUDA: bad value for %s, ignored\n", item);
+            }
+            return;
+        }
+    }
+    fprintf(stderr, "simcuda: SIMCUDA: unknown key %s, ignored\n", item);
+}
+
+void sim_options_init(void)
+{
+    static bool done;
+    const char *env = getenv("SIMCUDA");
+    if (done || !env) {
+        return;
+    }
+    done = true;
+    char *copy = strdup(env), *save = NULL;
+    for (char *item = copy ? strtok_r(copy, ",", &save) : NULL; item;
+         item = strtok_r(NULL, ",", &save)) {
+        set_one(item);
+    }
+    free(copy);
+}

@@ -1,0 +1,183 @@
+/* What a pointer is. cuda.h, cuPointerGetAttribute: INVALID_VALUE for a pointer that no context
+ * knows; cuPointerGetAttributes: SUCCESS and NULL values then. */
+#include "sim.h"
+
+#include <string.h>
+
+typedef struct known {
+    bool device, host, managed;
+    uint64_t base, size, buffer_id, at;
+    CUcontext ctx;
+    CUmemoryPool pool;
+    bool sync;
+} known_t;
+
+static bool look_up(CUdeviceptr p, known_t *k)
+{
+    sim_device_t *d = sim_device_of(p);
+    sim_alloc_t a;
+    sim_host_t h;
+    memset(k, 0, sizeof(*k));
+    k->at = p;
+    if (d && sim_heap_find(d, p, &a)) {
+        k->device = true;
+        k->base = a.base;
+        k->size = a.size;
+        k->buffer_id = a.buffer_id;
+        k->ctx = a.ctx;
+        k->pool = a.kind == SIM_ASYNC ? a.pool : NULL;
+        k->sync = a.sync_memops;
+        return true;
+    }
+    if (!d && sim_host_find((void *)(uintptr_t)p, &h)) {
+        k->host = h.kind != SIM_HOST_MANAGED;
+        k->managed = h.kind == SIM_HOST_MANAGED;
+        k->base = (uintptr_t)h.base;
+        k->size = h.size;
+        k->buffer_id = h.buffer_id;
+        k->ctx = h.ctx;
+        k->sync = h.sync_memops;
+        return true;
+    }
+    return false;
+}
+
+#define PUT(type, value) (*(type *)data = (type)(value))
+
+/* Values of a pointer that may be unknown; known says whether it is. */
+static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what, void *data)
+{
+    switch (what) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        PUT(CUcontext, k->ctx);
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        PUT(unsigned, !known ? 0 : k->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        PUT(CUdeviceptr, known ? k->at : 0);
+        break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (k->device) {
+            PUT(void *, NULL);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        PUT(void *, known ? k->at : 0);
+        break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        PUT(unsigned, k->sync);
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        PUT(unsigned long long, k->buffer_id);
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        PUT(unsigned, k->managed);
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        PUT(int, known ? k->ctx->dev->ordinal : -2); /* cuda.h: no device: an invalid ordinal */
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        PUT(unsigned, k->device && !k->pool);
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        PUT(CUdeviceptr, k->base);
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        PUT(size_t, k->size);
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        PUT(unsigned, known);
+        break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        PUT(unsigned long long, 0);
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        PUT(unsigned, 0);
+        break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        PUT(unsigned, known ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        PUT(CUmemoryPool, k->pool);
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        PUT(unsigned long long, k->buffer_id);
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    known_t k;
+    SIM_ENTER(cuPointerGetAttribute);
+    if (!data) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    bool known = look_up(ptr, &k);
+    if (!known && attribute != CU_POINTER_ATTRIBUTE_MAPPED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return value_of(&k, known, attribute, data);
+}
+
+SIM_API CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+                                        void **data, CUdeviceptr ptr)
+{
+    known_t k;
+    SIM_ENTER(cuPointerGetAttributes);
+    if (!attributes || !data || numAttributes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    bool known = look_up(ptr, &k);
+    for (unsigned i = 0; i < numAttributes; i++) {
+        if (!data[i] || (value_of(&k, known, attributes[i], data[i]) != CUDA_SUCCESS &&
+                         attributes[i] != CU_POINTER_ATTRIBUTE_HOST_POINTER)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+/* cuda.h, cuPointerSetAttribute: SYNC_MEMOPS is the one that can be set. */
+SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                       CUdeviceptr ptr)
+{
+    SIM_ENTER(cuPointerSetAttribute);
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    bool on = *(const unsigned *)value != 0;
+    sim_device_t *d = sim_device_of(ptr);
+    bool ok = d ? sim_heap_update(d, ptr, on, -1) : sim_host_set_sync((void *)(uintptr_t)ptr, on);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Managed memory is host memory here: hints and prefetches have nothing to do. */
+SIM_API CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                                CUmemLocation location)
+{
+    known_t k;
+    SIM_ENTER(cuMemAdvise_v2);
+    (void)advice;
+    (void)location;
+    return count && look_up(devPtr, &k) && k.managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult prefetch(CUdeviceptr p, size_t count, CUstream h, bool pt)
+{
+    CUstream s;
+    known_t k;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    return count && look_up(p, &k) && k.managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
+         (CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+          CUstream hStream),
+         ((void)location, (void)flags, prefetch(devPtr, count, hStream, pt)))

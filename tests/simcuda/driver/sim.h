@@ -1,0 +1,445 @@
+/* The simulated driver's inside: every type and every cross-file function.
+ *
+ * Locks, in the order in which they may nest: engine (one for all queues, streams, events and
+ * captures) before heap (one per device) before host (registered host memory). No user code runs
+ * and no device byte is touched while one of them is held.
+ *
+ * cuda.h is included with __CUDA_API_VERSION_INTERNAL: then every version and every _ptds/_ptsz
+ * twin is declared under its exact link name, and no macro renames anything. */
+#ifndef SIMCUDA_SIM_H
+#define SIMCUDA_SIM_H
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL
+#endif
+#include <cuda.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exported, and bound inside this library: an interposer that exports cuMemAlloc_v2 must not
+ * change what our own cuGetProcAddress hands out. */
+#define SIM_API __attribute__((visibility("protected")))
+
+enum { SIM_MAX_DEVICES = 16, SIM_MAX_PEERS = SIM_MAX_DEVICES, SIM_STACK_MAX = 256 };
+#define SIM_GRANULE ((size_t)512)
+#define SIM_PAGE ((size_t)2 << 20)
+#define SIM_SMALL_MAX ((size_t)1 << 20) /* larger requests take whole 2 MiB pages */
+
+/* --- entry.c: what every exported function does first ---------------------------------------- */
+enum sim_id {
+#define SIM_FN(link, base, version, kind) SIM_ID_##link,
+#include "api.def"
+#undef SIM_FN
+    SIM_ID_COUNT
+};
+
+typedef struct sim_entry {
+    CUcontext ctx;
+    uint64_t ctx_id;
+} sim_entry_t;
+
+typedef struct sim_pt_stream {
+    CUcontext ctx;
+    uint64_t ctx_id;
+    CUstream stream;
+    struct sim_pt_stream *next;
+} sim_pt_stream_t;
+
+/* One per host thread, recycled when the thread ends; counters keep their sums. */
+typedef struct sim_thread {
+    _Atomic uint64_t calls[SIM_ID_COUNT]; /* written by the owner alone, read at exit */
+    sim_entry_t stack[SIM_STACK_MAX];
+    int depth;
+    CUstreamCaptureMode capture_mode;
+    sim_pt_stream_t *pt_streams;
+    uint64_t serial; /* unique per host thread */
+    bool worker;     /* a stream's own thread: runs host functions */
+    struct sim_thread *next_all, *next_free;
+} sim_thread_t;
+
+extern __thread sim_thread_t *sim_tls __attribute__((tls_model("initial-exec")));
+
+sim_thread_t *sim_thread_attach(void);
+
+static inline sim_thread_t *sim_thread(void)
+{
+    sim_thread_t *t = sim_tls;
+    return t ? t : sim_thread_attach();
+}
+
+/* 0 before cuInit, 1 after, 2 in a forked child, 3 while the process ends. */
+extern _Atomic int sim_state;
+/* Non-zero where a SIMCUDA key (latency, fail, without) names the function. */
+extern uint8_t sim_ruled[SIM_ID_COUNT];
+
+CUresult sim_enter_slow(enum sim_id id, bool needs_init);
+CUresult sim_state_error(void);
+
+static inline CUresult sim_enter(enum sim_id id, bool needs_init)
+{
+    sim_thread_t *t = sim_thread();
+    uint64_t n = atomic_load_explicit(&t->calls[id], memory_order_relaxed);
+    atomic_store_explicit(&t->calls[id], n + 1, memory_order_relaxed);
+    if (__builtin_expect(sim_ruled[id], 0)) {
+        return sim_enter_slow(id, needs_init);
+    }
+    if (needs_init && atomic_load_explicit(&sim_state, memory_order_acquire) != 1) {
+        return sim_state_error();
+    }
+    return CUDA_SUCCESS;
+}
+
+#define SIM_ENTER_IF(name, needs_init)                                                             \
+    do {                                                                                           \
+        CUresult sim_enter_rc = sim_enter(SIM_ID_##name, needs_init);                              \
+        if (sim_enter_rc != CUDA_SUCCESS) {                                                        \
+            return sim_enter_rc;                                                                   \
+        }                                                                                          \
+    } while (0)
+#define SIM_ENTER(name) SIM_ENTER_IF(name, true)
+
+/* A function and its per-thread-default-stream twin: `pt` in CALL says which. */
+#define SIM_BOTH(A, B, PARAMS, CALL)                                                               \
+    SIM_API CUresult A PARAMS                                                                      \
+    {                                                                                              \
+        const bool pt = false;                                                                     \
+        (void)pt;                                                                                  \
+        SIM_ENTER(A);                                                                              \
+        return CALL;                                                                               \
+    }                                                                                              \
+    SIM_API CUresult B PARAMS                                                                      \
+    {                                                                                              \
+        const bool pt = true;                                                                      \
+        (void)pt;                                                                                  \
+        SIM_ENTER(B);                                                                              \
+        return CALL;                                                                               \
+    }
+
+#define SIM_TRY(expr)                                                                              \
+    do {                                                                                           \
+        CUresult sim_try_rc = (expr);                                                              \
+        if (sim_try_rc != CUDA_SUCCESS) {                                                          \
+            return sim_try_rc;                                                                     \
+        }                                                                                          \
+    } while (0)
+
+const char *sim_name(enum sim_id id);
+int sim_id_of(const char *link_name); /* -1: no such function */
+bool sim_without(enum sim_id id);
+/* For options.c, before the first call is counted. */
+void sim_rule_latency(enum sim_id id, uint64_t ns);
+void sim_rule_fail(enum sim_id id, uint64_t nth, int error); /* error -1: the default */
+void sim_rule_without(enum sim_id id);
+void sim_pause(uint64_t ns);
+uint64_t sim_now_ns(void);
+
+/* --- options.c ---------------------------------------------------------------------------------*/
+typedef struct sim_options {
+    int devices;
+    size_t memory; /* bytes per device */
+    int driver;
+    bool free_waits;
+    uint64_t kernel_ns;
+    char stats[4096];
+} sim_options_t;
+
+extern sim_options_t sim_opt;
+void sim_options_init(void); /* idempotent */
+void sim_stats_write(const char *path);
+
+/* --- errors.c ----------------------------------------------------------------------------------*/
+const char *sim_error_name(int code);
+int sim_error_code(const char *name); /* name or number; -1: unknown */
+
+/* --- runs.c: units handed out in runs, best fit, constant time
+ * ------------------------------------*/
+enum { SIM_BINS = 4097 };
+#define SIM_NIL UINT32_MAX
+typedef struct sim_runs {
+    uint32_t units, region; /* runs never join across a multiple of region */
+    uint32_t *len, *next, *prev;
+    uint64_t *live; /* bit: a run in use starts here */
+    uint32_t head[SIM_BINS];
+    uint64_t map[(SIM_BINS + 63) / 64]; /* bins that are not empty */
+    uint64_t top[2];                    /* words of map that are not zero */
+} sim_runs_t;
+
+bool sim_runs_init(sim_runs_t *r, uint32_t units, uint32_t region);
+void sim_runs_give(sim_runs_t *r, uint32_t first, uint32_t n); /* a fresh run, joined with nobody */
+uint32_t sim_runs_take(sim_runs_t *r, uint32_t n);             /* SIM_NIL: none */
+/* Frees the run; tells the free run that it became part of. */
+void sim_runs_free(sim_runs_t *r, uint32_t first, uint32_t *run_first, uint32_t *run_len);
+void sim_runs_remove(sim_runs_t *r, uint32_t first);                        /* a free run leaves */
+uint32_t sim_runs_find(const sim_runs_t *r, uint32_t unit, uint32_t floor); /* start of live run */
+void *sim_map_lazy(size_t bytes, bool readable);
+
+/* --- heap.c: device memory
+ * ------------------------------------------------------------------------*/
+enum sim_kind { SIM_PLAIN, SIM_ASYNC, SIM_GLOBAL, SIM_ARRAY };
+
+typedef struct sim_alloc {
+    CUdeviceptr base;
+    size_t size; /* as requested */
+    uint64_t buffer_id;
+    CUcontext ctx;
+    CUmemoryPool pool;
+    uint8_t kind, sync_memops, freeing;
+    struct sim_alloc *next, *prev; /* of the same context */
+} sim_alloc_t;
+
+typedef struct sim_heap {
+    pthread_mutex_t mu;
+    bool ready;
+    char *va;      /* what programs see: never readable by the host */
+    char *backing; /* the bytes, at the same offsets */
+    size_t va_bytes;
+    size_t used, peak, requested, peak_requested; /* used: whole pages */
+    sim_runs_t pages, granules;
+    uint8_t *small;    /* per page: cut into granules */
+    uint8_t *dirty;    /* per page: written since it was last clean */
+    sim_alloc_t **rec; /* by granule of the base */
+    sim_alloc_t *free_rec;
+} sim_heap_t;
+
+typedef struct sim_device {
+    int ordinal;
+    sim_heap_t heap;
+    _Atomic uint64_t pending; /* operations submitted and not complete, all contexts */
+    _Atomic uint64_t frees;   /* of those, stream-ordered frees */
+    CUcontext primary;
+    pthread_mutex_t primary_mu;
+    int primary_refs;
+    unsigned primary_flags;
+    CUmemoryPool default_pool;
+    _Atomic(CUmemoryPool) pool;
+} sim_device_t;
+
+extern sim_device_t sim_devices[SIM_MAX_DEVICES];
+
+CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_kind kind,
+                        CUmemoryPool pool, CUdeviceptr *out);
+/* INVALID_VALUE unless a live base, and marked as being freed by a stream or not, as told. */
+CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked);
+void sim_heap_drop_context(sim_device_t *d, CUcontext ctx);
+/* A copy of the record that holds p; false: none. */
+bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
+bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing);
+sim_device_t *sim_device_of(CUdeviceptr p);
+CUresult sim_heap_ready(sim_device_t *d); /* from cuInit, once */
+
+/* --- host_mem.c: memory of the host that the driver knows
+ * ------------------------------------------*/
+enum sim_host_kind { SIM_HOST_ALLOC, SIM_HOST_REGISTERED, SIM_HOST_MANAGED };
+typedef struct sim_host {
+    char *base;
+    size_t size;
+    size_t mapped;
+    CUcontext ctx;
+    uint64_t buffer_id;
+    unsigned flags;
+    enum sim_host_kind kind;
+    bool sync_memops;
+} sim_host_t;
+bool sim_host_find(const void *p, sim_host_t *out);
+bool sim_host_set_sync(const void *p, bool on);
+void sim_host_drop_context(CUcontext ctx);
+CUresult sim_host_free_managed(CUdeviceptr p); /* INVALID_VALUE: not managed memory */
+extern _Atomic uint64_t sim_next_buffer_id;
+
+/* --- context.c
+ * ------------------------------------------------------------------------------------*/
+typedef struct sim_point { /* "everything of this stream up to here" */
+    CUstream stream;
+    uint64_t seq;
+} sim_point_t;
+
+typedef struct sim_points {
+    sim_point_t *at;
+    size_t n, cap;
+} sim_points_t;
+
+struct CUctx_st {
+    sim_device_t *dev;
+    bool primary;
+    _Atomic bool alive;
+    _Atomic uint64_t id;
+    _Atomic int sticky;
+    _Atomic unsigned flags;
+    unsigned api_version;
+    _Atomic size_t limits[16];
+    _Atomic uint32_t peers; /* bit per device */
+    /* under the engine lock */
+    _Atomic uint64_t pending;
+    CUstream streams; /* all of them, legacy included */
+    CUstream legacy;
+    CUevent events;
+    sim_points_t barrier;  /* cuCtxWaitEvent: streams made later wait for these */
+    _Atomic int capturing; /* streams of this context that capture */
+    int capturing_blocking;
+    /* under the device's heap lock */
+    sim_alloc_t *allocs;
+    struct CUmod_st *modules; /* under the module lock */
+    struct CUctx_st *next_free, *next_all;
+};
+
+CUresult sim_ctx_current(CUcontext *out);     /* current, alive, no sticky error */
+CUresult sim_ctx_current_any(CUcontext *out); /* current and alive */
+CUresult sim_ctx_check(CUcontext ctx);        /* a handle given by the program */
+void sim_ctx_fail(CUcontext ctx, CUresult error);
+CUresult sim_device_get(CUdevice dev, sim_device_t **out);
+void sim_primary_make(sim_device_t *d); /* from cuInit, once */
+void sim_pool_init(sim_device_t *d);
+void sim_pool_count(CUmemoryPool pool, size_t bytes, bool more);
+void sim_modules_drop_context(CUcontext ctx);
+
+/* --- queue.c: the engine
+ * ---------------------------------------------------------------------------*/
+enum sim_op_kind {
+    SIM_OP_COPY,
+    SIM_OP_SET,
+    SIM_OP_KERNEL,
+    SIM_OP_HOST,
+    SIM_OP_CALLBACK,
+    SIM_OP_MARK, /* an event's time stamp */
+    SIM_OP_WAIT,
+    SIM_OP_FREE,
+    SIM_OP_VALUE, /* cuStreamWriteValue */
+};
+
+typedef struct sim_op {
+    enum sim_op_kind kind;
+    uint64_t seq;
+    CUstream stream;
+    sim_points_t after;
+    struct sim_op *next;
+    union {
+        struct { /* rows of width bytes; one row: a plain copy */
+            uint64_t dst, src;
+            size_t dst_pitch, src_pitch, width, rows;
+            size_t dst_slice, src_slice, depth; /* bytes between slices */
+            bool dst_device, src_device;        /* must be memory that the driver knows */
+            void *staged; /* a pageable source, copied at submission; freed when done */
+        } copy;
+        struct {
+            uint64_t dst;
+            size_t pitch, width, rows; /* width in elements */
+            unsigned elem, value;
+        } set;
+        struct {
+            uint64_t ns;
+        } kernel;
+        struct {
+            CUhostFn fn;
+            CUstreamCallback cb;
+            void *data;
+        } host;
+        struct {
+            CUevent event;
+            uint64_t gen;
+        } mark;
+        struct {
+            uint64_t addr, value;
+            unsigned bytes;
+        } value;
+        CUdeviceptr free_ptr;
+    } u;
+} sim_op_t;
+
+struct CUstream_st {
+    uint32_t magic;
+    bool alive, legacy, blocking, per_thread, has_thread;
+    CUcontext ctx;
+    uint64_t ctx_id, id;
+    unsigned flags;
+    int priority;
+    uint64_t submitted;
+    _Atomic uint64_t completed;
+    sim_op_t *head, *tail;
+    pthread_cond_t work;
+    struct sim_capture *capture;
+    CUstream next, prev, next_free;
+};
+
+extern pthread_mutex_t sim_engine_mu;
+void sim_lock(void);
+void sim_unlock(void);
+
+/* Which stream a handle means; makes the per-thread one on first use. */
+CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out);
+/* Puts the operation in its place, runs it at once where that is allowed, or hands it to the
+ * stream's thread. sync: returns when it is complete, with the context's error. */
+CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync);
+bool sim_point_done(const sim_point_t *p);
+void sim_points_add(sim_points_t *v, CUstream s, uint64_t seq);
+void sim_points_prune(sim_points_t *v);
+void sim_points_free(sim_points_t *v);
+/* Locked: what an operation put on s now would have to wait for, s itself included. */
+void sim_points_of_stream(CUstream s, sim_points_t *v);
+void sim_points_of_context(CUcontext ctx, sim_points_t *v);
+void sim_wait_points_locked(sim_points_t *v);
+void sim_wait_context(CUcontext ctx);
+extern CUcontext sim_ctx_all; /* every context that ever was, under the engine lock */
+void sim_wait_device(sim_device_t *d);
+/* Locked: queue the operation behind what it must wait for. */
+sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *op);
+
+/* --- execute.c
+ * ----------------------------------------------------------------------------------*/
+/* THE one way to device memory: the host address of the bytes, or NULL when [ptr, ptr+bytes) is
+ * not wholly inside one live allocation. host_ok: a pageable host address will do as well. */
+void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, bool host_ok);
+void sim_execute(sim_op_t *op);
+
+/* --- stream.c, event.c, capture.c
+ * -------------------------------------------------------------------*/
+CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority);
+void sim_stream_end_locked(CUstream s);
+void sim_stream_recycle_locked(CUstream s);
+void sim_thread_drop_streams(sim_thread_t *t);
+
+struct CUevent_st {
+    uint32_t magic;
+    _Atomic bool alive;
+    _Atomic bool done; /* nothing left to wait for */
+    bool recorded;
+    CUcontext ctx;
+    uint64_t ctx_id;
+    unsigned flags;
+    uint64_t gen; /* of the last record: a MARK of an older one is stale */
+    _Atomic uint64_t time_ns;
+    sim_points_t points;
+    uint64_t capture_id; /* last recorded inside this capture; 0: outside */
+    CUevent next, prev, next_free;
+};
+void sim_event_end_locked(CUevent e);
+bool sim_event_done_locked(CUevent e);
+
+typedef struct sim_capture {
+    uint64_t id;
+    CUstreamCaptureMode mode;
+    CUstreamCaptureStatus status;
+    CUstream origin;
+    uint64_t thread;
+    size_t nodes;
+    CUgraph graph; /* the program's own, of cuStreamBeginCaptureToGraph; or NULL */
+    struct sim_capture *next;
+} sim_capture_t;
+
+struct CUgraph_st {
+    size_t nodes;
+};
+
+/* Locked. An operation reaches a stream: true when a capture swallowed it, with its code. */
+bool sim_capture_takes_locked(CUstream s, CUresult *rc);
+void sim_capture_join_locked(CUstream s, sim_capture_t *c);
+sim_capture_t *sim_capture_by_id_locked(uint64_t id);
+CUresult sim_capture_block_context_locked(CUcontext ctx); /* a call that no capture allows */
+CUresult sim_capture_block_stream_locked(CUstream s);
+CUresult sim_capture_unsafe(void); /* allocation and the like while somebody captures */
+void sim_capture_stream_gone_locked(CUstream s);
+
+#endif

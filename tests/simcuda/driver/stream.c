@@ -1,0 +1,195 @@
+/* Streams: handles, the two default streams, and their life. Handle addresses are recycled, last
+ * out first in, and never freed: so a point into a stream stays valid when the handle has become
+ * another stream. Sequence numbers go on, ids are never given twice. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAGIC = 0x5354524d, LEAST = 0, GREATEST = -5 };
+
+static CUstream free_streams;
+static uint64_t next_id = 1;
+
+CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
+{
+    CUstream s = free_streams;
+    if (s) {
+        free_streams = s->next_free;
+    } else {
+        s = calloc(1, sizeof(*s));
+        if (!s) {
+            return NULL;
+        }
+        pthread_cond_init(&s->work, NULL);
+    }
+    s->magic = MAGIC;
+    s->alive = true;
+    s->legacy = s->per_thread = false;
+    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+    s->ctx = ctx;
+    s->ctx_id = atomic_load(&ctx->id);
+    s->id = next_id++;
+    s->flags = flags;
+    s->priority = priority;
+    s->capture = NULL;
+    s->prev = NULL;
+    s->next = ctx->streams;
+    if (s->next) {
+        s->next->prev = s;
+    }
+    ctx->streams = s;
+    sim_points_prune(&ctx->barrier);
+    if (ctx->barrier.n) {
+        sim_op_t op = {.kind = SIM_OP_WAIT, .after = ctx->barrier};
+        sim_enqueue_locked(s, &op);
+    }
+    return s;
+}
+
+void sim_stream_recycle_locked(CUstream s)
+{
+    if (s->next) {
+        s->next->prev = s->prev;
+    }
+    if (s->prev) {
+        s->prev->next = s->next;
+    } else {
+        s->ctx->streams = s->next;
+    }
+    s->next_free = free_streams;
+    free_streams = s;
+}
+
+/* cuda.h, cuStreamDestroy: "In case the device is still doing work in the stream ... the function
+ * will return immediately and the resources ... will be released automatically once the device has
+ * completed all work". Until then the stream stays in its context's list. */
+void sim_stream_end_locked(CUstream s)
+{
+    sim_capture_stream_gone_locked(s);
+    s->alive = false;
+    if (atomic_load(&s->completed) == s->submitted) {
+        sim_stream_recycle_locked(s);
+    }
+}
+
+static CUstream per_thread_stream(CUcontext ctx)
+{
+    sim_thread_t *t = sim_thread();
+    uint64_t id = atomic_load_explicit(&ctx->id, memory_order_relaxed);
+    for (sim_pt_stream_t *p = t->pt_streams; p; p = p->next) {
+        if (p->ctx == ctx && p->ctx_id == id) {
+            return p->stream;
+        }
+    }
+    sim_pt_stream_t *p = malloc(sizeof(*p));
+    sim_lock();
+    CUstream s = p ? sim_stream_make_locked(ctx, CU_STREAM_DEFAULT, LEAST) : NULL;
+    if (s) {
+        s->per_thread = true;
+        *p = (sim_pt_stream_t){ctx, id, s, t->pt_streams};
+        t->pt_streams = p;
+    }
+    sim_unlock();
+    if (!s) {
+        free(p);
+    }
+    return s;
+}
+
+void sim_thread_drop_streams(sim_thread_t *t)
+{
+    sim_lock();
+    while (t->pt_streams) {
+        sim_pt_stream_t *p = t->pt_streams;
+        t->pt_streams = p->next;
+        if (p->stream->alive && p->stream->ctx == p->ctx && p->stream->ctx_id == p->ctx_id) {
+            sim_stream_end_locked(p->stream);
+        }
+        free(p);
+    }
+    sim_unlock();
+}
+
+/* cuda.h: CU_STREAM_LEGACY 0x1, CU_STREAM_PER_THREAD 0x2; NULL is one or the other. */
+CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
+{
+    CUcontext ctx;
+    if (h == NULL || h == CU_STREAM_LEGACY || h == CU_STREAM_PER_THREAD) {
+        SIM_TRY(sim_ctx_current(&ctx));
+        bool own = h == CU_STREAM_PER_THREAD || (h == NULL && pt);
+        *out = own ? per_thread_stream(ctx) : ctx->legacy;
+        return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_lock();
+    bool ok = h->magic == MAGIC && h->alive;
+    CUcontext of = h->ctx;
+    sim_unlock();
+    if (!ok) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *out = h;
+    return (CUresult)atomic_load_explicit(&of->sticky, memory_order_relaxed);
+}
+
+static CUresult create(CUstream *out, unsigned flags, int priority)
+{
+    CUcontext ctx;
+    SIM_TRY(sim_ctx_current(&ctx));
+    if (!out || (flags & ~CU_STREAM_NON_BLOCKING)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    /* cuda.h: out of range priorities are clamped. */
+    priority = priority < GREATEST ? GREATEST : priority > LEAST ? LEAST : priority;
+    sim_lock();
+    CUstream s = sim_stream_make_locked(ctx, flags, priority);
+    sim_unlock();
+    if (!s) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = s;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    SIM_ENTER(cuStreamCreate);
+    return create(phStream, Flags, LEAST);
+}
+
+SIM_API CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+{
+    SIM_ENTER(cuStreamCreateWithPriority);
+    return create(phStream, flags, priority);
+}
+
+SIM_API CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
+{
+    CUcontext ctx;
+    SIM_ENTER(cuCtxGetStreamPriorityRange);
+    SIM_TRY(sim_ctx_current(&ctx));
+    if (leastPriority) {
+        *leastPriority = LEAST;
+    }
+    if (greatestPriority) {
+        *greatestPriority = GREATEST;
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuStreamDestroy_v2(CUstream hStream)
+{
+    CUstream s;
+    SIM_ENTER(cuStreamDestroy_v2);
+    if (!hStream || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult rc = sim_stream_resolve(hStream, false, &s);
+    if (rc == CUDA_ERROR_INVALID_HANDLE) {
+        return rc;
+    }
+    sim_lock();
+    sim_stream_end_locked(hStream);
+    sim_unlock();
+    return rc;
+}

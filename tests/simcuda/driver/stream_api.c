@@ -1,0 +1,156 @@
+/* Queries, waits and host functions on streams. */
+#include "sim.h"
+
+#include <stdlib.h>
+
+static CUresult query(CUstream h, bool pt)
+{
+    CUstream s;
+    sim_points_t v = {0};
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    sim_lock();
+    CUresult rc = s->capture ? sim_capture_block_stream_locked(s) : CUDA_SUCCESS;
+    if (rc == CUDA_SUCCESS) {
+        sim_points_of_stream(s, &v);
+        rc = v.n ? CUDA_ERROR_NOT_READY
+                 : (CUresult)atomic_load_explicit(&s->ctx->sticky, memory_order_relaxed);
+    }
+    sim_unlock();
+    sim_points_free(&v);
+    return rc;
+}
+
+static CUresult synchronize(CUstream h, bool pt)
+{
+    CUstream s;
+    sim_points_t v = {0};
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    SIM_TRY(sim_capture_unsafe());
+    sim_lock();
+    CUcontext ctx = s->ctx;
+    CUresult rc = s->capture ? sim_capture_block_stream_locked(s) : CUDA_SUCCESS;
+    if (rc == CUDA_SUCCESS) {
+        sim_points_of_stream(s, &v);
+        sim_wait_points_locked(&v);
+        rc = (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed);
+    }
+    sim_unlock();
+    sim_points_free(&v);
+    return rc;
+}
+
+SIM_BOTH(cuStreamQuery, cuStreamQuery_ptsz, (CUstream hStream), query(hStream, pt))
+SIM_BOTH(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream hStream),
+         synchronize(hStream, pt))
+
+static CUresult host_func(CUstream h, bool pt, CUhostFn fn, void *data)
+{
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (!fn) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_op_t op = {.kind = SIM_OP_HOST, .u.host = {.fn = fn, .data = data}};
+    return sim_submit(s, &op, false);
+}
+
+static CUresult callback(CUstream h, bool pt, CUstreamCallback cb, void *data, unsigned flags)
+{
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (!cb || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_op_t op = {.kind = SIM_OP_CALLBACK, .u.host = {.cb = cb, .data = data}};
+    return sim_submit(s, &op, false);
+}
+
+SIM_BOTH(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream hStream, CUhostFn fn, void *userData),
+         host_func(hStream, pt, fn, userData))
+SIM_BOTH(cuStreamAddCallback, cuStreamAddCallback_ptsz,
+         (CUstream hStream, CUstreamCallback cb, void *userData, unsigned int flags),
+         callback(hStream, pt, cb, userData, flags))
+
+/* Only where the mapping of managed memory would change; there is nothing to do. */
+static CUresult attach(CUstream h, bool pt)
+{
+    CUstream s;
+    return sim_stream_resolve(h, pt, &s);
+}
+
+SIM_BOTH(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz,
+         (CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags),
+         ((void)dptr, (void)length, (void)flags, attach(hStream, pt)))
+
+enum what { FLAGS, PRIORITY, ID, DEVICE, CONTEXT };
+
+static CUresult get(CUstream h, bool pt, enum what what, void *out)
+{
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (!out) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    switch (what) {
+    case FLAGS:
+        *(unsigned *)out = s->flags;
+        break;
+    case PRIORITY:
+        *(int *)out = s->priority;
+        break;
+    case ID:
+        *(unsigned long long *)out = s->id;
+        break;
+    case DEVICE:
+        *(CUdevice *)out = s->ctx->dev->ordinal;
+        break;
+    case CONTEXT:
+        *(CUcontext *)out = s->ctx;
+        break;
+    }
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+SIM_BOTH(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream hStream, unsigned int *flags),
+         get(hStream, pt, FLAGS, flags))
+SIM_BOTH(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream hStream, int *priority),
+         get(hStream, pt, PRIORITY, priority))
+SIM_BOTH(cuStreamGetId, cuStreamGetId_ptsz, (CUstream hStream, unsigned long long *streamId),
+         get(hStream, pt, ID, streamId))
+SIM_BOTH(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream hStream, CUdevice *device),
+         get(hStream, pt, DEVICE, device))
+SIM_BOTH(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream hStream, CUcontext *pctx),
+         get(hStream, pt, CONTEXT, pctx))
+
+static CUresult get_ctx_v2(CUstream h, bool pt, CUcontext *ctx, CUgreenCtx *green)
+{
+    SIM_TRY(get(h, pt, CONTEXT, ctx));
+    if (green) {
+        *green = NULL;
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
+         (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
+         get_ctx_v2(hStream, pt, pCtx, pGreenCtx))
+
+static CUresult write_value(CUstream h, bool pt, CUdeviceptr addr, uint64_t value, unsigned bytes)
+{
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (addr % bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_op_t op = {.kind = SIM_OP_VALUE, .u.value = {.addr = addr, .value = value, .bytes = bytes}};
+    return sim_submit(s, &op, false);
+}
+
+SIM_BOTH(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,
+         (CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags),
+         ((void)flags, write_value(stream, pt, addr, value, 4)))
+SIM_BOTH(cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz,
+         (CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags),
+         ((void)flags, write_value(stream, pt, addr, value, 8)))

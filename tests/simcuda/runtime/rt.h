@@ -1,0 +1,135 @@
+/*
+ * The simulated CUDA runtime: what its files share.
+ *
+ * Written from the public headers alone. Every memory, stream and launch call goes down to the
+ * driver through a table of function pointers that is filled as NVIDIA's documentation tells
+ * programs to fill theirs: dlopen, one dlsym for cuGetProcAddress_v2, and that for the rest. The
+ * table exists twice, once asked for with the legacy flag and once with the per-thread flag, and
+ * the _ptds/_ptsz twins of an API are the same body on the other table.
+ *
+ * An API function is written with one of the macros below. They bind the thread's context, run the
+ * body and record the last error, so that a body only does its own work.
+ *
+ * Must not know: the simulated driver's sources, libcachealloc.
+ */
+#ifndef SIMCUDA_RUNTIME_RT_H
+#define SIMCUDA_RUNTIME_RT_H
+
+#include <cuda.h>
+#include <cudaProfiler.h>
+#include <cuda_profiler_api.h>
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RT_EXPORT __attribute__((visibility("default")))
+#define RT_VERSION 13000 /* the headers that this is built with */
+#define RT_MAX_DEVICES 64
+
+/* --- the driver table (driver.c) -------------------------------------------------------------- */
+
+/* cuda.h maps base names to their newest variant (cuMemAlloc -> cuMemAlloc_v2), in types as in
+ * field names; a request for the base name at RT_VERSION yields the same variant. */
+typedef struct rt_driver {
+#define X(name) __typeof__(name) *name;
+#include "entry_points.def"
+#undef X
+} rt_driver_t;
+
+extern rt_driver_t rt_legacy, rt_perthread;
+
+/* Loads libcuda.so.1 once. cudaErrorInsufficientDriver where there is none, or one of an older
+ * major version than the runtime (driver_types.h, cudaErrorInsufficientDriver). */
+cudaError_t rt_driver_load(void);
+
+/* The version that this runtime plays: 13000, or by SIMCUDA=runtime:11 and runtime:12 11080 and
+ * 12090. With 11 the binding of contexts is the older one, see context.c. */
+int rt_version(void);
+
+/* --- contexts (context.c) --------------------------------------------------------------------- */
+
+cudaError_t rt_init(void);                          /* driver loaded and cuInit done; no context */
+cudaError_t rt_bind(void);                          /* and a context current to this thread */
+cudaError_t rt_primary(int device, CUcontext *ctx); /* retains it on first use */
+cudaError_t rt_current_device(int *device);         /* of this thread; creates no context */
+unsigned rt_reset_generation(void);                 /* advanced by every cudaDeviceReset */
+
+/* --- errors (error.c) ------------------------------------------------------------------------- */
+
+/* Records a failure as this thread's last error and hands it back. */
+cudaError_t rt_done(cudaError_t e);
+
+/* The values of CUresult and cudaError agree for every code that a forwarded call can return. */
+static inline cudaError_t rt_err(CUresult r)
+{
+    return (cudaError_t)(int)r;
+}
+
+/* --- registered kernels and variables (module.c) ---------------------------------------------- */
+
+/* A host stub's address, or a kernel handle that we handed out, as the driver's kernel. */
+cudaError_t rt_kernel(const void *func, CUkernel *kernel);
+const char *rt_kernel_name(const void *func);
+void rt_kernel_handed_out(CUkernel kernel, const char *name);
+cudaError_t rt_symbol(const void *symbol, CUdeviceptr *address, size_t *bytes);
+
+/* --- writing an API function ------------------------------------------------------------------ */
+
+/* No context needed. */
+#define RT_FN_UNBOUND(name, params, ...)                                                           \
+    static cudaError_t name##_body params;                                                         \
+    RT_EXPORT cudaError_t name params                                                              \
+    {                                                                                              \
+        return rt_done(name##_body(__VA_ARGS__));                                                  \
+    }                                                                                              \
+    static cudaError_t name##_body params
+
+/* Runs with the thread's context bound; initialises on the first call. */
+#define RT_FN(name, params, ...)                                                                   \
+    static cudaError_t name##_body params;                                                         \
+    RT_EXPORT cudaError_t name params                                                              \
+    {                                                                                              \
+        cudaError_t e = rt_bind();                                                                 \
+        return rt_done(e != cudaSuccess ? e : name##_body(__VA_ARGS__));                           \
+    }                                                                                              \
+    static cudaError_t name##_body params
+
+/* The same, twice: the plain name on the legacy table, name##suffix on the per-thread one. The body
+ * finds its table in `drv`. */
+#define RT_WITH_DRV(...) (const rt_driver_t *drv, __VA_ARGS__)
+#define RT_TWIN(name, suffix, params, ...)                                                         \
+    static cudaError_t name##_body RT_WITH_DRV params;                                             \
+    RT_EXPORT cudaError_t name params                                                              \
+    {                                                                                              \
+        cudaError_t e = rt_bind();                                                                 \
+        return rt_done(e != cudaSuccess ? e : name##_body(&rt_legacy, __VA_ARGS__));               \
+    }                                                                                              \
+    RT_EXPORT cudaError_t name##suffix params;                                                     \
+    RT_EXPORT cudaError_t name##suffix params                                                      \
+    {                                                                                              \
+        cudaError_t e = rt_bind();                                                                 \
+        return rt_done(e != cudaSuccess ? e : name##_body(&rt_perthread, __VA_ARGS__));            \
+    }                                                                                              \
+    static cudaError_t name##_body RT_WITH_DRV params
+
+/* NULL where a result must go is cudaErrorInvalidValue in all of the API. */
+#define RT_NEED(pointer)                                                                           \
+    do {                                                                                           \
+        if ((pointer) == NULL)                                                                     \
+            return cudaErrorInvalidValue;                                                          \
+    } while (0)
+
+#define RT_TRY(expr)                                                                               \
+    do {                                                                                           \
+        cudaError_t try_e = (expr);                                                                \
+        if (try_e != cudaSuccess)                                                                  \
+            return try_e;                                                                          \
+    } while (0)
+
+static inline CUdeviceptr rt_dev(const void *p)
+{
+    return (CUdeviceptr)(uintptr_t)p;
+}
+
+#endif
