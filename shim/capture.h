@@ -1,0 +1,16 @@
+/* The capture gate, process-wide: recording an event on a context while one of its streams is
+ * captured would invalidate that capture, and streams of other contexts can join one. While the
+ * gate is closed no fence is recorded; epochs stay open. */
+#ifndef CA_SHIM_CAPTURE_H
+#define CA_SHIM_CAPTURE_H
+
+#include <stdbool.h>
+
+/* Around the recording of a fence. False: a capture is under way, do not record. */
+bool ca_capture_recorder_enter(void);
+void ca_capture_recorder_leave(void);
+
+/* Whether any stream is being captured. */
+bool ca_capture_active(void);
+
+#endif

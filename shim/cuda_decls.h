@@ -1,0 +1,48 @@
+/* The CUDA driver's and runtime's declarations, plus those twins that the headers declare only
+ * under other macros. shim/ is the only room that includes this. */
+#ifndef CA_SHIM_CUDA_DECLS_H
+#define CA_SHIM_CUDA_DECLS_H
+
+#include <cuda.h>
+#include <driver_types.h>
+
+/* The headers map the first name to the second; both are exported by the driver. The 4-argument
+ * form is declared with the fifth argument of its successor: callers of either form pass it on. */
+#undef cuGetProcAddress
+#undef cuStreamBeginCapture
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version,
+                                  cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
+CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);
+
+/* Per-thread default stream. */
+CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream);
+CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+                                              CUstream stream);
+CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
+CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream stream);
+CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
+                                                  const CUgraphNode *dependencies,
+                                                  const CUgraphEdgeData *edges, size_t count,
+                                                  CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status);
+
+/* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
+cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);
+cudaError_t CUDARTAPI cudaFree(void *address);
+cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes);
+cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags);
+cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags);
+cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height);
+cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream);
+cudaError_t CUDARTAPI cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream);
+cudaError_t CUDARTAPI cudaSetDevice(int device);
+
+#define CA_EXPORT __attribute__((visibility("default")))
+
+#endif

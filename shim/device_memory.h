@@ -1,0 +1,26 @@
+/* Device memory from the pool: what lane D and lane R share. */
+#ifndef CA_SHIM_DEVICE_MEMORY_H
+#define CA_SHIM_DEVICE_MEMORY_H
+
+#include <stdbool.h>
+#include "registry/registry.h"
+#include "shim/contexts.h"
+
+typedef enum {
+    CA_DEVICE_HIT_ONLY, /* only memory that is ready now; no driver call */
+    CA_DEVICE_ANY,      /* the whole retry ladder */
+} ca_device_effort_t;
+
+/* Serves `bytes` from the arena of `context` and tracks them. 0, -ENOMEM, or -EIO when the arena no
+ * longer serves. */
+int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effort,
+                    CUdeviceptr *address);
+
+/* Takes back the pooled block of `record`, which has been erased. An error means that the driver
+ * would have refused (no current context, a broken context): put the record back then. */
+CUresult ca_device_free(const ca_record_t *record);
+
+/* Gives idle memory of every arena on the context's device back. Whether any was given. */
+bool ca_device_make_room(const ca_context_t *context);
+
+#endif

@@ -1,0 +1,13 @@
+/* Our dlsym: lane D's door for everything that opens the driver with dlopen, cudart first of all.
+ * The exported entry is the stub in dlsym.S. */
+#ifndef CA_SHIM_DLSYM_H
+#define CA_SHIM_DLSYM_H
+
+/* The real dlsym, without our swap. Look-ups that depend on the caller (RTLD_NEXT) are made for
+ * this library. */
+void *ca_dlsym_call(void *handle, const char *name);
+
+/* Called by the stub: the address to return, or NULL to go on into the real dlsym. */
+void *ca_dlsym_hook(void *handle, const char *name, void *caller);
+
+#endif

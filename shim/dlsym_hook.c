@@ -1,0 +1,69 @@
+/* What the dlsym stub asks: is this a look-up of a driver function that we wrap?
+ *
+ * May run very early (another allocator initialises), in any program, so it touches nothing but
+ * its own few words until a driver function is asked for. */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include "shim/dlsym.h"
+#include "shim/driver_table.h"
+
+typedef void *(*dlsym_t)(void *, const char *);
+
+static void *no_dlsym(void *handle, const char *name)
+{
+    (void)handle;
+    (void)name;
+    return NULL;
+}
+
+/* Jumped through by the stub; hidden, so that it is reached without the global offset table. */
+__attribute__((visibility("hidden"))) _Atomic(dlsym_t) ca_dlsym_real;
+
+static dlsym_t real_dlsym(void)
+{
+    dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
+    if (real)
+        return real;
+    /* The versions under which glibc has exported dlsym: since it moved into libc, and each
+     * architecture's first. */
+    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
+    for (size_t i = 0; !real && i < sizeof(versions) / sizeof(versions[0]); i++)
+        real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    if (!real)
+        real = no_dlsym;
+    atomic_store_explicit(&ca_dlsym_real, real, memory_order_release);
+    return real;
+}
+
+void *ca_dlsym_call(void *handle, const char *name)
+{
+    return real_dlsym()(handle, name);
+}
+
+/* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself. */
+static bool is_ucx(void *caller)
+{
+    Dl_info info;
+    if (!dladdr(caller, &info) || !info.dli_fname)
+        return false;
+    const char *base = strrchr(info.dli_fname, '/');
+    return strncmp(base ? base + 1 : info.dli_fname, "libucm", strlen("libucm")) == 0;
+}
+
+void *ca_dlsym_hook(void *handle, const char *name, void *caller)
+{
+    dlsym_t real = real_dlsym();
+    /* RTLD_DEFAULT and RTLD_NEXT stay untouched: two interposers would loop. The driver's functions
+     * are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ... */
+    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || !name || name[0] != 'c' ||
+        name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+        return NULL;
+    void *address = real(handle, name);
+    if (!address || is_ucx(caller))
+        return address; /* NULL repeats the look-up, which sets dlerror for the caller */
+    ca_driver_resolve(handle);
+    return ca_driver_swap(address);
+}

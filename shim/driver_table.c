@@ -1,0 +1,122 @@
+#include "shim/driver_table.h"
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+#include "config/mem.h"
+#include "shim/dlsym.h"
+
+ca_driver_t *_Atomic ca_driver_published;
+
+/* Stands for a driver that cannot be found at all (no memory for a table, no libcuda). */
+static const ca_driver_t nothing;
+
+typedef struct ca_wrapped {
+    const char *symbol; /* the linker's name */
+    const char *name;   /* the name asked of cuGetProcAddress */
+    int version;        /* the first CUDA version that means this form */
+    int per_thread;
+    void *wrapper;
+    size_t offset; /* of the real pointer in ca_driver_t */
+} ca_wrapped_t;
+
+static const ca_wrapped_t wrapped[] = {
+#define CA_DRIVER(symbol, name, version, per_thread)                                               \
+    {#symbol, name, version, per_thread, (void *)symbol, offsetof(ca_driver_t, symbol)},
+#include "shim/hooks.def"
+};
+#define WRAPPED_COUNT (sizeof(wrapped) / sizeof(wrapped[0]))
+
+static void *real_of(const ca_driver_t *driver, const ca_wrapped_t *entry)
+{
+    void *real;
+    memcpy(&real, (const char *)driver + entry->offset, sizeof(real));
+    return real;
+}
+
+static bool is_ours(void *address)
+{
+    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+        if (wrapped[i].wrapper == address)
+            return true;
+    return false;
+}
+
+/* A look-up through a global handle may find our own export; that is not the real one. */
+static void *look_up(void *handle, const char *symbol)
+{
+    void *address = ca_dlsym_call(handle, symbol);
+    return is_ours(address) ? NULL : address;
+}
+
+static void fill(ca_driver_t *driver, void *handle)
+{
+#define CA_DRIVER(symbol, ...)                                                                     \
+    driver->symbol = (__typeof__(driver->symbol))look_up(handle, #symbol);
+#define CA_DRIVER_USED(symbol)                                                                     \
+    driver->symbol = (__typeof__(driver->symbol))look_up(handle, #symbol);
+#include "shim/hooks.def"
+}
+
+const ca_driver_t *ca_driver_resolve(void *handle)
+{
+    ca_driver_t *driver = atomic_load_explicit(&ca_driver_published, memory_order_acquire);
+    if (driver)
+        return driver;
+
+    /* The reference that this dlopen takes is kept: after a dlclose by its other users the cached
+     * pointers would dangle. */
+    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (libcuda)
+        handle = libcuda;
+    if (!handle)
+        handle = RTLD_NEXT;
+
+    driver = ca_mem_map(sizeof(*driver));
+    if (!driver)
+        return &nothing;
+    fill(driver, handle);
+    if (!driver->cuMemAlloc_v2) {
+        /* Not a driver: somebody asked another library for a name that begins like ours. */
+        ca_mem_unmap(driver, sizeof(*driver));
+        return &nothing;
+    }
+
+    ca_driver_t *expected = NULL;
+    if (!atomic_compare_exchange_strong(&ca_driver_published, &expected, driver)) {
+        ca_mem_unmap(driver, sizeof(*driver));
+        driver = expected;
+    }
+    return driver;
+}
+
+void *ca_driver_swap(void *address)
+{
+    const ca_driver_t *driver = ca_driver();
+    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+        if (address && real_of(driver, &wrapped[i]) == address)
+            return wrapped[i].wrapper;
+    return address;
+}
+
+void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags)
+{
+    void *swapped = ca_driver_swap(address);
+    if (swapped != address || !name || is_ours(address))
+        return swapped;
+
+    int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    const ca_wrapped_t *best = NULL;
+    for (size_t i = 0; i < WRAPPED_COUNT; i++) {
+        const ca_wrapped_t *entry = &wrapped[i];
+        if (strcmp(entry->name, name) != 0 || entry->version > version)
+            continue;
+        /* Functions without a per-thread twin are answered with their only form. */
+        if (entry->per_thread > per_thread)
+            continue;
+        if (!best || entry->per_thread > best->per_thread ||
+            (entry->per_thread == best->per_thread && entry->version > best->version))
+            best = entry;
+    }
+    /* Only when the form is known to the real driver too: our wrapper calls that one. */
+    return best && real_of(ca_driver(), best) ? best->wrapper : address;
+}

@@ -1,0 +1,145 @@
+/* Start, fork and exit.
+ *
+ * Nothing happens before the first allocation call: the library rides in every child of the
+ * program, bash and make included, and must stay silent and cheap there. The report is written from
+ * our destructor: after the program's atexit handlers and static destructors, before those of the
+ * libraries, which may go on freeing. No lock and no table is ever destroyed. */
+#include "shim/life.h"
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "config/log.h"
+#include "config/options.h"
+#include "config/out.h"
+#include "registry/registry.h"
+#include "registry/stack.h"
+#include "shim/contexts.h"
+#include "shim/exit_report.h"
+#include "shim/track.h"
+
+enum { ASLEEP, STARTING, ACTIVE, PASSIVE };
+
+static _Atomic int state = ASLEEP;
+static _Atomic bool context_seen;
+static pid_t started_by;
+
+/* One byte that the kernel wipes in the child of a fork, raw clone included (which skips the
+ * pthread_atfork handlers). NULL where the kernel has no MADV_WIPEONFORK. */
+static volatile char *same_process;
+
+static void say(void *arg, const char *message)
+{
+    (void)arg;
+    ca_warn("%s", message);
+}
+
+static void print_line(void *arg, const char *line)
+{
+    ca_out_printf(arg, "%s\n", line);
+}
+
+static void read_configuration(void)
+{
+    ca_options_default(&ca_options);
+    /* Set-user-id programs run with the rights of another: their caller configures nothing. */
+    if (getauxval(AT_SECURE))
+        return;
+    ca_options_t quiet;
+    const char *conf = getenv("ALLOC_CONF");
+    const char *alias = getenv("CACHEALLOC_CONF");
+    /* A first pass without complaints finds `log`, which decides whether they are heard. */
+    ca_options_default(&quiet);
+    ca_options_parse(&quiet, conf, NULL, NULL);
+    ca_options_parse(&quiet, alias, NULL, NULL);
+    ca_log_set_level((ca_log_level_t)quiet.log);
+    ca_options_parse(&ca_options, conf, say, NULL);
+    ca_options_parse(&ca_options, alias, say, NULL);
+
+    if (!ca_options.help && !ca_options.print)
+        return;
+    ca_out_t out;
+    ca_out_open(&out, STDERR_FILENO);
+    if (ca_options.help)
+        ca_options_help(&ca_options, print_line, &out);
+    if (ca_options.print) {
+        char line[4096];
+        ca_options_print(&ca_options, line, sizeof(line));
+        ca_out_printf(&out, "ALLOC_CONF=%s\n", line);
+    }
+    ca_out_flush(&out);
+}
+
+static void in_child(void)
+{
+    if (atomic_load(&state) == ASLEEP)
+        return;
+    if (atomic_load(&state) == STARTING) /* by a thread that does not exist here */
+        atomic_store(&state, ASLEEP);
+    /* CUDA does not survive a fork. Without a context the parent's start is as good as ours. */
+    if (atomic_load(&context_seen))
+        atomic_store(&state, PASSIVE);
+    else if (same_process)
+        *same_process = 1;
+    started_by = getpid();
+    ca_registry_reset_after_fork();
+    ca_stack_reset_after_fork();
+    ca_track_reset_after_fork();
+    ca_contexts_reset_after_fork();
+}
+
+static void start(void)
+{
+    read_configuration();
+    started_by = getpid();
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) {
+        *page = 1;
+        if (madvise(page, 4096, MADV_WIPEONFORK) == 0)
+            same_process = page;
+    }
+}
+
+bool ca_life_active(void)
+{
+    int now = atomic_load_explicit(&state, memory_order_acquire);
+    if (__builtin_expect(now == ACTIVE, 1))
+        return !same_process || *same_process;
+    if (now == PASSIVE)
+        return false;
+    int asleep = ASLEEP;
+    if (atomic_compare_exchange_strong(&state, &asleep, STARTING)) {
+        start();
+        atomic_store_explicit(&state, ACTIVE, memory_order_release);
+        return true;
+    }
+    /* Another thread reads the configuration: short, and it takes no lock that we may hold. */
+    while (atomic_load_explicit(&state, memory_order_acquire) == STARTING)
+        sched_yield();
+    return atomic_load_explicit(&state, memory_order_acquire) == ACTIVE;
+}
+
+void ca_life_context_in_use(void)
+{
+    atomic_store(&context_seen, true);
+}
+
+/* Before any thread can be in start(), so that no fork goes unnoticed. */
+__attribute__((constructor)) static void at_load(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+    int now = atomic_load(&state);
+    /* A child made by vfork or clone shares or copies our memory but is not the process that
+     * started us: it must not report, and must not touch anything. */
+    if ((now == ACTIVE || now == PASSIVE) && started_by == getpid())
+        ca_exit_report();
+}

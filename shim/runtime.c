@@ -1,0 +1,131 @@
+/* Lane R: the runtime's functions, an optimisation over lane D. It only ever answers with success;
+ * whatever it cannot serve at once goes to the caller's real function, which comes down into lane
+ * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
+#include <stdbool.h>
+#include "config/counters.h"
+#include "config/options.h"
+#include "registry/registry.h"
+#include "shim/device_memory.h"
+#include "shim/driver_table.h"
+#include "shim/life.h"
+#include "shim/runtime_table.h"
+#include "shim/track.h"
+
+/* Before runtime 12 cudaSetDevice reaches the driver only with the next runtime call: until one has
+ * gone through, the driver's current context may be another device's. */
+static _Thread_local bool delegate_next;
+
+/* In a wrapper: `real` is the caller's function, or the wrapper returns at once. */
+#define REAL(symbol)                                                                               \
+    __typeof__(symbol) *real =                                                                     \
+        (__typeof__(symbol) *)ca_runtime_real(CA_RUNTIME_##symbol, __builtin_return_address(0));   \
+    if (!real)                                                                                     \
+    return cudaErrorSharedObjectSymbolNotFound
+
+/* Around a call of a real allocation function: what lane D tracks gets the stack as it is here,
+ * without the runtime's own frames, the same as a hit at this line. */
+#define WITH_STACK(call)                                                                           \
+    ({                                                                                             \
+        if (ca_life_active())                                                                      \
+            ca_track_runtime_stack = ca_track_stack();                                             \
+        delegate_next = false;                                                                     \
+        cudaError_t code_ = (call);                                                                \
+        ca_track_runtime_stack = 0;                                                                \
+        code_;                                                                                     \
+    })
+
+static bool may_serve(void)
+{
+    return ca_life_active() && ca_options.lane_r && !delegate_next;
+}
+
+static bool serve_alloc(void **address, size_t bytes)
+{
+    CUdeviceptr pointer;
+    ca_context_t *context = ca_context_current(false, NULL);
+    if (!context || ca_device_alloc(context, bytes, CA_DEVICE_HIT_ONLY, &pointer) != 0)
+        return false;
+    ca_count(alloc_calls);
+    ca_count(lane_r_allocs);
+    *address = (void *)(uintptr_t)pointer;
+    return true;
+}
+
+static bool serve_free(void *address)
+{
+    ca_record_t record;
+    /* Looked at before it is taken: lane D must find what is not ours to serve. */
+    if (!ca_registry_find((uint64_t)(uintptr_t)address, &record) || !record.owner ||
+        !ca_registry_erase((uint64_t)(uintptr_t)address, &record))
+        return false;
+    if (!record.owner || ca_device_free(&record) != CUDA_SUCCESS) {
+        ca_track_restore(&record);
+        return false;
+    }
+    ca_count(free_calls);
+    ca_count(lane_r_frees);
+    return true;
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
+{
+    if (address && bytes && may_serve() && serve_alloc(address, bytes))
+        return cudaSuccess;
+    REAL(cudaMalloc);
+    return WITH_STACK(real(address, bytes));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
+{
+    if (address && may_serve() && serve_free(address))
+        return cudaSuccess;
+    REAL(cudaFree);
+    delegate_next = false;
+    return real(address);
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
+{
+    REAL(cudaMallocHost);
+    return WITH_STACK(real(address, bytes));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
+{
+    REAL(cudaHostAlloc);
+    return WITH_STACK(real(address, bytes, flags));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags)
+{
+    REAL(cudaMallocManaged);
+    return WITH_STACK(real(address, bytes, flags));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, size_t width,
+                                                size_t height)
+{
+    REAL(cudaMallocPitch);
+    return WITH_STACK(real(address, pitch, width, height));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream)
+{
+    REAL(cudaMallocAsync);
+    return WITH_STACK(real(address, bytes, stream));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync_ptsz(void **address, size_t bytes,
+                                                     cudaStream_t stream)
+{
+    REAL(cudaMallocAsync_ptsz);
+    return WITH_STACK(real(address, bytes, stream));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaSetDevice(int device)
+{
+    REAL(cudaSetDevice);
+    cudaError_t code = real(device);
+    delegate_next = true;
+    return code;
+}

@@ -1,0 +1,83 @@
+#include "shim/track.h"
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "config/counters.h"
+#include "config/log.h"
+#include "config/options.h"
+#include "registry/stack.h"
+
+_Thread_local uint32_t ca_track_runtime_stack;
+
+static _Thread_local uint32_t this_thread;
+
+/* gettid is a system call: once per thread. */
+static uint32_t thread_id(void)
+{
+    if (!this_thread)
+        this_thread = (uint32_t)syscall(SYS_gettid);
+    return this_thread;
+}
+
+/* Set by the linker: where this shared object begins and ends. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
+uint32_t ca_track_stack(void)
+{
+    static _Atomic bool opened;
+    if (ca_options.stacks == CA_STACKS_OFF)
+        return 0;
+    if (!atomic_load_explicit(&opened, memory_order_relaxed) && !atomic_exchange(&opened, true)) {
+        ca_stack_set_own_range((uintptr_t)__ehdr_start, (uintptr_t)_end);
+        ca_stack_start(ca_options.stack_depth);
+    }
+    return ca_stack_capture();
+}
+
+int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
+                   CUstream stream, void *owner)
+{
+    uint32_t stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
+    ca_record_t record = {
+        .address = address,
+        .bytes = bytes,
+        .kind = kind,
+        .device = context ? context->device : 0,
+        .context = context ? context->number : 0,
+        .stream = (uint64_t)(uintptr_t)stream,
+        .owner = owner,
+        .stack = stack,
+        .thread = thread_id(),
+    };
+    int result = ca_registry_insert(&record);
+    if (result == -ENOMEM)
+        ca_warn_once("no host memory for the registry: some allocations are not tracked");
+    return result == -ENOMEM ? result : 0;
+}
+
+void ca_track_restore(const ca_record_t *record)
+{
+    ca_registry_insert(record);
+}
+
+CUresult ca_track_wrong_free(uint64_t address)
+{
+    /* The last few addresses, so that a loop over one bad pointer says it once. */
+    static _Atomic uint64_t said[64];
+    _Atomic uint64_t *slot = &said[(address >> 9) % 64];
+    ca_count(wrong_frees);
+    if (atomic_exchange(slot, address) != address)
+        ca_warn("free of %#llx: it lies in pooled memory but is not the start of a live "
+                "allocation (freed twice, or an interior pointer); refused",
+                (unsigned long long)address);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void ca_track_reset_after_fork(void)
+{
+    this_thread = 0; /* the child's only thread is the one that runs this */
+    ca_track_runtime_stack = 0;
+}

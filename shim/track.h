@@ -1,0 +1,32 @@
+/* Records of allocations: what the wrappers tell the registry. */
+#ifndef CA_SHIM_TRACK_H
+#define CA_SHIM_TRACK_H
+
+#include <stdint.h>
+#include "registry/registry.h"
+#include "shim/contexts.h"
+#include "shim/cuda_decls.h"
+
+/* The stack of the runtime call under way in this thread, set by lane R before it goes down into
+ * the driver: one line of the program has one stack, whichever lane served it. 0 for none. */
+extern _Thread_local uint32_t ca_track_runtime_stack;
+
+/* The stack of the calling thread, interned; 0 with stacks:off. The first call opens the unwinder,
+ * so none is loaded in a process that allocates nothing. Never under a lock of ours. */
+uint32_t ca_track_stack(void);
+
+/* Notes a live allocation. `context` may be NULL, `owner` is the pool's block or NULL. 0, or
+ * -ENOMEM: it is then not tracked. */
+int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
+                   CUstream stream, void *owner);
+
+/* Puts back a record whose free the driver refused. */
+void ca_track_restore(const ca_record_t *record);
+
+/* A free of a pointer into our memory that is not live: double, or interior. Said once per address
+ * seen; the answer is the driver's own for a pointer that it does not know. */
+CUresult ca_track_wrong_free(uint64_t address);
+
+void ca_track_reset_after_fork(void);
+
+#endif

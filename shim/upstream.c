@@ -1,0 +1,351 @@
+/* See upstream.h. A fence is a chain of events, one for the context itself and one for each context
+ * with peer access to its memory. Events are recycled per context. */
+#include "shim/upstream.h"
+#include <errno.h>
+#include <time.h>
+#include "config/lock.h"
+#include "config/mem.h"
+#include "shim/capture.h"
+#include "shim/driver_table.h"
+
+typedef struct ca_event {
+    struct ca_event *next;
+    ca_context_t *context;
+    CUevent handle;
+} ca_event_t;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+static ca_slab_t slab = {.object_bytes = sizeof(ca_event_t)};
+
+CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext current = NULL;
+    entered->pushed = entered->relaxed = false;
+    if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
+        CUresult code = driver->cuCtxPushCurrent_v2(context->handle);
+        if (code != CUDA_SUCCESS)
+            return code;
+        entered->pushed = true;
+    }
+    if (ca_capture_active() && driver->cuThreadExchangeStreamCaptureMode) {
+        entered->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        entered->relaxed =
+            driver->cuThreadExchangeStreamCaptureMode(&entered->mode) == CUDA_SUCCESS;
+    }
+    return CUDA_SUCCESS;
+}
+
+void ca_upstream_leave(ca_entered_t *entered)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext popped;
+    if (entered->relaxed)
+        driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
+    if (entered->pushed)
+        driver->cuCtxPopCurrent_v2(&popped);
+}
+
+/* Errors after which every call on the context fails until it is destroyed ("sticky"), as the
+ * descriptions of CUresult in cuda.h say: "the context cannot be used", "leaves the process in an
+ * inconsistent state". */
+static bool is_sticky(CUresult code)
+{
+    switch (code) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_DEINITIALIZED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int to_errno(ca_context_t *context, CUresult code)
+{
+    if (code == CUDA_SUCCESS)
+        return 0;
+    if (is_sticky(code)) {
+        int none = 0;
+        atomic_compare_exchange_strong(&context->broken, &none, (int)code);
+        return -EIO;
+    }
+    if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return -EAGAIN;
+    /* Anything else is no shortage: giving memory back would not help. */
+    return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
+}
+
+static int alloc(void *arg, size_t bytes, uint64_t *address)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    CUdeviceptr pointer = 0;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = ca_driver()->cuMemAlloc_v2(&pointer, bytes);
+        ca_upstream_leave(&entered);
+    }
+    *address = pointer;
+    return to_errno(context, code);
+}
+
+static int release(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    (void)bytes;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = ca_driver()->cuMemFree_v2(address);
+        ca_upstream_leave(&entered);
+    }
+    return to_errno(context, code);
+}
+
+static ca_event_t *take_event(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    ca_event_t *event = context->idle_events;
+    if (event)
+        context->idle_events = event->next;
+    else
+        event = ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    if (event) {
+        event->next = NULL;
+        event->context = context;
+    }
+    return event;
+}
+
+static void fence_release(void *arg, void *fence)
+{
+    (void)arg;
+    ca_lock_take(&lock);
+    for (ca_event_t *event = fence, *next; event; event = next) {
+        next = event->next;
+        if (!event->handle || atomic_load(&event->context->state) == CA_CONTEXT_RETIRED) {
+            ca_slab_give(&slab, event);
+        } else {
+            event->next = event->context->idle_events;
+            event->context->idle_events = event;
+        }
+    }
+    ca_lock_drop(&lock);
+}
+
+/* Records one event behind everything submitted to `context`. */
+static CUresult record(ca_context_t *context, ca_event_t *event)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    if (!event->handle)
+        code = driver->cuEventCreate(&event->handle, CU_EVENT_DISABLE_TIMING);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuCtxRecordEvent(context->handle, event->handle);
+    else
+        event->handle = NULL;
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+static int fence_record(void *arg, void **fence)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery)
+        return -ENOSYS;
+    if (!ca_capture_recorder_enter())
+        return -EAGAIN;
+
+    int result = 0;
+    ca_event_t *chain = NULL;
+    ca_context_t *member = context;
+    for (size_t peer = 0; member && result == 0; member = ca_context_peer(context, peer++)) {
+        ca_event_t *event = take_event(member);
+        if (!event) {
+            result = -EAGAIN; /* no host memory: keep the epoch open */
+            break;
+        }
+        event->next = chain;
+        chain = event;
+        CUresult code = record(member, event);
+        if (code == CUDA_SUCCESS)
+            continue;
+        if (code == CUDA_ERROR_NOT_SUPPORTED)
+            result = -ENOSYS;
+        else if (is_sticky(code) && member == context)
+            result = to_errno(context, code);
+        else if (!is_sticky(code)) /* a broken peer runs nothing any more */
+            result = -EAGAIN;
+    }
+    ca_capture_recorder_leave();
+    if (result != 0) {
+        fence_release(context, chain);
+        chain = NULL;
+    }
+    *fence = chain;
+    return result;
+}
+
+/* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */
+static int event_done(ca_context_t *owner, ca_event_t *event, bool wait)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (atomic_load(&event->context->state) == CA_CONTEXT_RETIRED)
+        return event->context == owner ? -EIO : 1; /* nothing runs in it any more */
+    CUresult code = ca_upstream_enter(event->context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code =
+            wait ? driver->cuEventSynchronize(event->handle) : driver->cuEventQuery(event->handle);
+        ca_upstream_leave(&entered);
+    }
+    if (code == CUDA_SUCCESS)
+        return 1;
+    if (code == CUDA_ERROR_NOT_READY)
+        return 0;
+    if (event->context != owner && is_sticky(code))
+        return 1;
+    return to_errno(owner, code);
+}
+
+static int fence_done(void *arg, void *fence, bool wait)
+{
+    for (ca_event_t *event = fence; event; event = event->next) {
+        int done = event_done(arg, event, wait);
+        if (done != 1)
+            return done;
+    }
+    return 1;
+}
+
+static int fence_query(void *arg, void *fence)
+{
+    return fence_done(arg, fence, false);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
+{
+    if (nanoseconds == UINT64_MAX)
+        return fence_done(arg, fence, true);
+    /* CUDA has no bounded wait: ask in growing steps. */
+    uint64_t end = now_ns() + nanoseconds;
+    struct timespec step = {.tv_nsec = 5000};
+    for (;;) {
+        int done = fence_done(arg, fence, false);
+        if (done != 0 || now_ns() >= end)
+            return done;
+        nanosleep(&step, NULL);
+        if (step.tv_nsec < 200000)
+            step.tv_nsec *= 2;
+    }
+}
+
+static int synchronize(void *arg)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    ca_context_t *member = context;
+    if (ca_capture_active())
+        return -EAGAIN; /* it would fail, or invalidate the capture */
+    for (size_t peer = 0; member; member = ca_context_peer(context, peer++)) {
+        CUresult code = ca_upstream_enter(member, &entered);
+        if (code == CUDA_SUCCESS) {
+            code = ca_driver()->cuCtxSynchronize();
+            ca_upstream_leave(&entered);
+        }
+        if (code != CUDA_SUCCESS && !(member != context && is_sticky(code))) {
+            return to_errno(context, code) == -EIO ? -EIO : -EAGAIN;
+        }
+    }
+    return 0;
+}
+
+/* Memory pressure: other arenas on the device, then the driver's own pool, give back. */
+static size_t reclaim(void *arg, size_t bytes)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    size_t given = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
+        if (c != context && c->device == context->device && c->arena &&
+            atomic_load(&c->state) == CA_CONTEXT_SERVING)
+            given += ca_arena_trim(c->arena, bytes - given);
+
+    CUmemoryPool pool;
+    ca_entered_t entered;
+    if (given < bytes && driver->cuDeviceGetDefaultMemPool && driver->cuMemPoolTrimTo &&
+        ca_upstream_enter(context, &entered) == CUDA_SUCCESS) {
+        if (driver->cuDeviceGetDefaultMemPool(&pool, context->device) == CUDA_SUCCESS)
+            driver->cuMemPoolTrimTo(pool, 0);
+        ca_upstream_leave(&entered);
+    }
+    return given;
+}
+
+CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuStreamCreate || !driver->cuMemsetD8Async || !driver->cuStreamSynchronize)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    /* A stream of its own: on the legacy stream the fill would wait for the program's work. */
+    ca_lock_take(&lock);
+    CUstream stream = context->zero_stream;
+    ca_lock_drop(&lock);
+    if (!stream) {
+        code = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+        ca_lock_take(&lock);
+        if (code == CUDA_SUCCESS && !context->zero_stream)
+            context->zero_stream = stream;
+        ca_lock_drop(&lock);
+    }
+    if (code == CUDA_SUCCESS)
+        code = driver->cuMemsetD8Async(address, 0, bytes, stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+void ca_upstream_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+}
+
+const ca_upstream_t ca_upstream_cuda = {
+    .alloc = alloc,
+    .free = release,
+    .fence_record = fence_record,
+    .fence_query = fence_query,
+    .fence_wait = fence_wait,
+    .fence_release = fence_release,
+    .synchronize = synchronize,
+    .reclaim = reclaim,
+};

@@ -1,0 +1,28 @@
+/* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from cuCtxRecordEvent. The context
+ * argument of its functions is a ca_context_t. */
+#ifndef CA_SHIM_UPSTREAM_H
+#define CA_SHIM_UPSTREAM_H
+
+#include "pool/upstream.h"
+#include "shim/contexts.h"
+
+extern const ca_upstream_t ca_upstream_cuda;
+
+/* Makes `context` current for a while, and the calling thread's capture mode relaxed while streams
+ * are being captured: our calls are not the program's and must not invalidate its captures. */
+typedef struct ca_entered {
+    bool pushed;
+    bool relaxed;
+    CUstreamCaptureMode mode;
+} ca_entered_t;
+
+/* 0, or the driver's error; then nothing needs to be left. */
+CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered);
+void ca_upstream_leave(ca_entered_t *entered);
+
+/* Fills memory that is handed out again with zeros and waits for that alone. */
+CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes);
+
+void ca_upstream_reset_after_fork(void);
+
+#endif
