@@ -1,0 +1,164 @@
+"""What tests need to run programs under the shim: `build`, `shim`, `program`, `run`.
+
+`make check` runs this; by hand: `python3 -m pytest tests -k NAME`, with BUILD_DIR for another
+flavour than build/. A test that measures time is marked `alone`: no other test runs beside it.
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("BUILD_DIR", "build")
+SHIM = BUILD / "libcachealloc.so"
+SANITIZER = {"build-asan": "asan", "build-tsan": "tsan"}.get(BUILD.name)
+SLOWDOWN = 8 if SANITIZER else 1
+SKIPPED = 77  # exit status of a program that could not test; its last line says why
+
+# What the caller's environment must not decide, make's own variables included.
+FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
+           "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
+
+
+def sanitizer_env():
+    """Exit status 99 on a finding, and a run-time for host programs that were built without."""
+    if SANITIZER is None:
+        return {}, []
+    library = subprocess.run(["gcc", f"-print-file-name=lib{SANITIZER}.so"], text=True, check=True,
+                             capture_output=True).stdout.strip()
+    suppressions = ROOT / "tests" / f"{SANITIZER}.supp"
+    common = "exitcode=99" + (f":suppressions={suppressions}" if suppressions.exists() else "")
+    return {
+        # Leaks are what many of the test programs are about, and bash's and python's are not ours.
+        "ASAN_OPTIONS": common + ":detect_leaks=0",
+        "TSAN_OPTIONS": common,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }, [library]
+
+
+SANITIZER_ENV, SANITIZER_PRELOAD = sanitizer_env()
+
+
+def execute(cmd, env, timeout, **kwargs):
+    """Runs `cmd` in a process group of its own and leaves nothing of it behind."""
+    process = subprocess.Popen([str(word) for word in cmd], env=env, text=True, errors="replace",
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, start_new_session=True, **kwargs)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            pytest.fail(f"{cmd}: no end after {timeout} s\nstdout:\n{out[-4000:]}\n"
+                        f"stderr:\n{err[-4000:]}")
+        raise
+    return process.returncode, out, err
+
+
+def plain_env(extra=None):
+    env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    env.update(SANITIZER_ENV)
+    env.update({name: str(value) for name, value in (extra or {}).items()})
+    return env
+
+
+def skip_if_asked(rc, out):
+    if rc == SKIPPED:
+        pytest.skip((out.strip().splitlines() or ["no reason given"])[-1])
+
+
+@pytest.fixture(scope="session")
+def build():
+    """The build directory."""
+    return BUILD
+
+
+@pytest.fixture(scope="session")
+def shim():
+    """libcachealloc.so of this flavour."""
+    return SHIM
+
+
+@pytest.fixture(scope="session")
+def program():
+    """program(name) is the path of tests/preload/NAME as built."""
+    return lambda name: BUILD / "tests" / "preload" / name
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(cmd, ...) runs a program on the simulated CUDA, under the shim unless preload=False.
+
+    conf is ALLOC_CONF, sim is SIMCUDA. The result has rc, out, err; with stats=True also sim, what
+    the simulator counted: sim["calls"][NAME], sim["devices"][0]["peak_bytes"]. A program that exits
+    with 77 skips the test. Further arguments go to Popen (cwd=...).
+    """
+    count = 0
+
+    def run_program(cmd, conf=None, sim=None, preload=True, env=None, timeout=60, stats=False,
+                    **kwargs):
+        nonlocal count
+        count += 1
+        if isinstance(cmd, (str, os.PathLike)):
+            cmd = [cmd]
+        full = plain_env({"LD_LIBRARY_PATH": BUILD / "simcuda"})
+        if preload:
+            # Never a sanitizer's run-time alone: without one module of its own libtsan crashes.
+            full["LD_PRELOAD"] = " ".join(SANITIZER_PRELOAD + [str(SHIM)])
+        if conf is not None:
+            full["ALLOC_CONF"] = conf
+        counted = tmp_path / f"sim-{count}.json"
+        if stats:
+            sim = f"{sim},stats:{counted}" if sim else f"stats:{counted}"
+        if sim is not None:
+            full["SIMCUDA"] = sim
+        full.update({name: str(value) for name, value in (env or {}).items()})
+        rc, out, err = execute(cmd, full, timeout * SLOWDOWN, **kwargs)
+        skip_if_asked(rc, out)
+        if stats and not counted.exists():
+            pytest.fail(f"{cmd}: exit status {rc}, and the simulator left no counts\n"
+                        f"stdout:\n{out[-4000:]}\nstderr:\n{err[-4000:]}")
+        return types.SimpleNamespace(rc=rc, out=out, err=err,
+                                     sim=json.loads(counted.read_text()) if stats else None)
+
+    return run_program
+
+
+# --- the run as a whole ---------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def alone_or_together(request):
+    """A test marked `alone` waits for the others and they for it; the wait is not in its limit."""
+    with open(ROOT / "tests" / "conftest.py", "rb") as lock:
+        alone = request.node.get_closest_marker("alone")
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: measures time, so nothing may run beside it")
+
+
+def pytest_report_header():
+    return f"build: {BUILD}"
+
+
+def pytest_unconfigure(config):
+    """The totals, after everything that pytest prints. xdist's workers have nothing to say here."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+
+    def total(*kinds):
+        return sum(len(reporter.stats.get(kind, [])) for kind in kinds)
+
+    print(f"{total('passed', 'xpassed')} passed, {total('failed', 'error')} failed, "
+          f"{total('skipped', 'xfailed')} skipped", flush=True)

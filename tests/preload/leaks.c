@@ -1,0 +1,75 @@
+/* Leaks known counts and bytes in functions with known names.
+ *
+ *   leaks            three kinds in two functions (the figures are in test_leaks.py)
+ *   leaks none       the same, and frees all of it
+ *   leaks stacks N   N leaks of 1000, 2000, ... bytes, each with a call stack of its own (N <= 8)
+ *   leaks many N     N leaks of 512 bytes, all in one place
+ */
+#include <cuda_runtime_api.h>
+#include "check.h"
+
+#define KEPT 6
+static void *kept_device[KEPT];
+static void *kept_pinned;
+/* Volatile: an unrolled loop has several calls, and so several stacks. */
+static volatile int tiles = 3, tables = 2;
+
+__attribute__((noinline)) static void forget_tiles(void)
+{
+    for (int i = 0; i < tiles; i++)
+        OK(cudaMalloc(&kept_device[i], 100000));
+    OK(cudaMallocHost(&kept_pinned, 4096));
+}
+
+__attribute__((noinline)) static void forget_tables(void)
+{
+    for (int i = 0; i < tables; i++)
+        OK(cudaMallocManaged(&kept_device[3 + i], 3000, cudaMemAttachGlobal));
+    OK(cudaMalloc(&kept_device[5], 77));
+}
+
+/* Depth makes the stacks differ; the volatile keeps the calls from becoming jumps. */
+__attribute__((noinline)) static int forget_at_depth(unsigned depth, size_t bytes)
+{
+    volatile int calls = 1;
+    void *pointer;
+    if (depth == 0)
+        OK(cudaMalloc(&pointer, bytes));
+    else
+        calls += forget_at_depth(depth - 1, bytes);
+    return calls;
+}
+
+__attribute__((noinline)) static void forget_many(uint64_t count)
+{
+    void *pointer;
+    for (uint64_t i = 0; i < count; i++)
+        OK(cudaMalloc(&pointer, 512));
+}
+
+int main(int argc, char **argv)
+{
+    void *freed[64];
+    for (int i = 0; i < 64; i++) /* what was freed is cached: it must never show up as a leak */
+        OK(cudaMalloc(&freed[i], 1000 * (size_t)(i + 1)));
+    for (int i = 0; i < 64; i++)
+        OK(cudaFree(freed[i]));
+    if (argc > 2 && strcmp(argv[1], "stacks") == 0) {
+        unsigned count = (unsigned)number_argument(argc, argv, 2, 1);
+        for (unsigned i = 0; i < count; i++)
+            CHECK(forget_at_depth(i, 1000 * ((size_t)i + 1)) == (int)i + 1);
+        return 0;
+    }
+    if (argc > 2 && strcmp(argv[1], "many") == 0) {
+        forget_many(number_argument(argc, argv, 2, 1));
+        return 0;
+    }
+    forget_tiles();
+    forget_tables();
+    if (argc > 1 && strcmp(argv[1], "none") == 0) {
+        for (int i = 0; i < KEPT; i++)
+            OK(cudaFree(kept_device[i]));
+        OK(cudaFreeHost(kept_pinned));
+    }
+    return 0;
+}

@@ -1,0 +1,127 @@
+"""Building, installing and checking: the checks must be able to fail, install leaves no trace."""
+
+import os
+import shutil
+
+import pytest
+
+import conftest
+
+SCRIPTS = conftest.ROOT / "scripts"
+
+
+def call(*cmd, **env):
+    rc, out, err = conftest.execute(cmd, conftest.plain_env(env), 100, cwd=conftest.ROOT)
+    return rc, out + err
+
+
+def files_below(top):
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*") if not path.is_dir())
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for room in ("config", "registry", "pool"):
+        shutil.copytree(conftest.ROOT / room, tmp_path / room)
+    return tmp_path
+
+
+def test_layers_of_this_tree_are_right(tree):
+    assert call(SCRIPTS / "check_layers.sh", tree)[0] == 0
+
+
+@pytest.mark.parametrize("room, line", [
+    ("config", '#include "pool/arena.h"'),
+    ("config", '#include "../registry/registry.h"'),
+    ("registry", '#include "pool/arena.h"'),
+    ("pool", '#include "registry/registry.h"'),
+    ("pool", '#include "shim/hooks.h"'),
+    ("pool", "#  include <cuda.h>"),
+    ("registry", "#include <cuda_runtime_api.h>"),
+    ("pool", "#include SOME_MACRO"),
+])
+def test_layers_refuse(tree, room, line):
+    (tree / room / "wrong.c").write_text("int x;\n" + line + "\n")
+
+    rc, said = call(SCRIPTS / "check_layers.sh", tree)
+
+    assert rc != 0
+    assert f"{room}/wrong.c:2" in said
+
+
+def test_exports_refuse_a_name_without_definition(tmp_path):
+    shutil.copy(conftest.SHIM, tmp_path)
+    exports = (conftest.BUILD / "exports.map").read_text()
+    (tmp_path / "exports.map").write_text(exports.replace("global:", "global: cuNotThere;", 1))
+
+    rc, said = call(SCRIPTS / "check_exports.sh", tmp_path)
+
+    assert rc != 0
+    assert "< cuNotThere" in said
+
+
+def test_links_refuse_another_library(tmp_path):
+    source = tmp_path / "x.c"
+    source.write_text("#include <math.h>\ndouble f(double x) { return cos(x); }\n")
+    library = tmp_path / "libcachealloc.so"
+    assert call("gcc", "-shared", "-fPIC", "-o", library, source, "-Wl,--no-as-needed", "-lm")[0] == 0
+
+    rc, said = call(SCRIPTS / "check_links.sh", tmp_path)
+
+    assert rc != 0
+    assert "libm.so.6" in said
+
+
+def test_cuda_headers_come_from_the_toolkit_named(tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda.h").write_text("#define CUDA_VERSION 13000\n")
+    (tmp_path / "include" / "cuda_runtime_api.h").touch()
+
+    rc, said = call(SCRIPTS / "deps.sh", "--cuda-include", CUDA_HOME=tmp_path,
+                    CA_NO_TOOLKIT="0")
+
+    assert (rc, said) == (0, f"{tmp_path}/include\n")
+
+
+def test_cuda_headers_without_a_toolkit_have_one_place():
+    rc, said = call(SCRIPTS / "deps.sh", "--cuda-include", CA_NO_TOOLKIT="1")
+
+    assert (rc, said) == (0, "build/cuda-headers/include\n")
+
+
+def test_missing_packages_are_told_in_one_command(tmp_path):
+    """As a user who is not root, on a machine with nothing but the shell's tools."""
+    for name in ("sh", "dirname", "grep", "sed", "readlink", "cat"):
+        os.symlink(shutil.which(name), tmp_path / name)
+    for name, body in (("id", "echo 1000"), ("apt-get", "exit 9")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+
+    rc, said = call(SCRIPTS / "deps.sh", PATH=tmp_path)
+
+    assert rc == 1
+    command = [line for line in said.splitlines() if "sudo apt-get install" in line]
+    assert len(command) == 1
+    assert " libcmocka-dev" in command[0]
+
+
+def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
+    (tmp_path / "opt/lib").mkdir(parents=True)
+    (tmp_path / "opt/lib/libother.so").touch()
+    flavour = conftest.BUILD.name.partition("-")[2] or "release"
+    where = (f"BUILD={flavour}", "PREFIX=/opt", f"DESTDIR={tmp_path}")
+
+    rc, said = call("make", "install", *where)
+    assert rc == 0, said
+    assert files_below(tmp_path) == [
+        "opt/include/cachealloc.h",
+        "opt/lib/libcachealloc.so",
+        "opt/lib/libother.so",
+        "opt/share/doc/cachealloc/LICENSE",
+        "opt/share/doc/cachealloc/README.md",
+    ]
+
+    rc, said = call("make", "uninstall", *where)
+    assert rc == 0, said
+    assert files_below(tmp_path) == ["opt/lib/libother.so"]
+    assert not (tmp_path / "opt/share/doc/cachealloc").exists()

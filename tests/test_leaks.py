@@ -1,0 +1,136 @@
+"""The exit report: right figures, readable stacks, and nothing where nothing leaked."""
+
+import re
+
+import pytest
+
+import leak_report
+
+# What leaks.c forgets: (bytes, count) by kind and in the order of the groups.
+TOTALS = {(0, "device"): (300077, 4), (0, "pinned"): (4096, 1), (0, "managed"): (6000, 2)}
+GROUPS = [(300000, 3, "device", "forget_tiles"), (6000, 2, "managed", "forget_tables"),
+          (4096, 1, "pinned", "forget_tiles"), (77, 1, "device", "forget_tables")]
+EVERYWHERE = [None, "lane_r:false", "backend:off"]
+
+
+def leaks(run, program, conf=None, *arguments, **kwargs):
+    result = run([program("leaks"), *arguments], conf=conf, **kwargs)
+    assert (result.rc, result.out) == (0, "")
+    return result
+
+
+@pytest.mark.parametrize("conf", EVERYWHERE)
+def test_report_gives_totals_and_places(run, program, conf):
+    report = leak_report.parse(leaks(run, program, conf).err)
+
+    assert (report.bytes, report.count, report.stacks) == (310173, 7, 4)
+    assert report.totals == TOTALS
+    assert [(group.bytes, group.count, group.kind) for group in report.groups] == [
+        group[:3] for group in GROUPS]
+    for group, expected in zip(report.groups, GROUPS):
+        places = leak_report.places(group)
+        assert expected[3] in places and "main" in places
+        assert any(re.search(rf"^{expected[3]} at \S*leaks\.c:\d+", frame)
+                   for frame in group.frames), group.frames
+    assert report.omitted == {}
+
+
+def test_report_is_all_there_is_on_stderr(run, program):
+    first = leaks(run, program).err.splitlines()[0]
+
+    assert leak_report.HEADER.match(first)
+
+
+def test_stacks_begin_at_the_program(run, program):
+    """Our own frames are left out: the innermost is the program's or the runtime's."""
+    for group in leak_report.parse(leaks(run, program).err).groups:
+        assert not any("libcachealloc" in frame for frame in group.frames)
+
+
+@pytest.mark.parametrize("conf", EVERYWHERE)
+def test_nothing_is_said_when_nothing_leaked(run, program, conf):
+    assert leaks(run, program, conf, "none").err == ""
+
+
+def test_other_programs_leak_nothing(run, program):
+    """Everything freed, and so all of it cached."""
+    assert run([program("kinds")]).err == ""
+    assert run([program("pinned")]).err == ""
+
+
+def test_report_off(run, program):
+    assert leaks(run, program, "leak_report:off").err == ""
+
+
+def test_report_goes_to_a_path_with_the_process_id(run, program, tmp_path):
+    result = leaks(run, program, f"leak_report:{tmp_path}/leaks-%p.txt")
+
+    assert result.err == ""
+    files = list(tmp_path.glob("leaks-*.txt"))
+    assert len(files) == 1
+    report = leak_report.parse(files[0].read_text())
+    assert (report.bytes, report.count) == (310173, 7)
+    assert files[0].name == f"leaks-{report.pid}.txt"
+
+
+def test_report_to_a_path_that_cannot_be_written_ends_well(run, program, tmp_path):
+    result = leaks(run, program, f"leak_report:{tmp_path}/no/such/directory")
+
+    assert len(result.err.splitlines()) >= 1  # said, and that is all: the exit status is 0
+
+
+def test_small_groups_are_counted_not_listed(run, program):
+    report = leak_report.parse(leaks(run, program, "leak_min:5000").err)
+
+    assert [group.bytes for group in report.groups] == [300000, 6000]
+    assert report.omitted == {"leak_min": (2, 4173)}
+    assert (report.bytes, report.count) == (310173, 7)
+
+
+def test_groups_beyond_the_most_are_counted_not_listed(run, program):
+    report = leak_report.parse(leaks(run, program, "leak_max:1").err)
+
+    assert [group.bytes for group in report.groups] == [300000]
+    assert report.omitted == {"leak_max": (3, 10173)}
+
+
+def test_without_stacks_there_are_figures_still(run, program):
+    report = leak_report.parse(leaks(run, program, "stacks:off").err)
+
+    assert report.totals == TOTALS
+    assert report.stacks == 0
+    assert not any("forget" in frame for group in report.groups for frame in group.frames)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_stacks_end_at_the_depth(run, program, depth):
+    report = leak_report.parse(leaks(run, program, f"stack_depth:{depth}").err)
+
+    assert report.groups
+    for group in report.groups:
+        assert 1 <= len(group.frames) <= depth
+
+
+@pytest.mark.parametrize("conf", EVERYWHERE)
+def test_every_stack_is_a_group(run, program, conf):
+    report = leak_report.parse(leaks(run, program, conf, "stacks", 6).err)
+
+    assert [group.bytes for group in report.groups] == [6000, 5000, 4000, 3000, 2000, 1000]
+    assert report.stacks == 6
+    depths = [leak_report.places(group).count("forget_at_depth") for group in report.groups]
+    assert depths == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_forked_child_does_not_report_its_parents_memory(run, program):
+    result = run(program("forks"))
+
+    assert result.rc == 0, result.err
+    report = leak_report.parse(result.err)  # refuses a second one
+    assert (report.bytes, report.count) == (5555, 1)
+
+
+@pytest.mark.parametrize("conf", EVERYWHERE)
+def test_many_leaks_of_one_place_are_one_group(run, program, conf):
+    report = leak_report.parse(leaks(run, program, conf, "many", 10000).err)
+
+    assert [(group.bytes, group.count) for group in report.groups] == [(5120000, 10000)]

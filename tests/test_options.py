@@ -1,0 +1,120 @@
+"""ALLOC_CONF as a user meets it: the program always runs on, and is told what was wrong."""
+
+import re
+
+import conftest
+
+TABLE = (conftest.ROOT / "config" / "options.def").read_text()
+KEYS = re.findall(r"^CA_OPTION\((\w+),", TABLE, re.MULTILINE)
+LABELS = re.findall(r'^CA_COUNTER\(\w+, "([^"]+)"\)',
+                    (conftest.ROOT / "config" / "counters.def").read_text(), re.MULTILINE)
+
+
+def said(run, program, conf=None, **kwargs):
+    """What a program that allocates and frees once has on stderr under `conf`."""
+    result = run([program("versioned"), 1], conf=conf, **kwargs)
+    assert (result.rc, result.out) == (0, "")
+    return result.err
+
+
+def effective(run, program, conf, **kwargs):
+    """The configuration in force, as print:true gives it."""
+    lines = [line for line in said(run, program, f"{conf},print:true", **kwargs).splitlines()
+             if f"{KEYS[0]}:" in line and f"{KEYS[-1]}:" in line]
+    assert len(lines) == 1
+    return lines[0][lines[0].index(f"{KEYS[0]}:"):]
+
+
+def value(line, key):
+    return re.search(rf"(?:^|,){key}:([^,]*)", line)[1]
+
+
+def test_defaults_say_nothing(run, program):
+    assert said(run, program) == ""
+    assert said(run, program, "") == ""
+
+
+def test_unknown_key_is_told_with_the_nearest(run, program):
+    err = said(run, program, "log:warn,max_splt:64M")
+
+    told = r"^cachealloc\[\d+\]: warning: .*\b10\b.*max_splt.*did you mean.*max_split.*\n$"
+    assert re.match(told, err), err
+
+
+def test_bad_value_is_told_and_the_default_stays(run, program):
+    err = said(run, program, "max_split:banana")
+    assert len(err.splitlines()) == 1
+    for word in ("warning", "max_split", "banana", "accepted"):
+        assert word in err
+
+    line = effective(run, program, "max_split:banana,leak_max:7")
+    assert value(line, "max_split") == "inf"
+    assert value(line, "leak_max") == "7"
+
+
+def test_values_out_of_range_are_told(run, program):
+    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "lane_r:maybe"):
+        err = said(run, program, item)
+        assert len(err.splitlines()) == 1 and item.partition(":")[0] in err, err
+
+
+def test_sizes_and_separators_mean_the_same(run, program):
+    lines = {effective(run, program, f"max_split{rest}")
+             for rest in (":64M", "=64M", ":0x4000000", ":67108864", ":'64M'", ':"64M"', ": 64M")}
+
+    assert len(lines) == 1
+    assert value(lines.pop(), "max_split") == "64M"
+
+
+def test_print_can_be_pasted_back(run, program, tmp_path):
+    conf = (f"backend:off,lane_r:false,max_split:96M,limit:3G,leak_report:'{tmp_path}/a b,%p',"
+            "leak_min:1K,leak_max:5,stacks:off,stack_depth:9,zero:true,log:info")
+    line = effective(run, program, conf)
+
+    again = effective(run, program, line)
+
+    assert again == line
+    for key, expected in (("backend", "off"), ("lane_r", "false"), ("max_split", "96M"),
+                          ("limit", "3G"), ("leak_max", "5"), ("stacks", "off"),
+                          ("stack_depth", "9"), ("zero", "true"), ("log", "info")):
+        assert value(line, key) == expected
+
+
+def test_help_lists_every_key_with_its_value(run, program):
+    err = said(run, program, "help:true,leak_max:13")
+
+    for key in KEYS:
+        assert re.search(rf"\b{key}:", err), key
+    assert "leak_max:13" in err
+
+
+def test_alias(run, program):
+    env = {"CACHEALLOC_CONF": "leak_max:17,print:true"}
+
+    assert "leak_max:17" in said(run, program, env=env)
+
+
+def test_log_off_silences_warnings(run, program):
+    assert said(run, program, "no_such_key:1,log:off") == ""
+    assert said(run, program, "log:error,no_such_key:1,max_split:banana") == ""
+
+
+def test_noise_does_no_harm(run, program):
+    for conf in (",", ":", "=,=,:", "max_split", "max_split:", "'", "\"max_split:1", "\x01\x02\xff",
+                 "a" * 5000, ",".join(f"k{i}:{i}" for i in range(500))):
+        err = said(run, program, conf)
+        assert len(err.splitlines()) <= 20
+
+
+def test_statistics_at_exit(run, program):
+    result = run([program("versioned"), 1000], conf="stats:exit")
+
+    assert (result.rc, result.out) == (0, "")
+    for label in LABELS:
+        assert label in result.err, label
+    figures = dict(re.findall(r"^\s*(\w[\w ]*?)[ :.]+(\d+)$", result.err, re.MULTILINE))
+    assert figures["allocation calls"] == figures["free calls"] == "1000", result.err
+    assert int(figures["served from cached memory"]) + int(
+        figures["served by a new segment"]) == 1000
+    assert 1 <= int(figures["upstream allocations"]) < 50
+    assert "live" in result.err and "reserved" in result.err

@@ -1,0 +1,93 @@
+"""How calls reach us, whoever looks them up and however (DESIGN 3)."""
+
+import shutil
+import subprocess
+
+import pytest
+
+import conftest
+import leak_report
+
+LANES = [None, "lane_r:false"]
+POOLED = 50  # upstream allocations at most, for a thousand calls that the pool can serve
+
+
+def preloaded(*libraries):
+    words = conftest.SANITIZER_PRELOAD + [str(library) for library in libraries]
+    return {"LD_PRELOAD": " ".join(words)}
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_versioned_symbols_are_bound_to_us(run, program, conf):
+    symbols = subprocess.run(["readelf", "-W", "--dyn-syms", program("versioned")], text=True,
+                             check=True, capture_output=True).stdout
+    assert "cudaMalloc@libcudart.so." in symbols  # else this tests nothing
+
+    result = run([program("versioned"), 1000], conf=conf, stats=True)
+
+    assert (result.rc, result.err) == (0, "")
+    assert result.sim["calls"]["cuMemAlloc_v2"] < POOLED
+    assert result.sim["calls"].get("cuMemFree_v2", 0) < POOLED
+
+
+def test_the_simulator_counts_every_call_without_us(run, program):
+    result = run([program("versioned"), 1000], preload=False, stats=True)
+
+    assert result.rc == 0
+    assert result.sim["calls"]["cuMemAlloc_v2"] == 1000
+    assert result.sim["calls"]["cuMemFree_v2"] == 1000
+
+
+def check_plugin(result):
+    assert result.rc == 0, result.err
+    assert result.sim["calls"]["cuMemAlloc_v2"] < POOLED
+    report = leak_report.parse(result.err)
+    assert (report.bytes, report.count) == (12345, 1)
+    assert "plugin_work" in leak_report.places(report.groups[0])
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_a_local_module_of_a_host_without_cudart_is_served(run, program, conf):
+    check_plugin(run([program("plugin_host"), program("plugin_alloc.so")], conf=conf, stats=True))
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="python is not instrumented")
+def test_a_python_extension_is_served(run, program, conf):
+    code = f"import ctypes; ctypes.CDLL({str(program('plugin_alloc.so'))!r}).plugin_work(1000)"
+    check_plugin(run([shutil.which("python3"), "-c", code], conf=conf, stats=True))
+
+
+def test_dlsym_is_unchanged(run, program):
+    for preload in (False, True):
+        result = run(program("next_dlsym"), preload=preload)
+        assert (result.rc, result.out, result.err) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_another_interposer_finds_the_next_one(run, program, shim, order):
+    libraries = [shim, program("plugin_next.so")]
+    if order == "after":
+        libraries.reverse()
+
+    result = run(program("next_dlsym"), env=preloaded(*libraries))
+
+    assert (result.rc, result.out, result.err) == (0, "next: done\n", "")
+
+
+def test_procaddr_answers_as_the_driver_does(run, program):
+    expected = run([program("drv_procaddr"), 500], preload=False, stats=True)
+    result = run([program("drv_procaddr"), 500], stats=True)
+
+    assert expected.rc == 0, expected.err
+    assert (result.rc, result.out, result.err) == (0, expected.out, "")
+    assert expected.sim["calls"]["cuMemAlloc_v2"] == 1000
+    assert result.sim["calls"]["cuMemAlloc_v2"] < POOLED
+
+
+def test_both_lanes_count_an_allocation_once(run, program):
+    """A miss passes lane R, the runtime and lane D: it is one call of the program."""
+    for conf in ("stats:exit", "stats:exit,lane_r:false"):
+        result = run([program("versioned"), 1000], conf=conf)
+        assert any(line.split()[-1:] == ["1000"] for line in result.err.splitlines()
+                   if "allocation calls" in line), result.err
