@@ -10,7 +10,9 @@ else
 B := build-$(BUILD)
 endif
 
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 PREFIX ?= /usr/local
 DESTDIR ?=
 

@@ -13,9 +13,6 @@ CONFS = [None, "no_such_key:1,max_split:banana", "stats:exit,help:true,print:tru
 MAKEFILE = "all: one two\none:\n\t@echo one\ntwo:\n\techo $$((1 + 1))\n"
 
 
-# Preloaded into a program that was built without it, TSan's run-time crashes by itself.
-foreign = pytest.mark.skipif(conftest.SANITIZER == "tsan", reason="TSan cannot be brought along")
-
 
 def same(run, cmd, conf=None, **kwargs):
     expected = run(cmd, preload=False, **kwargs)
@@ -24,7 +21,6 @@ def same(run, cmd, conf=None, **kwargs):
     return expected
 
 
-@foreign
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("cmd", [
     ["bash", "-c", "ls / | cat"],
@@ -38,7 +34,6 @@ def test_ordinary_programs_are_unchanged(run, cmd, conf):
     same(run, [shutil.which(cmd[0])] + cmd[1:], conf)
 
 
-@foreign
 @pytest.mark.parametrize("conf", CONFS)
 def test_make_is_unchanged(run, tmp_path, conf):
     (tmp_path / "Makefile").write_text(MAKEFILE)

@@ -12,11 +12,20 @@
  */
 #include "rt.h"
 
-#include <fatbinary_section.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
+/* What nvcc's host code hands over, as the toolkit's fatbinary_section.h declares it. Said again
+ * here because that header comes with the compiler alone, and the simulator is built without. */
+#define FATBINC_MAGIC 0x466243B1
+typedef struct {
+    int magic;
+    int version;
+    const unsigned long long *data;
+    void *filename_or_fatbins;
+} __fatBinC_Wrapper_t;
 
 typedef struct {
     const void *image;
