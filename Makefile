@@ -69,6 +69,17 @@ $B/obj/%.o: %.S
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
+# The shim with its assertions and deliberate faults, for tests that need them in every flavour.
+$B/libcachealloc-debug.so: FORCE
+ifeq ($(BUILD),release)
+	@$(MAKE) -s --no-print-directory BUILD=debug lib
+	ln -sfn ../build-debug/libcachealloc.so $@
+else
+	@mkdir -p $(@D)
+	ln -sfn libcachealloc.so $@
+endif
+FORCE:
+
 # --- the simulated CUDA ---------------------------------------------------------------------------
 SIM := $B/simcuda
 SIM_DRV_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard tests/simcuda/driver/*.c))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "config/counters.h"
 #include "config/log.h"
+#include "config/mutation.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/segment.h"
@@ -47,6 +48,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     ca_slab_init(&arena->blocks, sizeof(ca_block_t));
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
+    arena->room = SIZE_MAX;
     arena->open = ca_slab_take(&arena->epochs);
     if (!arena->open) {
         ca_mem_unmap(arena, sizeof *arena);
@@ -127,9 +129,15 @@ void ca_arena_free(ca_block_t *block)
         arena->operations++;
         arena->frees++;
         block->state = CA_BLOCK_PENDING;
+        block->segment->live_blocks--;
         arena->live -= block->bytes;
         arena->pending += block->bytes;
-        ca_epoch_push(arena, block);
+        if (CA_MUTATED(reuse_pending)) {
+            arena->pending -= block->bytes;
+            ca_block_ready(arena, block);
+        } else {
+            ca_epoch_push(arena, block);
+        }
         check_now_and_then(arena);
         if (ca_epoch_due(arena)) {
             ca_epoch_close(arena, CA_BY_FREE);
@@ -200,6 +208,8 @@ void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
         stats->segments = arena->segment_count;
         stats->blocks = arena->blocks.live;
         stats->epochs = arena->closed.count;
+        for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+            stats->idle_bytes += segment->live_blocks ? 0 : segment->bytes;
     }
     ca_lock_drop(&arena->lock);
 }

@@ -32,9 +32,18 @@
 typedef struct ca_arena ca_arena_t;
 typedef struct ca_block ca_block_t;
 
+typedef enum {
+    CA_POOL_REUSE_AUTO, /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait
+                         */
+    CA_POOL_REUSE_GROW, /* never wait while there is memory */
+    CA_POOL_REUSE_WAIT, /* wait before growing */
+} ca_reuse_t;
+
 typedef struct ca_arena_params {
     size_t max_split;       /* blocks above are never split; SIZE_MAX for none */
     size_t limit;           /* most bytes reserved upstream; SIZE_MAX for none */
+    size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
+    ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
 } ca_arena_params_t;
 
@@ -82,6 +91,7 @@ typedef struct ca_arena_stats {
     size_t pending_bytes;
     size_t ready_bytes;
     size_t largest_ready; /* bytes */
+    size_t idle_bytes;    /* in segments without a live block */
     size_t segments;
     size_t blocks;
     size_t epochs; /* closed, not yet passed */

@@ -25,9 +25,10 @@ struct ca_segment {
     ca_arena_t *arena;
     uint64_t base; /* as obtained upstream */
     size_t bytes;
-    size_t usable;     /* bytes tiled by blocks: less only where the base is badly aligned */
-    ca_block_t *first; /* lowest block */
-    bool oversize;     /* a single block for one request above max_split: never split */
+    size_t usable;      /* bytes tiled by blocks: less only where the base is badly aligned */
+    ca_block_t *first;  /* lowest block */
+    size_t live_blocks; /* of its blocks */
+    bool oversize;      /* a single block for one request above max_split: never split */
     ca_segment_t *prev, *next;
 };
 

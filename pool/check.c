@@ -6,7 +6,7 @@
 
 typedef struct sums {
     size_t blocks, live, pending, ready;
-    size_t pending_count, ready_count;
+    size_t pending_count, ready_count, live_count;
 } sums_t;
 
 static const char *check_block(const ca_block_t *block, sums_t *sums)
@@ -15,6 +15,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
     switch (block->state) {
     case CA_BLOCK_LIVE:
         sums->live += block->bytes;
+        sums->live_count++;
         return block->touched ? NULL : "a live block is not marked touched";
     case CA_BLOCK_PENDING:
         sums->pending += block->bytes;
@@ -34,6 +35,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
 static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *segment, sums_t *sums)
 {
     const ca_block_t *lower = NULL;
+    size_t live_before = sums->live_count;
     uint64_t at = (segment->base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
     uint64_t end = at + segment->usable;
 
@@ -51,6 +53,8 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
     }
     if (segment->oversize && segment->first->upper)
         return "an oversize segment is split";
+    if (sums->live_count - live_before != segment->live_blocks)
+        return "a segment's count of live blocks is wrong";
     return at == end ? NULL : "blocks do not tile their segment";
 }
 

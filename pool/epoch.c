@@ -72,9 +72,13 @@ void ca_epoch_pull(ca_block_t *block)
 bool ca_epoch_due(const ca_arena_t *arena)
 {
     const ca_epoch_t *open = arena->open;
+    /* What is in the open epoch cannot be waited for: where memory is short, keep it small. */
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
 
+    if (most > CA_EPOCH_BYTES)
+        most = CA_EPOCH_BYTES;
     return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
-            open->bytes >= CA_EPOCH_BYTES * scale(arena)) &&
+            open->bytes >= most * scale(arena)) &&
            arena->operations >= arena->close_after && ca_arena_serving(arena);
 }
 

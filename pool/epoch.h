@@ -18,9 +18,10 @@
 
 #include "pool/block.h"
 
-#define CA_QUERY_BACKOFF 32 /* allocations and frees between two queries that failed */
-#define CA_CLOSE_BACKOFF 64 /* the same between two refused records (a capture is on) */
-#define CA_SYNC_SCALE 16    /* epochs are this much larger where closing one synchronises */
+#define CA_EPOCH_ROOM_SHARE 8 /* an epoch holds at most this share of the room left to grow */
+#define CA_QUERY_BACKOFF 32   /* allocations and frees between two queries that failed */
+#define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */
+#define CA_SYNC_SCALE 16      /* epochs are this much larger where closing one synchronises */
 
 struct ca_epoch {
     ca_epoch_t *prev, *next;

@@ -8,7 +8,14 @@
 
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
-    return arena->reserved <= arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE;
+    switch (arena->params.reuse) {
+    case CA_POOL_REUSE_GROW:
+        return true;
+    case CA_POOL_REUSE_WAIT:
+        return !arena->closed.head; /* nothing to wait for */
+    default:
+        return arena->reserved <= arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE;
+    }
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
@@ -61,11 +68,11 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
 {
     if (which == CA_GIVE_IDLE)
         return ca_segment_idle_block(segment);
-    for (const ca_block_t *block = segment->first; block; block = block->upper)
-        if (block->state == CA_BLOCK_LIVE ||
-            (block->state == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch)))
+    for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
+         block = block->upper)
+        if (block->state == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch))
             return false;
-    return true;
+    return segment->live_blocks == 0;
 }
 
 static ca_segment_t *largest(const ca_arena_t *arena, ca_give_t which)
@@ -91,7 +98,19 @@ static void keep_the_peak(ca_arena_t *arena, size_t bytes)
             return;
 }
 
-static int try_sizes(ca_arena_t *arena, size_t bytes, ca_block_t **block)
+/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
+static size_t room(ca_arena_t *arena)
+{
+    ca_lock_drop(&arena->lock);
+    size_t available = ca_upstream_available(arena->upstream, arena->context);
+    ca_lock_take(&arena->lock);
+    size_t limit = arena->params.limit;
+    size_t left =
+        limit == SIZE_MAX ? SIZE_MAX : limit - (arena->reserved < limit ? arena->reserved : limit);
+    return available < left ? available : left;
+}
+
+static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
 {
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
@@ -101,28 +120,34 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, ca_block_t **block)
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
 
+    arena->room = room(arena);
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
-        if (ca_grow_over_limit(arena, sizes[i]))
+        if (ca_grow_over_limit(arena, sizes[i]) ||
+            (headroom && (sizes[i] > arena->room || arena->room - sizes[i] < headroom)))
             continue;
         if (i == 0)
             keep_the_peak(arena, sizes[i]);
         if (!ca_arena_serving(arena))
             return -EIO;
         rc = grow_by(arena, sizes[i], bytes, block);
+        if (rc == 0 && arena->room != SIZE_MAX)
+            arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
     }
+    if (rc == -ENOMEM && !headroom)
+        arena->room = 0;
     return rc;
 }
 
-int ca_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block)
+int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
 {
     size_t slack = arena->slack;
-    int rc = try_sizes(arena, bytes, block);
+    int rc = try_sizes(arena, bytes, headroom, block);
 
     /* The first badly aligned address may have left too little room; from now on there is slack. */
     if (rc == -ENOBUFS && arena->slack != slack)
-        rc = try_sizes(arena, bytes, block);
+        rc = try_sizes(arena, bytes, headroom, block);
     return rc;
 }
 

@@ -14,10 +14,11 @@ bool ca_grow_allowed(const ca_arena_t *arena);
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
 /* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
- * peak would rise and nothing runs on the device. One thread at a time per arena: the caller holds
- * the turn (`growing`). Returns 0, -ENOMEM when upstream or the limit refuses, -EIO when the arena
- * no longer serves, or another error that giving memory back would not cure. */
-int ca_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block);
+ * peak would rise and nothing runs on the device. `headroom` bytes are left to upstream. One thread
+ * at a time per arena: the caller holds the turn (`growing`). Returns 0, -ENOMEM when upstream or
+ * the limit refuses, -EIO when the arena no longer serves, or another error that giving memory back
+ * would not cure. */
+int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block);
 
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_PENDING also those with pending blocks, whose real

@@ -6,6 +6,8 @@
  *   policy      a new segment, while the reserve is in proportion to what was ever live
  *   pause       a bounded wait for pending memory
  *   grow        a new segment all the same
+ *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
+ *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
  *   reclaim     others who cache memory on this device give back, then growth
  *   wait        every closed epoch, oldest first, without bound
@@ -36,6 +38,7 @@ typedef struct climb {
     int rc;
     bool grown;
     bool refused; /* upstream, or the limit, gave no memory */
+    size_t headroom;
 } climb_t;
 
 /* Each of these returns true when the climb is over: c->rc says how. */
@@ -64,7 +67,7 @@ static bool grow(climb_t *c)
             return true;
     }
     arena->growing = true;
-    int rc = ca_grow(arena, c->bytes, &c->block);
+    int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
     arena->growing = false;
     pthread_cond_broadcast(&arena->grown);
 
@@ -157,6 +160,21 @@ static bool rung_reclaim(climb_t *c)
     return search(c) || (given > 0 && grow(c));
 }
 
+/* Giving back waits for the device, and here the driver still has memory: not while it works. */
+static bool rung_spare(climb_t *c)
+{
+    return c->headroom && c->refused && ca_epoch_device_idle(c->arena) &&
+           (rung_idle(c) || rung_reclaim(c));
+}
+
+static bool rung_headroom(climb_t *c)
+{
+    bool held_back = c->headroom && c->refused;
+
+    c->headroom = 0;
+    return held_back && grow(c);
+}
+
 static bool rung_wait(climb_t *c)
 {
     if (c->arena->no_fences) {
@@ -184,10 +202,11 @@ static bool rung_late(climb_t *c)
 
 int ca_ladder_climb(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown)
 {
-    climb_t c = {.arena = arena, .bytes = bytes, .rc = -ENOMEM};
+    climb_t c = {.arena = arena, .bytes = bytes, .rc = -ENOMEM, .headroom = arena->params.headroom};
 
     (void)(rung_passed(&c) || rung_open(&c) || rung_policy(&c) || rung_pause(&c) || rung_grow(&c) ||
-           rung_idle(&c) || rung_reclaim(&c) || rung_wait(&c) || rung_pending(&c) || rung_late(&c));
+           rung_spare(&c) || rung_headroom(&c) || rung_idle(&c) || rung_reclaim(&c) ||
+           rung_wait(&c) || rung_pending(&c) || rung_late(&c));
     *block = c.block;
     *grown = c.grown;
     return c.rc;

@@ -181,6 +181,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
         taken = block;
     }
     taken->state = CA_BLOCK_LIVE;
+    taken->segment->live_blocks++;
     arena->live += taken->bytes;
     if (arena->live > arena->live_peak)
         arena->live_peak = arena->live;

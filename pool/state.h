@@ -34,6 +34,7 @@ struct ca_arena {
     pthread_cond_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
+    size_t room; /* bytes left to grow by, as of the last growth: upstream's, or the limit's */
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;

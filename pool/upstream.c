@@ -3,6 +3,7 @@
 
 #include "config/counters.h"
 #include "config/lock.h"
+#include "config/mutation.h"
 
 int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *address)
 {
@@ -18,11 +19,28 @@ int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t addr
     return upstream->free(context, address, bytes);
 }
 
+size_t ca_upstream_available(const ca_upstream_t *upstream, void *context)
+{
+    ca_lock_assert_none("upstream available");
+    return upstream->available ? upstream->available(context) : SIZE_MAX;
+}
+
 int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence)
 {
     ca_lock_assert_none("fence record");
     ca_count(fence_records);
-    return upstream->fence_record(context, fence);
+    int rc = upstream->fence_record(context, fence);
+    if (CA_MUTATED(fence_before_free) && rc == 0) {
+        static void *earlier, *earlier_context; /* tests of one thread only */
+        void *now = *fence;
+        if (earlier_context == context)
+            *fence = earlier;
+        else
+            rc = upstream->fence_record(context, &now);
+        earlier = now;
+        earlier_context = context;
+    }
+    return rc;
 }
 
 int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence)

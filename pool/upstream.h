@@ -24,6 +24,9 @@ typedef struct ca_upstream {
     int (*alloc)(void *context, size_t bytes, uint64_t *address);
     int (*free)(void *context, uint64_t address, size_t bytes);
 
+    /* Bytes that could be allocated now, SIZE_MAX when that cannot be told. May be NULL. */
+    size_t (*available)(void *context);
+
     /* Makes a fence behind everything submitted so far, without waiting. The fence is owned by the
      * caller until fence_release, which may recycle it. */
     int (*fence_record)(void *context, void **fence);
@@ -46,6 +49,7 @@ typedef struct ca_upstream {
 int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes,
                       uint64_t *address);
 int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes);
+size_t ca_upstream_available(const ca_upstream_t *upstream, void *context);
 int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence);
 int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence);
 int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,

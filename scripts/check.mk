@@ -88,7 +88,7 @@ $(PROGRAMS) $(PROBE):
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: all $(PROGRAMS)
+tests: all $(PROGRAMS) $B/libcachealloc-debug.so
 
 # --- running --------------------------------------------------------------------------------------
 # What is missing is brought first and make started anew, because the second make sees it. V=1 shows

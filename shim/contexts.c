@@ -2,14 +2,12 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/upstream.h"
-
-/* Longest wait for pending memory before the pool grows past its policy. */
-#define REUSE_WAIT_NS UINT64_C(10000000)
 
 #define PEERS_MAX 1024 /* pairs: eight devices, all with all, are 56 */
 
@@ -41,44 +39,79 @@ static ca_context_t *find(CUcontext handle)
     return NULL;
 }
 
-static ca_context_t *make(CUcontext handle)
-{
-    const ca_driver_t *driver = ca_driver();
-    CUdevice device = 0;
-    if (!driver->cuCtxGetDevice || driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return NULL;
+_Static_assert((int)CA_POOL_REUSE_AUTO == (int)CA_REUSE_AUTO &&
+                   (int)CA_POOL_REUSE_GROW == (int)CA_REUSE_GROW &&
+                   (int)CA_POOL_REUSE_WAIT == (int)CA_REUSE_WAIT,
+               "the pool knows the option by its own names");
 
+static unsigned long long id_of(CUcontext handle)
+{
+    unsigned long long id;
+    __typeof__(cuCtxGetId) *get = ca_driver()->cuCtxGetId;
+    return get && get(handle, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/* A new entry that nobody can find yet, or NULL. */
+static ca_context_t *blank(CUcontext handle, CUdevice device)
+{
     ca_lock_take(&lock);
     ca_context_t *fresh = ca_slab_take(&slab);
     ca_lock_drop(&lock);
-    if (!fresh)
-        return NULL;
-    fresh->handle = handle;
-    fresh->device = (uint8_t)device;
-    if (ca_options.backend == CA_BACKEND_POOL) {
-        ca_arena_params_t params = {
-            .max_split = ca_options.max_split,
-            .limit = ca_options.limit,
-            .reuse_wait_ns = REUSE_WAIT_NS,
-        };
-        fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
+    if (fresh) {
+        fresh->handle = handle;
+        fresh->id = id_of(handle);
+        fresh->device = (uint8_t)device;
     }
+    return fresh;
+}
 
+/* Puts `fresh` in front of all, unless there is an entry for its handle. Returns the handle's
+ * entry, or NULL when there are no numbers left. */
+static ca_context_t *publish(ca_context_t *fresh)
+{
     ca_lock_take(&lock);
-    ca_context_t *context = find(handle);
+    ca_context_t *context = find(fresh->handle);
     if (!context && numbers < UINT16_MAX) {
         context = fresh;
         context->number = ++numbers;
         context->next = atomic_load(&all);
         atomic_store(&all, context);
-        fresh = NULL;
     }
     ca_lock_drop(&lock);
+    return context;
+}
 
-    if (fresh && fresh->arena)
-        ca_arena_retire(fresh->arena);
+static ca_context_t *make_for(CUcontext handle, CUdevice device)
+{
+    ca_context_t *fresh = blank(handle, device);
+    if (!fresh)
+        return NULL;
+    if (ca_options.backend == CA_BACKEND_POOL) {
+        ca_arena_params_t params = {
+            .max_split = ca_options.max_split,
+            .limit = ca_options.limit,
+            .headroom = ca_options.headroom,
+            .reuse = (ca_reuse_t)ca_options.reuse,
+            .reuse_wait_ns = ca_options.reuse_wait,
+        };
+        fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
+    }
+
+    ca_context_t *context = publish(fresh);
+    if (context != fresh && fresh->arena)
+        ca_arena_retire(fresh->arena); /* another thread was first */
     ca_life_context_in_use();
     return context;
+}
+
+/* For the current context. */
+static ca_context_t *make(CUcontext handle)
+{
+    CUdevice device = 0;
+    __typeof__(cuCtxGetDevice) *get = ca_driver()->cuCtxGetDevice;
+    if (!get || get(&device) != CUDA_SUCCESS)
+        return NULL;
+    return make_for(handle, device);
 }
 
 ca_context_t *ca_context_current(bool create, CUcontext *handle)
@@ -98,8 +131,15 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     ca_lock_take(&lock);
     ca_context_t *context = find(current);
     ca_lock_drop(&lock);
+    /* Destroyed behind our back, and the handle given to another context. */
+    if (context && context->id != id_of(current) && ca_context_suspend(current) == context) {
+        ca_context_retire(context);
+        context = NULL;
+    }
     if (!context && create)
         context = make(current);
+    if (context && context->shares)
+        context = atomic_load(&context->state) == CA_CONTEXT_SERVING ? context->shares : NULL;
     if (!context || atomic_load(&context->state) != CA_CONTEXT_SERVING)
         return NULL;
     memo.handle = current;
@@ -133,6 +173,10 @@ void ca_context_resume(ca_context_t *context)
 
 void ca_context_retire(ca_context_t *context)
 {
+    if (CA_MUTATED(reuse_across_reset)) {
+        ca_context_resume(context);
+        return;
+    }
     ca_lock_take(&lock);
     set_state(context, CA_CONTEXT_RETIRED);
     size_t kept = 0;
@@ -149,6 +193,21 @@ void ca_context_retire(ca_context_t *context)
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",
                 context->device, (unsigned long long)lost.bytes, (unsigned long long)lost.count);
+}
+
+void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
+{
+    ca_lock_take(&lock);
+    ca_context_t *owner = find(primary);
+    ca_lock_drop(&lock);
+    if (!owner)
+        owner = make_for(primary, device);
+    ca_context_t *fresh = owner ? blank(green, device) : NULL;
+    if (!fresh)
+        return;
+    fresh->shares = owner;
+    if (publish(fresh) == fresh)
+        ca_context_note_peer(fresh, primary);
 }
 
 void ca_context_note_peer(ca_context_t *accessor, CUcontext owner)

@@ -19,8 +19,10 @@ typedef enum {
 } ca_context_state_t;
 
 typedef struct ca_context {
-    struct ca_context *next; /* newest first */
+    struct ca_context *next;   /* newest first */
+    struct ca_context *shares; /* a green context: the primary whose memory it uses, else NULL */
     CUcontext handle;
+    unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     ca_arena_t *arena;
     struct ca_event *idle_events; /* shim/upstream.c, under its lock */
     CUstream zero_stream;         /* zero:true; made on first use */
@@ -41,6 +43,11 @@ ca_context_t *ca_context_suspend(CUcontext handle);
 void ca_context_resume(ca_context_t *context);
 /* Drops its arena, its records, its events; makes no driver call. */
 void ca_context_retire(ca_context_t *context);
+
+/* `green`, made from a green context, uses the memory of `primary`: it is served from there, and
+ * fences of the primary cover it. Nothing happens when there is no host memory: the green context
+ * is then not served. */
+void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
 
 /* `accessor` may now touch the memory of `owner`: the owner's fences must cover it. */
 void ca_context_note_peer(ca_context_t *accessor, CUcontext owner);

@@ -43,6 +43,8 @@ CUresult ca_device_free(const ca_record_t *record)
     CUresult broken = (CUresult)atomic_load_explicit(&context->broken, memory_order_relaxed);
     if (broken != CUDA_SUCCESS)
         return broken;
+    if (ca_options.free_sync)
+        ca_upstream_cuda.synchronize(context);
     ca_arena_free(record->owner);
     return CUDA_SUCCESS;
 }

@@ -49,6 +49,43 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return alloc_from_driver(context, address, bytes);
 }
 
+/* What the arenas of a device would give for one allocation: segments without a live block. */
+static size_t idle_on(uint8_t device)
+{
+    size_t idle = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
+        ca_arena_stats_t stats;
+        if (!c->arena || c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
+            continue;
+        ca_arena_stats(c->arena, &stats);
+        idle += stats.idle_bytes;
+    }
+    return idle;
+}
+
+/* Programs size their buffers by this: memory that we only cache is free to them. */
+CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    CA_REAL(cuMemGetInfo_v2);
+    CUresult code = real(free, total);
+    if (code != CUDA_SUCCESS || !free || !total || !ca_life_active())
+        return code;
+    ca_context_t *context = ca_context_current(false, NULL);
+    if (!context || !context->arena)
+        return code;
+    size_t idle = idle_on(context->device);
+    *free = *free < *total - idle ? *free + idle : *total;
+    if (ca_options.limit != SIZE_MAX) {
+        ca_arena_stats_t stats;
+        ca_arena_stats(context->arena, &stats);
+        size_t kept = stats.reserved_bytes - stats.idle_bytes;
+        size_t room = ca_options.limit > kept ? ca_options.limit - kept : 0;
+        if (*free > room)
+            *free = room;
+    }
+    return code;
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
 {
     CA_REAL(cuMemFree_v2);

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include "config/lock.h"
 #include "shim/cuda_decls.h"
 
 typedef struct ca_driver {
@@ -18,12 +19,16 @@ typedef struct ca_driver {
 
 extern ca_driver_t *_Atomic ca_driver_published;
 
+/* Every driver call of ours begins with ca_driver(): debug builds assert there that none is made
+ * under a lock. */
+
 /* The table, resolved on first use: from libcuda.so.1 where it is loaded, otherwise from `handle`
  * (NULL for none). Never NULL; functions that the driver does not have are NULL in it. */
 const ca_driver_t *ca_driver_resolve(void *handle);
 
 static inline const ca_driver_t *ca_driver(void)
 {
+    ca_lock_assert_none("driver call");
     const ca_driver_t *driver = atomic_load_explicit(&ca_driver_published, memory_order_acquire);
     return driver ? driver : ca_driver_resolve(NULL);
 }

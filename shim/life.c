@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "config/log.h"
+#include "config/mutation.h"
 #include "config/options.h"
 #include "config/out.h"
 #include "registry/registry.h"
@@ -96,6 +97,7 @@ static void in_child(void)
 static void start(void)
 {
     read_configuration();
+    ca_mutation_read();
     started_by = getpid();
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page != MAP_FAILED) {

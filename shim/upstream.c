@@ -5,6 +5,7 @@
 #include <time.h>
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 
@@ -114,6 +115,19 @@ static int release(void *arg, uint64_t address, size_t bytes)
     return to_errno(context, code);
 }
 
+static size_t available(void *arg)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    size_t free = SIZE_MAX, total;
+    if (!driver->cuMemGetInfo_v2 || ca_upstream_enter(arg, &entered) != CUDA_SUCCESS)
+        return SIZE_MAX;
+    if (driver->cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
+        free = SIZE_MAX;
+    ca_upstream_leave(&entered);
+    return free;
+}
+
 static ca_event_t *take_event(ca_context_t *context)
 {
     ca_lock_take(&lock);
@@ -156,10 +170,12 @@ static CUresult record(ca_context_t *context, ca_event_t *event)
         return code;
     if (!event->handle)
         code = driver->cuEventCreate(&event->handle, CU_EVENT_DISABLE_TIMING);
-    if (code == CUDA_SUCCESS)
-        code = driver->cuCtxRecordEvent(context->handle, event->handle);
-    else
+    if (code != CUDA_SUCCESS)
         event->handle = NULL;
+    else if (CA_MUTATED(fence_legacy_only))
+        code = driver->cuEventRecord(event->handle, CU_STREAM_LEGACY);
+    else if (!CA_MUTATED(query_unrecorded))
+        code = driver->cuCtxRecordEvent(context->handle, event->handle);
     ca_upstream_leave(&entered);
     return code;
 }
@@ -176,7 +192,8 @@ static int fence_record(void *arg, void **fence)
     int result = 0;
     ca_event_t *chain = NULL;
     ca_context_t *member = context;
-    for (size_t peer = 0; member && result == 0; member = ca_context_peer(context, peer++)) {
+    for (size_t peer = 0; member && result == 0;
+         member = CA_MUTATED(fence_no_peers) ? NULL : ca_context_peer(context, peer++)) {
         ca_event_t *event = take_event(member);
         if (!event) {
             result = -EAGAIN; /* no host memory: keep the epoch open */
@@ -342,6 +359,7 @@ void ca_upstream_reset_after_fork(void)
 const ca_upstream_t ca_upstream_cuda = {
     .alloc = alloc,
     .free = release,
+    .available = available,
     .fence_record = fence_record,
     .fence_query = fence_query,
     .fence_wait = fence_wait,

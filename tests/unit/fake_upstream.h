@@ -293,7 +293,18 @@ static size_t fake_reclaim(void *context, size_t bytes)
     return given;
 }
 
+static size_t fake_available(void *context)
+{
+    (void)context;
+    pthread_mutex_lock(&fake.mutex);
+    size_t taken = fake.used + fake.others;
+    size_t available = taken < fake.limit ? fake.limit - taken : 0;
+    pthread_mutex_unlock(&fake.mutex);
+    return available;
+}
+
 static const ca_upstream_t fake_upstream = {
+    .available = fake_available,
     .alloc = fake_alloc,
     .free = fake_free,
     .fence_record = fake_fence_record,

@@ -318,6 +318,108 @@ static void a_segment_with_a_live_block_is_never_given_back(void **state)
     get(8 * MIB);
 }
 
+/* Where memory is short every free closes its epoch; one that cannot leaves that to an allocation.
+ */
+static void put_during_a_capture(held_t *held)
+{
+    fake.capturing = true;
+    put(held);
+    fake.capturing = false;
+}
+
+static void where_memory_is_short_every_free_closes_its_epoch(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    refused(30 * MIB);
+    put(&held[3]);
+    held_t small = get(4096);
+    fake_log();
+    put(&small);
+    assert_non_null(strchr(fake_log(), 'R'));
+}
+
+static void headroom_is_left_while_the_cache_can_do_without(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.headroom = 32 * MIB;
+    ca_arena_retire(arena);
+    fake_reset(128 * MIB, 256 * MIB);
+    fake.auto_pass = true;
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    held_t a = get(40 * MIB), b = get(40 * MIB);
+    put(&a);
+    ca_arena_trim(arena, 0);
+    get(60 * MIB); /* would leave 8 MiB: the idle 40 MiB go back first */
+    assert_int_equal(stats().reserved_bytes, 100 * MIB);
+    put(&b);
+}
+
+static void headroom_never_refuses_memory(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.headroom = 32 * MIB;
+    ca_arena_retire(arena);
+    fake_reset(128 * MIB, 256 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    get(120 * MIB);
+    assert_int_equal(stats().reserved_bytes, 120 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void headroom_frees_nothing_while_the_device_works(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.headroom = 32 * MIB;
+    ca_arena_retire(arena);
+    fake_reset(128 * MIB, 256 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    held_t a = get(40 * MIB);
+    put(&a);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake_log();
+    get(60 * MIB); /* leaves 28 MiB: less than asked for, but the free would wait */
+    assert_null(strchr(fake_log(), 'F'));
+    assert_int_equal(stats().reserved_bytes, 100 * MIB);
+}
+
+static void reuse_grow_never_waits_while_there_is_memory(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.reuse = CA_POOL_REUSE_GROW;
+    ca_arena_retire(arena);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    for (unsigned i = 0; i < 40; i++) {
+        held_t a = get(8 * MIB);
+        put(&a);
+    }
+    assert_int_equal(fake.calls[FAKE_WAIT], 0);
+    assert_true(stats().reserved_bytes >= 40 * 8 * MIB);
+}
+
+static void reuse_wait_waits_before_it_grows(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.reuse = CA_POOL_REUSE_WAIT;
+    ca_arena_retire(arena);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    fake.wait_passes = true;
+    for (unsigned i = 0; i < 40; i++) {
+        held_t a = get(8 * MIB);
+        put(&a);
+    }
+    assert_int_equal(fake.calls[FAKE_WAIT], 39);
+    assert_int_equal(stats().reserved_bytes, 8 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
 static void what_an_allocation_closed_is_not_waited_for_without_bound(void **state)
 {
     (void)state;
@@ -328,7 +430,7 @@ static void what_an_allocation_closed_is_not_waited_for_without_bound(void **sta
     for (unsigned i = 0; i < 8; i++)
         small[i] = get(2 * MIB); /* waits for held[3]'s epoch: a free closed it */
     uint64_t before = fake.unbounded_waits;
-    put(&small[0]); /* in the open epoch; the next work may wait for this very thread */
+    put_during_a_capture(&small[0]); /* the next work may wait for this very thread */
     refused(2 * MIB);
     assert_int_equal(fake.unbounded_waits, before);
     assert_int_equal(fake.waiting_frees, 0);
@@ -346,7 +448,7 @@ static void what_an_allocation_closed_is_waited_for_a_while(void **state)
     held_t small[8];
     for (unsigned i = 0; i < 8; i++)
         small[i] = get(2 * MIB);
-    put(&small[0]);
+    put_during_a_capture(&small[0]);
     fake.wait_passes = true;
     uint64_t before = fake.unbounded_waits;
     get(2 * MIB);
@@ -454,7 +556,8 @@ static void fail_each_call(fake_call_t kind, int rc, bool lossless)
 {
     for (uint64_t n = 1;; n++) {
         ca_arena_retire(arena);
-        fake_reset(96 * MIB, 128 * MIB);
+        /* Less memory, so that more goes back. */
+        fake_reset(kind == FAKE_FREE ? 56 * MIB : 96 * MIB, 128 * MIB);
         arena = ca_arena_create(&fake_upstream, NULL, &fake_params);
         fake.fail_at[kind] = n;
         fake.fail_rc[kind] = rc;
@@ -526,6 +629,12 @@ int main(void)
         TEST(waiting_and_giving_back_make_room_for_a_larger_request),
         TEST(during_a_capture_pending_segments_go_to_the_real_free),
         TEST(a_segment_with_a_live_block_is_never_given_back),
+        TEST(where_memory_is_short_every_free_closes_its_epoch),
+        TEST(headroom_is_left_while_the_cache_can_do_without),
+        TEST(headroom_never_refuses_memory),
+        TEST(headroom_frees_nothing_while_the_device_works),
+        TEST(reuse_grow_never_waits_while_there_is_memory),
+        TEST(reuse_wait_waits_before_it_grows),
         TEST(what_an_allocation_closed_is_not_waited_for_without_bound),
         TEST(what_an_allocation_closed_is_waited_for_a_while),
         TEST(without_fences_the_last_resort_synchronizes),

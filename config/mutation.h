@@ -1,0 +1,36 @@
+/* Deliberate faults, so that tests can prove that a check is able to fail. Debug builds alone read
+ * CA_MUTATION=NAME from the environment; in a release build every question is a constant no. */
+#ifndef CA_CONFIG_MUTATION_H
+#define CA_CONFIG_MUTATION_H
+
+#include <stdbool.h>
+
+#define CA_MUTATIONS(X)                                                                            \
+    X(none)                                                                                        \
+    X(reuse_pending)      /* freed memory is handed out at once */                                 \
+    X(fence_legacy_only)  /* a fence forgets non-blocking streams */                               \
+    X(fence_no_peers)     /* a fence forgets contexts with peer access */                          \
+    X(fence_before_free)  /* a fence is recorded before the frees that it is to cover */           \
+    X(query_unrecorded)   /* an event that was never recorded counts as completed */               \
+    X(reuse_across_reset) /* the arena of a context that was reset goes on serving */
+
+typedef enum {
+#define CA_MUTATION(name) CA_MUTATION_##name,
+    CA_MUTATIONS(CA_MUTATION)
+#undef CA_MUTATION
+        CA_MUTATION_COUNT
+} ca_mutation_t;
+
+#if CA_DEBUG
+extern ca_mutation_t ca_mutation;
+/* Before any other thread asks. An unknown name is told. */
+void ca_mutation_read(void);
+#define CA_MUTATED(name) (ca_mutation == CA_MUTATION_##name)
+#else
+static inline void ca_mutation_read(void)
+{
+}
+#define CA_MUTATED(name) false
+#endif
+
+#endif
