@@ -265,3 +265,51 @@ void counts_for_the_statistics(void) /* SIM: the runner reads the file */
     }
     OK(cuMemFree(p));
 }
+
+/* What a driver of 12.4 and one of 11.4 do not have: cudaTypedefs.h, PFN_cuCtxRecordEvent_v12050,
+ * PFN_cuCtxGetId_v12000, PFN_cuStreamGetId_v12000, PFN_cuGetProcAddress_v12000. */
+void driver_12_4_has_no_context_events(void) /* SIM: driver:12040 */
+{
+    CUcontext c = primary();
+    CUevent e;
+    unsigned long long id;
+    CUdriverProcAddressQueryResult st = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *fn = NULL;
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    OK(cuGetProcAddress("cuCtxRecordEvent", &fn, 12040, CU_GET_PROC_ADDRESS_DEFAULT, &st));
+    CHECK(!fn && st == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    CHECK(!address("cuCtxWaitEvent", 12040, 0) && address("cuCtxGetId", 12040, 0));
+    IS(CUDA_ERROR_INVALID_VALUE,
+       cuGetProcAddress("cuCtxRecordEvent", &fn, 12050, CU_GET_PROC_ADDRESS_DEFAULT, &st));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuCtxRecordEvent(c, e));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuCtxWaitEvent(c, e));
+    OK(cuCtxGetId(c, &id));
+}
+
+void driver_11_4_has_no_ids(void) /* SIM: driver:11040 */
+{
+    typedef CUresult (*get_t)(const char *, void **, int, cuuint64_t);
+    CUcontext c = primary();
+    CUstream s;
+    CUevent e;
+    unsigned long long id;
+    void *fn = NULL;
+    /* by name it still is the form with four arguments */
+    get_t get = (get_t)dlsym(RTLD_DEFAULT, "cuGetProcAddress");
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    OK(get("cuMemAlloc", &fn, 11040, CU_GET_PROC_ADDRESS_DEFAULT));
+    CHECK(fn != NULL);
+    OK(get("cuGetProcAddress", &fn, 11040, CU_GET_PROC_ADDRESS_DEFAULT));
+    CHECK(fn == (void *)get);
+    const char *absent[] = {"cuCtxGetId", "cuStreamGetId", "cuCtxRecordEvent", "cuCtxWaitEvent"};
+    for (int i = 0; i < 4; i++) {
+        OK(get(absent[i], &fn, 11040, CU_GET_PROC_ADDRESS_DEFAULT));
+        CHECK(fn == NULL);
+    }
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuCtxGetId(c, &id));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuStreamGetId(s, &id));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuCtxRecordEvent(c, e));
+    IS(CUDA_ERROR_NOT_SUPPORTED,
+       cuGetProcAddress_v2("cuMemAlloc", &fn, 11040, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
+}

@@ -1,13 +1,21 @@
-# The simulated CUDA's own self test: driver API only, one process per test.
+# The simulated CUDA's own self tests: driver API only, one process per test. tests/test_simcuda.py
+# runs them.
 SIM_SELFTEST := $(addprefix tests/simcuda/selftest,.c _memory.c _streams.c _driver.c)
-$B/tests/simcuda/selftest: $(SIM_SELFTEST) tests/simcuda/selftest.h tests/simcuda/selftest.def \
-    $(SIM)/libcuda.so.1
-	@mkdir -p $(@D)
-	$(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) -UNDEBUG -isystem $(CUDA_INC) -o $@ \
-	    $(SIM_SELFTEST) \
-	    -L$(SIM) -lcuda -lpthread -ldl
+SIM_SELFTEST_H := $(wildcard tests/simcuda/*.h tests/simcuda/*.def)
+SIM_SELFTESTS := $(addprefix $B/tests/simcuda/,selftest selftest_race selftest_shadow)
 
-simcuda-selftest: $B/tests/simcuda/selftest
-	BUILD_DIR=$B scripts/with-simcuda $<
+$B/tests/simcuda/selftest: $(SIM_SELFTEST)
+$B/tests/simcuda/selftest_race: tests/simcuda/selftest_race.c
+$B/tests/simcuda/selftest_shadow: tests/simcuda/selftest_shadow.c tests/simcuda/driver/shadow.c
+$(SIM_SELFTESTS): $(SIM_SELFTEST_H) $(SIM)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) -UNDEBUG -Itests/simcuda -isystem $(CUDA_INC) -o $@ \
+	    $(filter %.c,$^) -L$(SIM) -lcuda -lpthread -ldl
+
+simcuda-selftest: $(SIM_SELFTESTS)
+	for t in $(SIM_SELFTESTS); do BUILD_DIR=$B scripts/with-simcuda $$t || exit; done
+
+# So that `make check` builds what tests/test_simcuda.py runs.
+tests: $(SIM_SELFTESTS)
 
 .PHONY: simcuda-selftest

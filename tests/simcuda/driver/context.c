@@ -68,8 +68,13 @@ static CUcontext context_struct_locked(void)
     return c;
 }
 
+/* The legacy stream outlives its context until here: a thread that found the context alive a moment
+ * before it went may still be about to use it. */
 static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
 {
+    if (c->legacy) {
+        sim_stream_end_locked(c->legacy);
+    }
     c->dev = d;
     atomic_store(&c->id, next_id++);
     atomic_store(&c->sticky, 0);
@@ -77,6 +82,7 @@ static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
     atomic_store(&c->peers, 0);
     c->api_version = 3020;
     c->barrier.n = 0;
+    sim_race_context_made(c);
     atomic_store(&c->limits[CU_LIMIT_STACK_SIZE], 1024);
     atomic_store(&c->limits[CU_LIMIT_PRINTF_FIFO_SIZE], (size_t)1 << 20);
     atomic_store(&c->limits[CU_LIMIT_MALLOC_HEAP_SIZE], (size_t)8 << 20);
@@ -97,14 +103,13 @@ static void tear_down(CUcontext c)
     sim_lock();
     for (CUstream s = c->streams, next; s; s = next) {
         next = s->next;
-        if (s->alive) {
+        if (s->alive && s != c->legacy) {
             sim_stream_end_locked(s);
         }
     }
     while (c->events) {
         sim_event_end_locked(c->events);
     }
-    c->legacy = NULL;
     sim_unlock();
     sim_modules_drop_context(c);
     sim_heap_drop_context(c->dev, c);

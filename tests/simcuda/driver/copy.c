@@ -91,6 +91,15 @@ static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, si
             return rc;
         }
     }
+    /* "API synchronization behavior": from pageable to device memory "a stream sync is performed
+     * before the copy ... the DMA to final destination may not have completed"; the Async form
+     * between device and pageable memory "might be synchronous". */
+    if (sim_opt.race_strict && sync && !(async ? on_device(&src) : src.sync || dst.sync)) {
+        bool from_pageable = src.pageable && on_device(&dst);
+        op.learn = from_pageable ? SIM_LEARN_BEFORE : SIM_LEARN_ALL;
+    } else if (sim_opt.race_strict && async) {
+        op.learn = SIM_LEARN_NOTHING;
+    }
     return sim_submit(s, &op, sync);
 }
 
@@ -128,7 +137,22 @@ static CUresult peer(CUstream h, bool pt, bool async, CUdeviceptr dst, CUcontext
 {
     SIM_TRY(sim_ctx_check(dctx));
     SIM_TRY(sim_ctx_check(sctx));
-    return copy(h, pt, async, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+    if (async) {
+        return copy(h, pt, true, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+    }
+    /* [api] cuMemcpyPeer: "asynchronous with respect to the host, but serialized with respect all
+     * pending and future async work in to the current context, srcContext, and dstContext". */
+    CUstream s;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    CUcontext all[] = {s->ctx, dctx, sctx};
+    for (int i = 0; i < 3; i++) {
+        sim_wait_for_context(s, all[i]);
+    }
+    CUresult rc = copy(h, pt, false, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+    for (int i = 0; i < 3; i++) {
+        sim_context_waits_for(all[i], s);
+    }
+    return rc;
 }
 
 SIM_BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds,

@@ -205,8 +205,6 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(ASYNC_ENGINE_COUNT, 3),
     A(UNIFIED_ADDRESSING, 1),
     A(TEXTURE_PITCH_ALIGNMENT, 32),
-    A(COMPUTE_CAPABILITY_MAJOR, 9),
-    A(COMPUTE_CAPABILITY_MINOR, 0),
     A(STREAM_PRIORITIES_SUPPORTED, 1),
     A(GLOBAL_L1_CACHE_SUPPORTED, 1),
     A(LOCAL_L1_CACHE_SUPPORTED, 1),
@@ -240,7 +238,19 @@ SIM_API CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevi
     if (!pi || (int)attrib < 1 || attrib >= CU_DEVICE_ATTRIBUTE_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *pi = attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? dev + 1 : attributes[attrib];
+    switch (attrib) {
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+        *pi = dev + 1;
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *pi = sim_opt.arch / 10;
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *pi = sim_opt.arch % 10;
+        break;
+    default:
+        *pi = attributes[attrib];
+    }
     return CUDA_SUCCESS;
 }
 

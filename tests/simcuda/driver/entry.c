@@ -1,8 +1,10 @@
 /* The door: counts calls, adds latency, injects failures. One thread record per host thread holds
  * the counters, so counting is a plain increment; they are added up once, at exit. */
 #include "sim.h"
+#include "../simcuda.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +25,22 @@ typedef struct rule {
         int error;
     } fail[16];
     int fails;
+    /* simcuda_fail, under the rule's own lock */
+    pthread_mutex_t mu;
+    bool watched;
+    uintptr_t from, to; /* the callers that count */
+    uint64_t seen, fail_at;
+    int fail_error;
 } rule_t;
 
-static rule_t *rules[SIM_ID_COUNT]; /* set up by the constructor, then read only */
-uint8_t sim_ruled[SIM_ID_COUNT];
+/* Set up by the constructor and by simcuda_fail; what is there stays. */
+static rule_t *rules[SIM_ID_COUNT];
+static const int versions[SIM_ID_COUNT] = {
+#define SIM_FN(link, base, version, kind) version,
+#include "api.def"
+#undef SIM_FN
+};
+_Atomic uint8_t sim_ruled[SIM_ID_COUNT];
 _Atomic int sim_state;
 __thread sim_thread_t *sim_tls __attribute__((tls_model("initial-exec")));
 
@@ -44,6 +58,7 @@ static void thread_end(void *arg)
     }
     pthread_mutex_lock(&threads_mu);
     t->depth = 0;
+    t->known.n = 0;
     t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     t->next_free = threads_free;
     threads_free = t;
@@ -84,8 +99,11 @@ static rule_t *rule_for(enum sim_id id)
 {
     if (!rules[id]) {
         rules[id] = calloc(1, sizeof(rule_t));
+        if (rules[id]) {
+            pthread_mutex_init(&rules[id]->mu, NULL);
+        }
     }
-    sim_ruled[id] = rules[id] != NULL;
+    atomic_store_explicit(&sim_ruled[id], rules[id] != NULL, memory_order_release);
     return rules[id];
 }
 
@@ -147,9 +165,23 @@ static int default_error(enum sim_id id)
     return alloc ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
-CUresult sim_enter_slow(enum sim_id id, bool needs_init)
+/* The program's own wish: counted before anything else, so that N means the same in every state. */
+static CUresult watched(rule_t *r, const void *caller)
+{
+    CUresult rc = CUDA_SUCCESS;
+    uintptr_t at = (uintptr_t)caller;
+    pthread_mutex_lock(&r->mu);
+    if (r->watched && at >= r->from && at < r->to && ++r->seen == r->fail_at) {
+        rc = (CUresult)r->fail_error;
+    }
+    pthread_mutex_unlock(&r->mu);
+    return rc;
+}
+
+CUresult sim_enter_slow(enum sim_id id, bool needs_init, const void *caller)
 {
     rule_t *r = rules[id];
+    SIM_TRY(watched(r, caller));
     if (needs_init && atomic_load_explicit(&sim_state, memory_order_acquire) != 1) {
         return sim_state_error();
     }
@@ -183,6 +215,67 @@ int sim_id_of(const char *link_name)
     return -1;
 }
 
+typedef struct module {
+    const char *name;
+    uintptr_t from, to;
+} module_t;
+
+static int find_module(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size;
+    module_t *m = arg;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    if (strcmp(slash ? slash + 1 : info->dlpi_name, m->name) != 0) {
+        return 0;
+    }
+    m->from = UINTPTR_MAX;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t at = info->dlpi_addr + p->p_vaddr;
+        if (p->p_type == PT_LOAD) {
+            m->from = at < m->from ? at : m->from;
+            m->to = at + p->p_memsz > m->to ? at + p->p_memsz : m->to;
+        }
+    }
+    return 1;
+}
+
+SIM_API int simcuda_fail(const char *link_name, const char *caller, uint64_t nth, int error)
+{
+    module_t m = {caller, 0, caller ? 0 : UINTPTR_MAX};
+    int id = sim_id_of(link_name);
+    if (id < 0 || (caller && !dl_iterate_phdr(find_module, &m))) {
+        return -1;
+    }
+    pthread_mutex_lock(&threads_mu);
+    rule_t *r = rule_for((enum sim_id)id);
+    pthread_mutex_unlock(&threads_mu);
+    if (!r) {
+        return -1;
+    }
+    pthread_mutex_lock(&r->mu);
+    r->watched = true;
+    r->from = m.from;
+    r->to = m.to;
+    r->seen = 0;
+    r->fail_at = nth;
+    r->fail_error = error;
+    pthread_mutex_unlock(&r->mu);
+    return 0;
+}
+
+SIM_API uint64_t simcuda_calls(const char *link_name)
+{
+    int id = sim_id_of(link_name);
+    uint64_t seen = 0;
+    if (id >= 0 && atomic_load_explicit(&sim_ruled[id], memory_order_acquire)) {
+        pthread_mutex_lock(&rules[id]->mu);
+        seen = rules[id]->seen;
+        pthread_mutex_unlock(&rules[id]->mu);
+    }
+    return seen;
+}
+
 void sim_stats_write(const char *path)
 {
     FILE *f = fopen(path, "w");
@@ -214,7 +307,11 @@ void sim_stats_write(const char *path)
                 i ? "," : "", h->peak, h->used, h->peak_requested, h->requested);
         pthread_mutex_unlock(&h->mu);
     }
-    fprintf(f, "]}\n");
+    fprintf(f, "]");
+    if (sim_opt.racecheck) {
+        fprintf(f, ",\n\"races\":%llu", (unsigned long long)sim_race_total());
+    }
+    fprintf(f, "}\n");
     fclose(f);
 }
 
@@ -226,6 +323,7 @@ static void in_child(void)
     if (atomic_load(&sim_state) != 0) {
         atomic_store(&sim_state, 2);
         sim_opt.stats[0] = 0;
+        sim_opt.racecheck = false;
         return;
     }
     for (sim_thread_t *t = threads_all; t; t = t->next_all) {
@@ -256,6 +354,17 @@ static bool anything_counted(void)
     return false;
 }
 
+/* cuGetProcAddress does not find what is newer than the driver; a symbol of this library cannot be
+ * hidden from dlsym, so there it fails. */
+static void older_driver(void)
+{
+    for (int i = 0; i < SIM_ID_COUNT; i++) {
+        if (versions[i] > sim_opt.driver) {
+            sim_rule_without((enum sim_id)i);
+        }
+    }
+}
+
 __attribute__((constructor)) static void load(void)
 {
     pthread_key_create(&thread_key, thread_end);
@@ -265,6 +374,7 @@ __attribute__((constructor)) static void load(void)
         sim_devices[i].ordinal = i;
     }
     sim_options_init();
+    older_driver();
     pthread_atfork(NULL, NULL, in_child);
     stay_loaded();
 }
@@ -278,4 +388,5 @@ __attribute__((destructor)) static void unload(void)
     if (sim_opt.stats[0] && counted) {
         sim_stats_write(sim_opt.stats);
     }
+    sim_race_finish();
 }

@@ -34,6 +34,7 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     e->flags = Flags;
     e->recorded = false;
     e->capture_id = 0;
+    e->clock.n = 0;
     e->points.n = 0;
     e->gen++;
     e->prev = NULL;
@@ -136,7 +137,12 @@ static CUresult record_locked(CUevent e, CUstream s)
     }
     e->gen++;
     e->points.n = 0;
+    if (sim_legacy_held(s)) {
+        sim_op_t op = {.kind = SIM_OP_WAIT};
+        sim_enqueue_locked(s, &op);
+    }
     sim_points_of_stream(s, &e->points);
+    sim_race_record(s, e);
     if (e->points.n && !(e->flags & CU_EVENT_DISABLE_TIMING)) {
         mark_locked(e, s);
     }
@@ -182,6 +188,7 @@ SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
         hEvent->gen++;
         hEvent->points.n = 0;
         sim_points_of_context(hCtx, &hEvent->points);
+        sim_race_context_record(hCtx, hEvent);
         recorded_locked(hEvent);
     }
     sim_unlock();
@@ -201,17 +208,11 @@ SIM_API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
         sim_capture_by_id_locked(hEvent->capture_id)->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
         rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (rc == CUDA_SUCCESS) {
+        sim_race_context_wait(hCtx, &hEvent->clock);
+    }
     if (rc == CUDA_SUCCESS && !sim_event_done_locked(hEvent)) {
-        sim_op_t op = {.kind = SIM_OP_WAIT, .after = hEvent->points};
-        sim_points_prune(&hCtx->barrier);
-        for (CUstream s = hCtx->streams; s; s = s->next) {
-            if (s->alive) {
-                sim_enqueue_locked(s, &op);
-            }
-        }
-        for (size_t i = 0; i < hEvent->points.n; i++) {
-            sim_points_add(&hCtx->barrier, hEvent->points.at[i].stream, hEvent->points.at[i].seq);
-        }
+        sim_barrier_locked(hCtx, &hEvent->points, NULL);
     }
     sim_unlock();
     return rc;
@@ -257,9 +258,12 @@ static CUresult wait_event(CUstream h, bool pt, CUevent e, unsigned flags)
         sim_capture_takes_locked(s, &rc);
     } else if (s->capture || e->capture_id) {
         rc = wait_captured_locked(s, e);
-    } else if (!sim_event_done_locked(e)) {
-        sim_op_t op = {.kind = SIM_OP_WAIT, .after = e->points};
-        sim_enqueue_locked(s, &op);
+    } else {
+        sim_race_wait(s, &e->clock);
+        if (!sim_event_done_locked(e) || sim_legacy_held(s)) {
+            sim_op_t op = {.kind = SIM_OP_WAIT, .after = e->points};
+            sim_enqueue_locked(s, &op);
+        }
     }
     sim_unlock();
     return rc;
@@ -277,9 +281,12 @@ SIM_API CUresult cuEventQuery(CUevent hEvent)
     SIM_ENTER(cuEventQuery);
     SIM_TRY(event_check(hEvent));
     SIM_TRY(sim_capture_unsafe());
-    if (!atomic_load_explicit(&hEvent->done, memory_order_acquire)) {
+    if (sim_opt.racecheck || !atomic_load_explicit(&hEvent->done, memory_order_acquire)) {
         sim_lock();
         bool captured = hEvent->capture_id != 0, done = !captured && sim_event_done_locked(hEvent);
+        if (done) {
+            sim_race_learn(&hEvent->clock); /* cuEventQuery: "all captured work is complete" */
+        }
         sim_unlock();
         if (captured) {
             return CUDA_ERROR_CAPTURED_EVENT;
@@ -299,6 +306,10 @@ SIM_API CUresult cuEventSynchronize(CUevent hEvent)
     sim_points_t v = {0};
     sim_lock();
     bool captured = hEvent->capture_id != 0;
+    sim_clock_t past = {0};
+    if (!captured) {
+        sim_clock_join(&past, &hEvent->clock);
+    }
     if (!captured && !sim_event_done_locked(hEvent)) {
         for (size_t i = 0; i < hEvent->points.n; i++) {
             sim_points_add(&v, hEvent->points.at[i].stream, hEvent->points.at[i].seq);
@@ -306,6 +317,8 @@ SIM_API CUresult cuEventSynchronize(CUevent hEvent)
         sim_wait_points_locked(&v); /* "all work currently captured": a later record adds nothing */
         sim_event_done_locked(hEvent);
     }
+    sim_race_learn(&past);
+    sim_clock_free(&past);
     sim_unlock();
     sim_points_free(&v);
     return captured ? CUDA_ERROR_CAPTURED_EVENT
@@ -329,6 +342,8 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
     } else {
         int64_t ns = (int64_t)(atomic_load(&end->time_ns) - atomic_load(&start->time_ns));
         *ms = (float)ns / 1e6f;
+        sim_race_learn(&start->clock);
+        sim_race_learn(&end->clock);
     }
     sim_unlock();
     return rc;

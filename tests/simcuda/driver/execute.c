@@ -91,16 +91,20 @@ void sim_execute(sim_op_t *op)
         }
         break;
     case SIM_OP_HOST: /* cuda.h, cuLaunchHostFunc: not called "in the event of an error" */
+        sim_race_host_function(op->clock);
         if (!sticky) {
             op->u.host.fn(op->u.host.data);
         }
         break;
     case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: is told of the error instead */
+        sim_race_host_function(op->clock);
         op->u.host.cb(op->stream->legacy ? NULL : op->stream, (CUresult)sticky, op->u.host.data);
         break;
     case SIM_OP_FREE: {
         sim_device_t *d = sim_device_of(op->u.free_ptr);
-        if (d) {
+        sim_alloc_t a;
+        if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
+            sim_race_forget(a.base, a.size);
             sim_heap_free(d, op->u.free_ptr, true);
             atomic_fetch_sub(&d->frees, 1);
         }

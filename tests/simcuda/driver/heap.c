@@ -195,6 +195,9 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
         *out = a->base;
     }
     pthread_mutex_unlock(&h->mu);
+    if (rc == CUDA_SUCCESS) {
+        sim_race_forget(*out, bytes);
+    }
     return rc;
 }
 
@@ -287,7 +290,8 @@ bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freein
     return ok;
 }
 
-/* Every device access of every operation comes through here: the place for the race check. */
+/* Every device access of every operation comes through here, when it happens; the race check looks
+ * at the same bytes when the operation is submitted. */
 void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, bool host_ok)
 {
     (void)op;

@@ -49,6 +49,9 @@ static CUresult add(const sim_host_t *r)
         atomic_store(&known, ++count);
     }
     pthread_rwlock_unlock(&mu);
+    if (rc == CUDA_SUCCESS) {
+        sim_race_forget((uintptr_t)r->base, r->size);
+    }
     return rc;
 }
 
@@ -179,6 +182,7 @@ SIM_API CUresult cuMemFreeHost(void *p)
             sim_wait_device(&sim_devices[i]);
         }
     }
+    sim_race_host_write((uintptr_t)p, r.size);
     if (!remove_base(p, 1u << SIM_HOST_ALLOC, &r)) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -28,7 +28,7 @@ static CUresult get_attribute(int *pi, CUfunction_attribute attrib, void *handle
         break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-        *pi = 90;
+        *pi = sim_opt.arch;
         break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         *pi = dynamic ? dynamic : DEFAULT_SHARED;

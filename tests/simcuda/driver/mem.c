@@ -62,16 +62,20 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
         if (sim_opt.free_waits) {
             sim_wait_device(ctx->dev);
         }
+        sim_race_host_write(dptr, r.size);
         return sim_host_free_managed(dptr);
     }
-    if (sim_opt.free_waits && atomic_load_explicit(&d->pending, memory_order_acquire)) {
+    if (sim_opt.racecheck ||
+        (sim_opt.free_waits && atomic_load_explicit(&d->pending, memory_order_acquire))) {
         sim_alloc_t a;
         if (!sim_heap_find(d, dptr, &a) || a.base != dptr || a.freeing) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (a.kind == SIM_PLAIN) {
+        if (sim_opt.free_waits && a.kind == SIM_PLAIN) {
             sim_wait_device(d);
         }
+        sim_race_host_write(a.base,
+                            a.size); /* of a free that waited, everything is ordered before */
     }
     SIM_TRY(sim_heap_free(d, dptr, false));
     return (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed);

@@ -51,16 +51,20 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     pool = pool ? pool : atomic_load(&d->pool);
     CUresult rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(&d->frees)) {
-        sim_wait_device(d); /* frees that streams have not reached yet give theirs back */
+        sim_wait_device_quietly(d); /* frees that streams have not reached yet give theirs back */
         rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
     }
     if (rc == CUDA_SUCCESS) {
         *dptr = p;
         sim_lock();
-        if (s->capture) { /* an allocation node; its memory lives until it is freed */
+        bool node = s->capture != NULL; /* its memory lives until it is freed */
+        if (node) {
             sim_capture_takes_locked(s, &rc);
         }
         sim_unlock();
+        if (!node) {
+            sim_race_async_alloc(s, p, bytes);
+        }
     }
     return rc;
 }

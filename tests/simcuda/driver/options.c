@@ -11,6 +11,7 @@ sim_options_t sim_opt = {
     .driver = 13000,
     .free_waits = true,
     .kernel_ns = 0,
+    .arch = 75,
 };
 
 static bool number(const char *s, uint64_t *out)
@@ -46,6 +47,16 @@ static bool set_devices(char *v)
         return false;
     }
     sim_opt.devices = (int)n;
+    return true;
+}
+
+static bool set_arch(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n) || n < 10 || n > 999) {
+        return false;
+    }
+    sim_opt.arch = (int)n;
     return true;
 }
 
@@ -151,22 +162,37 @@ static bool set_runtime(char *v) /* the simulated runtime's key */
     return true;
 }
 
-static bool set_racecheck(char *v)
+static bool set_racecheck(char *v) /* 0, 1, strict */
 {
-    if (strcmp(v, "0") != 0) {
-        fprintf(stderr, "simcuda: racecheck is not there yet\n");
-    }
-    return true;
+    bool strict = strcmp(v, "strict") == 0;
+    sim_opt.race_strict |= strict;
+    sim_opt.racecheck = strict || strcmp(v, "1") == 0;
+    return sim_opt.racecheck || strcmp(v, "0") == 0;
+}
+
+static bool set_racecheck_threads(char *v) /* relaxed, strict */
+{
+    sim_opt.race_strict = strcmp(v, "strict") == 0;
+    return sim_opt.race_strict || strcmp(v, "relaxed") == 0;
 }
 
 static const struct {
     const char *key;
     bool (*set)(char *value);
 } keys[] = {
-    {"devices", set_devices},       {"memory", set_memory},   {"driver", set_driver},
-    {"free_waits", set_free_waits}, {"stats", set_stats},     {"kernel_ns", set_kernel_ns},
-    {"latency", set_latency},       {"fail", set_fail},       {"without", set_without},
-    {"racecheck", set_racecheck},   {"runtime", set_runtime},
+    {"devices", set_devices},
+    {"memory", set_memory},
+    {"arch", set_arch},
+    {"driver", set_driver},
+    {"free_waits", set_free_waits},
+    {"stats", set_stats},
+    {"kernel_ns", set_kernel_ns},
+    {"latency", set_latency},
+    {"fail", set_fail},
+    {"without", set_without},
+    {"racecheck", set_racecheck},
+    {"runtime", set_runtime},
+    {"racecheck_threads", set_racecheck_threads},
 };
 
 static void set_one(char *item)

@@ -59,8 +59,8 @@ static const fn_t *pick(const char *base, int version, bool per_thread, bool *kn
             (f->per_thread && !per_thread)) {
             continue;
         }
-        *known = true;
-        if (f->version > version || f->version > sim_opt.driver) {
+        *known = true; /* newer than the driver: `without`, it does not know the name */
+        if (f->version > version) {
             continue;
         }
         if (!best || (f->per_thread && !best->per_thread) ||

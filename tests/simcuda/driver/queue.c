@@ -1,8 +1,8 @@
 /* The engine: streams are queues, each with a thread of its own that is made when the first
  * operation has to wait. An operation waits for points: (stream, sequence number) pairs that were
  * submitted before it, so no cycle can be. Every ordering edge is a point list; they are made here
- * (legacy and blocking streams), in event.c (records and waits) and nowhere else: the place for a
- * later race check's vector clocks. */
+ * (legacy and blocking streams), in event.c (records and waits) and nowhere else; race.c has a
+ * clock beside each. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -88,6 +88,17 @@ static void implicit_points(CUstream s, sim_points_t *v)
     }
 }
 
+bool sim_legacy_held(CUstream s)
+{
+    sim_points_t v = {0};
+    if (s->legacy) {
+        implicit_points(s, &v);
+    }
+    bool held = v.n != 0;
+    sim_points_free(&v);
+    return held;
+}
+
 void sim_points_of_stream(CUstream s, sim_points_t *v)
 {
     implicit_points(s, v);
@@ -125,17 +136,23 @@ void sim_wait_points_locked(sim_points_t *v)
 void sim_wait_context(CUcontext ctx)
 {
     sim_points_t v = {0};
+    sim_clock_t past = {0};
     sim_lock();
     sim_points_of_context(ctx, &v);
+    sim_race_of_context(ctx, &past);
     sim_wait_points_locked(&v);
+    sim_race_learn(&past);
     sim_unlock();
     sim_points_free(&v);
+    sim_clock_free(&past);
 }
 
-void sim_wait_device(sim_device_t *d)
+static void wait_device(sim_device_t *d, bool learns)
 {
     sim_points_t v = {0};
-    if (atomic_load_explicit(&d->pending, memory_order_acquire) == 0) {
+    sim_clock_t past = {0};
+    if (!(learns && sim_opt.racecheck) &&
+        atomic_load_explicit(&d->pending, memory_order_acquire) == 0) {
         return;
     }
     sim_lock();
@@ -144,9 +161,24 @@ void sim_wait_device(sim_device_t *d)
             sim_points_of_context(c, &v);
         }
     }
+    if (learns) {
+        sim_race_of_device(d, &past);
+    }
     sim_wait_points_locked(&v);
+    sim_race_learn(&past);
     sim_unlock();
     sim_points_free(&v);
+    sim_clock_free(&past);
+}
+
+void sim_wait_device(sim_device_t *d)
+{
+    wait_device(d, true);
+}
+
+void sim_wait_device_quietly(sim_device_t *d)
+{
+    wait_device(d, false);
 }
 
 /* --- completion
@@ -253,6 +285,8 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
     op->after = kept;
     op->next = NULL;
     op->stream = s;
+    bool host = op->kind == SIM_OP_HOST || op->kind == SIM_OP_CALLBACK;
+    op->clock = host && sim_opt.racecheck ? sim_race_copy(&s->clock) : NULL;
     for (size_t i = 0; i < from->after.n; i++) {
         sim_points_add(&op->after, from->after.at[i].stream, from->after.at[i].seq);
     }
@@ -266,6 +300,53 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
     }
     s->tail = op;
     return op;
+}
+
+void sim_barrier_locked(CUcontext ctx, const sim_points_t *v, CUstream except)
+{
+    sim_op_t op = {.kind = SIM_OP_WAIT, .after = *v};
+    for (CUstream s = ctx->streams; s; s = s->next) {
+        if (s->alive && s != except) {
+            sim_enqueue_locked(s, &op);
+        }
+    }
+    sim_points_prune(&ctx->barrier);
+    for (size_t i = 0; i < v->n; i++) {
+        sim_points_add(&ctx->barrier, v->at[i].stream, v->at[i].seq);
+    }
+}
+
+void sim_wait_for_context(CUstream s, CUcontext ctx)
+{
+    sim_op_t op = {.kind = SIM_OP_WAIT};
+    sim_clock_t past = {0};
+    sim_lock();
+    if (!atomic_load(&ctx->capturing) && !s->capture) {
+        sim_points_of_context(ctx, &op.after);
+        sim_race_of_context(ctx, &past);
+        sim_race_wait(s, &past);
+        if (op.after.n) {
+            sim_enqueue_locked(s, &op);
+        }
+    }
+    sim_unlock();
+    sim_points_free(&op.after);
+    sim_clock_free(&past);
+}
+
+void sim_context_waits_for(CUcontext ctx, CUstream s)
+{
+    sim_points_t v = {0};
+    sim_lock();
+    if (!atomic_load(&ctx->capturing) && !s->capture) {
+        sim_race_context_wait(ctx, &s->clock);
+        if (busy(s)) {
+            sim_points_add(&v, s, s->submitted);
+            sim_barrier_locked(ctx, &v, s);
+        }
+    }
+    sim_unlock();
+    sim_points_free(&v);
 }
 
 /* Nothing stands before an operation on s. */
@@ -312,6 +393,14 @@ CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync)
         }
         return rc;
     }
+    sim_clock_t past = {0};
+    if (sync && op->learn == SIM_LEARN_BEFORE) {
+        sim_race_of_stream(s, &past);
+    }
+    sim_race_op(s, op);
+    if (sync && op->learn == SIM_LEARN_ALL) {
+        sim_race_of_stream(s, &past);
+    }
     bool instant = op->kind == SIM_OP_FREE || (op->kind == SIM_OP_KERNEL && op->u.kernel.ns == 0);
     if ((sync || instant) && clear_locked(s)) {
         run_here(s, op);
@@ -324,6 +413,8 @@ CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync)
             sim_points_free(&v);
         }
     }
+    sim_race_learn(&past);
+    sim_clock_free(&past);
     rc = sync ? (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed) : CUDA_SUCCESS;
     sim_unlock();
     return rc;

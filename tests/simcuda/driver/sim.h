@@ -14,6 +14,8 @@
 #endif
 #include <cuda.h>
 
+#include "race.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -56,8 +58,10 @@ typedef struct sim_thread {
     int depth;
     CUstreamCaptureMode capture_mode;
     sim_pt_stream_t *pt_streams;
-    uint64_t serial; /* unique per host thread */
-    bool worker;     /* a stream's own thread: runs host functions */
+    uint64_t serial;     /* unique per host thread */
+    enum sim_id current; /* the last function entered */
+    sim_clock_t known;   /* racecheck:strict: what this thread knows */
+    bool worker;         /* a stream's own thread: runs host functions */
     struct sim_thread *next_all, *next_free;
 } sim_thread_t;
 
@@ -73,19 +77,20 @@ static inline sim_thread_t *sim_thread(void)
 
 /* 0 before cuInit, 1 after, 2 in a forked child, 3 while the process ends. */
 extern _Atomic int sim_state;
-/* Non-zero where a SIMCUDA key (latency, fail, without) names the function. */
-extern uint8_t sim_ruled[SIM_ID_COUNT];
+/* Non-zero where a SIMCUDA key (latency, fail, without) or simcuda_fail names the function. */
+extern _Atomic uint8_t sim_ruled[SIM_ID_COUNT];
 
-CUresult sim_enter_slow(enum sim_id id, bool needs_init);
+CUresult sim_enter_slow(enum sim_id id, bool needs_init, const void *caller);
 CUresult sim_state_error(void);
 
-static inline CUresult sim_enter(enum sim_id id, bool needs_init)
+static inline CUresult sim_enter_from(enum sim_id id, bool needs_init, const void *caller)
 {
     sim_thread_t *t = sim_thread();
     uint64_t n = atomic_load_explicit(&t->calls[id], memory_order_relaxed);
     atomic_store_explicit(&t->calls[id], n + 1, memory_order_relaxed);
-    if (__builtin_expect(sim_ruled[id], 0)) {
-        return sim_enter_slow(id, needs_init);
+    t->current = id;
+    if (__builtin_expect(atomic_load_explicit(&sim_ruled[id], memory_order_acquire), 0)) {
+        return sim_enter_slow(id, needs_init, caller);
     }
     if (needs_init && atomic_load_explicit(&sim_state, memory_order_acquire) != 1) {
         return sim_state_error();
@@ -93,9 +98,15 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
     return CUDA_SUCCESS;
 }
 
+static inline CUresult sim_enter(enum sim_id id, bool needs_init)
+{
+    return sim_enter_from(id, needs_init, NULL);
+}
+
 #define SIM_ENTER_IF(name, needs_init)                                                             \
     do {                                                                                           \
-        CUresult sim_enter_rc = sim_enter(SIM_ID_##name, needs_init);                              \
+        CUresult sim_enter_rc =                                                                    \
+            sim_enter_from(SIM_ID_##name, needs_init, __builtin_return_address(0));                \
         if (sim_enter_rc != CUDA_SUCCESS) {                                                        \
             return sim_enter_rc;                                                                   \
         }                                                                                          \
@@ -144,6 +155,8 @@ typedef struct sim_options {
     int driver;
     bool free_waits;
     uint64_t kernel_ns;
+    int arch; /* compute capability x 10 */
+    bool racecheck, race_strict;
     char stats[4096];
 } sim_options_t;
 
@@ -263,7 +276,7 @@ typedef struct sim_points {
 } sim_points_t;
 
 struct CUctx_st {
-    sim_device_t *dev;
+    _Atomic(sim_device_t *) dev;
     bool primary;
     _Atomic bool alive;
     _Atomic uint64_t id;
@@ -275,11 +288,13 @@ struct CUctx_st {
     /* under the engine lock */
     _Atomic uint64_t pending;
     CUstream streams; /* all of them, legacy included */
-    CUstream legacy;
+    _Atomic(CUstream) legacy; /* kept until the context is made again */
     CUevent events;
     sim_points_t barrier;  /* cuCtxWaitEvent: streams made later wait for these */
     _Atomic int capturing; /* streams of this context that capture */
     int capturing_blocking;
+    sim_clock_t ended, ended_blocking; /* of streams that were destroyed */
+    sim_clock_t barrier_clock;         /* that of barrier */
     /* under the device's heap lock */
     sim_alloc_t *allocs;
     struct CUmod_st *modules; /* under the module lock */
@@ -310,11 +325,16 @@ enum sim_op_kind {
     SIM_OP_VALUE, /* cuStreamWriteValue */
 };
 
+/* What a host thread knows after a synchronous operation, with racecheck:strict. */
+enum sim_learn { SIM_LEARN_ALL, SIM_LEARN_BEFORE, SIM_LEARN_NOTHING };
+
 typedef struct sim_op {
     enum sim_op_kind kind;
     uint64_t seq;
     CUstream stream;
     sim_points_t after;
+    sim_clock_t *clock; /* race check: what a host function knows; NULL for others */
+    enum sim_learn learn;
     struct sim_op *next;
     union {
         struct { /* rows of width bytes; one row: a plain copy */
@@ -361,6 +381,8 @@ struct CUstream_st {
     sim_op_t *head, *tail;
     pthread_cond_t work;
     struct sim_capture *capture;
+    uint32_t slot; /* race check: which component of every clock */
+    sim_clock_t clock;
     CUstream next, prev, next_free;
 };
 
@@ -384,6 +406,15 @@ void sim_wait_points_locked(sim_points_t *v);
 void sim_wait_context(CUcontext ctx);
 extern CUcontext sim_ctx_all; /* every context that ever was, under the engine lock */
 void sim_wait_device(sim_device_t *d);
+/* Locked: all later work of ctx, of streams made later too, waits for v; except's excepted. */
+void sim_barrier_locked(CUcontext ctx, const sim_points_t *v, CUstream except);
+/* s waits for all work of ctx; all later work of ctx waits for s. Nothing where ctx captures. */
+void sim_wait_for_context(CUstream s, CUcontext ctx);
+void sim_context_waits_for(CUcontext ctx, CUstream s);
+void sim_wait_device_quietly(sim_device_t *d); /* no promise: orders nothing for the race check */
+/* Locked: s is the legacy stream and blocking streams hold it: then even a record or a wait has to
+ * take a place in it, because later work of blocking streams waits for that. */
+bool sim_legacy_held(CUstream s);
 /* Locked: queue the operation behind what it must wait for. */
 sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *op);
 
@@ -413,6 +444,7 @@ struct CUevent_st {
     _Atomic uint64_t time_ns;
     sim_points_t points;
     uint64_t capture_id; /* last recorded inside this capture; 0: outside */
+    sim_clock_t clock;   /* race check: of the last record */
     CUevent next, prev, next_free;
 };
 void sim_event_end_locked(CUevent e);

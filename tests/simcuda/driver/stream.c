@@ -39,6 +39,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
         s->next->prev = s;
     }
     ctx->streams = s;
+    sim_race_stream_made(s);
     sim_points_prune(&ctx->barrier);
     if (ctx->barrier.n) {
         sim_op_t op = {.kind = SIM_OP_WAIT, .after = ctx->barrier};
@@ -68,6 +69,7 @@ void sim_stream_end_locked(CUstream s)
 {
     sim_capture_stream_gone_locked(s);
     s->alive = false;
+    sim_race_stream_ended(s);
     if (atomic_load(&s->completed) == s->submitted) {
         sim_stream_recycle_locked(s);
     }

@@ -14,6 +14,12 @@ static CUresult query(CUstream h, bool pt)
         sim_points_of_stream(s, &v);
         rc = v.n ? CUDA_ERROR_NOT_READY
                  : (CUresult)atomic_load_explicit(&s->ctx->sticky, memory_order_relaxed);
+        sim_clock_t past = {0};
+        if (rc == CUDA_SUCCESS) { /* cuStreamQuery: "all operations in the stream have completed" */
+            sim_race_of_stream(s, &past);
+            sim_race_learn(&past);
+            sim_clock_free(&past);
+        }
     }
     sim_unlock();
     sim_points_free(&v);
@@ -30,8 +36,12 @@ static CUresult synchronize(CUstream h, bool pt)
     CUcontext ctx = s->ctx;
     CUresult rc = s->capture ? sim_capture_block_stream_locked(s) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
+        sim_clock_t past = {0};
         sim_points_of_stream(s, &v);
+        sim_race_of_stream(s, &past);
         sim_wait_points_locked(&v);
+        sim_race_learn(&past);
+        sim_clock_free(&past);
         rc = (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed);
     }
     sim_unlock();

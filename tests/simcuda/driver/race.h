@@ -1,0 +1,78 @@
+/* The race check: clocks and edges (race.c), and which accesses each byte has seen (shadow.c).
+ *
+ * A clock says, for every stream, how many of its steps are known to be over. Streams are the only
+ * actors with steps: what a host thread does to memory through CUDA is an operation of a stream,
+ * and a host thread only carries knowledge from one call to the next.
+ *
+ * Everything is decided when an operation is submitted, by what is known then, so a finding does
+ * not depend on who was faster. All functions want the engine lock unless they say otherwise, and
+ * do nothing unless sim_opt.racecheck is set. */
+#ifndef SIMCUDA_RACE_H
+#define SIMCUDA_RACE_H
+
+#include <cuda.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sim_clock {
+    uint64_t *at; /* by slot */
+    uint32_t n, cap;
+} sim_clock_t;
+
+typedef struct sim_who { /* one access, for as long as it may matter */
+    uint64_t step;
+    uint32_t slot, stream, ctx; /* ids, for the report */
+    uint16_t call;              /* enum sim_id */
+    bool legacy, host, alloc;
+} sim_who_t;
+
+struct sim_op;
+struct sim_device;
+
+static inline bool sim_clock_has(const sim_clock_t *c, uint32_t slot, uint64_t step)
+{
+    return slot < c->n && c->at[slot] >= step;
+}
+void sim_clock_join(sim_clock_t *to, const sim_clock_t *from);
+void sim_clock_free(sim_clock_t *c);
+
+void sim_race_context_made(CUcontext ctx);
+void sim_race_stream_made(CUstream s);
+void sim_race_stream_ended(CUstream s);
+/* A step of s: inherits what its submitter knows, what s did before and what s waits for
+ * implicitly; its accesses are checked. */
+void sim_race_op(CUstream s, const struct sim_op *op);
+void sim_race_wait(CUstream s, const sim_clock_t *c);
+void sim_race_record(CUstream s, CUevent e);
+void sim_race_context_record(CUcontext ctx, CUevent e);
+void sim_race_context_wait(CUcontext ctx, const sim_clock_t *c);
+/* What a wait begun now will have learnt when it is over; then the host thread learns it. */
+void sim_race_of_stream(CUstream s, sim_clock_t *out);
+void sim_race_of_context(CUcontext ctx, sim_clock_t *out);
+void sim_race_of_device(struct sim_device *d, sim_clock_t *out);
+void sim_race_learn(const sim_clock_t *c);
+sim_clock_t *sim_race_copy(const sim_clock_t *c);
+
+/* These take the lock. */
+void sim_race_host_function(sim_clock_t *c); /* begins, on this thread; frees c */
+void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes);
+void sim_race_host_write(uint64_t base, uint64_t bytes); /* a free that waits for nothing */
+void sim_race_forget(uint64_t base, uint64_t bytes);     /* new or freed: no history */
+
+uint64_t sim_race_total(void);
+/* Last thing at exit: if there was a race, the total on stderr and the end with status 99. */
+void sim_race_finish(void);
+
+/* --- shadow.c ----------------------------------------------------------------------------------*/
+void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                       const sim_clock_t *clock);
+void sim_shadow_forget(uint64_t lo, uint64_t hi);
+/* Drops accesses that everybody knows of (NULL: none) and joins equal neighbours, when the map has
+ * doubled since the last time. */
+void sim_shadow_sweep(const sim_clock_t *everybody);
+/* race.c: access `now` is not ordered after `before`; both touch the byte at `at`. */
+void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
+                    const sim_who_t *before, bool before_write, uint64_t at);
+
+#endif
