@@ -63,6 +63,9 @@ void ca_options_default(ca_options_t *options)
 
 /* --- complaints ------------------------------------------------------------------------------- */
 
+/* Inlined, the buffers of the three complaints would lie on the stack all through the reading. */
+#define COMPLAINT __attribute__((noinline)) static void
+
 /* Characters, not bytes: what an editor shows as the column. */
 static size_t position(const parser_t *parser, const char *at)
 {
@@ -95,7 +98,7 @@ static void message_end(const parser_t *parser, ca_text_t *message)
     parser->complain(parser->arg, message->buffer);
 }
 
-static void unknown_key(parser_t *parser, span_t key)
+COMPLAINT unknown_key(parser_t *parser, span_t key)
 {
     char buffer[MESSAGE_MAX];
     ca_text_t message;
@@ -112,7 +115,7 @@ static void unknown_key(parser_t *parser, span_t key)
     message_end(parser, &message);
 }
 
-static void missing_key(parser_t *parser, const char *at)
+COMPLAINT missing_key(parser_t *parser, const char *at)
 {
     char buffer[MESSAGE_MAX];
     ca_text_t message;
@@ -123,10 +126,10 @@ static void missing_key(parser_t *parser, const char *at)
     message_end(parser, &message);
 }
 
-static void bad_value(parser_t *parser, const ca_option_t *option, span_t value, const char *why)
+COMPLAINT bad_value(parser_t *parser, const ca_option_t *option, span_t value, const char *why)
 {
     char buffer[MESSAGE_MAX];
-    char kept[CA_STRING_MAX * 2];
+    char kept[SHOWN_VALUE * 2]; /* more than is shown, so that it shows that it was cut */
     ca_text_t message, kept_text;
     if (!refuse(parser))
         return;
@@ -195,8 +198,9 @@ typedef struct value {
     const char *end;   /* of the item: at its comma or the NUL */
     const char *wrong; /* what is wrong with the quotes, or NULL */
     bool quoted;
-    size_t length; /* of what is meant; more than the buffer holds where it is too long */
-    char meant[CA_STRING_MAX * 2];
+    const char *meant; /* in the text or, where it was quoted, in `undoubled` */
+    size_t length;     /* more than `undoubled` holds where it is too long */
+    char undoubled[CA_STRING_MAX];
 } value_t;
 
 static void read_quoted(const char *at, value_t *value)
@@ -204,11 +208,12 @@ static void read_quoted(const char *at, value_t *value)
     char quote = *at;
     const char *c = at + 1;
     value->quoted = true;
+    value->meant = value->undoubled;
     while (*c != '\0' && (*c != quote || c[1] == quote)) {
         if (*c == quote)
             c++;
-        if (value->length < sizeof value->meant)
-            value->meant[value->length] = *c;
+        if (value->length < sizeof value->undoubled)
+            value->undoubled[value->length] = *c;
         value->length++;
         c++;
     }
@@ -236,9 +241,8 @@ static void read_value(const char *at, value_t *value)
     }
     value->end = at + strcspn(at, ",");
     value->written = trimmed(at, value->end);
+    value->meant = value->written.at;
     value->length = value->written.length;
-    if (value->length <= sizeof value->meant)
-        memcpy(value->meant, value->written.at, value->length);
 }
 
 static void set_option(parser_t *parser, const ca_option_t *option, const value_t *value)
@@ -247,7 +251,7 @@ static void set_option(parser_t *parser, const ca_option_t *option, const value_
         bad_value(parser, option, value->written, value->wrong);
     } else if (value->length == 0 && !value->quoted) {
         bad_value(parser, option, value->written, "has no value");
-    } else if (value->length > sizeof value->meant) {
+    } else if (value->quoted && value->length > sizeof value->undoubled) {
         bad_value(parser, option, value->written, "is too long");
     } else {
         int rc = ca_value_parse(option, value->meant, value->length,

@@ -53,7 +53,7 @@ void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const 
                      void *arg)
 {
     char buffer[LINE_MAX_BYTES];
-    char current[CA_STRING_MAX * 2];
+    char current[SHOWN_VALUE * 2];
     ca_text_t out, value;
 
     line(arg, "ALLOC_CONF=key:value,key:value");

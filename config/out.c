@@ -2,6 +2,7 @@
  * has gone, and none of that may hurt the host. */
 #include "config/out.h"
 
+#include "config/cancel.h"
 #include "config/text.h"
 
 #include <errno.h>
@@ -38,6 +39,7 @@ static int write_all(int fd, const char *text, size_t length, int wait_ms)
 int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
 {
     int saved = errno;
+    int cancel = ca_cancel_hold(); /* write and poll are cancellation points */
     sigset_t sigpipe, before, pending;
 
     /* A broken pipe must not end a program that wrote nothing itself: the signal is held back and
@@ -53,6 +55,7 @@ int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
         while (sigtimedwait(&sigpipe, NULL, &(struct timespec){0}) < 0 && errno == EINTR) {
         }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    ca_cancel_resume(cancel);
     errno = saved;
     return rc;
 }

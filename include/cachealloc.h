@@ -49,7 +49,8 @@ typedef struct cachealloc_stats {
 } cachealloc_stats_t;
 
 /* Fills `stats`. Returns 0, or EINVAL when `stats` is NULL or its `size` is not set; a smaller
- * `size`, from a program built with an older header, gets that many bytes. Makes no CUDA call. */
+ * `size`, from a program built with an older header, gets that many bytes; what a larger one has
+ * more is zeroed. Makes no CUDA call. */
 CACHEALLOC_API int cachealloc_get_stats(cachealloc_stats_t *stats);
 
 /* Gives all idle memory of the pool back to the driver. Returns the bytes given. The driver may

@@ -2,7 +2,9 @@
 #include "pool/arena.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
+#include "config/cancel.h"
 #include "config/counters.h"
 #include "config/log.h"
 #include "config/mutation.h"
@@ -12,7 +14,14 @@
 #include "pool/span.h"
 #include "pool/state.h"
 
-#define HARVEST_BY_FREE 2 /* epochs asked about by the free that closed one */
+#define HARVEST_BY_FREE 1 /* epochs asked about by the free that closed one: as many come as go */
+#define STATS_TRIES 1000  /* for the lock */
+#define BINS_BYTES (2 * sizeof(ca_bins_t))
+#define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16) /* no cache line in common */
+
+/* Arenas outlive their contexts: threads may come late with a pointer to one, or to a block. */
+static ca_lock_t arenas_lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t arenas = {.object_bytes = ARENA_BYTES};
 
 #if CA_DEBUG
 #define CHECK_EVERY 4096 /* operations */
@@ -36,25 +45,60 @@ static inline void check_now_and_then(ca_arena_t *arena)
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params)
 {
-    ca_arena_t *arena = ca_mem_map(sizeof *arena);
+    ca_bins_t *bins = ca_mem_map(BINS_BYTES);
 
-    if (!arena)
+    ca_lock_take(&arenas_lock);
+    ca_arena_t *arena = bins ? ca_slab_take(&arenas) : NULL;
+    ca_lock_drop(&arenas_lock);
+    if (!arena) {
+        ca_mem_unmap(bins, BINS_BYTES);
         return NULL;
+    }
+    arena->bins = bins;
     ca_lock_init(&arena->lock, CA_RANK_ARENA);
     pthread_cond_init(&arena->grown, NULL);
     arena->upstream = upstream;
     arena->context = context;
     arena->params = *params;
-    ca_slab_init(&arena->blocks, sizeof(ca_block_t));
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     arena->room = SIZE_MAX;
     arena->open = ca_slab_take(&arena->epochs);
     if (!arena->open) {
-        ca_mem_unmap(arena, sizeof *arena);
+        ca_mem_unmap(bins, BINS_BYTES);
+        ca_lock_take(&arenas_lock);
+        ca_slab_give(&arenas, arena);
+        ca_lock_drop(&arenas_lock);
         return NULL;
     }
     return arena;
+}
+
+/* Nobody is inside a retired arena any more: whoever takes its lock from now on finds it retired
+ * and looks no further. */
+static void drop_memory(ca_arena_t *arena)
+{
+    ca_mem_unmap(arena->bins, BINS_BYTES);
+    ca_slab_destroy(&arena->epochs);
+    ca_slab_destroy(&arena->segment_slab);
+    ca_block_discard(&arena->blocks);
+    arena->bins = NULL;
+    arena->open = NULL;
+    arena->segments = NULL;
+    arena->closing = arena->closed = (ca_epoch_list_t){0};
+}
+
+int ca_arena_enter(ca_arena_t *arena)
+{
+    arena->inside++;
+    return ca_cancel_hold();
+}
+
+void ca_arena_leave(ca_arena_t *arena, int cancellation)
+{
+    if (--arena->inside == 0 && arena->retired)
+        drop_memory(arena);
+    ca_cancel_resume(cancellation);
 }
 
 /* What a request of `bytes` occupies. */
@@ -107,8 +151,11 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
     arena->operations++;
     check_now_and_then(arena);
     ca_block_t *found = ca_arena_serving(arena) ? ca_block_take(arena, size, CA_BIN_LOOK) : NULL;
-    if (!found)
+    if (!found) {
+        int cancellation = ca_arena_enter(arena);
         rc = ca_ladder_climb(arena, size, &found, &grown);
+        ca_arena_leave(arena, cancellation);
+    }
     if (rc == 0)
         hand_out(found, block, address, reused);
     ca_lock_drop(&arena->lock);
@@ -122,8 +169,10 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
 
 void ca_arena_free(ca_block_t *block)
 {
-    ca_arena_t *arena = block->segment->arena;
+    ca_arena_t *arena = ca_block_arena(block);
 
+    if (!arena)
+        return; /* its context is gone */
     ca_lock_take(&arena->lock);
     if (!arena->retired && block->state == CA_BLOCK_LIVE) {
         arena->operations++;
@@ -140,10 +189,12 @@ void ca_arena_free(ca_block_t *block)
         }
         check_now_and_then(arena);
         if (ca_epoch_due(arena)) {
+            int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, CA_BY_FREE);
             /* The newest fence was recorded this instant: not worth a query. */
             if (arena->closed.count > 1)
                 ca_epoch_harvest(arena, HARVEST_BY_FREE, false);
+            ca_arena_leave(arena, cancellation);
         }
     }
     ca_lock_drop(&arena->lock);
@@ -156,6 +207,9 @@ void ca_arena_retire(ca_arena_t *arena)
         arena->retired = true;
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes);
+        ca_reserved_forget(arena);
+        if (arena->inside == 0)
+            drop_memory(arena);
         pthread_cond_broadcast(&arena->grown);
     }
     ca_lock_drop(&arena->lock);
@@ -164,24 +218,36 @@ void ca_arena_retire(ca_arena_t *arena)
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
+    int cancellation = ca_arena_enter(arena);
+    arena->operations++;
     ca_epoch_harvest(arena, SIZE_MAX, true);
     bool none_before = !arena->closed.head;
     ca_epoch_close(arena, CA_BY_ALLOC);
     if (none_before)
         ca_epoch_harvest(arena, SIZE_MAX, true);
     size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
     return given;
 }
 
+void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
+{
+    ca_lock_take(&arena->lock);
+    if (bytes < arena->room)
+        arena->room = bytes;
+    ca_lock_drop(&arena->lock);
+}
+
 ca_arena_t *ca_block_arena(const ca_block_t *block)
 {
-    return block->segment->arena;
+    /* Another thread may be retiring that arena: then this reads NULL from some moment on. */
+    return __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
 }
 
 void *ca_arena_context(const ca_arena_t *arena)
 {
-    return arena->context;
+    return arena ? arena->context : NULL;
 }
 
 bool ca_arena_stopped(ca_arena_t *arena)
@@ -192,24 +258,50 @@ bool ca_arena_stopped(ca_arena_t *arena)
     return stopped;
 }
 
+static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
+{
+    *stats = (ca_arena_stats_t){0};
+    if (arena->retired)
+        return;
+    size_t split = ca_bins_largest(&arena->bins[0]), oversize = ca_bins_largest(&arena->bins[1]);
+    stats->reserved_bytes = arena->reserved;
+    stats->reserved_peak = arena->reserved_peak;
+    stats->live_bytes = arena->live;
+    stats->live_peak = arena->live_peak;
+    stats->pending_bytes = arena->pending;
+    stats->ready_bytes = arena->ready;
+    stats->largest_ready = split > oversize ? split : oversize;
+    stats->segments = arena->segment_count;
+    stats->blocks = arena->blocks.live;
+    stats->epochs = arena->closed.count;
+    for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        stats->idle_bytes += segment->live_blocks ? 0 : segment->bytes;
+}
+
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     ca_lock_take(&arena->lock);
-    *stats =
-        (ca_arena_stats_t){.reserved_peak = arena->reserved_peak, .live_peak = arena->live_peak};
-    if (!arena->retired) {
-        size_t split = ca_bins_largest(&arena->bins[0]),
-               oversize = ca_bins_largest(&arena->bins[1]);
-        stats->reserved_bytes = arena->reserved;
-        stats->live_bytes = arena->live;
-        stats->pending_bytes = arena->pending;
-        stats->ready_bytes = arena->ready;
-        stats->largest_ready = split > oversize ? split : oversize;
-        stats->segments = arena->segment_count;
-        stats->blocks = arena->blocks.live;
-        stats->epochs = arena->closed.count;
-        for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-            stats->idle_bytes += segment->live_blocks ? 0 : segment->bytes;
-    }
+    fill_stats(arena, stats);
     ca_lock_drop(&arena->lock);
+}
+
+bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats)
+{
+    for (unsigned i = 0; i < STATS_TRIES; i++) {
+        if (ca_lock_try(&arena->lock)) {
+            fill_stats(arena, stats);
+            ca_lock_drop(&arena->lock);
+            return true;
+        }
+        sched_yield();
+    }
+    return false;
+}
+
+void ca_pool_reset_after_fork(void)
+{
+    ca_lock_init(&arenas_lock, CA_RANK_MEMORY);
+    arenas = (ca_slab_t){.object_bytes = ARENA_BYTES};
+    ca_span_reset_after_fork();
+    ca_reserved_reset_after_fork();
 }

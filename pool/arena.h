@@ -25,8 +25,8 @@
 #define CA_SEGMENT_UNIT ((size_t)2 << 20) /* segments are multiples of this */
 #define CA_SEGMENT_LEAST ((size_t)8 << 20)
 #define CA_SEGMENT_MOST ((size_t)64 << 20) /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 64                 /* an epoch is closed when it holds this many blocks */
-#define CA_EPOCH_BYTES ((size_t)8 << 20)   /* or this many bytes */
+#define CA_EPOCH_BLOCKS 96                 /* an epoch is closed when it holds this many blocks */
+#define CA_EPOCH_BYTES ((size_t)12 << 20)   /* or this many bytes */
 #define CA_EPOCH_LARGE ((size_t)4 << 20)   /* or by a free of this size, at once */
 
 typedef struct ca_arena ca_arena_t;
@@ -47,7 +47,8 @@ typedef struct ca_arena_params {
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
 } ca_arena_params_t;
 
-/* `context` is handed to every upstream call. NULL when there is no host memory. */
+/* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
+ * good for ever, and is never another arena's. */
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params);
 
@@ -66,14 +67,20 @@ int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, ui
 void ca_arena_free(ca_block_t *block);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
- * upstream. Frees that come later are ignored. The arena's own host memory stays. */
+ * upstream. Frees that come later are ignored. All but a few hundred bytes of host memory goes when
+ * the last thread is out of the arena. */
 void ca_arena_retire(ca_arena_t *arena);
 
 /* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
  * Looks at completed epochs first. Returns the bytes given. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
 
-/* The arena and the context a block belongs to. */
+/* Another arena found that the device has only `bytes` left: from now on frees close their epochs
+ * accordingly, until this arena has looked for itself. */
+void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
+
+/* The arena and the context a block belongs to. NULL when its arena was retired: for frees that
+ * lost a race against the end of their context. */
 ca_arena_t *ca_block_arena(const ca_block_t *block);
 void *ca_arena_context(const ca_arena_t *arena);
 
@@ -97,7 +104,19 @@ typedef struct ca_arena_stats {
     size_t epochs; /* closed, not yet passed */
 } ca_arena_stats_t;
 
+/* Of a retired arena all is 0. */
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats);
+
+/* The same where waiting is no option: at exit, and in signal handlers, this very thread may hold
+ * the arena's lock. False when it could not be had in a bounded number of tries. */
+bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats);
+
+/* Bytes that all arenas together have reserved upstream, now and at most at a time. */
+void ca_pool_reserved(size_t *now, size_t *peak);
+
+/* In the child of a fork, which has one thread: an empty index of addresses, locks that nobody
+ * holds and no totals. The parent's arenas must not be used; their memory stays as it is. */
+void ca_pool_reset_after_fork(void);
 
 /* Checks every invariant: segments tiled exactly by their blocks, no two ready neighbours, bins and
  * bitmaps agree, counters equal sums, epochs' lists hold the pending blocks. Returns NULL, or what

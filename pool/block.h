@@ -13,6 +13,7 @@ typedef struct ca_epoch ca_epoch_t;
 struct ca_block {
     uint64_t address;
     size_t bytes;
+    ca_arena_t *arena;
     ca_segment_t *segment;
     ca_block_t *lower, *upper; /* neighbours in the segment, by address */
     ca_block_t *prev, *next;   /* its bin when ready, its epoch when pending */
@@ -22,7 +23,6 @@ struct ca_block {
 };
 
 struct ca_segment {
-    ca_arena_t *arena;
     uint64_t base; /* as obtained upstream */
     size_t bytes;
     size_t usable;      /* bytes tiled by blocks: less only where the base is badly aligned */
@@ -31,6 +31,20 @@ struct ca_segment {
     bool oversize;      /* a single block for one request above max_split: never split */
     ca_segment_t *prev, *next;
 };
+
+/* The block objects of one arena, recycled through a free list. */
+typedef struct ca_block_slab {
+    struct ca_block_chunk *chunks;
+    ca_block_t *spare;
+    size_t next; /* bytes handed out of the newest chunk */
+    size_t live; /* objects in use */
+} ca_block_slab_t;
+
+ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */
+void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block);
+
+/* Gives the pages back but keeps the addresses: whoever still has a block's pointer reads zeros. */
+void ca_block_discard(ca_block_slab_t *slab);
 
 static inline size_t ca_round_up(size_t bytes, size_t unit)
 {

@@ -39,10 +39,10 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
     uint64_t at = (segment->base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
     uint64_t end = at + segment->usable;
 
-    if (segment->arena != arena || !segment->first || end > segment->base + segment->bytes)
+    if (!segment->first || end > segment->base + segment->bytes)
         return "a segment's own fields are wrong";
     for (const ca_block_t *block = segment->first; block; lower = block, block = block->upper) {
-        if (block->segment != segment || block->lower != lower)
+        if (block->arena != arena || block->segment != segment || block->lower != lower)
             return "a block's links are wrong";
         if (block->address != at || block->bytes == 0 || block->bytes % CA_GRANULE)
             return "blocks do not tile their segment";

@@ -72,19 +72,24 @@ void ca_epoch_pull(ca_block_t *block)
 bool ca_epoch_due(const ca_arena_t *arena)
 {
     const ca_epoch_t *open = arena->open;
-    /* What is in the open epoch cannot be waited for: where memory is short, keep it small. */
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
+    /* What is in the open epoch cannot be waited for: where memory is short, keep it small. Without
+     * fences it cannot even be asked about: a request for all the room there is and up to this much
+     * more is refused where a plain free would have made it fit. So the share shrinks by what the
+     * epoch may grow: a few MiB at most while there is less than 1 GiB of room, under 1% of it
+     * always; and nothing is kept from the first refusal on, where room is 0. Nor may a refused
+     * close put the next one off there: no allocation makes up for it. */
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
 
-    if (most > CA_EPOCH_BYTES)
-        most = CA_EPOCH_BYTES;
-    return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
-            open->bytes >= most * scale(arena)) &&
-           arena->operations >= arena->close_after && ca_arena_serving(arena);
+    if (most > CA_EPOCH_BYTES * scale(arena))
+        most = CA_EPOCH_BYTES * scale(arena);
+    return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&
+           (arena->no_fences || arena->operations >= arena->close_after) && ca_arena_serving(arena);
 }
 
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
-    return epoch->waitable_from > arena->frees;
+    /* Without a fence only everything can be waited for, what was submitted since included. */
+    return epoch->waitable_from > arena->frees || (arena->no_fences && !epoch->fence);
 }
 
 /* Makes all blocks of an epoch ready; the epoch is then in no list. */
@@ -105,7 +110,7 @@ static ca_epoch_t *detach_open(ca_arena_t *arena)
 {
     ca_epoch_t *epoch = arena->open;
 
-    if (epoch->count == 0 || !ca_arena_serving(arena))
+    if (!ca_arena_serving(arena) || epoch->count == 0)
         return NULL;
     ca_epoch_t *fresh = ca_slab_take(&arena->epochs);
     if (!fresh)
@@ -144,7 +149,7 @@ static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
         reopen(arena, epoch);
 }
 
-void ca_epoch_synchronize(ca_arena_t *arena)
+static void synchronize(ca_arena_t *arena)
 {
     ca_epoch_t *epoch = detach_open(arena);
 
@@ -166,7 +171,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_closer_t by)
 {
     if (arena->no_fences) {
         if (by == CA_BY_FREE)
-            ca_epoch_synchronize(arena);
+            synchronize(arena);
         return;
     }
     ca_epoch_t *epoch = detach_open(arena);
@@ -178,6 +183,8 @@ void ca_epoch_close(ca_arena_t *arena, ca_closer_t by)
     int rc = ca_upstream_fence_record(arena->upstream, arena->context, &fence);
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
+    if (rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena))
+        synchronize(arena);
     if (rc < 0)
         return;
     epoch->fence = fence;
@@ -213,7 +220,8 @@ size_t ca_epoch_harvest(ca_arena_t *arena, size_t most, bool forced)
 {
     size_t passed = 0;
 
-    if (!forced && arena->operations < arena->query_after)
+    /* Forced or not: what had not passed a moment ago, within the same call, is not asked again. */
+    if (forced ? arena->operations == arena->failed_at : arena->operations < arena->query_after)
         return 0;
     while (passed < most && arena->closed.head && ca_arena_serving(arena)) {
         ca_epoch_t *epoch = arena->closed.head;
@@ -222,9 +230,12 @@ size_t ca_epoch_harvest(ca_arena_t *arena, size_t most, bool forced)
         int answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
         ca_lock_take(&arena->lock);
         if (settle(arena, epoch, answer) != 1) {
-            arena->query_after = arena->operations + CA_QUERY_BACKOFF;
+            arena->failed_at = arena->operations;
+            arena->query_after = arena->operations + (CA_QUERY_BACKOFF << arena->failures);
+            arena->failures += arena->failures < CA_QUERY_DOUBLINGS;
             break;
         }
+        arena->failures = 0;
         passed++;
     }
     return passed;
@@ -242,6 +253,7 @@ int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
+    arena->failed_at = 0; /* time has passed */
     return settle(arena, epoch, answer);
 }
 

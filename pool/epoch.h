@@ -19,7 +19,8 @@
 #include "pool/block.h"
 
 #define CA_EPOCH_ROOM_SHARE 8 /* an epoch holds at most this share of the room left to grow */
-#define CA_QUERY_BACKOFF 32   /* allocations and frees between two queries that failed */
+#define CA_QUERY_DOUBLINGS 3  /* of that number, while queries go on failing */
+#define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
 #define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */
 #define CA_SYNC_SCALE 16      /* epochs are this much larger where closing one synchronises */
 
@@ -51,12 +52,10 @@ bool ca_epoch_due(const ca_arena_t *arena);
 /* Whether it may be waited for without bound. */
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
 
-/* Closes the open epoch, if it holds anything. Drops the lock. */
+/* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
+ * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
+ */
 void ca_epoch_close(ca_arena_t *arena, ca_closer_t by);
-
-/* Where the driver has no fences: waits for everything, so that the open epoch's blocks are ready.
- * Drops the lock. */
-void ca_epoch_synchronize(ca_arena_t *arena);
 
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns

@@ -55,7 +55,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_segment_add(arena, base, segment_bytes, bytes > arena->params.max_split);
     if (!segment) {
         ca_lock_drop(&arena->lock);
-        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes);
+        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, true);
         ca_lock_take(&arena->lock);
         return -ENOBUFS;
     }
@@ -161,10 +161,11 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
         size_t segment_bytes = segment->bytes;
         ca_segment_detach(arena, segment);
         ca_lock_drop(&arena->lock);
-        int rc = ca_upstream_free(arena->upstream, arena->context, base, segment_bytes);
+        int rc = ca_upstream_free(arena->upstream, arena->context, base, segment_bytes,
+                                  which == CA_GIVE_IDLE);
         ca_lock_take(&arena->lock);
         arena->leaving -= segment_bytes;
-        arena->reserved -= segment_bytes;
+        ca_reserved_lower(arena, segment_bytes);
         if (rc == 0)
             given += segment_bytes;
         else if (rc == -EIO)

@@ -16,6 +16,8 @@
  *
  * The unbounded waits come when the driver has nothing left, and only for what the plain free would
  * have waited for: an epoch that an allocation closed may cover work that waits for this thread.
+ * Without fences there is no closed epoch to wait for, and to synchronise here would wait for that
+ * work too: what is in the open epoch then is not waited for, see ca_epoch_due.
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
  * No turn is held during a wait for the device: that device may be waiting for one of them. */
@@ -87,8 +89,6 @@ static bool rung_passed(climb_t *c)
 
 static bool rung_open(climb_t *c)
 {
-    if (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c))
-        return true;
     bool none_before = !c->arena->closed.head;
     ca_epoch_close(c->arena, CA_BY_ALLOC);
     /* Fences pass in order: behind an older one this one has not passed either. */
@@ -116,8 +116,7 @@ static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
     uint64_t begin = now_ns(), spent = 0;
 
     while (spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1) {
-        ca_epoch_harvest(c->arena, SIZE_MAX, true);
-        if (search(c))
+        if (search(c) || (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c)))
             return true;
         spent = now_ns() - begin;
     }
@@ -177,14 +176,9 @@ static bool rung_headroom(climb_t *c)
 
 static bool rung_wait(climb_t *c)
 {
-    if (c->arena->no_fences) {
-        ca_epoch_synchronize(c->arena);
-        if (search(c) || rung_idle(c))
-            return true;
-    }
     while (ca_epoch_wait(c->arena, UINT64_MAX, false) == 1) {
-        ca_epoch_harvest(c->arena, SIZE_MAX, true);
-        if (search(c) || rung_idle(c))
+        if (search(c) || (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c)) ||
+            rung_idle(c))
             return true;
     }
     return search(c);

@@ -20,16 +20,15 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, boo
     if (end <= begin)
         return NULL;
     ca_segment_t *segment = ca_slab_take(&arena->segment_slab);
-    ca_block_t *block = ca_slab_take(&arena->blocks);
+    ca_block_t *block = ca_block_new(&arena->blocks);
     if (!segment || !block || ca_span_add(base, bytes) < 0) {
         if (segment)
             ca_slab_give(&arena->segment_slab, segment);
         if (block)
-            ca_slab_give(&arena->blocks, block);
+            ca_block_delete(&arena->blocks, block);
         return NULL;
     }
-    *segment = (ca_segment_t){.arena = arena,
-                              .base = base,
+    *segment = (ca_segment_t){.base = base,
                               .bytes = bytes,
                               .usable = end - begin,
                               .first = block,
@@ -39,10 +38,9 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, boo
         arena->segments->prev = segment;
     arena->segments = segment;
     arena->segment_count++;
-    *block = (ca_block_t){.address = begin, .bytes = segment->usable, .segment = segment};
-    arena->reserved += bytes;
-    if (arena->reserved > arena->reserved_peak)
-        arena->reserved_peak = arena->reserved;
+    *block = (ca_block_t){
+        .address = begin, .bytes = segment->usable, .arena = arena, .segment = segment};
+    ca_reserved_raise(arena, bytes);
     ca_block_ready(arena, block);
     return segment;
 }
@@ -58,7 +56,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
             ca_bins_remove(bins_of(arena, segment), block);
             arena->ready -= block->bytes;
         }
-        ca_slab_give(&arena->blocks, block);
+        ca_block_delete(&arena->blocks, block);
     }
     if (segment->prev)
         segment->prev->next = segment->next;
@@ -103,7 +101,7 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
         block->segment->first = block->upper;
     if (block->upper)
         block->upper->lower = block->lower;
-    ca_slab_give(&arena->blocks, block);
+    ca_block_delete(&arena->blocks, block);
     ca_count(merges);
 }
 
@@ -138,12 +136,13 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
  * block that is in no list and has no state yet, or NULL when there is no host memory. */
 static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    ca_block_t *low = ca_slab_take(&arena->blocks);
+    ca_block_t *low = ca_block_new(&arena->blocks);
 
     if (!low)
         return NULL;
     *low = (ca_block_t){.address = block->address,
                         .bytes = bytes,
+                        .arena = arena,
                         .segment = block->segment,
                         .lower = block->lower,
                         .upper = block,

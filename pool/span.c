@@ -83,3 +83,11 @@ bool ca_pool_owns(uint64_t address)
     ca_lock_drop(&lock);
     return owns;
 }
+
+void ca_span_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_SPANS);
+    spans = NULL;
+    count = 0;
+    capacity = 0;
+}

@@ -11,4 +11,7 @@
 int ca_span_add(uint64_t base, size_t bytes);
 void ca_span_remove(uint64_t base, size_t bytes);
 
+/* An empty index with a lock of its own; the parent's stays mapped. */
+void ca_span_reset_after_fork(void);
+
 #endif

@@ -18,13 +18,16 @@ struct ca_arena {
     bool stopped; /* the context is broken: serves nothing, keeps its books */
     bool retired; /* the context is gone: nothing here may reach upstream any more */
     bool no_fences;
+    unsigned inside; /* threads whose work in here drops the lock in between */
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
     uint64_t query_after; /* operations */
+    unsigned failures;    /* queries that failed in a row, up to CA_QUERY_DOUBLINGS */
+    uint64_t failed_at;   /* operations at the last query that failed; 0 when time has passed */
     uint64_t close_after; /* operations */
 
-    ca_bins_t bins[2]; /* ready blocks: [0] to be split, [1] oversize */
+    ca_bins_t *bins; /* ready blocks: [0] to be split, [1] oversize */
     ca_segment_t *segments;
     size_t segment_count;
     ca_epoch_t *open;
@@ -40,13 +43,27 @@ struct ca_arena {
     size_t live, live_peak;
     size_t pending, ready;
 
-    ca_slab_t blocks, segment_slab, epochs;
+    ca_block_slab_t blocks;
+    ca_slab_t segment_slab, epochs;
 };
 
 static inline bool ca_arena_serving(const ca_arena_t *arena)
 {
     return !arena->stopped && !arena->retired;
 }
+
+/* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
+ * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock
+ * behind. And keeps a retired arena's memory until the last thread is out. */
+int ca_arena_enter(ca_arena_t *arena);
+void ca_arena_leave(ca_arena_t *arena, int cancellation);
+
+/* The only ways to change `reserved`; they keep the totals of the process too (pool/reserved.c).
+ * `forget`: the arena is being retired; what it reserved is gone. */
+void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
+void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
+void ca_reserved_forget(const ca_arena_t *arena);
+void ca_reserved_reset_after_fork(void);
 
 /* Every invariant, with the lock held; see ca_arena_check. */
 const char *ca_check_locked(const ca_arena_t *arena);

@@ -12,11 +12,14 @@ int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes
     return upstream->alloc(context, bytes, address);
 }
 
-int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes)
+int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes,
+                     bool idle)
 {
     ca_lock_assert_none("upstream free");
     ca_count(upstream_frees);
-    return upstream->free(context, address, bytes);
+    int (*free)(void *, uint64_t, size_t) =
+        idle && upstream->free_idle ? upstream->free_idle : upstream->free;
+    return free(context, address, bytes);
 }
 
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context)

@@ -9,6 +9,7 @@
 #ifndef CA_POOL_UPSTREAM_H
 #define CA_POOL_UPSTREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,9 @@ typedef struct ca_upstream {
      * driver does so. */
     int (*alloc)(void *context, size_t bytes, uint64_t *address);
     int (*free)(void *context, uint64_t address, size_t bytes);
+    /* The same for memory that nothing touches any more: need not wait for the device. May be NULL:
+     * then `free` is used. */
+    int (*free_idle)(void *context, uint64_t address, size_t bytes);
 
     /* Bytes that could be allocated now, SIZE_MAX when that cannot be told. May be NULL. */
     size_t (*available)(void *context);
@@ -48,7 +52,8 @@ typedef struct ca_upstream {
  * A missing `reclaim` gives 0. */
 int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes,
                       uint64_t *address);
-int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes);
+int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes,
+                     bool idle);
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context);
 int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence);
 int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence);

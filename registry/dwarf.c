@@ -222,7 +222,7 @@ static void append_place(ca_line_t *line, ca_place_t place)
 
 static void append_function(ca_line_t *line, const char *name)
 {
-    char plain[1024];
+    static char plain[1024]; /* one user at a time */
     ca_dwarf_demangle(name ? name : "??", plain, sizeof plain);
     append(line, plain);
 }

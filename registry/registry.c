@@ -16,8 +16,10 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
+#include "registry/lost.h"
+#include "registry/patience.h"
 
-#define SHARDS 64
+#define SHARDS CA_REGISTRY_SHARDS
 #define SHARD_BITS 6
 #define LEAST_CAPACITY 64
 #define CACHE_LINES 128 /* two lines: the hardware fetches them in pairs */
@@ -213,31 +215,6 @@ bool ca_registry_find(uint64_t address, ca_record_t *record)
     return slot != NULL;
 }
 
-ca_registry_total_t ca_registry_drop_context(uint16_t context)
-{
-    ca_registry_total_t gone = {0, 0};
-    for (size_t s = 0; s < SHARDS; s++) {
-        ca_shard_t *shard = &shards[s];
-        ca_lock_take(&shard->lock);
-        /* A slot is looked at again after its record went: another one may have moved in. What a
-         * run that wraps moves to the table's end was looked at already, at its start. */
-        for (size_t i = 0; i < shard->capacity;) {
-            const ca_record_t *slot = &shard->slots[i];
-            if (slot->address == 0 || slot->context != context) {
-                i++;
-                continue;
-            }
-            gone.count++;
-            gone.bytes += slot->bytes;
-            take_bytes(slot->bytes);
-            set_count(shard, count_of(shard) - 1);
-            close_gap(shard, i);
-        }
-        ca_lock_drop(&shard->lock);
-    }
-    return gone;
-}
-
 ca_registry_total_t ca_registry_total(void)
 {
     ca_registry_total_t total = {0, atomic_load_explicit(&live.bytes, memory_order_relaxed)};
@@ -251,7 +228,7 @@ uint64_t ca_registry_peak_bytes(void)
     return atomic_load_explicit(&peak, memory_order_relaxed);
 }
 
-/* --- snapshots ------------------------------------------------------------------------------- */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 /* Stands before the records, so that the mapping's size need not be told by the caller. */
 typedef struct ca_snapshot {
@@ -278,27 +255,40 @@ static ca_snapshot_t *snapshot_resize(ca_snapshot_t *old, size_t used, size_t ca
     return snapshot;
 }
 
-int ca_registry_snapshot(ca_record_t **records, size_t *count)
+/* Copies a shard's records behind the first `*used`; `want` is how many there are, or at least were
+ * when they did not fit. -ENOSPC when they do not fit, -EBUSY when the shard stays in use. */
+static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+{
+    if (count_of(shard) == 0)
+        return 0;
+    if (!ca_patience_take(&shard->lock))
+        return -EBUSY;
+    *want = count_of(shard);
+    bool fits = *want <= snapshot->capacity - *used;
+    for (size_t i = 0; fits && i < shard->capacity; i++)
+        if (shard->slots[i].address != 0)
+            snapshot->records[(*used)++] = shard->slots[i];
+    ca_lock_drop(&shard->lock);
+    return fits ? 0 : -ENOSPC;
+}
+
+int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
 {
     size_t used = 0;
     *records = NULL;
     *count = 0;
+    *busy = 0;
     /* Slack for what other threads add meanwhile; a shard that does not fit is tried again. */
     ca_snapshot_t *snapshot =
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
     for (size_t s = 0; snapshot && s < SHARDS;) {
-        ca_shard_t *shard = &shards[s];
-        ca_lock_take(&shard->lock);
-        size_t want = count_of(shard);
-        bool fits = want <= snapshot->capacity - used;
-        for (size_t i = 0; fits && i < shard->capacity; i++)
-            if (shard->slots[i].address != 0)
-                snapshot->records[used++] = shard->slots[i];
-        ca_lock_drop(&shard->lock);
-        if (fits)
-            s++;
-        else
+        size_t want = 0;
+        int result = copy_shard(&shards[s], snapshot, &used, &want);
+        *busy += result == -EBUSY;
+        if (result == -ENOSPC)
             snapshot = snapshot_resize(snapshot, used, (used + want) * 2);
+        else
+            s++;
     }
     if (!snapshot)
         return -ENOMEM;
@@ -316,6 +306,56 @@ void ca_registry_snapshot_free(ca_record_t *records, size_t count)
     ca_mem_unmap(snapshot, snapshot_bytes(snapshot->capacity));
 }
 
+/* --- contexts that are gone ------------------------------------------------------------------- */
+
+/* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC, with
+ * nothing done, when they might not fit. */
+static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
+                     ca_registry_total_t *gone)
+{
+    ca_lock_take(&shard->lock);
+    bool fits = !kept || count_of(shard) <= kept->capacity;
+    /* A slot is looked at again after its record went: another one may have moved in. What a
+     * run that wraps moves to the table's end was looked at already, at its start. */
+    for (size_t i = 0; fits && i < shard->capacity;) {
+        const ca_record_t *slot = &shard->slots[i];
+        if (slot->address == 0 || slot->context != context) {
+            i++;
+            continue;
+        }
+        if (kept)
+            kept->records[gone->count] = *slot;
+        gone->count++;
+        gone->bytes += slot->bytes;
+        take_bytes(slot->bytes);
+        set_count(shard, count_of(shard) - 1);
+        close_gap(shard, i);
+    }
+    ca_lock_drop(&shard->lock);
+    return fits ? 0 : -ENOSPC;
+}
+
+ca_registry_total_t ca_registry_drop_context(uint16_t context)
+{
+    ca_registry_total_t total = {0, 0};
+    ca_snapshot_t *kept = snapshot_resize(NULL, 0, LEAST_CAPACITY);
+    for (size_t s = 0; s < SHARDS;) {
+        ca_registry_total_t gone = {0, 0};
+        if (drop_from(&shards[s], context, kept, &gone) == -ENOSPC) {
+            kept = snapshot_resize(kept, 0, count_of(&shards[s]) * 2);
+            continue;
+        }
+        /* A shard at a time and with its lock dropped: what is kept stays small. */
+        ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
+        total.count += gone.count;
+        total.bytes += gone.bytes;
+        s++;
+    }
+    if (kept)
+        ca_mem_unmap(kept, snapshot_bytes(kept->capacity));
+    return total;
+}
+
 void ca_registry_reset_after_fork(void)
 {
     /* The parent's tables stay mapped: a thread that is not here may have been in the middle of
@@ -330,4 +370,5 @@ void ca_registry_reset_after_fork(void)
     atomic_store_explicit(&live.bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&live.sequence, 0, memory_order_relaxed);
     atomic_store_explicit(&peak, 0, memory_order_relaxed);
+    ca_lost_reset_after_fork();
 }

@@ -63,18 +63,24 @@ typedef struct ca_registry_total {
     uint64_t bytes;
 } ca_registry_total_t;
 
-/* Removes all records of a context that is gone. Returns what was alive in it. */
+/* Removes all records of a context that is gone. Returns what was alive in it; the leak report
+ * shows it apart from what is live. */
 ca_registry_total_t ca_registry_drop_context(uint16_t context);
+/* All that was removed so, contexts added up. Takes no lock. */
+ca_registry_total_t ca_registry_lost(void);
 
 /* Live records now, and the bytes they asked for. */
 ca_registry_total_t ca_registry_total(void);
 /* The most live bytes there ever were at once. */
 uint64_t ca_registry_peak_bytes(void);
 
+#define CA_REGISTRY_SHARDS 64
+
 /* A copy of all live records, unordered, for the reports. Other threads may go on; each record is
- * whole, the set is one of some moment for each shard. `*records` comes from ca_mem_map and goes
- * back with ca_registry_snapshot_free. 0 or -ENOMEM. */
-int ca_registry_snapshot(ca_record_t **records, size_t *count);
+ * whole, the set is one of some moment for each shard. May be called where a signal interrupted
+ * this file: a shard that stays in use is left out, and counted in `*busy`. `*records` comes from
+ * ca_mem_map and goes back with ca_registry_snapshot_free. 0 or -ENOMEM. */
+int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);
 
 /* In the child of a fork: forgets everything and makes the locks new. Called from the

@@ -1,91 +1,36 @@
 /* The leak report.
  *
- * A snapshot is folded into groups with a hash table, the groups are sorted in place. Both live in
- * mapped memory: thousands of leaks must not go through the host's heap at exit. Only the names of
- * the listed frames do (symbols.c), and only as many groups as are listed are named. */
+ * A snapshot is folded into groups, the groups are sorted in place. Both live in mapped memory:
+ * thousands of leaks must not go through the host's heap at exit. Only the names of the listed
+ * frames do (symbols.c), and only as many groups as are listed are named. */
 #include "registry/report.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "config/mem.h"
+#include "config/cancel.h"
+#include "registry/groups.h"
+#include "registry/lost.h"
 #include "registry/stack.h"
 #include "registry/symbols.h"
 
 #define NAME_BYTES 1024
 
-typedef struct ca_group {
-    uint32_t stack;
-    uint8_t device;
-    uint8_t kind;
-    uint64_t count; /* 0: a free entry of the hash table */
-    uint64_t bytes;
-    uint64_t first; /* sequence number of its earliest allocation */
-} ca_group_t;
-
-typedef struct ca_groups {
-    ca_group_t *entries;
-    size_t capacity; /* a power of two */
-    size_t count;
-    ca_registry_total_t total;
-} ca_groups_t;
-
 typedef bool ca_before_t(const ca_group_t *a, const ca_group_t *b);
 
-/* --- grouping --------------------------------------------------------------------------------- */
-
-static ca_group_t *group_of(ca_groups_t *groups, const ca_record_t *record)
-{
-    uint64_t key = (uint64_t)record->stack << 16 | (uint64_t)record->device << 8 | record->kind;
-    size_t mask = groups->capacity - 1;
-    for (size_t at = (key * 0x9e3779b97f4a7c15u >> 24) & mask;; at = (at + 1) & mask) {
-        ca_group_t *group = &groups->entries[at];
-        if (group->count == 0) {
-            group->stack = record->stack;
-            group->device = (uint8_t)record->device;
-            group->kind = (uint8_t)record->kind;
-            group->first = record->sequence;
-            groups->count++;
-            return group;
-        }
-        if (group->stack == record->stack && group->device == record->device &&
-            group->kind == record->kind)
-            return group;
-    }
-}
-
-/* Fills `groups` with the live records' groups, packed at its start. 0 or -ENOMEM. */
-static int collect(ca_groups_t *groups)
+/* Fills `groups` with the live records' groups. 0 or -ENOMEM. */
+static int collect(ca_groups_t *groups, unsigned *busy)
 {
     ca_record_t *records;
     size_t count;
-    int result = ca_registry_snapshot(&records, &count);
-    if (result != 0)
-        return result;
     memset(groups, 0, sizeof *groups);
-    groups->capacity = 16;
-    while (groups->capacity < count * 2)
-        groups->capacity *= 2;
-    groups->entries = ca_mem_map(groups->capacity * sizeof(ca_group_t));
-    for (size_t i = 0; groups->entries && i < count; i++) {
-        ca_group_t *group = group_of(groups, &records[i]);
-        group->count++;
-        group->bytes += records[i].bytes;
-        if (records[i].sequence < group->first)
-            group->first = records[i].sequence;
-        groups->total.count++;
-        groups->total.bytes += records[i].bytes;
-    }
+    int result = ca_registry_snapshot(&records, &count, busy);
+    for (size_t i = 0; i < count; i++)
+        ca_groups_add(groups, &records[i]);
     ca_registry_snapshot_free(records, count);
-    if (!groups->entries)
-        return -ENOMEM;
-    size_t packed = 0;
-    for (size_t i = 0; packed < groups->count; i++)
-        if (groups->entries[i].count != 0)
-            groups->entries[packed++] = groups->entries[i];
-    return 0;
+    ca_groups_pack(groups);
+    return result;
 }
 
 /* --- sorting ---------------------------------------------------------------------------------- */
@@ -152,7 +97,7 @@ static void write_place(ca_out_t *out, const ca_group_t *group)
     ca_out_printf(out, "device %u, %s memory", group->device, ca_kind_name((ca_kind_t)group->kind));
 }
 
-static void write_summary(ca_out_t *out, ca_groups_t *groups)
+static void write_total(ca_out_t *out, const char *title, ca_groups_t *groups)
 {
     const ca_group_t *entries = groups->entries;
     size_t stacks = 0;
@@ -160,10 +105,14 @@ static void write_summary(ca_out_t *out, ca_groups_t *groups)
     for (size_t i = 0; i < groups->count; i++)
         if (entries[i].stack != 0 && (i == 0 || entries[i].stack != entries[i - 1].stack))
             stacks++;
-    ca_out_printf(out, "LEAK SUMMARY: ");
+    ca_out_printf(out, "%s: ", title);
     write_amount(out, groups->total.bytes, groups->total.count);
     ca_out_printf(out, ", %zu stacks\n", stacks);
+}
 
+static void write_places(ca_out_t *out, ca_groups_t *groups)
+{
+    const ca_group_t *entries = groups->entries;
     sort(groups, by_device);
     for (size_t i = 0; i < groups->count;) {
         ca_group_t sum = entries[i];
@@ -228,17 +177,47 @@ static void write_groups(ca_out_t *out, ca_groups_t *groups, const ca_report_opt
     write_omitted(out, entries + large, groups->count - large, "leak_min", options->least_bytes);
 }
 
+static void write_live(ca_out_t *out, ca_groups_t *groups, unsigned busy,
+                       const ca_report_options_t *options)
+{
+    write_total(out, "LEAK SUMMARY", groups);
+    if (busy != 0)
+        ca_out_printf(out, "(incomplete: %u of %d shards were in use)\n", busy, CA_REGISTRY_SHARDS);
+    write_places(out, groups);
+    write_groups(out, groups, options);
+}
+
+static void write_lost(ca_out_t *out, const ca_report_options_t *options)
+{
+    ca_groups_t groups;
+    int result = ca_lost_copy(&groups);
+    if (result != 0)
+        groups.total = ca_registry_lost();
+    ca_groups_pack(&groups);
+    write_total(out, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED", &groups);
+    if (result != 0)
+        ca_out_printf(out, "(incomplete: these groups cannot be read: %s)\n", strerror(-result));
+    write_groups(out, &groups, options);
+    ca_groups_free(&groups);
+}
+
 long ca_report_leaks(ca_out_t *out, const ca_report_options_t *options)
 {
     ca_groups_t groups;
-    int result = collect(&groups);
-    if (result != 0)
-        return result;
-    if (groups.count != 0) {
-        ca_out_printf(out, "cachealloc[%d]: leak report\n", (int)getpid());
-        write_summary(out, &groups);
-        write_groups(out, &groups, options);
+    unsigned busy;
+    int before = ca_cancel_hold(); /* libdw opens and reads files */
+    long result = collect(&groups, &busy);
+    ca_registry_total_t lost = ca_registry_lost();
+    if (result == 0) {
+        result = (long)(groups.total.count + lost.count);
+        if (result != 0 || busy != 0) {
+            ca_out_printf(out, "cachealloc[%d]: leak report\n", (int)getpid());
+            write_live(out, &groups, busy, options);
+        }
+        if (lost.count != 0)
+            write_lost(out, options);
     }
-    ca_mem_unmap(groups.entries, groups.capacity * sizeof(ca_group_t));
-    return (long)groups.total.count;
+    ca_groups_free(&groups);
+    ca_cancel_resume(before);
+    return result;
 }

@@ -14,11 +14,13 @@ typedef struct ca_report_options {
     unsigned most_groups; /* listed at most */
 } ca_report_options_t;
 
-/* Groups and writes the report. Returns the number of leaked allocations, or -ENOMEM; 0 writes
- * nothing. Format (checked by tests):
+/* Groups and writes the report. Returns the number of leaked allocations, those of destroyed
+ * contexts included, or -ENOMEM; where there are none nothing is written. Cannot be cancelled.
+ * Format (checked by tests):
  *
  *   cachealloc[PID]: leak report
  *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
+ *   (incomplete: <n> of 64 shards were in use)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *     ...
  *   #1: <bytes> bytes in <n> allocations, device 0, device memory
@@ -26,7 +28,13 @@ typedef struct ca_report_options {
  *       main at tiles.c:99
  *   ...
  *   (<m> more groups, <bytes> bytes, not listed: leak_max:20)
- */
+ *   ALIVE WHEN THEIR CONTEXT WAS DESTROYED: <bytes> bytes in <n> allocations, <k> stacks
+ *   #1: ...
+ *
+ * The summary counts what is live now, and is there with zeros when nothing is. Shards are in use
+ * where exit was called by a signal handler that interrupted an allocation. What was alive in
+ * contexts that are gone, with cudaDeviceReset for instance, has its own heading and its own count
+ * of groups; without it the heading is not there. */
 long ca_report_leaks(ca_out_t *out, const ca_report_options_t *options);
 
 #endif

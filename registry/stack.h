@@ -22,6 +22,7 @@ void ca_stack_start(unsigned depth);
 
 /* The current thread's stack, interned; frames of this shared object are left out. 0 when stacks
  * are off, nothing could be unwound, there is no memory, or we are inside the unwinder already.
+ * Waits, 100 ms at most, while another thread is in ca_stack_start.
  * Never call it with one of our locks held: the unwinder may call malloc. */
 uint32_t ca_stack_capture(void);
 

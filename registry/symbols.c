@@ -44,7 +44,7 @@ struct ca_symbols {
 typedef struct ca_place_in {
     Dl_info info;
     uintptr_t bias;
-    char path[PATH_BYTES];
+    char *path;         /* PATH_BYTES */
     const char *file;   /* what is opened: the path, or something that works better */
     const char *module; /* the last component of the path, for people */
 } ca_place_in_t;
@@ -74,19 +74,23 @@ static void main_program(ca_place_in_t *place)
     }
 }
 
+/* Buffers here are static: the report may run on the small stack of whoever calls exit, and there
+ * is one user at a time. */
 static bool locate(uintptr_t pc, ca_place_in_t *place)
 {
+    static char path[PATH_BYTES];
     struct link_map *map = NULL;
     if (!dladdr1((const void *)pc, &place->info, (void **)&map, RTLD_DL_LINKMAP) || !map)
         return false;
     place->bias = (uintptr_t)map->l_addr;
-    place->file = place->path;
+    place->path = path;
+    place->file = path;
     if (map->l_name[0] == '\0')
         main_program(place);
     else
-        snprintf(place->path, sizeof place->path, "%s", map->l_name);
-    const char *slash = strrchr(place->path, '/');
-    place->module = slash ? slash + 1 : place->path;
+        snprintf(path, sizeof path, "%s", map->l_name);
+    const char *slash = strrchr(path, '/');
+    place->module = slash ? slash + 1 : path;
     return true;
 }
 
@@ -154,8 +158,9 @@ static ca_dwarf_t *dwarf_of(ca_symbols_t *symbols, uintptr_t pc, const ca_place_
 /* The name that is looked up, without the cache. `pc` is inside the call. */
 static void make_name(ca_symbols_t *symbols, uintptr_t pc, char *text, size_t bytes)
 {
+    static char function[NAME_BYTES];
     ca_place_in_t place;
-    char function[NAME_BYTES] = "";
+    function[0] = '\0';
     if (!locate(pc, &place)) {
         snprintf(text, bytes, "0x%llx", (unsigned long long)pc + 1);
         return;
@@ -201,7 +206,7 @@ void ca_symbols_close(ca_symbols_t *symbols)
 
 void ca_symbols_name(ca_symbols_t *symbols, uintptr_t address, char *text, size_t bytes)
 {
-    char made[NAME_BYTES];
+    static char made[NAME_BYTES];
     if (!symbols) {
         make_name(NULL, address - 1, text, bytes);
         return;

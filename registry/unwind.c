@@ -6,17 +6,25 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
 
+#include "config/cancel.h"
 #include "config/log.h"
+
+/* How long a thread waits for another one that opens the unwinder: many times what that takes, and
+ * short where the opener waits for the loader's lock, which the waiting thread may hold. */
+#define OPENING_MS 100
 
 /* unw_backtrace and backtrace have one signature. */
 typedef int ca_backtrace_t(void **frames, int max);
 
 static _Atomic(ca_backtrace_t *) unwinder;
 static const char *_Atomic unwinder_name = "none";
-static bool started;
+static _Atomic enum { UNTRIED, OPENING, TRIED } state;
 
 static _Thread_local bool inside;
 
@@ -41,10 +49,12 @@ static void use(ca_backtrace_t *function, const char *name)
 
 void ca_unwind_start(void)
 {
-    if (started)
+    if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
         return;
-    started = true;
     int saved = errno;
+    int cancel = ca_cancel_hold();
+    inside = true; /* the loader may call malloc, and that us */
+    atomic_store_explicit(&state, OPENING, memory_order_release);
     ca_backtrace_t *function = open_libunwind();
     if (function) {
         use(function, "libunwind");
@@ -54,15 +64,42 @@ void ca_unwind_start(void)
     } else {
         ca_warn("neither libunwind.so.8 nor backtrace is usable here: no call stacks");
     }
+    inside = false;
     void *frames[4];
     ca_unwind(frames, 4);
+    atomic_store_explicit(&state, TRIED, memory_order_release);
+    ca_cancel_resume(cancel);
     errno = saved;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static ca_backtrace_t *opened(void)
+{
+    return atomic_load_explicit(&unwinder, memory_order_acquire);
+}
+
+/* The unwinder, if another thread is opening one just now, else NULL. */
+static ca_backtrace_t *wait_for_unwinder(void)
+{
+    if (atomic_load_explicit(&state, memory_order_acquire) == OPENING) {
+        uint64_t end = now_ms() + OPENING_MS;
+        while (!opened() && atomic_load_explicit(&state, memory_order_acquire) == OPENING &&
+               now_ms() < end)
+            sched_yield();
+    }
+    return opened();
 }
 
 size_t ca_unwind(void **frames, size_t max)
 {
-    ca_backtrace_t *function = atomic_load_explicit(&unwinder, memory_order_acquire);
-    if (!function || inside)
+    ca_backtrace_t *function = opened();
+    if (inside || (!function && !(function = wait_for_unwinder())))
         return 0;
     int saved = errno;
     inside = true;
@@ -80,5 +117,7 @@ const char *ca_unwind_name(void)
 void ca_unwind_reset_after_fork(void)
 {
     use(NULL, "none");
+    if (atomic_load_explicit(&state, memory_order_relaxed) == OPENING)
+        atomic_store_explicit(&state, TRIED, memory_order_relaxed);
     inside = false;
 }

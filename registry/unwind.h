@@ -12,7 +12,8 @@
 void ca_unwind_start(void);
 
 /* At most `max` return addresses of this thread, this function's own frame included. 0 when there
- * is no unwinder, or when the unwinder itself (its malloc, its signal) brought us here again. */
+ * is no unwinder, or when the unwinder itself (its malloc, its signal) brought us here again. While
+ * another thread opens the unwinder it is waited for, 100 ms at most. */
 size_t ca_unwind(void **frames, size_t max);
 
 /* "libunwind", "backtrace" or "none". */

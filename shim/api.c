@@ -1,4 +1,4 @@
-/* The public functions of include/cachealloc.h, and the totals behind them. */
+/* The public functions of include/cachealloc.h. */
 #include "include/cachealloc.h"
 #include <errno.h>
 #include <string.h>
@@ -6,41 +6,16 @@
 #include "registry/registry.h"
 #include "shim/contexts.h"
 #include "shim/totals.h"
-#include "shim/device_memory.h"
 
 #define EXPORT __attribute__((visibility("default")))
-
-size_t ca_totals(ca_arena_stats_t *total)
-{
-    size_t arenas = 0;
-    memset(total, 0, sizeof(*total));
-    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
-        ca_arena_stats_t one;
-        if (!c->arena)
-            continue;
-        ca_arena_stats(c->arena, &one);
-        arenas += atomic_load(&c->state) != CA_CONTEXT_RETIRED;
-        total->reserved_bytes += one.reserved_bytes;
-        total->reserved_peak += one.reserved_peak;
-        total->live_bytes += one.live_bytes;
-        total->live_peak += one.live_peak;
-        total->pending_bytes += one.pending_bytes;
-        total->ready_bytes += one.ready_bytes;
-        total->segments += one.segments;
-        total->blocks += one.blocks;
-        total->epochs += one.epochs;
-        if (one.largest_ready > total->largest_ready)
-            total->largest_ready = one.largest_ready;
-    }
-    return arenas;
-}
 
 EXPORT int cachealloc_get_stats(cachealloc_stats_t *stats)
 {
     if (!stats || stats->size < sizeof(stats->size) + sizeof(stats->version))
         return EINVAL;
     ca_arena_stats_t pool;
-    ca_totals(&pool);
+    size_t contexts;
+    ca_totals(&pool, &contexts);
     cachealloc_stats_t now = {
         .size = stats->size,
         .version = CACHEALLOC_STATS_VERSION,
@@ -58,7 +33,10 @@ EXPORT int cachealloc_get_stats(cachealloc_stats_t *stats)
         .fence_queries = ca_counter_read(fence_queries),
         .fence_waits = ca_counter_read(fence_waits),
     };
-    memcpy(stats, &now, stats->size < sizeof(now) ? stats->size : sizeof(now));
+    size_t size = stats->size;
+    if (size > sizeof(now))
+        memset((char *)stats + sizeof(now), 0, size - sizeof(now));
+    memcpy(stats, &now, size < sizeof(now) ? size : sizeof(now));
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include "config/lock.h"
 #include "shim/driver_table.h"
+#include "shim/life.h"
 
 #define CAPTURES_MAX 1024
 
@@ -15,8 +16,11 @@ static _Atomic int capturing; /* streams in capture, begin calls under way inclu
 static _Atomic int recorders;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
-static CUstream streams[CAPTURES_MAX];
-static size_t stream_count;
+static struct {
+    CUstream stream;
+    CUcontext context; /* whose stream it is, or NULL when that could not be told */
+} captures[CAPTURES_MAX];
+static size_t capture_count;
 
 bool ca_capture_active(void)
 {
@@ -37,40 +41,86 @@ void ca_capture_recorder_leave(void)
     atomic_fetch_sub(&recorders, 1);
 }
 
-static void close_gate(void)
+bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
 {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return ca_capture_active() && ask && ask(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Closes the gate before a begin call. Returns whether it did: not in a child that cannot use CUDA,
+ * where nobody would ever leave. */
+static bool close_gate(void)
+{
+    if (!ca_life_active())
+        return false;
     atomic_fetch_add(&capturing, 1);
     while (atomic_load(&recorders) > 0)
         sched_yield();
+    return true;
 }
 
-/* A begin call has returned: it counts on when the stream is captured now. */
-static CUresult began(CUstream stream, CUresult code)
+static void forget(size_t at)
 {
-    bool counts = code == CUDA_SUCCESS;
-    if (counts) {
-        ca_lock_take(&lock);
-        /* A table that is full keeps the gate closed for good: safe, and epochs stay open. */
-        if (stream_count < CAPTURES_MAX)
-            streams[stream_count++] = stream;
-        ca_lock_drop(&lock);
-    } else {
+    captures[at] = captures[--capture_count];
+    atomic_fetch_sub(&capturing, 1);
+}
+
+/* The begin call has returned: the gate stays closed when the stream is captured now. */
+static CUresult began(bool closed, CUstream stream, CUresult code)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext context = NULL;
+    if (!closed)
+        return code;
+    if (code != CUDA_SUCCESS) {
         atomic_fetch_sub(&capturing, 1);
+        return code;
     }
+    if (!driver->cuStreamGetCtx || driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+        context = NULL;
+    ca_lock_take(&lock);
+    /* A table that is full keeps the gate closed for good: safe, and epochs stay open. */
+    if (capture_count < CAPTURES_MAX) {
+        captures[capture_count].stream = stream;
+        captures[capture_count++].context = context;
+    }
+    ca_lock_drop(&lock);
     return code;
 }
 
-static void ended(CUstream stream)
+/* Whether the stream was in the table, from which it is taken. */
+static bool ended(CUstream stream)
 {
+    bool found = false;
     ca_lock_take(&lock);
-    for (size_t i = 0; i < stream_count; i++) {
-        if (streams[i] == stream) {
-            streams[i] = streams[--stream_count];
-            atomic_fetch_sub(&capturing, 1);
-            break;
-        }
+    for (size_t i = 0; i < capture_count && !found; i++) {
+        found = captures[i].stream == stream;
+        if (found)
+            forget(i);
     }
     ca_lock_drop(&lock);
+    return found;
+}
+
+void ca_capture_context_gone(CUcontext context)
+{
+    ca_lock_take(&lock);
+    for (size_t i = 0; i < capture_count;) {
+        if (captures[i].context == context)
+            forget(i);
+        else
+            i++;
+    }
+    ca_lock_drop(&lock);
+}
+
+void ca_capture_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    atomic_store(&capturing, 0);
+    atomic_store(&recorders, 0);
+    capture_count = 0;
 }
 
 /* In a per-thread twin the null stream is the thread's own. */
@@ -82,29 +132,29 @@ static CUstream per_thread(CUstream stream)
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream stream)
 {
     CA_REAL(cuStreamBeginCapture);
-    close_gate();
-    return began(stream, real(stream));
+    bool closed = close_gate();
+    return began(closed, stream, real(stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream stream)
 {
     CA_REAL(cuStreamBeginCapture_ptsz);
-    close_gate();
-    return began(per_thread(stream), real(stream));
+    bool closed = close_gate();
+    return began(closed, per_thread(stream), real(stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
     CA_REAL(cuStreamBeginCapture_v2);
-    close_gate();
-    return began(stream, real(stream, mode));
+    bool closed = close_gate();
+    return began(closed, stream, real(stream, mode));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
     CA_REAL(cuStreamBeginCapture_v2_ptsz);
-    close_gate();
-    return began(per_thread(stream), real(stream, mode));
+    bool closed = close_gate();
+    return began(closed, per_thread(stream), real(stream, mode));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
@@ -113,8 +163,8 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph 
                                                        CUstreamCaptureMode mode)
 {
     CA_REAL(cuStreamBeginCaptureToGraph);
-    close_gate();
-    return began(stream, real(stream, graph, dependencies, edges, count, mode));
+    bool closed = close_gate();
+    return began(closed, stream, real(stream, graph, dependencies, edges, count, mode));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
@@ -123,22 +173,17 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUg
                                                             size_t count, CUstreamCaptureMode mode)
 {
     CA_REAL(cuStreamBeginCaptureToGraph_ptsz);
-    close_gate();
-    return began(per_thread(stream), real(stream, graph, dependencies, edges, count, mode));
+    bool closed = close_gate();
+    return began(closed, per_thread(stream), real(stream, graph, dependencies, edges, count, mode));
 }
 
 /* An end that fails may leave the stream in capture (wrong thread) or not (invalidated): ask. */
-static bool still_captured(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return ask && ask(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 CA_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     CA_REAL(cuStreamEndCapture);
     CUresult code = real(stream, graph);
-    if (code == CUDA_SUCCESS || !still_captured(ca_driver()->cuStreamIsCapturing, stream))
+    if (code == CUDA_SUCCESS || !ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         ended(stream);
     return code;
 }
@@ -147,16 +192,24 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *gra
 {
     CA_REAL(cuStreamEndCapture_ptsz);
     CUresult code = real(stream, graph);
-    if (code == CUDA_SUCCESS || !still_captured(ca_driver()->cuStreamIsCapturing_ptsz, stream))
+    if (code == CUDA_SUCCESS || !ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         ended(per_thread(stream));
     return code;
 }
 
+/* A stream that is destroyed ends its capture. It is forgotten first, but the gate is held until
+ * the driver has answered: afterwards the handle may be another stream's, capturing already. */
 CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
 {
     CA_REAL(cuStreamDestroy_v2);
+    if (!ca_capture_active())
+        return real(stream);
+    atomic_fetch_add(&capturing, 1);
+    bool was = ended(stream);
     CUresult code = real(stream);
-    if (code == CUDA_SUCCESS)
-        ended(stream);
+    if (was && code != CUDA_SUCCESS)
+        began(true, stream, CUDA_SUCCESS);
+    else
+        atomic_fetch_sub(&capturing, 1);
     return code;
 }

@@ -5,6 +5,7 @@
 #define CA_SHIM_CAPTURE_H
 
 #include <stdbool.h>
+#include "shim/cuda_decls.h"
 
 /* Around the recording of a fence. False: a capture is under way, do not record. */
 bool ca_capture_recorder_enter(void);
@@ -12,5 +13,13 @@ void ca_capture_recorder_leave(void);
 
 /* Whether any stream is being captured. */
 bool ca_capture_active(void);
+
+/* Whether this one is; `ask` is the driver's cuStreamIsCapturing or its per-thread twin. */
+bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream);
+
+/* The context is destroyed, and with it the captures of its streams. */
+void ca_capture_context_gone(CUcontext context);
+
+void ca_capture_reset_after_fork(void);
 
 #endif

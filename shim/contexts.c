@@ -1,4 +1,5 @@
 #include "shim/contexts.h"
+#include <string.h>
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
@@ -9,18 +10,14 @@
 #include "shim/life.h"
 #include "shim/upstream.h"
 
-#define PEERS_MAX 1024 /* pairs: eight devices, all with all, are 56 */
-
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(ca_context_t)};
 static ca_context_t *_Atomic all;
 static uint16_t numbers;
 
-static struct {
-    ca_context_t *accessor;
-    CUcontext owner;
-} peers[PEERS_MAX];
-static size_t peer_count;
+/* The entries that are not retired. */
+static ca_context_t *living[CA_CONTEXTS_MAX];
+static size_t living_count;
 
 /* Advanced whenever an entry changes its state: what a thread remembers is then looked up again. */
 static _Atomic unsigned generation;
@@ -33,22 +30,29 @@ static _Thread_local struct {
 
 static ca_context_t *find(CUcontext handle)
 {
-    for (ca_context_t *c = atomic_load(&all); c; c = c->next)
-        if (c->handle == handle && atomic_load(&c->state) != CA_CONTEXT_RETIRED)
-            return c;
+    for (size_t i = 0; i < living_count; i++)
+        if (living[i]->handle == handle)
+            return living[i];
     return NULL;
 }
-
-_Static_assert((int)CA_POOL_REUSE_AUTO == (int)CA_REUSE_AUTO &&
-                   (int)CA_POOL_REUSE_GROW == (int)CA_REUSE_GROW &&
-                   (int)CA_POOL_REUSE_WAIT == (int)CA_REUSE_WAIT,
-               "the pool knows the option by its own names");
 
 static unsigned long long id_of(CUcontext handle)
 {
     unsigned long long id;
     __typeof__(cuCtxGetId) *get = ca_driver()->cuCtxGetId;
     return get && get(handle, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/* Whether the handle stands for another context by now. */
+static bool other_id(const ca_context_t *context)
+{
+    unsigned long long id = id_of(context->handle);
+    return id && context->id && id != context->id;
+}
+
+bool ca_context_lost_id(const ca_context_t *context)
+{
+    return context->id && id_of(context->handle) != context->id;
 }
 
 /* A new entry that nobody can find yet, or NULL. */
@@ -66,13 +70,14 @@ static ca_context_t *blank(CUcontext handle, CUdevice device)
 }
 
 /* Puts `fresh` in front of all, unless there is an entry for its handle. Returns the handle's
- * entry, or NULL when there are no numbers left. */
+ * entry, or NULL when there is no room: the driver then serves the context. */
 static ca_context_t *publish(ca_context_t *fresh)
 {
     ca_lock_take(&lock);
     ca_context_t *context = find(fresh->handle);
-    if (!context && numbers < UINT16_MAX) {
+    if (!context && numbers < UINT16_MAX && living_count < CA_CONTEXTS_MAX) {
         context = fresh;
+        living[living_count++] = fresh;
         context->number = ++numbers;
         context->next = atomic_load(&all);
         atomic_store(&all, context);
@@ -83,6 +88,8 @@ static ca_context_t *publish(ca_context_t *fresh)
 
 static ca_context_t *make_for(CUcontext handle, CUdevice device)
 {
+    if (!ca_life_active()) /* reads the options that an arena is made with */
+        return NULL;
     ca_context_t *fresh = blank(handle, device);
     if (!fresh)
         return NULL;
@@ -132,8 +139,8 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     ca_context_t *context = find(current);
     ca_lock_drop(&lock);
     /* Destroyed behind our back, and the handle given to another context. */
-    if (context && context->id != id_of(current) && ca_context_suspend(current) == context) {
-        ca_context_retire(context);
+    if (context && other_id(context) && ca_context_suspend(current) == context) {
+        ca_context_settle(context, true);
         context = NULL;
     }
     if (!context && create)
@@ -148,6 +155,14 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     return context;
 }
 
+CUresult ca_context_check(void)
+{
+    CUcontext current = NULL;
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    CUresult code = get ? get(&current) : CUDA_ERROR_NOT_INITIALIZED;
+    return code == CUDA_SUCCESS && !current ? CUDA_ERROR_INVALID_CONTEXT : code;
+}
+
 static void set_state(ca_context_t *context, ca_context_state_t state)
 {
     atomic_store(&context->state, state);
@@ -158,33 +173,32 @@ ca_context_t *ca_context_suspend(CUcontext handle)
 {
     ca_lock_take(&lock);
     ca_context_t *context = handle ? find(handle) : NULL;
-    if (context && atomic_load(&context->state) == CA_CONTEXT_SERVING)
+    if (context) {
+        context->leaving++;
         set_state(context, CA_CONTEXT_SUSPENDED);
-    else
-        context = NULL; /* another thread is destroying it */
+    }
     ca_lock_drop(&lock);
     return context;
 }
 
-void ca_context_resume(ca_context_t *context)
+void ca_context_settle(ca_context_t *context, bool gone)
 {
-    set_state(context, CA_CONTEXT_SERVING);
-}
-
-void ca_context_retire(ca_context_t *context)
-{
-    if (CA_MUTATED(reuse_across_reset)) {
-        ca_context_resume(context);
-        return;
-    }
+    /* Two threads release it, a third retains it again: it is there, and it is another one. */
+    gone = (gone || other_id(context)) && !CA_MUTATED(reuse_across_reset);
     ca_lock_take(&lock);
-    set_state(context, CA_CONTEXT_RETIRED);
-    size_t kept = 0;
-    for (size_t i = 0; i < peer_count; i++)
-        if (peers[i].accessor != context && peers[i].owner != context->handle)
-            peers[kept++] = peers[i];
-    peer_count = kept;
+    context->leaving--;
+    bool retire = gone && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
+    if (retire) {
+        set_state(context, CA_CONTEXT_RETIRED);
+        for (size_t i = 0; i < living_count; i++)
+            if (living[i] == context)
+                living[i--] = living[--living_count];
+    } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
+        set_state(context, CA_CONTEXT_SERVING);
+    }
     ca_lock_drop(&lock);
+    if (!retire)
+        return;
 
     /* The arena first: a free that has its record already finds it retired and is ignored. */
     if (context->arena)
@@ -197,49 +211,43 @@ void ca_context_retire(ca_context_t *context)
 
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
 {
+    if (!ca_life_active())
+        return;
     ca_lock_take(&lock);
-    ca_context_t *owner = find(primary);
+    ca_context_t *owner = primary ? find(primary) : NULL;
     ca_lock_drop(&lock);
-    if (!owner)
+    if (!owner && primary)
         owner = make_for(primary, device);
-    ca_context_t *fresh = owner ? blank(green, device) : NULL;
+    ca_context_t *fresh = blank(green, device);
     if (!fresh)
         return;
-    fresh->shares = owner;
-    if (publish(fresh) == fresh)
-        ca_context_note_peer(fresh, primary);
+    fresh->shares = owner; /* without one it has no arena: the driver serves it */
+    publish(fresh);
 }
 
-void ca_context_note_peer(ca_context_t *accessor, CUcontext owner)
+size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
 {
-    bool full = false;
     ca_lock_take(&lock);
-    if (peer_count < PEERS_MAX) {
-        peers[peer_count].accessor = accessor;
-        peers[peer_count].owner = owner;
-        peer_count++;
-    } else {
-        full = true;
-        /* A fence that forgets a peer would hand memory out too early: stop pooling instead. */
-        for (ca_context_t *c = atomic_load(&all); c; c = c->next)
-            if (c->handle == owner && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-                set_state(c, CA_CONTEXT_SUSPENDED);
-    }
+    size_t count = living_count;
+    memcpy(contexts, living, count * sizeof(*contexts));
     ca_lock_drop(&lock);
-    if (full)
-        ca_warn_once("more than %d peer accesses: memory of the later ones is not pooled",
-                     PEERS_MAX);
+    return count;
 }
 
-ca_context_t *ca_context_peer(const ca_context_t *owner, size_t index)
+ca_context_t *ca_context_numbered(uint16_t number)
 {
-    ca_context_t *found = NULL;
+    ca_context_t *context = atomic_load(&all);
+    while (context && context->number != number)
+        context = context->next;
+    return context;
+}
+
+ca_context_t *ca_context_find(CUcontext handle)
+{
     ca_lock_take(&lock);
-    for (size_t i = 0; i < peer_count && !found; i++)
-        if (peers[i].owner == owner->handle && index-- == 0)
-            found = peers[i].accessor;
+    ca_context_t *context = handle ? find(handle) : NULL;
     ca_lock_drop(&lock);
-    return found;
+    return context;
 }
 
 ca_context_t *ca_context_next(const ca_context_t *context)
@@ -250,8 +258,9 @@ ca_context_t *ca_context_next(const ca_context_t *context)
 void ca_contexts_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
     atomic_store(&all, NULL);
-    peer_count = 0;
+    living_count = 0;
     atomic_fetch_add(&generation, 1);
     ca_upstream_reset_after_fork();
 }

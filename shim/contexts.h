@@ -12,6 +12,8 @@
 #include "pool/arena.h"
 #include "shim/cuda_decls.h"
 
+#define CA_CONTEXTS_MAX 256 /* at once; the driver serves further ones */
+
 typedef enum {
     CA_CONTEXT_SERVING,
     CA_CONTEXT_SUSPENDED, /* may be destroyed at any moment: everything goes through */
@@ -24,12 +26,14 @@ typedef struct ca_context {
     CUcontext handle;
     unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     ca_arena_t *arena;
-    struct ca_event *idle_events; /* shim/upstream.c, under its lock */
-    CUstream zero_stream;         /* zero:true; made on first use */
-    _Atomic int broken;           /* the sticky CUresult that a call of ours saw, or 0 */
-    _Atomic int state;            /* ca_context_state_t */
-    uint16_t number;              /* from 1 */
-    uint8_t device;               /* ordinal */
+    struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
+    CUstream own_stream;           /* shim/upstream.c, made on first use */
+    _Atomic uint64_t last_wait_ns; /* how long a bounded wait for a fence took */
+    _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
+    _Atomic int state;             /* ca_context_state_t */
+    unsigned leaving;              /* calls under way that may destroy it */
+    uint16_t number;               /* from 1 */
+    uint8_t device;                /* ordinal */
 } ca_context_t;
 
 /* The current context's entry; NULL when no context is current, when it is not in service, and
@@ -37,24 +41,30 @@ typedef struct ca_context {
  * NULL) is set to the current context whether we serve it or not. */
 ca_context_t *ca_context_current(bool create, CUcontext *handle);
 
-/* Takes a context out of service before it may be destroyed. Returns its entry, or NULL. Then
- * either the one or the other: */
-ca_context_t *ca_context_suspend(CUcontext handle);
-void ca_context_resume(ca_context_t *context);
-/* Drops its arena, its records, its events; makes no driver call. */
-void ca_context_retire(ca_context_t *context);
+/* CUDA_SUCCESS when a context is current, else the error that the driver's calls give. */
+CUresult ca_context_check(void);
 
-/* `green`, made from a green context, uses the memory of `primary`: it is served from there, and
- * fences of the primary cover it. Nothing happens when there is no host memory: the green context
- * is then not served. */
+/* Takes a context out of service while a call that may destroy it is under way. Returns its entry,
+ * or NULL where there is none. */
+ca_context_t *ca_context_suspend(CUcontext handle);
+/* That call is done. If the context is `gone` its arena, records and events are dropped, without a
+ * driver call; otherwise the last such call puts it back into service. */
+void ca_context_settle(ca_context_t *context, bool gone);
+
+/* `green`, made from a green context, uses the memory of `primary`: it is served from there.
+ * With NULL for the primary the driver serves it. */
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
 
-/* `accessor` may now touch the memory of `owner`: the owner's fences must cover it. */
-void ca_context_note_peer(ca_context_t *accessor, CUcontext owner);
+/* Whether the driver no longer tells the id that the context had. */
+bool ca_context_lost_id(const ca_context_t *context);
 
-/* The `index`th context, from 0, that may touch the memory of `owner` besides itself; NULL past
- * the last. */
-ca_context_t *ca_context_peer(const ca_context_t *owner, size_t index);
+/* The entries that are not retired. Any of them may submit work that touches another's memory: by
+ * peer access, or by a copy between devices, which needs none. Returns how many. */
+size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
+
+/* The entry of a context that is not retired, or NULL; the entry that has this number. */
+ca_context_t *ca_context_find(CUcontext handle);
+ca_context_t *ca_context_numbered(uint16_t number);
 
 /* The entry after `context`, or the first for NULL; retired ones too. Entries are only ever added
  * in front, so a walk needs no lock. */

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include "config/counters.h"
 #include "config/options.h"
-#include "shim/driver_table.h"
+#include "shim/attributes.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 
@@ -34,27 +34,26 @@ int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effo
 
 CUresult ca_device_free(const ca_record_t *record)
 {
-    CUcontext current = NULL;
     ca_arena_t *arena = ca_block_arena(record->owner);
-    ca_context_t *context = ca_arena_context(arena);
-    ca_driver()->cuCtxGetCurrent(&current);
-    if (!current)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
+    if (!context)
+        return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
     CUresult broken = (CUresult)atomic_load_explicit(&context->broken, memory_order_relaxed);
     if (broken != CUDA_SUCCESS)
         return broken;
-    if (ca_options.free_sync)
-        ca_upstream_cuda.synchronize(context);
+    ca_attributes_clear(record->address);
     ca_arena_free(record->owner);
     return CUDA_SUCCESS;
 }
 
-bool ca_device_make_room(const ca_context_t *context)
+CUresult ca_device_free_plain(const ca_record_t *record)
 {
-    size_t given = 0;
-    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
-        if (c->arena && (!context || c->device == context->device) &&
-            atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim(c->arena, SIZE_MAX);
-    return given > 0;
+    CUresult code = ca_context_check();
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_arena_t *arena = ca_options.free_sync ? ca_block_arena(record->owner) : NULL;
+    ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
+    if (context)
+        ca_upstream_cuda.synchronize(context);
+    return ca_device_free(record);
 }

@@ -7,7 +7,7 @@
 #include "shim/contexts.h"
 
 typedef enum {
-    CA_DEVICE_HIT_ONLY, /* only memory that is ready now; no driver call */
+    CA_DEVICE_HIT_ONLY, /* only memory that is ready now */
     CA_DEVICE_ANY,      /* the whole retry ladder */
 } ca_device_effort_t;
 
@@ -17,10 +17,10 @@ int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effo
                     CUdeviceptr *address);
 
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
- * would have refused (no current context, a broken context): put the record back then. */
+ * would have refused: put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);
 
-/* Gives idle memory of every arena on the context's device back. Whether any was given. */
-bool ca_device_make_room(const ca_context_t *context);
+/* The same for the plain free: it needs a current context, and waits with free_sync:true. */
+CUresult ca_device_free_plain(const ca_record_t *record);
 
 #endif

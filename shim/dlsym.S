@@ -50,17 +50,17 @@ dlsym:
     stp x0, x1, [sp, #16]
     mov x2, x30
     bl ca_dlsym_hook
-    mov x9, x0
+    mov x16, x0
     ldp x0, x1, [sp, #16]
     ldp x29, x30, [sp], #32
     .cfi_adjust_cfa_offset -32
     .cfi_restore x29
     .cfi_restore x30
-    cbnz x9, 1f
-    adrp x9, ca_dlsym_real
-    ldr x9, [x9, :lo12:ca_dlsym_real]
-    br x9
-1:  mov x0, x9
+    cbnz x16, 1f
+    adrp x16, ca_dlsym_real
+    ldr x16, [x16, :lo12:ca_dlsym_real]
+    br x16 /* x16 and x17 alone may enter a function whose pages are guarded by bti */
+1:  mov x0, x16
     ret
     .cfi_endproc
     .size dlsym, .-dlsym

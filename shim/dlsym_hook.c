@@ -27,9 +27,16 @@ static dlsym_t real_dlsym(void)
     dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
     if (real)
         return real;
-    /* The versions under which glibc has exported dlsym: since it moved into libc, and each
-     * architecture's first. */
-    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
+    /* Each architecture's first version comes first: newer glibcs have it too, and a version that
+     * is missing would make dlvsym allocate its message, inside somebody's malloc perhaps. */
+    static const char *const versions[] = {
+#if defined(__x86_64__)
+        "GLIBC_2.2.5",
+#else
+        "GLIBC_2.17",
+#endif
+        "GLIBC_2.34"
+    };
     for (size_t i = 0; !real && i < sizeof(versions) / sizeof(versions[0]); i++)
         real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
     if (!real)
@@ -59,11 +66,12 @@ void *ca_dlsym_hook(void *handle, const char *name, void *caller)
     /* RTLD_DEFAULT and RTLD_NEXT stay untouched: two interposers would loop. The driver's functions
      * are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ... */
     if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || !name || name[0] != 'c' ||
-        name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+        name[1] != 'u' || name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) ||
+        is_ucx(caller))
         return NULL;
-    void *address = real(handle, name);
-    if (!address || is_ucx(caller))
-        return address; /* NULL repeats the look-up, which sets dlerror for the caller */
+    /* Resolving looks up names that may not be there; the caller's own look-up comes last, so that
+     * dlerror speaks of that one. NULL repeats it, by a jump, where there is nothing to swap. */
     ca_driver_resolve(handle);
-    return ca_driver_swap(address);
+    void *address = real(handle, name);
+    return address ? ca_driver_swap(address) : NULL;
 }

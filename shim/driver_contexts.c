@@ -3,7 +3,7 @@
  * The entry is suspended before the driver is called: once a context is destroyed its handle may
  * come again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
-#include "config/lock.h"
+#include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
 
@@ -26,13 +26,13 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
     return code;
 }
 
-/* The driver was asked to destroy what `entry` stands for; `gone` tells whether it did. */
-static void settle(ca_context_t *entry, bool gone)
+/* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */
+static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 {
-    if (entry && gone)
-        ca_context_retire(entry);
-    else if (entry)
-        ca_context_resume(entry);
+    if (entry)
+        ca_context_settle(entry, gone);
+    if (gone && handle)
+        ca_capture_context_gone(handle);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
@@ -40,21 +40,30 @@ CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
     CA_REAL(cuCtxDestroy_v2);
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(context);
-    settle(entry, code == CUDA_SUCCESS);
+    settle(entry, context, code == CUDA_SUCCESS);
     return code;
+}
+
+/* Whether the primary context is inactive now. Asked twice: an answer that is lost would leave a
+ * dead arena in service. When there is none, the context's id decides. */
+static bool is_inactive(CUdevice device, const ca_context_t *entry)
+{
+    __typeof__(cuDevicePrimaryCtxGetState) *ask = ca_driver()->cuDevicePrimaryCtxGetState;
+    unsigned flags;
+    int active = 1;
+    if (ask && (ask(device, &flags, &active) == CUDA_SUCCESS ||
+                ask(device, &flags, &active) == CUDA_SUCCESS))
+        return !active;
+    return entry && ca_context_lost_id(entry);
 }
 
 /* A release destroys only when the count reaches zero: ask afterwards. */
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
-    __typeof__(cuDevicePrimaryCtxGetState) *state = ca_driver()->cuDevicePrimaryCtxGetState;
-    ca_context_t *entry = ca_context_suspend(primary_of(device));
+    CUcontext primary_context = primary_of(device);
+    ca_context_t *entry = ca_context_suspend(primary_context);
     CUresult code = real(device);
-    unsigned flags;
-    int active = 1;
-    bool gone =
-        code == CUDA_SUCCESS && state && state(device, &flags, &active) == CUDA_SUCCESS && !active;
-    settle(entry, gone);
+    settle(entry, primary_context, code == CUDA_SUCCESS && is_inactive(device, entry));
     return code;
 }
 
@@ -72,9 +81,10 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
-    ca_context_t *entry = ca_context_suspend(primary_of(device));
+    CUcontext primary_context = primary_of(device);
+    ca_context_t *entry = ca_context_suspend(primary_context);
     CUresult code = real(device);
-    settle(entry, code == CUDA_SUCCESS);
+    settle(entry, primary_context, code == CUDA_SUCCESS);
     return code;
 }
 
@@ -93,90 +103,8 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
 CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags)
 {
     CA_REAL(cuCtxEnablePeerAccess);
-    /* Noted before it is allowed: from then on every fence of the owner covers the accessor. */
-    ca_context_t *accessor = ca_context_current(true, NULL);
-    if (accessor)
-        ca_context_note_peer(accessor, owner);
+    /* The current context may never allocate, and yet work on the owner's memory from now on: with
+     * an entry the fences cover it. */
+    ca_context_current(true, NULL);
     return real(owner, flags);
-}
-
-/* --- green contexts ------------------------------------------------------------------------------
- * A context made from a green context shares the memory of its device's primary context. */
-
-#define GREEN_MAX 256
-
-static struct {
-    CUgreenCtx green;
-    CUcontext context; /* once cuCtxFromGreenCtx was asked */
-    CUdevice device;
-} greens[GREEN_MAX];
-static ca_lock_t greens_lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
-
-/* The index of `green`, NULL for a free place; -1 when there is none. Under the lock. */
-static int green_index(CUgreenCtx green)
-{
-    for (int i = 0; i < GREEN_MAX; i++)
-        if (greens[i].green == green)
-            return i;
-    return -1;
-}
-
-CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
-                                            CUdevice device, unsigned flags)
-{
-    CA_REAL(cuGreenCtxCreate);
-    CUresult code = real(green, resources, device, flags);
-    if (code == CUDA_SUCCESS) {
-        ca_lock_take(&greens_lock);
-        int at = green_index(NULL);
-        if (at >= 0) {
-            greens[at].green = *green;
-            greens[at].device = device;
-        }
-        ca_lock_drop(&greens_lock);
-    }
-    return code;
-}
-
-CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
-{
-    CA_REAL(cuCtxFromGreenCtx);
-    const ca_driver_t *driver = ca_driver();
-    CUresult code = real(context, green);
-    if (code != CUDA_SUCCESS || !driver->cuDevicePrimaryCtxRetain ||
-        !driver->cuDevicePrimaryCtxRelease_v2)
-        return code;
-    ca_lock_take(&greens_lock);
-    int at = green_index(green);
-    bool fresh = at >= 0 && !greens[at].context;
-    CUdevice device = fresh ? greens[at].device : 0;
-    if (fresh)
-        greens[at].context = *context;
-    ca_lock_drop(&greens_lock);
-    /* The green context keeps the primary alive: retaining it for a moment only asks its handle. */
-    CUcontext handle;
-    if (fresh && driver->cuDevicePrimaryCtxRetain(&handle, device) == CUDA_SUCCESS) {
-        ca_context_share(*context, handle, device);
-        driver->cuDevicePrimaryCtxRelease_v2(device);
-    }
-    return code;
-}
-
-CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
-{
-    CA_REAL(cuGreenCtxDestroy);
-    ca_lock_take(&greens_lock);
-    int at = green_index(green);
-    CUcontext context = at >= 0 ? greens[at].context : NULL;
-    ca_lock_drop(&greens_lock);
-    ca_context_t *entry = ca_context_suspend(context);
-    CUresult code = real(green);
-    settle(entry, code == CUDA_SUCCESS);
-    if (code == CUDA_SUCCESS && at >= 0) {
-        ca_lock_take(&greens_lock);
-        greens[at].green = NULL;
-        greens[at].context = NULL;
-        ca_lock_drop(&greens_lock);
-    }
-    return code;
 }

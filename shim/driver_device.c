@@ -35,9 +35,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
     ca_count(alloc_calls);
-    ca_context_t *context = ca_context_current(true, NULL);
-    if (!context)
-        return alloc_from_driver(NULL, address, bytes);
+    CUcontext handle;
+    ca_context_t *context = ca_context_current(true, &handle);
+    if (!context) /* with its number all the same, if it is about to go */
+        return alloc_from_driver(ca_context_find(handle), address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
         return CUDA_SUCCESS;
@@ -70,7 +71,7 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult code = real(free, total);
     if (code != CUDA_SUCCESS || !free || !total || !ca_life_active())
         return code;
-    ca_context_t *context = ca_context_current(false, NULL);
+    ca_context_t *context = ca_context_current(ca_options.limit != SIZE_MAX, NULL);
     if (!context || !context->arena)
         return code;
     size_t idle = idle_on(context->device);
@@ -96,7 +97,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_registry_erase(address, &record))
         return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address);
-    CUresult code = record.owner ? ca_device_free(&record) : real(address);
+    CUresult code = record.owner ? ca_device_free_plain(&record) : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
     return code;

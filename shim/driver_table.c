@@ -89,6 +89,14 @@ const ca_driver_t *ca_driver_resolve(void *handle)
     return driver;
 }
 
+bool ca_driver_wraps(const char *symbol)
+{
+    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+        if (strcmp(wrapped[i].symbol, symbol) == 0)
+            return true;
+    return false;
+}
+
 void *ca_driver_swap(void *address)
 {
     const ca_driver_t *driver = ca_driver();
@@ -101,7 +109,8 @@ void *ca_driver_swap(void *address)
 void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags)
 {
     void *swapped = ca_driver_swap(address);
-    if (swapped != address || !name || is_ours(address))
+    /* A form that is newer than the headers we were built with may have other parameters. */
+    if (swapped != address || !name || is_ours(address) || version > CUDA_VERSION)
         return swapped;
 
     int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;

@@ -7,6 +7,7 @@
 #define CA_SHIM_DRIVER_TABLE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "config/lock.h"
 #include "shim/cuda_decls.h"
@@ -39,6 +40,9 @@ static inline const ca_driver_t *ca_driver(void)
     __typeof__(symbol) *real = ca_driver()->symbol;                                                \
     if (!real)                                                                                     \
     return CUDA_ERROR_NOT_INITIALIZED
+
+/* Whether we wrap a driver function of this (linker's) name. */
+bool ca_driver_wraps(const char *symbol);
 
 /* Our wrapper of the driver function at `address`, or `address` itself when it is none that we
  * wrap. */

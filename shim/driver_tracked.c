@@ -7,12 +7,26 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/track.h"
+#include "shim/upstream.h"
+
+/* The current context's entry, for its number; one that is about to be destroyed too. */
+static ca_context_t *current(void)
+{
+    CUcontext handle;
+    ca_context_t *context = ca_context_current(true, &handle);
+    return context ? context : ca_context_find(handle);
+}
+
+static bool make_room(const ca_context_t *context)
+{
+    return context && ca_upstream_trim_device(context->device, NULL, SIZE_MAX) > 0;
+}
 
 /* The call, and once more when it ran out of the memory that we hold. */
 #define WITH_ROOM(context, call)                                                                   \
     ({                                                                                             \
         CUresult code_ = (call);                                                                   \
-        if (code_ == CUDA_ERROR_OUT_OF_MEMORY && ca_device_make_room(context))                     \
+        if (code_ == CUDA_ERROR_OUT_OF_MEMORY && make_room(context))                               \
             code_ = (call);                                                                        \
         code_;                                                                                     \
     })
@@ -24,7 +38,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitc
     if (!ca_life_active())
         return real(address, pitch, width, height, element);
     ca_count(alloc_calls);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, pitch, width, height, element));
     if (code == CUDA_SUCCESS)
         ca_track_alloc(CA_KIND_PITCHED, *address, *pitch * height, context, NULL, NULL);
@@ -37,7 +51,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes,
     if (!ca_life_active())
         return real(address, bytes, flags);
     ca_count(alloc_calls);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, bytes, flags));
     if (code == CUDA_SUCCESS)
         ca_track_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL, NULL);
@@ -48,8 +62,7 @@ static CUresult track_pinned(CUresult code, void **address, size_t bytes)
 {
     ca_count(alloc_calls);
     if (code == CUDA_SUCCESS)
-        ca_track_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes,
-                       ca_context_current(true, NULL), NULL, NULL);
+        ca_track_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, current(), NULL, NULL);
     return code;
 }
 
@@ -83,14 +96,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     return code;
 }
 
-/* An allocation on a stream that is being captured is a node of the graph, not live memory. */
-static bool in_capture(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return ca_capture_active() && ask && ask(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
+/* Not for an allocation on a stream that is being captured: that is a node of the graph. */
 static CUresult track_async(CUresult code, CUdeviceptr *address, size_t bytes,
                             ca_context_t *context, CUstream stream)
 {
@@ -103,9 +109,9 @@ static CUresult track_async(CUresult code, CUdeviceptr *address, size_t bytes,
 CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
     CA_REAL(cuMemAllocAsync);
-    if (!ca_life_active() || in_capture(ca_driver()->cuStreamIsCapturing, stream))
+    if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         return real(address, bytes, stream);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, bytes, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -113,9 +119,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, C
 CA_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
     CA_REAL(cuMemAllocAsync_ptsz);
-    if (!ca_life_active() || in_capture(ca_driver()->cuStreamIsCapturing_ptsz, stream))
+    if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         return real(address, bytes, stream);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, bytes, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -124,9 +130,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t 
                                                    CUmemoryPool pool, CUstream stream)
 {
     CA_REAL(cuMemAllocFromPoolAsync);
-    if (!ca_life_active() || in_capture(ca_driver()->cuStreamIsCapturing, stream))
+    if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         return real(address, bytes, pool, stream);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -135,9 +141,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, si
                                                         CUmemoryPool pool, CUstream stream)
 {
     CA_REAL(cuMemAllocFromPoolAsync_ptsz);
-    if (!ca_life_active() || in_capture(ca_driver()->cuStreamIsCapturing_ptsz, stream))
+    if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         return real(address, bytes, pool, stream);
-    ca_context_t *context = ca_context_current(true, NULL);
+    ca_context_t *context = current();
     CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -157,7 +163,8 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     CUresult code;
     if (!record.owner)
         code = real(address, stream);
-    else if (in_capture(capturing, stream)) /* only a graph's own memory may be freed in it */
+    else if (ca_capture_includes(capturing,
+                                 stream)) /* only a graph's own memory may be freed in it */
         code = CUDA_ERROR_INVALID_VALUE;
     else
         code = ca_device_free(&record);

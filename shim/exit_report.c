@@ -19,7 +19,8 @@ static void write_stats(ca_out_t *out)
 {
     ca_arena_stats_t pool;
     ca_registry_total_t live = ca_registry_total();
-    size_t arenas = ca_totals(&pool);
+    size_t contexts;
+    bool complete = ca_totals(&pool, &contexts);
 #define ROW(label, value) ca_out_printf(out, "  %-36s %16llu\n", label, (unsigned long long)(value))
     ca_out_printf(out, "cachealloc[%d]: statistics\n", (int)getpid());
 #define CA_COUNTER(name, label) ROW(label, ca_counter_read(name));
@@ -36,11 +37,13 @@ static void write_stats(ca_out_t *out)
     ROW("reserved bytes, peak", pool.reserved_peak);
     ROW("segments", pool.segments);
     ROW("blocks", pool.blocks);
-    ROW("contexts", arenas);
+    ROW("contexts", contexts);
     ROW("call stacks", ca_stack_count());
     ROW("host bytes of our own", ca_mem_mapped());
 #undef ROW
     ca_out_printf(out, "  %-36s %16s\n", "call stacks by", ca_stack_unwinder());
+    if (!complete)
+        ca_out_printf(out, "  (incomplete: an arena was in use)\n");
 }
 
 /* %p is the process id, %% a percent sign. */
@@ -67,7 +70,10 @@ static int open_report(void)
     if (strcmp(ca_options.leak_report, "stderr") == 0)
         return STDERR_FILENO;
     expand_path(ca_options.leak_report, path, sizeof(path));
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    /* Links are not followed (/dev/stdout is one that is meant); a FIFO that nobody reads must not
+     * hold up the exit. */
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
+    int fd = open(path, strncmp(path, "/dev/", 5) == 0 ? flags : flags | O_NOFOLLOW, 0600);
     if (fd >= 0)
         return fd;
     ca_warn("leak_report: cannot write %s (%m): the report goes to stderr", path);
@@ -77,7 +83,8 @@ static int open_report(void)
 void ca_exit_report(void)
 {
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
-    if (strcmp(ca_options.leak_report, "off") != 0 && ca_registry_total().count > 0) {
+    if (strcmp(ca_options.leak_report, "off") != 0 &&
+        (ca_registry_total().count > 0 || ca_registry_lost().count > 0)) {
         ca_report_options_t options = {ca_options.leak_min, ca_options.leak_max};
         int fd = open_report();
         ca_out_open(&out, fd);

@@ -11,16 +11,23 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "config/cancel.h"
+#include "config/counters.h"
 #include "config/log.h"
 #include "config/mutation.h"
 #include "config/options.h"
 #include "config/out.h"
 #include "registry/registry.h"
 #include "registry/stack.h"
+#include "pool/arena.h"
+#include "shim/attributes.h"
+#include "shim/capture.h"
 #include "shim/contexts.h"
+#include "shim/driver_green.h"
 #include "shim/exit_report.h"
 #include "shim/track.h"
 
@@ -45,13 +52,29 @@ static void print_line(void *arg, const char *line)
     ca_out_printf(arg, "%s\n", line);
 }
 
+/* Apart from its caller, and with nothing large on the stack: the first CUDA call may come on a
+ * thread that has 16 KiB of it. One thread comes here, once (STARTING). */
+__attribute__((noinline)) static void show_configuration(void)
+{
+    static ca_out_t out;
+    static char line[4096];
+    ca_out_open(&out, STDERR_FILENO);
+    if (ca_options.help)
+        ca_options_help(&ca_options, print_line, &out);
+    if (ca_options.print) {
+        ca_options_print(&ca_options, line, sizeof(line));
+        ca_out_printf(&out, "ALLOC_CONF=%s\n", line);
+    }
+    ca_out_flush(&out);
+}
+
 static void read_configuration(void)
 {
+    static ca_options_t quiet;
     ca_options_default(&ca_options);
     /* Set-user-id programs run with the rights of another: their caller configures nothing. */
     if (getauxval(AT_SECURE))
         return;
-    ca_options_t quiet;
     const char *conf = getenv("ALLOC_CONF");
     const char *alias = getenv("CACHEALLOC_CONF");
     /* A first pass without complaints finds `log`, which decides whether they are heard. */
@@ -61,19 +84,8 @@ static void read_configuration(void)
     ca_log_set_level((ca_log_level_t)quiet.log);
     ca_options_parse(&ca_options, conf, say, NULL);
     ca_options_parse(&ca_options, alias, say, NULL);
-
-    if (!ca_options.help && !ca_options.print)
-        return;
-    ca_out_t out;
-    ca_out_open(&out, STDERR_FILENO);
-    if (ca_options.help)
-        ca_options_help(&ca_options, print_line, &out);
-    if (ca_options.print) {
-        char line[4096];
-        ca_options_print(&ca_options, line, sizeof(line));
-        ca_out_printf(&out, "ALLOC_CONF=%s\n", line);
-    }
-    ca_out_flush(&out);
+    if (ca_options.help || ca_options.print)
+        show_configuration();
 }
 
 static void in_child(void)
@@ -88,10 +100,15 @@ static void in_child(void)
     else if (same_process)
         *same_process = 1;
     started_by = getpid();
+    memset((void *)&ca_counters, 0, sizeof(ca_counters));
     ca_registry_reset_after_fork();
     ca_stack_reset_after_fork();
     ca_track_reset_after_fork();
+    ca_pool_reset_after_fork();
     ca_contexts_reset_after_fork();
+    ca_capture_reset_after_fork();
+    ca_green_reset_after_fork();
+    ca_attributes_reset_after_fork();
 }
 
 static void start(void)
@@ -116,7 +133,10 @@ bool ca_life_active(void)
         return false;
     int asleep = ASLEEP;
     if (atomic_compare_exchange_strong(&state, &asleep, STARTING)) {
+        int cancel =
+            ca_cancel_hold(); /* a thread that vanishes here would leave all others waiting */
         start();
+        ca_cancel_resume(cancel);
         atomic_store_explicit(&state, ACTIVE, memory_order_release);
         return true;
     }
@@ -141,7 +161,7 @@ __attribute__((destructor)) static void at_exit(void)
 {
     int now = atomic_load(&state);
     /* A child made by vfork or clone shares or copies our memory but is not the process that
-     * started us: it must not report, and must not touch anything. */
-    if ((now == ACTIVE || now == PASSIVE) && started_by == getpid())
+     * started us: it must not report, and must not touch anything. A passive one did nothing. */
+    if (now == ACTIVE && started_by == getpid())
         ca_exit_report();
 }

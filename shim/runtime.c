@@ -58,7 +58,7 @@ static bool serve_free(void *address)
     if (!ca_registry_find((uint64_t)(uintptr_t)address, &record) || !record.owner ||
         !ca_registry_erase((uint64_t)(uintptr_t)address, &record))
         return false;
-    if (!record.owner || ca_device_free(&record) != CUDA_SUCCESS) {
+    if (!record.owner || ca_device_free_plain(&record) != CUDA_SUCCESS) {
         ca_track_restore(&record);
         return false;
     }

@@ -2,10 +2,13 @@
 #ifndef CA_SHIM_TOTALS_H
 #define CA_SHIM_TOTALS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include "pool/arena.h"
 
-/* Adds up the arenas in service; peaks are sums of the arenas' own. Returns how many there are. */
-size_t ca_totals(ca_arena_stats_t *total);
+/* Adds up the living arenas; reserved bytes and their peak are the process's, the peak of live
+ * bytes is a sum of the arenas' own. False: an arena was in use (exit may be called from a signal
+ * handler, over a frame that holds its lock) and is left out. */
+bool ca_totals(ca_arena_stats_t *total, size_t *contexts);
 
 #endif

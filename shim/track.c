@@ -37,6 +37,14 @@ uint32_t ca_track_stack(void)
     return ca_stack_capture();
 }
 
+/* A context that is retired drops its records once: one that comes later goes by itself. */
+static bool dropped(const ca_context_t *context, uint64_t address)
+{
+    ca_record_t record;
+    return context && atomic_load(&context->state) == CA_CONTEXT_RETIRED &&
+           ca_registry_erase(address, &record);
+}
+
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
                    CUstream stream, void *owner)
 {
@@ -55,12 +63,16 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
     int result = ca_registry_insert(&record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
-    return result == -ENOMEM ? result : 0;
+    if (result == -ENOMEM)
+        return result;
+    dropped(context, address);
+    return 0;
 }
 
 void ca_track_restore(const ca_record_t *record)
 {
     ca_registry_insert(record);
+    dropped(ca_context_numbered(record->context), record->address);
 }
 
 CUresult ca_track_wrong_free(uint64_t address)
@@ -68,6 +80,9 @@ CUresult ca_track_wrong_free(uint64_t address)
     /* The last few addresses, so that a loop over one bad pointer says it once. */
     static _Atomic uint64_t said[64];
     _Atomic uint64_t *slot = &said[(address >> 9) % 64];
+    CUresult code = ca_context_check();
+    if (code != CUDA_SUCCESS)
+        return code;
     ca_count(wrong_frees);
     if (atomic_exchange(slot, address) != address)
         ca_warn("free of %#llx: it lies in pooled memory but is not the start of a live "

@@ -1,5 +1,5 @@
-/* See upstream.h. A fence is a chain of events, one for the context itself and one for each context
- * with peer access to its memory. Events are recycled per context. */
+/* See upstream.h. A fence is a chain of events, one for each living context of the process: work of
+ * any of them may touch the memory. Events are recycled per context. */
 #include "shim/upstream.h"
 #include <errno.h>
 #include <time.h>
@@ -23,6 +23,7 @@ CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered)
     const ca_driver_t *driver = ca_driver();
     CUcontext current = NULL;
     entered->pushed = entered->relaxed = false;
+    entered->before = NULL;
     if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
@@ -30,6 +31,7 @@ CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered)
         if (code != CUDA_SUCCESS)
             return code;
         entered->pushed = true;
+        entered->before = current;
     }
     if (ca_capture_active() && driver->cuThreadExchangeStreamCaptureMode) {
         entered->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -43,10 +45,13 @@ void ca_upstream_leave(ca_entered_t *entered)
 {
     const ca_driver_t *driver = ca_driver();
     CUcontext popped;
-    if (entered->relaxed)
+    /* What we leave behind is what the program goes on with: a call that fails is repeated. */
+    if (entered->relaxed &&
+        driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
         driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
-    if (entered->pushed)
-        driver->cuCtxPopCurrent_v2(&popped);
+    if (entered->pushed && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
+        driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
+        driver->cuCtxSetCurrent(entered->before);
 }
 
 /* Errors after which every call on the context fails until it is destroyed ("sticky"), as the
@@ -88,6 +93,16 @@ static int to_errno(ca_context_t *context, CUresult code)
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
+/* The room that one arena finds on a device is all that the others have. */
+static void tell_room(const ca_context_t *finder, size_t bytes)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count; i++)
+        if (living[i] != finder && living[i]->device == finder->device && living[i]->arena)
+            ca_arena_note_room(living[i]->arena, bytes);
+}
+
 static int alloc(void *arg, size_t bytes, uint64_t *address)
 {
     ca_context_t *context = arg;
@@ -98,6 +113,8 @@ static int alloc(void *arg, size_t bytes, uint64_t *address)
         code = ca_driver()->cuMemAlloc_v2(&pointer, bytes);
         ca_upstream_leave(&entered);
     }
+    if (code == CUDA_ERROR_OUT_OF_MEMORY)
+        tell_room(context, 0);
     *address = pointer;
     return to_errno(context, code);
 }
@@ -125,7 +142,78 @@ static size_t available(void *arg)
     if (driver->cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
         free = SIZE_MAX;
     ca_upstream_leave(&entered);
+    tell_room(arg, free);
     return free;
+}
+
+/* A stream that no work of the program is on: what we do there waits for nothing but itself. The
+ * context has been entered. */
+static CUresult own_stream(ca_context_t *context, CUstream *stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUstream unneeded = NULL;
+    if (!driver->cuStreamCreate || !driver->cuStreamDestroy_v2 || !driver->cuStreamSynchronize)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    ca_lock_take(&lock);
+    *stream = context->own_stream;
+    ca_lock_drop(&lock);
+    if (*stream)
+        return CUDA_SUCCESS;
+    CUresult code = driver->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING);
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_lock_take(&lock);
+    if (!context->own_stream) {
+        context->own_stream = *stream;
+    } else { /* another thread was first */
+        unneeded = *stream;
+        *stream = context->own_stream;
+    }
+    ca_lock_drop(&lock);
+    if (unneeded)
+        driver->cuStreamDestroy_v2(unneeded);
+    return CUDA_SUCCESS;
+}
+
+/* Whether cuMemFreeAsync really gives memory of cuMemAlloc back. It takes it (cuda.h names no kind
+ * of memory; the programming guide lets cudaFreeAsync free what cudaMalloc gave), but only the
+ * driver can tell what becomes of it: the first time we look. */
+enum { ASYNC_UNKNOWN, ASYNC_FREES, ASYNC_KEEPS };
+static _Atomic int async_free = ASYNC_UNKNOWN;
+
+/* For memory that nothing touches any more. The plain free would wait for the whole device: for
+ * work that may be waiting for the thread that asks for memory here. */
+static int release_idle(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    int known = atomic_load(&async_free);
+    if (known == ASYNC_KEEPS || !driver->cuMemFreeAsync)
+        return release(arg, address, bytes);
+    size_t before = known == ASYNC_UNKNOWN ? available(context) : 0;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return to_errno(context, code);
+    CUstream stream;
+    code = own_stream(context, &stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuMemFreeAsync(address, stream);
+    bool freed = code == CUDA_SUCCESS;
+    if (freed)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    if (!freed) {
+        if (!is_sticky(code))
+            atomic_store(&async_free, ASYNC_KEEPS);
+        return release(arg, address, bytes);
+    }
+    if (known == ASYNC_UNKNOWN) {
+        size_t after = available(context);
+        atomic_store(&async_free,
+                     after >= before && after - before >= bytes / 2 ? ASYNC_FREES : ASYNC_KEEPS);
+    }
+    return to_errno(context, code);
 }
 
 static ca_event_t *take_event(ca_context_t *context)
@@ -180,6 +268,15 @@ static CUresult record(ca_context_t *context, ca_event_t *event)
     return code;
 }
 
+/* Who may be at work on the memory of `context`. */
+static size_t fence_members(ca_context_t *context, ca_context_t *members[CA_CONTEXTS_MAX])
+{
+    if (!CA_MUTATED(fence_no_peers))
+        return ca_contexts_living(members);
+    members[0] = context;
+    return 1;
+}
+
 static int fence_record(void *arg, void **fence)
 {
     ca_context_t *context = arg;
@@ -191,9 +288,14 @@ static int fence_record(void *arg, void **fence)
 
     int result = 0;
     ca_event_t *chain = NULL;
-    ca_context_t *member = context;
-    for (size_t peer = 0; member && result == 0;
-         member = CA_MUTATED(fence_no_peers) ? NULL : ca_context_peer(context, peer++)) {
+    ca_context_t *members[CA_CONTEXTS_MAX];
+    size_t count = fence_members(context, members);
+    for (size_t i = 0; i < count && result == 0; i++) {
+        ca_context_t *member = members[i];
+        if (atomic_load(&member->state) == CA_CONTEXT_SUSPENDED) {
+            result = -EAGAIN; /* it may or may not be destroyed; soon we shall know */
+            break;
+        }
         ca_event_t *event = take_event(member);
         if (!event) {
             result = -EAGAIN; /* no host memory: keep the epoch open */
@@ -264,20 +366,33 @@ static uint64_t now_ns(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
+#define LEAST_STEP_NS 20000
+
 static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
 {
     if (nanoseconds == UINT64_MAX)
         return fence_done(arg, fence, true);
-    /* CUDA has no bounded wait: ask in growing steps. */
-    uint64_t end = now_ns() + nanoseconds;
-    struct timespec step = {.tv_nsec = 5000};
+    /* CUDA has no bounded wait: sleep half as long as the last one took, then ask in steps. Where
+     * the device sets the pace waits are alike, and few questions are needed; half, so that a wait
+     * that was long once does not make all later ones long. */
+    ca_context_t *context = arg;
+    uint64_t begin = now_ns(), spent = 0;
+    uint64_t step = atomic_load_explicit(&context->last_wait_ns, memory_order_relaxed) / 2;
     for (;;) {
+        if (step < LEAST_STEP_NS)
+            step = LEAST_STEP_NS;
+        if (step > nanoseconds - spent)
+            step = nanoseconds - spent;
+        struct timespec pause = {.tv_sec = (time_t)(step / 1000000000u),
+                                 .tv_nsec = (long)(step % 1000000000u)};
+        nanosleep(&pause, NULL);
         int done = fence_done(arg, fence, false);
-        if (done != 0 || now_ns() >= end)
+        spent = now_ns() - begin;
+        if (done == 1)
+            atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
+        if (done != 0 || spent >= nanoseconds)
             return done;
-        nanosleep(&step, NULL);
-        if (step.tv_nsec < 200000)
-            step.tv_nsec *= 2;
+        step = spent / 2;
     }
 }
 
@@ -285,20 +400,30 @@ static int synchronize(void *arg)
 {
     ca_context_t *context = arg;
     ca_entered_t entered;
-    ca_context_t *member = context;
+    ca_context_t *members[CA_CONTEXTS_MAX];
     if (ca_capture_active())
         return -EAGAIN; /* it would fail, or invalidate the capture */
-    for (size_t peer = 0; member; member = ca_context_peer(context, peer++)) {
-        CUresult code = ca_upstream_enter(member, &entered);
+    size_t count = fence_members(context, members);
+    for (size_t i = 0; i < count; i++) {
+        CUresult code = ca_upstream_enter(members[i], &entered);
         if (code == CUDA_SUCCESS) {
             code = ca_driver()->cuCtxSynchronize();
             ca_upstream_leave(&entered);
         }
-        if (code != CUDA_SUCCESS && !(member != context && is_sticky(code))) {
+        if (code != CUDA_SUCCESS && (members[i] == context || !is_sticky(code)))
             return to_errno(context, code) == -EIO ? -EIO : -EAGAIN;
-        }
     }
     return 0;
+}
+
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes)
+{
+    size_t given = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
+        if (c != except && c->device == device && c->arena &&
+            atomic_load(&c->state) == CA_CONTEXT_SERVING)
+            given += ca_arena_trim(c->arena, bytes - given);
+    return given;
 }
 
 /* Memory pressure: other arenas on the device, then the driver's own pool, give back. */
@@ -306,11 +431,7 @@ static size_t reclaim(void *arg, size_t bytes)
 {
     ca_context_t *context = arg;
     const ca_driver_t *driver = ca_driver();
-    size_t given = 0;
-    for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
-        if (c != context && c->device == context->device && c->arena &&
-            atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim(c->arena, bytes - given);
+    size_t given = ca_upstream_trim_device(context->device, context, bytes);
 
     CUmemoryPool pool;
     ca_entered_t entered;
@@ -327,22 +448,13 @@ CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t byt
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
-    if (!driver->cuStreamCreate || !driver->cuMemsetD8Async || !driver->cuStreamSynchronize)
+    if (!driver->cuMemsetD8Async)
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return code;
-    /* A stream of its own: on the legacy stream the fill would wait for the program's work. */
-    ca_lock_take(&lock);
-    CUstream stream = context->zero_stream;
-    ca_lock_drop(&lock);
-    if (!stream) {
-        code = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-        ca_lock_take(&lock);
-        if (code == CUDA_SUCCESS && !context->zero_stream)
-            context->zero_stream = stream;
-        ca_lock_drop(&lock);
-    }
+    CUstream stream;
+    code = own_stream(context, &stream);
     if (code == CUDA_SUCCESS)
         code = driver->cuMemsetD8Async(address, 0, bytes, stream);
     if (code == CUDA_SUCCESS)
@@ -354,11 +466,13 @@ CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t byt
 void ca_upstream_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    slab = (ca_slab_t){.object_bytes = sizeof(ca_event_t)}; /* the parent's stays mapped */
 }
 
 const ca_upstream_t ca_upstream_cuda = {
     .alloc = alloc,
     .free = release,
+    .free_idle = release_idle,
     .available = available,
     .fence_record = fence_record,
     .fence_query = fence_query,

@@ -12,6 +12,7 @@ extern const ca_upstream_t ca_upstream_cuda;
  * are being captured: our calls are not the program's and must not invalidate its captures. */
 typedef struct ca_entered {
     bool pushed;
+    CUcontext before; /* what was current */
     bool relaxed;
     CUstreamCaptureMode mode;
 } ca_entered_t;
@@ -19,6 +20,10 @@ typedef struct ca_entered {
 /* 0, or the driver's error; then nothing needs to be left. */
 CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
+
+/* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
+ * given. Returns the bytes given. */
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes);
 
 /* Fills memory that is handed out again with zeros and waits for that alone. */
 CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes);

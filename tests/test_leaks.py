@@ -134,3 +134,15 @@ def test_many_leaks_of_one_place_are_one_group(run, program, conf):
     report = leak_report.parse(leaks(run, program, conf, "many", 10000).err)
 
     assert [(group.bytes, group.count) for group in report.groups] == [(5120000, 10000)]
+
+
+@pytest.mark.parametrize("conf", EVERYWHERE)
+def test_what_a_reset_took_along_is_reported_apart(run, program, conf):
+    """multi_ctx leaves 100 buffers to cudaDeviceReset, and nothing to the program's end."""
+    report = leak_report.parse(run(program("multi_ctx"), conf, sim="devices:2").err)
+
+    assert (report.bytes, report.count, report.stacks) == (0, 0, 0)
+    assert report.groups == []
+    assert report.destroyed.bytes == sum(1000 + i * 31457 for i in range(100))
+    assert [(group.count, group.device) for group in report.destroyed.groups] == [(100, 0)]
+    assert "allocate_on_first" in leak_report.places(report.destroyed.groups[0])

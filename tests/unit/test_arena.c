@@ -5,7 +5,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "config/counters.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "config/mem.h"
 #include "fake_upstream.h"
+#include "pool/state.h"
 
 static ca_arena_t *arena;
 static ca_arena_params_t params;
@@ -349,6 +356,155 @@ static void a_retired_arena_calls_nothing(void **state)
     sound();
 }
 
+static void the_reserve_of_the_process_counts_what_is_held_together(void **state)
+{
+    (void)state;
+    size_t before, peak_before, now, peak;
+    held_t high = get(900 * MIB); /* above all that other tests reserved */
+    ca_pool_reserved(&before, &peak_before);
+    assert_true(before >= 900 * MIB && peak_before == before);
+    for (unsigned i = 0; i < 5; i++) { /* one at a time */
+        ca_arena_t *other = ca_arena_create(&fake_upstream, NULL, &params);
+        held_t a;
+        assert_int_equal(hold(other, 30 * MIB, &a), 0);
+        ca_pool_reserved(&now, &peak);
+        assert_int_equal(now, before + 30 * MIB);
+        ca_arena_retire(other);
+        ca_arena_retire(other);
+        fake.used -= 30 * MIB; /* gone with its context */
+    }
+    ca_pool_reserved(&now, &peak);
+    assert_int_equal(now, before);
+    assert_int_equal(peak, peak_before + 30 * MIB);
+    put(&high);
+    settle();
+    ca_arena_trim(arena, SIZE_MAX);
+    ca_pool_reserved(&now, &peak);
+    assert_int_equal(now, before - 900 * MIB);
+}
+
+static void a_retired_arena_has_no_statistics(void **state)
+{
+    (void)state;
+    static const ca_arena_stats_t none;
+    get(30 * MIB);
+    ca_arena_retire(arena);
+    ca_arena_stats_t now = stats();
+    assert_memory_equal(&now, &none, sizeof none);
+}
+
+/* The record of such a free was erased before the context went. */
+static void a_free_may_come_after_any_number_of_contexts(void **state)
+{
+    (void)state;
+    ca_arena_t *first = arena;
+    ca_block_t *late = get(512).block;
+    for (unsigned i = 0; i < 100; i++) {
+        with(params);
+        fake_reset(1024 * MIB, 1024 * MIB);
+        get(512);
+    }
+    held_t a = get(512);
+    assert_null(ca_block_arena(late));
+    assert_null(ca_arena_context(ca_block_arena(late)));
+    ca_arena_free(late);
+    held_t none;
+    assert_int_equal(hold(first, 512, &none), -EIO); /* never another context's memory */
+    assert_int_equal(ca_arena_trim(first, SIZE_MAX), 0);
+    assert_int_equal(stats().live_bytes, 2 * 512);
+    put(&a);
+}
+
+static size_t resident_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*s %lu", &pages), 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void a_retired_arena_keeps_next_to_no_memory(void **state)
+{
+    (void)state;
+    enum { CONTEXTS = 1000 };
+    size_t before = 0, mapped = 0;
+    for (unsigned i = 0; i < CONTEXTS; i++) {
+        if (i == 10)
+            before = resident_bytes(), mapped = ca_mem_mapped();
+        held_t held[8];
+        for (unsigned j = 0; j < 8; j++)
+            assert_int_equal(hold(arena, j % 2 ? 512 : 64 * KIB, &held[j]), 0);
+        let_go(&held[0]);
+        ca_arena_trim(arena, 0);
+        with(params);
+        fake_reset(1024 * MIB, 0);
+    }
+    assert_true(ca_mem_mapped() - mapped <= CONTEXTS * 20 * KIB);   /* addresses */
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* have shadows of it all */
+    assert_true(resident_bytes() < before + CONTEXTS * KIB);
+#else
+    (void)before;
+#endif
+}
+
+static void statistics_do_not_wait_for_a_lock_that_is_not_let_go(void **state)
+{
+    (void)state;
+    held_t a = get(MIB);
+    ca_arena_stats_t now;
+    ca_lock_take(&arena->lock); /* as the frame that a signal handler interrupted */
+    bool obtained = ca_arena_stats_try(arena, &now);
+    ca_lock_drop(&arena->lock);
+    assert_false(obtained);
+    assert_true(ca_arena_stats_try(arena, &now));
+    assert_int_equal(now.live_bytes, MIB);
+    put(&a);
+}
+
+static atomic_int forked;
+
+/* Forks while another thread is in the pool, as often as it takes to meet its locks taken. */
+static void *churn(void *arg)
+{
+    ca_arena_t *mine = ca_arena_create(&fake_upstream, NULL, &fake_params);
+    (void)arg;
+    while (!atomic_load(&forked))
+        ca_pool_owns(FAKE_BASE);
+    ca_arena_retire(mine);
+    return NULL;
+}
+
+static void the_child_of_a_fork_has_an_empty_index_and_no_totals(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    held_t a = get(MIB);
+    bool good = true;
+    atomic_store(&forked, 0);
+    pthread_create(&thread, NULL, churn, NULL);
+    for (unsigned i = 0; i < 20 && good; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            ca_pool_reset_after_fork();
+            size_t now, peak;
+            ca_pool_reserved(&now, &peak);
+            ca_arena_t *own = ca_arena_create(&fake_upstream, NULL, &fake_params);
+            _exit(now || peak || ca_pool_owns(a.address) || !own);
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    atomic_store(&forked, 1);
+    pthread_join(thread, NULL);
+    assert_true(good);
+    assert_true(ca_pool_owns(a.address));
+    put(&a);
+}
+
 static void a_broken_context_stops_the_arena(void **state)
 {
     (void)state;
@@ -418,6 +574,12 @@ int main(void)
         TEST(ours_is_what_lies_in_a_segment),
         TEST(two_arenas_do_not_mix),
         TEST(a_retired_arena_calls_nothing),
+        TEST(the_reserve_of_the_process_counts_what_is_held_together),
+        TEST(a_retired_arena_has_no_statistics),
+        TEST(a_free_may_come_after_any_number_of_contexts),
+        TEST(a_retired_arena_keeps_next_to_no_memory),
+        TEST(statistics_do_not_wait_for_a_lock_that_is_not_let_go),
+        TEST(the_child_of_a_fork_has_an_empty_index_and_no_totals),
         TEST(a_broken_context_stops_the_arena),
         TEST(freeing_twice_changes_nothing),
         TEST(an_unknown_upstream_error_leaves_the_cache_alone),

@@ -1,6 +1,7 @@
 /* Log lines, buffered output, host memory, slabs and lock ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
@@ -8,6 +9,7 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
+#include "config/options.h"
 #include "config/out.h"
 #include "config/text.h"
 
@@ -266,6 +268,111 @@ static void a_full_pipe_is_waited_for_only_so_long(void **state)
     assert_int_equal(ca_out_write(ends[1], big, sizeof big, 5), -EAGAIN);
     close(ends[0]);
     close(ends[1]);
+}
+
+static void *warn_although_cancelled(void *arg)
+{
+    pthread_cancel(pthread_self());
+    ca_warn("heard");
+    ca_out_open(&out, STDERR_FILENO);
+    ca_out_printf(&out, "too\n");
+    ca_out_flush(&out);
+    *(bool *)arg = true;
+    pthread_testcancel();
+    return NULL;
+}
+
+static void output_is_no_place_to_be_cancelled(void **state)
+{
+    bool finished = false;
+    pthread_t thread;
+    void *result;
+    (void)state;
+    capture_start();
+    assert_int_equal(pthread_create(&thread, NULL, warn_although_cancelled, &finished), 0);
+    pthread_join(thread, &result);
+    capture_stop();
+    assert_non_null(strstr(captured, "warning: heard\ntoo\n"));
+    assert_true(finished);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+}
+
+/* --- stack use -------------------------------------------------------------------------------- */
+
+#define PAINTED_BYTES (256 << 10)
+#define PAINT 0x5a
+
+/* How much of a thread's stack `work` used at its deepest, glibc's own part included. */
+static size_t stack_used_by(void *(*work)(void *))
+{
+    static _Alignas(64) unsigned char stack[PAINTED_BYTES];
+    pthread_attr_t attributes;
+    pthread_t thread;
+    size_t untouched = 0;
+    memset(stack, PAINT, sizeof stack);
+    pthread_attr_init(&attributes);
+    assert_int_equal(pthread_attr_setstack(&attributes, stack, sizeof stack), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, work, NULL), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    while (untouched < sizeof stack && stack[untouched] == PAINT)
+        untouched++;
+    return sizeof stack - untouched;
+}
+
+static void *do_nothing(void *arg)
+{
+    return arg;
+}
+
+static void complain_by_log(void *arg, const char *message)
+{
+    (void)arg;
+    ca_warn("%s", message);
+}
+
+static char configuration[4096];
+
+static void *read_configuration(void *arg)
+{
+    static ca_options_t options;
+    ca_options_default(&options);
+    ca_options_parse(&options, configuration, complain_by_log, NULL);
+    return arg;
+}
+
+static void ignore_line(void *arg, const char *line)
+{
+    (void)arg, (void)line;
+}
+
+static void *show_help(void *arg)
+{
+    static ca_options_t options;
+    ca_options_default(&options);
+    ca_options_help(&options, ignore_line, NULL);
+    return arg;
+}
+
+/* Programs with thread stacks of 16 KiB are not to overflow them by their first allocation. */
+static void reading_the_configuration_needs_little_stack(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* the sanitizers' frames are larger */
+#endif
+    char *at = configuration + sprintf(configuration, "leak_repot:1,leak_report:'\x01");
+    memset(at, 'x', 2000);
+    strcpy(at + 2000, "',log:loud");
+    size_t idle = stack_used_by(do_nothing);
+    capture_start();
+    size_t reading = stack_used_by(read_configuration);
+    capture_stop();
+    size_t helping = stack_used_by(show_help);
+    assert_non_null(strstr(captured, "leak_report"));
+    assert_non_null(strstr(captured, "loud"));
+    assert_in_range(reading - idle, 1000, 8 << 10);
+    assert_in_range(helping - idle, 100, 4 << 10);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -542,6 +649,8 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_remembered_and_not_raised),
         cmocka_unit_test(a_reader_that_went_away_raises_no_signal),
         cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
+        cmocka_unit_test(output_is_no_place_to_be_cancelled),
+        cmocka_unit_test(reading_the_configuration_needs_little_stack),
         cmocka_unit_test(mapped_memory_is_zero_and_counted),
         cmocka_unit_test(impossible_sizes_give_null_and_count_nothing),
         cmocka_unit_test(slab_objects_are_zeroed_aligned_and_apart),

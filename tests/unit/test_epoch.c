@@ -110,7 +110,7 @@ static void an_epoch_closes_by_count(void **state)
 static void an_epoch_closes_by_bytes(void **state)
 {
     (void)state;
-    assert_string_equal(churn(7, MIB), "");
+    assert_string_equal(churn(CA_EPOCH_BYTES / MIB - 1, MIB), "");
     held_t last = get(MIB);
     fake_log();
     put(&last);
@@ -156,7 +156,7 @@ static void one_record_covers_many_frees(void **state)
 {
     (void)state;
     uint64_t before = fake.calls[FAKE_RECORD];
-    churn(640, 512);
+    churn(10 * CA_EPOCH_BLOCKS, 512);
     assert_int_equal(fake.calls[FAKE_RECORD] - before, 10);
 }
 
@@ -317,8 +317,8 @@ static void frees_make_older_epochs_ready(void **state)
     assert_int_equal(stats().pending_bytes, CA_EPOCH_LARGE);
     fake_log();
     put(&b);
-    assert_string_equal(fake_log(), "RQQ");
-    assert_int_equal(stats().pending_bytes, 0);
+    assert_string_equal(fake_log(), "RQ"); /* one comes, one goes */
+    assert_int_equal(stats().pending_bytes, CA_EPOCH_LARGE);
 }
 
 static void retire(void)

@@ -130,7 +130,7 @@ static void within_the_policy_it_grows_and_does_not_wait(void **state)
     put(&a);
     fake_log();
     get(8 * MIB);
-    assert_string_equal(fake_log(), "qqA"); /* asked, asked again before growing, grown */
+    assert_string_equal(fake_log(), "qA"); /* asked, grown */
     assert_int_equal(fake.calls[FAKE_WAIT], 0);
 }
 
@@ -455,15 +455,74 @@ static void what_an_allocation_closed_is_waited_for_a_while(void **state)
     assert_int_equal(fake.unbounded_waits, before);
 }
 
-static void without_fences_the_last_resort_synchronizes(void **state)
+static void without_fences_a_free_synchronizes_where_memory_is_short(void **state)
 {
     (void)state;
     fake.no_fences = true;
     held_t held[4];
     fill(held);
-    put(&held[1]);
+    put(&held[1]); /* the first close: learns that there are no fences */
+    assert_string_equal(fake_log(), "rS");
     get(16 * MIB);
-    assert_int_equal(fake.calls[FAKE_SYNC], 1);
+    put(&held[2]);
+    get(16 * MIB);
+    assert_int_equal(fake.calls[FAKE_SYNC], 2);
+}
+
+/* The program: free p; launch work that waits for this thread; malloc. */
+static void without_fences_an_allocation_never_synchronizes(void **state)
+{
+    (void)state;
+    fake.no_fences = true;
+    fake.limit = 140 * MIB;
+    held_t a = get(40 * MIB), b = get(40 * MIB), p = get(100 * KIB);
+    put(&p); /* there is room: its epoch stays open */
+    fake_log();
+    refused(60 * MIB);
+    refused(60 * MIB);
+    assert_int_equal(fake.calls[FAKE_SYNC], 0);
+    assert_int_equal(fake.waiting_frees, 0); /* the real free would wait as well */
+    held_t q = get(512);
+    fake_log();
+    put(&q); /* from now on every free closes, and takes p along */
+    assert_string_equal(fake_log(), "S");
+    assert_int_equal(stats().pending_bytes, 0);
+    put(&a), put(&b);
+    get(100 * MIB);
+}
+
+static void without_fences_pending_segments_wait_for_a_free(void **state)
+{
+    (void)state;
+    fake.no_fences = true;
+    held_t held[4];
+    fill(held);
+    fake.capturing = true;
+    put(&held[1]);
+    put(&held[2]);
+    refused(32 * MIB);
+    assert_int_equal(fake.waiting_frees, 0);
+    fake.capturing = false;
+    put(&held[3]); /* not put off by the refusals before */
+    assert_int_equal(stats().pending_bytes, 0);
+    get(32 * MIB);
+}
+
+static void without_fences_the_open_epoch_is_a_small_share_of_the_room(void **state)
+{
+    (void)state;
+    fake.no_fences = true;
+    fake.limit = 512 * MIB;
+    held_t held[400];
+    for (unsigned i = 0; i < 400; i++)
+        held[i] = get(MIB);
+    size_t room = fake.limit - fake.used, most = 0;
+    for (unsigned i = 0; i < 400; i++) {
+        put(&held[i]);
+        if (i >= CA_EPOCH_BLOCKS && stats().pending_bytes > most)
+            most = stats().pending_bytes;
+    }
+    assert_true(most <= room / 100 + MIB);
 }
 
 static void out_of_memory_is_said_when_all_is_live(void **state)
@@ -637,7 +696,10 @@ int main(void)
         TEST(reuse_wait_waits_before_it_grows),
         TEST(what_an_allocation_closed_is_not_waited_for_without_bound),
         TEST(what_an_allocation_closed_is_waited_for_a_while),
-        TEST(without_fences_the_last_resort_synchronizes),
+        TEST(without_fences_a_free_synchronizes_where_memory_is_short),
+        TEST(without_fences_an_allocation_never_synchronizes),
+        TEST(without_fences_pending_segments_wait_for_a_free),
+        TEST(without_fences_the_open_epoch_is_a_small_share_of_the_room),
         TEST(out_of_memory_is_said_when_all_is_live),
         TEST(a_request_that_needs_all_the_cache_holds_succeeds),
         TEST(a_failed_upstream_free_does_not_stop_the_rest),

@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
+#include <unistd.h>
 #include "fake_upstream.h"
 #include "pool/state.h"
 
@@ -265,6 +267,179 @@ static void retiring_frees_those_who_wait_for_growth(void **state)
     assert_int_equal(fake.calls[FAKE_ALLOC], 1);
 }
 
+/* --- cancellation --------------------------------------------------------------------------------
+ * A thread is cancelled inside an upstream call that is a cancellation point, and in the wait for
+ * one that grows. It may end only when it is out of the pool. */
+
+static sem_t inside, go_on;
+static atomic_uint returned;
+
+static void block_once(void)
+{
+    if (atomic_fetch_add(&entered, 1) > 0)
+        return;
+    sem_post(&inside);
+    while (sem_wait(&go_on) != 0) /* a cancellation point */
+        ;
+}
+
+static void (*job)(void *);
+
+/* Where it is cancelled there are no variables: the address sanitizer forgets none of them. */
+static void *cancelled(void *arg)
+{
+    job(arg);
+    atomic_fetch_add(&returned, 1);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void job_allocate(void *arg)
+{
+    held_t held;
+    hold(growing, *(const size_t *)arg, &held);
+}
+
+static void job_free(void *arg)
+{
+    let_go(arg);
+}
+
+static void job_trim(void *arg)
+{
+    (void)arg;
+    ca_arena_trim(growing, SIZE_MAX);
+}
+
+static void cancel_inside(fake_call_t call, void (*what)(void *), void *arg)
+{
+    pthread_t thread;
+    void *result = NULL;
+    held_t held;
+
+    sem_init(&inside, 0, 0);
+    sem_init(&go_on, 0, 0);
+    atomic_store(&entered, 0);
+    atomic_store(&returned, 0);
+    job = what;
+    fake.on_call[call] = block_once;
+    pthread_create(&thread, NULL, cancelled, arg);
+    while (sem_wait(&inside) != 0)
+        ;
+    pthread_cancel(thread);
+    sem_post(&go_on);
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, PTHREAD_CANCELED); /* later is not never */
+    assert_int_equal(atomic_load(&returned), 1);
+    assert_int_equal(growing->inside, 0);
+    assert_null(ca_arena_check(growing));
+    assert_int_equal(hold(growing, 100 * MIB, &held), 0); /* the turn is free */
+    let_go(&held);
+    assert_null(ca_arena_check(growing));
+    assert_int_equal(fake.errors, 0);
+    ca_arena_retire(growing);
+}
+
+static void fresh_arena(ca_arena_params_t params)
+{
+    fake_reset(1024 * MIB, 1024 * MIB);
+    growing = ca_arena_create(&fake_upstream, NULL, &params);
+}
+
+static void a_thread_cancelled_while_it_grows_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    size_t bytes = 6 * MIB;
+    fresh_arena(fake_params);
+    cancel_inside(FAKE_ALLOC, job_allocate, &bytes);
+}
+
+static void a_thread_cancelled_in_a_query_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    held_t first;
+    size_t bytes = 16 * MIB;
+    fresh_arena(fake_params);
+    assert_int_equal(hold(growing, 8 * MIB, &first), 0);
+    let_go(&first);
+    cancel_inside(FAKE_QUERY, job_allocate, &bytes);
+}
+
+static void a_thread_cancelled_in_a_bounded_wait_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    held_t first;
+    size_t bytes = 16 * MIB;
+    ca_arena_params_t params = fake_params;
+    params.reuse = CA_POOL_REUSE_WAIT;
+    fresh_arena(params);
+    assert_int_equal(hold(growing, 8 * MIB, &first), 0);
+    let_go(&first);
+    cancel_inside(FAKE_WAIT, job_allocate, &bytes);
+}
+
+static void a_thread_cancelled_while_it_closes_an_epoch_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    held_t first;
+    fresh_arena(fake_params);
+    assert_int_equal(hold(growing, 8 * MIB, &first), 0);
+    cancel_inside(FAKE_RECORD, job_free, &first);
+}
+
+static void a_thread_cancelled_while_it_synchronizes_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    held_t first;
+    fresh_arena(fake_params);
+    fake.no_fences = true;
+    assert_int_equal(hold(growing, 256 * MIB, &first), 0);
+    cancel_inside(FAKE_SYNC, job_free, &first);
+}
+
+static void a_thread_cancelled_in_a_trim_leaves_the_arena_usable(void **state)
+{
+    (void)state;
+    held_t first;
+    fresh_arena(fake_params);
+    assert_int_equal(hold(growing, 8 * MIB, &first), 0);
+    let_go(&first);
+    fake_pass_all();
+    cancel_inside(FAKE_FREE, job_trim, NULL);
+}
+
+static void cancel_the_waiting_thread(void)
+{
+    static size_t bytes = 16 * MIB;
+    if (atomic_fetch_add(&entered, 1) > 0)
+        return;
+    uint64_t before = operations();
+    job = job_allocate;
+    pthread_create(&misses, NULL, cancelled, &bytes);
+    while (operations() == before) /* it has dropped the lock again: it waits for this thread */
+        sched_yield();
+    pthread_cancel(misses);
+}
+
+static void a_thread_cancelled_while_it_waits_for_growth_leaves_the_lock(void **state)
+{
+    (void)state;
+    held_t held;
+    void *result = NULL;
+    fresh_arena(fake_params);
+    atomic_store(&entered, 0);
+    atomic_store(&returned, 0);
+    fake.on_call[FAKE_ALLOC] = cancel_the_waiting_thread;
+    alarm(20); /* without the lock nobody goes on */
+    assert_int_equal(hold(growing, 6 * MIB, &held), 0);
+    pthread_join(misses, &result);
+    alarm(0);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    assert_int_equal(atomic_load(&returned), 1);
+    assert_null(ca_arena_check(growing));
+    ca_arena_retire(growing);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +447,13 @@ int main(void)
         cmocka_unit_test(one_thread_grows_while_others_hit_or_wait),
         cmocka_unit_test(retiring_frees_those_who_wait_for_growth),
         cmocka_unit_test(an_arena_may_be_retired_under_its_users),
+        cmocka_unit_test(a_thread_cancelled_while_it_grows_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_in_a_query_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_in_a_bounded_wait_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_while_it_closes_an_epoch_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_while_it_synchronizes_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_in_a_trim_leaves_the_arena_usable),
+        cmocka_unit_test(a_thread_cancelled_while_it_waits_for_growth_leaves_the_lock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

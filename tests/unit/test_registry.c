@@ -16,6 +16,8 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
+#include "config/mem.h"
+#include "registry/lost.h"
 #include "registry/registry.h"
 
 #define MODEL 4096 /* addresses the model test plays with */
@@ -119,6 +121,7 @@ static void assert_equals_model(const model_t *model)
 {
     ca_record_t record, *records;
     size_t count;
+    unsigned busy;
     assert_int_equal(ca_registry_total().count, model->count);
     assert_int_equal(ca_registry_total().bytes, model->total);
     assert_int_equal(ca_registry_peak_bytes(), model->peak);
@@ -127,7 +130,8 @@ static void assert_equals_model(const model_t *model)
         if (model->bytes[i] != 0)
             assert_int_equal(record.bytes, model->bytes[i]);
     }
-    assert_int_equal(ca_registry_snapshot(&records, &count), 0);
+    assert_int_equal(ca_registry_snapshot(&records, &count, &busy), 0);
+    assert_int_equal(busy, 0);
     assert_int_equal(count, model->count);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(records[i].bytes, model->bytes[(records[i].address - BASE) / 512]);
@@ -175,6 +179,71 @@ static void random_operations_agree_with_the_model(void **state)
     assert_int_equal(dropped.count, gone.count);
     assert_int_equal(dropped.bytes, gone.bytes);
     assert_equals_model(&model);
+}
+
+static void assert_lost(uint64_t count, uint64_t bytes, size_t groups)
+{
+    ca_groups_t lost;
+    ca_registry_total_t sum = {0, 0};
+    assert_int_equal(ca_registry_lost().count, count);
+    assert_int_equal(ca_registry_lost().bytes, bytes);
+    assert_int_equal(ca_lost_copy(&lost), 0);
+    ca_groups_pack(&lost);
+    assert_int_equal(lost.count, groups);
+    assert_int_equal(lost.total.count, count);
+    assert_int_equal(lost.total.bytes, bytes);
+    for (size_t i = 0; i < lost.count; i++) {
+        sum.count += lost.entries[i].count;
+        sum.bytes += lost.entries[i].bytes;
+    }
+    assert_int_equal(sum.count, count);
+    assert_int_equal(sum.bytes, bytes);
+    ca_groups_free(&lost);
+}
+
+static void what_was_alive_in_a_dropped_context_is_kept_by_group(void **state)
+{
+    (void)state;
+    enum { MANY = 50000, STACKS = 700 };
+    ca_registry_total_t first = {0, 0}, all = {0, 0};
+    assert_lost(0, 0, 0);
+    for (size_t i = 0; i < MANY; i++) {
+        ca_record_t in = record_of(address_of(i), i);
+        in.context = (uint16_t)(1 + i % 2);
+        in.stack = (uint32_t)(i / 2 % STACKS);
+        assert_int_equal(ca_registry_insert(&in), 0);
+        first.count += in.context == 1;
+        first.bytes += in.context == 1 ? in.bytes : 0;
+        all.count++;
+        all.bytes += in.bytes;
+    }
+    assert_lost(0, 0, 0);
+    ca_registry_drop_context(1);
+    assert_lost(first.count, first.bytes, STACKS);
+    ca_registry_drop_context(1);
+    assert_lost(first.count, first.bytes, STACKS);
+    ca_registry_drop_context(2); /* of the same groups */
+    assert_lost(all.count, all.bytes, STACKS);
+    ca_registry_reset_after_fork();
+    assert_lost(0, 0, 0);
+}
+
+static void the_memory_of_dropped_records_goes_back(void **state)
+{
+    (void)state;
+    size_t before = 0;
+    for (int round = 0; round < 20; round++) {
+        for (size_t i = 0; i < 20000; i++) {
+            ca_record_t in = record_of(address_of(i), i);
+            in.context = 1;
+            in.stack = (uint32_t)(i % 100);
+            assert_int_equal(ca_registry_insert(&in), 0);
+        }
+        ca_registry_drop_context(1);
+        if (round == 0)
+            before = ca_mem_mapped();
+    }
+    assert_int_equal(ca_mem_mapped(), before);
 }
 
 static void a_grown_table_still_finds_everything(void **state)
@@ -241,10 +310,11 @@ static void *observer(void *arg)
     while (!stop) {
         ca_record_t *records;
         size_t count;
+        unsigned busy;
         ca_registry_total_t total = ca_registry_total();
         faults += total.count > THREADS * OWN || total.bytes > THREADS * OWN * 100;
         faults += ca_registry_peak_bytes() > THREADS * OWN * 100;
-        if (ca_registry_snapshot(&records, &count) != 0)
+        if (ca_registry_snapshot(&records, &count, &busy) != 0)
             continue;
         for (size_t i = 0; i < count; i++)
             faults += records[i].stream != records[i].address + 1 ||
@@ -313,10 +383,13 @@ static bool survives_without_memory(void)
     }
     if (refused < MANY / 2 || ca_registry_total().count != MANY - refused)
         return false;
-    for (size_t i = 0; i < MANY; i++)
+    for (size_t i = 500; i < MANY; i++)
         if (ca_registry_erase(address_of(i), &record) != kept[i])
             return false;
-    return ca_registry_total().count == 0 && ca_registry_total().bytes == 0;
+    for (uint16_t context = 0; context < 5; context++) /* counted, even if not by group */
+        ca_registry_drop_context(context);
+    return ca_registry_lost().count == 500 && ca_registry_total().count == 0 &&
+           ca_registry_total().bytes == 0;
 }
 
 static void without_memory_nothing_known_is_lost(void **state)
@@ -360,6 +433,8 @@ int main(void)
         cmocka_unit_test_setup(unknown_and_zero_addresses_are_not_live, fresh),
         cmocka_unit_test_setup(a_live_address_given_out_again_replaces_its_record, fresh),
         cmocka_unit_test_setup(random_operations_agree_with_the_model, fresh),
+        cmocka_unit_test_setup(what_was_alive_in_a_dropped_context_is_kept_by_group, fresh),
+        cmocka_unit_test_setup(the_memory_of_dropped_records_goes_back, fresh),
         cmocka_unit_test_setup(a_grown_table_still_finds_everything, fresh),
         cmocka_unit_test_setup(threads_and_snapshots_do_not_disturb_each_other, fresh),
         cmocka_unit_test_setup(the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone, fresh),

@@ -11,13 +11,17 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 
+#include "registry/lost.h"
 #include "registry/report.h"
 #include "registry/stack.h"
 
 static char text[1 << 16];
 static uint64_t next_address;
+static uint16_t context; /* of what leaks next */
 
 static int fresh(void **state)
 {
@@ -25,6 +29,7 @@ static int fresh(void **state)
     ca_registry_reset_after_fork();
     ca_stack_reset_after_fork();
     next_address = 0x7f0000000000;
+    context = 0;
     return 0;
 }
 
@@ -39,6 +44,7 @@ static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind
     ca_record_t record = {.address = next_address, .bytes = bytes, .stack = stack_id};
     record.device = (uint8_t)device;
     record.kind = kind;
+    record.context = context;
     next_address += 512;
     assert_int_equal(ca_registry_insert(&record), 0);
     return record.address;
@@ -181,6 +187,130 @@ static void many_leaks_are_all_counted(void **state)
     assert_non_null(strstr(text, "\n(2997 more groups, "));
 }
 
+static void what_destroyed_contexts_held_comes_after_what_is_live(void **state)
+{
+    (void)state;
+    uint32_t a = stack(0x1000, 0x2000), b = stack(0x1100, 0x2000);
+    context = 1;
+    leak(a, 700, 0, CA_KIND_DEVICE);
+    leak(b, 900, 1, CA_KIND_ASYNC);
+    leak(a, 300, 0, CA_KIND_DEVICE);
+    leak(0, 5, 0, CA_KIND_DEVICE);
+    ca_registry_drop_context(1);
+    context = 2;
+    leak(b, 30, 0, CA_KIND_DEVICE);
+    assert_int_equal(report(10, 1), 5);
+    assert_string_equal(
+        text, "LEAK SUMMARY: 30 bytes in 1 allocations, 1 stacks\n"
+              "  device 0, device memory: 30 bytes in 1 allocations\n"
+              "#1: 30 bytes in 1 allocations, device 0, device memory\n"
+              "    0x1100\n"
+              "    0x2000\n"
+              "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 1905 bytes in 4 allocations, 2 stacks\n"
+              "#1: 1000 bytes in 2 allocations, device 0, device memory\n"
+              "    0x1000\n"
+              "    0x2000\n"
+              "(1 more groups, 900 bytes, not listed: leak_max:1)\n"
+              "(1 more groups, 5 bytes, not listed: leak_min:10)\n");
+}
+
+static void what_destroyed_contexts_held_is_reported_alone(void **state)
+{
+    (void)state;
+    context = 1;
+    leak(stack(0x1000, 0x2000), 64, 0, CA_KIND_DEVICE);
+    ca_registry_drop_context(1);
+    assert_int_equal(report(0, 20), 1);
+    assert_string_equal(
+        text, "LEAK SUMMARY: 0 bytes in 0 allocations, 0 stacks\n"
+              "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 64 bytes in 1 allocations, 1 stacks\n"
+              "#1: 64 bytes in 1 allocations, device 0, device memory\n"
+              "    0x1000\n"
+              "    0x2000\n");
+}
+
+/* --- exit in the middle of something ---------------------------------------------------------- */
+
+/* Called with the next lock that is taken, as by a signal that comes right then. */
+static void (*at_next_lock)(void);
+
+int pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    static int (*real)(pthread_mutex_t *);
+    if (!real)
+        real = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_lock");
+    int result = real(mutex);
+    void (*handler)(void) = at_next_lock;
+    if (handler) {
+        at_next_lock = NULL;
+        handler();
+    }
+    return result;
+}
+
+static long reported;
+
+static void report_now(void)
+{
+    reported = report(0, 20);
+}
+
+static void a_report_amid_an_allocation_leaves_its_shard_out(void **state)
+{
+    (void)state;
+    enum { MANY = 6400 };
+    for (int i = 0; i < MANY; i++)
+        leak(0, 1, 0, CA_KIND_DEVICE);
+    at_next_lock = report_now;
+    leak(0, 1, 0, CA_KIND_DEVICE);
+    assert_null(at_next_lock);
+    assert_in_range(reported, MANY / 64 * 60, MANY - 1);
+    const char *second = strchr(text, '\n') + 1;
+    const char *expected = "(incomplete: 1 of 64 shards were in use)\n  device 0, device memory: ";
+    assert_memory_equal(second, expected, strlen(expected));
+    assert_int_equal(report(0, 20), MANY + 1);
+    assert_null(strstr(text, "incomplete"));
+}
+
+static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
+{
+    (void)state;
+    ca_record_t record = {.address = next_address, .bytes = 64};
+    ca_registry_total_t gone = {1, 64};
+    at_next_lock = report_now;
+    ca_lost_add(gone, &record, 1);
+    assert_int_equal(reported, 1);
+    assert_non_null(strstr(text, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
+                                 "64 bytes in 1 allocations, 0 stacks\n"
+                                 "(incomplete: these groups cannot be read: "));
+}
+
+static void *report_although_cancelled(void *arg)
+{
+    static ca_out_t out; /* as are the options: a cancelled thread's frames stay poisoned by ASan */
+    static const ca_report_options_t options = {0, 20};
+    ca_out_open(&out, STDERR_FILENO);
+    pthread_cancel(pthread_self());
+    reported = ca_report_leaks(&out, &options); /* not flushed */
+    *(bool *)arg = true;
+    pthread_testcancel();
+    return NULL;
+}
+
+static void a_report_is_not_cancelled(void **state)
+{
+    (void)state;
+    bool finished = false;
+    pthread_t thread;
+    void *result;
+    leak(stack((uintptr_t)fresh + 4, (uintptr_t)leak + 4), 64, 0, CA_KIND_DEVICE);
+    assert_int_equal(pthread_create(&thread, NULL, report_although_cancelled, &finished), 0);
+    pthread_join(thread, &result);
+    assert_true(finished);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    assert_int_equal(reported, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +321,11 @@ int main(void)
         cmocka_unit_test_setup(omitted_groups_are_totalled_with_the_reason, fresh),
         cmocka_unit_test_setup(groups_below_the_least_size_alone_are_still_totalled, fresh),
         cmocka_unit_test_setup(many_leaks_are_all_counted, fresh),
+        cmocka_unit_test_setup(what_destroyed_contexts_held_comes_after_what_is_live, fresh),
+        cmocka_unit_test_setup(what_destroyed_contexts_held_is_reported_alone, fresh),
+        cmocka_unit_test_setup(a_report_amid_an_allocation_leaves_its_shard_out, fresh),
+        cmocka_unit_test_setup(a_report_amid_a_destroyed_context_has_its_total_alone, fresh),
+        cmocka_unit_test_setup(a_report_is_not_cancelled, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -74,6 +75,37 @@ static NOINLINE uint32_t inlining(void)
     return id;
 }
 
+/* --- the start -------------------------------------------------------------------------------- */
+
+static atomic_uint early_id;
+static atomic_bool early_done;
+
+static void *capture_early(void *arg)
+{
+    early_id = middle();
+    early_done = true;
+    return arg;
+}
+
+/* Stands in for the loader's, as the unwinder's start calls it: while armed, another thread
+ * captures in the middle of the call. */
+static bool early_armed;
+static pthread_t early_thread;
+
+void *dlopen(const char *name, int flags)
+{
+    static void *(*real)(const char *, int);
+    if (!real)
+        real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    if (early_armed) {
+        early_armed = false;
+        pthread_create(&early_thread, NULL, capture_early, NULL);
+        for (int i = 0; i < 2000 && !early_done; i++) /* without the wait it is done at once */
+            sched_yield();
+    }
+    return real(name, flags);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -91,6 +123,19 @@ static void before_the_start_nothing_is_captured(void **state)
     (void)state;
     assert_int_equal(ca_stack_capture(), 0);
     assert_string_equal(ca_stack_unwinder(), "none");
+}
+
+static void a_thread_that_comes_during_the_start_waits_for_it(void **state)
+{
+    (void)state;
+    early_armed = true;
+    ca_stack_start(DEPTH);
+    if (early_armed) {
+        early_armed = false;
+        skip(); /* ThreadSanitizer: nothing is opened */
+    }
+    pthread_join(early_thread, NULL);
+    assert_int_not_equal(early_id, 0);
 }
 
 static void libunwind_is_used_where_it_is_installed(void **state)
@@ -365,6 +410,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_the_start_nothing_is_captured),
+        cmocka_unit_test(a_thread_that_comes_during_the_start_waits_for_it),
         cmocka_unit_test_setup(libunwind_is_used_where_it_is_installed, start),
         cmocka_unit_test(the_same_stack_has_the_same_id),
         cmocka_unit_test(different_call_sites_differ),

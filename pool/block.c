@@ -1,0 +1,75 @@
+/* Block objects, cut from mapped chunks that double from 16 KiB to 1 MiB.
+ *
+ * A free whose record is already erased brings the pointer of a block whose arena may be retired
+ * meanwhile, and nothing tells how many of those are on their way. So the addresses of a retired
+ * arena's blocks are never given to anything else. Their pages are: they read as zeros from then
+ * on, and a block without an arena is one to ignore. What stays is address space. */
+#include "pool/block.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include "config/mem.h"
+
+#define CHUNK_LEAST ((size_t)16 << 10)
+#define CHUNK_MOST ((size_t)1 << 20)
+
+/* At the start of its chunk. Blocks follow. */
+typedef struct ca_block_chunk {
+    struct ca_block_chunk *older;
+    size_t bytes;
+} chunk_t;
+
+static bool add_chunk(ca_block_slab_t *slab)
+{
+    size_t bytes = slab->chunks ? 2 * slab->chunks->bytes : CHUNK_LEAST;
+
+    if (bytes > CHUNK_MOST)
+        bytes = CHUNK_MOST;
+    chunk_t *chunk = ca_mem_map(bytes);
+    if (!chunk)
+        return false;
+    chunk->older = slab->chunks;
+    chunk->bytes = bytes;
+    slab->chunks = chunk;
+    slab->next = sizeof(chunk_t);
+    return true;
+}
+
+ca_block_t *ca_block_new(ca_block_slab_t *slab)
+{
+    ca_block_t *block = slab->spare;
+
+    if (block) {
+        slab->spare = block->next;
+    } else {
+        if (!slab->chunks || slab->chunks->bytes - slab->next < sizeof *block)
+            if (!add_chunk(slab))
+                return NULL;
+        block = (ca_block_t *)((char *)slab->chunks + slab->next);
+        slab->next += sizeof *block;
+    }
+    slab->live++;
+    return block;
+}
+
+/* The arena stays readable: a second free of the same block must find it, and no live state. */
+void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block)
+{
+    block->state = 0;
+    block->next = slab->spare;
+    slab->spare = block;
+    slab->live--;
+}
+
+void ca_block_discard(ca_block_slab_t *slab)
+{
+    int saved = errno;
+
+    for (chunk_t *chunk = slab->chunks, *older; chunk; chunk = older) {
+        older = chunk->older;
+        /* Refused where the program locked its memory: then the arena is found, and is retired. */
+        (void)madvise(chunk, chunk->bytes, MADV_DONTNEED);
+    }
+    *slab = (ca_block_slab_t){0};
+    errno = saved;
+}

@@ -1,0 +1,101 @@
+/* Lane D, watching green contexts. A context made from a green context shares the memory of its
+ * device's primary context: it is served from there. */
+#include "config/lock.h"
+#include "shim/capture.h"
+#include "shim/contexts.h"
+#include "shim/driver_table.h"
+#include "shim/driver_green.h"
+
+#define GREEN_MAX 256
+
+static struct {
+    CUgreenCtx green;
+    CUcontext context; /* once cuCtxFromGreenCtx was asked */
+    CUdevice device;
+} greens[GREEN_MAX];
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+
+/* The index of `green`, NULL for a free place; -1 when there is none. Under the lock. */
+static int index_of(CUgreenCtx green)
+{
+    for (int i = 0; i < GREEN_MAX; i++)
+        if (greens[i].green == green)
+            return i;
+    return -1;
+}
+
+CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
+                                            CUdevice device, unsigned flags)
+{
+    CA_REAL(cuGreenCtxCreate);
+    CUresult code = real(green, resources, device, flags);
+    if (code == CUDA_SUCCESS) {
+        ca_lock_take(&lock);
+        int at = index_of(NULL);
+        if (at >= 0) {
+            greens[at].green = *green;
+            greens[at].device = device;
+        }
+        ca_lock_drop(&lock);
+    }
+    return code;
+}
+
+/* The green context keeps the primary alive: retaining it for a moment only asks its handle. */
+static CUcontext primary_of(CUdevice device)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext primary;
+    if (!driver->cuDevicePrimaryCtxRetain || !driver->cuDevicePrimaryCtxRelease_v2 ||
+        driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    driver->cuDevicePrimaryCtxRelease_v2(device);
+    return primary;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    CA_REAL(cuCtxFromGreenCtx);
+    CUresult code = real(context, green);
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_lock_take(&lock);
+    int at = index_of(green);
+    bool fresh = at < 0 || !greens[at].context;
+    CUdevice device = at < 0 ? 0 : greens[at].device;
+    if (at >= 0)
+        greens[at].context = *context;
+    ca_lock_drop(&lock);
+    /* One that we lost count of must not get an arena of its own. */
+    if (fresh)
+        ca_context_share(*context, at < 0 ? NULL : primary_of(device), device);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CA_REAL(cuGreenCtxDestroy);
+    ca_lock_take(&lock);
+    int at = index_of(green);
+    CUcontext context = at >= 0 ? greens[at].context : NULL;
+    ca_lock_drop(&lock);
+    ca_context_t *entry = ca_context_suspend(context);
+    CUresult code = real(green);
+    if (entry)
+        ca_context_settle(entry, code == CUDA_SUCCESS);
+    if (code == CUDA_SUCCESS && at >= 0) {
+        ca_capture_context_gone(context);
+        ca_lock_take(&lock);
+        if (greens[at].context == context) {
+            greens[at].green = NULL;
+            greens[at].context = NULL;
+        }
+        ca_lock_drop(&lock);
+    }
+    return code;
+}
+
+void ca_green_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+}
