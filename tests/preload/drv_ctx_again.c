@@ -1,0 +1,55 @@
+/* A context is destroyed with memory cached, pending and alive, and the next one gets its handle:
+ * it must get none of its memory. All that is handed out is written and read, which fails for
+ * memory that is gone. drv_ctx_again [ROUNDS] */
+#include <cuda.h>
+#include "check.h"
+
+#define BUFFERS 60
+
+static CUdeviceptr old[BUFFERS];
+
+static size_t bytes_of(size_t i)
+{
+    static const size_t sizes[] = {500, 70000, (size_t)1 << 20, (size_t)5 << 20};
+    return sizes[i % 4];
+}
+
+static void allocate(CUcontext expected, unsigned char value)
+{
+    for (size_t i = 0; i < BUFFERS; i++) {
+        CUcontext owner = NULL;
+        unsigned char last = 0;
+        OK(cuMemAlloc(&old[i], bytes_of(i)));
+        OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, old[i]));
+        CHECK(owner == expected);
+        OK(cuMemsetD8(old[i], value, bytes_of(i)));
+        OK(cuMemcpyDtoH(&last, old[i] + bytes_of(i) - 1, 1));
+        CHECK(last == value);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t rounds = number_argument(argc, argv, 1, 30), same = 0;
+    CUcontext context, before = NULL;
+    CUdevice device;
+    OK(cuInit(0));
+    OK(cuDeviceGet(&device, 0));
+    for (uint64_t round = 0; round < rounds; round++) {
+        OK(cuCtxCreate(&context, NULL, 0, device));
+        same += context == before;
+        before = context;
+        /* What is left of the last round went with its context. */
+        for (size_t i = round % 3; round > 0 && i < BUFFERS; i += 3)
+            ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(old[i]));
+        allocate(context, (unsigned char)round);
+        for (size_t i = 0; i < BUFFERS; i++)
+            if ((i + round + 1) % 3 != 0) /* a third stays alive; not those asked about above */
+                OK(cuMemFree(old[i]));
+        if (round % 2)
+            OK(cuCtxSynchronize());
+        OK(cuCtxDestroy(context));
+    }
+    printf("%llu\n", (unsigned long long)same);
+    return 0;
+}

@@ -1,0 +1,88 @@
+"""Several contexts and devices, and contexts that go away while they are used."""
+
+import pytest
+
+import conftest
+import leak_report
+
+MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
+         pytest.param(True, "lane_r:false", id="driver-lane"),
+         pytest.param(True, "backend:off", id="tracking")]
+POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+ROUNDS = 10 if conftest.SANITIZER else 50
+SEEDS = [1, 2, 3, 4]
+
+
+def quiet(conf):
+    """A thread may free what a dead context took along: that is told, and no matter here."""
+    return f"{conf},log:error" if conf else "log:error"
+
+
+def succeeds(result):
+    """Nothing leaked: what the dead contexts held is told apart."""
+    assert result.rc == 0, result.err
+    assert leak_report.nothing_leaked(result.err), result.err
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("how", ["destroy", "release"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_context_goes_while_threads_use_it(run, program, how, seed, devices, preload, conf):
+    succeeds(run([program("drv_ctx_storm"), how, ROUNDS, seed], preload=preload, conf=quiet(conf),
+                 sim=f"memory:4G,devices:{devices}"))
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_device_is_reset_while_threads_use_it(run, program, seed, devices, preload, conf):
+    succeeds(run([program("ctx_storm"), 2 * ROUNDS, seed], preload=preload, conf=quiet(conf),
+                 sim=f"memory:4G,devices:{devices}"))
+
+
+@pytest.mark.parametrize("conf", POOLED)
+def test_only_what_the_last_context_leaks_is_reported(run, program, conf):
+    """Sizes are 1,000, 2,000, ...: five of them."""
+    result = run([program("ctx_storm"), ROUNDS, 9, 5], conf=quiet(conf), sim="memory:4G,devices:2")
+
+    assert result.rc == 0, result.err
+    report = leak_report.parse(result.err)
+    assert (report.count, report.bytes) == (5, 15000)
+    assert report.totals == {(0, "device"): (15000, 5)}
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
+def test_a_handle_that_comes_again_gets_no_old_memory(run, program, preload, conf):
+    result = run([program("drv_ctx_again")], preload=preload, conf=quiet(conf), sim="memory:4G")
+
+    succeeds(result)
+    assert int(result.out) > 0  # handles did come again
+
+
+@pytest.mark.parametrize("conf", POOLED)
+@pytest.mark.parametrize("size", [16 << 20, 256 << 10, 1000])
+@pytest.mark.parametrize("mode", ["access", "late", "copy"])
+def test_memory_that_a_peer_uses_is_not_handed_out(run, program, mode, size, conf):
+    succeeds(run([program("peers"), mode, size], conf=conf, sim="memory:4G,devices:2"))
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("threads, devices", [(1, 2), (4, 1), (4, 2), (8, 3)])
+def test_frees_from_other_devices(run, program, threads, devices, preload, conf):
+    succeeds(run([program("cross_free"), threads, 100 if conftest.SANITIZER else 1000], conf=conf,
+                 preload=preload, sim=f"memory:4G,devices:{devices}"))
+
+
+@pytest.mark.parametrize("preload, conf", MODES[:3])
+@pytest.mark.parametrize("args", [[3], [1, 0, "end"], [5, 4], [5, 8]], ids=str)
+def test_a_sticky_error_is_all_that_is_seen_until_the_reset(run, program, args, preload, conf):
+    """Other threads' memory dies with the context, and is no leak."""
+    result = run([program("sticky"), *args], preload=preload, conf=quiet(conf), sim="memory:4G")
+
+    assert result.rc == 0, result.err
+    report = leak_report.parse(result.err)
+    if "end" in args and preload:
+        assert report.count == 1
+    else:
+        assert leak_report.nothing_leaked(result.err), result.err
