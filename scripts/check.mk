@@ -11,6 +11,7 @@
 #   tests/demo/*.c               $B/demo/*               -lcudart
 #   tests/gpu/*.c                $B/facts                one program, -lcudart -lcuda
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
+#   tests/random/*.c             $B/random               one program, -lcudart -lcuda
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
@@ -21,7 +22,7 @@ DOCDIR ?= $(PREFIX)/share/doc/cachealloc
 # --- objects --------------------------------------------------------------------------------------
 # Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
 # need none.
-CUDA_TESTS := preload parity gpu replay demo
+CUDA_TESTS := preload parity gpu replay random demo
 $B/obj/tests/%.o: ALL_CFLAGS += -UNDEBUG
 $(CUDA_TESTS:%=$B/obj/tests/%/%.o): ALL_CFLAGS += -isystem $(CUDA_INC)
 
@@ -37,11 +38,12 @@ PRELOAD_OBJ := $(call test_objects,tests/preload/*.c tests/preload/*.cc)
 PARITY_OBJ := $(call test_objects,tests/parity/*.c)
 FACTS_OBJ := $(call test_objects,tests/gpu/*.c)
 REPLAY_OBJ := $(call test_objects,tests/replay/*.c)
+RANDOM_OBJ := $(call test_objects,tests/random/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
 
 # Where there is no toolkit, the headers have to be brought first.
 $(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \
-    $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
+    $(RANDOM_OBJ) $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
 $(CUDA_INC)/cuda.h:
 	scripts/deps.sh --headers
 
@@ -55,6 +57,7 @@ DRIVER := $(filter-out $(HOST),$(filter $B/tests/preload/drv_%,$(PRELOAD)))
 RUNTIME := $(filter-out $(HOST) $(DRIVER) $(PLUGIN:%.so=%),$(PRELOAD))
 FACTS := $(if $(FACTS_OBJ),$B/facts)
 REPLAY := $(if $(REPLAY_OBJ),$B/replay)
+RANDOM := $(if $(RANDOM_OBJ),$B/random)
 DEMO := $(DEMO_OBJ:$B/obj/tests/%.o=$B/%)
 PROBE := $B/cuda_probe
 OPTION_TABLE := $B/option_table
@@ -63,11 +66,11 @@ OPTION_TABLE := $B/option_table
 $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
 $(DRIVER): LINK = -L$(SIM) -lcuda
-$(PARITY) $(FACTS): LINK = -L$(SIM) -lcudart -lcuda
+$(PARITY) $(FACTS) $(RANDOM): LINK = -L$(SIM) -lcudart -lcuda
 $(REPLAY): LINK = -L$(SIM) -lcudart -lz
 $(PLUGIN): LINK += -shared
 
-$(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY): | simcuda
+$(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY) $(RANDOM): | simcuda
 
 $(UNIT): $B/%: $B/obj/%.o $(UNIT_HELPER_OBJ) $(CORE_OBJ)
 $(HOST) $(RUNTIME) $(DRIVER) $(PARITY): $B/%: $B/obj/%.o
@@ -75,6 +78,7 @@ $(PLUGIN): $B/%.so: $B/obj/%.o
 $(DEMO): $B/%: $B/obj/tests/%.o
 $(FACTS): $(FACTS_OBJ)
 $(REPLAY): $(REPLAY_OBJ)
+$(RANDOM): $(RANDOM_OBJ)
 $(PROBE) $(OPTION_TABLE): $B/%: $B/obj/scripts/%.o
 $(OPTION_TABLE): $(filter $B/obj/config/%,$(CORE_OBJ))
 
@@ -83,7 +87,7 @@ $(CXX_PROGRAMS): LINKER = $(CXX)
 LINKER = $(CC)
 
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
-    $(OPTION_TABLE)
+    $(RANDOM) $(OPTION_TABLE)
 $(PROGRAMS) $(PROBE):
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
@@ -109,6 +113,15 @@ endif
 run-check: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
+
+SECONDS ?= 600
+soak: ## run random programs for SECONDS=600, with and without the shim, under the race check
+	@scripts/deps.sh --build
+	$(AGAIN) run-soak
+
+# SOAK_FLAGS="--first 1000 --no-racecheck": other seeds, faster.
+run-soak: all $(RANDOM)
+	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(SECONDS) $(SOAK_FLAGS)
 
 demo: ## build and run the example, on a GPU where there is one, otherwise simulated
 	@scripts/deps.sh --build
@@ -166,4 +179,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests check run-check demo run-demo facts run-facts static format readme deps install uninstall clean help
+.PHONY: tests check run-check soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help

@@ -1,0 +1,152 @@
+"""Random valid CUDA programs: with and without the shim they do the same, and the race check that
+watches them is able to fail. tests/random/ has the generator, `make soak` runs more of it."""
+
+import random
+import re
+import sys
+
+import pytest
+
+import conftest
+
+sys.path.insert(0, str(conftest.ROOT / "tests" / "random"))
+
+import programs  # noqa: E402
+import shrink  # noqa: E402
+import soak  # noqa: E402
+
+SECONDS = 25  # of each half
+OPS = 300 if conftest.SANITIZER else 2000
+
+# Which programs show a mutation. One of each row must, within its thousand operations; which one
+# does depends on timing, and most do.
+MUTATIONS = {
+    "reuse_pending": ("nonblocking", (1, 2, 3, 4)),
+    "fence_legacy_only": ("nonblocking", (1, 3, 4, 7, 8, 9)),
+    "fence_no_peers": ("peerfree", (1, 2, 3, 6, 7, 8)),
+    "fence_before_free": ("nonblocking", (1, 2, 3, 4, 5)),
+    "query_unrecorded": ("nonblocking", (1, 2, 3, 4)),
+    "reuse_across_reset": ("resets", (1, 2, 3, 4)),
+}
+
+
+def runner(shim=None, mutation=None, devices=2):
+    env = conftest.plain_env({"CA_MUTATION": mutation} if mutation else None)
+    return programs.Runner(conftest.BUILD, shim, env=env, preload=conftest.SANITIZER_PRELOAD,
+                           devices=devices, time_limit=20 * conftest.SLOWDOWN)
+
+
+@pytest.fixture(scope="session")
+def debug_shim():
+    path = conftest.BUILD / "libcachealloc-debug.so"
+    if not path.exists():
+        pytest.skip(f"{path} is missing: deliberate faults need a debug build of the shim")
+    return path
+
+
+# --- with the shim as without -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", (1, 2))
+def test_programs_do_the_same_under_the_shim(half):
+    run = runner()
+    totals = soak.soak(run, first=half * 100000, ops=OPS, seconds=SECONDS, jobs=1, most_failures=1)
+    print(soak.tell(totals))
+    for failure in totals.failures:
+        pytest.fail(soak.tell_failure(run, failure, seconds=20))
+    assert totals.seeds >= 2
+    for configuration, (shim, _, _) in programs.CONFIGURATIONS.items():
+        assert (totals.served[configuration] > 0) == shim
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_peer_at_work_on_freed_memory_is_waited_for(seed):
+    """The simulator's plain cudaFree does not wait for peers, so there is nothing to compare with."""
+    program = programs.Program(seed, 1000, "peerfree")
+    result = runner().run(program, "shim")
+    assert not result.failed, result.says()
+    assert result.served > 0
+
+
+def test_one_device_is_enough():
+    run = runner(devices=1)
+    for seed, profile in enumerate(programs.PROFILES):
+        result = run.run(programs.Program(seed, 200, profile), "shim")
+        assert not result.failed, f"{profile}: {result.says()}"
+
+
+# --- the generator ----------------------------------------------------------------------------------
+
+
+def test_a_program_is_the_same_every_time():
+    run = runner()
+    program = programs.Program(5, 500, "threads")
+    outputs = {run.run(program, "plain").out for _ in range(3)}
+    listings = {run.run(program, "plain", ["--list"]).out for _ in range(2)}
+    assert len(outputs) == 1 and len(listings) == 1
+    assert run.run(programs.Program(6, 500, "threads"), "plain").out not in outputs
+
+
+@pytest.mark.parametrize("profile", programs.PROFILES)
+def test_every_subset_of_a_program_is_a_program(profile):
+    run, rng = runner(), random.Random(profile)
+    for seed in range(4):
+        share = rng.choice((0.1, 0.5, 0.9))
+        skip = [i for i in range(499) if rng.random() < share]
+        result = run.run(programs.Program(seed, 500, profile), "plain",
+                         ["--skip", shrink.as_list(skip)])
+        assert not result.failed, result.says()
+
+
+def broken_program(run):
+    """A program in which an operation's wait was left out, which the race check noticed."""
+    for seed in range(1, 10):
+        program = programs.Program(seed, 300, "nonblocking")
+        listing, operation = run.run(program, "plain", ["--list"]).out, None
+        for line in listing.splitlines():
+            started = re.match(r"#(\d+) t\d+ (set|upload|copy)", line)
+            if re.match(r"#\d+ ", line):
+                operation = started[1] if started else None
+            if operation is None or "cudaStreamWaitEvent" not in line:
+                continue
+            broken = programs.Program(seed, 300, "nonblocking", ("--break", operation))
+            result = run.run(broken, "plain")
+            if result.rc == programs.RACE:
+                return broken, result
+    return pytest.fail("no wait that is left out is missed")
+
+
+def test_a_race_is_found_and_its_program_shrunk():
+    run = runner()
+    program, result = broken_program(run)
+    assert "race" in result.err
+    shrinker = shrink.Shrinker(run, program, "plain", result.what(), 20 * conftest.SLOWDOWN)
+    keep = shrinker.shrink()
+    assert int(program.extra[1]) in keep
+    assert len(keep) <= 12, f"{len(keep)} operations left after {shrinker.runs} runs"
+
+
+# --- the check can fail -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_deliberate_fault_of_the_shim_is_caught(debug_shim, mutation):
+    run = runner(debug_shim, mutation)
+    profile, seeds = MUTATIONS[mutation]
+    for seed in seeds:
+        result = run.run(programs.Program(seed, 1000, profile), "shim")
+        if "unknown mutation" in result.err:
+            pytest.skip(f"the shim does not know {mutation}")
+        if result.rc in (1, programs.RACE):
+            return
+        assert not result.failed, result.says()
+    pytest.fail(f"no program showed {mutation}")
+
+
+@pytest.mark.parametrize("profile", sorted({profile for profile, _ in MUTATIONS.values()}))
+def test_without_a_fault_these_programs_pass(debug_shim, profile):
+    run = runner(debug_shim)
+    for seed in (1, 2, 3):
+        result = run.run(programs.Program(seed, 1000, profile), "shim")
+        assert not result.failed, result.says()
+        assert result.served > 0
