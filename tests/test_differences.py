@@ -1,0 +1,43 @@
+"""What the shim intends to do differently, as the README's table says, and nothing else."""
+
+import pytest
+
+import conftest
+
+
+def lines(result):
+    assert result.rc == 0, result.err
+    return result.out.splitlines()
+
+
+def test_address_ranges_are_those_of_the_segment(run, program):
+    assert lines(run(program("drv_views"), preload=False))[0] == "base of both: own"
+    assert lines(run(program("drv_views")))[0] == "base of both: shared"
+    assert lines(run(program("drv_views"), conf="backend:off"))[0] == "base of both: own"
+
+
+def test_a_freed_pointer_still_looks_like_device_memory(run, program):
+    assert lines(run(program("drv_views"), preload=False))[1] == "freed: unknown"
+    assert lines(run(program("drv_views")))[1] == "freed: device memory"
+
+
+def test_the_driver_sees_fewer_calls(run, program):
+    plain = run([program("pairs"), "hot", 1000], preload=False, stats=True)
+    pooled = run([program("pairs"), "hot", 1000], stats=True)
+
+    assert plain.sim["calls"]["cuMemAlloc_v2"] == 1000
+    assert pooled.sim["calls"]["cuMemAlloc_v2"] < 50
+
+
+def test_the_limit_refuses_what_the_device_would_give(run, program):
+    assert lines(run(program("at_limit"), sim="memory:1G", preload=False)) == ["64 0"]
+    count, code = lines(run(program("at_limit"), sim="memory:1G", conf="limit:64M"))[0].split()
+    assert 6 <= int(count) <= 8  # of 8 MiB each; segments may leave a little over
+    assert code == "2"
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="a sanitizer brings more than we do")
+def test_a_weak_reference_to_the_runtime_is_there_without_one(run, program):
+    """It is answered with cudaErrorSharedObjectSymbolNotFound."""
+    assert lines(run(program("weak_host"), preload=False)) == ["not there"]
+    assert lines(run(program("weak_host"))) == ["there, and answers 302"]
