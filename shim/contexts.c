@@ -242,10 +242,14 @@ ca_context_t *ca_context_numbered(uint16_t number)
     return context;
 }
 
-ca_context_t *ca_context_find(CUcontext handle)
+ca_context_t *ca_context_known(void)
 {
+    CUcontext handle;
+    ca_context_t *context = ca_context_current(true, &handle);
+    if (context || !handle)
+        return context;
     ca_lock_take(&lock);
-    ca_context_t *context = handle ? find(handle) : NULL;
+    context = find(handle);
     ca_lock_drop(&lock);
     return context;
 }

@@ -62,8 +62,11 @@ bool ca_context_lost_id(const ca_context_t *context);
  * peer access, or by a copy between devices, which needs none. Returns how many. */
 size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
 
-/* The entry of a context that is not retired, or NULL; the entry that has this number. */
-ca_context_t *ca_context_find(CUcontext handle);
+/* The current context's entry, for its number: one that is about to be destroyed too. Made where it
+ * is missing; NULL when it cannot be. */
+ca_context_t *ca_context_known(void);
+
+/* The entry that has this number. */
 ca_context_t *ca_context_numbered(uint16_t number);
 
 /* The entry after `context`, or the first for NULL; retired ones too. Entries are only ever added

@@ -15,7 +15,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     ca_count(passed_through);
     CUresult code = real(address, bytes);
     if (code == CUDA_SUCCESS && address)
-        ca_track_alloc(CA_KIND_DEVICE, *address, bytes, context, NULL, NULL);
+        ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, context, NULL);
     return code;
 }
 
@@ -35,10 +35,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
     ca_count(alloc_calls);
-    CUcontext handle;
-    ca_context_t *context = ca_context_current(true, &handle);
-    if (!context) /* with its number all the same, if it is about to go */
-        return alloc_from_driver(ca_context_find(handle), address, bytes);
+    ca_context_t *context = ca_context_current(true, NULL);
+    if (!context)
+        return alloc_from_driver(NULL, address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
         return CUDA_SUCCESS;

@@ -9,14 +9,6 @@
 #include "shim/track.h"
 #include "shim/upstream.h"
 
-/* The current context's entry, for its number; one that is about to be destroyed too. */
-static ca_context_t *current(void)
-{
-    CUcontext handle;
-    ca_context_t *context = ca_context_current(true, &handle);
-    return context ? context : ca_context_find(handle);
-}
-
 static bool make_room(const ca_context_t *context)
 {
     return context && ca_upstream_trim_device(context->device, NULL, SIZE_MAX) > 0;
@@ -38,10 +30,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitc
     if (!ca_life_active())
         return real(address, pitch, width, height, element);
     ca_count(alloc_calls);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, pitch, width, height, element));
     if (code == CUDA_SUCCESS)
-        ca_track_alloc(CA_KIND_PITCHED, *address, *pitch * height, context, NULL, NULL);
+        ca_track_driver_alloc(CA_KIND_PITCHED, *address, *pitch * height, context, NULL);
     return code;
 }
 
@@ -51,10 +43,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes,
     if (!ca_life_active())
         return real(address, bytes, flags);
     ca_count(alloc_calls);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, bytes, flags));
     if (code == CUDA_SUCCESS)
-        ca_track_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL, NULL);
+        ca_track_driver_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL);
     return code;
 }
 
@@ -62,7 +54,7 @@ static CUresult track_pinned(CUresult code, void **address, size_t bytes)
 {
     ca_count(alloc_calls);
     if (code == CUDA_SUCCESS)
-        ca_track_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, current(), NULL, NULL);
+        ca_track_driver_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, NULL, NULL);
     return code;
 }
 
@@ -102,7 +94,7 @@ static CUresult track_async(CUresult code, CUdeviceptr *address, size_t bytes,
 {
     ca_count(alloc_calls);
     if (code == CUDA_SUCCESS && *address)
-        ca_track_alloc(CA_KIND_ASYNC, *address, bytes, context, stream, NULL);
+        ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, context, stream);
     return code;
 }
 
@@ -111,7 +103,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, C
     CA_REAL(cuMemAllocAsync);
     if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         return real(address, bytes, stream);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, bytes, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -121,7 +113,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t byt
     CA_REAL(cuMemAllocAsync_ptsz);
     if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         return real(address, bytes, stream);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, bytes, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -132,7 +124,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t 
     CA_REAL(cuMemAllocFromPoolAsync);
     if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         return real(address, bytes, pool, stream);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
     return track_async(code, address, bytes, context, stream);
 }
@@ -143,7 +135,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, si
     CA_REAL(cuMemAllocFromPoolAsync_ptsz);
     if (!ca_life_active() || ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         return real(address, bytes, pool, stream);
-    ca_context_t *context = current();
+    ca_context_t *context = ca_context_known();
     CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
     return track_async(code, address, bytes, context, stream);
 }

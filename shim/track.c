@@ -69,6 +69,14 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
     return 0;
 }
 
+void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
+                           const ca_context_t *before, CUstream stream)
+{
+    const ca_context_t *now = ca_context_known();
+    if (now && (!before || before == now))
+        ca_track_alloc(kind, address, bytes, now, stream, NULL);
+}
+
 void ca_track_restore(const ca_record_t *record)
 {
     ca_registry_insert(record);

@@ -20,6 +20,12 @@ uint32_t ca_track_stack(void);
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
                    CUstream stream, void *owner);
 
+/* The same for memory that the driver gave while `before` was the current context's entry (or none
+ * was known). Where the context was destroyed meanwhile, and perhaps made anew by another thread,
+ * nobody can tell whose the memory is: it is then not tracked. */
+void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
+                           const ca_context_t *before, CUstream stream);
+
 /* Puts back a record whose free the driver refused. */
 void ca_track_restore(const ca_record_t *record);
 

@@ -437,8 +437,8 @@ struct CUevent_st {
     _Atomic bool alive;
     _Atomic bool done; /* nothing left to wait for */
     bool recorded;
-    CUcontext ctx;
-    uint64_t ctx_id;
+    _Atomic(CUcontext) ctx;
+    _Atomic uint64_t ctx_id;
     unsigned flags;
     uint64_t gen; /* of the last record: a MARK of an older one is stale */
     _Atomic uint64_t time_ns;

@@ -1,0 +1,87 @@
+"""Every driver call that the shim makes fails once: the program sees legal codes, its contents hold,
+and nothing is lost. tests/preload/faults.c is the program."""
+
+import os
+import re
+
+import pytest
+
+import conftest
+import leak_report
+
+# Of calls that are made more often than MOST, later ones are tried in strides; CA_FAULTS=all: each.
+SIM = "memory:128M,devices:3"
+CONF = "headroom:0,log:error"  # the device is small
+LANES = [pytest.param("true", id="shim"), pytest.param("false", id="driver-lane")]
+FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/hooks.def").read_text(),
+                       re.MULTILINE)
+# Old forms, what the simulator does not model, what other options or older drivers need, and what
+# follows two failures only.
+ELSEWHERE = {"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset", "cuGreenCtxCreate",
+             "cuCtxFromGreenCtx", "cuGreenCtxDestroy", "cuEventRecord", "cuMemsetD8Async",
+             "cuCtxSynchronize", "cuCtxSetCurrent"}
+CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE]
+MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3" if conftest.SANITIZER else "100"}
+KEPT = 12345
+
+
+def faults(run, program, conf, *arguments, sim=SIM):
+    """Only the buffer that the program keeps is reported."""
+    result = run([program("faults"), *arguments], conf=f"{CONF},{conf}", sim=sim, timeout=240,
+                 env=MOST)
+    assert result.rc == 0, result.err
+    report = leak_report.parse(result.err)
+    assert (report.bytes, report.count) == (KEPT, 1), result.err
+    return result.out
+
+
+def counts(text):
+    """{name: (calls in the first round, calls in a later one)}"""
+    return {name: (int(first), int(later))
+            for name, first, later in (line.split() for line in text.splitlines())}
+
+
+def every_call(run, program, name, conf, sim=SIM):
+    """An early failure may change what a process does: the rest is for a fresh one."""
+    start = 1
+    for _ in range(4):
+        out = faults(run, program, conf, "each", name, start, sim=sim)
+        tried = re.search(r"^(\d+) calls, (\d+) tried, (\d+) missed$", out, re.MULTILINE)
+        assert start > 1 or int(tried[2]) > int(tried[3]), out  # some did fail
+        again = re.search(r"^again (\d+)$", out, re.MULTILINE)
+        if not again or int(again[1]) == start:
+            return
+        start = int(again[1])
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_the_program_reaches_every_function(run, program, lane):
+    called = counts(faults(run, program, f"lane_r:{lane}", "count"))
+
+    assert list(called) == FUNCTIONS
+    assert {name for name, calls in called.items() if calls == (0, 0)} <= ELSEWHERE
+    assert all(max(called[name]) > 0 for name in CALLED)
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("name", CALLED)
+def test_each_call_fails_once(run, program, name, lane):
+    every_call(run, program, name, f"lane_r:{lane}")
+
+
+@pytest.mark.parametrize("name, conf, sim", [
+    ("cuMemsetD8Async", "zero:true", SIM),
+    ("cuStreamSynchronize", "zero:true", SIM),
+    ("cuCtxSynchronize", "free_sync:true", SIM),
+    ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
+def test_each_call_fails_once_with_other_options(run, program, name, conf, sim):
+    every_call(run, program, name, conf, sim)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_failure_in_a_fresh_process(run, program, name):
+    """700 is an error after which a context is of no use; 801 says that a function is missing."""
+    first = counts(faults(run, program, "lane_r:true", "count"))[name][0]
+    for number in sorted({1, (first + 1) // 2, first} - {0}):
+        for error in (700, 801):
+            faults(run, program, "lane_r:true", "first", name, number, error)
