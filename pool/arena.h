@@ -26,7 +26,7 @@
 #define CA_SEGMENT_LEAST ((size_t)8 << 20)
 #define CA_SEGMENT_MOST ((size_t)64 << 20) /* except for a single larger request */
 #define CA_EPOCH_BLOCKS 96                 /* an epoch is closed when it holds this many blocks */
-#define CA_EPOCH_BYTES ((size_t)12 << 20)   /* or this many bytes */
+#define CA_EPOCH_BYTES ((size_t)12 << 20)  /* or this many bytes */
 #define CA_EPOCH_LARGE ((size_t)4 << 20)   /* or by a free of this size, at once */
 
 typedef struct ca_arena ca_arena_t;

@@ -69,15 +69,17 @@ static bool is_ours(void *address)
     return !address || map_of(address) == map_of((void *)ca_runtime_real);
 }
 
+typedef __typeof__(*((struct link_map *)0)->l_ld) dynamic_t;
+
 /* The text of a module's first dynamic entry with this tag that begins with `prefix`, or NULL. */
-static const char *dynamic_text(const struct link_map *map, ElfW(Sxword) tag, const char *prefix)
+static const char *dynamic_text(const struct link_map *map, int64_t tag, const char *prefix)
 {
     const char *texts = NULL;
-    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
+    for (const dynamic_t *d = map->l_ld; d->d_tag != DT_NULL; d++)
         if (d->d_tag == DT_STRTAB) /* glibc relocates it in place, but for read-only ones */
             texts = (const char *)(d->d_un.d_ptr < map->l_addr ? map->l_addr + d->d_un.d_ptr
                                                                : d->d_un.d_ptr);
-    for (const ElfW(Dyn) *d = map->l_ld; texts && d->d_tag != DT_NULL; d++)
+    for (const dynamic_t *d = map->l_ld; texts && d->d_tag != DT_NULL; d++)
         if (d->d_tag == tag && strncmp(texts + d->d_un.d_val, prefix, strlen(prefix)) == 0)
             return texts + d->d_un.d_val;
     return NULL;

@@ -3,10 +3,10 @@
  * must find its contents, get rid of its memory, and leave nothing behind but the one buffer that
  * it keeps on device 1.
  *
- * faults count           how often each function of shim/hooks.def is called, first and later rounds
- * faults each NAME [N]   fails every call of NAME in turn, from the Nth on; says "again N" when the
- *                        Nth did not come to pass in this process and may do so in a fresh one
- * faults first NAME N E  fails the Nth call of NAME in the first round of the process with error E
+ * faults count           how often each function of shim/hooks.def is called, first and later
+ * rounds faults each NAME [N]   fails every call of NAME in turn, from the Nth on; says "again N"
+ * when the Nth did not come to pass in this process and may do so in a fresh one faults first NAME
+ * N E  fails the Nth call of NAME in the first round of the process with error E
  *
  * CA_FAULTS=all fails every call; otherwise the first 300 (CA_FAULTS=number for another figure) and
  * about 100 later ones. */
@@ -218,8 +218,8 @@ static cudaError_t fill(const buffer_t *b, unsigned char value, bool async, cuda
     size_t head = b->bytes < 8192 ? b->bytes : 512;
     char *to[] = {b->pointer, (char *)b->pointer + b->bytes - head};
     for (size_t i = 0; i < (head == b->bytes ? 1 : 2); i++) {
-        cudaError_t code = async ? cudaMemsetAsync(to[i], value, head, stream)
-                                 : cudaMemset(to[i], value, head);
+        cudaError_t code =
+            async ? cudaMemsetAsync(to[i], value, head, stream) : cudaMemset(to[i], value, head);
         if (code != cudaSuccess)
             return code;
     }

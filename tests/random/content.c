@@ -144,7 +144,7 @@ int64_t content_check(const content_t *c, uint64_t start, uint64_t bytes, const 
             write_part(e, start + i, n, want);
             if (memcmp(want, data + i, n) != 0) {
                 uint64_t k = 0;
-                while (want[k] == data[i + k])
+                while (k + 1 < n && want[k] == data[i + k])
                     k++;
                 *expected = want[k];
                 return (int64_t)(i + k);

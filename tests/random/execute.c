@@ -115,7 +115,8 @@ static void ask(const step_t *s)
 static void order(const step_t *s)
 {
     cudaStream_t stream = s->stream == NOBODY ? NULL : the_run.streams[s->stream];
-    cudaEvent_t *event = s->event == NOBODY ? NULL : &the_run.events[s->event];
+    static cudaEvent_t none; /* of steps that have no event */
+    cudaEvent_t *event = s->event == NOBODY ? &none : &the_run.events[s->event];
     switch (s->what) {
     case DO_RECORD:
         if (!*event)

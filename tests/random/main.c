@@ -125,8 +125,10 @@ int main(int argc, char **argv)
         puts("no CUDA device");
         return 77;
     }
-    op_t *ops = calloc((size_t)settings.ops, sizeof(*ops));
-    bool *left_out = calloc((size_t)settings.ops, sizeof(*left_out));
+    static op_t *ops; /* static: they live as long as the program */
+    static bool *left_out;
+    ops = calloc((size_t)settings.ops, sizeof(*ops));
+    left_out = calloc((size_t)settings.ops, sizeof(*left_out));
     if (!ops || !left_out)
         return 2;
     if (!generate(&p, ops, &settings, devices < MAX_DEVICES ? devices : MAX_DEVICES))

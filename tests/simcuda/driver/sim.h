@@ -287,7 +287,7 @@ struct CUctx_st {
     _Atomic uint32_t peers; /* bit per device */
     /* under the engine lock */
     _Atomic uint64_t pending;
-    CUstream streams; /* all of them, legacy included */
+    CUstream streams;         /* all of them, legacy included */
     _Atomic(CUstream) legacy; /* kept until the context is made again */
     CUevent events;
     sim_points_t barrier;  /* cuCtxWaitEvent: streams made later wait for these */
