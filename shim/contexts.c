@@ -1,5 +1,6 @@
 #include "shim/contexts.h"
 #include <string.h>
+#include <time.h>
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
@@ -178,6 +179,9 @@ ca_context_t *ca_context_suspend(CUcontext handle)
         set_state(context, CA_CONTEXT_SUSPENDED);
     }
     ca_lock_drop(&lock);
+    const struct timespec pause = {.tv_nsec = 50000};
+    for (int tries = 0; context && atomic_load(&context->entered) > 0 && tries < 10000; tries++)
+        nanosleep(&pause, NULL);
     return context;
 }
 

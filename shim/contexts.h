@@ -31,6 +31,7 @@ typedef struct ca_context {
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait for a fence took */
     _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
     _Atomic int state;             /* ca_context_state_t */
+    _Atomic unsigned entered;      /* threads inside a driver call of ours on it */
     unsigned leaving;              /* calls under way that may destroy it */
     uint16_t number;               /* from 1 */
     uint8_t device;                /* ordinal */
@@ -44,8 +45,9 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle);
 /* CUDA_SUCCESS when a context is current, else the error that the driver's calls give. */
 CUresult ca_context_check(void);
 
-/* Takes a context out of service while a call that may destroy it is under way. Returns its entry,
- * or NULL where there is none. */
+/* Takes a context out of service while a call that may destroy it is under way, and waits until no
+ * driver call of ours is at work on it (a second at most). Returns its entry, or NULL where there
+ * is none. */
 ca_context_t *ca_context_suspend(CUcontext handle);
 /* That call is done. If the context is `gone` its arena, records and events are dropped, without a
  * driver call; otherwise the last such call puts it back into service. */

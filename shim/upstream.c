@@ -18,18 +18,40 @@ typedef struct ca_event {
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(ca_event_t)};
 
-CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered)
+/* Counts the caller in, unless the context is gone or, for longer than a second, about to go. */
+static CUresult count_in(ca_context_t *context)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    for (int tries = 0; tries < 10000; tries++) {
+        /* The count comes before the look at the state; ca_context_suspend does the reverse. */
+        atomic_fetch_add(&context->entered, 1);
+        int state = atomic_load(&context->state);
+        if (state == CA_CONTEXT_SERVING)
+            return CUDA_SUCCESS;
+        atomic_fetch_sub(&context->entered, 1);
+        if (state == CA_CONTEXT_RETIRED)
+            return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        nanosleep(&pause, NULL);
+    }
+    return CUDA_ERROR_NOT_READY;
+}
+
+CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
 {
     const ca_driver_t *driver = ca_driver();
     CUcontext current = NULL;
+    entered->context = context;
     entered->pushed = entered->relaxed = false;
     entered->before = NULL;
-    if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUresult counted = count_in(context);
+    if (counted != CUDA_SUCCESS)
+        return counted;
     if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
         CUresult code = driver->cuCtxPushCurrent_v2(context->handle);
-        if (code != CUDA_SUCCESS)
+        if (code != CUDA_SUCCESS) {
+            atomic_fetch_sub(&context->entered, 1);
             return code;
+        }
         entered->pushed = true;
         entered->before = current;
     }
@@ -52,6 +74,7 @@ void ca_upstream_leave(ca_entered_t *entered)
     if (entered->pushed && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
+    atomic_fetch_sub(&entered->context->entered, 1);
 }
 
 /* Errors after which every call on the context fails until it is destroyed ("sticky"), as the
@@ -292,10 +315,6 @@ static int fence_record(void *arg, void **fence)
     size_t count = fence_members(context, members);
     for (size_t i = 0; i < count && result == 0; i++) {
         ca_context_t *member = members[i];
-        if (atomic_load(&member->state) == CA_CONTEXT_SUSPENDED) {
-            result = -EAGAIN; /* it may or may not be destroyed; soon we shall know */
-            break;
-        }
         ca_event_t *event = take_event(member);
         if (!event) {
             result = -EAGAIN; /* no host memory: keep the epoch open */
@@ -327,8 +346,6 @@ static int event_done(ca_context_t *owner, ca_event_t *event, bool wait)
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
-    if (atomic_load(&event->context->state) == CA_CONTEXT_RETIRED)
-        return event->context == owner ? -EIO : 1; /* nothing runs in it any more */
     CUresult code = ca_upstream_enter(event->context, &entered);
     if (code == CUDA_SUCCESS) {
         code =
@@ -340,7 +357,7 @@ static int event_done(ca_context_t *owner, ca_event_t *event, bool wait)
     if (code == CUDA_ERROR_NOT_READY)
         return 0;
     if (event->context != owner && is_sticky(code))
-        return 1;
+        return 1; /* gone or broken: nothing runs in it any more */
     return to_errno(owner, code);
 }
 

@@ -11,14 +11,17 @@ extern const ca_upstream_t ca_upstream_cuda;
 /* Makes `context` current for a while, and the calling thread's capture mode relaxed while streams
  * are being captured: our calls are not the program's and must not invalidate its captures. */
 typedef struct ca_entered {
+    ca_context_t *context;
     bool pushed;
     CUcontext before; /* what was current */
     bool relaxed;
     CUstreamCaptureMode mode;
 } ca_entered_t;
 
-/* 0, or the driver's error; then nothing needs to be left. */
-CUresult ca_upstream_enter(const ca_context_t *context, ca_entered_t *entered);
+/* 0, or the driver's error; then nothing needs to be left. While a call that may destroy the
+ * context is under way it waits for that, a second at most (then CUDA_ERROR_NOT_READY); and that
+ * call waits for who has entered: what we ask of a context never meets a dead one. */
+CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
 
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were

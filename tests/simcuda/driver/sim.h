@@ -433,7 +433,7 @@ void sim_stream_recycle_locked(CUstream s);
 void sim_thread_drop_streams(sim_thread_t *t);
 
 struct CUevent_st {
-    uint32_t magic;
+    _Atomic uint32_t magic;
     _Atomic bool alive;
     _Atomic bool done; /* nothing left to wait for */
     bool recorded;
