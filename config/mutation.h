@@ -12,6 +12,7 @@
     X(fence_no_peers)     /* a fence forgets contexts with peer access */                          \
     X(fence_before_free)  /* a fence is recorded before the frees that it is to cover */           \
     X(query_unrecorded)   /* an event that was never recorded counts as completed */               \
+    X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
     X(reuse_across_reset) /* the arena of a context that was reset goes on serving */
 
 typedef enum {

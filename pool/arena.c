@@ -13,6 +13,7 @@
 #include "pool/segment.h"
 #include "pool/span.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 #define HARVEST_BY_FREE 1 /* epochs asked about by the free that closed one: as many come as go */
 #define STATS_TRIES 1000  /* for the lock */
@@ -63,8 +64,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     arena->room = SIZE_MAX;
-    arena->open = ca_slab_take(&arena->epochs);
-    if (!arena->open) {
+    if (ca_line_start(arena, &arena->whole, NULL) < 0) {
         ca_mem_unmap(bins, BINS_BYTES);
         ca_lock_take(&arenas_lock);
         ca_slab_give(&arenas, arena);
@@ -79,13 +79,13 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
 static void drop_memory(ca_arena_t *arena)
 {
     ca_mem_unmap(arena->bins, BINS_BYTES);
+    ca_streams_drop(arena);
     ca_slab_destroy(&arena->epochs);
     ca_slab_destroy(&arena->segment_slab);
     ca_block_discard(&arena->blocks);
     arena->bins = NULL;
-    arena->open = NULL;
     arena->segments = NULL;
-    arena->closing = arena->closed = (ca_epoch_list_t){0};
+    arena->whole = (ca_line_t){0};
 }
 
 int ca_arena_enter(ca_arena_t *arena)
@@ -117,8 +117,19 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
     found->touched = true;
 }
 
-int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                         bool *reused)
+/* Without a call upstream. What is close to the size comes before what has to be cut. */
+static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
+{
+    if (!ca_arena_serving(arena))
+        return NULL;
+    ca_block_t *found = stream ? ca_stream_take(stream, size, false) : NULL;
+    if (!found)
+        found = ca_block_take(arena, size, CA_BIN_LOOK);
+    return found || !stream ? found : ca_stream_take(stream, size, true);
+}
+
+int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,
+                            ca_block_t **block, uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
@@ -127,7 +138,7 @@ int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, ui
     ca_lock_take(&arena->lock);
     arena->operations++;
     check_now_and_then(arena);
-    ca_block_t *found = ca_arena_serving(arena) ? ca_block_take(arena, size, CA_BIN_LOOK) : NULL;
+    ca_block_t *found = take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);
     ca_lock_drop(&arena->lock);
@@ -138,8 +149,8 @@ int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, ui
     return 0;
 }
 
-int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                   bool *reused)
+int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                      uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
@@ -150,10 +161,10 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
     ca_lock_take(&arena->lock);
     arena->operations++;
     check_now_and_then(arena);
-    ca_block_t *found = ca_arena_serving(arena) ? ca_block_take(arena, size, CA_BIN_LOOK) : NULL;
+    ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
-        rc = ca_ladder_climb(arena, size, &found, &grown);
+        rc = ca_ladder_climb(arena, stream, size, &found, &grown);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)
@@ -167,7 +178,24 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
     return rc;
 }
 
+int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
+                         bool *reused)
+{
+    return ca_arena_alloc_ready_on(arena, NULL, bytes, block, address, reused);
+}
+
+int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
+                   bool *reused)
+{
+    return ca_arena_alloc_on(arena, NULL, bytes, block, address, reused);
+}
+
 void ca_arena_free(ca_block_t *block)
+{
+    ca_arena_free_on(block, NULL);
+}
+
+void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 {
     ca_arena_t *arena = ca_block_arena(block);
 
@@ -176,24 +204,22 @@ void ca_arena_free(ca_block_t *block)
     ca_lock_take(&arena->lock);
     if (!arena->retired && block->state == CA_BLOCK_LIVE) {
         arena->operations++;
-        arena->frees++;
-        block->state = CA_BLOCK_PENDING;
-        block->segment->live_blocks--;
-        arena->live -= block->bytes;
-        arena->pending += block->bytes;
+        arena->frees += !stream;
+        ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
+        ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending)) {
             arena->pending -= block->bytes;
             ca_block_ready(arena, block);
         } else {
-            ca_epoch_push(arena, block);
+            ca_epoch_push(arena, line, block);
         }
         check_now_and_then(arena);
-        if (ca_epoch_due(arena)) {
+        if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, CA_BY_FREE);
+            ca_epoch_close(arena, line, CA_BY_FREE);
             /* The newest fence was recorded this instant: not worth a query. */
-            if (arena->closed.count > 1)
-                ca_epoch_harvest(arena, HARVEST_BY_FREE, false);
+            if (line->closed.count > 1)
+                ca_epoch_harvest(arena, line, HARVEST_BY_FREE, false);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -220,11 +246,13 @@ size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     arena->operations++;
-    ca_epoch_harvest(arena, SIZE_MAX, true);
-    bool none_before = !arena->closed.head;
-    ca_epoch_close(arena, CA_BY_ALLOC);
+    ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    bool none_before = !arena->whole.closed.head;
+    ca_streams_close(arena);
+    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
     if (none_before)
-        ca_epoch_harvest(arena, SIZE_MAX, true);
+        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_harvest(arena, SIZE_MAX, true);
     size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
     ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
@@ -273,7 +301,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->largest_ready = split > oversize ? split : oversize;
     stats->segments = arena->segment_count;
     stats->blocks = arena->blocks.live;
-    stats->epochs = arena->closed.count;
+    stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         stats->idle_bytes += segment->live_blocks ? 0 : segment->bytes;
 }
@@ -302,6 +330,7 @@ void ca_pool_reset_after_fork(void)
 {
     ca_lock_init(&arenas_lock, CA_RANK_MEMORY);
     arenas = (ca_slab_t){.object_bytes = ARENA_BYTES};
+    ca_streams_reset_after_fork();
     ca_span_reset_after_fork();
     ca_reserved_reset_after_fork();
 }

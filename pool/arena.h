@@ -31,6 +31,7 @@
 
 typedef struct ca_arena ca_arena_t;
 typedef struct ca_block ca_block_t;
+typedef struct ca_stream ca_stream_t;
 
 typedef enum {
     CA_POOL_REUSE_AUTO, /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait
@@ -39,12 +40,19 @@ typedef enum {
     CA_POOL_REUSE_WAIT, /* wait before growing */
 } ca_reuse_t;
 
+typedef enum {
+    CA_POOL_JOIN_LATER, /* rather than grow beyond what CA_POOL_REUSE_AUTO allows */
+    CA_POOL_JOIN_NEVER,
+    CA_POOL_JOIN_FIRST, /* rather than grow */
+} ca_join_t;
+
 typedef struct ca_arena_params {
     size_t max_split;       /* blocks above are never split; SIZE_MAX for none */
     size_t limit;           /* most bytes reserved upstream; SIZE_MAX for none */
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
+    ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -65,6 +73,29 @@ int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, ui
 /* Takes a live block back; it becomes pending in the open epoch. Never fails, never waits for the
  * device except where the driver has no context-wide events. Any thread, any current context. */
 void ca_arena_free(ca_block_t *block);
+
+/* A stream of the arena's context, called `queue` upstream, for the two functions below. NULL when
+ * there is no host memory, or the arena serves no streams. `confined`: only the calling thread can
+ * record fences on it (the per-thread default stream). */
+ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined);
+
+/* The stream is about to be destroyed: it is never used again, and what was freed on it comes back
+ * when its work is done. */
+void ca_stream_retire(ca_stream_t *stream);
+
+ca_arena_t *ca_stream_arena(const ca_stream_t *stream);
+
+/* Allocation in the order of a stream (NULL: as above): also from what was freed on the same
+ * stream, whatever is still at work there. Waits for the device only when there is no memory left.
+ */
+int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                      uint64_t *address, bool *reused);
+int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,
+                            ca_block_t **block, uint64_t *address, bool *reused);
+
+/* A free in the order of a stream of the block's own arena: what is at work elsewhere does not
+ * matter, the program has made the stream wait for it. */
+void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
  * upstream. Frees that come later are ignored. All but a few hundred bytes of host memory goes when

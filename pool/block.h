@@ -15,11 +15,12 @@ struct ca_block {
     size_t bytes;
     ca_arena_t *arena;
     ca_segment_t *segment;
-    ca_block_t *lower, *upper; /* neighbours in the segment, by address */
-    ca_block_t *prev, *next;   /* its bin when ready, its epoch when pending */
-    ca_epoch_t *epoch;         /* when pending */
-    uint8_t state;             /* ca_block_state_t */
-    bool touched;              /* some part of it was handed out before */
+    ca_block_t *lower, *upper;   /* neighbours in the segment, by address */
+    ca_block_t *prev, *next;     /* its bin */
+    ca_epoch_t *epoch;           /* when pending */
+    ca_block_t *earlier, *later; /* in that epoch */
+    uint8_t state;               /* ca_block_state_t */
+    bool touched;                /* some part of it was handed out before */
 };
 
 struct ca_segment {

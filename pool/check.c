@@ -3,6 +3,7 @@
 
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 typedef struct sums {
     size_t blocks, live, pending, ready;
@@ -85,8 +86,8 @@ static const char *check_epoch(const ca_epoch_t *epoch, size_t *count)
     const ca_block_t *prev = NULL;
     size_t blocks = 0, bytes = 0;
 
-    for (const ca_block_t *block = epoch->blocks; block; prev = block, block = block->next) {
-        if (block->state != CA_BLOCK_PENDING || block->epoch != epoch || block->prev != prev)
+    for (const ca_block_t *block = epoch->blocks; block; prev = block, block = block->later) {
+        if (block->state != CA_BLOCK_PENDING || block->epoch != epoch || block->earlier != prev)
             return "an epoch's list is wrong";
         blocks++;
         bytes += block->bytes;
@@ -111,6 +112,14 @@ static const char *check_epochs(const ca_epoch_list_t *list, size_t *count)
     return epochs == list->count && list->tail == prev ? NULL : "a list of epochs is wrong";
 }
 
+static const char *check_line(const ca_line_t *line, size_t *count)
+{
+    const char *broken = check_epoch(line->open, count);
+    if (!broken)
+        broken = check_epochs(&line->closing, count);
+    return broken ? broken : check_epochs(&line->closed, count);
+}
+
 static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
 {
     size_t ready = 0, pending = 0;
@@ -119,11 +128,13 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
     if (!broken)
         broken = check_bins(&arena->bins[1], true, &ready);
     if (!broken)
-        broken = check_epoch(arena->open, &pending);
-    if (!broken)
-        broken = check_epochs(&arena->closing, &pending);
-    if (!broken)
-        broken = check_epochs(&arena->closed, &pending);
+        broken = check_line(&arena->whole, &pending);
+    for (ca_stream_t *stream = arena->streams; stream && !broken; stream = ca_stream_next(stream)) {
+        size_t before = pending;
+        broken = check_line(ca_stream_line(stream), &pending);
+        if (!broken && ca_stream_listed(stream) != pending - before)
+            broken = "a stream's bins do not hold its pending blocks";
+    }
     if (!broken && ready != sums->ready_count)
         broken = "a ready block is in no bin";
     if (!broken && pending != sums->pending_count)

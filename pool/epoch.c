@@ -4,6 +4,7 @@
 #include <errno.h>
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 static void list_append(ca_epoch_list_t *list, ca_epoch_t *epoch)
 {
@@ -33,10 +34,10 @@ static void list_remove(ca_epoch_list_t *list, ca_epoch_t *epoch)
 static void push_into(ca_epoch_t *epoch, ca_block_t *block)
 {
     block->epoch = epoch;
-    block->prev = NULL;
-    block->next = epoch->blocks;
+    block->earlier = NULL;
+    block->later = epoch->blocks;
     if (epoch->blocks)
-        epoch->blocks->prev = block;
+        epoch->blocks->earlier = block;
     epoch->blocks = block;
     epoch->count++;
     epoch->bytes += block->bytes;
@@ -47,31 +48,58 @@ static size_t scale(const ca_arena_t *arena)
     return arena->no_fences ? CA_SYNC_SCALE : 1;
 }
 
-void ca_epoch_push(ca_arena_t *arena, ca_block_t *block)
+/* A new open epoch for the line; NULL when there is no host memory. Nobody waits without bound for
+ * work of a single stream: no plain free would have. */
+static ca_epoch_t *make_epoch(ca_arena_t *arena, ca_line_t *line)
 {
-    push_into(arena->open, block);
-    if (block->bytes >= CA_EPOCH_LARGE * scale(arena))
-        arena->open->urgent = true;
+    ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
+
+    if (epoch) {
+        epoch->line = line;
+        epoch->waitable_from = line->stream ? UINT64_MAX : 0;
+    }
+    return epoch;
+}
+
+int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
+{
+    *line = (ca_line_t){.stream = stream};
+    line->open = make_epoch(arena, line);
+    return line->open ? 0 : -ENOMEM;
+}
+
+void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
+{
+    push_into(line->open, block);
+    if (line->stream)
+        ca_stream_list(line->stream, block);
+    else if (block->bytes >= CA_EPOCH_LARGE * scale(arena))
+        line->open->urgent = true;
 }
 
 void ca_epoch_pull(ca_block_t *block)
 {
     ca_epoch_t *epoch = block->epoch;
 
-    if (block->prev)
-        block->prev->next = block->next;
+    if (epoch->line->stream)
+        ca_stream_unlist(epoch->line->stream, block);
+    if (block->earlier)
+        block->earlier->later = block->later;
     else
-        epoch->blocks = block->next;
-    if (block->next)
-        block->next->prev = block->prev;
+        epoch->blocks = block->later;
+    if (block->later)
+        block->later->earlier = block->earlier;
     block->epoch = NULL;
     epoch->count--;
     epoch->bytes -= block->bytes;
 }
 
-bool ca_epoch_due(const ca_arena_t *arena)
+bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 {
-    const ca_epoch_t *open = arena->open;
+    const ca_epoch_t *open = line->open;
+    if (line->stream)
+        return arena->operations >= line->close_after && ca_arena_serving(arena) &&
+               ca_stream_due(arena, open);
     /* What is in the open epoch cannot be waited for: where memory is short, keep it small. Without
      * fences it cannot even be asked about: a request for all the room there is and up to this much
      * more is refused where a plain free would have made it fit. So the share shrinks by what the
@@ -83,7 +111,7 @@ bool ca_epoch_due(const ca_arena_t *arena)
     if (most > CA_EPOCH_BYTES * scale(arena))
         most = CA_EPOCH_BYTES * scale(arena);
     return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&
-           (arena->no_fences || arena->operations >= arena->close_after) && ca_arena_serving(arena);
+           (arena->no_fences || arena->operations >= line->close_after) && ca_arena_serving(arena);
 }
 
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
@@ -92,12 +120,26 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
     return epoch->waitable_from > arena->frees || (arena->no_fences && !epoch->fence);
 }
 
+void ca_epoch_shrink(ca_block_t *block, size_t bytes)
+{
+    ca_stream_t *stream = block->epoch->line->stream;
+
+    block->epoch->bytes -= bytes;
+    if (stream)
+        ca_stream_unlist(stream, block);
+    block->bytes -= bytes;
+    if (stream)
+        ca_stream_list(stream, block);
+}
+
 /* Makes all blocks of an epoch ready; the epoch is then in no list. */
 static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
     for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
-        next = block->next;
+        next = block->later;
         arena->pending -= block->bytes;
+        if (epoch->line->stream)
+            ca_stream_unlist(epoch->line->stream, block);
         ca_block_ready(arena, block);
     }
     epoch->blocks = NULL;
@@ -106,52 +148,55 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 }
 
 /* The open epoch, detached and replaced; NULL when it is empty or there is no host memory. */
-static ca_epoch_t *detach_open(ca_arena_t *arena)
+static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
 {
-    ca_epoch_t *epoch = arena->open;
+    ca_epoch_t *epoch = line->open;
 
     if (!ca_arena_serving(arena) || epoch->count == 0)
         return NULL;
-    ca_epoch_t *fresh = ca_slab_take(&arena->epochs);
+    ca_epoch_t *fresh = make_epoch(arena, line);
     if (!fresh)
         return NULL;
-    arena->open = fresh;
-    list_append(&arena->closing, epoch);
+    line->open = fresh;
+    list_append(&line->closing, epoch);
     return epoch;
 }
 
 /* A closing epoch that got no fence is the open one again; what was freed meanwhile joins it. */
-static void reopen(ca_arena_t *arena, ca_epoch_t *epoch)
+static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 {
-    ca_epoch_t *newer = arena->open;
+    ca_line_t *line = epoch->line;
+    ca_epoch_t *newer = line->open;
 
     for (ca_block_t *block = newer->blocks, *next; block; block = next) {
-        next = block->next;
+        next = block->later;
         push_into(epoch, block);
     }
-    epoch->waitable_from = 0;
+    epoch->waitable_from = newer->waitable_from;
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
-    arena->open = epoch;
+    line->open = epoch;
     ca_slab_give(&arena->epochs, newer);
+    if (line->stream)
+        ca_stream_reopened(line->stream, rc);
 }
 
 /* Ends a closing. `rc` is what recording the fence, or synchronising, answered. */
 static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 {
-    list_remove(&arena->closing, epoch);
+    list_remove(&epoch->line->closing, epoch);
     if (rc == -EIO)
         arena->stopped = true;
-    else if (rc == -ENOSYS)
+    else if (rc == -ENOSYS && !epoch->line->stream)
         arena->no_fences = true;
     else if (rc < 0)
-        arena->close_after = arena->operations + CA_CLOSE_BACKOFF;
+        epoch->line->close_after = arena->operations + CA_CLOSE_BACKOFF;
     if (rc < 0)
-        reopen(arena, epoch);
+        reopen(arena, epoch, rc);
 }
 
 static void synchronize(ca_arena_t *arena)
 {
-    ca_epoch_t *epoch = detach_open(arena);
+    ca_epoch_t *epoch = detach_open(arena, &arena->whole);
 
     if (!epoch)
         return;
@@ -167,30 +212,36 @@ static void synchronize(ca_arena_t *arena)
     }
 }
 
-void ca_epoch_close(ca_arena_t *arena, ca_closer_t by)
+void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
 {
-    if (arena->no_fences) {
+    ca_stream_t *stream = line->stream;
+
+    if (!stream && arena->no_fences) {
         if (by == CA_BY_FREE)
             synchronize(arena);
         return;
     }
-    ca_epoch_t *epoch = detach_open(arena);
+    ca_epoch_t *epoch = detach_open(arena, line);
     if (!epoch)
         return;
     void *fence = NULL;
-    epoch->waitable_from = by == CA_BY_FREE ? 0 : UINT64_MAX;
+    if (by == CA_BY_ALLOC)
+        epoch->waitable_from = UINT64_MAX;
     ca_lock_drop(&arena->lock);
-    int rc = ca_upstream_fence_record(arena->upstream, arena->context, &fence);
+    int rc = stream ? ca_upstream_fence_record_on(arena->upstream, arena->context,
+                                                  ca_stream_queue(stream), &fence)
+                    : ca_upstream_fence_record(arena->upstream, arena->context, &fence);
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
-    if (rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena))
+    if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
         synchronize(arena);
     if (rc < 0)
         return;
     epoch->fence = fence;
-    if (by == CA_BY_ALLOC)
+    epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
+    if (by == CA_BY_ALLOC && !stream)
         epoch->waitable_from = arena->frees + 1;
-    list_append(&arena->closed, epoch);
+    list_append(&line->closed, epoch);
 }
 
 /* Takes note of a query's or wait's answer about a closed epoch, and returns it. Drops the lock. */
@@ -203,7 +254,7 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
         arena->stopped = true;
     if (answer == 1 && !epoch->passed) {
         epoch->passed = true;
-        list_remove(&arena->closed, epoch);
+        list_remove(&epoch->line->closed, epoch);
         release_blocks(arena, epoch);
     }
     if (epoch->passed && epoch->users == 0) {
@@ -216,34 +267,49 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     return answer;
 }
 
-size_t ca_epoch_harvest(ca_arena_t *arena, size_t most, bool forced)
+size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)
 {
     size_t passed = 0;
 
     /* Forced or not: what had not passed a moment ago, within the same call, is not asked again. */
-    if (forced ? arena->operations == arena->failed_at : arena->operations < arena->query_after)
+    if (forced ? arena->operations == line->failed_at : arena->operations < line->query_after)
         return 0;
-    while (passed < most && arena->closed.head && ca_arena_serving(arena)) {
-        ca_epoch_t *epoch = arena->closed.head;
+    while (passed < most && line->closed.head && ca_arena_serving(arena)) {
+        ca_epoch_t *epoch = line->closed.head;
+        int answer = 1; /* of one that its stream, or a give-back, has emptied */
         epoch->users++;
-        ca_lock_drop(&arena->lock);
-        int answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
-        ca_lock_take(&arena->lock);
+        if (epoch->count > 0) {
+            ca_lock_drop(&arena->lock);
+            answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
+            ca_lock_take(&arena->lock);
+        }
         if (settle(arena, epoch, answer) != 1) {
-            arena->failed_at = arena->operations;
-            arena->query_after = arena->operations + (CA_QUERY_BACKOFF << arena->failures);
-            arena->failures += arena->failures < CA_QUERY_DOUBLINGS;
+            line->failed_at = arena->operations;
+            line->query_after = arena->operations + (CA_QUERY_BACKOFF << line->failures);
+            line->failures += line->failures < CA_QUERY_DOUBLINGS;
             break;
         }
-        arena->failures = 0;
+        line->failures = 0;
         passed++;
     }
     return passed;
 }
 
+/* The line that has waited longest for nobody knows how long: the first with anything closed. */
+static ca_line_t *line_to_wait_for(ca_arena_t *arena, bool late)
+{
+    if (arena->whole.closed.head || !late)
+        return &arena->whole;
+    for (ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
+        if (ca_stream_line(stream)->closed.head)
+            return ca_stream_line(stream);
+    return &arena->whole;
+}
+
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
 {
-    ca_epoch_t *epoch = arena->closed.head;
+    ca_line_t *line = line_to_wait_for(arena, late);
+    ca_epoch_t *epoch = line->closed.head;
 
     while (epoch && !late && ca_epoch_late(arena, epoch))
         epoch = epoch->next;
@@ -253,8 +319,18 @@ int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
-    arena->failed_at = 0; /* time has passed */
+    line->failed_at = 0; /* time has passed */
     return settle(arena, epoch, answer);
+}
+
+int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
+{
+    epoch->users++;
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_fence_join(arena->upstream, arena->context, queue, epoch->fence);
+    ca_lock_take(&arena->lock);
+    settle(arena, epoch, rc == -EIO ? -EIO : 0);
+    return rc;
 }
 
 bool ca_epoch_device_idle(ca_arena_t *arena)

@@ -24,11 +24,15 @@
 #define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */
 #define CA_SYNC_SCALE 16      /* epochs are this much larger where closing one synchronises */
 
+typedef struct ca_line ca_line_t;
+
 struct ca_epoch {
     ca_epoch_t *prev, *next;
+    ca_line_t *line;
     ca_block_t *blocks;
     size_t count, bytes;
-    bool urgent; /* holds a large block: to be closed at once */
+    bool urgent;  /* holds a large block: to be closed at once */
+    bool precise; /* its fence was recorded right behind its only free */
     bool passed;
     unsigned users;         /* threads asking about the fence, outside the lock */
     uint64_t waitable_from; /* not late any more when the arena has seen this many frees */
@@ -40,14 +44,32 @@ typedef struct ca_epoch_list {
     size_t count;
 } ca_epoch_list_t;
 
+/* A line of epochs, whose fences pass in order. An arena has one for plain frees, whose fences
+ * stand behind all work there is, and one for each stream that memory is freed on (pool/stream.h),
+ * whose fences stand behind that stream's work alone. */
+struct ca_line {
+    ca_stream_t *stream; /* NULL: all work */
+    ca_epoch_t *open;
+    ca_epoch_list_t closing, closed;
+    uint64_t query_after; /* operations */
+    unsigned failures;    /* queries that failed in a row, up to CA_QUERY_DOUBLINGS */
+    uint64_t failed_at;   /* operations at the last query that failed; 0 when time has passed */
+    uint64_t close_after; /* operations */
+};
+
 typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 
-/* Puts a pending block into the open epoch, or takes one out of whichever epoch it is in. */
-void ca_epoch_push(ca_arena_t *arena, ca_block_t *block);
+/* Gives the line its open epoch. -ENOMEM when there is no host memory. */
+int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
+
+/* Puts a pending block into the line's open epoch, or takes one out of whichever epoch it is in. */
+void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
+/* Its lowest `bytes` are another block by now. */
+void ca_epoch_shrink(ca_block_t *block, size_t bytes);
 
 /* Whether the open epoch is to be closed by this free. */
-bool ca_epoch_due(const ca_arena_t *arena);
+bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
 
 /* Whether it may be waited for without bound. */
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
@@ -55,17 +77,21 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
  * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
  */
-void ca_epoch_close(ca_arena_t *arena, ca_closer_t by);
+void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by);
 
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
  * how many passed. Drops the lock. */
-size_t ca_epoch_harvest(ca_arena_t *arena, size_t most, bool forced);
+size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced);
 
-/* Waits for the oldest closed epoch that is not late, or with `late` the oldest of all. Returns 1
- * when it passed, 0 when time is up, -ENOENT when there is none, or upstream's error. Drops the
- * lock. */
+/* Waits for the oldest closed epoch that is not late, or with `late` the oldest of any line.
+ * Returns 1 when it passed, 0 when time is up, -ENOENT when there is none, or upstream's error.
+ * Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
+
+/* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.
+ */
+int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
 
 /* Whether everything submitted to the context so far is done: one fence, recorded and asked about
  * at once. False where that cannot be told. Drops the lock. */

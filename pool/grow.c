@@ -12,7 +12,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_GROW:
         return true;
     case CA_POOL_REUSE_WAIT:
-        return !arena->closed.head; /* nothing to wait for */
+        return !arena->whole.closed.head; /* nothing to wait for */
     default:
         return arena->reserved <= arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE;
     }

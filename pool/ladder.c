@@ -2,9 +2,10 @@
  * rung, and leaves it at the first rung that helps:
  *
  *   passed      epochs whose fence has passed
- *   open        the open epoch: closed and queried, never waited for
+ *   open        the open epochs: closed and queried, never waited for
  *   policy      a new segment, while the reserve is in proportion to what was ever live
- *   pause       a bounded wait for pending memory
+ *   joined      in the order of a stream: what was freed on others, with this one made to wait
+ *   pause       a bounded wait for pending memory, unless in the order of a stream
  *   grow        a new segment all the same
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
@@ -12,7 +13,7 @@
  *   reclaim     others who cache memory on this device give back, then growth
  *   wait        every closed epoch, oldest first, without bound
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
- *   late        a bounded wait for epochs that allocations closed
+ *   late        a bounded wait for epochs that allocations closed, and for those of streams
  *
  * The unbounded waits come when the driver has nothing left, and only for what the plain free would
  * have waited for: an epoch that an allocation closed may cover work that waits for this thread.
@@ -29,12 +30,14 @@
 #include "pool/grow.h"
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 #define HARVEST_MOST 16                             /* epochs asked about before growing */
 #define LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
 
 typedef struct climb {
     ca_arena_t *arena;
+    ca_stream_t *stream; /* the allocation is in its order; or NULL */
     size_t bytes;
     ca_block_t *block;
     int rc;
@@ -56,6 +59,8 @@ static bool search(climb_t *c)
     if (!ca_arena_serving(c->arena))
         return over(c, -EIO);
     c->block = ca_block_take(c->arena, c->bytes, UINT_MAX);
+    if (!c->block && c->stream)
+        c->block = ca_stream_take(c->stream, c->bytes, true);
     return c->block && over(c, 0);
 }
 
@@ -83,22 +88,37 @@ static bool grow(climb_t *c)
 
 static bool rung_passed(climb_t *c)
 {
-    ca_epoch_harvest(c->arena, HARVEST_MOST, false);
+    ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, false);
+    ca_streams_harvest(c->arena, HARVEST_MOST, false);
     return search(c);
+}
+
+static bool rung_joined(climb_t *c)
+{
+    if (!c->stream || c->arena->params.join == CA_POOL_JOIN_NEVER)
+        return false;
+    c->arena->precise = true;
+    c->block = ca_stream_take_joined(c->stream, c->bytes);
+    return c->block ? over(c, 0) : !ca_arena_serving(c->arena) && over(c, -EIO);
 }
 
 static bool rung_open(climb_t *c)
 {
-    bool none_before = !c->arena->closed.head;
-    ca_epoch_close(c->arena, CA_BY_ALLOC);
+    ca_arena_t *arena = c->arena;
+    bool none_before = !arena->whole.closed.head;
+    ca_streams_close(arena);
+    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
     /* Fences pass in order: behind an older one this one has not passed either. */
     if (none_before)
-        ca_epoch_harvest(c->arena, SIZE_MAX, true);
+        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_harvest(arena, SIZE_MAX, true);
     return search(c);
 }
 
 static bool rung_policy(climb_t *c)
 {
+    if (c->arena->params.join == CA_POOL_JOIN_FIRST && rung_joined(c))
+        return true;
     return ca_grow_allowed(c->arena) && grow(c);
 }
 
@@ -110,13 +130,19 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static size_t harvest_all(ca_arena_t *arena)
+{
+    return ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true) +
+           ca_streams_harvest(arena, SIZE_MAX, true);
+}
+
 /* Waits for epochs, oldest first, for `ns` in all. */
 static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 {
     uint64_t begin = now_ns(), spent = 0;
 
     while (spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1) {
-        if (search(c) || (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c)))
+        if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
             return true;
         spent = now_ns() - begin;
     }
@@ -125,7 +151,7 @@ static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 
 static bool rung_pause(climb_t *c)
 {
-    return !c->refused && wait_bounded(c, c->arena->params.reuse_wait_ns, false);
+    return !c->refused && !c->stream && wait_bounded(c, c->arena->params.reuse_wait_ns, false);
 }
 
 static bool rung_grow(climb_t *c)
@@ -177,8 +203,7 @@ static bool rung_headroom(climb_t *c)
 static bool rung_wait(climb_t *c)
 {
     while (ca_epoch_wait(c->arena, UINT64_MAX, false) == 1) {
-        if (search(c) || (ca_epoch_harvest(c->arena, SIZE_MAX, true) > 0 && search(c)) ||
-            rung_idle(c))
+        if (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c))
             return true;
     }
     return search(c);
@@ -194,13 +219,18 @@ static bool rung_late(climb_t *c)
     return wait_bounded(c, LATE_WAIT_NS, true) || rung_idle(c) || grow(c);
 }
 
-int ca_ladder_climb(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown)
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                    bool *grown)
 {
-    climb_t c = {.arena = arena, .bytes = bytes, .rc = -ENOMEM, .headroom = arena->params.headroom};
+    climb_t c = {.arena = arena,
+                 .stream = stream,
+                 .bytes = bytes,
+                 .rc = -ENOMEM,
+                 .headroom = arena->params.headroom};
 
-    (void)(rung_passed(&c) || rung_open(&c) || rung_policy(&c) || rung_pause(&c) || rung_grow(&c) ||
-           rung_spare(&c) || rung_headroom(&c) || rung_idle(&c) || rung_reclaim(&c) ||
-           rung_wait(&c) || rung_pending(&c) || rung_late(&c));
+    (void)(rung_passed(&c) || rung_open(&c) || rung_policy(&c) || rung_joined(&c) ||
+           rung_pause(&c) || rung_grow(&c) || rung_spare(&c) || rung_headroom(&c) ||
+           rung_idle(&c) || rung_reclaim(&c) || rung_wait(&c) || rung_pending(&c) || rung_late(&c));
     *block = c.block;
     *grown = c.grown;
     return c.rc;

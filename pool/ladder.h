@@ -4,8 +4,10 @@
 
 #include "pool/block.h"
 
-/* Lock held on entry and on return, dropped in between. `bytes` is rounded. Returns 0 with a live
- * block, `*grown` telling whether it came out of a new segment; -ENOMEM; or -EIO. */
-int ca_ladder_climb(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown);
+/* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL.
+ * Returns 0 with a live block, `*grown` telling whether it came out of a new segment; -ENOMEM; or
+ * -EIO. */
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                    bool *grown);
 
 #endif

@@ -132,9 +132,9 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
     }
 }
 
-/* Cuts the lowest `bytes` off a ready block, which stays ready with the rest. Returns them as a
+/* Cuts the lowest `bytes` off a block, whose own size is the caller's to change. Returns them as a
  * block that is in no list and has no state yet, or NULL when there is no host memory. */
-static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     ca_block_t *low = ca_block_new(&arena->blocks);
 
@@ -153,10 +153,54 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
         low->segment->first = low;
     block->lower = low;
     block->address += bytes;
-    ca_bins_resize(bins_of(arena, block->segment), block, block->bytes - bytes);
-    arena->ready -= bytes;
     ca_count(splits);
     return low;
+}
+
+/* The same of a ready block, which stays ready with the rest. */
+static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    ca_block_t *low = cut(arena, block, bytes);
+
+    if (low) {
+        ca_bins_resize(bins_of(arena, block->segment), block, block->bytes - bytes);
+        arena->ready -= bytes;
+    }
+    return low;
+}
+
+static void make_live(ca_arena_t *arena, ca_block_t *block)
+{
+    block->state = CA_BLOCK_LIVE;
+    block->segment->live_blocks++;
+    arena->live += block->bytes;
+    if (arena->live > arena->live_peak)
+        arena->live_peak = arena->live;
+}
+
+void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
+{
+    block->state = CA_BLOCK_PENDING;
+    block->segment->live_blocks--;
+    arena->live -= block->bytes;
+    arena->pending += block->bytes;
+}
+
+ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    ca_block_t *taken = block;
+
+    if (block->bytes > bytes && !block->segment->oversize) {
+        taken = cut(arena, block, bytes);
+        if (!taken)
+            return NULL;
+        ca_epoch_shrink(block, bytes);
+    } else {
+        ca_epoch_pull(block);
+    }
+    arena->pending -= taken->bytes;
+    make_live(arena, taken);
+    return taken;
 }
 
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
@@ -179,16 +223,11 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
         unready(arena, block);
         taken = block;
     }
-    taken->state = CA_BLOCK_LIVE;
-    taken->segment->live_blocks++;
-    arena->live += taken->bytes;
-    if (arena->live > arena->live_peak)
-        arena->live_peak = arena->live;
+    make_live(arena, taken);
     return taken;
 }
 
-/* An oversize block serves requests that leave at most 1/8 of theirs, or 2 MiB, unused. */
-static bool close_enough(const ca_block_t *block, size_t bytes)
+bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
 {
     size_t unused = block->bytes - bytes;
 
@@ -201,7 +240,7 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
     ca_block_t *block =
         ca_bins_find(&arena->bins[oversize], bytes, ca_block_alignment(bytes), look);
 
-    if (!block || (oversize && !close_enough(block, bytes)))
+    if (!block || (oversize && !ca_block_close_enough(block, bytes)))
         return NULL;
     return ca_block_take_from(arena, block, bytes);
 }

@@ -23,6 +23,16 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
 /* The same from a given ready block. */
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 
+/* Makes a pending block, or the lowest `bytes` of it, live again: for who need not wait. NULL when
+ * there is no host memory. */
+ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes);
+
+/* A live block is pending, in no epoch yet. */
+void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
+
+/* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */
+bool ca_block_close_enough(const ca_block_t *block, size_t bytes);
+
 /* Makes a block ready that is in no list: merges it with its ready neighbours. */
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 

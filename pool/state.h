@@ -22,16 +22,13 @@ struct ca_arena {
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
-    uint64_t query_after; /* operations */
-    unsigned failures;    /* queries that failed in a row, up to CA_QUERY_DOUBLINGS */
-    uint64_t failed_at;   /* operations at the last query that failed; 0 when time has passed */
-    uint64_t close_after; /* operations */
 
     ca_bins_t *bins; /* ready blocks: [0] to be split, [1] oversize */
     ca_segment_t *segments;
     size_t segment_count;
-    ca_epoch_t *open;
-    ca_epoch_list_t closing, closed;
+    ca_line_t whole;      /* epochs of plain frees */
+    ca_stream_t *streams; /* each with its own; only ever added to, in front */
+    bool precise;         /* every free on a stream gets a fence of its own, that can be joined */
 
     bool growing; /* a thread is obtaining a segment; the others search again when it is done */
     pthread_cond_t grown;

@@ -46,6 +46,21 @@ int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void 
     return rc;
 }
 
+int ca_upstream_fence_record_on(const ca_upstream_t *upstream, void *context, void *queue,
+                                void **fence)
+{
+    ca_lock_assert_none("fence record");
+    ca_count(fence_records);
+    return upstream->fence_record_on(context, queue, fence);
+}
+
+int ca_upstream_fence_join(const ca_upstream_t *upstream, void *context, void *queue, void *fence)
+{
+    ca_lock_assert_none("fence join");
+    ca_count(fence_joins);
+    return upstream->fence_join(context, queue, fence);
+}
+
 int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence)
 {
     ca_lock_assert_none("fence query");

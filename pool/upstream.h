@@ -34,6 +34,11 @@ typedef struct ca_upstream {
     /* Makes a fence behind everything submitted so far, without waiting. The fence is owned by the
      * caller until fence_release, which may recycle it. */
     int (*fence_record)(void *context, void **fence);
+    /* The same behind the work of one stream, which the caller names by `queue`. NULL: streams are
+     * not told apart, ca_arena_stream gives none. */
+    int (*fence_record_on)(void *context, void *queue, void **fence);
+    /* Makes what is submitted to a stream from now on wait for the fence, on the device. */
+    int (*fence_join)(void *context, void *queue, void *fence);
     /* 1: passed, 0: not yet, negative: as above. */
     int (*fence_query)(void *context, void *fence);
     /* Waits at most `nanoseconds` (UINT64_MAX: no bound). 1: passed, 0: time is up. */
@@ -56,6 +61,9 @@ int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t addr
                      bool idle);
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context);
 int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence);
+int ca_upstream_fence_record_on(const ca_upstream_t *upstream, void *context, void *queue,
+                                void **fence);
+int ca_upstream_fence_join(const ca_upstream_t *upstream, void *context, void *queue, void *fence);
 int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence);
 int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,
                            uint64_t nanoseconds);

@@ -9,6 +9,7 @@
 #include "config/lock.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/streams.h"
 
 #define CAPTURES_MAX 1024
 
@@ -123,12 +124,6 @@ void ca_capture_reset_after_fork(void)
     capture_count = 0;
 }
 
-/* In a per-thread twin the null stream is the thread's own. */
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture(CUstream stream)
 {
     CA_REAL(cuStreamBeginCapture);
@@ -140,7 +135,7 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream stream)
 {
     CA_REAL(cuStreamBeginCapture_ptsz);
     bool closed = close_gate();
-    return began(closed, per_thread(stream), real(stream));
+    return began(closed, ca_stream_per_thread(stream), real(stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
@@ -154,7 +149,7 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstrea
 {
     CA_REAL(cuStreamBeginCapture_v2_ptsz);
     bool closed = close_gate();
-    return began(closed, per_thread(stream), real(stream, mode));
+    return began(closed, ca_stream_per_thread(stream), real(stream, mode));
 }
 
 CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
@@ -174,7 +169,8 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUg
 {
     CA_REAL(cuStreamBeginCaptureToGraph_ptsz);
     bool closed = close_gate();
-    return began(closed, per_thread(stream), real(stream, graph, dependencies, edges, count, mode));
+    return began(closed, ca_stream_per_thread(stream),
+                 real(stream, graph, dependencies, edges, count, mode));
 }
 
 /* An end that fails may leave the stream in capture (wrong thread) or not (invalidated): ask. */
@@ -193,7 +189,7 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *gra
     CA_REAL(cuStreamEndCapture_ptsz);
     CUresult code = real(stream, graph);
     if (code == CUDA_SUCCESS || !ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
-        ended(per_thread(stream));
+        ended(ca_stream_per_thread(stream));
     return code;
 }
 
@@ -202,6 +198,7 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *gra
 CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
 {
     CA_REAL(cuStreamDestroy_v2);
+    ca_streams_destroyed(stream);
     if (!ca_capture_active())
         return real(stream);
     atomic_fetch_add(&capturing, 1);

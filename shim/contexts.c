@@ -101,6 +101,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .headroom = ca_options.headroom,
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,
+            .join = (ca_join_t)ca_options.async_reuse,
         };
         fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
     }
@@ -256,6 +257,14 @@ ca_context_t *ca_context_known(void)
     context = find(handle);
     ca_lock_drop(&lock);
     return context;
+}
+
+ca_context_t *ca_context_of(CUcontext handle)
+{
+    ca_lock_take(&lock);
+    ca_context_t *context = find(handle);
+    ca_lock_drop(&lock);
+    return context && context->shares ? context->shares : context;
 }
 
 ca_context_t *ca_context_next(const ca_context_t *context)

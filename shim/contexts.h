@@ -68,6 +68,9 @@ size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
  * is missing; NULL when it cannot be. */
 ca_context_t *ca_context_known(void);
 
+/* The entry of the context with this handle (of its primary, for a green one), or NULL. */
+ca_context_t *ca_context_of(CUcontext handle);
+
 /* The entry that has this number. */
 ca_context_t *ca_context_numbered(uint16_t number);
 

@@ -41,6 +41,8 @@ cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned f
 cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height);
 cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream);
 cudaError_t CUDARTAPI cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream);
+cudaError_t CUDARTAPI cudaFreeAsync(void *address, cudaStream_t stream);
+cudaError_t CUDARTAPI cudaFreeAsync_ptsz(void *address, cudaStream_t stream);
 cudaError_t CUDARTAPI cudaSetDevice(int device);
 
 #define CA_EXPORT __attribute__((visibility("default")))

@@ -6,24 +6,35 @@
 #include "shim/track.h"
 #include "shim/upstream.h"
 
-int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effort,
-                    CUdeviceptr *address)
+/* Memory that comes in the order of a stream may still be at work there: it is filled in that
+ * order, any other at once. */
+static CUresult zero(ca_context_t *context, CUdeviceptr address, size_t bytes, bool ordered,
+                     CUstream stream)
+{
+    return ordered ? ca_upstream_zero_on(context, address, bytes, stream)
+                   : ca_upstream_zero(context, address, bytes);
+}
+
+int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream stream, size_t bytes,
+                       ca_device_effort_t effort, CUdeviceptr *address)
 {
     ca_block_t *block;
     uint64_t pointer;
     bool reused;
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
-    int result = effort == CA_DEVICE_HIT_ONLY
-                     ? ca_arena_alloc_ready(context->arena, bytes, &block, &pointer, &reused)
-                     : ca_arena_alloc(context->arena, bytes, &block, &pointer, &reused);
+    int result =
+        effort == CA_DEVICE_HIT_ONLY
+            ? ca_arena_alloc_ready_on(context->arena, order, bytes, &block, &pointer, &reused)
+            : ca_arena_alloc_on(context->arena, order, bytes, &block, &pointer, &reused);
     if (result != 0)
         return result;
-    if (ca_options.zero && reused && ca_upstream_zero(context, pointer, bytes) != CUDA_SUCCESS) {
+    if (ca_options.zero && reused && zero(context, pointer, bytes, order, stream) != CUDA_SUCCESS) {
         ca_arena_free(block);
         return -EIO;
     }
-    if (ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, NULL, block) != 0) {
+    if (ca_track_alloc(order ? CA_KIND_ASYNC : CA_KIND_DEVICE, pointer, bytes, context, stream,
+                       block) != 0) {
         /* Without a record a free could not find the block. */
         ca_arena_free(block);
         return -EIO;
@@ -32,7 +43,13 @@ int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effo
     return 0;
 }
 
-CUresult ca_device_free(const ca_record_t *record)
+int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effort,
+                    CUdeviceptr *address)
+{
+    return ca_device_alloc_on(context, NULL, NULL, bytes, effort, address);
+}
+
+CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
 {
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
@@ -42,8 +59,13 @@ CUresult ca_device_free(const ca_record_t *record)
     if (broken != CUDA_SUCCESS)
         return broken;
     ca_attributes_clear(record->address);
-    ca_arena_free(record->owner);
+    ca_arena_free_on(record->owner, order && ca_stream_arena(order) == arena ? order : NULL);
     return CUDA_SUCCESS;
+}
+
+CUresult ca_device_free(const ca_record_t *record)
+{
+    return ca_device_free_on(record, NULL);
 }
 
 CUresult ca_device_free_plain(const ca_record_t *record)

@@ -16,9 +16,17 @@ typedef enum {
 int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effort,
                     CUdeviceptr *address);
 
+/* The same in the order of `stream`, which the pool calls `order`. */
+int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream stream, size_t bytes,
+                       ca_device_effort_t effort, CUdeviceptr *address);
+
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
  * would have refused: put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);
+
+/* The same behind the work of one stream alone. NULL, or a stream of another context than the
+ * block's: behind all work. */
+CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order);
 
 /* The same for the plain free: it needs a current context, and waits with free_sync:true. */
 CUresult ca_device_free_plain(const ca_record_t *record);

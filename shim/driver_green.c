@@ -4,6 +4,7 @@
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/streams.h"
 #include "shim/driver_green.h"
 
 #define GREEN_MAX 256
@@ -79,6 +80,7 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     int at = index_of(green);
     CUcontext context = at >= 0 ? greens[at].context : NULL;
     ca_lock_drop(&lock);
+    ca_streams_forget(ca_context_of(context)); /* those of the green context go with it */
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(green);
     if (entry)

@@ -29,6 +29,7 @@
 #include "shim/contexts.h"
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
+#include "shim/streams.h"
 #include "shim/track.h"
 
 enum { ASLEEP, STARTING, ACTIVE, PASSIVE };
@@ -106,6 +107,7 @@ static void in_child(void)
     ca_track_reset_after_fork();
     ca_pool_reset_after_fork();
     ca_contexts_reset_after_fork();
+    ca_known_streams_reset_after_fork();
     ca_capture_reset_after_fork();
     ca_green_reset_after_fork();
     ca_attributes_reset_after_fork();

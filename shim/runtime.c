@@ -5,10 +5,13 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/capture.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/mempools.h"
 #include "shim/runtime_table.h"
+#include "shim/streams.h"
 #include "shim/track.h"
 
 /* Before runtime 12 cudaSetDevice reaches the driver only with the next runtime call: until one has
@@ -39,32 +42,77 @@ static bool may_serve(void)
     return ca_life_active() && ca_options.lane_r && !delegate_next;
 }
 
-static bool serve_alloc(void **address, size_t bytes)
+static bool served_alloc(void **address, CUdeviceptr pointer)
 {
-    CUdeviceptr pointer;
-    ca_context_t *context = ca_context_current(false, NULL);
-    if (!context || ca_device_alloc(context, bytes, CA_DEVICE_HIT_ONLY, &pointer) != 0)
-        return false;
     ca_count(alloc_calls);
     ca_count(lane_r_allocs);
     *address = (void *)(uintptr_t)pointer;
     return true;
 }
 
-static bool serve_free(void *address)
+static bool serve_alloc(void **address, size_t bytes)
 {
-    ca_record_t record;
-    /* Looked at before it is taken: lane D must find what is not ours to serve. */
-    if (!ca_registry_find((uint64_t)(uintptr_t)address, &record) || !record.owner ||
-        !ca_registry_erase((uint64_t)(uintptr_t)address, &record))
-        return false;
-    if (!record.owner || ca_device_free_plain(&record) != CUDA_SUCCESS) {
-        ca_track_restore(&record);
+    CUdeviceptr pointer;
+    ca_context_t *context = ca_context_current(false, NULL);
+    return context && ca_device_alloc(context, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+           served_alloc(address, pointer);
+}
+
+/* Looked at before it is taken: lane D must find what is not ours to serve. */
+static bool take_pooled(const void *address, ca_record_t *record)
+{
+    uint64_t at = (uint64_t)(uintptr_t)address;
+    return ca_registry_find(at, record) && record->owner && ca_registry_erase(at, record);
+}
+
+/* The record has been taken; `code` tells whether its block went back. */
+static bool served_free(const ca_record_t *record, CUresult code)
+{
+    if (code != CUDA_SUCCESS) {
+        ca_track_restore(record);
         return false;
     }
     ca_count(free_calls);
     ca_count(lane_r_frees);
     return true;
+}
+
+static bool serve_free(const void *address)
+{
+    ca_record_t record;
+    return take_pooled(address, &record) &&
+           served_free(&record,
+                       record.owner ? ca_device_free_plain(&record) : CUDA_ERROR_INVALID_VALUE);
+}
+
+/* The pool's name of a stream that was met before; while anything is captured lane D looks. */
+static ca_stream_t *known_order(CUstream stream, ca_context_t **context)
+{
+    ca_stream_t *order;
+    if (!may_serve() || ca_capture_active() ||
+        ca_streams_find(stream, false, context, &order) != CUDA_SUCCESS)
+        return NULL;
+    return order;
+}
+
+static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
+{
+    CUdeviceptr pointer;
+    ca_context_t *context;
+    ca_stream_t *order = ca_options.async == CA_ASYNC_POOL ? known_order(stream, &context) : NULL;
+    return order && ca_mempool_untouched(context->device) &&
+           ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+           served_alloc(address, pointer);
+}
+
+static bool serve_free_async(const void *address, CUstream stream)
+{
+    ca_record_t record;
+    ca_context_t *context;
+    ca_stream_t *order = known_order(stream, &context);
+    return order && take_pooled(address, &record) &&
+           served_free(&record,
+                       record.owner ? ca_device_free_on(&record, order) : CUDA_ERROR_INVALID_VALUE);
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
@@ -111,6 +159,8 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, s
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream)
 {
+    if (address && bytes && serve_alloc_async(address, bytes, stream))
+        return cudaSuccess;
     REAL(cudaMallocAsync);
     return WITH_STACK(real(address, bytes, stream));
 }
@@ -118,8 +168,28 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cu
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync_ptsz(void **address, size_t bytes,
                                                      cudaStream_t stream)
 {
+    if (address && bytes && serve_alloc_async(address, bytes, ca_stream_per_thread(stream)))
+        return cudaSuccess;
     REAL(cudaMallocAsync_ptsz);
     return WITH_STACK(real(address, bytes, stream));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaFreeAsync(void *address, cudaStream_t stream)
+{
+    if (address && serve_free_async(address, stream))
+        return cudaSuccess;
+    REAL(cudaFreeAsync);
+    delegate_next = false;
+    return real(address, stream);
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaFreeAsync_ptsz(void *address, cudaStream_t stream)
+{
+    if (address && serve_free_async(address, ca_stream_per_thread(stream)))
+        return cudaSuccess;
+    REAL(cudaFreeAsync_ptsz);
+    delegate_next = false;
+    return real(address, stream);
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaSetDevice(int device)

@@ -271,6 +271,17 @@ static void fence_release(void *arg, void *fence)
     ca_lock_drop(&lock);
 }
 
+/* The event's context has been entered. */
+static CUresult make_handle(ca_event_t *event)
+{
+    if (event->handle)
+        return CUDA_SUCCESS;
+    CUresult code = ca_driver()->cuEventCreate(&event->handle, CU_EVENT_DISABLE_TIMING);
+    if (code != CUDA_SUCCESS)
+        event->handle = NULL;
+    return code;
+}
+
 /* Records one event behind everything submitted to `context`. */
 static CUresult record(ca_context_t *context, ca_event_t *event)
 {
@@ -279,13 +290,10 @@ static CUresult record(ca_context_t *context, ca_event_t *event)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return code;
-    if (!event->handle)
-        code = driver->cuEventCreate(&event->handle, CU_EVENT_DISABLE_TIMING);
-    if (code != CUDA_SUCCESS)
-        event->handle = NULL;
-    else if (CA_MUTATED(fence_legacy_only))
+    code = make_handle(event);
+    if (code == CUDA_SUCCESS && CA_MUTATED(fence_legacy_only))
         code = driver->cuEventRecord(event->handle, CU_STREAM_LEGACY);
-    else if (!CA_MUTATED(query_unrecorded))
+    else if (code == CUDA_SUCCESS && !CA_MUTATED(query_unrecorded))
         code = driver->cuCtxRecordEvent(context->handle, event->handle);
     ca_upstream_leave(&entered);
     return code;
@@ -339,6 +347,49 @@ static int fence_record(void *arg, void **fence)
     }
     *fence = chain;
     return result;
+}
+
+static int fence_record_on(void *arg, void *queue, void **fence)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuEventCreate || !driver->cuEventRecord || !driver->cuEventQuery)
+        return -ENOSYS;
+    if (!ca_capture_recorder_enter())
+        return -EAGAIN;
+    CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
+    ca_event_t *event = take_event(context);
+    if (event && (code = ca_upstream_enter(context, &entered)) == CUDA_SUCCESS) {
+        code = make_handle(event);
+        if (code == CUDA_SUCCESS)
+            code = driver->cuEventRecord(event->handle, queue);
+        ca_upstream_leave(&entered);
+    }
+    ca_capture_recorder_leave();
+    *fence = event;
+    if (code == CUDA_SUCCESS)
+        return 0;
+    fence_release(context, event);
+    *fence = NULL;
+    int result = to_errno(context, code);
+    return result == -ENOMEM ? -EAGAIN : result; /* it was no device memory that ran out */
+}
+
+static int fence_join(void *arg, void *queue, void *fence)
+{
+    ca_context_t *context = arg;
+    __typeof__(cuStreamWaitEvent) *join = ca_driver()->cuStreamWaitEvent;
+    ca_entered_t entered;
+    if (!join)
+        return -ENOSYS;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return to_errno(context, code);
+    for (ca_event_t *event = fence; event && code == CUDA_SUCCESS; event = event->next)
+        code = join(queue, event->handle, CU_EVENT_WAIT_DEFAULT);
+    ca_upstream_leave(&entered);
+    return to_errno(context, code);
 }
 
 /* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */
@@ -480,6 +531,21 @@ CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t byt
     return code;
 }
 
+CUresult ca_upstream_zero_on(ca_context_t *context, CUdeviceptr address, size_t bytes,
+                             CUstream stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuMemsetD8Async)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    code = driver->cuMemsetD8Async(address, 0, bytes, stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
 void ca_upstream_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
@@ -492,6 +558,8 @@ const ca_upstream_t ca_upstream_cuda = {
     .free_idle = release_idle,
     .available = available,
     .fence_record = fence_record,
+    .fence_record_on = fence_record_on,
+    .fence_join = fence_join,
     .fence_query = fence_query,
     .fence_wait = fence_wait,
     .fence_release = fence_release,

@@ -31,6 +31,10 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
 /* Fills memory that is handed out again with zeros and waits for that alone. */
 CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes);
 
+/* The same in the order of a stream of the context, without waiting. */
+CUresult ca_upstream_zero_on(ca_context_t *context, CUdeviceptr address, size_t bytes,
+                             CUstream stream);
+
 void ca_upstream_reset_after_fork(void);
 
 #endif

@@ -19,7 +19,7 @@ FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/ho
 # follows two failures only.
 ELSEWHERE = {"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset", "cuGreenCtxCreate",
              "cuCtxFromGreenCtx", "cuGreenCtxDestroy", "cuEventRecord", "cuMemsetD8Async",
-             "cuCtxSynchronize", "cuCtxSetCurrent"}
+             "cuCtxSynchronize", "cuCtxSetCurrent", "cuMemAllocAsync", "cuMemAllocAsync_ptsz"}
 CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE]
 MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3" if conftest.SANITIZER else "100"}
 KEPT = 12345
@@ -61,6 +61,11 @@ def test_the_program_reaches_every_function(run, program, lane):
     assert list(called) == FUNCTIONS
     assert {name for name, calls in called.items() if calls == (0, 0)} <= ELSEWHERE
     assert all(max(called[name]) > 0 for name in CALLED)
+
+
+@pytest.mark.parametrize("name", ["cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync"])
+def test_each_call_to_the_driver_s_own_pool_fails_once(run, program, name):
+    every_call(run, program, name, "async:driver")
 
 
 @pytest.mark.parametrize("lane", LANES)

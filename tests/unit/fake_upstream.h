@@ -8,7 +8,7 @@
  *
  *   A a   alloc, refused        R r   fence recorded, refused      S s   synchronized, refused
  *   F f   free, refused         Q q   query: passed, not           C     reclaim
- *                               W w   wait: passed, not
+ *   J j   stream joined, refused  W w   wait: passed, not
  *
  * Header-only, because every unit program is linked alone. */
 #ifndef FAKE_UPSTREAM_H
@@ -28,8 +28,16 @@
 #define FAKE_BASE ((uint64_t)0x7f0000000000)
 #define FAKE_RANGES 65536
 
-typedef enum { FAKE_ALLOC, FAKE_FREE, FAKE_RECORD, FAKE_QUERY, FAKE_WAIT, FAKE_SYNC } fake_call_t;
-#define FAKE_CALLS 6
+typedef enum {
+    FAKE_ALLOC,
+    FAKE_FREE,
+    FAKE_RECORD,
+    FAKE_QUERY,
+    FAKE_WAIT,
+    FAKE_SYNC,
+    FAKE_JOIN
+} fake_call_t;
+#define FAKE_CALLS 7
 
 typedef struct fake_range {
     uint64_t base;
@@ -230,6 +238,24 @@ static int fake_fence_record(void *context, void **fence)
     return rc;
 }
 
+/* A stream's fence stands in the same order as all others. */
+static int fake_fence_record_on(void *context, void *queue, void **fence)
+{
+    (void)queue;
+    return fake_fence_record(context, fence);
+}
+
+static int fake_fence_join(void *context, void *queue, void *fence)
+{
+    (void)context;
+    (void)queue;
+    (void)fence;
+    int rc = fake_enter(FAKE_JOIN);
+    fake_note(rc ? 'j' : 'J');
+    pthread_mutex_unlock(&fake.mutex);
+    return rc;
+}
+
 static int fake_fence_query(void *context, void *fence)
 {
     (void)context;
@@ -308,6 +334,8 @@ static const ca_upstream_t fake_upstream = {
     .alloc = fake_alloc,
     .free = fake_free,
     .fence_record = fake_fence_record,
+    .fence_record_on = fake_fence_record_on,
+    .fence_join = fake_fence_join,
     .fence_query = fake_fence_query,
     .fence_wait = fake_fence_wait,
     .fence_release = fake_fence_release,

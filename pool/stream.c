@@ -1,0 +1,275 @@
+/* See stream.h. */
+#include "pool/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+#include "config/counters.h"
+#include "config/mutation.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+struct ca_stream {
+    ca_stream_t *next;
+    ca_arena_t *arena;
+    void *queue;
+    ca_line_t line;
+    ca_bins_t *bins; /* its pending blocks */
+    bool gone;       /* destroyed: no block joins it any more */
+    bool confined;   /* only its own thread can record fences on it */
+    pthread_t owner; /* that thread */
+};
+
+/* Never destroyed, see ca_streams_drop. */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t slab = {.object_bytes = sizeof(ca_stream_t)};
+
+ca_stream_t *ca_stream_next(const ca_stream_t *stream)
+{
+    return stream->next;
+}
+
+ca_line_t *ca_stream_line(ca_stream_t *stream)
+{
+    return &stream->line;
+}
+
+void *ca_stream_queue(const ca_stream_t *stream)
+{
+    return stream->queue;
+}
+
+ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
+{
+    return stream->arena;
+}
+
+void ca_stream_list(ca_stream_t *stream, ca_block_t *block)
+{
+    ca_bins_insert(stream->bins, block);
+}
+
+void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block)
+{
+    ca_bins_remove(stream->bins, block);
+}
+
+size_t ca_stream_listed(const ca_stream_t *stream)
+{
+    size_t count = 0;
+
+    for (unsigned row = 0; row < CA_BIN_ROWS; row++)
+        for (unsigned sub = 0; sub < CA_BIN_SUBS; sub++)
+            for (const ca_block_t *block = stream->bins->heads[row][sub]; block;
+                 block = block->next)
+                count++;
+    return count;
+}
+
+bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
+
+    if (arena->precise && arena->streams->next)
+        return open->count > 0;
+    if (most > CA_STREAM_EPOCH_BYTES)
+        most = CA_STREAM_EPOCH_BYTES;
+    /* A single block is what a pair on one stream has in here: that makes no call. */
+    return open->count >= CA_STREAM_EPOCH_BLOCKS || (open->count > 1 && open->bytes >= most);
+}
+
+/* Its blocks wait for all work instead of the stream's alone. */
+static void evacuate(ca_stream_t *stream)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block;
+
+    while ((block = stream->line.open->blocks)) {
+        ca_epoch_pull(block);
+        ca_epoch_push(arena, &arena->whole, block);
+    }
+}
+
+void ca_stream_reopened(ca_stream_t *stream, int rc)
+{
+    if (stream->gone || (rc != -EAGAIN && rc != -EIO))
+        evacuate(stream);
+}
+
+static bool may_record(const ca_stream_t *stream)
+{
+    return !stream->confined || pthread_equal(stream->owner, pthread_self());
+}
+
+void ca_streams_close(ca_arena_t *arena)
+{
+    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next) {
+        if (!ca_arena_serving(arena))
+            return;
+        if (stream->gone || stream->line.open->count == 0 ||
+            arena->operations < stream->line.close_after)
+            continue;
+        if (may_record(stream))
+            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+        else
+            evacuate(stream);
+    }
+}
+
+size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
+{
+    size_t passed = 0;
+
+    for (ca_stream_t *stream = arena->streams; stream && ca_arena_serving(arena);
+         stream = stream->next)
+        passed += ca_epoch_harvest(arena, &stream->line, most, forced);
+    return passed;
+}
+
+/* The best of the stream's pending blocks for a request, or NULL. */
+static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
+{
+    ca_block_t *block = ca_bins_find(stream->bins, bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
+
+    if (!block || ca_block_padding(block, ca_block_alignment(bytes)))
+        return NULL;
+    if (block->segment->oversize)
+        return ca_block_close_enough(block, bytes) ? block : NULL;
+    return cut || block->bytes - bytes <= bytes / 8 ? block : NULL;
+}
+
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block = find(stream, bytes, cut);
+
+    for (ca_stream_t *other = arena->streams; CA_MUTATED(reuse_across_streams) && !block && other;
+         other = other->next)
+        block = find(other, bytes, cut);
+    return block ? ca_block_take_pending(arena, block, cut ? bytes : block->bytes) : NULL;
+}
+
+ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block = NULL;
+
+    for (const ca_stream_t *other = arena->streams; !block && other; other = other->next) {
+        block = other == stream ? NULL : find(other, bytes, true);
+        if (block && !(block->epoch->fence && block->epoch->precise))
+            block = NULL;
+    }
+    if (!block)
+        return NULL;
+    ca_epoch_t *epoch = block->epoch;
+    block = ca_block_take_pending(arena, block, bytes);
+    if (!block || ca_epoch_join(arena, epoch, stream->queue) == 0)
+        return block;
+    if (!ca_arena_serving(arena))
+        return NULL;
+    /* The stream does not wait: then the block does. */
+    ca_block_unlive(arena, block);
+    ca_epoch_push(arena, &arena->whole, block);
+    return NULL;
+}
+
+static ca_stream_t *spare(ca_arena_t *arena)
+{
+    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+        if (stream->gone && stream->line.open->count == 0 && !stream->line.closing.head &&
+            !stream->line.closed.head)
+            return stream;
+    return NULL;
+}
+
+static ca_stream_t *make(ca_arena_t *arena)
+{
+    ca_lock_take(&lock);
+    ca_stream_t *stream = ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    if (!stream)
+        return NULL;
+    stream->arena = arena;
+    stream->bins = ca_mem_map(sizeof(ca_bins_t));
+    if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
+        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
+        ca_lock_take(&lock);
+        ca_slab_give(&slab, stream);
+        ca_lock_drop(&lock);
+        return NULL;
+    }
+    stream->next = arena->streams;
+    arena->streams = stream;
+    return stream;
+}
+
+ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
+{
+    ca_stream_t *stream = NULL;
+
+    if (!arena->upstream->fence_record_on)
+        return NULL;
+    ca_lock_take(&arena->lock);
+    arena->precise |= arena->params.join == CA_POOL_JOIN_FIRST;
+    if (ca_arena_serving(arena)) {
+        stream = spare(arena);
+        if (!stream)
+            stream = make(arena);
+    }
+    if (stream) {
+        stream->queue = queue;
+        stream->gone = false;
+        stream->confined = confined;
+        stream->owner = pthread_self();
+        stream->line.close_after = stream->line.query_after = 0;
+    }
+    ca_lock_drop(&arena->lock);
+    return stream;
+}
+
+/* Others may be inside the driver, recording on the stream that is about to be destroyed. It is a
+ * short call; a second at most. Drops the lock. */
+static void wait_for_recorders(ca_stream_t *stream)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+
+    for (int tries = 0; stream->line.closing.head && tries < 20000; tries++) {
+        ca_lock_drop(&stream->arena->lock);
+        nanosleep(&pause, NULL);
+        ca_lock_take(&stream->arena->lock);
+    }
+}
+
+void ca_stream_retire(ca_stream_t *stream)
+{
+    ca_arena_t *arena = stream->arena;
+
+    ca_lock_take(&arena->lock);
+    if (!arena->retired && !stream->gone) {
+        int cancellation = ca_arena_enter(arena);
+        stream->gone = true; /* nobody begins to record on it from here on */
+        if (!stream->confined)
+            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+        wait_for_recorders(stream);
+        if (!arena->retired)
+            evacuate(stream);
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_lock_drop(&arena->lock);
+}
+
+void ca_streams_drop(ca_arena_t *arena)
+{
+    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next) {
+        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
+        stream->bins = NULL;
+        stream->line = (ca_line_t){0};
+    }
+    arena->streams = NULL;
+}
+
+void ca_streams_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    slab = (ca_slab_t){.object_bytes = sizeof(ca_stream_t)};
+}

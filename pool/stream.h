@@ -1,0 +1,62 @@
+/* Streams that memory is freed on (cuMemFreeAsync).
+ *
+ * A block freed on a stream is pending in that stream's own line of epochs, whose fences stand
+ * behind the work of this stream alone. Meanwhile it is as good as ready for an allocation on the
+ * same stream: whatever the new owner submits there runs after what the old one did. It is then
+ * taken out of its epoch again, so that a pair on one stream costs no call upstream. When the
+ * fence passes, it is ready for everybody.
+ *
+ * An allocation on another stream need not wait for that: it may take the block at once and make
+ * its own stream wait for the fence ("join"), as the driver's own pool does. Only a fence recorded
+ * right behind the free will do: one that stands further back may stand behind work that waits for
+ * the very allocation. So an arena where that is wanted is made `precise`: from then on every free
+ * on a stream has a fence of its own.
+ *
+ * The arena's lock is held in every function here but the public ones (arena.h). */
+#ifndef CA_POOL_STREAM_H
+#define CA_POOL_STREAM_H
+
+#include "pool/epoch.h"
+
+#define CA_STREAM_EPOCH_BLOCKS 32                 /* as CA_EPOCH_BLOCKS, on a stream */
+#define CA_STREAM_EPOCH_BYTES ((size_t)256 << 20) /* from the second block on */
+
+ca_stream_t *ca_stream_next(const ca_stream_t *stream);
+ca_line_t *ca_stream_line(ca_stream_t *stream);
+void *ca_stream_queue(const ca_stream_t *stream);
+
+/* Keeps a pending block findable by its size, or not any more. */
+void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
+void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
+
+/* How many it has; looks at each. */
+size_t ca_stream_listed(const ca_stream_t *stream);
+
+/* Whether its open epoch is to be closed by this free. */
+bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open);
+
+/* Makes a block that was freed on the stream live again, for work on the same stream; with `cut` it
+ * may be cut off a larger one. NULL when there is none. */
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut);
+
+/* The same with a block that was freed on another stream and has its fence, behind which `stream`
+ * is made to wait. Drops the lock. */
+ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
+
+/* Closes the open epochs of all streams of the arena, on behalf of an allocation. Drops the lock.
+ */
+void ca_streams_close(ca_arena_t *arena);
+/* Asks closed epochs of all streams, at most `most` of each. Returns how many passed. Drops the
+ * lock. */
+size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced);
+
+/* Its open epoch got no fence, for the reason `rc`, and is open again. */
+void ca_stream_reopened(ca_stream_t *stream, int rc);
+
+/* The arena is retired: gives the host memory of its streams back. The objects stay: threads may
+ * come late with a pointer to one. */
+void ca_streams_drop(ca_arena_t *arena);
+
+void ca_streams_reset_after_fork(void);
+
+#endif

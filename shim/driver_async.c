@@ -1,0 +1,134 @@
+/* Lane D, stream-ordered: cuMemAllocAsync and cuMemFreeAsync from the pool, and allocations from
+ * pools of the program's own, which are tracked.
+ *
+ * On a stream that is being captured an allocation is a node of the graph, and no live allocation.
+ * Memory may be allocated in one way and freed in the other: cuMemFree makes it pending behind all
+ * work, cuMemFreeAsync behind one stream's. */
+#include <errno.h>
+#include "config/counters.h"
+#include "config/options.h"
+#include "registry/registry.h"
+#include "shim/capture.h"
+#include "shim/device_memory.h"
+#include "shim/driver_table.h"
+#include "shim/life.h"
+#include "shim/mempools.h"
+#include "shim/streams.h"
+#include "shim/track.h"
+#include "shim/with_room.h"
+
+static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
+                      ca_context_t *context, CUstream stream)
+{
+    if (code == CUDA_SUCCESS && *address)
+        ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, context, stream);
+    return code;
+}
+
+static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
+                            __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
+                            size_t bytes, CUstream given, CUstream stream)
+{
+    ca_context_t *context;
+    ca_stream_t *order;
+    if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, given))
+        return real(address, bytes, given);
+    ca_count(alloc_calls);
+    if (ca_options.async == CA_ASYNC_POOL &&
+        ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && order &&
+        ca_mempool_untouched(context->device)) {
+        int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
+        if (result == 0)
+            return CUDA_SUCCESS;
+        if (result == -ENOMEM)
+            ca_count(out_of_memory);
+    }
+    ca_count(passed_through);
+    context = ca_context_known();
+    CUresult code = WITH_ROOM(context, real(address, bytes, given));
+    return track(code, address, bytes, context, given);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    CA_REAL(cuMemAllocAsync);
+    return alloc_async(real, ca_driver()->cuStreamIsCapturing, address, bytes, stream, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    CA_REAL(cuMemAllocAsync_ptsz);
+    return alloc_async(real, ca_driver()->cuStreamIsCapturing_ptsz, address, bytes, stream,
+                       ca_stream_per_thread(stream));
+}
+
+static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
+                                __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
+                                size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    if (!ca_life_active() || ca_capture_includes(capturing, stream))
+        return real(address, bytes, pool, stream);
+    ca_count(alloc_calls);
+    ca_context_t *context = ca_context_known();
+    CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
+    return track(code, address, bytes, context, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes,
+                                                   CUmemoryPool pool, CUstream stream)
+{
+    CA_REAL(cuMemAllocFromPoolAsync);
+    return alloc_from_pool(real, ca_driver()->cuStreamIsCapturing, address, bytes, pool, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes,
+                                                        CUmemoryPool pool, CUstream stream)
+{
+    CA_REAL(cuMemAllocFromPoolAsync_ptsz);
+    return alloc_from_pool(real, ca_driver()->cuStreamIsCapturing_ptsz, address, bytes, pool,
+                           stream);
+}
+
+/* Of a pooled block, on a stream that is not being captured. */
+static CUresult free_pooled(const ca_record_t *record, CUstream stream)
+{
+    ca_context_t *context;
+    ca_stream_t *order;
+    CUresult code = ca_streams_find(stream, true, &context, &order);
+    return code == CUDA_SUCCESS ? ca_device_free_on(record, order) : code;
+}
+
+static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
+                           __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr address,
+                           CUstream given, CUstream stream)
+{
+    ca_record_t record;
+    if (!address || !ca_life_active())
+        return real(address, given);
+    ca_count(free_calls);
+    if (!ca_registry_erase(address, &record))
+        return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address, given);
+    CUresult code;
+    if (!record.owner)
+        code = real(address, given);
+    else if (ca_capture_includes(capturing, given)) /* only a graph's own memory is freed in it */
+        code = CUDA_ERROR_INVALID_VALUE;
+    else
+        code = free_pooled(&record, stream);
+    if (code != CUDA_SUCCESS)
+        ca_track_restore(&record);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    CA_REAL(cuMemFreeAsync);
+    return free_async(real, ca_driver()->cuStreamIsCapturing, address, stream, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    CA_REAL(cuMemFreeAsync_ptsz);
+    return free_async(real, ca_driver()->cuStreamIsCapturing_ptsz, address, stream,
+                      ca_stream_per_thread(stream));
+}

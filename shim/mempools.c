@@ -1,0 +1,62 @@
+/* Lane D, watching the driver's memory pools; see mempools.h.
+ *
+ * A release threshold alone changes no meaning, but who sets one has chosen the driver's pool and
+ * tuned it. */
+#include "shim/mempools.h"
+#include <stdatomic.h>
+#include "shim/driver_table.h"
+#include "shim/life.h"
+
+#define DEVICES_MAX 256
+
+static _Atomic bool replaced[DEVICES_MAX]; /* another pool is the device's current one */
+static _Atomic bool touched[DEVICES_MAX];  /* something was set on the default pool */
+
+bool ca_mempool_untouched(uint8_t device)
+{
+    return !atomic_load_explicit(&replaced[device], memory_order_relaxed) &&
+           !atomic_load_explicit(&touched[device], memory_order_relaxed);
+}
+
+static bool is_default(CUmemoryPool pool, CUdevice device)
+{
+    __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
+    CUmemoryPool known;
+    return ask && ask(&known, device) == CUDA_SUCCESS && known == pool;
+}
+
+static CUresult touch(CUmemoryPool pool, CUresult code)
+{
+    __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
+    CUmemoryPool known;
+    if (code != CUDA_SUCCESS || !ca_life_active())
+        return code;
+    for (CUdevice device = 0; device < DEVICES_MAX && ask && ask(&known, device) == CUDA_SUCCESS;
+         device++)
+        if (known == pool)
+            atomic_store(&touched[device], true);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    CA_REAL(cuDeviceSetMemPool);
+    CUresult code = real(device, pool);
+    if (code == CUDA_SUCCESS && ca_life_active() && device >= 0 && device < DEVICES_MAX)
+        atomic_store(&replaced[device], !is_default(pool, device));
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                                 void *value)
+{
+    CA_REAL(cuMemPoolSetAttribute);
+    return touch(pool, real(pool, attribute, value));
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
+                                              size_t count)
+{
+    CA_REAL(cuMemPoolSetAccess);
+    return touch(pool, real(pool, access, count));
+}

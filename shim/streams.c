@@ -1,0 +1,240 @@
+/* See streams.h. A hash of handles; the last answer is kept by each thread. */
+#include "shim/streams.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include "config/lock.h"
+#include "config/mem.h"
+#include "shim/driver_table.h"
+
+#define BUCKETS 256
+#define OWN_MOST 4 /* contexts in which one thread uses its default stream */
+
+typedef struct known {
+    struct known *next;
+    CUstream handle;
+    ca_context_t *context;
+    ca_stream_t *stream;
+} known_t;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+static ca_slab_t slab = {.object_bytes = sizeof(known_t)};
+static known_t *buckets[BUCKETS];
+
+/* Advanced when a stream goes: what threads remember is looked up again. */
+static _Atomic unsigned generation;
+
+static _Thread_local struct {
+    CUstream handle;
+    unsigned generation;
+    ca_context_t *context;
+    ca_stream_t *stream;
+} memo;
+
+static known_t **bucket_of(CUstream handle)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)handle;
+    return &buckets[(bits >> 4 ^ bits >> 12) % BUCKETS];
+}
+
+static bool serving(const ca_context_t *context)
+{
+    return atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING;
+}
+
+/* Every context has a legacy stream; all other handles belong to one context at a time. `context`
+ * is NULL for those. Under the lock. */
+static known_t *find(CUstream handle, const ca_context_t *context)
+{
+    for (known_t *known = *bucket_of(handle); known; known = known->next)
+        if (known->handle == handle && (!context || known->context == context) &&
+            atomic_load(&known->context->state) != CA_CONTEXT_RETIRED)
+            return known;
+    return NULL;
+}
+
+/* Takes out those of `context`, or the one with `handle`, into a list. Under the lock. */
+static known_t *take_out(CUstream handle, const ca_context_t *context)
+{
+    known_t *out = NULL;
+    for (size_t i = 0; i < BUCKETS; i++) {
+        for (known_t **at = &buckets[i], *known; (known = *at);) {
+            if (known->handle == handle || known->context == context) {
+                *at = known->next;
+                known->next = out;
+                out = known;
+            } else {
+                at = &known->next;
+            }
+        }
+    }
+    return out;
+}
+
+static void retire_all(known_t *list)
+{
+    for (known_t *known = list; known; known = known->next)
+        ca_stream_retire(known->stream);
+    ca_lock_take(&lock);
+    for (known_t *next; list; list = next) {
+        next = list->next;
+        ca_slab_give(&slab, list);
+    }
+    ca_lock_drop(&lock);
+}
+
+void ca_streams_destroyed(CUstream stream)
+{
+    ca_lock_take(&lock);
+    known_t *known = stream && *bucket_of(stream) ? take_out(stream, NULL) : NULL;
+    ca_lock_drop(&lock);
+    if (known) {
+        atomic_fetch_add(&generation, 1);
+        retire_all(known);
+    }
+}
+
+void ca_streams_forget(const ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    known_t *list = context ? take_out(NULL, context) : NULL;
+    ca_lock_drop(&lock);
+    if (list) {
+        atomic_fetch_add(&generation, 1);
+        retire_all(list);
+    }
+}
+
+/* --- the per-thread default stream ------------------------------------------------------------ */
+
+static _Thread_local struct {
+    ca_context_t *context;
+    ca_stream_t *stream;
+} own[OWN_MOST];
+
+static pthread_key_t at_thread_exit;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool have_key;
+
+/* The thread ends, and nobody can record a fence on its stream any more. */
+static void leave(void *unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < OWN_MOST; i++) {
+        if (own[i].stream)
+            ca_stream_retire(own[i].stream);
+        own[i].stream = NULL;
+    }
+}
+
+static void make_key(void)
+{
+    have_key = pthread_key_create(&at_thread_exit, leave) == 0;
+}
+
+static ca_stream_t *own_stream(ca_context_t *context, bool ask)
+{
+    size_t at = OWN_MOST;
+    for (size_t i = 0; i < OWN_MOST; i++) {
+        if (own[i].stream && own[i].context == context)
+            return own[i].stream;
+        if (!own[i].stream || atomic_load(&own[i].context->state) == CA_CONTEXT_RETIRED)
+            at = i;
+    }
+    if (!ask || at == OWN_MOST)
+        return NULL;
+    pthread_once(&once, make_key);
+    if (!have_key || pthread_setspecific(at_thread_exit, own) != 0)
+        return NULL;
+    own[at].stream = ca_arena_stream(context->arena, CU_STREAM_PER_THREAD, true);
+    own[at].context = context;
+    return own[at].stream;
+}
+
+/* --- all others ------------------------------------------------------------------------------- */
+
+/* Another thread may have been first: then its entry counts. */
+static ca_stream_t *publish(CUstream handle, ca_context_t *context)
+{
+    ca_stream_t *made = ca_arena_stream(context->arena, handle, false);
+    if (!made)
+        return NULL;
+    ca_lock_take(&lock);
+    known_t *known = find(handle, context);
+    known_t *fresh = known ? NULL : ca_slab_take(&slab);
+    if (fresh) {
+        *fresh = (known_t){*bucket_of(handle), handle, context, made};
+        *bucket_of(handle) = fresh;
+    }
+    ca_stream_t *stream = known ? known->stream : fresh ? made : NULL;
+    ca_lock_drop(&lock);
+    if (stream != made)
+        ca_stream_retire(made);
+    return stream;
+}
+
+/* Whose stream it is. NULL with success: nobody's that we serve. */
+static CUresult owner_of(CUstream handle, ca_context_t **context)
+{
+    __typeof__(cuStreamGetCtx) *ask = ca_driver()->cuStreamGetCtx;
+    CUcontext owner = NULL;
+    *context = NULL;
+    if (!ask)
+        return CUDA_SUCCESS;
+    CUresult code = ask(handle, &owner);
+    if (code == CUDA_SUCCESS)
+        *context = ca_context_of(owner);
+    return code;
+}
+
+CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+{
+    *context = NULL;
+    *found = NULL;
+    if (!handle)
+        handle = CU_STREAM_LEGACY;
+    bool named = handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
+    if (!named && (!(*context = ca_context_current(ask, NULL)) || !(*context)->arena))
+        return CUDA_SUCCESS;
+    if (handle == CU_STREAM_PER_THREAD) {
+        *found = own_stream(*context, ask);
+        return CUDA_SUCCESS;
+    }
+    unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
+    if (memo.handle == handle && memo.generation == now && serving(memo.context) &&
+        (named || memo.context == *context)) {
+        *context = memo.context;
+        *found = memo.stream;
+        return CUDA_SUCCESS;
+    }
+    ca_lock_take(&lock);
+    const known_t *known = find(handle, *context);
+    *context = known ? known->context : *context;
+    *found = known ? known->stream : NULL;
+    ca_lock_drop(&lock);
+    if (!*found && ask) {
+        CUresult code = named ? owner_of(handle, context) : CUDA_SUCCESS;
+        if (code != CUDA_SUCCESS || !*context || !(*context)->arena)
+            return code;
+        *found = publish(handle, *context);
+    }
+    if (!*found || !serving(*context)) {
+        *found = NULL;
+        return CUDA_SUCCESS;
+    }
+    memo.handle = handle;
+    memo.generation = now;
+    memo.context = *context;
+    memo.stream = *found;
+    return CUDA_SUCCESS;
+}
+
+void ca_known_streams_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    slab = (ca_slab_t){.object_bytes = sizeof(known_t)}; /* the parent's stays mapped */
+    for (size_t i = 0; i < BUCKETS; i++)
+        buckets[i] = NULL;
+    for (size_t i = 0; i < OWN_MOST; i++)
+        own[i].stream = NULL;
+    atomic_fetch_add(&generation, 1);
+}

@@ -1,0 +1,286 @@
+/* Stream-ordered allocation: what is freed on a stream comes back there at once, elsewhere when its
+ * work is done.
+ *
+ * async pairs N        pairs on one stream, one size after the other
+ * async streams N      eight streams; what four of them free the other four take
+ * async mixed          all four combinations of allocating and freeing
+ * async held           a stream is held up behind a gate: its memory stays there, its own
+ *                      allocations go on
+ * async destroyed      streams end with memory freed on them; handles come again
+ * async pool           explicit pools, and a default pool that the program customises
+ * async thread         threads that end with memory freed on their own default stream
+ * async deadlock       memory freed on a held stream, and nobody waits for it
+ * async joined         memory freed on a held stream is taken, and the other stream waits; prints
+ *                      whether it was */
+#include "gate.h"
+
+#define MIB ((size_t)1 << 20)
+#define STREAMS 8
+
+static char *allocate(size_t bytes, cudaStream_t stream)
+{
+    void *memory;
+    OK(cudaMallocAsync(&memory, bytes, stream));
+    return memory;
+}
+
+static cudaStream_t make_stream(void)
+{
+    cudaStream_t stream;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+}
+
+/* Fills the buffer in the stream's order and reads its ends back. */
+static void use(char *memory, size_t bytes, int value, cudaStream_t stream)
+{
+    static _Thread_local unsigned char *seen;
+    if (!seen)
+        OK(cudaMallocHost((void **)&seen, 2));
+    OK(cudaMemsetAsync(memory, value, bytes, stream));
+    OK(cudaMemcpyAsync(seen, memory, 1, cudaMemcpyDeviceToHost, stream));
+    OK(cudaMemcpyAsync(seen + 1, memory + bytes - 1, 1, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(seen[0] == value && seen[1] == value);
+    if (value == 0) { /* the last one of a thread */
+        OK(cudaFreeHost(seen));
+        seen = NULL;
+    }
+}
+
+static void pairs(uint64_t count)
+{
+    const size_t sizes[] = {100, 4096, 300000, 2 * MIB, 64 * MIB};
+    cudaStream_t stream = make_stream();
+    for (uint64_t i = 0; i < count; i++)
+        OK(cudaFreeAsync(allocate(sizes[i % 5], stream), stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
+}
+
+static void streams(uint64_t count)
+{
+    cudaStream_t stream[STREAMS];
+    cudaEvent_t done;
+    char *held[STREAMS] = {0};
+    OK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    for (int i = 0; i < STREAMS; i++)
+        stream[i] = make_stream();
+    for (uint64_t i = 0; i < count; i++) {
+        int owner = (int)(2 * i % STREAMS), freer = (int)((2 * i + 3) % STREAMS);
+        char *memory = allocate(256 * 1024, stream[owner]);
+        OK(cudaMemsetAsync(memory, (int)i, 256 * 1024, stream[owner]));
+        OK(cudaEventRecord(done, stream[owner]));
+        OK(cudaStreamWaitEvent(stream[freer], done, 0));
+        if (held[freer])
+            OK(cudaFreeAsync(held[freer], stream[freer]));
+        held[freer] = memory;
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        if (held[i])
+            OK(cudaFreeAsync(held[i], stream[i]));
+        OK(cudaStreamDestroy(stream[i]));
+    }
+    OK(cudaEventDestroy(done));
+}
+
+static void mixed(void)
+{
+    cudaStream_t stream = make_stream();
+    for (int i = 0; i < 200; i++) {
+        size_t bytes = (size_t)1000 * (1 + (size_t)i % 50);
+        void *plain;
+        OK(cudaMalloc(&plain, bytes));
+        OK(cudaMemsetAsync(plain, i, bytes, stream));
+        OK(cudaFreeAsync(plain, stream));
+        char *ordered = allocate(bytes, stream);
+        use(ordered, bytes, 1 + i % 200, stream);
+        OK(cudaFree(ordered));
+        OK(cudaFreeAsync(allocate(bytes, stream), stream));
+        OK(cudaMalloc(&plain, bytes));
+        OK(cudaFree(plain));
+        OK(cudaFreeAsync(allocate(bytes, NULL), NULL));
+        ordered = allocate(bytes, cudaStreamLegacy);
+        OK(cudaFreeAsync(ordered, cudaStreamPerThread));
+    }
+    char *last = allocate(100, stream);
+    use(last, 100, 0, stream);
+    OK(cudaFreeAsync(last, stream));
+    OK(cudaStreamDestroy(stream));
+}
+
+static void held(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stopped = make_stream(), other = make_stream();
+    size_t bytes = 6 * MIB;
+    char *first = allocate(bytes, stopped);
+    OK(cudaStreamSynchronize(stopped));
+    gate_hold(&gate, stopped);
+    OK(cudaMemsetAsync(first, 1, bytes, stopped));
+    OK(cudaFreeAsync(first, stopped));
+    for (int i = 0; i < 20; i++) { /* nothing waits for the gate */
+        char *elsewhere = allocate(bytes, other);
+        CHECK(elsewhere + bytes <= first || first + bytes <= elsewhere);
+        use(elsewhere, bytes, 2, other);
+        OK(cudaFreeAsync(elsewhere, other));
+        char *there = allocate(bytes, stopped);
+        OK(cudaMemsetAsync(there, 3, bytes, stopped));
+        OK(cudaFreeAsync(there, stopped));
+    }
+    CHECK(cudaStreamQuery(stopped) == cudaErrorNotReady);
+    gate_open(&gate);
+    OK(cudaStreamSynchronize(stopped));
+    char *last = allocate(100, other);
+    use(last, 100, 0, other);
+    OK(cudaFreeAsync(last, other));
+    OK(cudaStreamDestroy(stopped));
+    OK(cudaStreamDestroy(other));
+}
+
+static void destroyed(void)
+{
+    for (int i = 0; i < 300; i++) {
+        gate_t gate = GATE_CLOSED;
+        cudaStream_t stream = make_stream(), other;
+        char *memory = allocate(1 * MIB, stream);
+        if (i % 3 == 0)
+            gate_hold(&gate, stream);
+        OK(cudaMemsetAsync(memory, 1, 1 * MIB, stream));
+        OK(cudaFreeAsync(memory, stream));
+        OK(cudaStreamDestroy(stream));
+        other = make_stream(); /* with the same handle */
+        memory = allocate(1 * MIB, other);
+        use(memory, 1 * MIB, i == 299 ? 0 : 2, other);
+        OK(cudaFreeAsync(memory, other));
+        gate_open(&gate);
+        OK(cudaStreamDestroy(other));
+        OK(cudaDeviceSynchronize());
+    }
+    void *all; /* 300 MiB went through a device of 64 */
+    OK(cudaMalloc(&all, 40 * MIB));
+    OK(cudaFree(all));
+}
+
+static void pool(void)
+{
+    cudaStream_t stream = make_stream();
+    cudaMemPool_t mine, standard, current;
+    struct cudaMemPoolProps properties = {.allocType = cudaMemAllocationTypePinned,
+                                          .location = {.type = cudaMemLocationTypeDevice, .id = 0}};
+    void *memory;
+    uint64_t threshold = UINT64_MAX;
+    OK(cudaMemPoolCreate(&mine, &properties));
+    OK(cudaMallocFromPoolAsync(&memory, 1000, mine, stream));
+    use(memory, 1000, 5, stream);
+    OK(cudaFreeAsync(memory, stream));
+    OK(cudaDeviceGetDefaultMemPool(&standard, 0));
+    OK(cudaDeviceSetMemPool(0, mine));
+    OK(cudaFreeAsync(allocate(1000, stream), stream));
+    OK(cudaDeviceSetMemPool(0, standard));
+    OK(cudaDeviceGetMemPool(&current, 0));
+    CHECK(current == standard);
+    OK(cudaFreeAsync(allocate(1000, stream), stream));
+    OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrReleaseThreshold, &threshold));
+    memory = allocate(1000, stream);
+    use(memory, 1000, 0, stream);
+    OK(cudaFreeAsync(memory, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemPoolDestroy(mine));
+    OK(cudaStreamDestroy(stream));
+}
+
+static void *on_own_stream(void *number)
+{
+    for (int i = 0; i < 40; i++) {
+        size_t bytes = 100000 + (size_t)(uintptr_t)number * 1000;
+        char *memory = allocate(bytes, cudaStreamPerThread);
+        use(memory, bytes, i == 39 ? 0 : 1 + i, cudaStreamPerThread);
+        OK(cudaFreeAsync(memory, cudaStreamPerThread));
+    }
+    return number;
+}
+
+static void thread(void)
+{
+    for (int round = 0; round < 20; round++) {
+        pthread_t threads[4];
+        for (uintptr_t i = 0; i < 4; i++)
+            OK(pthread_create(&threads[i], NULL, on_own_stream, (void *)i));
+        for (int i = 0; i < 4; i++)
+            OK(pthread_join(threads[i], NULL));
+    }
+    void *all;
+    OK(cudaMalloc(&all, 40 * MIB));
+    OK(cudaFree(all));
+}
+
+static void deadlock(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stopped = make_stream(), other = make_stream();
+    char *memory[16];
+    for (int i = 0; i < 16; i++)
+        memory[i] = allocate(1 * MIB, stopped);
+    OK(cudaFreeAsync(memory[0], stopped));
+    gate_hold(&gate, stopped);
+    for (int i = 1; i < 16; i++)
+        OK(cudaFreeAsync(memory[i], stopped));
+    for (int i = 0; i < 16; i++) { /* the gate opens after these have run */
+        memory[i] = allocate(1 * MIB, other);
+        OK(cudaMemsetAsync(memory[i], i, 1 * MIB, other));
+    }
+    OK(cudaStreamSynchronize(other));
+    gate_open(&gate);
+    for (int i = 0; i < 16; i++)
+        OK(cudaFreeAsync(memory[i], other));
+    OK(cudaStreamDestroy(stopped));
+    OK(cudaStreamDestroy(other));
+}
+
+static void joined(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stopped = make_stream(), other = make_stream();
+    OK(cudaFreeAsync(allocate(100, other), other)); /* a second stream is known */
+    char *memory = allocate(6 * MIB, stopped);
+    gate_hold(&gate, stopped);
+    OK(cudaFreeAsync(memory, stopped));
+    char *taken = allocate(6 * MIB, other);
+    OK(cudaMemsetAsync(taken, 1, 6 * MIB, other));
+    CHECK(taken != memory || cudaStreamQuery(other) == cudaErrorNotReady);
+    puts(taken == memory ? "joined" : "another");
+    gate_open(&gate);
+    OK(cudaFreeAsync(taken, other));
+    OK(cudaStreamSynchronize(other));
+    OK(cudaStreamDestroy(stopped));
+    OK(cudaStreamDestroy(other));
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc > 1);
+    uint64_t count = number_argument(argc, argv, 2, 1000);
+    void *warm;
+    OK(cudaMalloc(&warm, 1));
+    if (strcmp(argv[1], "pairs") == 0)
+        pairs(count);
+    else if (strcmp(argv[1], "streams") == 0)
+        streams(count);
+    else if (strcmp(argv[1], "mixed") == 0)
+        mixed();
+    else if (strcmp(argv[1], "held") == 0)
+        held();
+    else if (strcmp(argv[1], "destroyed") == 0)
+        destroyed();
+    else if (strcmp(argv[1], "pool") == 0)
+        pool();
+    else if (strcmp(argv[1], "thread") == 0)
+        thread();
+    else if (strcmp(argv[1], "joined") == 0)
+        joined();
+    else
+        deadlock();
+    OK(cudaFree(warm));
+    return 0;
+}
