@@ -28,7 +28,7 @@ typedef struct ca_context {
     ca_arena_t *arena;
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
     CUstream own_stream;           /* shim/upstream.c, made on first use */
-    _Atomic uint64_t last_wait_ns; /* how long a bounded wait for a fence took */
+    _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
     _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
     _Atomic int state;             /* ca_context_state_t */
     _Atomic unsigned entered;      /* threads inside a driver call of ours on it */

@@ -8,12 +8,7 @@
 #include "config/mutation.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
-
-typedef struct ca_event {
-    struct ca_event *next;
-    ca_context_t *context;
-    CUevent handle;
-} ca_event_t;
+#include "shim/waiter.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(ca_event_t)};
@@ -276,7 +271,9 @@ static CUresult make_handle(ca_event_t *event)
 {
     if (event->handle)
         return CUDA_SUCCESS;
-    CUresult code = ca_driver()->cuEventCreate(&event->handle, CU_EVENT_DISABLE_TIMING);
+    /* Who waits for it sleeps: otherwise the driver keeps a processor busy for as long. */
+    CUresult code = ca_driver()->cuEventCreate(&event->handle,
+                                               CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (code != CUDA_SUCCESS)
         event->handle = NULL;
     return code;
@@ -393,21 +390,20 @@ static int fence_join(void *arg, void *queue, void *fence)
 }
 
 /* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */
-static int event_done(ca_context_t *owner, ca_event_t *event, bool wait)
+static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle, bool wait)
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
-    CUresult code = ca_upstream_enter(event->context, &entered);
+    CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
-        code =
-            wait ? driver->cuEventSynchronize(event->handle) : driver->cuEventQuery(event->handle);
+        code = wait ? driver->cuEventSynchronize(handle) : driver->cuEventQuery(handle);
         ca_upstream_leave(&entered);
     }
     if (code == CUDA_SUCCESS)
         return 1;
     if (code == CUDA_ERROR_NOT_READY)
         return 0;
-    if (event->context != owner && is_sticky(code))
+    if (context != owner && is_sticky(code))
         return 1; /* gone or broken: nothing runs in it any more */
     return to_errno(owner, code);
 }
@@ -415,7 +411,7 @@ static int event_done(ca_context_t *owner, ca_event_t *event, bool wait)
 static int fence_done(void *arg, void *fence, bool wait)
 {
     for (ca_event_t *event = fence; event; event = event->next) {
-        int done = event_done(arg, event, wait);
+        int done = event_done(arg, event->context, event->handle, wait);
         if (done != 1)
             return done;
     }
@@ -427,6 +423,11 @@ static int fence_query(void *arg, void *fence)
     return fence_done(arg, fence, false);
 }
 
+static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent handle)
+{
+    return event_done(owner, context, handle, true);
+}
+
 static uint64_t now_ns(void)
 {
     struct timespec time;
@@ -436,14 +437,11 @@ static uint64_t now_ns(void)
 
 #define LEAST_STEP_NS 20000
 
-static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
+/* A bounded wait without the helper: sleep half as long as the last one took, then ask in steps.
+ * Where the device sets the pace waits are alike, and few questions are needed; half, so that a
+ * wait that was long once does not make all later ones long. */
+static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds)
 {
-    if (nanoseconds == UINT64_MAX)
-        return fence_done(arg, fence, true);
-    /* CUDA has no bounded wait: sleep half as long as the last one took, then ask in steps. Where
-     * the device sets the pace waits are alike, and few questions are needed; half, so that a wait
-     * that was long once does not make all later ones long. */
-    ca_context_t *context = arg;
     uint64_t begin = now_ns(), spent = 0;
     uint64_t step = atomic_load_explicit(&context->last_wait_ns, memory_order_relaxed) / 2;
     for (;;) {
@@ -454,7 +452,7 @@ static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
         struct timespec pause = {.tv_sec = (time_t)(step / 1000000000u),
                                  .tv_nsec = (long)(step % 1000000000u)};
         nanosleep(&pause, NULL);
-        int done = fence_done(arg, fence, false);
+        int done = fence_done(context, fence, false);
         spent = now_ns() - begin;
         if (done == 1)
             atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
@@ -462,6 +460,16 @@ static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
             return done;
         step = spent / 2;
     }
+}
+
+static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
+{
+    if (nanoseconds == UINT64_MAX)
+        return fence_done(arg, fence, true);
+    int done = ca_driver()->cuEventSynchronize
+                   ? ca_waiter_wait(arg, fence, wait_for_event, nanoseconds)
+                   : -EBUSY;
+    return done == -EBUSY ? ask_in_steps(arg, fence, nanoseconds) : done;
 }
 
 static int synchronize(void *arg)
@@ -550,6 +558,7 @@ void ca_upstream_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     slab = (ca_slab_t){.object_bytes = sizeof(ca_event_t)}; /* the parent's stays mapped */
+    ca_waiter_reset_after_fork();
 }
 
 const ca_upstream_t ca_upstream_cuda = {

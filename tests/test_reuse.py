@@ -148,12 +148,7 @@ def test_failed_queries_back_off(run, program, kind, lag):
     assert synchronised == 0
 
 
-BEHIND = pytest.mark.xfail(reason="where the device is behind, a bounded wait asks several times")
-
-
-@pytest.mark.parametrize("kind, lag", [
-    ("rest", 0), pytest.param("big", 0, marks=BEHIND), pytest.param("big", 1, marks=BEHIND),
-    pytest.param("big", 2, marks=BEHIND)])
+@pytest.mark.parametrize("kind, lag", [("rest", 0), ("big", 0), ("big", 1), ("big", 2)])
 def test_one_big_buffer_costs_one_record_and_one_query(run, program, kind, lag):
     records, queries, _, _, _ = count(run, program, kind, BIG_PAIRS, lag)
 
@@ -172,6 +167,18 @@ def test_one_big_buffer_grows_within_the_policy(run, program, kind, lag):
     assert queries <= 3 * BIG_PAIRS
     assert synchronised == 0
     assert reserved <= 1.25 * 64 * MIB + 64 * MIB + 64 * MIB
+
+
+# --- a wait whose time is up ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("cmd", [["other"], ["reset"], ["reset", 1500], ["fork"], ["exit"], ["ends"],
+                                 ["refused"]], ids=name)
+def test_what_an_allocation_waited_for_may_happen_later(run, program, cmd, conf):
+    wait = "reuse_wait:100ms" if cmd[0] == "other" else "reuse_wait:10ms"
+    succeeds(run([program("abandoned"), *cmd], conf=f"{conf},{wait}" if conf else wait,
+                 sim="memory:4G,devices:2,racecheck:1", timeout=20))
 
 
 # --- a driver without cuCtxRecordEvent ------------------------------------------------------------

@@ -1,0 +1,208 @@
+/* See waiter.h. One helper, one job at a time, in one slot:
+ *
+ *   free -> given (by a caller) -> taken (by the helper) -> answered -> free (by the caller)
+ *            |                      |
+ *            +-> free               +-> abandoned -> free (by the helper)      when time is up
+ *
+ * The helper works on a copy: the caller's fence is recycled as soon as the caller has returned.
+ * What it waits for may never happen, so a job that was abandoned keeps the slot for as long as it
+ * takes, and others find it busy; nobody ever waits for the helper without a bound. It cannot be
+ * called back: while it waits for work of a context that is being destroyed or released, that call
+ * is held up as under any call of ours, a second at most (ca_context_suspend). The destruction then
+ * waits for the same work anyway [hw]; a release that does not destroy would not have.
+ *
+ * It is started with the first wait and ends when it has had nothing to do for a second: a process
+ * whose threads have all ended must end too. */
+#include "shim/waiter.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <time.h>
+#include "config/lock.h"
+#include "shim/driver_table.h"
+
+#define IDLE_NS ((uint64_t)1000 * 1000 * 1000)
+#define STACK_BYTES ((size_t)1 << 20) /* for the driver, and for tools that sit in its calls */
+
+enum { FREE, GIVEN, TAKEN, ANSWERED, ABANDONED };
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* innermost: taken alone */
+static pthread_cond_t given, answered;                  /* on the monotonic clock */
+static bool prepared;                                   /* the two above are */
+static bool helped;                                     /* the helper runs, or is being started */
+
+static struct {
+    int state;
+    int answer;
+    ca_waiter_wait_t *wait;
+    ca_context_t *owner;
+    size_t count;
+    struct {
+        ca_context_t *context;
+        CUevent handle;
+    } events[CA_CONTEXTS_MAX];
+} job;
+
+static struct timespec after(uint64_t nanoseconds)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    time.tv_sec += (time_t)(nanoseconds / 1000000000u);
+    time.tv_nsec += (long)(nanoseconds % 1000000000u);
+    if (time.tv_nsec >= 1000000000) {
+        time.tv_sec++;
+        time.tv_nsec -= 1000000000;
+    }
+    return time;
+}
+
+/* --- the helper ------------------------------------------------------------------------------- */
+
+/* Under the lock, which is not held during the waits. */
+static void work(void)
+{
+    int answer = 1;
+    job.state = TAKEN;
+    for (size_t i = 0; i < job.count && answer == 1 && job.state == TAKEN; i++) {
+        ca_context_t *context = job.events[i].context;
+        CUevent handle = job.events[i].handle;
+        ca_lock_drop(&lock);
+        answer = job.wait(job.owner, context, handle);
+        ca_lock_take(&lock);
+    }
+    if (job.state == ABANDONED) {
+        job.state = FREE;
+        return;
+    }
+    job.answer = answer;
+    job.state = ANSWERED;
+    pthread_cond_signal(&answered);
+}
+
+static void *help(void *unused)
+{
+    __typeof__(cuThreadExchangeStreamCaptureMode) *exchange =
+        ca_driver()->cuThreadExchangeStreamCaptureMode;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    pthread_setname_np(pthread_self(), "cachealloc");
+    /* For good: a capture may begin between any two calls of this thread. */
+    if (exchange)
+        exchange(&mode);
+
+    ca_lock_take(&lock);
+    for (int rc = 0; rc == 0 || job.state == GIVEN;) {
+        struct timespec until = after(IDLE_NS);
+        while (job.state != GIVEN && rc == 0)
+            rc = pthread_cond_timedwait(&given, &lock.mutex, &until);
+        if (job.state == GIVEN) {
+            work();
+            rc = 0;
+        }
+    }
+    helped = false;
+    ca_lock_drop(&lock);
+    return unused;
+}
+
+static int create(size_t stack_bytes)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    int rc = pthread_attr_init(&attributes);
+    if (rc != 0)
+        return rc;
+    if (stack_bytes)
+        pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    rc = pthread_create(&thread, &attributes, help, NULL);
+    pthread_attr_destroy(&attributes);
+    return rc;
+}
+
+/* No signal of the program is handled on the helper. */
+static bool start(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+        return false;
+    int rc = create(STACK_BYTES);
+    if (rc == EINVAL) /* the thread-local variables of the program need more */
+        rc = create(0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc == 0;
+}
+
+/* --- its callers ------------------------------------------------------------------------------ */
+
+static void prepare(void)
+{
+    pthread_condattr_t attributes;
+    if (prepared)
+        return;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&given, &attributes);
+    pthread_cond_init(&answered, &attributes);
+    pthread_condattr_destroy(&attributes);
+    prepared = true;
+}
+
+/* Under the lock. */
+static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait)
+{
+    job.wait = wait;
+    job.owner = owner;
+    job.count = 0;
+    for (const ca_event_t *event = fence; event && job.count < CA_CONTEXTS_MAX;
+         event = event->next) {
+        job.events[job.count].context = event->context;
+        job.events[job.count++].handle = event->handle;
+    }
+    job.state = GIVEN;
+}
+
+int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
+                   uint64_t nanoseconds)
+{
+    struct timespec until = after(nanoseconds);
+    int rc = 0, answer = 0;
+
+    ca_lock_take(&lock);
+    if (job.state != FREE) {
+        ca_lock_drop(&lock);
+        return -EBUSY;
+    }
+    prepare();
+    give(owner, fence, wait);
+    if (helped) {
+        pthread_cond_signal(&given);
+    } else {
+        helped = true;
+        ca_lock_drop(&lock);
+        bool started = start();
+        ca_lock_take(&lock);
+        if (!started) {
+            helped = false;
+            job.state = FREE;
+            ca_lock_drop(&lock);
+            return -EBUSY;
+        }
+    }
+    while (job.state != ANSWERED && rc == 0)
+        rc = pthread_cond_timedwait(&answered, &lock.mutex, &until);
+    if (job.state == ANSWERED)
+        answer = job.answer;
+    job.state = job.state == TAKEN ? ABANDONED : FREE;
+    ca_lock_drop(&lock);
+    return answer;
+}
+
+void ca_waiter_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    prepared = helped = false;
+    job.state = FREE;
+}
