@@ -162,7 +162,8 @@ static bool status_of_waiting(const char *key, char *line, int bytes)
 static void ends(void)
 {
     char line[256];
-    CHECK(status_of_waiting("SigBlk:", line, sizeof(line)));
+    while (!status_of_waiting("SigBlk:", line, sizeof(line))) /* it may not have run yet */
+        pause_ms(1);
     uint64_t blocked = strtoull(line + strlen("SigBlk:"), NULL, 16);
     for (int number = 1; number < 32; number++)
         CHECK(number == SIGKILL || number == SIGSTOP || blocked >> (number - 1) & 1);
