@@ -138,6 +138,20 @@ int ca_size_parse(const char *text, size_t length, uint64_t *value)
     return -EINVAL;
 }
 
+int ca_percent_parse(const char *text, size_t length, size_t *percent)
+{
+    number_t number;
+    int rc = scan_number(text, length, &number);
+    if (rc)
+        return rc;
+    if (number.used + 1 != length || text[number.used] != '%' || number.scale != 1)
+        return -EINVAL;
+    if (number.whole < 1 || number.whole > 100)
+        return -ERANGE;
+    *percent = (size_t)number.whole;
+    return 0;
+}
+
 int ca_duration_parse(const char *text, size_t length, uint64_t *value)
 {
     if (ca_word_same(text, length, "inf")) {

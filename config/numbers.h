@@ -11,6 +11,9 @@
 /* `512`, `4K`, `64MiB`, `1.5GB`, `0x1000`, `inf` (SIZE_MAX); K is 1024. In bytes. */
 int ca_size_parse(const char *text, size_t length, uint64_t *bytes);
 
+/* `80%`: whole ones from 1 to 100. */
+int ca_percent_parse(const char *text, size_t length, size_t *percent);
+
 /* `10ms`, `1.5s`, `inf` (UINT64_MAX). In nanoseconds. A unit is required: what a bare 10 means is a
  * guess that goes wrong by a factor of 1000. */
 int ca_duration_parse(const char *text, size_t length, uint64_t *nanoseconds);

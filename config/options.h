@@ -13,6 +13,12 @@
 #define CA_STRING_MAX 1024 /* bytes of a STRING option, its NUL included */
 #define CA_LIST_MAX 64     /* entries of a LIST option */
 
+/* An amount, or a share of something that is known only later. */
+typedef struct ca_share {
+    size_t bytes;   /* SIZE_MAX: without bound; 0 where `percent` counts */
+    size_t percent; /* 1 to 100, or 0 */
+} ca_share_t;
+
 typedef struct ca_size_list {
     size_t count;
     size_t bytes[CA_LIST_MAX];
@@ -27,6 +33,7 @@ enum { CA_STACKS_ALL, CA_STACKS_OFF };
 enum { CA_STATS_OFF, CA_STATS_EXIT };
 
 #define CA_FIELD_SIZE(name) size_t name;
+#define CA_FIELD_SHARE(name) ca_share_t name;
 #define CA_FIELD_BOOL(name) bool name;
 #define CA_FIELD_UINT(name) unsigned name;
 #define CA_FIELD_DURATION(name) uint64_t name;

@@ -110,6 +110,25 @@ static int parse_list(const ca_option_t *option, const char *text, size_t length
     return 0;
 }
 
+static int parse_share(const ca_option_t *option, const char *text, size_t length,
+                       ca_share_t *value)
+{
+    ca_share_t share = {0};
+    uint64_t bytes = 0;
+    int rc;
+    if (length > 0 && text[length - 1] == '%') {
+        rc = ca_percent_parse(text, length, &share.percent);
+    } else {
+        rc = ca_size_parse(text, length, &bytes);
+        if (!rc)
+            rc = in_range(option, bytes);
+        share.bytes = (size_t)bytes;
+    }
+    if (!rc)
+        *value = share;
+    return rc;
+}
+
 int ca_value_parse(const ca_option_t *option, const char *text, size_t length, void *value)
 {
     uint64_t number = 0;
@@ -124,6 +143,8 @@ int ca_value_parse(const ca_option_t *option, const char *text, size_t length, v
         return parse_string(text, length, value);
     case CA_TYPE_LIST:
         return parse_list(option, text, length, value);
+    case CA_TYPE_SHARE:
+        return parse_share(option, text, length, value);
     case CA_TYPE_SIZE:
         rc = ca_size_parse(text, length, &number);
         break;
@@ -165,6 +186,14 @@ void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out
     case CA_TYPE_SIZE:
         print_as(option->type, *(const size_t *)value, out);
         break;
+    case CA_TYPE_SHARE: {
+        const ca_share_t *share = value;
+        if (share->percent)
+            ca_text_printf(out, "%zu%%", share->percent);
+        else
+            print_as(CA_TYPE_SIZE, share->bytes, out);
+        break;
+    }
     case CA_TYPE_UINT:
         print_as(option->type, *(const unsigned *)value, out);
         break;
@@ -211,6 +240,10 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
     case CA_TYPE_UINT:
         print_range(option, option->type, out);
         break;
+    case CA_TYPE_SHARE:
+        print_range(option, CA_TYPE_SIZE, out);
+        ca_text_printf(out, ", or 1%% to 100%%");
+        break;
     case CA_TYPE_DURATION:
         print_range(option, option->type, out);
         ca_text_printf(out, ", with its unit: ns, us, ms or s");
@@ -239,7 +272,7 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
 
 const char *ca_value_type_name(ca_type_t type)
 {
-    static const char *const names[] = {"size",   "bool",   "uint", "duration",
-                                        "choice", "string", "list"};
+    static const char *const names[] = {"size",     "size or %", "bool",   "uint",
+                                        "duration", "choice",    "string", "list"};
     return names[type];
 }

@@ -8,6 +8,7 @@
 
 typedef enum {
     CA_TYPE_SIZE,
+    CA_TYPE_SHARE,
     CA_TYPE_BOOL,
     CA_TYPE_UINT,
     CA_TYPE_DURATION,

@@ -87,6 +87,21 @@ static ca_context_t *publish(ca_context_t *fresh)
     return context;
 }
 
+/* What `limit` means on this device, in bytes. */
+static size_t limit_on(CUdevice device)
+{
+    size_t total;
+    if (!ca_options.limit.percent)
+        return ca_options.limit.bytes;
+    __typeof__(cuDeviceTotalMem_v2) *ask = ca_driver()->cuDeviceTotalMem_v2;
+    if (ask && ask(&total, device) == CUDA_SUCCESS)
+        return total / 100 * ca_options.limit.percent +
+               total % 100 * ca_options.limit.percent / 100;
+    ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
+                 device);
+    return SIZE_MAX;
+}
+
 static ca_context_t *make_for(CUcontext handle, CUdevice device)
 {
     if (!ca_life_active()) /* reads the options that an arena is made with */
@@ -95,9 +110,10 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     if (!fresh)
         return NULL;
     if (ca_options.backend == CA_BACKEND_POOL) {
+        fresh->limit = limit_on(device);
         ca_arena_params_t params = {
             .max_split = ca_options.max_split,
-            .limit = ca_options.limit,
+            .limit = fresh->limit,
             .headroom = ca_options.headroom,
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,

@@ -26,6 +26,7 @@ typedef struct ca_context {
     CUcontext handle;
     unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     ca_arena_t *arena;
+    size_t limit;                  /* most bytes that the arena may hold; SIZE_MAX for none */
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
     CUstream own_stream;           /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */

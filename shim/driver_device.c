@@ -23,10 +23,10 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 static bool over_limit(ca_context_t *context, size_t bytes)
 {
     ca_arena_stats_t stats;
-    if (ca_options.limit == SIZE_MAX || !context->arena)
+    if (!context->arena || context->limit == SIZE_MAX)
         return false;
     ca_arena_stats(context->arena, &stats);
-    return bytes > ca_options.limit || stats.reserved_bytes > ca_options.limit - bytes;
+    return bytes > context->limit || stats.reserved_bytes > context->limit - bytes;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
@@ -70,16 +70,16 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult code = real(free, total);
     if (code != CUDA_SUCCESS || !free || !total || !ca_life_active())
         return code;
-    ca_context_t *context = ca_context_current(ca_options.limit != SIZE_MAX, NULL);
+    ca_context_t *context = ca_context_current(ca_options.limit.bytes != SIZE_MAX, NULL);
     if (!context || !context->arena)
         return code;
     size_t idle = idle_on(context->device);
     *free = *free < *total - idle ? *free + idle : *total;
-    if (ca_options.limit != SIZE_MAX) {
+    if (context->limit != SIZE_MAX) {
         ca_arena_stats_t stats;
         ca_arena_stats(context->arena, &stats);
         size_t kept = stats.reserved_bytes - stats.idle_bytes;
-        size_t room = ca_options.limit > kept ? ca_options.limit - kept : 0;
+        size_t room = context->limit > kept ? context->limit - kept : 0;
         if (*free > room)
             *free = room;
     }

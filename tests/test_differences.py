@@ -36,6 +36,26 @@ def test_the_limit_refuses_what_the_device_would_give(run, program):
     assert code == "2"
 
 
+@pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+def test_the_limit_may_be_a_share_of_what_the_device_has(run, program, lane):
+    count, code = lines(run(program("at_limit"), sim="memory:256M", conf=f"limit:25%,{lane}"))[0].split()
+    assert 6 <= int(count) <= 8
+    assert code == "2"
+
+
+def test_each_device_has_its_own_share(run, program):
+    """The limit is asked of each context's device once, when it is first used."""
+    result = run(program("multi_ctx"), sim="devices:2,memory:4G", conf="limit:50%", stats=True)
+    assert result.rc == 0, result.err
+    assert result.sim["calls"]["cuDeviceTotalMem_v2"] >= 2
+
+
+def test_a_share_of_what_cannot_be_told_is_no_limit(run, program):
+    result = run(program("at_limit"), sim="memory:1G,without:cuDeviceTotalMem_v2", conf="limit:10%")
+    assert lines(result) == ["64 0"]
+    assert len(result.err.splitlines()) == 1 and "limit" in result.err
+
+
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="a sanitizer brings more than we do")
 def test_a_weak_reference_to_the_runtime_is_there_without_one(run, program):
     """It is answered with cudaErrorSharedObjectSymbolNotFound."""

@@ -19,7 +19,8 @@ FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/ho
 # follows two failures only.
 ELSEWHERE = {"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset", "cuGreenCtxCreate",
              "cuCtxFromGreenCtx", "cuGreenCtxDestroy", "cuEventRecord", "cuMemsetD8Async",
-             "cuCtxSynchronize", "cuCtxSetCurrent", "cuMemAllocAsync", "cuMemAllocAsync_ptsz"}
+             "cuCtxSynchronize", "cuCtxSetCurrent", "cuMemAllocAsync", "cuMemAllocAsync_ptsz",
+             "cuDeviceTotalMem_v2"}
 CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE]
 MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3" if conftest.SANITIZER else "100"}
 KEPT = 12345
@@ -75,6 +76,7 @@ def test_each_call_fails_once(run, program, name, lane):
 
 
 @pytest.mark.parametrize("name, conf, sim", [
+    ("cuDeviceTotalMem_v2", "limit:90%", SIM),
     ("cuMemsetD8Async", "zero:true", SIM),
     ("cuStreamSynchronize", "zero:true", SIM),
     ("cuCtxSynchronize", "free_sync:true", SIM),

@@ -67,7 +67,7 @@ def test_sizes_and_separators_mean_the_same(run, program):
 
 
 def test_print_can_be_pasted_back(run, program, tmp_path):
-    conf = (f"backend:off,lane_r:false,max_split:96M,limit:3G,leak_report:'{tmp_path}/a b,%p',"
+    conf = (f"backend:off,lane_r:false,max_split:96M,limit:75%,leak_report:'{tmp_path}/a b,%p',"
             "leak_min:1K,leak_max:5,stacks:off,stack_depth:9,zero:true,log:info")
     line = effective(run, program, conf)
 
@@ -75,7 +75,7 @@ def test_print_can_be_pasted_back(run, program, tmp_path):
 
     assert again == line
     for key, expected in (("backend", "off"), ("lane_r", "false"), ("max_split", "96M"),
-                          ("limit", "3G"), ("leak_max", "5"), ("stacks", "off"),
+                          ("limit", "75%"), ("leak_max", "5"), ("stacks", "off"),
                           ("stack_depth", "9"), ("zero", "true"), ("log", "info")):
         assert value(line, key) == expected
 

@@ -236,5 +236,6 @@ def test_free_memory_can_be_allocated_and_comes_back(run, program, preload, conf
 
 
 @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
-def test_free_memory_is_what_the_limit_leaves(run, program, lane):
-    succeeds(run([program("meminfo"), 256 * MIB], conf=f"limit:256M,{lane}", sim="memory:1G"))
+@pytest.mark.parametrize("limit", ["256M", "25%"])
+def test_free_memory_is_what_the_limit_leaves(run, program, lane, limit):
+    succeeds(run([program("meminfo"), 256 * MIB], conf=f"limit:{limit},{lane}", sim="memory:1G"))

@@ -95,6 +95,13 @@ static void random_value(const ca_option_t *option, void *value)
     case CA_TYPE_SIZE:
         *(size_t *)value = random_between(option->least, option->most);
         break;
+    case CA_TYPE_SHARE: {
+        ca_share_t *share = value;
+        bool percent = random64() & 1;
+        share->percent = percent ? 1 + random64() % 100 : 0;
+        share->bytes = percent ? 0 : random_between(option->least, option->most);
+        break;
+    }
     case CA_TYPE_UINT:
         *(unsigned *)value = (unsigned)random_between(option->least, option->most);
         break;
@@ -167,7 +174,7 @@ static void colons_equals_signs_and_spaces_all_separate(void **state)
 {
     (void)state;
     assert_int_equal(parse(" limit : 64M ,leak_max=7,, \tzero = YES\n, log:Debug "), 0);
-    assert_int_equal(options.limit, 64u << 20);
+    assert_int_equal(options.limit.bytes, 64u << 20);
     assert_int_equal(options.leak_max, 7);
     assert_true(options.zero);
     assert_int_equal(options.log, 4);
@@ -346,14 +353,49 @@ static void an_unknown_key_is_named_with_its_place_and_a_suggestion(void **state
     }
 }
 
+static void a_limit_may_be_a_share_of_the_device(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } bad[] = {{"limit:0%", "limit:0% is out of range"},
+               {"limit:101%", "limit:101% is out of range"},
+               {"limit:99999999999999999999%", "is out of range"},
+               {"limit:80 %", "limit:80 % is not understood"},
+               {"limit:%", "limit:% is not understood"},
+               {"limit:%80", "limit:%80 is not understood"},
+               {"limit:1.5%", "limit:1.5% is not understood"},
+               {"limit:-1%", "limit:-1% is not understood"},
+               {"limit:80%%", "limit:80%% is not understood"},
+               {"limit:1G%", "limit:1G% is not understood"},
+               {"headroom:10%", "headroom:10% is not understood; accepted: 0 to inf; stays 128M"}};
+    (void)state;
+    assert_int_equal(parse("limit:1%"), 0);
+    assert_int_equal(options.limit.percent, 1);
+    assert_int_equal(options.limit.bytes, 0);
+    assert_int_equal(parse("limit:2G,limit:'100%'"), 0);
+    assert_int_equal(options.limit.percent, 100);
+    assert_int_equal(parse("limit:50%,limit:2G"), 0);
+    assert_int_equal(options.limit.percent, 0);
+    assert_int_equal(options.limit.bytes, 2ull << 30);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(parse(bad[i].text), 1);
+        assert_says(bad[i].why);
+        assert_int_equal(options.limit.percent, 0);
+        assert_int_equal(options.limit.bytes, SIZE_MAX);
+    }
+    assert_int_equal(parse("limit:80%,limit:0%"), 1);
+    assert_says("accepted: 1M to inf, or 1% to 100%; stays 80%");
+}
+
 static void a_bad_value_is_told_with_what_is_accepted_and_the_earlier_stays(void **state)
 {
     (void)state;
     assert_int_equal(parse("limit:2G,limit:12Q"), 1);
-    assert_int_equal(options.limit, 2ull << 30);
-    assert_says("character 16: limit:12Q is not understood; accepted: 1M to inf; stays 2G");
+    assert_int_equal(options.limit.bytes, 2ull << 30);
+    assert_says(
+        "character 16: limit:12Q is not understood; accepted: 1M to inf, or 1% to 100%; stays 2G");
     assert_int_equal(parse("limit:1K"), 1);
-    assert_says("limit:1K is out of range; accepted: 1M to inf; stays inf");
+    assert_says("limit:1K is out of range; accepted: 1M to inf, or 1% to 100%; stays inf");
     assert_int_equal(parse("stats:never"), 1);
     assert_says("stats:never is not understood; accepted: off, exit; stays off");
     assert_int_equal(parse("leak_max:4294967297"), 1);
@@ -473,10 +515,11 @@ static void a_value_of_every_type_is_read_back(void **state)
         {.type = CA_TYPE_ENUM, .choices = "one|two|three"},
         {.type = CA_TYPE_BOOL, .choices = ""},
         {.type = CA_TYPE_LIST, .most = SIZE_MAX, .choices = ""},
+        {.type = CA_TYPE_SHARE, .most = SIZE_MAX, .choices = ""},
     };
     (void)state;
     for (int round = 0; round < 60000; round++) {
-        const ca_option_t *option = &types[round % 6];
+        const ca_option_t *option = &types[round % 7];
         ca_size_list_t made, read;
         char buffer[4096];
         ca_text_t text;
@@ -524,7 +567,8 @@ static void help_names_every_key_with_its_value(void **state)
         assert_non_null(strstr(all, ca_option_table[i].name));
         assert_non_null(strstr(all, ca_option_table[i].help));
     }
-    assert_non_null(strstr(all, "limit:3G  (size; default inf; accepted: 1M to inf)"));
+    assert_non_null(
+        strstr(all, "limit:3G  (size or %; default inf; accepted: 1M to inf, or 1% to 100%)"));
 }
 
 /* --- noise ------------------------------------------------------------------------------------ */
@@ -536,6 +580,11 @@ static void assert_options_sound(void)
         const void *value = (char *)&options + option->offset;
         if (option->type == CA_TYPE_SIZE)
             assert_true(*(const size_t *)value >= option->least);
+        if (option->type == CA_TYPE_SHARE) {
+            const ca_share_t *share = value;
+            assert_true(share->percent ? share->percent <= 100 && share->bytes == 0
+                                       : share->bytes >= option->least);
+        }
         if (option->type == CA_TYPE_UINT)
             assert_true(*(const unsigned *)value >= option->least &&
                         *(const unsigned *)value <= option->most);
@@ -595,6 +644,7 @@ int main(void)
         cmocka_unit_test(quoted_values_may_hold_commas_and_quotes),
         cmocka_unit_test(the_last_of_a_key_given_twice_wins),
         cmocka_unit_test(an_unknown_key_is_named_with_its_place_and_a_suggestion),
+        cmocka_unit_test(a_limit_may_be_a_share_of_the_device),
         cmocka_unit_test(a_bad_value_is_told_with_what_is_accepted_and_the_earlier_stays),
         cmocka_unit_test(one_bad_item_does_not_spoil_the_others),
         cmocka_unit_test(missing_keys_and_values_are_told),
