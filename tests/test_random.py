@@ -28,6 +28,9 @@ MUTATIONS = {
     "query_unrecorded": ("nonblocking", (1, 2, 3, 4)),
     "reuse_across_reset": ("resets", (1, 2, 3, 4)),
 }
+# What the race check says of it; the program itself may end first, at a byte that is wrong.
+RACES = r"simcuda: race: .* is not ordered after "
+SAYS = {"reuse_across_reset": r"simcuda: race: .* is not inside live memory: it died with context"}
 
 
 def runner(shim=None, mutation=None, devices=2):
@@ -137,7 +140,7 @@ def test_a_deliberate_fault_of_the_shim_is_caught(debug_shim, mutation):
         result = run.run(programs.Program(seed, 1000, profile), "shim")
         if "unknown mutation" in result.err:
             pytest.skip(f"the shim does not know {mutation}")
-        if result.rc in (1, programs.RACE):
+        if result.rc in (1, programs.RACE) and re.search(SAYS.get(mutation, RACES), result.err):
             return
         assert not result.failed, result.says()
     pytest.fail(f"no program showed {mutation}")

@@ -871,16 +871,28 @@ static void many_steps_forget_what_is_over(void)
 }
 
 /* --- running them ------------------------------------------------------------------------------*/
+#define DEAD(name, by, says) void name(void);
+#define LIVE(name) void name(void);
+#include "selftest_dead.def"
+#undef DEAD
+#undef LIVE
+
 static const struct {
     const char *name, *simcuda;
     void (*fn)(void);
     bool racy;
+    const char *by, *says; /* of an access to memory that is not live */
 } tests[] = {
-#define ORDERED(name, keys) {#name, keys, name, false},
-#define RACY(name, keys) {#name, keys, name, true},
+#define ORDERED(name, keys) {#name, keys, name, false, NULL, NULL},
+#define RACY(name, keys) {#name, keys, name, true, NULL, NULL},
 #include "selftest_race.def"
 #undef ORDERED
 #undef RACY
+#define DEAD(name, by, says) {#name, "", name, true, by, says},
+#define LIVE(name) {#name, "", name, false, NULL, NULL},
+#include "selftest_dead.def"
+#undef DEAD
+#undef LIVE
 };
 
 enum { COUNT = sizeof(tests) / sizeof(tests[0]) };
@@ -930,6 +942,10 @@ static bool as_wanted(int i)
     static char text[1 << 16];
     int status = run(i, text, sizeof(text)), said = lines_of(text, "simcuda: race: ");
     bool ok = tests[i].racy ? status == RACE && said > 0 : status == 0 && said == 0;
+    if (tests[i].says) { /* once, and no check of the program failed */
+        ok = ok && said == 1 && strstr(text, "is not inside live memory: ") &&
+             strstr(text, tests[i].by) && strstr(text, tests[i].says) && !strstr(text, ".c:");
+    }
     if (strcmp(tests[i].name, "a_hundred_times") == 0) {
         ok = ok && said == 20 && strstr(text, "\nsimcuda: 100 races\n");
     }

@@ -78,6 +78,7 @@ static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
     c->dev = d;
     atomic_store(&c->id, next_id++);
     atomic_store(&c->sticky, 0);
+    atomic_store(&c->told_dead, false);
     atomic_store(&c->flags, flags);
     atomic_store(&c->peers, 0);
     c->api_version = 3020;

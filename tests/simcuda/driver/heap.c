@@ -248,6 +248,7 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
     sim_alloc_t *a = (p - (uintptr_t)h->va) % SIM_GRANULE ? NULL : find_locked(h, p);
     bool ok = a && a->base == p && a->freeing == marked;
     if (ok) {
+        sim_dead_note(a->base, a->size, 0);
         free_locked(h, a);
     }
     pthread_mutex_unlock(&h->mu);
@@ -258,6 +259,7 @@ void sim_heap_drop_context(sim_device_t *d, CUcontext ctx)
 {
     pthread_mutex_lock(&d->heap.mu);
     while (ctx->allocs) {
+        sim_dead_note(ctx->allocs->base, ctx->allocs->size, atomic_load(&ctx->id));
         free_locked(&d->heap, ctx->allocs);
     }
     pthread_mutex_unlock(&d->heap.mu);
@@ -294,11 +296,11 @@ bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freein
  * at the same bytes when the operation is submitted. */
 void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, bool host_ok)
 {
-    (void)op;
     sim_device_t *d = sim_device_of(ptr);
+    char *at = NULL;
+    sim_host_t host;
     if (d) {
         sim_heap_t *h = &d->heap;
-        char *at = NULL;
         pthread_mutex_lock(&h->mu);
         sim_alloc_t *a = find_locked(h, ptr);
         if (a && ptr - a->base <= a->size && bytes <= a->size - (ptr - a->base)) {
@@ -309,12 +311,12 @@ void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, boo
             }
         }
         pthread_mutex_unlock(&h->mu);
-        return at;
+    } else if (host_ok || (sim_host_find((void *)(uintptr_t)ptr, &host) &&
+                           bytes <= host.size - (size_t)((char *)(uintptr_t)ptr - host.base))) {
+        at = (char *)(uintptr_t)ptr;
     }
-    sim_host_t host;
-    if (sim_host_find((void *)(uintptr_t)ptr, &host)) {
-        size_t room = host.size - (size_t)((char *)(uintptr_t)ptr - host.base);
-        return bytes <= room || host_ok ? (void *)(uintptr_t)ptr : NULL;
+    if (!at) {
+        sim_dead_executed(op, ptr, bytes, write);
     }
-    return host_ok ? (void *)(uintptr_t)ptr : NULL;
+    return at;
 }

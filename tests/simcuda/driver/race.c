@@ -177,9 +177,9 @@ static bool watched(uint64_t at)
 }
 
 static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, size_t slice,
-                 size_t width, size_t n, size_t depth, bool write)
+                 size_t width, size_t n, size_t depth, bool write, bool host_ok)
 {
-    if (!watched(at)) {
+    if (host_ok && !watched(at)) {
         return;
     }
     if (n > 1 && pitch == width) {
@@ -189,6 +189,9 @@ static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, si
     for (size_t z = 0; z < depth; z++) {
         for (size_t y = 0; y < n; y++) {
             uint64_t lo = at + z * slice + y * pitch;
+            if (sim_dead_submitted(s, who, lo, width, write, host_ok)) {
+                return;
+            }
             sim_shadow_access(lo, lo + width, write, who, &s->clock);
         }
     }
@@ -205,21 +208,21 @@ void sim_race_op(CUstream s, const sim_op_t *op)
     switch (op->kind) {
     case SIM_OP_COPY:
         rows(s, &who, op->u.copy.src, op->u.copy.src_pitch, op->u.copy.src_slice, op->u.copy.width,
-             op->u.copy.rows, op->u.copy.depth, false);
+             op->u.copy.rows, op->u.copy.depth, false, !op->u.copy.src_device);
         rows(s, &who, op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.dst_slice, op->u.copy.width,
-             op->u.copy.rows, op->u.copy.depth, true);
+             op->u.copy.rows, op->u.copy.depth, true, !op->u.copy.dst_device);
         break;
     case SIM_OP_SET:
         rows(s, &who, op->u.set.dst, op->u.set.pitch, 0, op->u.set.width * op->u.set.elem,
-             op->u.set.rows, 1, true);
+             op->u.set.rows, 1, true, false);
         break;
     case SIM_OP_VALUE:
-        rows(s, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true);
+        rows(s, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
         break;
     case SIM_OP_FREE: /* [api] cuMemFreeAsync: an operation of the stream, on all the bytes */
         d = sim_device_of(op->u.free_ptr);
         if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
-            rows(s, &who, a.base, 0, 0, a.size, 1, 1, true);
+            rows(s, &who, a.base, 0, 0, a.size, 1, 1, true, false);
         }
         break;
     default:
@@ -237,7 +240,7 @@ void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes)
         sim_who_t who = who_is(s, step(s));
         who.alloc = true;
         sim_shadow_forget(base, base + bytes);
-        rows(s, &who, base, 0, 0, bytes, 1, 1, true);
+        rows(s, &who, base, 0, 0, bytes, 1, 1, true, false);
         sim_unlock();
     }
 }
@@ -408,7 +411,7 @@ SIM_API void simcuda_acquire(const void *token)
 }
 
 /* --- findings ----------------------------------------------------------------------------------*/
-static void place(char *to, size_t room, const sim_who_t *w)
+void sim_race_place(char *to, size_t room, const sim_who_t *w)
 {
     if (w->host) {
         snprintf(to, room, "%s on a host thread", sim_name((enum sim_id)w->call));
@@ -432,17 +435,22 @@ void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
     }
     last_now = *now;
     last_before = *before;
-    if (atomic_fetch_add(&races, 1) >= LINES) {
+    if (!sim_race_count()) {
         return;
     }
     char a[160], b[160];
-    place(a, sizeof(a), now);
-    place(b, sizeof(b), before);
+    sim_race_place(a, sizeof(a), now);
+    sim_race_place(b, sizeof(b), before);
     fprintf(stderr,
             "simcuda: race: %s of [0x%llx,+%llu) by %s is not ordered after %s by %s"
             " (first common byte 0x%llx)\n",
             write ? "write" : "read", (unsigned long long)lo, (unsigned long long)(hi - lo), a,
             before_write ? "write" : "read", b, (unsigned long long)(at > lo ? at : lo));
+}
+
+bool sim_race_count(void)
+{
+    return atomic_fetch_add(&races, 1) < LINES;
 }
 
 uint64_t sim_race_total(void)

@@ -1,4 +1,5 @@
-/* The race check: clocks and edges (race.c), and which accesses each byte has seen (shadow.c).
+/* The race check: clocks and edges (race.c), which accesses each byte has seen (shadow.c), and
+ * accesses to memory that is not there (dead.c).
  *
  * A clock says, for every stream, how many of its steps are known to be over. Streams are the only
  * actors with steps: what a host thread does to memory through CUDA is an operation of a stream,
@@ -60,9 +61,22 @@ void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes);
 void sim_race_host_write(uint64_t base, uint64_t bytes); /* a free that waits for nothing */
 void sim_race_forget(uint64_t base, uint64_t bytes);     /* new or freed: no history */
 
+/* For a report: counts it, and says whether it is still to be printed; who made an access. */
+bool sim_race_count(void);
+void sim_race_place(char *to, size_t room, const sim_who_t *w);
 uint64_t sim_race_total(void);
 /* Last thing at exit: if there was a race, the total on stderr and the end with status 99. */
 void sim_race_finish(void);
+
+/* --- dead.c ------------------------------------------------------------------------------------*/
+/* Device memory ends: with its context, or (ctx 0) by the call under way. Takes any lock. */
+void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx);
+/* Reports an access that is submitted and not wholly inside live memory; true: it is not.
+ * host_ok: any host memory will do. */
+bool sim_dead_submitted(CUstream s, const sim_who_t *who, uint64_t ptr, size_t bytes, bool write,
+                        bool host_ok);
+/* The same for one that was live when it was submitted; no lock is held. */
+void sim_dead_executed(const struct sim_op *op, uint64_t ptr, size_t bytes, bool write);
 
 /* --- shadow.c ----------------------------------------------------------------------------------*/
 void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,

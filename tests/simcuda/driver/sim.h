@@ -281,6 +281,7 @@ struct CUctx_st {
     _Atomic bool alive;
     _Atomic uint64_t id;
     _Atomic int sticky;
+    _Atomic bool told_dead; /* race check: an access to dead memory, the cause of a sticky error */
     _Atomic unsigned flags;
     unsigned api_version;
     _Atomic size_t limits[16];

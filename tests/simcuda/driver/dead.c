@@ -1,0 +1,121 @@
+/* The race check and memory that is not there: an access that is not wholly inside live memory is
+ * reported with what became of the place. It is looked at when the operation is submitted, so that
+ * the report does not depend on who was faster, and once more when it happens: then it is the error
+ * 700, which no correct program gets. */
+#include "race.h"
+#include "sim.h"
+
+#include <stdio.h>
+
+/* The latest ends of device memory; a heap's lock may be held, this one nests inside. */
+enum { ENDS = 4096 };
+static struct {
+    uint64_t lo, hi;
+    uint64_t ctx; /* that took it along; 0: it was freed by `call` */
+    uint16_t call;
+    bool stream; /* freed in the order of a stream */
+} ends[ENDS];
+static size_t ends_n;
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx)
+{
+    if (!sim_opt.racecheck) {
+        return;
+    }
+    sim_thread_t *t = sim_thread();
+    pthread_mutex_lock(&mu);
+    size_t at = ends_n++ % ENDS;
+    ends[at].lo = base;
+    ends[at].hi = base + bytes;
+    ends[at].ctx = ctx;
+    ends[at].call = (uint16_t)t->current;
+    ends[at].stream = t->worker;
+    pthread_mutex_unlock(&mu);
+}
+
+/* Whether the bytes are not where sim_access would find them. */
+static bool gone(uint64_t ptr, size_t bytes, bool host_ok)
+{
+    sim_alloc_t a;
+    sim_host_t h;
+    sim_device_t *d = sim_device_of(ptr);
+    if (d) {
+        return !sim_heap_find(d, ptr, &a) || bytes > a.size - (ptr - a.base);
+    }
+    if (host_ok) {
+        return false;
+    }
+    return !sim_host_find((void *)(uintptr_t)ptr, &h) ||
+           bytes > h.size - (size_t)((char *)(uintptr_t)ptr - h.base);
+}
+
+static void tell_end(char *to, size_t room, uint64_t lo, uint64_t hi)
+{
+    pthread_mutex_lock(&mu);
+    for (size_t i = 1; i <= ends_n && i <= ENDS; i++) {
+        size_t at = (ends_n - i) % ENDS;
+        if (ends[at].lo >= hi || ends[at].hi <= lo) {
+            continue;
+        }
+        if (ends[at].ctx) {
+            snprintf(to, room, "it died with context %llu", (unsigned long long)ends[at].ctx);
+        } else if (ends[at].stream) {
+            snprintf(to, room, "it was freed in the order of a stream");
+        } else {
+            snprintf(to, room, "it was freed by %s", sim_name((enum sim_id)ends[at].call));
+        }
+        break;
+    }
+    pthread_mutex_unlock(&mu);
+}
+
+static void tell(char *to, size_t room, uint64_t lo, uint64_t hi)
+{
+    sim_alloc_t a;
+    sim_device_t *d = sim_device_of(lo);
+    snprintf(to, room, d ? "nothing was there" : "the driver does not know it");
+    if (d && sim_heap_find(d, lo, &a)) {
+        snprintf(to, room, "only %llu bytes are left of the allocation there",
+                 (unsigned long long)(a.size - (lo - a.base)));
+    } else if (d) {
+        tell_end(to, room, lo, hi);
+    }
+}
+
+static void report(const char *by, uint64_t ptr, size_t bytes, bool write)
+{
+    char what[120];
+    if (!sim_race_count()) {
+        return;
+    }
+    tell(what, sizeof(what), ptr, ptr + bytes);
+    fprintf(stderr, "simcuda: race: %s of [0x%llx,+%llu) by %s is not inside live memory: %s\n",
+            write ? "write" : "read", (unsigned long long)ptr, (unsigned long long)bytes, by, what);
+}
+
+bool sim_dead_submitted(CUstream s, const sim_who_t *who, uint64_t ptr, size_t bytes, bool write,
+                        bool host_ok)
+{
+    char by[160];
+    /* After a sticky error no operation does anything. */
+    if (bytes == 0 || atomic_load(&s->ctx->sticky) || !gone(ptr, bytes, host_ok)) {
+        return false;
+    }
+    atomic_store(&s->ctx->told_dead, true);
+    sim_race_place(by, sizeof(by), who);
+    report(by, ptr, bytes, write);
+    return true;
+}
+
+void sim_dead_executed(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write)
+{
+    char by[160];
+    CUstream s = op->stream;
+    if (!sim_opt.racecheck || atomic_exchange(&s->ctx->told_dead, true)) {
+        return;
+    }
+    snprintf(by, sizeof(by), "work on %sstream %llu of context %llu", s->legacy ? "legacy " : "",
+             (unsigned long long)s->id, (unsigned long long)s->ctx_id);
+    report(by, ptr, bytes, write);
+}

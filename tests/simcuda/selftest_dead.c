@@ -1,0 +1,152 @@
+/* SIM: what the race check says of accesses to memory that is not live; see selftest_dead.def. The
+ * error of a wild access stays what it is without the race check. */
+#include "selftest.h"
+
+#define DEAD(name, by, says) void name(void);
+#define LIVE(name) void name(void);
+#include "selftest_dead.def"
+#undef DEAD
+#undef LIVE
+
+static CUstream a;
+static CUdeviceptr p;
+
+static void start(size_t bytes)
+{
+    primary();
+    OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&p, bytes));
+}
+
+static void end(CUresult code)
+{
+    IS(code, cuStreamSynchronize(a));
+    IS(code, cuCtxSynchronize()); /* sticky */
+}
+
+void a_set_after_the_free(void)
+{
+    start(4096);
+    OK(cuMemFree(p));
+    OK(cuMemsetD8Async(p + 5, 1, 7, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void a_copy_from_memory_after_the_free(void)
+{
+    CUdeviceptr to;
+    start(4096);
+    OK(cuMemAlloc(&to, 4096));
+    OK(cuMemFree(p));
+    OK(cuMemcpyDtoDAsync(to, p, 4096, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void a_set_after_the_reset(void)
+{
+    start(4 << 20);
+    CUdeviceptr old = p;
+    OK(cuDevicePrimaryCtxReset(0));
+    start(4096); /* in the first of its pages */
+    OK(cuMemsetD8Async(old + (3 << 20), 1, 4096, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void a_peer_copy_after_the_end_of_a_context(void)
+{
+    CUcontext other;
+    CUdeviceptr lost;
+    start(4096);
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    OK(cuMemAlloc(&lost, 4096));
+    OK(cuCtxDestroy(other));
+    OK(cuMemcpyDtoDAsync(p, lost, 4096, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void one_byte_past_the_end(void)
+{
+    start(1000);
+    OK(cuMemsetD8Async(p + 900, 1, 101, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void the_last_row_past_the_end(void)
+{
+    start(3 * 1024 + 136);
+    OK(cuMemsetD2D8Async(p, 1024, 1, 256, 4, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void memory_that_nobody_had(void)
+{
+    start(1 << 21);
+    OK(cuMemsetD8Async(p + (1u << 30), 1, 1, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void a_set_of_pageable_memory(void)
+{
+    static char host[64];
+    start(64);
+    OK(cuMemsetD8Async((CUdeviceptr)(uintptr_t)host, 1, sizeof(host), a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+/* Live when it was submitted, and ordered: only when it happens the memory is gone. */
+void a_set_behind_the_free_in_its_stream(void)
+{
+    gate_t gate = GATE;
+    start(64);
+    gate_hold(&gate, a);
+    OK(cuMemFreeAsync(p, a));
+    OK(cuMemsetD8Async(p, 1, 64, a));
+    gate_open(&gate);
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+/* What comes after it does nothing. */
+void the_first_error_alone(void)
+{
+    start(4096);
+    OK(cuMemFree(p));
+    OK(cuMemsetD8Async(p, 1, 7, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemsetD8Async(p, 1, 7, a));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemsetD8(p, 1, 7));
+}
+
+void all_of_an_allocation(void)
+{
+    start(3 * 1024 + 256);
+    OK(cuMemsetD8Async(p, 1, 3 * 1024 + 256, a));
+    OK(cuMemsetD8Async(p + 3 * 1024 + 255, 1, 1, a));
+    OK(cuMemsetD2D8Async(p, 1024, 1, 256, 4, a));
+    end(CUDA_SUCCESS);
+}
+
+void memory_that_came_again(void)
+{
+    start(4096);
+    CUdeviceptr old = p;
+    OK(cuMemFree(p));
+    OK(cuMemAlloc(&p, 4096));
+    CHECK(p == old);
+    OK(cuMemsetD8Async(old, 1, 4096, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuDevicePrimaryCtxReset(0));
+    start(4096);
+    CHECK(p == old);
+    OK(cuMemsetD8Async(old, 1, 4096, a));
+    end(CUDA_SUCCESS);
+}
+
+void copies_of_pageable_memory(void)
+{
+    static char host[4096];
+    start(4096);
+    OK(cuMemcpyHtoDAsync(p, host, 4096, a));
+    OK(cuMemcpyDtoHAsync(host, p, 4096, a));
+    OK(cuMemcpyAsync(p, (CUdeviceptr)(uintptr_t)host, 4096, a));
+    end(CUDA_SUCCESS);
+}
