@@ -66,15 +66,18 @@ bool sim_capture_takes_locked(CUstream s, CUresult *rc)
 
 CUresult sim_capture_block_context_locked(CUcontext ctx)
 {
-    if (atomic_load_explicit(&ctx->capturing, memory_order_relaxed) == 0) {
-        return CUDA_SUCCESS;
-    }
-    for (CUstream s = ctx->streams; s; s = s->next) {
-        if (s->capture) {
-            invalidate(s->capture);
+    CUresult rc = CUDA_SUCCESS;
+    SIM_EACH_OF(c, ctx)
+    {
+        bool none = atomic_load_explicit(&c->capturing, memory_order_relaxed) == 0;
+        for (CUstream s = none ? NULL : c->streams; s; s = s->next) {
+            if (s->capture) {
+                invalidate(s->capture);
+            }
         }
+        rc = none ? rc : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return rc;
 }
 
 CUresult sim_capture_block_stream_locked(CUstream s)

@@ -49,15 +49,22 @@ CUresult sim_ctx_check(CUcontext ctx)
 
 void sim_ctx_fail(CUcontext ctx, CUresult error)
 {
-    int none = 0;
-    atomic_compare_exchange_strong(&ctx->sticky, &none, (int)error);
+    sim_lock();
+    SIM_EACH_OF(c, sim_ctx_home(ctx))
+    {
+        int none = 0;
+        atomic_compare_exchange_strong(&c->sticky, &none, (int)error);
+    }
+    sim_unlock();
 }
 
-static CUcontext context_struct_locked(void)
+CUcontext sim_ctx_struct_locked(void)
 {
     CUcontext c = free_ctxs;
     if (c) {
         free_ctxs = c->next_free;
+        c->home = NULL;
+        c->green = NULL;
         return c;
     }
     c = calloc(1, sizeof(*c));
@@ -70,7 +77,7 @@ static CUcontext context_struct_locked(void)
 
 /* The legacy stream outlives its context until here: a thread that found the context alive a moment
  * before it went may still be about to use it. */
-static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
+bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
 {
     if (c->legacy) {
         sim_stream_end_locked(c->legacy);
@@ -97,14 +104,17 @@ static bool activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
 }
 
 /* Everything of the context goes; work under way is waited for first. */
-static void tear_down(CUcontext c)
+void sim_ctx_tear_down(CUcontext c)
 {
     atomic_store(&c->alive, false);
     sim_wait_context(c);
+    sim_green_end_all(c);
     sim_lock();
     for (CUstream s = c->streams, next; s; s = next) {
         next = s->next;
-        if (s->alive && s != c->legacy) {
+        if (s->alive && s != c->legacy && c->home && !s->per_thread) {
+            sim_stream_orphan_locked(s);
+        } else if (s->alive && s != c->legacy) {
             sim_stream_end_locked(s);
         }
     }
@@ -115,6 +125,12 @@ static void tear_down(CUcontext c)
     sim_modules_drop_context(c);
     sim_heap_drop_context(c->dev, c);
     sim_host_drop_context(c);
+}
+
+void sim_ctx_recycle_locked(CUcontext c)
+{
+    c->next_free = free_ctxs;
+    free_ctxs = c;
 }
 
 static CUresult push(sim_thread_t *t, CUcontext c)
@@ -134,8 +150,8 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice dev)
     }
     SIM_TRY(sim_device_get(dev, &d));
     sim_lock();
-    CUcontext c = context_struct_locked();
-    bool ok = c && activate_locked(c, d, flags);
+    CUcontext c = sim_ctx_struct_locked();
+    bool ok = c && sim_ctx_activate_locked(c, d, flags);
     sim_unlock();
     if (!ok) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -174,16 +190,16 @@ SIM_API CUresult cuCtxDestroy_v2(CUcontext ctx)
     SIM_ENTER(cuCtxDestroy_v2);
     sim_thread_t *t = sim_thread();
     bool was = true;
-    if (!ctx || ctx->primary || !atomic_compare_exchange_strong(&ctx->alive, &was, false)) {
+    if (!ctx || ctx->primary || ctx->home ||
+        !atomic_compare_exchange_strong(&ctx->alive, &was, false)) {
         return ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
     }
     if (t->depth && t->stack[t->depth - 1].ctx == ctx) {
         t->depth--;
     }
-    tear_down(ctx);
+    sim_ctx_tear_down(ctx);
     sim_lock();
-    ctx->next_free = free_ctxs;
-    free_ctxs = ctx;
+    sim_ctx_recycle_locked(ctx);
     sim_unlock();
     return CUDA_SUCCESS;
 }
@@ -239,10 +255,24 @@ SIM_API CUresult cuCtxGetCurrent(CUcontext *pctx)
 void sim_primary_make(sim_device_t *d)
 {
     sim_lock();
-    d->primary = context_struct_locked();
+    d->primary = sim_ctx_struct_locked();
     d->primary->primary = true;
     d->primary->dev = d;
     sim_unlock();
+}
+
+CUresult sim_primary_retain(sim_device_t *d)
+{
+    pthread_mutex_lock(&d->primary_mu);
+    bool ok = atomic_load(&d->primary->alive);
+    if (!ok) {
+        sim_lock();
+        ok = sim_ctx_activate_locked(d->primary, d, d->primary_flags);
+        sim_unlock();
+    }
+    d->primary_refs += ok;
+    pthread_mutex_unlock(&d->primary_mu);
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
@@ -253,37 +283,31 @@ SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (!pctx) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&d->primary_mu);
-    bool ok = atomic_load(&d->primary->alive);
-    if (!ok) {
-        sim_lock();
-        ok = activate_locked(d->primary, d, d->primary_flags);
-        sim_unlock();
-    }
-    d->primary_refs += ok;
-    pthread_mutex_unlock(&d->primary_mu);
-    if (!ok) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    SIM_TRY(sim_primary_retain(d));
     *pctx = d->primary;
     return CUDA_SUCCESS;
 }
 
 /* "the primary context ... will be reset once the last reference to it is released" */
-SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+CUresult sim_primary_release(sim_device_t *d)
 {
-    sim_device_t *d;
-    SIM_ENTER(cuDevicePrimaryCtxRelease_v2);
-    SIM_TRY(sim_device_get(dev, &d));
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&d->primary_mu);
     if (d->primary_refs == 0) {
         rc = CUDA_ERROR_INVALID_CONTEXT;
     } else if (--d->primary_refs == 0 && atomic_load(&d->primary->alive)) {
-        tear_down(d->primary);
+        sim_ctx_tear_down(d->primary);
     }
     pthread_mutex_unlock(&d->primary_mu);
     return rc;
+}
+
+SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxRelease_v2);
+    SIM_TRY(sim_device_get(dev, &d));
+    return sim_primary_release(d);
 }
 
 /* "Resetting the primary context does not release it" */
@@ -294,7 +318,7 @@ SIM_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     SIM_TRY(sim_device_get(dev, &d));
     pthread_mutex_lock(&d->primary_mu);
     if (atomic_load(&d->primary->alive)) {
-        tear_down(d->primary);
+        sim_ctx_tear_down(d->primary);
     }
     pthread_mutex_unlock(&d->primary_mu);
     return CUDA_SUCCESS;

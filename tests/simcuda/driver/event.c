@@ -160,7 +160,8 @@ static CUresult record(CUevent e, CUstream h, bool pt, unsigned flags)
     }
     sim_lock();
     /* cuda.h: "hEvent and hStream must be from the same context otherwise INVALID_HANDLE" */
-    CUresult rc = e->ctx == s->ctx ? record_locked(e, s) : CUDA_ERROR_INVALID_HANDLE;
+    CUresult rc = sim_ctx_home(e->ctx) == sim_ctx_home(s->ctx) ? record_locked(e, s)
+                                                               : CUDA_ERROR_INVALID_HANDLE;
     sim_unlock();
     return rc;
 }
@@ -174,12 +175,11 @@ SIM_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
  * of this call": every stream, non-blocking and destroyed-but-busy ones too. Same context or
  * INVALID_HANDLE. "will return STREAM_CAPTURE_UNSUPPORTED if the ... context has a stream in the
  * capture mode ... the call will invalidate all the conflicting captures". */
-SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+CUresult sim_ctx_record(CUcontext hCtx, CUevent hEvent)
 {
-    SIM_ENTER(cuCtxRecordEvent);
     SIM_TRY(sim_ctx_check(hCtx));
     SIM_TRY(event_check(hEvent));
-    if (hEvent->ctx != hCtx) {
+    if (sim_ctx_home(hEvent->ctx) != sim_ctx_home(hCtx)) { /* [hw] for green contexts' own */
         return CUDA_ERROR_INVALID_HANDLE;
     }
     sim_lock();
@@ -195,11 +195,16 @@ SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
     return rc;
 }
 
+SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SIM_ENTER(cuCtxRecordEvent);
+    return sim_ctx_record(hCtx, hEvent);
+}
+
 /* cuda.h, cuCtxWaitEvent: "all future work submitted to context hCtx", so streams made later too.
  */
-SIM_API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+CUresult sim_ctx_wait(CUcontext hCtx, CUevent hEvent)
 {
-    SIM_ENTER(cuCtxWaitEvent);
     SIM_TRY(sim_ctx_check(hCtx));
     SIM_TRY(event_check(hEvent));
     sim_lock();
@@ -216,6 +221,12 @@ SIM_API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
     }
     sim_unlock();
     return rc;
+}
+
+SIM_API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SIM_ENTER(cuCtxWaitEvent);
+    return sim_ctx_wait(hCtx, hEvent);
 }
 
 static CUresult wait_captured_locked(CUstream s, CUevent e)

@@ -171,6 +171,7 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
 {
     sim_heap_t *h = &d->heap;
     sim_alloc_t *a;
+    ctx = sim_ctx_home(ctx);
     if (bytes > sim_opt.memory) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

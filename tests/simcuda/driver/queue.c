@@ -109,12 +109,13 @@ void sim_points_of_stream(CUstream s, sim_points_t *v)
 
 void sim_points_of_context(CUcontext ctx, sim_points_t *v)
 {
-    if (atomic_load_explicit(&ctx->pending, memory_order_relaxed) == 0) {
-        return;
-    }
-    for (CUstream s = ctx->streams; s; s = s->next) {
-        if (busy(s)) {
-            sim_points_add(v, s, s->submitted);
+    SIM_EACH_OF(c, ctx)
+    {
+        bool idle = atomic_load_explicit(&c->pending, memory_order_relaxed) == 0;
+        for (CUstream s = idle ? NULL : c->streams; s; s = s->next) {
+            if (busy(s)) {
+                sim_points_add(v, s, s->submitted);
+            }
         }
     }
 }
@@ -305,14 +306,17 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
 void sim_barrier_locked(CUcontext ctx, const sim_points_t *v, CUstream except)
 {
     sim_op_t op = {.kind = SIM_OP_WAIT, .after = *v};
-    for (CUstream s = ctx->streams; s; s = s->next) {
-        if (s->alive && s != except) {
-            sim_enqueue_locked(s, &op);
+    SIM_EACH_OF(c, ctx)
+    {
+        for (CUstream s = c->streams; s; s = s->next) {
+            if (s->alive && s != except) {
+                sim_enqueue_locked(s, &op);
+            }
         }
-    }
-    sim_points_prune(&ctx->barrier);
-    for (size_t i = 0; i < v->n; i++) {
-        sim_points_add(&ctx->barrier, v->at[i].stream, v->at[i].seq);
+        sim_points_prune(&c->barrier);
+        for (size_t i = 0; i < v->n; i++) {
+            sim_points_add(&c->barrier, v->at[i].stream, v->at[i].seq);
+        }
     }
 }
 

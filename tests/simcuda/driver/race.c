@@ -300,12 +300,15 @@ void sim_race_context_record(CUcontext ctx, CUevent e)
 void sim_race_context_wait(CUcontext ctx, const sim_clock_t *c)
 {
     if (sim_opt.racecheck) {
-        for (CUstream s = ctx->streams; s; s = s->next) {
-            if (s->alive && &s->clock != c) {
-                sim_race_wait(s, c);
+        SIM_EACH_OF(of, ctx)
+        {
+            for (CUstream s = of->streams; s; s = s->next) {
+                if (s->alive && &s->clock != c) {
+                    sim_race_wait(s, c);
+                }
             }
+            sim_clock_join(&of->barrier_clock, c);
         }
-        sim_clock_join(&ctx->barrier_clock, c);
     }
 }
 
@@ -321,12 +324,15 @@ void sim_race_of_stream(CUstream s, sim_clock_t *out)
 void sim_race_of_context(CUcontext ctx, sim_clock_t *out)
 {
     if (sim_opt.racecheck) {
-        for (CUstream s = ctx->streams; s; s = s->next) {
-            if (s->alive) {
-                join_stream(out, s);
+        SIM_EACH_OF(c, ctx)
+        {
+            for (CUstream s = c->streams; s; s = s->next) {
+                if (s->alive) {
+                    join_stream(out, s);
+                }
             }
+            sim_clock_join(out, &c->ended);
         }
-        sim_clock_join(out, &ctx->ended);
     }
 }
 

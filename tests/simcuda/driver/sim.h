@@ -278,6 +278,9 @@ typedef struct sim_points {
 struct CUctx_st {
     _Atomic(sim_device_t *) dev;
     bool primary;
+    CUcontext home; /* of a green context: its primary, which has its memory; else NULL */
+    struct CUgreenCtx_st *green;
+    _Atomic int greens; /* green contexts that this one is the home of */
     _Atomic bool alive;
     _Atomic uint64_t id;
     _Atomic int sticky;
@@ -306,6 +309,24 @@ CUresult sim_ctx_current(CUcontext *out);     /* current, alive, no sticky error
 CUresult sim_ctx_current_any(CUcontext *out); /* current and alive */
 CUresult sim_ctx_check(CUcontext ctx);        /* a handle given by the program */
 void sim_ctx_fail(CUcontext ctx, CUresult error);
+/* The end of a context: everything of it goes; work under way is waited for first. */
+void sim_ctx_tear_down(CUcontext c);
+/* Locked. A struct for a new context, then the context itself; and back. */
+CUcontext sim_ctx_struct_locked(void);
+bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags);
+void sim_ctx_recycle_locked(CUcontext c);
+/* A reference to the primary context, made active for it; and back. */
+CUresult sim_primary_retain(sim_device_t *d);
+CUresult sim_primary_release(sim_device_t *d);
+/* --- green.c: contexts with a part of the device and the primary's memory */
+static inline CUcontext sim_ctx_home(CUcontext c)
+{
+    return c->home ? c->home : c;
+}
+/* Locked: the context itself, and of a primary one its green contexts. */
+CUcontext sim_ctx_group_next(CUcontext of, CUcontext last);
+#define SIM_EACH_OF(c, ctx) for (CUcontext c = (ctx); c; c = sim_ctx_group_next(ctx, c))
+void sim_green_end_all(CUcontext primary); /* it goes, and they with it */
 CUresult sim_device_get(CUdevice dev, sim_device_t **out);
 void sim_primary_make(sim_device_t *d); /* from cuInit, once */
 void sim_pool_init(sim_device_t *d);
@@ -373,6 +394,7 @@ typedef struct sim_op {
 struct CUstream_st {
     uint32_t magic;
     bool alive, legacy, blocking, per_thread, has_thread;
+    bool orphan; /* its green context was destroyed before it: every call says so */
     CUcontext ctx;
     uint64_t ctx_id, id;
     unsigned flags;
@@ -431,6 +453,7 @@ void sim_execute(sim_op_t *op);
 CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority);
 void sim_stream_end_locked(CUstream s);
 void sim_stream_recycle_locked(CUstream s);
+void sim_stream_orphan_locked(CUstream s);
 void sim_thread_drop_streams(sim_thread_t *t);
 
 struct CUevent_st {
@@ -450,6 +473,8 @@ struct CUevent_st {
 };
 void sim_event_end_locked(CUevent e);
 bool sim_event_done_locked(CUevent e);
+CUresult sim_ctx_record(CUcontext ctx, CUevent e);
+CUresult sim_ctx_wait(CUcontext ctx, CUevent e);
 
 typedef struct sim_capture {
     uint64_t id;

@@ -25,6 +25,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
     }
     s->magic = MAGIC;
     s->alive = true;
+    s->orphan = false;
     s->legacy = s->per_thread = false;
     s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     s->ctx = ctx;
@@ -48,7 +49,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
     return s;
 }
 
-void sim_stream_recycle_locked(CUstream s)
+static void unlink_locked(CUstream s)
 {
     if (s->next) {
         s->next->prev = s->prev;
@@ -58,6 +59,11 @@ void sim_stream_recycle_locked(CUstream s)
     } else {
         s->ctx->streams = s->next;
     }
+}
+
+void sim_stream_recycle_locked(CUstream s)
+{
+    unlink_locked(s);
     s->next_free = free_streams;
     free_streams = s;
 }
@@ -73,6 +79,18 @@ void sim_stream_end_locked(CUstream s)
     if (atomic_load(&s->completed) == s->submitted) {
         sim_stream_recycle_locked(s);
     }
+}
+
+/* cuda.h, cuGreenCtxDestroy: "does not destroy streams ... Once the green context is destroyed, any
+ * subsequent API calls involving these streams (including cuStreamDestroy) will return
+ * CUDA_ERROR_CONTEXT_IS_DESTROYED ... memory leak": so the handle never comes again. */
+void sim_stream_orphan_locked(CUstream s)
+{
+    sim_capture_stream_gone_locked(s);
+    s->alive = false;
+    s->orphan = true;
+    sim_race_stream_ended(s);
+    unlink_locked(s);
 }
 
 static CUstream per_thread_stream(CUcontext ctx)
@@ -125,8 +143,12 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
     }
     sim_lock();
     bool ok = h->magic == MAGIC && h->alive;
+    bool orphan = h->magic == MAGIC && h->orphan;
     CUcontext of = h->ctx;
     sim_unlock();
+    if (orphan) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     if (!ok) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -187,7 +209,7 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream hStream)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUresult rc = sim_stream_resolve(hStream, false, &s);
-    if (rc == CUDA_ERROR_INVALID_HANDLE) {
+    if (rc == CUDA_ERROR_INVALID_HANDLE || rc == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
         return rc;
     }
     sim_lock();

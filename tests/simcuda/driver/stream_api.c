@@ -134,12 +134,30 @@ SIM_BOTH(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream hStream, CUdevice 
 SIM_BOTH(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream hStream, CUcontext *pctx),
          get(hStream, pt, CONTEXT, pctx))
 
+static CUresult get_green(CUstream h, CUgreenCtx *green)
+{
+    CUcontext of;
+    SIM_TRY(get(h, false, CONTEXT, &of));
+    if (!green) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *green = of->green;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
+{
+    SIM_ENTER(cuStreamGetGreenCtx);
+    return get_green(hStream, phCtx);
+}
+
 static CUresult get_ctx_v2(CUstream h, bool pt, CUcontext *ctx, CUgreenCtx *green)
 {
     SIM_TRY(get(h, pt, CONTEXT, ctx));
     if (green) {
-        *green = NULL;
+        *green = (*ctx)->green;
     }
+    *ctx = sim_ctx_home(*ctx);
     return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,130 @@
+/* SIM: green contexts, by what the comments in cuda.h promise. */
+#include "selftest.h"
+
+static CUgreenCtx make(CUcontext *ctx)
+{
+    CUdevResource all, part[2];
+    CUdevResourceDesc desc;
+    CUgreenCtx green = NULL;
+    unsigned groups = 2;
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDevSmResourceSplitByCount(part, &groups, &all, NULL, 0, 4));
+    CHECK(groups == 2);
+    OK(cuDevResourceGenerateDesc(&desc, part, 1));
+    IS(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(&green, desc, 0, 0));
+    OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(cuCtxFromGreenCtx(ctx, green));
+    return green;
+}
+
+void multiprocessors_are_split_into_alike_parts(void)
+{
+    CUdevResource all, part[3], rest;
+    unsigned groups = 0;
+    OK(cuInit(0));
+    IS(CUDA_ERROR_INVALID_RESOURCE_TYPE, cuDeviceGetDevResource(0, &all, 0));
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    CHECK(all.sm.smCount % all.sm.smCoscheduledAlignment == 0);
+    OK(cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, 5));
+    CHECK(groups == all.sm.smCount / 6); /* a multiple of 2 */
+    groups = 3;
+    OK(cuDevSmResourceSplitByCount(part, &groups, &all, &rest, 0, 5));
+    CHECK(groups == 3 && part[2].sm.smCount == 6);
+    CHECK(rest.sm.smCount == all.sm.smCount - 18);
+    IS(CUDA_ERROR_INVALID_VALUE,
+       cuDevSmResourceSplitByCount(part, &groups, &all, NULL, 0, all.sm.smCount + 1));
+}
+
+void a_green_context_has_the_primarys_memory(void)
+{
+    CUcontext home = primary(), ctx = NULL, of = NULL, current;
+    CUgreenCtx green = make(&ctx);
+    CUdeviceptr p;
+    unsigned long long id, green_id;
+    CHECK(ctx != home);
+    OK(cuCtxSetCurrent(ctx));
+    OK(cuCtxGetCurrent(&current));
+    CHECK(current == ctx);
+    OK(cuCtxGetId(ctx, &id));
+    OK(cuGreenCtxGetId(green, &green_id));
+    CHECK(id == green_id);
+    OK(cuMemAlloc(&p, 4096));
+    OK(cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+    CHECK(of == home);
+    OK(cuCtxSetCurrent(home));
+    OK(cuGreenCtxDestroy(green));
+    OK(cuMemsetD8(p, 1, 4096));
+    OK(cuMemFree(p));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxFromGreenCtx(&ctx, green));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuGreenCtxDestroy(green));
+}
+
+void a_green_context_keeps_its_primary(void)
+{
+    CUcontext ctx;
+    unsigned flags;
+    int active = -1;
+    primary();
+    CUgreenCtx green = make(&ctx);
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    CHECK(active == 1);
+    OK(cuGreenCtxDestroy(green));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    CHECK(active == 0);
+}
+
+void a_green_context_ends_with_the_reset_of_its_primary(void)
+{
+    CUcontext ctx;
+    primary();
+    CUgreenCtx green = make(&ctx);
+    OK(cuDevicePrimaryCtxReset(0));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxFromGreenCtx(&ctx, green));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuGreenCtxDestroy(green));
+}
+
+void streams_of_a_green_context_end_with_it(void)
+{
+    CUcontext home = primary(), ctx, of;
+    CUgreenCtx green = make(&ctx), told;
+    CUstream s, plain;
+    IS(CUDA_ERROR_INVALID_VALUE, cuGreenCtxStreamCreate(&s, green, CU_STREAM_DEFAULT, 0));
+    OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuStreamCreate(&plain, 0));
+    OK(cuStreamGetCtx(s, &of));
+    CHECK(of == home || of == ctx); /* the form without _v2, or with it, by the header */
+    OK(cuStreamGetGreenCtx(s, &told));
+    CHECK(told == green);
+    OK(cuStreamGetGreenCtx(plain, &told));
+    CHECK(told == NULL);
+    OK(cuGreenCtxDestroy(green));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuStreamQuery(s));
+    IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuStreamDestroy(s));
+    OK(cuStreamQuery(plain));
+}
+
+/* "capture all the activities of the primary context and its green contexts", or of one of them. */
+void a_record_of_the_primary_covers_its_green_contexts(void)
+{
+    gate_t gate = GATE;
+    CUcontext home = primary(), one, two;
+    CUgreenCtx first = make(&one), second = make(&two);
+    CUstream s;
+    CUevent of_home, of_one, of_two;
+    OK(cuGreenCtxStreamCreate(&s, first, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuEventCreate(&of_home, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&of_one, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&of_two, CU_EVENT_DISABLE_TIMING));
+    gate_hold(&gate, s);
+    OK(cuCtxRecordEvent(home, of_home));
+    OK(cuCtxRecordEvent(one, of_one));
+    OK(cuGreenCtxRecordEvent(second, of_two));
+    IS(CUDA_ERROR_NOT_READY, cuEventQuery(of_home));
+    IS(CUDA_ERROR_NOT_READY, cuEventQuery(of_one));
+    IS(CUDA_SUCCESS, cuEventQuery(of_two));
+    gate_open(&gate);
+    OK(cuCtxSynchronize()); /* the primary is current */
+    IS(CUDA_SUCCESS, cuEventQuery(of_one));
+    IS(CUDA_SUCCESS, cuEventQuery(of_home));
+}
