@@ -1,5 +1,4 @@
 #include "shim/contexts.h"
-#include <string.h>
 #include <time.h>
 #include "config/lock.h"
 #include "config/log.h"
@@ -210,10 +209,12 @@ void ca_context_settle(ca_context_t *context, bool gone)
     context->leaving--;
     bool retire = gone && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
     if (retire) {
-        set_state(context, CA_CONTEXT_RETIRED);
+        /* The green contexts whose memory it had go with it. */
         for (size_t i = 0; i < living_count; i++)
-            if (living[i] == context)
+            if (living[i] == context || living[i]->shares == context) {
+                set_state(living[i], CA_CONTEXT_RETIRED);
                 living[i--] = living[--living_count];
+            }
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
         set_state(context, CA_CONTEXT_SERVING);
     }
@@ -249,8 +250,10 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
 size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
 {
     ca_lock_take(&lock);
-    size_t count = living_count;
-    memcpy(contexts, living, count * sizeof(*contexts));
+    size_t count = 0;
+    for (size_t i = 0; i < living_count; i++)
+        if (!living[i]->shares)
+            contexts[count++] = living[i];
     ca_lock_drop(&lock);
     return count;
 }
@@ -272,7 +275,7 @@ ca_context_t *ca_context_known(void)
     ca_lock_take(&lock);
     context = find(handle);
     ca_lock_drop(&lock);
-    return context;
+    return context && context->shares ? context->shares : context;
 }
 
 ca_context_t *ca_context_of(CUcontext handle)

@@ -62,7 +62,10 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
 bool ca_context_lost_id(const ca_context_t *context);
 
 /* The entries that are not retired. Any of them may submit work that touches another's memory: by
- * peer access, or by a copy between devices, which needs none. Returns how many. */
+ * peer access, or by a copy between devices, which needs none. Green contexts are not among them:
+ * what is recorded in their primary context, or waits for it, covers them (cuda.h:
+ * cuCtxRecordEvent, cuCtxSynchronize), and they may be current to one thread only. Returns how
+ * many. */
 size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
 
 /* The current context's entry, for its number: one that is about to be destroyed too. Made where it

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include "shim/capture.h"
 #include "shim/contexts.h"
+#include "shim/driver_contexts.h"
 #include "shim/driver_table.h"
 
 #define DEVICES_MAX 256
@@ -12,17 +13,23 @@
 /* The primary context of each device, as the program retained it. */
 static _Atomic(CUcontext) primary[DEVICES_MAX];
 
-static CUcontext primary_of(CUdevice device)
+CUcontext ca_primary_of(CUdevice device)
 {
     return device >= 0 && device < DEVICES_MAX ? atomic_load(&primary[device]) : NULL;
+}
+
+void ca_primary_note(CUdevice device, CUcontext handle)
+{
+    if (device >= 0 && device < DEVICES_MAX)
+        atomic_store(&primary[device], handle);
 }
 
 CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
     CUresult code = real(context, device);
-    if (code == CUDA_SUCCESS && device >= 0 && device < DEVICES_MAX)
-        atomic_store(&primary[device], *context);
+    if (code == CUDA_SUCCESS)
+        ca_primary_note(device, *context);
     return code;
 }
 
@@ -46,7 +53,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
 
 /* Whether the primary context is inactive now. Asked twice: an answer that is lost would leave a
  * dead arena in service. When there is none, the context's id decides. */
-static bool is_inactive(CUdevice device, const ca_context_t *entry)
+bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
 {
     __typeof__(cuDevicePrimaryCtxGetState) *ask = ca_driver()->cuDevicePrimaryCtxGetState;
     unsigned flags;
@@ -60,10 +67,10 @@ static bool is_inactive(CUdevice device, const ca_context_t *entry)
 /* A release destroys only when the count reaches zero: ask afterwards. */
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
-    CUcontext primary_context = primary_of(device);
+    CUcontext primary_context = ca_primary_of(device);
     ca_context_t *entry = ca_context_suspend(primary_context);
     CUresult code = real(device);
-    settle(entry, primary_context, code == CUDA_SUCCESS && is_inactive(device, entry));
+    settle(entry, primary_context, code == CUDA_SUCCESS && ca_primary_inactive(device, entry));
     return code;
 }
 
@@ -81,7 +88,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
-    CUcontext primary_context = primary_of(device);
+    CUcontext primary_context = ca_primary_of(device);
     ca_context_t *entry = ca_context_suspend(primary_context);
     CUresult code = real(device);
     settle(entry, primary_context, code == CUDA_SUCCESS);

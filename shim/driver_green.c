@@ -3,6 +3,7 @@
 #include "config/lock.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
+#include "shim/driver_contexts.h"
 #include "shim/driver_table.h"
 #include "shim/streams.h"
 #include "shim/driver_green.h"
@@ -51,6 +52,7 @@ static CUcontext primary_of(CUdevice device)
         driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return NULL;
     driver->cuDevicePrimaryCtxRelease_v2(device);
+    ca_primary_note(device, primary);
     return primary;
 }
 
@@ -73,27 +75,50 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
     return code;
 }
 
+/* After a green context of its device was destroyed, if `released`. */
+static void settle_primary(ca_context_t *owner, CUcontext handle, CUdevice device, bool released)
+{
+    bool gone = released && handle && ca_primary_inactive(device, owner);
+    if (owner)
+        ca_context_settle(owner, gone);
+    if (gone)
+        ca_capture_context_gone(handle);
+}
+
+static void forget(CUgreenCtx green)
+{
+    ca_lock_take(&lock);
+    int at = index_of(green);
+    if (at >= 0) {
+        greens[at].green = NULL;
+        greens[at].context = NULL;
+    }
+    ca_lock_drop(&lock);
+}
+
 CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
 {
     CA_REAL(cuGreenCtxDestroy);
     ca_lock_take(&lock);
     int at = index_of(green);
     CUcontext context = at >= 0 ? greens[at].context : NULL;
+    CUdevice device = at >= 0 ? greens[at].device : -1;
     ca_lock_drop(&lock);
-    ca_streams_forget(ca_context_of(context)); /* those of the green context go with it */
+    /* It holds a reference to the primary context, which may be the last one. Its streams go too. */
+    CUcontext primary = ca_primary_of(device);
+    ca_streams_forget(ca_context_of(primary));
+    ca_context_t *owner = ca_context_suspend(primary);
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(green);
+    bool gone = code == CUDA_SUCCESS;
     if (entry)
-        ca_context_settle(entry, code == CUDA_SUCCESS);
-    if (code == CUDA_SUCCESS && at >= 0) {
+        ca_context_settle(entry, gone);
+    if (owner || gone)
+        settle_primary(owner, primary, device, gone);
+    if (gone && context)
         ca_capture_context_gone(context);
-        ca_lock_take(&lock);
-        if (greens[at].context == context) {
-            greens[at].green = NULL;
-            greens[at].context = NULL;
-        }
-        ca_lock_drop(&lock);
-    }
+    if (gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        forget(green);
     return code;
 }
 

@@ -1,0 +1,194 @@
+/* Green contexts: their memory is the primary context's, their streams are their own. drv_green
+ * MODE serve  allocates and frees with a green or the primary context current, and from either
+ *   fence  memory is freed with work in flight on streams of green contexts, and allocated again
+ *   leak   forgets 3 buffers of 1000 bytes that were allocated with a green context current
+ *   last   a green context holds the last reference to its primary, whose memory goes with it
+ *   reset  the primary is reset under a green context, and used again */
+#include <cuda.h>
+#include <stdbool.h>
+#include "check.h"
+#include "shim_stats.h"
+
+#define BUFFERS 40
+#define ROUNDS 300
+
+typedef struct green {
+    CUgreenCtx handle;
+    CUcontext context;
+    CUstream stream;
+} green_t;
+
+static CUcontext primary;
+
+static green_t make(void)
+{
+    CUdevResource all, part;
+    CUdevResourceDesc resources;
+    unsigned groups = 1;
+    green_t green;
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
+    OK(cuDevResourceGenerateDesc(&resources, &part, 1));
+    OK(cuGreenCtxCreate(&green.handle, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(cuCtxFromGreenCtx(&green.context, green.handle));
+    OK(cuGreenCtxStreamCreate(&green.stream, green.handle, CU_STREAM_NON_BLOCKING, 0));
+    return green;
+}
+
+static void end(green_t green)
+{
+    OK(cuStreamSynchronize(green.stream));
+    OK(cuStreamDestroy(green.stream));
+    OK(cuGreenCtxDestroy(green.handle));
+}
+
+static size_t bytes_of(size_t i)
+{
+    static const size_t sizes[] = {500, 70000, (size_t)1 << 20, (size_t)5 << 20};
+    return sizes[i % 4];
+}
+
+static void write_and_read(CUdeviceptr p, size_t bytes, unsigned char value)
+{
+    unsigned char last = 0;
+    OK(cuMemsetD8(p, value, bytes));
+    OK(cuMemcpyDtoH(&last, p + bytes - 1, 1));
+    CHECK(last == value);
+}
+
+static void serve(void)
+{
+    cachealloc_stats_t stats;
+    CUdeviceptr p[BUFFERS];
+    green_t green = make();
+    for (int round = 0; round < 6; round++) {
+        for (size_t i = 0; i < BUFFERS; i++) {
+            CUcontext owner = NULL;
+            OK(cuCtxSetCurrent(i % 2 ? green.context : primary));
+            OK(cuMemAlloc(&p[i], bytes_of(i)));
+            OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, p[i]));
+            CHECK(owner == primary || owner == green.context); /* [hw: which one?] */
+            write_and_read(p[i], bytes_of(i), (unsigned char)i);
+        }
+        OK(cuCtxSetCurrent(round % 2 ? green.context : primary));
+        for (size_t i = 0; i < BUFFERS; i++)
+            if (round != 4 || i % 4 != 1)
+                OK(cuMemFree(p[i]));
+        if (round != 4)
+            continue;
+        /* A quarter outlives the green context it was made with. */
+        OK(cuCtxSetCurrent(primary));
+        end(green);
+        for (size_t i = 1; i < BUFFERS; i += 4) {
+            write_and_read(p[i], bytes_of(i), 7);
+            OK(cuMemFree(p[i]));
+        }
+        green = make();
+    }
+    OK(cuCtxSetCurrent(primary));
+    end(green);
+    if (shim_stats(&stats))
+        CHECK(stats.live_bytes == 0 && stats.reserved_bytes < (size_t)256 << 20);
+}
+
+static void fence(void)
+{
+    green_t greens[2] = {make(), make()};
+    CUdeviceptr p[BUFFERS];
+    CUstream other;
+    uint64_t random = 5;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    for (size_t i = 0; i < BUFFERS; i++)
+        OK(cuMemAlloc(&p[i], bytes_of(i)));
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t i = next_random(&random) % BUFFERS;
+        green_t *green = &greens[round % 2];
+        /* Whichever context is current, the work is a green context's or the primary's. */
+        OK(cuCtxSetCurrent(round % 3 ? green->context : primary));
+        OK(cuMemsetD8Async(p[i], 1, bytes_of(i), round % 5 ? green->stream : other));
+        OK(cuMemFree(p[i]));
+        OK(cuCtxSetCurrent(round % 7 ? primary : green->context));
+        OK(cuMemAlloc(&p[i], bytes_of(i)));
+    }
+    OK(cuCtxSetCurrent(primary));
+    OK(cuCtxSynchronize());
+    for (size_t i = 0; i < BUFFERS; i++)
+        OK(cuMemFree(p[i]));
+    end(greens[0]);
+    end(greens[1]);
+    OK(cuStreamDestroy(other));
+}
+
+static void leak(void)
+{
+    CUdeviceptr forgotten;
+    green_t green = make();
+    OK(cuCtxSetCurrent(green.context));
+    for (int i = 0; i < 3; i++)
+        OK(cuMemAlloc(&forgotten, 1000));
+    OK(cuCtxSetCurrent(primary));
+    end(green);
+}
+
+/* All that is served now must be there: what died with the primary faults. */
+static void use_again(void)
+{
+    CUdeviceptr p[BUFFERS];
+    green_t green = make();
+    for (int round = 0; round < 20; round++) {
+        OK(cuCtxSetCurrent(round % 2 ? green.context : primary));
+        for (size_t i = 0; i < BUFFERS; i++) {
+            OK(cuMemAlloc(&p[i], bytes_of(i)));
+            write_and_read(p[i], bytes_of(i), (unsigned char)round);
+        }
+        for (size_t i = 0; i < BUFFERS; i++)
+            OK(cuMemFree(p[i]));
+    }
+    OK(cuCtxSetCurrent(primary));
+    end(green);
+}
+
+static void primary_ends(bool by_reset)
+{
+    cachealloc_stats_t stats;
+    CUdeviceptr lost;
+    green_t green = make();
+    OK(cuCtxSetCurrent(green.context));
+    for (int i = 0; i < 5; i++)
+        OK(cuMemAlloc(&lost, bytes_of((size_t)i)));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuStreamDestroy(green.stream));
+    if (by_reset) {
+        OK(cuDevicePrimaryCtxReset(0));
+        (void)cuGreenCtxDestroy(green.handle); /* [hw: its answer] */
+    } else {
+        OK(cuDevicePrimaryCtxRelease(0));
+        if (shim_stats(&stats))
+            CHECK(stats.live_bytes != 0); /* the green context still holds it */
+        OK(cuGreenCtxDestroy(green.handle));
+    }
+    if (shim_stats(&stats))
+        CHECK(stats.live_bytes == 0 && stats.reserved_bytes == 0);
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    use_again();
+    /* Fences are still had: what is freed is used again. */
+    if (shim_stats(&stats))
+        CHECK(stats.live_bytes == 0 && stats.reserved_bytes < (size_t)384 << 20);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "serve";
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    if (strcmp(mode, "fence") == 0)
+        fence();
+    else if (strcmp(mode, "leak") == 0)
+        leak();
+    else if (strcmp(mode, "last") == 0 || strcmp(mode, "reset") == 0)
+        primary_ends(strcmp(mode, "reset") == 0);
+    else
+        serve();
+    return 0;
+}

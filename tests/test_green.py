@@ -1,0 +1,71 @@
+"""Green contexts: served from their primary context's memory, and waited for."""
+
+import pytest
+
+import conftest
+import leak_report
+
+RACES = 99  # the simulator's exit status
+POOLED = [pytest.param(None, id="shim"), pytest.param("backend:off", id="tracking")]
+
+
+@pytest.mark.parametrize("mode", ["serve", "fence", "last", "reset"])
+def test_the_program_is_right_by_itself(run, program, mode):
+    result = run([program("drv_green"), mode], preload=False, sim="racecheck:1")
+    assert result.rc == 0, result.err
+
+
+@pytest.mark.parametrize("conf", POOLED)
+@pytest.mark.parametrize("mode", ["serve", "fence"])
+def test_memory_of_green_contexts_is_served_and_waited_for(run, program, mode, conf):
+    result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
+    assert (result.rc, result.err) == (0, "")
+
+
+def test_memory_of_a_green_context_comes_from_the_primarys_arena(run, program):
+    """240 allocations, half of them with a green context current."""
+    result = run([program("drv_green"), "serve"], stats=True)
+    assert (result.rc, result.err) == (0, "")
+    assert result.sim["calls"]["cuMemAlloc_v2"] < 30
+
+
+def test_green_contexts_are_not_entered(run, program):
+    """They may be current to one thread only, and the record of the primary covers them: one event
+    closes an epoch, whatever green contexts there are."""
+    result = run([program("drv_green"), "fence"], stats=True)
+    assert (result.rc, result.err) == (0, "")
+    calls = result.sim["calls"]
+    assert 0 < calls["cuCtxRecordEvent"] <= 160  # of 300 frees a quarter closes an epoch at once
+
+
+def test_old_drivers_are_waited_for_too(run, program):
+    """Before cuCtxRecordEvent: the wait for the primary context covers its green ones."""
+    result = run([program("drv_green"), "fence"], sim="racecheck:1,without:cuCtxRecordEvent")
+    assert (result.rc, result.err) == (0, "")
+
+
+def test_a_fence_that_forgets_green_streams_is_caught(run, program):
+    shim = conftest.BUILD / "libcachealloc-debug.so"
+    if not shim.exists():
+        pytest.skip(f"{shim} is missing: deliberate faults need a debug build of the shim")
+    env = {"LD_PRELOAD": " ".join([*conftest.SANITIZER_PRELOAD, str(shim)]),
+           "CA_MUTATION": "fence_legacy_only"}
+    result = run([program("drv_green"), "fence"], sim="racecheck:1", env=env)
+    assert result.rc == RACES and "is not ordered after" in result.err, result.err
+
+
+@pytest.mark.parametrize("conf", POOLED)
+def test_leaks_of_a_green_context_are_the_devices(run, program, conf):
+    result = run([program("drv_green"), "leak"], conf=conf)
+    assert result.rc == 0, result.err
+    report = leak_report.parse(result.err)
+    assert report.totals == {(0, "device"): (3000, 3)}
+    assert report.destroyed is None
+
+
+@pytest.mark.parametrize("conf", POOLED)
+@pytest.mark.parametrize("mode", ["last", "reset"])
+def test_memory_goes_with_the_primary_context(run, program, mode, conf):
+    result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
+    assert result.rc == 0, result.err
+    assert leak_report.nothing_leaked(result.err), result.err
