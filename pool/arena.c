@@ -61,6 +61,10 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     arena->upstream = upstream;
     arena->context = context;
     arena->params = *params;
+    if (!arena->params.granule)
+        arena->params.granule = CA_GRANULE;
+    if (!arena->params.segment_least)
+        arena->params.segment_least = CA_SEGMENT_LEAST;
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     arena->room = SIZE_MAX;
@@ -102,9 +106,9 @@ void ca_arena_leave(ca_arena_t *arena, int cancellation)
 }
 
 /* What a request of `bytes` occupies. */
-static size_t rounded(size_t bytes)
+static size_t rounded(const ca_arena_t *arena, size_t bytes)
 {
-    return ca_round_up(bytes, bytes >= CA_PAGE_FROM ? CA_PAGE : CA_GRANULE);
+    return ca_round_up(bytes, bytes >= CA_PAGE_FROM ? CA_PAGE : arena->params.granule);
 }
 
 /* Under the lock: `block` becomes the caller's. */
@@ -133,7 +137,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
-    size_t size = rounded(bytes ? bytes : 1);
+    size_t size = rounded(arena, bytes ? bytes : 1);
 
     ca_lock_take(&arena->lock);
     arena->operations++;
@@ -154,7 +158,7 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
-    size_t size = rounded(bytes ? bytes : 1);
+    size_t size = rounded(arena, bytes ? bytes : 1);
     bool grown = false;
     int rc = 0;
 
@@ -207,7 +211,7 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         arena->frees += !stream;
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
-        if (CA_MUTATED(reuse_pending)) {
+        if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= block->bytes;
             ca_block_ready(arena, block);
         } else {

@@ -53,6 +53,10 @@ typedef struct ca_arena_params {
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
     ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
+    size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
+    size_t segment_least;   /* bytes asked of upstream at least; 0: CA_SEGMENT_LEAST */
+    bool host;              /* host memory: counted apart; as upstream's free waits for all work, it
+                               goes back only while nothing runs */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -142,8 +146,10 @@ void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats);
  * the arena's lock. False when it could not be had in a bounded number of tries. */
 bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats);
 
-/* Bytes that all arenas together have reserved upstream, now and at most at a time. */
+/* Bytes that all arenas together have reserved upstream, now and at most at a time: those of device
+ * memory, and those of host memory. */
 void ca_pool_reserved(size_t *now, size_t *peak);
+void ca_pool_reserved_host(size_t *now, size_t *peak);
 
 /* In the child of a fork, which has one thread: an empty index of addresses, locks that nobody
  * holds and no totals. The parent's arenas must not be used; their memory stays as it is. */

@@ -28,8 +28,8 @@ static size_t preferred_bytes(const ca_arena_t *arena)
 {
     size_t bytes = arena->reserved / 4;
 
-    if (bytes < CA_SEGMENT_LEAST)
-        return CA_SEGMENT_LEAST;
+    if (bytes < arena->params.segment_least)
+        return arena->params.segment_least;
     if (bytes > CA_SEGMENT_MOST)
         return CA_SEGMENT_MOST;
     return ca_round_up(bytes, CA_SEGMENT_UNIT);
@@ -156,6 +156,9 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     size_t given = 0;
     ca_segment_t *segment;
 
+    /* Work in flight may be waiting for this very thread, and the program freed long ago. */
+    if (arena->params.host && (!largest(arena, which) || !ca_epoch_device_idle(arena)))
+        return 0;
     while (given < bytes && ca_arena_serving(arena) && (segment = largest(arena, which))) {
         uint64_t base = segment->base;
         size_t segment_bytes = segment->bytes;

@@ -1,9 +1,18 @@
-/* What all arenas of the process have reserved upstream at a time. A sum of the arenas' own peaks
- * would count memory that was never reserved together. */
+/* What all arenas of the process have reserved upstream at a time, device and host memory apart. A
+ * sum of the arenas' own peaks would count memory that was never reserved together. */
 #include <stdatomic.h>
 #include "pool/state.h"
 
-static _Atomic size_t total, total_peak;
+typedef struct total {
+    _Atomic size_t now, peak;
+} total_t;
+
+static total_t totals[2]; /* [0] device memory, [1] host memory */
+
+static total_t *total_of(const ca_arena_t *arena)
+{
+    return &totals[arena->params.host];
+}
 
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 {
@@ -11,10 +20,11 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
     if (arena->reserved > arena->reserved_peak)
         arena->reserved_peak = arena->reserved;
 
-    size_t now = atomic_fetch_add_explicit(&total, bytes, memory_order_relaxed) + bytes;
-    size_t peak = atomic_load_explicit(&total_peak, memory_order_relaxed);
+    total_t *total = total_of(arena);
+    size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
+    size_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
     while (now > peak && !atomic_compare_exchange_weak_explicit(
-                             &total_peak, &peak, now, memory_order_relaxed, memory_order_relaxed))
+                             &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed))
         ;
 }
 
@@ -22,22 +32,34 @@ void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved -= bytes;
     if (!arena->retired)
-        atomic_fetch_sub_explicit(&total, bytes, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&total_of(arena)->now, bytes, memory_order_relaxed);
 }
 
 void ca_reserved_forget(const ca_arena_t *arena)
 {
-    atomic_fetch_sub_explicit(&total, arena->reserved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&total_of(arena)->now, arena->reserved, memory_order_relaxed);
 }
 
 void ca_reserved_reset_after_fork(void)
 {
-    atomic_store(&total, 0);
-    atomic_store(&total_peak, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        atomic_store(&totals[i].now, 0);
+        atomic_store(&totals[i].peak, 0);
+    }
+}
+
+static void tell(total_t *total, size_t *now, size_t *peak)
+{
+    *now = atomic_load_explicit(&total->now, memory_order_relaxed);
+    *peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
 }
 
 void ca_pool_reserved(size_t *now, size_t *peak)
 {
-    *now = atomic_load_explicit(&total, memory_order_relaxed);
-    *peak = atomic_load_explicit(&total_peak, memory_order_relaxed);
+    tell(&totals[0], now, peak);
+}
+
+void ca_pool_reserved_host(size_t *now, size_t *peak)
+{
+    tell(&totals[1], now, peak);
 }
