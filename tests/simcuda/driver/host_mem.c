@@ -10,6 +10,7 @@ static pthread_rwlock_t mu = PTHREAD_RWLOCK_INITIALIZER;
 static sim_host_t *ranges;
 static size_t count, cap;
 static _Atomic size_t known; /* count, readable without the lock: most programs have none */
+static _Atomic size_t taken; /* bytes that the driver mapped, all contexts together */
 
 /* Locked: index of the first range that ends behind p. */
 static size_t lower(const char *p)
@@ -53,6 +54,12 @@ static CUresult add(const sim_host_t *r)
         sim_race_forget((uintptr_t)r->base, r->size);
     }
     return rc;
+}
+
+static void unmap(const sim_host_t *r)
+{
+    munmap(r->base, r->mapped);
+    atomic_fetch_sub(&taken, r->mapped);
 }
 
 static bool remove_base(const void *p, unsigned kinds, sim_host_t *out)
@@ -104,7 +111,7 @@ void sim_host_drop_context(CUcontext ctx)
         if (ranges[i].ctx != ctx) {
             ranges[kept++] = ranges[i];
         } else if (ranges[i].kind != SIM_HOST_REGISTERED) {
-            munmap(ranges[i].base, ranges[i].mapped);
+            unmap(&ranges[i]);
         }
     }
     count = kept;
@@ -119,9 +126,13 @@ static CUresult host_map(CUcontext ctx, size_t bytes, unsigned flags, enum sim_h
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     size_t mapped = (bytes + 4095) & ~(size_t)4095;
-    void *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = MAP_FAILED;
+    if (atomic_fetch_add(&taken, mapped) + mapped <= sim_opt.host_memory) {
+        p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+    }
     if (p == MAP_FAILED) {
+        atomic_fetch_sub(&taken, mapped);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_host_t r = {.base = p,
@@ -133,7 +144,7 @@ static CUresult host_map(CUcontext ctx, size_t bytes, unsigned flags, enum sim_h
                     .buffer_id = atomic_fetch_add(&sim_next_buffer_id, 1)};
     CUresult rc = add(&r);
     if (rc != CUDA_SUCCESS) {
-        munmap(p, mapped);
+        unmap(&r);
         return rc;
     }
     *out = p;
@@ -186,7 +197,7 @@ SIM_API CUresult cuMemFreeHost(void *p)
     if (!remove_base(p, 1u << SIM_HOST_ALLOC, &r)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    munmap(r.base, r.mapped);
+    unmap(&r);
     return (CUresult)atomic_load(&ctx->sticky);
 }
 
@@ -273,6 +284,6 @@ CUresult sim_host_free_managed(CUdeviceptr p)
     if (!remove_base((void *)(uintptr_t)p, 1u << SIM_HOST_MANAGED, &r)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    munmap(r.base, r.mapped);
+    unmap(&r);
     return CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
 sim_options_t sim_opt = {
     .devices = 1,
     .memory = (size_t)24 << 30,
+    .host_memory = SIZE_MAX,
     .driver = 13000,
     .free_waits = true,
     .kernel_ns = 0,
@@ -67,6 +68,16 @@ static bool set_memory(char *v)
         return false;
     }
     sim_opt.memory = n / SIM_PAGE * SIM_PAGE;
+    return true;
+}
+
+static bool set_host_memory(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n)) {
+        return false;
+    }
+    sim_opt.host_memory = n;
     return true;
 }
 
@@ -182,6 +193,7 @@ static const struct {
 } keys[] = {
     {"devices", set_devices},
     {"memory", set_memory},
+    {"host_memory", set_host_memory},
     {"arch", set_arch},
     {"driver", set_driver},
     {"free_waits", set_free_waits},

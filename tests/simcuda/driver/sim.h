@@ -152,6 +152,7 @@ uint64_t sim_now_ns(void);
 typedef struct sim_options {
     int devices;
     size_t memory; /* bytes per device */
+    size_t host_memory;
     int driver;
     bool free_waits;
     uint64_t kernel_ns;
