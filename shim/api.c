@@ -5,6 +5,7 @@
 #include "config/counters.h"
 #include "registry/registry.h"
 #include "shim/contexts.h"
+#include "shim/pinned_memory.h"
 #include "shim/totals.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -46,7 +47,7 @@ EXPORT size_t cachealloc_trim(void)
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
             given += ca_arena_trim(c->arena, SIZE_MAX);
-    return given;
+    return given + ca_pinned_trim(SIZE_MAX);
 }
 
 EXPORT const char *cachealloc_version(void)

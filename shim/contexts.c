@@ -8,6 +8,7 @@
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/pinned_memory.h"
 #include "shim/upstream.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -225,6 +226,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     /* The arena first: a free that has its record already finds it retired and is ignored. */
     if (context->arena)
         ca_arena_retire(context->arena);
+    ca_pinned_retire(context);
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",

@@ -13,6 +13,7 @@
 #include "shim/cuda_decls.h"
 
 #define CA_CONTEXTS_MAX 256 /* at once; the driver serves further ones */
+#define CA_PINNED_KINDS 8   /* combinations of cuMemHostAlloc's flags */
 
 typedef enum {
     CA_CONTEXT_SERVING,
@@ -27,6 +28,8 @@ typedef struct ca_context {
     unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     ca_arena_t *arena;
     size_t limit;                  /* most bytes that the arena may hold; SIZE_MAX for none */
+    /* By cuMemHostAlloc's flags; shim/pinned_memory.c, made on first use. */
+    ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
     CUstream own_stream;           /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */

@@ -37,6 +37,7 @@ cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);
 cudaError_t CUDARTAPI cudaFree(void *address);
 cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes);
 cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags);
+cudaError_t CUDARTAPI cudaFreeHost(void *address);
 cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags);
 cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height);
 cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream);

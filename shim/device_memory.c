@@ -51,6 +51,8 @@ int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effo
 
 CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
 {
+    if (record->kind == CA_KIND_PINNED)
+        return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (!context)

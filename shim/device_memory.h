@@ -21,7 +21,7 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
                        ca_device_effort_t effort, CUdeviceptr *address);
 
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
- * would have refused: put the record back then. */
+ * would have refused, pinned memory for one: put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);
 
 /* The same behind the work of one stream alone. NULL, or a stream of another context than the

@@ -17,10 +17,11 @@
 
 static void write_stats(ca_out_t *out)
 {
-    ca_arena_stats_t pool;
+    ca_arena_stats_t pool, pinned;
     ca_registry_total_t live = ca_registry_total();
     size_t contexts;
     bool complete = ca_totals(&pool, &contexts);
+    complete &= ca_totals_pinned(&pinned);
 #define ROW(label, value) ca_out_printf(out, "  %-36s %16llu\n", label, (unsigned long long)(value))
     ca_out_printf(out, "cachealloc[%d]: statistics\n", (int)getpid());
 #define CA_COUNTER(name, label) ROW(label, ca_counter_read(name));
@@ -37,6 +38,9 @@ static void write_stats(ca_out_t *out)
     ROW("reserved bytes, peak", pool.reserved_peak);
     ROW("segments", pool.segments);
     ROW("blocks", pool.blocks);
+    ROW("pinned bytes in blocks", pinned.live_bytes);
+    ROW("pinned bytes reserved", pinned.reserved_bytes);
+    ROW("pinned bytes reserved, peak", pinned.reserved_peak);
     ROW("contexts", contexts);
     ROW("call stacks", ca_stack_count());
     ROW("host bytes of our own", ca_mem_mapped());

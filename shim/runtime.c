@@ -10,6 +10,7 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/mempools.h"
+#include "shim/pinned_memory.h"
 #include "shim/runtime_table.h"
 #include "shim/streams.h"
 #include "shim/track.h"
@@ -58,6 +59,16 @@ static bool serve_alloc(void **address, size_t bytes)
            served_alloc(address, pointer);
 }
 
+static bool serve_pinned(void **address, size_t bytes, unsigned flags)
+{
+    ca_context_t *context = ca_context_current(false, NULL);
+    if (!context || ca_pinned_alloc(context, flags, bytes, CA_DEVICE_HIT_ONLY, address) != 0)
+        return false;
+    ca_count(alloc_calls);
+    ca_count(lane_r_allocs);
+    return true;
+}
+
 /* Looked at before it is taken: lane D must find what is not ours to serve. */
 static bool take_pooled(const void *address, ca_record_t *record)
 {
@@ -77,12 +88,12 @@ static bool served_free(const ca_record_t *record, CUresult code)
     return true;
 }
 
-static bool serve_free(const void *address)
+/* `free_plain` refuses memory of the other sort, which then is lane D's to answer for. */
+static bool serve_free(const void *address, CUresult (*free_plain)(const ca_record_t *))
 {
     ca_record_t record;
     return take_pooled(address, &record) &&
-           served_free(&record,
-                       record.owner ? ca_device_free_plain(&record) : CUDA_ERROR_INVALID_VALUE);
+           served_free(&record, record.owner ? free_plain(&record) : CUDA_ERROR_INVALID_VALUE);
 }
 
 /* The pool's name of a stream that was met before; while anything is captured lane D looks. */
@@ -125,7 +136,7 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
-    if (address && may_serve() && serve_free(address))
+    if (address && may_serve() && serve_free(address, ca_device_free_plain))
         return cudaSuccess;
     REAL(cudaFree);
     delegate_next = false;
@@ -134,14 +145,28 @@ CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
 {
+    if (address && bytes && may_serve() && serve_pinned(address, bytes, 0))
+        return cudaSuccess;
     REAL(cudaMallocHost);
     return WITH_STACK(real(address, bytes));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
 {
+    /* The flags' values are the driver's. */
+    if (address && bytes && may_serve() && serve_pinned(address, bytes, flags))
+        return cudaSuccess;
     REAL(cudaHostAlloc);
     return WITH_STACK(real(address, bytes, flags));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
+{
+    if (address && may_serve() && serve_free(address, ca_pinned_free_plain))
+        return cudaSuccess;
+    REAL(cudaFreeHost);
+    delegate_next = false;
+    return real(address);
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags)

@@ -2,32 +2,49 @@
 #include <string.h>
 #include "shim/contexts.h"
 
+/* False where the arena is in use. */
+static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
+{
+    ca_arena_stats_t one;
+    if (!arena)
+        return true;
+    if (!ca_arena_stats_try(arena, &one))
+        return false;
+    total->live_bytes += one.live_bytes;
+    total->live_peak += one.live_peak;
+    total->pending_bytes += one.pending_bytes;
+    total->ready_bytes += one.ready_bytes;
+    total->idle_bytes += one.idle_bytes;
+    total->segments += one.segments;
+    total->blocks += one.blocks;
+    total->epochs += one.epochs;
+    if (one.largest_ready > total->largest_ready)
+        total->largest_ready = one.largest_ready;
+    return true;
+}
+
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
     bool complete = true;
     size_t count = ca_contexts_living(living);
     memset(total, 0, sizeof(*total));
-    for (size_t i = 0; i < count; i++) {
-        ca_arena_stats_t one;
-        if (!living[i]->arena)
-            continue;
-        if (!ca_arena_stats_try(living[i]->arena, &one)) {
-            complete = false;
-            continue;
-        }
-        total->live_bytes += one.live_bytes;
-        total->live_peak += one.live_peak;
-        total->pending_bytes += one.pending_bytes;
-        total->ready_bytes += one.ready_bytes;
-        total->idle_bytes += one.idle_bytes;
-        total->segments += one.segments;
-        total->blocks += one.blocks;
-        total->epochs += one.epochs;
-        if (one.largest_ready > total->largest_ready)
-            total->largest_ready = one.largest_ready;
-    }
+    for (size_t i = 0; i < count; i++)
+        complete &= add(living[i]->arena, total);
     ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
+    return complete;
+}
+
+bool ca_totals_pinned(ca_arena_stats_t *total)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    bool complete = true;
+    size_t count = ca_contexts_living(living);
+    memset(total, 0, sizeof(*total));
+    for (size_t i = 0; i < count; i++)
+        for (unsigned k = 0; k < CA_PINNED_KINDS; k++)
+            complete &= add(atomic_load(&living[i]->pinned[k]), total);
+    ca_pool_reserved_host(&total->reserved_bytes, &total->reserved_peak);
     return complete;
 }

@@ -6,9 +6,12 @@
 #include <stddef.h>
 #include "pool/arena.h"
 
-/* Adds up the living arenas; reserved bytes and their peak are the process's, the peak of live
- * bytes is a sum of the arenas' own. False: an arena was in use (exit may be called from a signal
- * handler, over a frame that holds its lock) and is left out. */
+/* Adds up the living arenas (of device memory); reserved bytes and their peak are the process's,
+ * the peak of live bytes is a sum of the arenas' own. False: an arena was in use (exit may be
+ * called from a signal handler, over a frame that holds its lock) and is left out. */
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts);
+
+/* The same of pinned host memory. */
+bool ca_totals_pinned(ca_arena_stats_t *total);
 
 #endif

@@ -111,6 +111,11 @@ static int to_errno(ca_context_t *context, CUresult code)
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
+int ca_upstream_result(ca_context_t *context, CUresult code)
+{
+    return to_errno(context, code);
+}
+
 /* The room that one arena finds on a device is all that the others have. */
 static void tell_room(const ca_context_t *finder, size_t bytes)
 {

@@ -281,6 +281,9 @@ static void too_much(void)
     int code = (int)cudaMalloc(&pointer, (size_t)1 << 40);
     HOLDS(code == (int)cudaErrorMemoryAllocation || legal(code));
     (void)cudaGetLastError();
+    code = (int)cudaMallocHost(&pointer, (size_t)1 << 47);
+    HOLDS(code == (int)cudaErrorMemoryAllocation || legal(code));
+    (void)cudaGetLastError();
 }
 
 static void tell_memory(void)

@@ -1,4 +1,4 @@
-/* Pinned host memory: both calls, flags, alignment, contents through the device, wrong frees. */
+/* Pinned host memory: both calls, flags, alignment, contents through the device. */
 #include <cuda_runtime_api.h>
 #include "check.h"
 
@@ -24,9 +24,7 @@ int main(void)
         OK(cudaMemcpy(plain, device, sizeof(plain), cudaMemcpyDeviceToHost));
         CHECK(plain[0] == i && plain[sizeof(plain) - 1] == i);
         OK(cudaFreeHost(host));
-        ANSWERS(cudaErrorInvalidValue, cudaFreeHost(host));
     }
-    ANSWERS(cudaErrorInvalidValue, cudaGetLastError());
     OK(cudaFreeHost(NULL));
     OK(cudaFree(device));
     return 0;

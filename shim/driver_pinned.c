@@ -1,0 +1,69 @@
+/* Lane D, pooled: pinned host memory. What the pool cannot serve the driver serves: tracked. */
+#include <errno.h>
+#include "config/counters.h"
+#include "config/options.h"
+#include "registry/registry.h"
+#include "shim/driver_table.h"
+#include "shim/life.h"
+#include "shim/pinned_memory.h"
+#include "shim/track.h"
+
+/* Asks the pool. False: the driver is to serve the call. `context` is the current one's entry. */
+static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **context)
+{
+    ca_count(alloc_calls);
+    *context = ca_context_current(true, NULL);
+    if (!*context || !address || !bytes)
+        return false;
+    int result = ca_pinned_alloc(*context, flags, bytes, CA_DEVICE_ANY, address);
+    if (result == -ENOMEM)
+        ca_count(out_of_memory);
+    return result == 0;
+}
+
+/* The driver served it. */
+static CUresult track(CUresult code, void **address, size_t bytes, ca_context_t *context)
+{
+    ca_count(passed_through);
+    if (code == CUDA_SUCCESS)
+        ca_track_driver_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, context, NULL);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
+{
+    CA_REAL(cuMemAllocHost_v2);
+    ca_context_t *context;
+    if (!ca_life_active())
+        return real(address, bytes);
+    if (pooled(address, bytes, 0, &context))
+        return CUDA_SUCCESS;
+    return track(real(address, bytes), address, bytes, context);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
+{
+    CA_REAL(cuMemHostAlloc);
+    ca_context_t *context;
+    if (!ca_life_active())
+        return real(address, bytes, flags);
+    if (pooled(address, bytes, flags, &context))
+        return CUDA_SUCCESS;
+    return track(real(address, bytes, flags), address, bytes, context);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
+{
+    CA_REAL(cuMemFreeHost);
+    uint64_t pointer = (uint64_t)(uintptr_t)address;
+    ca_record_t record;
+    if (!address || !ca_life_active())
+        return real(address);
+    ca_count(free_calls);
+    if (!ca_registry_erase(pointer, &record))
+        return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer) : real(address);
+    CUresult code = record.owner ? ca_pinned_free_plain(&record) : real(address);
+    if (code != CUDA_SUCCESS)
+        ca_track_restore(&record);
+    return code;
+}

@@ -1,0 +1,109 @@
+#include "shim/pinned_memory.h"
+#include <errno.h>
+#include <string.h>
+#include "config/options.h"
+#include "shim/attributes.h"
+#include "shim/track.h"
+#include "shim/upstream.h"
+#include "shim/upstream_pinned.h"
+
+#define SEGMENT_LEAST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
+
+/* The arena for `flags`, made where it is missing and asked for. */
+static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
+{
+    ca_arena_t *arena = atomic_load_explicit(&context->pinned[flags], memory_order_acquire);
+    if (arena || !create)
+        return arena;
+    ca_arena_params_t params = {
+        .max_split = ca_options.max_split,
+        .limit = SIZE_MAX,
+        .reuse = (ca_reuse_t)ca_options.reuse,
+        .reuse_wait_ns = ca_options.reuse_wait,
+        .granule = CA_PAGE, /* direct I/O and network cards want pages */
+        .segment_least = SEGMENT_LEAST,
+        .host = true,
+    };
+    ca_arena_t *fresh = ca_arena_create(&ca_upstream_pinned[flags], context, &params);
+    if (!fresh)
+        return NULL;
+    if (!atomic_compare_exchange_strong(&context->pinned[flags], &arena, fresh)) {
+        ca_arena_retire(fresh); /* another thread was first */
+        return arena;
+    }
+    /* Either we see that the context is gone, or whoever retires its arenas sees this one. */
+    if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
+        ca_arena_retire(fresh);
+    return fresh;
+}
+
+int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_device_effort_t effort,
+                    void **address)
+{
+    bool ready_only = effort == CA_DEVICE_HIT_ONLY;
+    ca_block_t *block;
+    uint64_t pointer;
+    bool reused;
+    if (flags >= CA_PINNED_KINDS || !context->arena ||
+        atomic_load_explicit(&context->broken, memory_order_relaxed))
+        return -EIO;
+    ca_arena_t *arena = arena_for(context, flags, !ready_only);
+    if (!arena)
+        return -EIO;
+    int result = ready_only ? ca_arena_alloc_ready(arena, bytes, &block, &pointer, &reused)
+                            : ca_arena_alloc(arena, bytes, &block, &pointer, &reused);
+    if (result != 0)
+        return result;
+    if (ca_options.zero && reused)
+        memset((void *)(uintptr_t)pointer, 0, bytes);
+    if (ca_track_alloc(CA_KIND_PINNED, pointer, bytes, context, NULL, block) != 0) {
+        /* Without a record a free could not find the block. */
+        ca_arena_free(block);
+        return -EIO;
+    }
+    *address = (void *)(uintptr_t)pointer;
+    return 0;
+}
+
+CUresult ca_pinned_free_plain(const ca_record_t *record)
+{
+    CUresult code = ca_context_check();
+    if (code != CUDA_SUCCESS)
+        return code;
+    if (record->kind != CA_KIND_PINNED)
+        return CUDA_ERROR_INVALID_VALUE; /* what the driver says of all that is not pinned */
+    ca_arena_t *arena = ca_block_arena(record->owner);
+    ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
+    if (!context)
+        return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
+    CUresult broken = (CUresult)atomic_load_explicit(&context->broken, memory_order_relaxed);
+    if (broken != CUDA_SUCCESS)
+        return broken;
+    if (ca_options.free_sync)
+        ca_upstream_cuda.synchronize(context);
+    ca_attributes_clear(record->address);
+    ca_arena_free(record->owner);
+    return CUDA_SUCCESS;
+}
+
+void ca_pinned_retire(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
+        ca_arena_t *arena = atomic_load(&context->pinned[i]);
+        if (arena)
+            ca_arena_retire(arena);
+    }
+}
+
+size_t ca_pinned_trim(size_t bytes)
+{
+    size_t given = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
+        for (unsigned i = 0; i < CA_PINNED_KINDS && given < bytes; i++) {
+            ca_arena_t *arena = atomic_load(&c->pinned[i]);
+            if (arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
+                given += ca_arena_trim(arena, bytes - given);
+        }
+    }
+    return given;
+}

@@ -1,0 +1,118 @@
+/* See upstream_pinned.h. Nobody tells how much can still be pinned, and the one way to give memory
+ * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
+ * memory back only while nothing runs. */
+#include "shim/upstream_pinned.h"
+#include "shim/driver_table.h"
+#include "shim/pinned_memory.h"
+#include "shim/upstream.h"
+
+#define IDLE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+
+_Static_assert((CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+                CU_MEMHOSTALLOC_WRITECOMBINED) == CA_PINNED_KINDS - 1,
+               "flags index the arenas");
+
+static int alloc(ca_context_t *context, size_t bytes, unsigned flags, uint64_t *address)
+{
+    ca_entered_t entered;
+    void *pointer = NULL;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        __typeof__(cuMemHostAlloc) *real = ca_driver()->cuMemHostAlloc;
+        code = real ? real(&pointer, bytes, flags) : CUDA_ERROR_NOT_SUPPORTED;
+        ca_upstream_leave(&entered);
+    }
+    *address = (uintptr_t)pointer;
+    return ca_upstream_result(context, code);
+}
+
+static int release(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    (void)bytes;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        __typeof__(cuMemFreeHost) *real = ca_driver()->cuMemFreeHost;
+        code = real((void *)(uintptr_t)address);
+        if (code != CUDA_SUCCESS) /* nobody else would ever free it */
+            code = real((void *)(uintptr_t)address);
+        ca_upstream_leave(&entered);
+    }
+    return ca_upstream_result(context, code);
+}
+
+static int fence_record(void *arg, void **fence)
+{
+    return ca_upstream_cuda.fence_record(arg, fence);
+}
+
+static int fence_query(void *arg, void *fence)
+{
+    return ca_upstream_cuda.fence_query(arg, fence);
+}
+
+static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
+{
+    return ca_upstream_cuda.fence_wait(arg, fence, nanoseconds);
+}
+
+static void fence_release(void *arg, void *fence)
+{
+    ca_upstream_cuda.fence_release(arg, fence);
+}
+
+static int synchronize(void *arg)
+{
+    return ca_upstream_cuda.synchronize(arg);
+}
+
+/* Whether all work submitted so far is done, or is so soon: it may be waiting for this very thread.
+ * 1, 0, or the error of a call that failed. */
+static int comes_to_rest(void *arg)
+{
+    void *fence;
+    int rc = fence_record(arg, &fence);
+    if (rc != 0)
+        return rc;
+    rc = fence_wait(arg, fence, IDLE_WAIT_NS);
+    fence_release(arg, fence);
+    return rc;
+}
+
+/* The idle memory of all arenas, the one that asks too: what it has was under work before. A second
+ * time where a call failed. */
+static size_t reclaim(void *arg, size_t bytes)
+{
+    size_t given = 0;
+    for (int i = 0; i < 2 && given == 0 && comes_to_rest(arg) != 0; i++)
+        given = ca_pinned_trim(bytes);
+    return given;
+}
+
+#define ALLOC(flags)                                                                               \
+    static int alloc_##flags(void *context, size_t bytes, uint64_t *address)                       \
+    {                                                                                              \
+        return alloc(context, bytes, flags, address);                                              \
+    }
+ALLOC(0)
+ALLOC(1)
+ALLOC(2)
+ALLOC(3)
+ALLOC(4)
+ALLOC(5)
+ALLOC(6)
+ALLOC(7)
+
+#define TABLE(flags)                                                                               \
+    [flags] = {.alloc = alloc_##flags,                                                             \
+               .free = release,                                                                    \
+               .fence_record = fence_record,                                                       \
+               .fence_query = fence_query,                                                         \
+               .fence_wait = fence_wait,                                                           \
+               .fence_release = fence_release,                                                     \
+               .synchronize = synchronize,                                                         \
+               .reclaim = reclaim}
+const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS] = {
+    TABLE(0), TABLE(1), TABLE(2), TABLE(3), TABLE(4), TABLE(5), TABLE(6), TABLE(7),
+};
