@@ -221,6 +221,16 @@ static void sticky(void)
     clear();
 }
 
+static void sticky_pinned(void)
+{
+    void *cached;
+
+    pinned();
+    MUST(cudaMallocHost(&cached, MIB));
+    MUST(cudaFreeHost(cached));
+    sticky();
+}
+
 static void sticky_reset(void)
 {
     sticky();
@@ -262,6 +272,12 @@ static void drv_pinned(void)
     MUST(cuMemAllocHost(&w.pinned, MIB));
 }
 
+static void drv_pinned_no_context(void)
+{
+    drv_pinned();
+    MUST(cuCtxSetCurrent(NULL));
+}
+
 static void make_context(CUcontext *ctx)
 {
 #if CUDA_VERSION >= 13000
@@ -286,6 +302,25 @@ static void drv_destroyed_context(void)
     drv_context();
     make_context(&other);
     MUST(cuMemAlloc((CUdeviceptr *)&w.p, MIB));
+    MUST(cuCtxDestroy(other));
+    MUST(cuCtxSetCurrent(w.ctx));
+}
+
+static void drv_pinned_other_context(void)
+{
+    CUcontext other;
+
+    drv_pinned();
+    make_context(&other);
+}
+
+static void drv_pinned_destroyed_context(void)
+{
+    CUcontext other;
+
+    drv_context();
+    make_context(&other);
+    MUST(cuMemAllocHost(&w.pinned, MIB));
     MUST(cuCtxDestroy(other));
     MUST(cuCtxSetCurrent(w.ctx));
 }
