@@ -154,6 +154,8 @@ static const char *reason(int error)
         return "is too long";
     case -E2BIG:
         return "has too many entries";
+    case -EEXIST:
+        return "names a size twice";
     case -EILSEQ:
         return "holds control characters";
     default:

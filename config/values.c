@@ -80,6 +80,19 @@ static int parse_string(const char *text, size_t length, char *value)
     return 0;
 }
 
+static bool is_distinct(const ca_option_t *option)
+{
+    return strcmp(option->choices, "distinct") == 0;
+}
+
+static bool holds(const ca_size_list_t *list, uint64_t bytes)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->bytes[i] == bytes)
+            return true;
+    return false;
+}
+
 static int parse_list(const ca_option_t *option, const char *text, size_t length,
                       ca_size_list_t *value)
 {
@@ -101,6 +114,8 @@ static int parse_list(const ca_option_t *option, const char *text, size_t length
             rc = in_range(option, bytes);
         if (!rc && list.count == CA_LIST_MAX)
             rc = -E2BIG;
+        if (!rc && is_distinct(option) && holds(&list, bytes))
+            rc = -EEXIST;
         if (rc)
             return rc;
         list.bytes[list.count++] = (size_t)bytes;
@@ -264,7 +279,8 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
         ca_text_printf(out, "%s", option->choices[0] ? option->choices : "any text");
         break;
     case CA_TYPE_LIST:
-        ca_text_printf(out, "none, or up to %d sizes joined with +, each ", CA_LIST_MAX);
+        ca_text_printf(out, "none, or up to %d %ssizes joined with +, each ", CA_LIST_MAX,
+                       is_distinct(option) ? "different " : "");
         print_range(option, CA_TYPE_SIZE, out);
         break;
     }

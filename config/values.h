@@ -44,7 +44,8 @@ const char *ca_value_type_name(ca_type_t type);
  *   -ERANGE        understood, but outside of least..most
  *   -ENAMETOOLONG  a string of CA_STRING_MAX bytes or more
  *   -EILSEQ        a string with control characters in it
- *   -E2BIG         a list of more than CA_LIST_MAX entries */
+ *   -E2BIG         a list of more than CA_LIST_MAX entries
+ *   -EEXIST        a list that names a size twice, where `choices` is "distinct" */
 int ca_value_parse(const ca_option_t *option, const char *text, size_t length, void *value);
 
 /* Appends the value as ca_value_parse reads it back. Strings come without quotes. */

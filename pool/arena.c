@@ -10,6 +10,7 @@
 #include "config/mutation.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
+#include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/span.h"
 #include "pool/state.h"
@@ -105,12 +106,6 @@ void ca_arena_leave(ca_arena_t *arena, int cancellation)
     ca_cancel_resume(cancellation);
 }
 
-/* What a request of `bytes` occupies. */
-static size_t rounded(const ca_arena_t *arena, size_t bytes)
-{
-    return ca_round_up(bytes, bytes >= CA_PAGE_FROM ? CA_PAGE : arena->params.granule);
-}
-
 /* Under the lock: `block` becomes the caller's. */
 static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, bool *reused)
 {
@@ -137,7 +132,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
-    size_t size = rounded(arena, bytes ? bytes : 1);
+    size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
 
     ca_lock_take(&arena->lock);
     arena->operations++;
@@ -158,7 +153,7 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
-    size_t size = rounded(arena, bytes ? bytes : 1);
+    size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
     bool grown = false;
     int rc = 0;
 

@@ -57,6 +57,10 @@ typedef struct ca_arena_params {
     size_t segment_least;   /* bytes asked of upstream at least; 0: CA_SEGMENT_LEAST */
     bool host;              /* host memory: counted apart; as upstream's free waits for all work, it
                                goes back only while nothing runs */
+    /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
+    const size_t *size_classes;
+    size_t size_class_count;
+    unsigned roundup; /* then to that many steps in each power of two; a power of two, or 0 */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays

@@ -118,6 +118,9 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,
             .join = (ca_join_t)ca_options.async_reuse,
+            .size_classes = ca_options.size_classes.bytes,
+            .size_class_count = ca_options.size_classes.count,
+            .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
         };
         fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
     }

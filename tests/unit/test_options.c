@@ -89,6 +89,20 @@ static void random_string(char *value)
         value[i] = alphabet[random64() % (sizeof alphabet - 1)];
 }
 
+static void drop_doubles(ca_size_list_t *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        size_t j = 0, bytes = list->bytes[i];
+        while (j < kept && list->bytes[j] != bytes)
+            j++;
+        if (j == kept)
+            list->bytes[kept++] = bytes;
+    }
+    memset(list->bytes + kept, 0, (list->count - kept) * sizeof list->bytes[0]);
+    list->count = kept;
+}
+
 static void random_value(const ca_option_t *option, void *value)
 {
     switch (option->type) {
@@ -123,6 +137,8 @@ static void random_value(const ca_option_t *option, void *value)
         list->count = random64() % (CA_LIST_MAX + 1);
         for (size_t i = 0; i < list->count; i++)
             list->bytes[i] = random_between(option->least, option->most);
+        if (strcmp(option->choices, "distinct") == 0)
+            drop_doubles(list);
         break;
     }
     }
@@ -468,6 +484,39 @@ static void messages_are_escaped_and_bounded(void **state)
     assert_says("kkk...\"");
 }
 
+static void no_size_class_is_named_twice_or_zero(void **state)
+{
+    (void)state;
+    ca_options_default(&options);
+    assert_int_equal(options.size_classes.count, 0);
+    assert_int_equal(parse("size_classes:2M+32K+256K"), 0);
+    assert_int_equal(options.size_classes.count, 3);
+    assert_int_equal(parse("size_classes:32K+1M+0x8000"), 1);
+    assert_says("names a size twice");
+    assert_says("up to 64 different sizes joined with +");
+    assert_int_equal(parse("size_classes:32K+0"), 1);
+    assert_says("is out of range");
+    assert_int_equal(options.size_classes.count, 0);
+}
+
+static void roundup_takes_powers_of_two_only(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"roundup:3", "roundup:128", "roundup:-1", "roundup:2M"};
+    ca_options_default(&options);
+    assert_int_equal(CA_ROUNDUP_STEPS(options.roundup), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(parse(bad[i]), 1);
+        assert_says("accepted: 0, 1, 2, 4, 8, 16, 32, 64; stays 0");
+    }
+    for (unsigned steps = 1; steps <= 64; steps *= 2) {
+        char text[32];
+        snprintf(text, sizeof text, "roundup:%u", steps);
+        assert_int_equal(parse(text), 0);
+        assert_int_equal(CA_ROUNDUP_STEPS(options.roundup), steps);
+    }
+}
+
 static void noise_is_counted_but_not_all_listed(void **state)
 {
     char text[4096] = "";
@@ -651,6 +700,8 @@ int main(void)
         cmocka_unit_test(a_bad_quote_costs_its_own_item_only),
         cmocka_unit_test(strings_too_long_or_with_control_characters_are_refused),
         cmocka_unit_test(messages_are_escaped_and_bounded),
+        cmocka_unit_test(no_size_class_is_named_twice_or_zero),
+        cmocka_unit_test(roundup_takes_powers_of_two_only),
         cmocka_unit_test(noise_is_counted_but_not_all_listed),
         cmocka_unit_test(a_missing_complainer_is_no_problem),
         cmocka_unit_test(what_is_printed_is_read_back_to_the_same_values),
