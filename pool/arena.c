@@ -18,7 +18,7 @@
 
 #define HARVEST_BY_FREE 1 /* epochs asked about by the free that closed one: as many come as go */
 #define STATS_TRIES 1000  /* for the lock */
-#define BINS_BYTES (2 * sizeof(ca_bins_t))
+#define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t))
 #define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
 /* Arenas outlive their contexts: threads may come late with a pointer to one, or to a block. */
@@ -66,6 +66,8 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
         arena->params.granule = CA_GRANULE;
     if (!arena->params.segment_least)
         arena->params.segment_least = CA_SEGMENT_LEAST;
+    if (params->small) /* compared with rounded requests */
+        arena->params.small = ca_round_request(params, params->small);
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     arena->room = SIZE_MAX;
@@ -290,14 +292,16 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     *stats = (ca_arena_stats_t){0};
     if (arena->retired)
         return;
-    size_t split = ca_bins_largest(&arena->bins[0]), oversize = ca_bins_largest(&arena->bins[1]);
     stats->reserved_bytes = arena->reserved;
     stats->reserved_peak = arena->reserved_peak;
     stats->live_bytes = arena->live;
     stats->live_peak = arena->live_peak;
     stats->pending_bytes = arena->pending;
     stats->ready_bytes = arena->ready;
-    stats->largest_ready = split > oversize ? split : oversize;
+    for (unsigned pool = 0; pool < CA_POOLS; pool++) {
+        size_t largest = ca_bins_largest(&arena->bins[pool]);
+        stats->largest_ready = largest > stats->largest_ready ? largest : stats->largest_ready;
+    }
     stats->segments = arena->segment_count;
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;

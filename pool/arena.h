@@ -61,6 +61,7 @@ typedef struct ca_arena_params {
     const size_t *size_classes;
     size_t size_class_count;
     unsigned roundup; /* then to that many steps in each power of two; a power of two, or 0 */
+    size_t small;     /* requests up to this size get segments of their own; 0 for none */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays

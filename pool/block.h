@@ -7,6 +7,15 @@
 
 typedef enum { CA_BLOCK_LIVE = 1, CA_BLOCK_PENDING, CA_BLOCK_READY } ca_block_state_t;
 
+/* Which requests a segment serves. Each kind has bins of its own, so that none is cut up for
+ * another's requests. */
+typedef enum {
+    CA_POOL_MAIN,
+    CA_POOL_OVERSIZE, /* above max_split: a single block for each, never split */
+    CA_POOL_SMALL,    /* up to `small` */
+    CA_POOLS,
+} ca_pool_t;
+
 typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
@@ -29,7 +38,7 @@ struct ca_segment {
     size_t usable;      /* bytes tiled by blocks: less only where the base is badly aligned */
     ca_block_t *first;  /* lowest block */
     size_t live_blocks; /* of its blocks */
-    bool oversize;      /* a single block for one request above max_split: never split */
+    ca_pool_t pool;
     ca_segment_t *prev, *next;
 };
 

@@ -52,14 +52,14 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
             return broken;
         at += block->bytes;
     }
-    if (segment->oversize && segment->first->upper)
+    if (segment->pool == CA_POOL_OVERSIZE && segment->first->upper)
         return "an oversize segment is split";
     if (sums->live_count - live_before != segment->live_blocks)
         return "a segment's count of live blocks is wrong";
     return at == end ? NULL : "blocks do not tile their segment";
 }
 
-static const char *check_bins(const ca_bins_t *bins, bool oversize, size_t *count)
+static const char *check_bins(const ca_bins_t *bins, ca_pool_t pool, size_t *count)
 {
     for (unsigned row = 0; row < CA_BIN_ROWS; row++) {
         if (((bins->rows >> row) & 1) != (bins->subs[row] != 0))
@@ -71,7 +71,7 @@ static const char *check_bins(const ca_bins_t *bins, bool oversize, size_t *coun
             for (; block; prev = block, block = block->next, ++*count) {
                 unsigned its_row, its_sub;
                 ca_bin_of(block->bytes, &its_row, &its_sub);
-                if (its_row != row || its_sub != sub || block->segment->oversize != oversize)
+                if (its_row != row || its_sub != sub || block->segment->pool != pool)
                     return "a block is in the wrong bin";
                 if (block->state != CA_BLOCK_READY || block->prev != prev)
                     return "a bin's list is wrong";
@@ -123,10 +123,10 @@ static const char *check_line(const ca_line_t *line, size_t *count)
 static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
 {
     size_t ready = 0, pending = 0;
-    const char *broken = check_bins(&arena->bins[0], false, &ready);
+    const char *broken = NULL;
 
-    if (!broken)
-        broken = check_bins(&arena->bins[1], true, &ready);
+    for (unsigned pool = 0; pool < CA_POOLS && !broken; pool++)
+        broken = check_bins(&arena->bins[pool], (ca_pool_t)pool, &ready);
     if (!broken)
         broken = check_line(&arena->whole, &pending);
     for (ca_stream_t *stream = arena->streams; stream && !broken; stream = ca_stream_next(stream)) {

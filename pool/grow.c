@@ -24,11 +24,12 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 }
 
 /* A quarter of what there is: kind to small programs, few calls for large ones. */
-static size_t preferred_bytes(const ca_arena_t *arena)
+static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
 {
     size_t bytes = arena->reserved / 4;
 
-    if (bytes < arena->params.segment_least)
+    /* Small blocks live long: in small segments they keep less from going back. */
+    if (pool == CA_POOL_SMALL || bytes < arena->params.segment_least)
         return arena->params.segment_least;
     if (bytes > CA_SEGMENT_MOST)
         return CA_SEGMENT_MOST;
@@ -52,7 +53,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     if (base & (CA_PAGE - 1))
         arena->slack = 2 * CA_PAGE;
     ca_segment_t *segment =
-        ca_segment_add(arena, base, segment_bytes, bytes > arena->params.max_split);
+        ca_segment_add(arena, base, segment_bytes, ca_pool_of(&arena->params, bytes));
     if (!segment) {
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, true);
@@ -114,8 +115,9 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 {
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
-    size_t preferred = preferred_bytes(arena);
-    if (bytes > arena->params.max_split || preferred < whole)
+    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+    size_t preferred = preferred_bytes(arena, pool);
+    if (pool == CA_POOL_OVERSIZE || preferred < whole)
         preferred = whole;
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
@@ -149,6 +151,11 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
     if (rc == -ENOBUFS && arena->slack != slack)
         rc = try_sizes(arena, bytes, headroom, block);
     return rc;
+}
+
+ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
+{
+    return ca_arena_serving(arena) ? ca_block_take_elsewhere(arena, bytes) : NULL;
 }
 
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)

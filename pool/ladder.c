@@ -82,6 +82,8 @@ static bool grow(climb_t *c)
     c->refused = rc == -ENOMEM;
     if (rc == 0 || rc == -EIO)
         return over(c, rc);
+    if (c->refused && !c->headroom && (c->block = ca_grow_without(arena, c->bytes)))
+        return over(c, 0);
     /* Anything else is no shortage: the caller asks the driver, the cache stays as it is. */
     return rc != -ENOMEM && over(c, -ENOMEM);
 }

@@ -1,6 +1,7 @@
 /* Segments and their blocks; see segment.h. */
 #include "pool/segment.h"
 
+#include <limits.h>
 #include "config/counters.h"
 #include "pool/epoch.h"
 #include "pool/span.h"
@@ -8,10 +9,17 @@
 
 static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
 {
-    return &arena->bins[segment->oversize];
+    return &arena->bins[segment->pool];
 }
 
-ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, bool oversize)
+ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes)
+{
+    if (bytes <= params->small)
+        return CA_POOL_SMALL;
+    return bytes > params->max_split ? CA_POOL_OVERSIZE : CA_POOL_MAIN;
+}
+
+ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
 {
     /* Blocks begin on a page and end on a granule, whatever upstream returned. */
     uint64_t begin = (base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
@@ -32,7 +40,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, boo
                               .bytes = bytes,
                               .usable = end - begin,
                               .first = block,
-                              .oversize = oversize,
+                              .pool = pool,
                               .next = arena->segments};
     if (arena->segments)
         arena->segments->prev = segment;
@@ -190,7 +198,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 {
     ca_block_t *taken = block;
 
-    if (block->bytes > bytes && !block->segment->oversize) {
+    if (block->bytes > bytes && block->segment->pool != CA_POOL_OVERSIZE) {
         taken = cut(arena, block, bytes);
         if (!taken)
             return NULL;
@@ -216,7 +224,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
             return NULL;
         make_ready(arena, skipped);
     }
-    if (block->bytes > bytes && !block->segment->oversize)
+    if (block->bytes > bytes && block->segment->pool != CA_POOL_OVERSIZE)
         taken = split(arena, block, bytes);
     if (!taken) {
         /* A perfect fit; or the request gets the rest too, without host memory to describe it. */
@@ -236,11 +244,23 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
 
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
 {
-    bool oversize = bytes > arena->params.max_split;
-    ca_block_t *block =
-        ca_bins_find(&arena->bins[oversize], bytes, ca_block_alignment(bytes), look);
+    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+    ca_block_t *block = ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), look);
 
-    if (!block || (oversize && !ca_block_close_enough(block, bytes)))
+    if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
         return NULL;
     return ca_block_take_from(arena, block, bytes);
+}
+
+ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
+{
+    static const ca_pool_t other[] = {[CA_POOL_MAIN] = CA_POOL_SMALL,
+                                      [CA_POOL_SMALL] = CA_POOL_MAIN,
+                                      [CA_POOL_OVERSIZE] = CA_POOLS};
+    ca_pool_t pool = other[ca_pool_of(&arena->params, bytes)];
+    ca_block_t *block = NULL;
+
+    if (pool != CA_POOLS)
+        block = ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), UINT_MAX);
+    return block ? ca_block_take_from(arena, block, bytes) : NULL;
 }

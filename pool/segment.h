@@ -7,7 +7,10 @@
 
 /* Registers memory obtained upstream as a segment with one ready block. NULL when there is no host
  * memory (or when the memory is too small to hold an aligned block). */
-ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, bool oversize);
+ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool);
+
+/* Where a rounded request is served from. */
+ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes);
 
 /* Forgets a segment that has no live block. Its memory is still to be freed upstream, and until
  * then counts as reserved. */
@@ -19,6 +22,9 @@ ca_block_t *ca_segment_idle_block(const ca_segment_t *segment);
 /* Finds a ready block for a rounded request, cuts it to size and makes it live. `look`: see
  * ca_bins_find. NULL when nothing fits. */
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
+
+/* The same from a pool that is not the request's own, but may be split. */
+ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes);
 
 /* The same from a given ready block. */
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes);

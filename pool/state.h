@@ -23,7 +23,7 @@ struct ca_arena {
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
 
-    ca_bins_t *bins; /* ready blocks: [0] to be split, [1] oversize */
+    ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;
     ca_line_t whole;      /* epochs of plain frees */

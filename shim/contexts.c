@@ -120,6 +120,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .join = (ca_join_t)ca_options.async_reuse,
             .size_classes = ca_options.size_classes.bytes,
             .size_class_count = ca_options.size_classes.count,
+            .small = ca_options.small,
             .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
         };
         fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);

@@ -30,3 +30,20 @@ def test_rounding_counts(run, program, conf, size, least, most):
 @pytest.mark.parametrize("conf", [f"size_classes:{ELEVEN}", "roundup:1"])
 def test_a_request_that_fits_only_as_it_is_goes_to_the_driver(run, program, conf):
     assert printed(run, [program("modes"), 1, 130 * MIB], conf, sim="memory:240M") == 0
+
+
+def test_small_blocks_do_not_break_up_large_ones(run, program):
+    mixed, apart = (printed(run, [program("modes"), 4, 64 * MIB, 4096], conf)
+                    for conf in ("reuse:wait", "reuse:wait,small:1M"))
+
+    assert (mixed, apart) == (64 * MIB, 8 * MIB)
+
+
+@pytest.mark.parametrize("conf", ["small:1M", "small:16M", "max_split:1M"])
+@pytest.mark.parametrize("count, size", [(1, 130 * MIB), (3, 70 * MIB), (8, 25 * MIB),
+                                         (200, MIB), (2000, 100 << 10)])
+def test_what_fits_the_device_is_served(run, program, conf, count, size):
+    """What a mode keeps apart is there for all when memory runs out."""
+    result = run([program("modes"), count, size], conf=conf, sim="memory:256M")
+
+    assert (result.rc, result.err) == (0, ""), result.err

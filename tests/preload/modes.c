@@ -1,9 +1,9 @@
-/* What the pool's modes do to a program.
+/* What the pool's modes do to a program: it allocates COUNT buffers of SIZE bytes, writes all of
+ * them and frees them.
  *
- *   modes COUNT SIZE             allocates COUNT buffers of SIZE bytes and writes all of them;
- * prints the most bytes that the pool held modes COUNT SIZE LARGE SMALL then as often a buffer of
- * LARGE, and beside it one of SMALL bytes that stays; when all others are freed prints what a trim
- * gives */
+ *   modes COUNT SIZE         prints the most bytes that the pool held
+ *   modes COUNT SIZE SMALL   then allocates one of SMALL bytes; prints what the pool holds after a
+ * trim */
 #include <cuda_runtime_api.h>
 #include "check.h"
 #include "shim_stats.h"
@@ -11,9 +11,10 @@
 int main(int argc, char **argv)
 {
     enum { MOST = 4096 };
-    static void *buffers[MOST], *kept[MOST];
+    static void *buffers[MOST];
+    void *kept;
     size_t count = number_argument(argc, argv, 1, 16), bytes = number_argument(argc, argv, 2, 1);
-    size_t large = number_argument(argc, argv, 3, 0), small = number_argument(argc, argv, 4, 0);
+    size_t small = number_argument(argc, argv, 3, 0);
     cachealloc_stats_t stats;
     CHECK(count <= MOST);
     for (size_t i = 0; i < count; i++) {
@@ -22,20 +23,14 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < count; i++)
         OK(cudaFree(buffers[i]));
-    for (size_t i = 0; large && i < count; i++) {
-        OK(cudaMalloc(&buffers[i], large));
-        OK(cudaMalloc(&kept[i], small));
-    }
-    for (size_t i = 0; large && i < count; i++)
-        OK(cudaFree(buffers[i]));
     OK(cudaDeviceSynchronize());
-    if (large && shim_stats(&stats)) {
-        size_t given = cachealloc_trim(); /* closes what is open */
-        printf("%zu\n", given + cachealloc_trim());
-    } else if (shim_stats(&stats)) {
-        printf("%zu\n", (size_t)stats.reserved_peak_bytes);
-    }
-    for (size_t i = 0; large && i < count; i++)
-        OK(cudaFree(kept[i]));
+    if (small)
+        OK(cudaMalloc(&kept, small));
+    if (small && cachealloc_trim)
+        cachealloc_trim();
+    if (shim_stats(&stats))
+        printf("%zu\n", (size_t)(small ? stats.reserved_bytes : stats.reserved_peak_bytes));
+    if (small)
+        OK(cudaFree(kept));
     return 0;
 }

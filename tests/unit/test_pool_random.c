@@ -36,6 +36,7 @@ typedef struct mix {
     unsigned least_bits, most_bits; /* sizes: 2^least to 2^most, log-uniform */
     unsigned same;                  /* percent of requests of one of four fixed sizes */
     size_t max_split;
+    size_t small;
     unsigned operations;
     unsigned failures; /* one call of this many fails */
 } mix_t;
@@ -82,6 +83,7 @@ static void run(const mix_t *mix, uint64_t seed)
     static held_t held[HELD];
     ca_arena_params_t params = fake_params;
     params.max_split = mix->max_split;
+    params.small = mix->small;
     params.reuse_wait_ns = 1000;
     fake_reset(mix->limit, 2 * mix->limit + 64 * MIB);
     memset(held, 0, sizeof held);
@@ -180,6 +182,20 @@ static void oversize_blocks(void **state)
               2);
 }
 
+static void small_blocks_apart(void **state)
+{
+    (void)state;
+    run_seeds(&(mix_t){.limit = 64 * MIB,
+                       .held = 200,
+                       .least_bits = 9,
+                       .most_bits = 24,
+                       .same = 20,
+                       .max_split = 8 * MIB,
+                       .small = MIB,
+                       .operations = OPERATIONS / 2},
+              2);
+}
+
 static void calls_fail(void **state)
 {
     (void)state;
@@ -199,9 +215,9 @@ int main(int argc, char **argv)
     if (argc > 1)
         only_seed = strtoull(argv[1], NULL, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_blocks),    cmocka_unit_test(all_sizes),
-        cmocka_unit_test(memory_runs_out), cmocka_unit_test(oversize_blocks),
-        cmocka_unit_test(calls_fail),
+        cmocka_unit_test(small_blocks),       cmocka_unit_test(all_sizes),
+        cmocka_unit_test(memory_runs_out),    cmocka_unit_test(oversize_blocks),
+        cmocka_unit_test(small_blocks_apart), cmocka_unit_test(calls_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
