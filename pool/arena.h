@@ -62,6 +62,10 @@ typedef struct ca_arena_params {
     size_t size_class_count;
     unsigned roundup; /* then to that many steps in each power of two; a power of two, or 0 */
     size_t small;     /* requests up to this size get segments of their own; 0 for none */
+    /* Reserved above this many percent of the limit, or of the device where that is less, and about
+     * to grow: what is idle goes back first, longest idle first. 0 for never. */
+    unsigned gc_threshold;
+    size_t device_bytes; /* 0 when unknown */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays

@@ -35,9 +35,10 @@ struct ca_block {
 struct ca_segment {
     uint64_t base; /* as obtained upstream */
     size_t bytes;
-    size_t usable;      /* bytes tiled by blocks: less only where the base is badly aligned */
-    ca_block_t *first;  /* lowest block */
-    size_t live_blocks; /* of its blocks */
+    size_t usable;       /* bytes tiled by blocks: less only where the base is badly aligned */
+    ca_block_t *first;   /* lowest block */
+    size_t live_blocks;  /* of its blocks */
+    uint64_t idle_since; /* arena->operations when its last live block was freed */
     ca_pool_t pool;
     ca_segment_t *prev, *next;
 };

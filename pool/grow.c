@@ -67,7 +67,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
 /* Whether the real free of this segment waits for nothing that the plain free would not have. */
 static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give_t which)
 {
-    if (which == CA_GIVE_IDLE)
+    if (which != CA_GIVE_PENDING)
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = block->upper)
@@ -76,12 +76,18 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
     return segment->live_blocks == 0;
 }
 
-static ca_segment_t *largest(const ca_arena_t *arena, ca_give_t which)
+static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, ca_give_t which)
+{
+    return which == CA_GIVE_OLDEST ? segment->idle_since < other->idle_since
+                                   : segment->bytes > other->bytes;
+}
+
+static ca_segment_t *next_to_go(const ca_arena_t *arena, ca_give_t which)
 {
     ca_segment_t *found = NULL;
 
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        if ((!found || segment->bytes > found->bytes) && may_go(arena, segment, which))
+        if ((!found || goes_before(segment, found, which)) && may_go(arena, segment, which))
             found = segment;
     return found;
 }
@@ -91,11 +97,36 @@ static ca_segment_t *largest(const ca_arena_t *arena, ca_give_t which)
  * thread, and there may still be memory. */
 static void keep_the_peak(ca_arena_t *arena, size_t bytes)
 {
-    if (arena->reserved + bytes <= arena->reserved_peak || !largest(arena, CA_GIVE_IDLE) ||
+    if (arena->reserved + bytes <= arena->reserved_peak || !next_to_go(arena, CA_GIVE_IDLE) ||
         !ca_epoch_device_idle(arena))
         return;
     while (arena->reserved + bytes > arena->reserved_peak && ca_arena_serving(arena))
         if (ca_give_back(arena, 1, CA_GIVE_IDLE) == 0)
+            return;
+}
+
+/* What `gc_threshold` allows to be reserved before a growth. */
+static size_t collect_above(const ca_arena_params_t *params)
+{
+    size_t whole = params->device_bytes ? params->device_bytes : SIZE_MAX;
+
+    if (whole > params->limit)
+        whole = params->limit;
+    return params->gc_threshold && whole != SIZE_MAX ? whole / 100 * params->gc_threshold
+                                                     : SIZE_MAX;
+}
+
+/* Gives back what was idle longest, until the reserve is below the threshold. Only while nothing
+ * runs, as above. */
+static void collect(ca_arena_t *arena)
+{
+    size_t most = collect_above(&arena->params);
+
+    if (arena->reserved <= most || !next_to_go(arena, CA_GIVE_OLDEST) ||
+        !ca_epoch_device_idle(arena))
+        return;
+    while (arena->reserved > most && ca_arena_serving(arena))
+        if (ca_give_back(arena, 1, CA_GIVE_OLDEST) == 0)
             return;
 }
 
@@ -122,6 +153,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
 
+    collect(arena);
     arena->room = room(arena);
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
@@ -164,15 +196,15 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     ca_segment_t *segment;
 
     /* Work in flight may be waiting for this very thread, and the program freed long ago. */
-    if (arena->params.host && (!largest(arena, which) || !ca_epoch_device_idle(arena)))
+    if (arena->params.host && (!next_to_go(arena, which) || !ca_epoch_device_idle(arena)))
         return 0;
-    while (given < bytes && ca_arena_serving(arena) && (segment = largest(arena, which))) {
+    while (given < bytes && ca_arena_serving(arena) && (segment = next_to_go(arena, which))) {
         uint64_t base = segment->base;
         size_t segment_bytes = segment->bytes;
         ca_segment_detach(arena, segment);
         ca_lock_drop(&arena->lock);
         int rc = ca_upstream_free(arena->upstream, arena->context, base, segment_bytes,
-                                  which == CA_GIVE_IDLE);
+                                  which != CA_GIVE_PENDING);
         ca_lock_take(&arena->lock);
         arena->leaving -= segment_bytes;
         ca_reserved_lower(arena, segment_bytes);

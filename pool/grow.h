@@ -24,10 +24,10 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
- * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_PENDING also those with pending blocks, whose real
- * free waits as the plain free would have. Of host memory nothing goes while anything runs. Returns
- * the bytes given. */
-typedef enum { CA_GIVE_IDLE, CA_GIVE_PENDING } ca_give_t;
+ * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
+ * CA_GIVE_PENDING also those with pending blocks, whose real free waits as the plain free would
+ * have. Of host memory nothing goes while anything runs. Returns the bytes given. */
+typedef enum { CA_GIVE_IDLE, CA_GIVE_OLDEST, CA_GIVE_PENDING } ca_give_t;
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
 
 #endif

@@ -41,6 +41,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
                               .usable = end - begin,
                               .first = block,
                               .pool = pool,
+                              .idle_since = arena->operations,
                               .next = arena->segments};
     if (arena->segments)
         arena->segments->prev = segment;
@@ -189,7 +190,8 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_PENDING;
-    block->segment->live_blocks--;
+    if (--block->segment->live_blocks == 0)
+        block->segment->idle_since = arena->operations;
     arena->live -= block->bytes;
     arena->pending += block->bytes;
 }

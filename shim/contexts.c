@@ -87,14 +87,21 @@ static ca_context_t *publish(ca_context_t *fresh)
     return context;
 }
 
+/* Bytes that the device has, or 0 when that cannot be told. */
+static size_t ca_context_total_bytes(CUdevice device)
+{
+    size_t bytes = 0;
+    __typeof__(cuDeviceTotalMem_v2) *get = ca_driver()->cuDeviceTotalMem_v2;
+    return get && get(&bytes, device) == CUDA_SUCCESS ? bytes : 0;
+}
+
 /* What `limit` means on this device, in bytes. */
 static size_t limit_on(CUdevice device)
 {
-    size_t total;
     if (!ca_options.limit.percent)
         return ca_options.limit.bytes;
-    __typeof__(cuDeviceTotalMem_v2) *ask = ca_driver()->cuDeviceTotalMem_v2;
-    if (ask && ask(&total, device) == CUDA_SUCCESS)
+    size_t total = ca_context_total_bytes(device);
+    if (total)
         return total / 100 * ca_options.limit.percent +
                total % 100 * ca_options.limit.percent / 100;
     ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
@@ -122,6 +129,8 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .size_class_count = ca_options.size_classes.count,
             .small = ca_options.small,
             .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
+            .gc_threshold = ca_options.gc_threshold,
+            .device_bytes = ca_options.gc_threshold ? ca_context_total_bytes(device) : 0,
         };
         fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
     }

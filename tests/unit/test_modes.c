@@ -1,4 +1,5 @@
-/* Which blocks serve which requests: oversize ones, and small ones kept apart. */
+/* Which blocks serve which requests: oversize ones, and small ones kept apart; and which segments
+ * go back before their time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -223,6 +224,102 @@ static void at_the_limit_the_other_pool_serves_too(void **state)
     put(&large), put(&small);
 }
 
+/* --- gc_threshold ----------------------------------------------------------------------------- */
+
+/* Three idle segments, 90 MiB in all: of 20 MiB, idle longest, of 40 and of 30. */
+static void idle_for_some_time(unsigned percent, size_t device, size_t limit)
+{
+    params.gc_threshold = percent;
+    params.device_bytes = device;
+    params.limit = limit;
+    start();
+    held_t b = get(40 * MIB), c = get(30 * MIB), a = get(20 * MIB);
+    put(&a), put(&b), put(&c);
+    settle();
+    assert_int_equal(stats().idle_bytes, 90 * MIB);
+    fake.auto_pass = true; /* nothing runs */
+}
+
+static void above_the_threshold_what_was_idle_longest_goes_first(void **state)
+{
+    (void)state;
+    idle_for_some_time(5, 1000 * MIB, SIZE_MAX);
+    held_t big = get(60 * MIB);
+    assert_string_equal(fake_log(), "RQFFA"); /* 20 and 40: 30 are below 50 */
+    assert_int_equal(stats().idle_bytes, 30 * MIB);
+    put(&big);
+}
+
+static void the_threshold_is_of_the_limit_where_that_is_lower(void **state)
+{
+    (void)state;
+    idle_for_some_time(50, 1000 * MIB, 150 * MIB);
+    held_t big = get(60 * MIB);
+    /* The 20 go: 70 are below 75. Then, for the peak's sake, the largest. */
+    assert_string_equal(fake_log(), "RQFRQFA");
+    assert_int_equal(stats().idle_bytes, 30 * MIB);
+    put(&big);
+}
+
+static void what_a_request_fits_into_does_not_go(void **state)
+{
+    (void)state;
+    idle_for_some_time(1, 1000 * MIB, SIZE_MAX);
+    held_t a = get(40 * MIB);
+    assert_string_equal(fake_log(), "");
+    put(&a);
+}
+
+static void no_threshold_no_collection(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned percent;
+        size_t device;
+    } rows[] = {{0, 1000 * MIB}, {50, 0}, {9, 1000 * MIB}};
+    for (unsigned i = 0; i < 3; i++) {
+        idle_for_some_time(rows[i].percent, rows[i].device, SIZE_MAX);
+        fake.auto_pass = false; /* for nothing else goes back either */
+        held_t big = get(60 * MIB);
+        assert_null(strchr(fake_log(), 'F'));
+        assert_int_equal(stats().idle_bytes, 90 * MIB);
+        put(&big);
+        ca_arena_retire(arena);
+        fake_reset(1024 * MIB, 1024 * MIB);
+    }
+    arena = NULL;
+}
+
+static void nothing_is_collected_while_the_device_works(void **state)
+{
+    (void)state;
+    idle_for_some_time(1, 1000 * MIB, SIZE_MAX);
+    fake.auto_pass = false;
+    held_t big = get(60 * MIB);
+    assert_string_equal(fake_log(), "RqRqA"); /* asked for the threshold and for the peak */
+    assert_int_equal(stats().idle_bytes, 90 * MIB);
+    put(&big);
+}
+
+/* It cannot be told then whether something runs; and blocks are to stay where they are. */
+static void nothing_goes_back_for_tidiness_during_a_capture(void **state)
+{
+    (void)state;
+    params.headroom = 900 * MIB;
+    idle_for_some_time(1, 1000 * MIB, SIZE_MAX);
+    fake.capturing = true;
+    held_t big = get(60 * MIB); /* past the peak, above the threshold, and into the headroom */
+    const char *log = fake_log();
+    assert_null(strchr(log, 'F'));
+    assert_null(strchr(log, 'R'));
+    assert_non_null(strchr(log, 'A'));
+    assert_int_equal(stats().idle_bytes, 90 * MIB);
+    fake.capturing = false;
+    held_t bigger = get(200 * MIB);
+    assert_non_null(strchr(fake_log(), 'F'));
+    put(&big), put(&bigger);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -237,6 +334,12 @@ int main(void)
         TEST(a_full_device_serves_small_requests_from_large_blocks),
         TEST(a_full_device_serves_large_requests_from_small_segments),
         TEST(at_the_limit_the_other_pool_serves_too),
+        TEST(above_the_threshold_what_was_idle_longest_goes_first),
+        TEST(the_threshold_is_of_the_limit_where_that_is_lower),
+        TEST(what_a_request_fits_into_does_not_go),
+        TEST(no_threshold_no_collection),
+        TEST(nothing_is_collected_while_the_device_works),
+        TEST(nothing_goes_back_for_tidiness_during_a_capture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
