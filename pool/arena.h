@@ -119,6 +119,15 @@ void ca_arena_retire(ca_arena_t *arena);
  * Looks at completed epochs first. Returns the bytes given. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
 
+/* Pin mode, counted: while it is on, blocks keep their address. No segment goes back upstream, not
+ * by a trim either; freed blocks become ready without merging with their neighbours; and a request
+ * takes a ready block of just its size, the one freed last, before another is split. Ready blocks
+ * merge after all, segment by segment, where a request is out of memory otherwise.
+ *
+ * When it ends nothing moves: what may be merged is merged by the next trim, or when the arena is
+ * about to give memory back for another reason. */
+void ca_arena_pin(ca_arena_t *arena, bool on);
+
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena has looked for itself. */
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes);

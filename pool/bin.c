@@ -107,6 +107,27 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
     return best;
 }
 
+/* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
+ * is not far behind the first that fits. */
+#define LOOK_SAME 128u
+
+ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment)
+{
+    unsigned row, sub, look = LOOK_SAME;
+    ca_bin_of(bytes, &row, &sub);
+    ca_block_t *last = NULL;
+
+    for (ca_block_t *block = bins->heads[row][sub]; block && look; block = block->next) {
+        look -= last != NULL;
+        if (block->bytes != bytes || ca_block_padding(block, alignment))
+            continue;
+        /* The count wraps around. */
+        if (!last || (int32_t)(block->freed - last->freed) > 0)
+            last = block;
+    }
+    return last;
+}
+
 size_t ca_bins_largest(const ca_bins_t *bins)
 {
     size_t largest = 0;

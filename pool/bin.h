@@ -35,6 +35,10 @@ void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes);
  * bin. Only with an unbounded `look` does NULL mean that there is none. */
 ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned look);
 
+/* Of the blocks of just that size, aligned, the one that was freed last (nearly: a good hundred are
+ * compared). NULL when there is none. */
+ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment);
+
 /* Bytes of the largest block, or 0. */
 size_t ca_bins_largest(const ca_bins_t *bins);
 

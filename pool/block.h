@@ -30,6 +30,7 @@ struct ca_block {
     ca_block_t *earlier, *later; /* in that epoch */
     uint8_t state;               /* ca_block_state_t */
     bool touched;                /* some part of it was handed out before */
+    uint32_t freed;              /* the arena's count of operations when it was freed, cut off */
 };
 
 struct ca_segment {

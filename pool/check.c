@@ -25,7 +25,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
     case CA_BLOCK_READY:
         sums->ready += block->bytes;
         sums->ready_count++;
-        if (block->lower && block->lower->state == CA_BLOCK_READY)
+        if (block->lower && block->lower->state == CA_BLOCK_READY && !block->arena->unmerged)
             return "two ready neighbours are not merged";
         return NULL;
     default:

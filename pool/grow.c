@@ -2,7 +2,9 @@
 #include "pool/grow.h"
 
 #include <errno.h>
+#include <limits.h>
 #include "pool/epoch.h"
+#include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
@@ -82,10 +84,15 @@ static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, 
                                    : segment->bytes > other->bytes;
 }
 
-static ca_segment_t *next_to_go(const ca_arena_t *arena, ca_give_t which)
+/* Whoever asks is about to give back: the moment to merge what pin mode left. NULL while it is on.
+ */
+static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
 {
     ca_segment_t *found = NULL;
 
+    if (arena->pins)
+        return NULL;
+    ca_pin_settle(arena);
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         if ((!found || goes_before(segment, found, which)) && may_go(arena, segment, which))
             found = segment;
@@ -187,7 +194,13 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
 
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
 {
-    return ca_arena_serving(arena) ? ca_block_take_elsewhere(arena, bytes) : NULL;
+    if (!ca_arena_serving(arena))
+        return NULL;
+    /* Looking for what may go back may have merged what is needed. */
+    ca_block_t *block = ca_block_take(arena, bytes, UINT_MAX);
+    if (!block)
+        block = ca_pin_take(arena, bytes);
+    return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)

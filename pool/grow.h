@@ -20,7 +20,8 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
  * would not cure. */
 int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block);
 
-/* Once upstream has refused: memory that was kept for other requests. NULL where there is none. */
+/* Once upstream has refused: memory that was kept for other requests, or in pieces by pin mode.
+ * NULL where there is none. */
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with

@@ -114,7 +114,7 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
     ca_count(merges);
 }
 
-void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
+static void merge_ready(ca_arena_t *arena, ca_block_t *block)
 {
     ca_bins_t *bins = bins_of(arena, block->segment);
     ca_block_t *lower = block->lower, *upper = block->upper;
@@ -139,6 +139,32 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
     } else {
         make_ready(arena, block);
     }
+}
+
+void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
+{
+    if (!arena->pins) {
+        merge_ready(arena, block);
+        return;
+    }
+    make_ready(arena, block);
+    arena->unmerged = true;
+}
+
+bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment)
+{
+    bool merged = false;
+
+    /* From below: a block's lower neighbour is not ready any more, so the upper one takes it in. */
+    for (ca_block_t *block = segment->first, *upper; (upper = block->upper) != NULL;
+         block = upper) {
+        if (block->state != CA_BLOCK_READY || upper->state != CA_BLOCK_READY)
+            continue;
+        unready(arena, block);
+        merge_ready(arena, block);
+        merged = true;
+    }
+    return merged;
 }
 
 /* Cuts the lowest `bytes` off a block, whose own size is the caller's to change. Returns them as a
@@ -190,6 +216,7 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_PENDING;
+    block->freed = (uint32_t)arena->operations;
     if (--block->segment->live_blocks == 0)
         block->segment->idle_since = arena->operations;
     arena->live -= block->bytes;
@@ -247,8 +274,15 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
 {
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
-    ca_block_t *block = ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), look);
+    size_t alignment = ca_block_alignment(bytes);
+    ca_block_t *block = NULL;
 
+    if (arena->pins) /* an oversize block is its whole segment */
+        block = ca_bins_find_same(
+            &arena->bins[pool],
+            pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
+    if (!block)
+        block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
         return NULL;
     return ca_block_take_from(arena, block, bytes);

@@ -1,5 +1,6 @@
-/* Segments and the blocks that tile them: split, coalesce, hand out. Blocks of two neighbours are
- * never both ready. The arena's lock is held in every function here, and none calls upstream. */
+/* Segments and the blocks that tile them: split, coalesce, hand out. Two neighbours are
+ * never both ready, except by pin mode. The arena's lock is held in every function here, and none
+ * calls upstream. */
 #ifndef CA_POOL_SEGMENT_H
 #define CA_POOL_SEGMENT_H
 
@@ -18,6 +19,9 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment);
 
 /* The ready block of a segment without any other block, or NULL. */
 ca_block_t *ca_segment_idle_block(const ca_segment_t *segment);
+
+/* Merges ready neighbours in a segment that was in pin mode. Returns whether there were any. */
+bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment);
 
 /* Finds a ready block for a rounded request, cuts it to size and makes it live. `look`: see
  * ca_bins_find. NULL when nothing fits. */
@@ -39,7 +43,7 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
 /* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes);
 
-/* Makes a block ready that is in no list: merges it with its ready neighbours. */
+/* Makes a block ready that is in no list: merges it with its ready neighbours, if not pinned. */
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 
 #endif

@@ -23,6 +23,9 @@ struct ca_arena {
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
 
+    unsigned pins; /* pin mode is on: see ca_arena_pin */
+    bool unmerged; /* there may be ready neighbours, from while it was */
+
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;

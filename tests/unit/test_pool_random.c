@@ -37,6 +37,7 @@ typedef struct mix {
     unsigned same;                  /* percent of requests of one of four fixed sizes */
     size_t max_split;
     size_t small;
+    unsigned pins; /* pin mode begins or ends once in this many operations */
     unsigned operations;
     unsigned failures; /* one call of this many fails */
 } mix_t;
@@ -80,6 +81,7 @@ static void something_happens(const mix_t *mix)
 
 static void run(const mix_t *mix, uint64_t seed)
 {
+    bool pinned = false;
     static held_t held[HELD];
     ca_arena_params_t params = fake_params;
     params.max_split = mix->max_split;
@@ -100,6 +102,10 @@ static void run(const mix_t *mix, uint64_t seed)
         else
             refused++;
         something_happens(mix);
+        if (mix->pins && below(mix->pins) == 0) {
+            pinned = !pinned;
+            ca_arena_pin(arena, pinned);
+        }
         if (n % 500 == 0)
             sound(arena);
         if (below(20000) == 0)
@@ -110,6 +116,8 @@ static void run(const mix_t *mix, uint64_t seed)
     sound(arena);
 
     /* Nothing leaks. */
+    if (pinned)
+        ca_arena_pin(arena, false);
     memset(fake.fail_at, 0, sizeof fake.fail_at);
     fake.capturing = false;
     fake.auto_pass = true;
@@ -196,6 +204,21 @@ static void small_blocks_apart(void **state)
               2);
 }
 
+static void pin_mode_comes_and_goes(void **state)
+{
+    (void)state;
+    run_seeds(&(mix_t){.limit = 64 * MIB,
+                       .held = 200,
+                       .least_bits = 9,
+                       .most_bits = 23,
+                       .same = 40,
+                       .max_split = 8 * MIB,
+                       .small = 64 * KIB,
+                       .pins = 500,
+                       .operations = OPERATIONS / 2},
+              2);
+}
+
 static void calls_fail(void **state)
 {
     (void)state;
@@ -217,7 +240,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_blocks),       cmocka_unit_test(all_sizes),
         cmocka_unit_test(memory_runs_out),    cmocka_unit_test(oversize_blocks),
-        cmocka_unit_test(small_blocks_apart), cmocka_unit_test(calls_fail),
+        cmocka_unit_test(small_blocks_apart), cmocka_unit_test(pin_mode_comes_and_goes),
+        cmocka_unit_test(calls_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
