@@ -9,6 +9,7 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
+#include "shim/pin_mode.h"
 #include "shim/upstream.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -138,6 +139,8 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     ca_context_t *context = publish(fresh);
     if (context != fresh && fresh->arena)
         ca_arena_retire(fresh->arena); /* another thread was first */
+    if (context == fresh)
+        ca_pin_mode_apply(context);
     ca_life_context_in_use();
     return context;
 }
@@ -314,4 +317,5 @@ void ca_contexts_reset_after_fork(void)
     living_count = 0;
     atomic_fetch_add(&generation, 1);
     ca_upstream_reset_after_fork();
+    ca_pin_mode_reset_after_fork();
 }

@@ -39,6 +39,7 @@ typedef struct ca_context {
     unsigned leaving;              /* calls under way that may destroy it */
     uint16_t number;               /* from 1 */
     uint8_t device;                /* ordinal */
+    bool pinned;                   /* shim/pin_mode.c, under its lock */
 } ca_context_t;
 
 /* The current context's entry; NULL when no context is current, when it is not in service, and

@@ -1,0 +1,39 @@
+/* See pin_mode.h.
+ *
+ * The wish is stored first, then applied to the contexts there are; a new context is published
+ * first, then looks at the wish: so none is missed. One that both sides find is pinned once,
+ * because each context remembers whether it is. */
+#include "shim/pin_mode.h"
+
+#include "config/lock.h"
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wanted` and of every `pinned` */
+static bool wanted;
+
+void ca_pin_mode_apply(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    if (context->arena && context->pinned != wanted) {
+        context->pinned = wanted;
+        ca_arena_pin(context->arena, wanted);
+    }
+    ca_lock_drop(&lock);
+}
+
+void ca_pin_mode_set(bool on)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+
+    ca_lock_take(&lock);
+    wanted = on;
+    ca_lock_drop(&lock);
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count; i++)
+        ca_pin_mode_apply(living[i]);
+}
+
+void ca_pin_mode_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    wanted = false;
+}
