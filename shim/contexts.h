@@ -27,7 +27,7 @@ typedef struct ca_context {
     CUcontext handle;
     unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     ca_arena_t *arena;
-    size_t limit;                  /* most bytes that the arena may hold; SIZE_MAX for none */
+    size_t limit; /* most bytes that the arena may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
@@ -39,7 +39,7 @@ typedef struct ca_context {
     unsigned leaving;              /* calls under way that may destroy it */
     uint16_t number;               /* from 1 */
     uint8_t device;                /* ordinal */
-    bool pinned;                   /* shim/pin_mode.c, under its lock */
+    unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
 } ca_context_t;
 
 /* The current context's entry; NULL when no context is current, when it is not in service, and

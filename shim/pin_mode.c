@@ -7,16 +7,24 @@
 
 #include "config/lock.h"
 
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wanted` and of every `pinned` */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wanted` and of every `pin_mode` */
 static bool wanted;
+
+/* `bit` of the context's mask stands for this arena. Under the lock. */
+static void apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
+{
+    if (!arena || (context->pin_mode & bit) == (wanted ? bit : 0))
+        return;
+    context->pin_mode ^= bit;
+    ca_arena_pin(arena, wanted);
+}
 
 void ca_pin_mode_apply(ca_context_t *context)
 {
     ca_lock_take(&lock);
-    if (context->arena && context->pinned != wanted) {
-        context->pinned = wanted;
-        ca_arena_pin(context->arena, wanted);
-    }
+    apply(context, context->arena, 1);
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
+        apply(context, atomic_load(&context->pinned[i]), 2u << i);
     ca_lock_drop(&lock);
 }
 

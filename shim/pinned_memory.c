@@ -3,6 +3,7 @@
 #include <string.h>
 #include "config/options.h"
 #include "shim/attributes.h"
+#include "shim/pin_mode.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 #include "shim/upstream_pinned.h"
@@ -31,6 +32,7 @@ static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
         ca_arena_retire(fresh); /* another thread was first */
         return arena;
     }
+    ca_pin_mode_apply(context);
     /* Either we see that the context is gone, or whoever retires its arenas sees this one. */
     if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
         ca_arena_retire(fresh);
