@@ -3,17 +3,20 @@
 #ifndef CA_SHIM_CUDA_DECLS_H
 #define CA_SHIM_CUDA_DECLS_H
 
+#define CUDA_ENABLE_DEPRECATED /* old programs call cuCtxDetach */
 #include <cuda.h>
 #include <driver_types.h>
 
 /* The headers map the first name to the second; both are exported by the driver. The 4-argument
  * form is declared with the fifth argument of its successor: callers of either form pass it on. */
 #undef cuGetProcAddress
+#undef cuCtxDestroy
 #undef cuStreamBeginCapture
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+CUresult CUDAAPI cuCtxDestroy(CUcontext context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);

@@ -42,12 +42,48 @@ static void settle(ca_context_t *entry, CUcontext handle, bool gone)
         ca_capture_context_gone(handle);
 }
 
-CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
+static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext context)
 {
-    CA_REAL(cuCtxDestroy_v2);
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(context);
     settle(entry, context, code == CUDA_SUCCESS);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxDestroy(CUcontext context)
+{
+    CA_REAL(cuCtxDestroy);
+    return destroy(real, context);
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
+{
+    CA_REAL(cuCtxDestroy_v2);
+    return destroy(real, context);
+}
+
+/* Whether the context is there no more. Its id tells (asked twice, see below), and before CUDA 12
+ * whether it can be current. */
+static bool is_gone(const ca_context_t *entry, CUcontext handle)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext popped;
+    if (entry && entry->id)
+        return ca_context_lost_id(entry) && ca_context_lost_id(entry);
+    if (driver->cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return true;
+    if (driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS)
+        driver->cuCtxPopCurrent_v2(&popped);
+    return false;
+}
+
+/* Destroys it when nobody else is attached: ask afterwards. */
+CA_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext context)
+{
+    CA_REAL(cuCtxDetach);
+    ca_context_t *entry = ca_context_suspend(context);
+    CUresult code = real(context);
+    settle(entry, context, code == CUDA_SUCCESS && is_gone(entry, context));
     return code;
 }
 

@@ -53,11 +53,19 @@ def test_only_what_the_last_context_leaks_is_reported(run, program, conf):
 
 
 @pytest.mark.parametrize("preload, conf", MODES)
-def test_a_handle_that_comes_again_gets_no_old_memory(run, program, preload, conf):
-    result = run([program("drv_ctx_again")], preload=preload, conf=quiet(conf), sim="memory:4G")
+@pytest.mark.parametrize("how", ["destroy", "old", "detach"])
+def test_a_handle_that_comes_again_gets_no_old_memory(run, program, how, preload, conf):
+    result = run([program("drv_ctx_again"), 30, how], preload=preload, conf=quiet(conf),
+                 sim="memory:4G")
 
     succeeds(result)
     assert int(result.out) > 0  # handles did come again
+
+
+def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
+    result = run([program("drv_ctx_again"), 30, "detach"], conf=quiet(None),
+                 sim="memory:4G,without:cuCtxGetId")
+    succeeds(result)
 
 
 @pytest.mark.parametrize("conf", POOLED)

@@ -1,6 +1,8 @@
 /* A context is destroyed with memory cached, pending and alive, and the next one gets its handle:
  * it must get none of its memory. All that is handed out is written and read, which fails for
- * memory that is gone. drv_ctx_again [ROUNDS] */
+ * memory that is gone. drv_ctx_again [ROUNDS [HOW]]; HOW is destroy, old (the form without _v2) or
+ * detach, where others were attached meanwhile. */
+#define CUDA_ENABLE_DEPRECATED
 #include <cuda.h>
 #include "check.h"
 
@@ -28,9 +30,24 @@ static void allocate(CUcontext expected, unsigned char value)
     }
 }
 
+CUresult destroy_old(CUcontext context) __asm__("cuCtxDestroy");
+
+/* While somebody is attached it stays, with its memory. */
+static void detach(CUcontext context, CUdeviceptr alive)
+{
+    CUcontext same;
+    OK(cuCtxAttach(&same, 0));
+    CHECK(same == context);
+    OK(cuCtxDetach(context));
+    OK(cuMemsetD8(alive, 1, 500));
+    OK(cuMemFree(alive));
+    OK(cuCtxDetach(context));
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = number_argument(argc, argv, 1, 30), same = 0;
+    const char *how = argc > 2 ? argv[2] : "destroy";
     CUcontext context, before = NULL;
     CUdevice device;
     OK(cuInit(0));
@@ -48,7 +65,10 @@ int main(int argc, char **argv)
                 OK(cuMemFree(old[i]));
         if (round % 2)
             OK(cuCtxSynchronize());
-        OK(cuCtxDestroy(context));
+        if (strcmp(how, "detach") == 0)
+            detach(context, old[(3 - (round + 1) % 3) % 3]);
+        else
+            OK(how[0] == 'o' ? destroy_old(context) : cuCtxDestroy(context));
     }
     printf("%llu\n", (unsigned long long)same);
     return 0;

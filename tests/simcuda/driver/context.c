@@ -89,6 +89,7 @@ bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
     atomic_store(&c->flags, flags);
     atomic_store(&c->peers, 0);
     c->api_version = 3020;
+    atomic_store(&c->attached, 0);
     c->barrier.n = 0;
     sim_race_context_made(c);
     atomic_store(&c->limits[CU_LIMIT_STACK_SIZE], 1024);
@@ -185,9 +186,8 @@ SIM_API CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePar
 
 /* cuda.h, cuCtxDestroy: popped when current to the caller; other threads get
  * CONTEXT_IS_DESTROYED. A primary context is not destroyed this way. */
-SIM_API CUresult cuCtxDestroy_v2(CUcontext ctx)
+CUresult sim_ctx_destroy(CUcontext ctx)
 {
-    SIM_ENTER(cuCtxDestroy_v2);
     sim_thread_t *t = sim_thread();
     bool was = true;
     if (!ctx || ctx->primary || ctx->home ||
@@ -202,6 +202,12 @@ SIM_API CUresult cuCtxDestroy_v2(CUcontext ctx)
     sim_ctx_recycle_locked(ctx);
     sim_unlock();
     return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxDestroy_v2);
+    return sim_ctx_destroy(ctx);
 }
 
 SIM_API CUresult cuCtxPushCurrent_v2(CUcontext ctx)
@@ -311,16 +317,21 @@ SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 }
 
 /* "Resetting the primary context does not release it" */
-SIM_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+void sim_primary_reset(sim_device_t *d)
 {
-    sim_device_t *d;
-    SIM_ENTER(cuDevicePrimaryCtxReset_v2);
-    SIM_TRY(sim_device_get(dev, &d));
     pthread_mutex_lock(&d->primary_mu);
     if (atomic_load(&d->primary->alive)) {
         sim_ctx_tear_down(d->primary);
     }
     pthread_mutex_unlock(&d->primary_mu);
+}
+
+SIM_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDevicePrimaryCtxReset_v2);
+    SIM_TRY(sim_device_get(dev, &d));
+    sim_primary_reset(d);
     return CUDA_SUCCESS;
 }
 

@@ -288,6 +288,7 @@ struct CUctx_st {
     _Atomic bool told_dead; /* race check: an access to dead memory, the cause of a sticky error */
     _Atomic unsigned flags;
     unsigned api_version;
+    _Atomic int attached; /* by cuCtxAttach, besides who made it */
     _Atomic size_t limits[16];
     _Atomic uint32_t peers; /* bit per device */
     /* under the engine lock */
@@ -319,6 +320,8 @@ void sim_ctx_recycle_locked(CUcontext c);
 /* A reference to the primary context, made active for it; and back. */
 CUresult sim_primary_retain(sim_device_t *d);
 CUresult sim_primary_release(sim_device_t *d);
+void sim_primary_reset(sim_device_t *d);
+CUresult sim_ctx_destroy(CUcontext ctx);
 /* --- green.c: contexts with a part of the device and the primary's memory */
 static inline CUcontext sim_ctx_home(CUcontext c)
 {
