@@ -150,6 +150,9 @@ static int release(void *arg, uint64_t address, size_t bytes)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         code = ca_driver()->cuMemFree_v2(address);
+        /* Once more: the arena has forgotten it, nobody else would give it back. */
+        if (code != CUDA_SUCCESS && !is_sticky(code))
+            code = ca_driver()->cuMemFree_v2(address);
         ca_upstream_leave(&entered);
     }
     return to_errno(context, code);
