@@ -44,6 +44,8 @@ static struct {
 /* Apart from `live`: read on every insert, written only while a process grows. */
 static _Alignas(CACHE_LINES) _Atomic uint64_t peak;
 
+static _Atomic uint64_t aliases; /* live records that are counted nowhere */
+
 const char *ca_kind_name(ca_kind_t kind)
 {
     static const char *const names[] = {
@@ -98,9 +100,20 @@ static inline void add_bytes(uint64_t bytes)
         ;
 }
 
-static inline void take_bytes(uint64_t bytes)
+/* What leaves the totals with a record. */
+static inline void discount(const ca_record_t *record)
 {
-    atomic_fetch_sub_explicit(&live.bytes, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&live.bytes, record->bytes, memory_order_relaxed);
+    if (__builtin_expect(record->kind == CA_KIND_ALIAS, 0))
+        atomic_fetch_sub_explicit(&aliases, 1, memory_order_relaxed);
+}
+
+/* What comes with one. */
+static inline void account(const ca_record_t *record)
+{
+    add_bytes(record->bytes);
+    if (__builtin_expect(record->kind == CA_KIND_ALIAS, 0))
+        atomic_fetch_add_explicit(&aliases, 1, memory_order_relaxed);
 }
 
 /* The slot of `address`, or the free slot where it belongs. The table is there and not full. */
@@ -157,7 +170,7 @@ static void grow(ca_shard_t *shard)
     }
 }
 
-int ca_registry_insert(const ca_record_t *record)
+static inline int insert(const ca_record_t *record, bool replace)
 {
     uint64_t hash = hash_address(record->address);
     ca_shard_t *shard = shard_of(hash);
@@ -173,19 +186,33 @@ int ca_registry_insert(const ca_record_t *record)
         ca_record_t *slot = probe(shard, record->address, hash);
         if (slot->address != 0) {
             result = -EEXIST;
-            take_bytes(slot->bytes);
+            if (replace)
+                discount(slot);
         } else {
             set_count(shard, count + 1);
         }
-        *slot = *record;
-        slot->sequence = next_sequence();
-        add_bytes(record->bytes);
+        if (result == 0 || replace) {
+            *slot = *record;
+            if (slot->sequence == 0)
+                slot->sequence = next_sequence();
+            account(record);
+        }
     }
     ca_lock_drop(&shard->lock);
     return result;
 }
 
-bool ca_registry_erase(uint64_t address, ca_record_t *record)
+int ca_registry_insert(const ca_record_t *record)
+{
+    return insert(record, true);
+}
+
+int ca_registry_insert_new(const ca_record_t *record)
+{
+    return insert(record, false);
+}
+
+static inline bool take(uint64_t address, ca_record_t *record, bool shared_too)
 {
     uint64_t hash = hash_address(address);
     ca_shard_t *shard = shard_of(hash);
@@ -194,12 +221,41 @@ bool ca_registry_erase(uint64_t address, ca_record_t *record)
     ca_record_t *slot = find_live(shard, address, hash);
     if (slot) {
         *record = *slot;
-        take_bytes(slot->bytes);
-        set_count(shard, count_of(shard) - 1);
-        close_gap(shard, (size_t)(slot - shard->slots));
+        if (!slot->shared || shared_too) {
+            discount(slot);
+            set_count(shard, count_of(shard) - 1);
+            close_gap(shard, (size_t)(slot - shard->slots));
+        }
     }
     ca_lock_drop(&shard->lock);
     return slot != NULL;
+}
+
+bool ca_registry_erase(uint64_t address, ca_record_t *record)
+{
+    return take(address, record, false);
+}
+
+bool ca_registry_take(uint64_t address, ca_record_t *record)
+{
+    return take(address, record, true);
+}
+
+bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh)
+{
+    uint64_t hash = hash_address(old->address);
+    ca_shard_t *shard = shard_of(hash);
+
+    ca_lock_take(&shard->lock);
+    ca_record_t *slot = find_live(shard, old->address, hash);
+    bool same = slot && slot->sequence == old->sequence;
+    if (same) {
+        discount(slot);
+        *slot = *fresh;
+        account(slot);
+    }
+    ca_lock_drop(&shard->lock);
+    return same;
 }
 
 bool ca_registry_find(uint64_t address, ca_record_t *record)
@@ -218,9 +274,17 @@ bool ca_registry_find(uint64_t address, ca_record_t *record)
 ca_registry_total_t ca_registry_total(void)
 {
     ca_registry_total_t total = {0, atomic_load_explicit(&live.bytes, memory_order_relaxed)};
+    uint64_t names = atomic_load_explicit(&aliases, memory_order_relaxed);
     for (size_t s = 0; s < SHARDS; s++)
         total.count += count_of(&shards[s]);
+    /* Not of one moment: other threads may come and go in between. */
+    total.count -= names < total.count ? names : total.count;
     return total;
+}
+
+uint64_t ca_registry_sequence(void)
+{
+    return atomic_load_explicit(&live.sequence, memory_order_relaxed);
 }
 
 uint64_t ca_registry_peak_bytes(void)
@@ -266,7 +330,7 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
     *want = count_of(shard);
     bool fits = *want <= snapshot->capacity - *used;
     for (size_t i = 0; fits && i < shard->capacity; i++)
-        if (shard->slots[i].address != 0)
+        if (shard->slots[i].address != 0 && shard->slots[i].kind != CA_KIND_ALIAS)
             snapshot->records[(*used)++] = shard->slots[i];
     ca_lock_drop(&shard->lock);
     return fits ? 0 : -ENOSPC;
@@ -323,11 +387,13 @@ static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
             i++;
             continue;
         }
-        if (kept)
-            kept->records[gone->count] = *slot;
-        gone->count++;
-        gone->bytes += slot->bytes;
-        take_bytes(slot->bytes);
+        if (slot->kind != CA_KIND_ALIAS) {
+            if (kept)
+                kept->records[gone->count] = *slot;
+            gone->count++;
+            gone->bytes += slot->bytes;
+        }
+        discount(slot);
         set_count(shard, count_of(shard) - 1);
         close_gap(shard, i);
     }
@@ -370,5 +436,6 @@ void ca_registry_reset_after_fork(void)
     atomic_store_explicit(&live.bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&live.sequence, 0, memory_order_relaxed);
     atomic_store_explicit(&peak, 0, memory_order_relaxed);
+    atomic_store_explicit(&aliases, 0, memory_order_relaxed);
     ca_lost_reset_after_fork();
 }

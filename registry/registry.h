@@ -21,7 +21,9 @@
     X(CA_KIND_PITCHED, "pitched")                                                                  \
     X(CA_KIND_ASYNC, "async")                                                                      \
     X(CA_KIND_MANAGED, "managed")                                                                  \
-    X(CA_KIND_PINNED, "pinned")
+    X(CA_KIND_PINNED, "pinned")                                                                    \
+    X(CA_KIND_EXTERNAL, "external")                                                                \
+    X(CA_KIND_ALIAS, "alias")
 
 typedef enum {
 #define CA_KIND(constant, name) constant,
@@ -32,12 +34,23 @@ typedef enum {
 
 const char *ca_kind_name(ca_kind_t kind);
 
+/* A record that is shared says more than whose memory it is: `stream` and `owner` then belong to
+ * who marked it (shim/shared_memory.c), and an erase only copies it. Aliases are names, not
+ * allocations: they have 0 bytes, and neither totals nor snapshots count them. */
+typedef enum {
+    CA_SHARED_NOT,
+    CA_SHARED_HANDLED,  /* an alias, or memory from elsewhere */
+    CA_SHARED_OWNER,    /* memory with aliases */
+    CA_SHARED_NAMELESS, /* the same, its own name freed: the aliases keep it */
+} ca_shared_t;
+
 typedef struct ca_record {
     uint64_t address;       /* not 0 */
     uint64_t bytes : 48;    /* as requested */
-    uint64_t kind : 8;      /* ca_kind_t */
+    uint64_t kind : 6;      /* ca_kind_t */
+    uint64_t shared : 2;    /* ca_shared_t */
     uint64_t device : 8;    /* ordinal */
-    uint64_t sequence : 48; /* position in the order of allocations, from 1; set by the insert */
+    uint64_t sequence : 48; /* position in the order of allocations, from 1; 0: set by the insert */
     uint64_t context : 16;  /* the shim's number of the context, 0 for none */
     uint64_t stream;        /* handle of the stream given, 0 for none */
     void *owner;            /* the pool's block, or NULL for memory that the driver serves */
@@ -46,14 +59,26 @@ typedef struct ca_record {
 } ca_record_t;
 
 _Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
+_Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
 
 /* Adds a record. 0, or -ENOMEM (no host memory: the allocation is then served but not tracked), or
  * -EEXIST when the address is already live: the old record is replaced, since the driver has given
  * the address out again. */
 int ca_registry_insert(const ca_record_t *record);
 
-/* Takes the record of `address` out and copies it to `record`. False when it is not live. */
+/* The same, but an address that is live keeps its record (-EEXIST). */
+int ca_registry_insert_new(const ca_record_t *record);
+
+/* Takes the record of `address` out and copies it to `record`; one that is shared is copied and
+ * stays. False when it is not live. */
 bool ca_registry_erase(uint64_t address, ca_record_t *record);
+
+/* Takes the record of `address` out, shared or not. False when it is not live. */
+bool ca_registry_take(uint64_t address, ca_record_t *record);
+
+/* Puts `fresh` in the place of `old`, a copy of the record of the same address. False when that
+ * record is not live any more. */
+bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh);
 
 /* Copies the record of `address`. False when it is not live. */
 bool ca_registry_find(uint64_t address, ca_record_t *record);
@@ -73,13 +98,15 @@ ca_registry_total_t ca_registry_lost(void);
 ca_registry_total_t ca_registry_total(void);
 /* The most live bytes there ever were at once. */
 uint64_t ca_registry_peak_bytes(void);
+/* The sequence number of the latest allocation. */
+uint64_t ca_registry_sequence(void);
 
 #define CA_REGISTRY_SHARDS 64
 
-/* A copy of all live records, unordered, for the reports. Other threads may go on; each record is
- * whole, the set is one of some moment for each shard. May be called where a signal interrupted
- * this file: a shard that stays in use is left out, and counted in `*busy`. `*records` comes from
- * ca_mem_map and goes back with ca_registry_snapshot_free. 0 or -ENOMEM. */
+/* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
+ * record is whole, the set is one of some moment for each shard. May be called where a signal
+ * interrupted this file: a shard that stays in use is left out, and counted in `*busy`. `*records`
+ * comes from ca_mem_map and goes back with ca_registry_snapshot_free. 0 or -ENOMEM. */
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);
 

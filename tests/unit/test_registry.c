@@ -418,6 +418,88 @@ static void errno_survives(void **state)
     assert_int_equal(errno, 77);
 }
 
+static void a_shared_record_stays_until_it_is_taken(void **state)
+{
+    (void)state;
+    ca_record_t in = record_of(BASE, 100), out;
+    in.shared = CA_SHARED_HANDLED;
+    assert_int_equal(ca_registry_insert(&in), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_true(ca_registry_erase(BASE, &out));
+        assert_int_equal(out.shared, CA_SHARED_HANDLED);
+        assert_int_equal(ca_registry_total().count, 1);
+    }
+    assert_true(ca_registry_take(BASE, &out));
+    assert_int_equal(out.bytes, 100);
+    assert_false(ca_registry_take(BASE, &out));
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_total().bytes, 0);
+}
+
+static void aliases_are_found_but_not_counted(void **state)
+{
+    (void)state;
+    ca_record_t memory = record_of(BASE, 100), alias = record_of(BASE + 512, 0), out, *records;
+    size_t count;
+    unsigned busy;
+    alias.kind = CA_KIND_ALIAS;
+    memory.context = alias.context = 7;
+    assert_int_equal(ca_registry_insert(&memory), 0);
+    assert_int_equal(ca_registry_insert(&alias), 0);
+    assert_true(ca_registry_find(BASE + 512, &out));
+    assert_int_equal(ca_registry_total().count, 1);
+    assert_int_equal(ca_registry_snapshot(&records, &count, &busy), 0);
+    assert_int_equal(count, 1);
+    assert_int_equal(records[0].address, BASE);
+    ca_registry_snapshot_free(records, count);
+    /* An address that is given out again is an alias no more. */
+    ca_record_t again = record_of(BASE + 512, 30);
+    again.context = 7;
+    assert_int_equal(ca_registry_insert(&again), -EEXIST);
+    assert_int_equal(ca_registry_total().count, 2);
+    assert_true(ca_registry_take(BASE + 512, &out));
+    assert_int_equal(ca_registry_insert(&alias), 0);
+    ca_registry_total_t lost = ca_registry_drop_context(7);
+    assert_int_equal(lost.count, 1);
+    assert_int_equal(lost.bytes, 100);
+    assert_lost(1, 100, 1);
+    assert_false(ca_registry_find(BASE + 512, &out));
+    assert_int_equal(ca_registry_total().count, 0);
+}
+
+static void a_live_record_gives_way_to_none_but_its_replacement(void **state)
+{
+    (void)state;
+    ca_record_t first = record_of(BASE, 100), second = record_of(BASE, 30), old, out;
+    assert_int_equal(ca_registry_insert_new(&first), 0);
+    assert_int_equal(ca_registry_insert_new(&second), -EEXIST);
+    assert_true(ca_registry_find(BASE, &old));
+    assert_int_equal(old.bytes, 100);
+    assert_int_equal(ca_registry_total().bytes, 100);
+
+    second = old;
+    second.bytes = 40;
+    second.stream = 9;
+    assert_true(ca_registry_replace(&old, &second));
+    assert_true(ca_registry_find(BASE, &out));
+    assert_memory_equal(&out, &second, sizeof out);
+    assert_int_equal(ca_registry_total().bytes, 40);
+    assert_int_equal(ca_registry_total().count, 1);
+
+    /* Freed and allocated anew: another one. Put back as it was: the same. */
+    assert_true(ca_registry_erase(BASE, &out));
+    assert_false(ca_registry_replace(&second, &old));
+    assert_int_equal(ca_registry_insert(&first), 0);
+    assert_false(ca_registry_replace(&second, &old));
+    assert_true(ca_registry_erase(BASE, &first));
+    assert_int_equal(first.sequence, ca_registry_sequence());
+    assert_int_equal(ca_registry_insert(&first), 0);
+    assert_true(ca_registry_find(BASE, &out));
+    assert_int_equal(out.sequence, first.sequence);
+    assert_int_equal(ca_registry_sequence(), first.sequence);
+    assert_true(ca_registry_replace(&first, &second));
+}
+
 static void every_kind_has_a_name(void **state)
 {
     (void)state;
@@ -440,6 +522,9 @@ int main(void)
         cmocka_unit_test_setup(the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone, fresh),
         cmocka_unit_test_setup(without_memory_nothing_known_is_lost, fresh),
         cmocka_unit_test_setup(errno_survives, fresh),
+        cmocka_unit_test_setup(a_shared_record_stays_until_it_is_taken, fresh),
+        cmocka_unit_test_setup(aliases_are_found_but_not_counted, fresh),
+        cmocka_unit_test_setup(a_live_record_gives_way_to_none_but_its_replacement, fresh),
         cmocka_unit_test(every_kind_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
