@@ -143,6 +143,14 @@ bool ca_arena_stopped(ca_arena_t *arena);
 /* Whether `address` lies inside a segment of any arena: ours, live or not. */
 bool ca_pool_owns(uint64_t address);
 
+/* Bytes of a live block, rounding included; 0 when it is not live any more. */
+size_t ca_block_bytes(ca_block_t *block);
+
+/* The start of the live block that `address` lies in, of any arena; 0 where there is none. Under
+ * the arena's lock it looks at the arena's segments and at the blocks of one of them: for questions
+ * that people ask, not for every call. */
+uint64_t ca_pool_block_at(uint64_t address);
+
 typedef struct ca_arena_stats {
     size_t reserved_bytes; /* obtained upstream */
     size_t reserved_peak;

@@ -29,7 +29,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
         return NULL;
     ca_segment_t *segment = ca_slab_take(&arena->segment_slab);
     ca_block_t *block = ca_block_new(&arena->blocks);
-    if (!segment || !block || ca_span_add(base, bytes) < 0) {
+    if (!segment || !block || ca_span_add(base, bytes, arena) < 0) {
         if (segment)
             ca_slab_give(&arena->segment_slab, segment);
         if (block)

@@ -9,6 +9,7 @@
 
 typedef struct ca_span {
     uint64_t begin, end;
+    ca_arena_t *arena;
 } ca_span_t;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_SPANS);
@@ -47,14 +48,14 @@ static int make_room(void)
     return 0;
 }
 
-int ca_span_add(uint64_t base, size_t bytes)
+int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
 {
     ca_lock_take(&lock);
     int rc = make_room();
     if (rc == 0) {
         size_t at = upper_bound(base);
         memmove(spans + at + 1, spans + at, (count - at) * sizeof *spans);
-        spans[at] = (ca_span_t){base, base + bytes};
+        spans[at] = (ca_span_t){base, base + bytes, arena};
         count++;
     }
     ca_lock_drop(&lock);
@@ -75,13 +76,18 @@ void ca_span_remove(uint64_t base, size_t bytes)
     ca_lock_drop(&lock);
 }
 
-bool ca_pool_owns(uint64_t address)
+ca_arena_t *ca_span_arena(uint64_t address)
 {
     ca_lock_take(&lock);
     size_t at = upper_bound(address);
-    bool owns = at > 0 && address < spans[at - 1].end;
+    ca_arena_t *arena = at > 0 && address < spans[at - 1].end ? spans[at - 1].arena : NULL;
     ca_lock_drop(&lock);
-    return owns;
+    return arena;
+}
+
+bool ca_pool_owns(uint64_t address)
+{
+    return ca_span_arena(address) != NULL;
 }
 
 void ca_span_reset_after_fork(void)

@@ -6,10 +6,14 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "pool/arena.h"
 
-/* Returns 0, or -ENOMEM when there is no host memory. */
-int ca_span_add(uint64_t base, size_t bytes);
+/* A segment of `arena`. Returns 0, or -ENOMEM when there is no host memory. */
+int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena);
 void ca_span_remove(uint64_t base, size_t bytes);
+
+/* The arena whose segment `address` lies in, or NULL. */
+ca_arena_t *ca_span_arena(uint64_t address);
 
 /* An empty index with a lock of its own; the parent's stays mapped. */
 void ca_span_reset_after_fork(void);

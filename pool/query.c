@@ -1,0 +1,41 @@
+/* Questions about single blocks. */
+#include "pool/arena.h"
+
+#include "pool/block.h"
+#include "pool/span.h"
+#include "pool/state.h"
+
+size_t ca_block_bytes(ca_block_t *block)
+{
+    ca_arena_t *arena = ca_block_arena(block);
+    size_t bytes = 0;
+
+    if (!arena)
+        return 0; /* its context is gone */
+    ca_lock_take(&arena->lock);
+    if (!arena->retired && block->state == CA_BLOCK_LIVE)
+        bytes = block->bytes;
+    ca_lock_drop(&arena->lock);
+    return bytes;
+}
+
+uint64_t ca_pool_block_at(uint64_t address)
+{
+    ca_arena_t *arena = ca_span_arena(address);
+    uint64_t start = 0;
+
+    if (!arena)
+        return 0;
+    ca_lock_take(&arena->lock);
+    /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
+    const ca_segment_t *segment = arena->segments;
+    while (segment && address - segment->base >= segment->bytes)
+        segment = segment->next;
+    const ca_block_t *block = segment ? segment->first : NULL;
+    while (block && (address < block->address || address - block->address >= block->bytes))
+        block = block->upper;
+    if (block && block->state == CA_BLOCK_LIVE)
+        start = block->address;
+    ca_lock_drop(&arena->lock);
+    return start;
+}
