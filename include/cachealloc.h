@@ -9,7 +9,16 @@
  *     if (cachealloc_trim)
  *         cachealloc_trim();
  *
- * Every function is thread-safe. Sizes are bytes.
+ * Every function is thread-safe and may be called from any thread, whatever CUDA context is
+ * current, but not from a host function on a stream or a signal handler. Sizes are bytes. Functions
+ * that return int give 0 or an errno value, and leave errno and CUDA's last error alone. Where the
+ * library serves nothing, in the child of a fork from a process that used CUDA, those that change
+ * something give ENOTSUP.
+ *
+ * Structs begin with their `size`, which the caller sets: a program that was built with an older
+ * header gets the fields that it knows, and what a newer one has more is zeroed. Function names and
+ * struct tags differ, so that both work in C++: the type of cachealloc_stats() is
+ * cachealloc_stats_t.
  */
 #ifndef CACHEALLOC_H
 #define CACHEALLOC_H
@@ -27,12 +36,18 @@ extern "C" {
 #define CACHEALLOC_API
 #endif
 
-#define CACHEALLOC_STATS_VERSION 1
+/* The library's version, "MAJOR.MINOR.PATCH"; static storage. */
+CACHEALLOC_API const char *cachealloc_version(void);
 
-/* Figures of the whole process, all contexts together. */
-typedef struct cachealloc_stats {
-    size_t size;      /* set by the caller to sizeof(struct cachealloc_stats) */
-    unsigned version; /* set by the call to CACHEALLOC_STATS_VERSION */
+/* --- statistics and steering ------------------------------------------------------------------ */
+
+#define CACHEALLOC_STATS_VERSION 2
+
+/* Figures of the whole process, all contexts together. Counts are since the start. */
+typedef struct cachealloc_stats_s {
+    size_t size;         /* set by the caller to sizeof(cachealloc_stats_t) */
+    unsigned version;    /* set by the call to CACHEALLOC_STATS_VERSION */
+    unsigned incomplete; /* 1: a pool stayed in use, so its bytes and blocks are left out */
     uint64_t alloc_calls;
     uint64_t free_calls;
     uint64_t hits;   /* served from memory that the pool already had */
@@ -46,19 +61,111 @@ typedef struct cachealloc_stats {
     uint64_t fence_records;
     uint64_t fence_queries;
     uint64_t fence_waits;
+    /* since version 2 */
+    uint64_t live_allocations; /* of every kind; one for memory with several names */
+    uint64_t lost_allocations; /* alive when their context was destroyed */
+    uint64_t lost_bytes;
+    uint64_t block_bytes;         /* of pooled live allocations, rounding included */
+    uint64_t pending_bytes;       /* freed, not yet known to be done with */
+    uint64_t ready_bytes;         /* free for reuse */
+    uint64_t largest_ready_bytes; /* the largest ready block */
+    uint64_t idle_bytes;          /* in segments without a live block */
+    uint64_t segments;
+    uint64_t blocks; /* live, pending and ready */
+    uint64_t contexts;
+    uint64_t splits;
+    uint64_t merges;
+    uint64_t passed_through; /* allocation calls left to the driver */
+    uint64_t out_of_memory;
+    uint64_t wrong_frees; /* double or interior frees refused */
+    uint64_t stacks;      /* different call stacks kept */
+    uint64_t host_bytes;  /* host memory of the library's own */
 } cachealloc_stats_t;
 
-/* Fills `stats`. Returns 0, or EINVAL when `stats` is NULL or its `size` is not set; a smaller
- * `size`, from a program built with an older header, gets that many bytes; what a larger one has
- * more is zeroed. Makes no CUDA call. */
-CACHEALLOC_API int cachealloc_get_stats(cachealloc_stats_t *stats);
+/* Fills `stats`, which stays the caller's. EINVAL when it is NULL or its `size` is not set. Makes
+ * no CUDA call and waits for nobody. */
+CACHEALLOC_API int cachealloc_stats(cachealloc_stats_t *stats);
 
-/* Gives all idle memory of the pool back to the driver. Returns the bytes given. The driver may
- * wait for work on the device. Never call it from a host function on a stream. */
+/* Gives all idle memory of the pool back to the driver. Returns the bytes given, 0 where there were
+ * none. The driver may wait for work on the device. */
 CACHEALLOC_API size_t cachealloc_trim(void);
 
-/* The library's version, "MAJOR.MINOR.PATCH"; static storage. */
-CACHEALLOC_API const char *cachealloc_version(void);
+/* While pin mode is on freed memory keeps its place in the pool, so that a program that repeats the
+ * same allocations gets the same addresses, and nothing is given back to the driver. It is counted:
+ * as many calls with 0 as with another value end it, and then memory goes back as usual, all that
+ * is idle with cachealloc_trim(). */
+CACHEALLOC_API int cachealloc_set_pin_mode(int on);
+
+/* --- single allocations ----------------------------------------------------------------------- */
+
+typedef enum cachealloc_kind {
+    CACHEALLOC_KIND_OTHER = 0, /* see `kind_name` */
+    CACHEALLOC_KIND_DEVICE = 1,
+    CACHEALLOC_KIND_PITCHED = 2,
+    CACHEALLOC_KIND_ASYNC = 3, /* stream-ordered */
+    CACHEALLOC_KIND_MANAGED = 4,
+    CACHEALLOC_KIND_PINNED = 5,  /* host memory */
+    CACHEALLOC_KIND_EXTERNAL = 6 /* registered */
+} cachealloc_kind_t;
+
+#define CACHEALLOC_INFO_VERSION 1
+
+typedef struct cachealloc_info_s {
+    size_t size;           /* set by the caller to sizeof(cachealloc_info_t) */
+    unsigned version;      /* set by the call to CACHEALLOC_INFO_VERSION */
+    int kind;              /* cachealloc_kind_t */
+    const char *kind_name; /* as in the leak report; static storage */
+    void *base;            /* where the memory begins */
+    size_t bytes;          /* as requested */
+    size_t block_bytes;    /* what it occupies in the pool; 0 where the pool does not serve it */
+    size_t names;          /* live names: 1 without aliases */
+    int device;            /* ordinal; 0 for memory that belongs to no device */
+    uint32_t thread;       /* id (gettid) of the thread that allocated or registered it */
+    void *stream;          /* of a stream-ordered allocation, else NULL */
+    uint64_t age;          /* allocations of the process since; no time, which nobody took */
+    /* The call stack that allocated it: the caller sets where to and how many return addresses,
+     * innermost first; the call sets how many there are (0: none was recorded). */
+    void **stack;
+    size_t stack_capacity;
+    size_t stack_count; /* at most stack_capacity */
+} cachealloc_info_t;
+
+/* Tells what `ptr` points to: a live allocation or one of its names, or for memory of the pool also
+ * any address inside the block. Fills `info`, which stays the caller's, as does `stack`. EINVAL
+ * when `info` is NULL or its `size` is not the whole struct's of version 1 at least; ENOENT when
+ * `ptr` leads to no live allocation. Makes no CUDA call. The answer is of the moment of the call;
+ * for an address inside a block the call takes time in proportion to the blocks of its segment. */
+CACHEALLOC_API int cachealloc_info(const void *ptr, cachealloc_info_t *info);
+
+/* Makes `alias` another name of the live allocation `owner`, which may be an alias itself: an
+ * address inside the memory, or one where the program mapped it too. Each name is freed once, by a
+ * call that frees that kind of memory; the last one, whichever it is, frees the memory. A free that
+ * is not the last only drops a reference: for pooled memory the last one covers all work submitted
+ * before it, on all streams; otherwise the driver's rules hold for it alone. The leak report counts
+ * the memory once, by the stack of its allocation.
+ * ENOENT: `owner` is not the start of a live allocation or a name. EEXIST: `alias` is. EINVAL: one
+ * is NULL. ENOMEM: no host memory. */
+CACHEALLOC_API int cachealloc_alias(void *owner, void *alias);
+
+typedef void (*cachealloc_deleter_t)(void *ptr, size_t bytes, void *arg);
+
+/* Makes `bytes` of memory from elsewhere an allocation that the leak report and cachealloc_info
+ * know, by the stack of this call. It stays the caller's until it is freed with cudaFree,
+ * cudaFreeHost, cudaFreeAsync or their driver's twins: that calls deleter(ptr, bytes, arg) once, in
+ * the thread that frees, with no lock held, and succeeds. The deleter may call CUDA and this
+ * interface. With a NULL deleter the driver gets the free. Aliases may be made of it; it belongs to
+ * no context, and what is still registered when the process ends is reported and not deleted.
+ * EINVAL: `ptr` is NULL, `bytes` is 0 or above 2^47, or it is memory of the pool and there is no
+ * deleter. EEXIST: `ptr` is a live allocation or name. ENOMEM: no host memory. */
+CACHEALLOC_API int cachealloc_register(void *ptr, size_t bytes, cachealloc_deleter_t deleter,
+                                       void *arg);
+
+/* Forgets registered memory without calling its deleter: it is the caller's again. ENOENT: `ptr`
+ * was not registered, or is freed. EBUSY: it has aliases. */
+CACHEALLOC_API int cachealloc_unregister(void *ptr);
+
+/* 1 when `ptr` was registered and neither freed nor unregistered since, otherwise 0. */
+CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
 
 #ifdef __cplusplus
 }

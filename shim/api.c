@@ -1,47 +1,66 @@
-/* The public functions of include/cachealloc.h. */
+/* The public functions of include/cachealloc.h that concern the whole process. */
 #include "include/cachealloc.h"
 #include <errno.h>
-#include <string.h>
 #include "config/counters.h"
+#include "config/mem.h"
 #include "registry/registry.h"
+#include "registry/stack.h"
+#include "shim/api_struct.h"
 #include "shim/contexts.h"
 #include "shim/pinned_memory.h"
+#include "shim/life.h"
+#include "shim/pin_mode.h"
 #include "shim/totals.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
-EXPORT int cachealloc_get_stats(cachealloc_stats_t *stats)
+CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 {
-    if (!stats || stats->size < sizeof(stats->size) + sizeof(stats->version))
+    if (!stats || stats->size < offsetof(cachealloc_stats_t, alloc_calls))
         return EINVAL;
     ca_arena_stats_t pool;
     size_t contexts;
-    ca_totals(&pool, &contexts);
-    cachealloc_stats_t now = {
+    bool complete = ca_totals(&pool, &contexts);
+    ca_registry_total_t live = ca_registry_total(), lost = ca_registry_lost();
+    const cachealloc_stats_t now = {
         .size = stats->size,
         .version = CACHEALLOC_STATS_VERSION,
+        .incomplete = !complete,
         .alloc_calls = ca_counter_read(alloc_calls),
         .free_calls = ca_counter_read(free_calls),
         .hits = ca_counter_read(pool_hits),
         .misses = ca_counter_read(pool_misses),
         .upstream_allocs = ca_counter_read(upstream_allocs),
         .upstream_frees = ca_counter_read(upstream_frees),
-        .live_bytes = ca_registry_total().bytes,
+        .live_bytes = live.bytes,
         .live_peak_bytes = ca_registry_peak_bytes(),
         .reserved_bytes = pool.reserved_bytes,
         .reserved_peak_bytes = pool.reserved_peak,
         .fence_records = ca_counter_read(fence_records),
         .fence_queries = ca_counter_read(fence_queries),
         .fence_waits = ca_counter_read(fence_waits),
+        .live_allocations = live.count,
+        .lost_allocations = lost.count,
+        .lost_bytes = lost.bytes,
+        .block_bytes = pool.live_bytes,
+        .pending_bytes = pool.pending_bytes,
+        .ready_bytes = pool.ready_bytes,
+        .largest_ready_bytes = pool.largest_ready,
+        .idle_bytes = pool.idle_bytes,
+        .segments = pool.segments,
+        .blocks = pool.blocks,
+        .contexts = contexts,
+        .splits = ca_counter_read(splits),
+        .merges = ca_counter_read(merges),
+        .passed_through = ca_counter_read(passed_through),
+        .out_of_memory = ca_counter_read(out_of_memory),
+        .wrong_frees = ca_counter_read(wrong_frees),
+        .stacks = ca_stack_count(),
+        .host_bytes = ca_mem_mapped(),
     };
-    size_t size = stats->size;
-    if (size > sizeof(now))
-        memset((char *)stats + sizeof(now), 0, size - sizeof(now));
-    memcpy(stats, &now, size < sizeof(now) ? size : sizeof(now));
+    ca_api_fill(stats, stats->size, &now, sizeof(now));
     return 0;
 }
 
-EXPORT size_t cachealloc_trim(void)
+CA_PUBLIC size_t cachealloc_trim(void)
 {
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
@@ -50,7 +69,15 @@ EXPORT size_t cachealloc_trim(void)
     return given + ca_pinned_trim(SIZE_MAX);
 }
 
-EXPORT const char *cachealloc_version(void)
+CA_PUBLIC int cachealloc_set_pin_mode(int on)
+{
+    if (!ca_life_active())
+        return ENOTSUP;
+    ca_pin_mode_set(on != 0);
+    return 0;
+}
+
+CA_PUBLIC const char *cachealloc_version(void)
 {
     return "0.1.0";
 }

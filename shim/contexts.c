@@ -10,6 +10,7 @@
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
 #include "shim/pin_mode.h"
+#include "shim/shared_memory.h"
 #include "shim/upstream.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -244,6 +245,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
         ca_arena_retire(context->arena);
     ca_pinned_retire(context);
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
+    ca_shared_drop_context(context->number);
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",
                 context->device, (unsigned long long)lost.bytes, (unsigned long long)lost.count);

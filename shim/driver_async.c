@@ -13,6 +13,7 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/mempools.h"
+#include "shim/shared_memory.h"
 #include "shim/streams.h"
 #include "shim/track.h"
 #include "shim/with_room.h"
@@ -108,6 +109,9 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     ca_count(free_calls);
     if (!ca_registry_erase(address, &record))
         return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address, given);
+    if (record.shared)
+        return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE
+                                                     : ca_shared_free_async(&record, real, given);
     CUresult code;
     if (!record.owner)
         code = real(address, given);

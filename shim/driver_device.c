@@ -6,6 +6,7 @@
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/shared_memory.h"
 #include "shim/track.h"
 
 /* Memory that the driver serves all the same: tracked. */
@@ -96,6 +97,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_registry_erase(address, &record))
         return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address);
+    if (record.shared)
+        return ca_shared_free(&record);
     CUresult code = record.owner ? ca_device_free_plain(&record) : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);

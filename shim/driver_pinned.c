@@ -6,6 +6,7 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
+#include "shim/shared_memory.h"
 #include "shim/track.h"
 
 /* Asks the pool. False: the driver is to serve the call. `context` is the current one's entry. */
@@ -62,6 +63,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     ca_count(free_calls);
     if (!ca_registry_erase(pointer, &record))
         return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer) : real(address);
+    if (record.shared)
+        return ca_shared_free_host(&record);
     CUresult code = record.owner ? ca_pinned_free_plain(&record) : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);

@@ -30,6 +30,7 @@
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
 #include "shim/streams.h"
+#include "shim/shared_memory.h"
 #include "shim/track.h"
 
 enum { ASLEEP, STARTING, ACTIVE, PASSIVE };
@@ -111,6 +112,7 @@ static void in_child(void)
     ca_capture_reset_after_fork();
     ca_green_reset_after_fork();
     ca_attributes_reset_after_fork();
+    ca_shared_reset_after_fork();
 }
 
 static void start(void)

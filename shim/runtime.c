@@ -73,7 +73,8 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 static bool take_pooled(const void *address, ca_record_t *record)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
-    return ca_registry_find(at, record) && record->owner && ca_registry_erase(at, record);
+    return ca_registry_find(at, record) && record->owner && !record->shared &&
+           ca_registry_erase(at, record) && !record->shared;
 }
 
 /* The record has been taken; `code` tells whether its block went back. */

@@ -14,7 +14,7 @@ _Thread_local uint32_t ca_track_runtime_stack;
 static _Thread_local uint32_t this_thread;
 
 /* gettid is a system call: once per thread. */
-static uint32_t thread_id(void)
+uint32_t ca_track_thread(void)
 {
     if (!this_thread)
         this_thread = (uint32_t)syscall(SYS_gettid);
@@ -42,7 +42,12 @@ static bool dropped(const ca_context_t *context, uint64_t address)
 {
     ca_record_t record;
     return context && atomic_load(&context->state) == CA_CONTEXT_RETIRED &&
-           ca_registry_erase(address, &record);
+           ca_registry_take(address, &record);
+}
+
+bool ca_track_dropped(const ca_record_t *record)
+{
+    return dropped(ca_context_numbered(record->context), record->address);
 }
 
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
@@ -58,7 +63,7 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
         .stream = (uint64_t)(uintptr_t)stream,
         .owner = owner,
         .stack = stack,
-        .thread = thread_id(),
+        .thread = ca_track_thread(),
     };
     int result = ca_registry_insert(&record);
     if (result == -ENOMEM)
@@ -80,7 +85,7 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
 void ca_track_restore(const ca_record_t *record)
 {
     ca_registry_insert(record);
-    dropped(ca_context_numbered(record->context), record->address);
+    ca_track_dropped(record);
 }
 
 CUresult ca_track_wrong_free(uint64_t address)

@@ -2,6 +2,7 @@
 #ifndef CA_SHIM_TRACK_H
 #define CA_SHIM_TRACK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "registry/registry.h"
 #include "shim/contexts.h"
@@ -25,6 +26,13 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
  * nobody can tell whose the memory is: it is then not tracked. */
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
                            const ca_context_t *before, CUstream stream);
+
+/* The calling thread's id. */
+uint32_t ca_track_thread(void);
+
+/* Whether the context of a record that was just inserted is retired: its records were dropped
+ * before this one came, which is then taken out too. */
+bool ca_track_dropped(const ca_record_t *record);
 
 /* Puts back a record whose free the driver refused. */
 void ca_track_restore(const ca_record_t *record);

@@ -11,7 +11,7 @@
 static inline bool shim_stats(cachealloc_stats_t *stats)
 {
     *stats = (cachealloc_stats_t){.size = sizeof(*stats)};
-    return cachealloc_get_stats && cachealloc_get_stats(stats) == 0;
+    return cachealloc_stats && cachealloc_stats(stats) == 0;
 }
 
 #endif

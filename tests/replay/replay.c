@@ -255,7 +255,7 @@ static int replay(trace_t *trace, size_t *peak_bytes, uint64_t *ns)
 static bool ask_shim(cachealloc_stats_t *stats)
 {
     *stats = (cachealloc_stats_t){.size = sizeof(*stats)};
-    return cachealloc_get_stats && cachealloc_get_stats(stats) == 0;
+    return cachealloc_stats && cachealloc_stats(stats) == 0;
 }
 
 static int replay_file(const char *name, unsigned long passes)

@@ -1,0 +1,19 @@
+/* What the public functions share. */
+#ifndef CA_SHIM_API_STRUCT_H
+#define CA_SHIM_API_STRUCT_H
+
+#include <stddef.h>
+#include <string.h>
+
+#define CA_PUBLIC __attribute__((visibility("default")))
+
+/* Answers with a struct whose size the caller may know otherwise: from an older header, which gets
+ * the first fields, or a newer one, whose further fields are zeroed. */
+static inline void ca_api_fill(void *to, size_t to_bytes, const void *from, size_t bytes)
+{
+    memcpy(to, from, to_bytes < bytes ? to_bytes : bytes);
+    if (to_bytes > bytes)
+        memset((char *)to + bytes, 0, to_bytes - bytes);
+}
+
+#endif
