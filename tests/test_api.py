@@ -123,6 +123,11 @@ def test_names_follow_contexts_and_processes(run, program, conf):
     assert (destroyed.count, destroyed.bytes) == (50, 50 * 4096)
 
 
+@pytest.mark.parametrize("conf", MODES)
+def test_names_of_dead_contexts_leave_no_host_memory_behind(run, program, conf):
+    succeeds(run([program("drv_api_life"), "host"], conf=quiet(conf), sim="memory:4G"))
+
+
 @pytest.mark.skip(reason="the arenas do not ask for pin mode yet")
 @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
 @pytest.mark.parametrize("what", ["again", "short"])

@@ -54,6 +54,29 @@ static void free_names_together(size_t self)
     api_unknown(pointer);
 }
 
+/* Whoever names memory while its owner frees it either has it, or is told that it is gone. */
+static void name_while_freed(size_t self)
+{
+    char *pointer, *theirs;
+    OK(cudaMalloc((void **)&pointer, 1000));
+    shared[self] = pointer;
+    pthread_barrier_wait(&together);
+    theirs = shared[(self + 1) % threads];
+    if (self % 2)
+        OK(cudaFree(pointer));
+    int result = cachealloc_alias(theirs, theirs + 1);
+    CHECK(result == 0 || result == ENOENT);
+    if (result == 0) {
+        CHECK(api_info(theirs + 1).base == theirs);
+        OK(cudaFree(theirs + 1));
+    }
+    if (self % 2 == 0)
+        OK(cudaFree(pointer));
+    pthread_barrier_wait(&together);
+    api_unknown(pointer);
+    pthread_barrier_wait(&together);
+}
+
 static void count_deleted(void *pointer, size_t bytes, void *argument)
 {
     CHECK(bytes == 64 && argument == pointer);
@@ -83,6 +106,8 @@ static void *work(void *argument)
             find_own(self, &seed);
         free_names_together(self);
         free_one_together(self);
+        for (int i = 0; i < 20; i++)
+            name_while_freed(self);
     }
     return NULL;
 }

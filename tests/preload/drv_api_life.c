@@ -1,4 +1,5 @@
-/* Names and registered memory when contexts go away, where none is current, and in a child. */
+/* Names and registered memory when contexts go away, where none is current, and in a child. With an
+ * argument: what names cost in host memory when contexts go away. */
 #include <cuda.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,6 +47,24 @@ static void context_goes(CUdevice device)
     OK(cuMemFree((CUdeviceptr)(uintptr_t)foreign));
     CHECK(deleted == 1);
     deleted = 0;
+}
+
+/* What names cost goes with the context: as many again need no more host memory. */
+static uint64_t host_bytes_of_contexts(CUdevice device, bool named)
+{
+    uint64_t before = api_stats().host_bytes;
+    for (int round = 0; round < 10; round++) {
+        CUcontext context;
+        CUdeviceptr pointer;
+        OK(cuCtxCreate(&context, NULL, 0, device));
+        for (int i = 0; i < 500; i++) {
+            OK(cuMemAlloc(&pointer, 512));
+            if (named)
+                OK(cachealloc_alias(at(pointer, 0), at(pointer, 16)));
+        }
+        OK(cuCtxDestroy(context));
+    }
+    return api_stats().host_bytes - before;
 }
 
 /* A free that the driver would refuse leaves every name as it was. */
@@ -114,16 +133,23 @@ static void in_a_child(void)
     OK(cuMemFree(pointer + 8));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     CUdevice device;
     CUcontext primary;
+    (void)argv;
     if (!api_there())
         return 0;
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
     for (int i = 0; i < 5; i++)
         context_goes(device);
+    if (argc > 1) {                           /* leaves much behind: apart from the rest */
+        host_bytes_of_contexts(device, true); /* tables grow with the first */
+        uint64_t without = host_bytes_of_contexts(device, false);
+        CHECK(host_bytes_of_contexts(device, true) <= without);
+        return 0;
+    }
     OK(cuDevicePrimaryCtxRetain(&primary, device));
     no_context(primary);
     no_capture();
