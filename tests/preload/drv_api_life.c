@@ -57,7 +57,7 @@ static uint64_t host_bytes_of_contexts(CUdevice device, bool named)
         CUcontext context;
         CUdeviceptr pointer;
         OK(cuCtxCreate(&context, NULL, 0, device));
-        for (int i = 0; i < 500; i++) {
+        for (int i = 0; i < 2000; i++) {
             OK(cuMemAlloc(&pointer, 512));
             if (named)
                 OK(cachealloc_alias(at(pointer, 0), at(pointer, 16)));
