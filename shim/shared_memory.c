@@ -102,12 +102,14 @@ static void make_plain(const ca_record_t *base)
         forget(names_of(base));
 }
 
-/* The record that a live name leads to: its own, or its base's. */
+/* The record that a live name leads to: its own, or its base's. The sequence number tells it from
+ * other memory that the driver gave out at the same address meanwhile. */
 static bool find_base(const ca_record_t *name, ca_record_t *base)
 {
     *base = *name;
     return name->kind != CA_KIND_ALIAS ||
-           (ca_registry_find((uint64_t)(uintptr_t)name->owner, base) && has_aliases(base));
+           (ca_registry_find((uint64_t)(uintptr_t)name->owner, base) && has_aliases(base) &&
+            base->sequence == name->sequence);
 }
 
 static int insert_alias(const ca_record_t *base, uint64_t address)
@@ -119,7 +121,7 @@ static int insert_alias(const ca_record_t *base, uint64_t address)
         .device = base->device,
         .context = base->context,
         .owner = (void *)(uintptr_t)base->address,
-        .sequence = base->sequence, /* a name is no allocation, and takes no place in their order */
+        .sequence = base->sequence, /* a name takes no place in the order of allocations */
     };
     int result = ca_registry_insert_new(&alias);
     return result == 0 && ca_track_dropped(&alias) ? -ENOENT : result;
