@@ -83,7 +83,7 @@ typedef struct cachealloc_stats_s {
 } cachealloc_stats_t;
 
 /* Fills `stats`, which stays the caller's. EINVAL when it is NULL or its `size` is not set. Makes
- * no CUDA call and waits for nobody. */
+ * no CUDA call. */
 CACHEALLOC_API int cachealloc_stats(cachealloc_stats_t *stats);
 
 /* Gives all idle memory of the pool back to the driver. Returns the bytes given, 0 where there were
