@@ -43,6 +43,7 @@ cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags
 cudaError_t CUDARTAPI cudaFreeHost(void *address);
 cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags);
 cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, size_t width, size_t height);
+cudaError_t CUDARTAPI cudaMalloc3D(struct cudaPitchedPtr *pitched, struct cudaExtent extent);
 cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream);
 cudaError_t CUDARTAPI cudaMallocAsync_ptsz(void **address, size_t bytes, cudaStream_t stream);
 cudaError_t CUDARTAPI cudaFreeAsync(void *address, cudaStream_t stream);

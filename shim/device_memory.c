@@ -15,8 +15,8 @@ static CUresult zero(ca_context_t *context, CUdeviceptr address, size_t bytes, b
                    : ca_upstream_zero(context, address, bytes);
 }
 
-int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream stream, size_t bytes,
-                       ca_device_effort_t effort, CUdeviceptr *address)
+static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUstream stream,
+                 size_t bytes, ca_device_effort_t effort, CUdeviceptr *address)
 {
     ca_block_t *block;
     uint64_t pointer;
@@ -33,8 +33,7 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
         ca_arena_free(block);
         return -EIO;
     }
-    if (ca_track_alloc(order ? CA_KIND_ASYNC : CA_KIND_DEVICE, pointer, bytes, context, stream,
-                       block) != 0) {
+    if (ca_track_alloc(kind, pointer, bytes, context, stream, block) != 0) {
         /* Without a record a free could not find the block. */
         ca_arena_free(block);
         return -EIO;
@@ -46,7 +45,19 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
 int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effort,
                     CUdeviceptr *address)
 {
-    return ca_device_alloc_on(context, NULL, NULL, bytes, effort, address);
+    return serve(context, CA_KIND_DEVICE, NULL, NULL, bytes, effort, address);
+}
+
+int ca_device_alloc_kind(ca_context_t *context, ca_kind_t kind, size_t bytes,
+                         ca_device_effort_t effort, CUdeviceptr *address)
+{
+    return serve(context, kind, NULL, NULL, bytes, effort, address);
+}
+
+int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream stream, size_t bytes,
+                       ca_device_effort_t effort, CUdeviceptr *address)
+{
+    return serve(context, CA_KIND_ASYNC, order, stream, bytes, effort, address);
 }
 
 CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)

@@ -20,6 +20,14 @@ int ca_device_alloc(ca_context_t *context, size_t bytes, ca_device_effort_t effo
 int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream stream, size_t bytes,
                        ca_device_effort_t effort, CUdeviceptr *address);
 
+/* The same, tracked as another kind of device memory. */
+int ca_device_alloc_kind(ca_context_t *context, ca_kind_t kind, size_t bytes,
+                         ca_device_effort_t effort, CUdeviceptr *address);
+
+/* Whether `limit` is what stands in the way of `bytes`: the user's wish, so the driver is not asked
+ * then. */
+bool ca_device_over_limit(ca_context_t *context, size_t bytes);
+
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
  * would have refused, pinned memory for one: put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);

@@ -41,8 +41,11 @@ static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
         if (result == 0)
             return CUDA_SUCCESS;
-        if (result == -ENOMEM)
+        if (result == -ENOMEM) {
             ca_count(out_of_memory);
+            if (ca_device_over_limit(context, bytes))
+                return CUDA_ERROR_OUT_OF_MEMORY;
+        }
     }
     ca_count(passed_through);
     context = ca_context_known();

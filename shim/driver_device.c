@@ -20,8 +20,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     return code;
 }
 
-/* `limit` is the user's wish: where it is what stands in the way, the driver is not asked. */
-static bool over_limit(ca_context_t *context, size_t bytes)
+bool ca_device_over_limit(ca_context_t *context, size_t bytes)
 {
     ca_arena_stats_t stats;
     if (!context->arena || context->limit == SIZE_MAX)
@@ -44,7 +43,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
         return CUDA_SUCCESS;
     if (result == -ENOMEM) {
         ca_count(out_of_memory);
-        if (over_limit(context, bytes))
+        if (ca_device_over_limit(context, bytes))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return alloc_from_driver(context, address, bytes);

@@ -7,20 +7,6 @@
 #include "shim/track.h"
 #include "shim/with_room.h"
 
-CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
-                                              size_t height, unsigned element)
-{
-    CA_REAL(cuMemAllocPitch_v2);
-    if (!ca_life_active())
-        return real(address, pitch, width, height, element);
-    ca_count(alloc_calls);
-    ca_context_t *context = ca_context_known();
-    CUresult code = WITH_ROOM(context, real(address, pitch, width, height, element));
-    if (code == CUDA_SUCCESS)
-        ca_track_driver_alloc(CA_KIND_PITCHED, *address, *pitch * height, context, NULL);
-    return code;
-}
-
 CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
 {
     CA_REAL(cuMemAllocManaged);

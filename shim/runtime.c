@@ -183,6 +183,13 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMallocPitch(void **address, size_t *pitch, s
     return WITH_STACK(real(address, pitch, width, height));
 }
 
+CA_EXPORT cudaError_t CUDARTAPI cudaMalloc3D(struct cudaPitchedPtr *pitched,
+                                             struct cudaExtent extent)
+{
+    REAL(cudaMalloc3D);
+    return WITH_STACK(real(pitched, extent));
+}
+
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream)
 {
     if (address && bytes && serve_alloc_async(address, bytes, stream))

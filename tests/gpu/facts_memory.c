@@ -265,6 +265,17 @@ static cudaError_t get_pitched(void **p, size_t n)
     return cudaMallocPitch(p, &pitch, n / 16 + 1, 16);
 }
 
+static size_t pitch_for(size_t width, size_t height)
+{
+    void *p;
+    size_t pitch = 0;
+
+    if (cudaMallocPitch(&p, &pitch, width, height) == cudaSuccess)
+        cudaFree(p);
+    return pitch;
+}
+
+/* A pitch that is its own pitch, whatever the height, can be told without asking the driver. */
 static void pitch_row(size_t width)
 {
     void *p;
@@ -276,9 +287,13 @@ static void pitch_row(size_t width)
     row_int("width", (long long)width);
     row_int("pitch", (long long)pitch);
     row_rt("code", e);
-    row_end();
-    if (e == cudaSuccess)
+    if (e == cudaSuccess) {
         cudaFree(p);
+        row_int("pitch of that pitch", (long long)pitch_for(pitch, 4));
+        row_int("pitch of height 1", (long long)pitch_for(width, 1));
+        row_int("pitch of height 1001", (long long)pitch_for(width, 1001));
+    }
+    row_end();
 }
 
 void fact_layout(const char *arg)

@@ -27,6 +27,10 @@ static void too_much(void)
     code = (int)cudaMallocHost(&pointer, (size_t)1 << 47);
     HOLDS(code == (int)cudaErrorMemoryAllocation || legal(code));
     (void)cudaGetLastError();
+    size_t pitch; /* too much of a width that the pool knows: the driver's to refuse */
+    code = (int)cudaMallocPitch(&pointer, &pitch, 500, (size_t)1 << 31);
+    HOLDS(code == (int)cudaErrorMemoryAllocation || legal(code));
+    (void)cudaGetLastError();
 }
 
 static void tell_memory(void)

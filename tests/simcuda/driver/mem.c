@@ -21,14 +21,26 @@ SIM_API CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return mem_alloc(dptr, bytesize);
 }
 
+static size_t pitch_of(CUcontext ctx, size_t width, size_t height, unsigned element)
+{
+    size_t unit = SIM_GRANULE;
+    if (sim_opt.pitch_by_asker && element >= 4) {
+        unit *= (element / 4) * (size_t)(ctx->dev->ordinal + 1);
+    }
+    size_t units = width / unit + (width % unit != 0);
+    size_t pitch = units > SIZE_MAX / unit ? 0 : units * unit;
+    return sim_opt.pitch_by_height ? pitch + height % 2 * unit : pitch;
+}
+
 /* cuda.h, cuMemAllocPitch: ElementSizeBytes 4, 8 or 16; the pitch keeps rows aligned. */
 SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                     size_t Height, unsigned int ElementSizeBytes)
 {
     SIM_ENTER(cuMemAllocPitch_v2);
-    size_t pitch = (WidthInBytes + SIM_GRANULE - 1) & ~(SIM_GRANULE - 1), bytes;
+    size_t pitch, bytes;
     CUcontext ctx;
     SIM_TRY(sim_ctx_current(&ctx));
+    pitch = pitch_of(ctx, WidthInBytes, Height, ElementSizeBytes);
     if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0 || pitch < WidthInBytes ||
         (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) ||
         __builtin_mul_overflow(pitch, Height, &bytes)) {

@@ -97,6 +97,13 @@ static bool set_free_waits(char *v)
     return strcmp(v, "0") == 0 || strcmp(v, "1") == 0;
 }
 
+static bool set_pitch(char *v) /* plain, asker, height */
+{
+    sim_opt.pitch_by_asker = strcmp(v, "asker") == 0;
+    sim_opt.pitch_by_height = strcmp(v, "height") == 0;
+    return sim_opt.pitch_by_asker || sim_opt.pitch_by_height || strcmp(v, "plain") == 0;
+}
+
 static bool set_kernel_ns(char *v)
 {
     return number(v, &sim_opt.kernel_ns);
@@ -197,6 +204,7 @@ static const struct {
     {"arch", set_arch},
     {"driver", set_driver},
     {"free_waits", set_free_waits},
+    {"pitch", set_pitch},
     {"stats", set_stats},
     {"kernel_ns", set_kernel_ns},
     {"latency", set_latency},

@@ -154,7 +154,7 @@ typedef struct sim_options {
     size_t memory; /* bytes per device */
     size_t host_memory;
     int driver;
-    bool free_waits;
+    bool free_waits, pitch_by_asker, pitch_by_height;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     bool racecheck, race_strict;
