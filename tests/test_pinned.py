@@ -132,6 +132,16 @@ def test_many_threads(run, program, threads, preload, conf):
     succeeds(run([program("pinned_threads"), threads, ROUNDS], preload=preload, conf=conf))
 
 
+@pytest.mark.parametrize("conf", POOLED)
+@pytest.mark.parametrize("cmd", [("pinned_threads", 4, ROUNDS // 4), ("pinned_life", "reset"),
+                                 ("drv_pinned_ctx",), ("pinned_reuse", "same", "plain")],
+                         ids=lambda cmd: "-".join(map(str, cmd)))
+def test_old_driver_runs(run, program, cmd, conf):
+    """One that records nothing behind a whole context."""
+    succeeds(run([program(cmd[0]), *cmd[1:]], conf=conf,
+                 sim="memory:4G,devices:2,without:cuCtxRecordEvent"))
+
+
 def test_zero_gives_zeros_in_reused_memory(run, program):
     for lane in ("lane_r:true", "lane_r:false"):
         assert run([program("pinned_life"), "zero"], conf=f"zero:true,{lane}").out == "clean\n"
