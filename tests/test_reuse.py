@@ -39,7 +39,8 @@ FULL += [("drv_deadlock", case, *size)
 ROOM = [("deadlock", case, *size, "room")
         for case in ("own", "idle", "threads", "again", "grow") for size in ((16 * MIB, 8), (0, 60))]
 OPTIONS = ["reuse:auto", "reuse:grow", "reuse:wait", "reuse_wait:1ms", "reuse:wait,reuse_wait:1ms",
-           "headroom:0", "headroom:64M", "free_sync:true", "max_split:1M", "lane_r:false"]
+           "headroom:0", "headroom:64M", "free_sync:true", "max_split:1M", "lane_r:false",
+           "small:1M", "gc_threshold:1"]
 
 
 def finishes(run, program, cmd, conf=None, sim=None, preload=True):
