@@ -10,6 +10,7 @@
 int failures;
 
 #define STATS "/tmp/simcuda-selftest-stats.%d"
+#define SHARED "/tmp/simcuda-selftest-shared.%d"
 
 static void check_stats(void)
 {
@@ -44,10 +45,15 @@ enum { COUNT = sizeof(tests) / sizeof(tests[0]), LIMIT_S = 60 };
 static int run(const char *self, int i)
 {
     int status = -1;
-    char keys[512];
+    char keys[512], shared[64];
     snprintf(keys, sizeof(keys), "%s", tests[i].simcuda ? tests[i].simcuda : "");
     if (strcmp(keys, "stats") == 0) {
         snprintf(keys, sizeof(keys), "stats:" STATS, (int)getpid());
+    }
+    snprintf(shared, sizeof(shared), SHARED, (int)getpid());
+    char *wish = strstr(keys, ",shared");
+    if (wish) {
+        snprintf(wish, sizeof(keys) - (size_t)(wish - keys), ",shared:%s", shared);
     }
     fflush(stdout);
     pid_t pid = fork();
@@ -58,6 +64,9 @@ static int run(const char *self, int i)
         _exit(127);
     }
     waitpid(pid, &status, 0);
+    if (wish) {
+        unlink(shared);
+    }
     failures = status != 0;
     if (status == 0 && strcmp(tests[i].name, "counts_for_the_statistics") == 0) {
         check_stats();

@@ -1,6 +1,5 @@
-/* Memory that is not linear, as bytes that are taken: arrays, mipmapped arrays, physical
- * allocations of cuMemCreate. They count against the device's memory and can run out; copies to
- * arrays and the mapping of physical memory are not modelled. */
+/* Memory that is not linear, as bytes that are taken: arrays and mipmapped arrays. They count
+ * against the device's memory and can run out; copies to arrays are not modelled. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -13,7 +12,6 @@ typedef struct block {
     sim_device_t *dev;
     CUdeviceptr at;
     CUDA_ARRAY3D_DESCRIPTOR desc;
-    CUmemAllocationProp prop;
     struct block *next, *prev; /* all live ones: a context may die before its arrays */
     struct block *first_level;
 } block_t;
@@ -211,52 +209,4 @@ SIM_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
     SIM_ENTER(cuMipmappedArrayDestroy);
     SIM_TRY(sim_ctx_current(&ctx));
     return destroy(hMipmappedArray);
-}
-
-/* --- physical memory ---------------------------------------------------------------------------*/
-static CUresult check_prop(const CUmemAllocationProp *p, sim_device_t **d)
-{
-    if (!p || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return p->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? sim_device_get(p->location.id, d)
-                                                           : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-SIM_API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                               CUmemAllocationGranularity_flags option)
-{
-    sim_device_t *d;
-    SIM_ENTER(cuMemGetAllocationGranularity);
-    (void)option;
-    SIM_TRY(check_prop(prop, &d));
-    if (!granularity) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *granularity = SIM_PAGE;
-    return CUDA_SUCCESS;
-}
-
-/* cuda.h, cuMemCreate: size a multiple of the granularity, flags 0; no context is needed. */
-SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                             const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    sim_device_t *d;
-    block_t *b;
-    SIM_ENTER(cuMemCreate);
-    SIM_TRY(check_prop(prop, &d));
-    if (!handle || size == 0 || size % SIM_PAGE || flags) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    SIM_TRY(make(d, d->primary, size, &b));
-    b->prop = *prop;
-    *handle = (uintptr_t)b;
-    return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    SIM_ENTER(cuMemRelease);
-    CUresult rc = destroy((void *)(uintptr_t)handle);
-    return rc == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : rc;
 }

@@ -389,4 +389,5 @@ __attribute__((destructor)) static void unload(void)
         sim_stats_write(sim_opt.stats);
     }
     sim_race_finish();
+    sim_shared_close();
 }

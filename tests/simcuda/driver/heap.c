@@ -61,13 +61,20 @@ sim_device_t *sim_device_of(CUdeviceptr p)
     return NULL;
 }
 
+static int ordinal_of(const sim_heap_t *h)
+{
+    return ((const sim_device_t *)((const char *)h - offsetof(sim_device_t, heap)))->ordinal;
+}
+
 static uint32_t take_pages(sim_heap_t *h, uint32_t n)
 {
-    if (h->used + n * SIM_PAGE > sim_opt.memory) {
+    if (h->used + n * SIM_PAGE > sim_opt.memory || !sim_shared_take(ordinal_of(h), n * SIM_PAGE)) {
         return SIM_NIL;
     }
     uint32_t page = sim_runs_take(&h->pages, n);
-    if (page != SIM_NIL) {
+    if (page == SIM_NIL) {
+        sim_shared_give(ordinal_of(h), n * SIM_PAGE);
+    } else {
         h->used += n * SIM_PAGE;
         if (h->used > h->peak) {
             h->peak = h->used;
@@ -89,6 +96,7 @@ static void free_pages(sim_heap_t *h, uint32_t page)
         }
     }
     h->used -= n * SIM_PAGE;
+    sim_shared_give(ordinal_of(h), n * SIM_PAGE);
     sim_runs_free(&h->pages, page, &first, &len);
 }
 

@@ -197,6 +197,7 @@ static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
         d.shared > (unsigned)(most > DEFAULT_SHARED ? most : DEFAULT_SHARED)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    SIM_TRY(sim_kernel_load(k));
     sim_op_t op = {.kind = SIM_OP_KERNEL, .u.kernel.ns = sim_opt.kernel_ns};
     return sim_submit(s, &op, false);
 }

@@ -102,9 +102,11 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_heap_t *h = &ctx->dev->heap;
+    size_t others = sim_shared_others(ctx->dev->ordinal);
     pthread_mutex_lock(&h->mu);
     *free = sim_opt.memory - h->used;
     pthread_mutex_unlock(&h->mu);
+    *free = *free > others ? *free - others : 0;
     *total = sim_opt.memory;
     return CUDA_SUCCESS;
 }

@@ -1,12 +1,20 @@
 /* Modules, libraries, kernels, global variables: names without code. Any image is accepted, any
  * kernel name is found; a kernel does nothing for a set time. A global variable is 64 KiB of device
  * memory per context, made when it is first asked for. CUfunction and CUkernel are one struct here:
- * cuda.h, cuLaunchKernel: a CUkernel may be cast to CUfunction. */
+ * cuda.h, cuLaunchKernel: a CUkernel may be cast to CUfunction.
+ *
+ * With module_bytes:N code takes device memory: a module's when it is loaded, a library's in each
+ * context where a function of it is first needed, or at once with CUDA_MODULE_LOADING=EAGER (then
+ * in the current context only, not in all; cuda.h, cuLibraryLoadData). */
 #include "sim.h"
 #include "module.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define CODE "\1code" /* no variable is called so */
 
 enum { IMAGE = 0x494d4147, GLOBAL_BYTES = 65536 };
 
@@ -140,18 +148,9 @@ static CUresult get_kernel(void *handle, const char *name, sim_kernel_t **out)
     return k ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult get_global(void *handle, const char *name, CUdeviceptr *at, size_t *bytes)
+/* Memory of the image in ctx, made when it is first asked for. */
+static CUresult take(image_t *m, CUcontext ctx, const char *name, size_t bytes, CUdeviceptr *at)
 {
-    image_t *m = handle;
-    CUcontext ctx;
-    SIM_TRY(sim_ctx_current(&ctx));
-    if (!m || m->magic != IMAGE) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (!name || (!at && !bytes)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    ctx = m->ctx ? m->ctx : ctx;
     CUresult rc = CUDA_SUCCESS;
     pthread_mutex_lock(&mu);
     global_t *g = m->globals;
@@ -160,7 +159,7 @@ static CUresult get_global(void *handle, const char *name, CUdeviceptr *at, size
     }
     if (!g) {
         g = calloc(1, sizeof(*g));
-        rc = g ? sim_heap_alloc(ctx->dev, ctx, GLOBAL_BYTES, SIM_GLOBAL, NULL, &g->at)
+        rc = g ? sim_heap_alloc(ctx->dev, ctx, bytes, SIM_GLOBAL, NULL, &g->at)
                : CUDA_ERROR_OUT_OF_MEMORY;
         if (rc == CUDA_SUCCESS) {
             g->name = strdup(name);
@@ -176,18 +175,87 @@ static CUresult get_global(void *handle, const char *name, CUdeviceptr *at, size
         *at = g->at;
     }
     pthread_mutex_unlock(&mu);
-    if (rc == CUDA_SUCCESS && bytes) {
+    return rc;
+}
+
+/* The image's code in ctx. */
+static CUresult load_code(image_t *m, CUcontext ctx)
+{
+    return sim_opt.module_bytes ? take(m, ctx, CODE, sim_opt.module_bytes, NULL) : CUDA_SUCCESS;
+}
+
+CUresult sim_kernel_load(sim_kernel_t *k)
+{
+    image_t *m = k->image;
+    CUcontext ctx;
+    if (!sim_opt.module_bytes || m->ctx) {
+        return CUDA_SUCCESS;
+    }
+    SIM_TRY(sim_ctx_current(&ctx));
+    return load_code(m, ctx);
+}
+
+static CUresult get_global(void *handle, const char *name, CUdeviceptr *at, size_t *bytes)
+{
+    image_t *m = handle;
+    CUcontext ctx;
+    SIM_TRY(sim_ctx_current(&ctx));
+    if (!m || m->magic != IMAGE) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!name || (!at && !bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    SIM_TRY(take(m, m->ctx ? m->ctx : ctx, name, GLOBAL_BYTES, at));
+    if (bytes) {
         *bytes = GLOBAL_BYTES;
     }
-    return rc;
+    return CUDA_SUCCESS;
+}
+
+static bool eager(void)
+{
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    return mode && strcmp(mode, "EAGER") == 0;
+}
+
+/* A file that can be opened is an image. */
+static CUresult check_file(const char *path)
+{
+    if (!path) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    }
+    close(fd);
+    return CUDA_SUCCESS;
 }
 
 /* --- modules ----------------------------------------------------------------------------------*/
 static CUresult load_module(CUmodule *module, const void *image)
 {
     CUcontext ctx;
+    image_t *m;
     SIM_TRY(sim_ctx_current(&ctx));
-    return load(image, ctx, (image_t **)module);
+    SIM_TRY(load(module ? image : NULL, ctx, &m));
+    CUresult rc = load_code(m, ctx);
+    if (rc == CUDA_SUCCESS) {
+        *module = (CUmodule)m;
+    } else {
+        unload(m, false);
+    }
+    return rc;
+}
+
+SIM_API CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    CUcontext ctx;
+    SIM_ENTER(cuModuleLoad);
+    SIM_TRY(sim_ctx_current(&ctx));
+    SIM_TRY(check_file(fname));
+    return load_module(module, fname);
 }
 
 SIM_API CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -237,8 +305,15 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     if (!mode) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *mode = CU_MODULE_LAZY_LOADING;
+    *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncLoad(CUfunction function)
+{
+    SIM_ENTER(cuFuncLoad);
+    sim_kernel_t *k = (sim_kernel_t *)function;
+    return k && k->magic == SIM_KERNEL_MAGIC ? sim_kernel_load(k) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 SIM_API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
@@ -253,6 +328,22 @@ SIM_API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 }
 
 /* --- libraries --------------------------------------------------------------------------------*/
+static CUresult load_library(CUlibrary *library, const void *image)
+{
+    CUcontext ctx;
+    image_t *m;
+    SIM_TRY(load(library ? image : NULL, NULL, &m));
+    if (eager() && sim_ctx_current(&ctx) == CUDA_SUCCESS) {
+        CUresult rc = load_code(m, ctx);
+        if (rc != CUDA_SUCCESS) {
+            unload(m, true);
+            return rc;
+        }
+    }
+    *library = (CUlibrary)m;
+    return CUDA_SUCCESS;
+}
+
 SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
                                    void **jitOptionsValues, unsigned int numJitOptions,
                                    CUlibraryOption *libraryOptions, void **libraryOptionValues,
@@ -265,7 +356,23 @@ SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
     (void)libraryOptions;
     (void)libraryOptionValues;
     (void)numLibraryOptions;
-    return load(code, NULL, (image_t **)library);
+    return load_library(library, code);
+}
+
+SIM_API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
+                                       CUjit_option *jitOptions, void **jitOptionsValues,
+                                       unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+                                       void **libraryOptionValues, unsigned int numLibraryOptions)
+{
+    SIM_ENTER(cuLibraryLoadFromFile);
+    (void)jitOptions;
+    (void)jitOptionsValues;
+    (void)numJitOptions;
+    (void)libraryOptions;
+    (void)libraryOptionValues;
+    (void)numLibraryOptions;
+    SIM_TRY(check_file(fileName));
+    return load_library(library, fileName);
 }
 
 SIM_API CUresult cuLibraryUnload(CUlibrary library)
@@ -286,6 +393,11 @@ SIM_API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
     if (!pMod || !library) {
         return pMod ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
+    if (sim_opt.module_bytes) {
+        CUcontext ctx;
+        SIM_TRY(sim_ctx_current(&ctx));
+        SIM_TRY(load_code((image_t *)library, ctx));
+    }
     *pMod = (CUmodule)library;
     return CUDA_SUCCESS;
 }
@@ -304,6 +416,7 @@ SIM_API CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
     if (!pFunc || !k || k->magic != SIM_KERNEL_MAGIC) {
         return pFunc ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
+    SIM_TRY(sim_kernel_load(k));
     *pFunc = (CUfunction)k;
     return CUDA_SUCCESS;
 }

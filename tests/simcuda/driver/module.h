@@ -15,4 +15,7 @@ typedef struct sim_kernel {
     struct sim_kernel *next;
 } sim_kernel_t;
 
+/* Where code takes memory: that of the kernel's library in the current context, on first use. */
+CUresult sim_kernel_load(sim_kernel_t *k);
+
 #endif

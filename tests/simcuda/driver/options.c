@@ -109,6 +109,19 @@ static bool set_kernel_ns(char *v)
     return number(v, &sim_opt.kernel_ns);
 }
 
+static bool set_module_bytes(char *v)
+{
+    uint64_t n;
+    bool ok = number(v, &n);
+    sim_opt.module_bytes = ok ? n : 0;
+    return ok;
+}
+
+static bool set_shared(char *v)
+{
+    return sim_shared_open(v);
+}
+
 static bool set_stats(char *v)
 {
     snprintf(sim_opt.stats, sizeof(sim_opt.stats), "%s", v);
@@ -205,6 +218,8 @@ static const struct {
     {"driver", set_driver},
     {"free_waits", set_free_waits},
     {"pitch", set_pitch},
+    {"module_bytes", set_module_bytes},
+    {"shared", set_shared},
     {"stats", set_stats},
     {"kernel_ns", set_kernel_ns},
     {"latency", set_latency},

@@ -157,6 +157,7 @@ typedef struct sim_options {
     bool free_waits, pitch_by_asker, pitch_by_height;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
+    size_t module_bytes;
     bool racecheck, race_strict;
     char stats[4096];
 } sim_options_t;
@@ -244,6 +245,14 @@ bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
 bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing);
 sim_device_t *sim_device_of(CUdeviceptr p);
 CUresult sim_heap_ready(sim_device_t *d); /* from cuInit, once */
+
+/* --- shared.c: other processes on the same devices; nothing without shared:PATH
+ * ----------------------------------------------------------------------------------------------*/
+bool sim_shared_open(const char *path);
+bool sim_shared_take(int device, size_t bytes); /* false: there is not so much left */
+void sim_shared_give(int device, size_t bytes);
+size_t sim_shared_others(int device); /* what they use */
+void sim_shared_close(void);
 
 /* --- host_mem.c: memory of the host that the driver knows
  * ------------------------------------------*/
