@@ -212,6 +212,14 @@ int ca_registry_insert_new(const ca_record_t *record)
     return insert(record, false);
 }
 
+static void take_out(ca_shard_t *shard, ca_record_t *slot, ca_record_t *record)
+{
+    *record = *slot;
+    discount(slot);
+    set_count(shard, count_of(shard) - 1);
+    close_gap(shard, (size_t)(slot - shard->slots));
+}
+
 static inline bool take(uint64_t address, ca_record_t *record, bool shared_too)
 {
     uint64_t hash = hash_address(address);
@@ -219,14 +227,10 @@ static inline bool take(uint64_t address, ca_record_t *record, bool shared_too)
 
     ca_lock_take(&shard->lock);
     ca_record_t *slot = find_live(shard, address, hash);
-    if (slot) {
+    if (slot && (!slot->shared || shared_too))
+        take_out(shard, slot, record);
+    else if (slot)
         *record = *slot;
-        if (!slot->shared || shared_too) {
-            discount(slot);
-            set_count(shard, count_of(shard) - 1);
-            close_gap(shard, (size_t)(slot - shard->slots));
-        }
-    }
     ca_lock_drop(&shard->lock);
     return slot != NULL;
 }
@@ -256,6 +260,37 @@ bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh)
     }
     ca_lock_drop(&shard->lock);
     return same;
+}
+
+bool ca_registry_retain(uint64_t address)
+{
+    uint64_t hash = hash_address(address);
+    ca_shard_t *shard = shard_of(hash);
+
+    ca_lock_take(&shard->lock);
+    ca_record_t *slot = find_live(shard, address, hash);
+    if (slot)
+        slot->references++;
+    ca_lock_drop(&shard->lock);
+    return slot != NULL;
+}
+
+int64_t ca_registry_release(uint64_t address, ca_record_t *record)
+{
+    uint64_t hash = hash_address(address);
+    ca_shard_t *shard = shard_of(hash);
+    int64_t left = -1;
+
+    ca_lock_take(&shard->lock);
+    ca_record_t *slot = find_live(shard, address, hash);
+    if (slot && slot->references > 0)
+        left = (int64_t)slot->references--;
+    else if (slot) {
+        take_out(shard, slot, record);
+        left = 0;
+    }
+    ca_lock_drop(&shard->lock);
+    return left;
 }
 
 bool ca_registry_find(uint64_t address, ca_record_t *record)

@@ -6,7 +6,8 @@
  * The order that keeps it right: a record is erased BEFORE its memory goes back (another thread may
  * be given the address at once), and inserted before the address is returned to the program.
  *
- * Knows nothing of the pool or of CUDA: the owner is an opaque pointer, contexts are numbers.
+ * Knows nothing of the pool or of CUDA: the owner is an opaque pointer, contexts are numbers. What
+ * is known by a handle and not by its address has a key for an address (ca_registry_key).
  * Every function is thread-safe and leaves errno alone. */
 #ifndef CA_REGISTRY_REGISTRY_H
 #define CA_REGISTRY_REGISTRY_H
@@ -22,6 +23,10 @@
     X(CA_KIND_ASYNC, "async")                                                                      \
     X(CA_KIND_MANAGED, "managed")                                                                  \
     X(CA_KIND_PINNED, "pinned")                                                                    \
+    X(CA_KIND_ARRAY, "array")                                                                      \
+    X(CA_KIND_MIPMAP, "mipmap")                                                                    \
+    X(CA_KIND_VMM, "vmm")                                                                          \
+    X(CA_KIND_REGISTERED, "registered")                                                            \
     X(CA_KIND_EXTERNAL, "external")                                                                \
     X(CA_KIND_ALIAS, "alias")
 
@@ -45,21 +50,31 @@ typedef enum {
 } ca_shared_t;
 
 typedef struct ca_record {
-    uint64_t address;       /* not 0 */
+    uint64_t address;       /* or a key; not 0 */
     uint64_t bytes : 48;    /* as requested */
     uint64_t kind : 6;      /* ca_kind_t */
     uint64_t shared : 2;    /* ca_shared_t */
     uint64_t device : 8;    /* ordinal */
     uint64_t sequence : 48; /* position in the order of allocations, from 1; 0: set by the insert */
     uint64_t context : 16;  /* the shim's number of the context, 0 for none */
-    uint64_t stream;        /* handle of the stream given, 0 for none */
-    void *owner;            /* the pool's block, or NULL for memory that the driver serves */
-    uint32_t stack;         /* ca_stack_capture's id, 0 for none */
-    uint32_t thread;        /* thread id of the allocating thread */
+    union {
+        uint64_t stream;     /* handle of the stream given, 0 for none */
+        uint64_t references; /* of what is counted: those beyond the first */
+    };
+    void *owner;     /* the pool's block, or NULL for memory that the driver serves */
+    uint32_t stack;  /* ca_stack_capture's id, 0 for none */
+    uint32_t thread; /* thread id of the allocating thread */
 } ca_record_t;
 
 _Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
 _Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
+
+/* What stands for an address in the record of a handle: handles are numbers of the driver's choice
+ * and may be equal to addresses, and one of a kind to one of another. No address has a top byte. */
+static inline uint64_t ca_registry_key(ca_kind_t kind, uint64_t handle)
+{
+    return handle ^ ((uint64_t)kind + 1) << 56;
+}
 
 /* Adds a record. 0, or -ENOMEM (no host memory: the allocation is then served but not tracked), or
  * -EEXIST when the address is already live: the old record is replaced, since the driver has given
@@ -82,6 +97,13 @@ bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh);
 
 /* Copies the record of `address`. False when it is not live. */
 bool ca_registry_find(uint64_t address, ca_record_t *record);
+
+/* One more reference to what is live at `address`. False when nothing is. */
+bool ca_registry_retain(uint64_t address);
+
+/* One reference less; with the last one the record is taken out, as by ca_registry_erase. Returns
+ * the references that are left, or -1 when nothing is live. */
+int64_t ca_registry_release(uint64_t address, ca_record_t *record);
 
 typedef struct ca_registry_total {
     uint64_t count;

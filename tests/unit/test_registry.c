@@ -500,6 +500,42 @@ static void a_live_record_gives_way_to_none_but_its_replacement(void **state)
     assert_true(ca_registry_replace(&first, &second));
 }
 
+static void keys_of_equal_handles_are_apart_and_no_addresses(void **state)
+{
+    (void)state;
+    uint64_t handles[] = {0, 1, 2, address_of(7)};
+    uint64_t keys[CA_KIND_COUNT * 4];
+    size_t count = 0;
+    for (unsigned kind = 0; kind < CA_KIND_COUNT; kind++)
+        for (size_t i = 0; i < 4; i++)
+            keys[count++] = ca_registry_key((ca_kind_t)kind, handles[i]);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_not_equal(keys[i] >> 56, 0);
+        for (size_t j = 0; j < i; j++)
+            assert_int_not_equal(keys[i], keys[j]);
+    }
+}
+
+static void a_counted_record_goes_with_its_last_reference(void **state)
+{
+    (void)state;
+    uint64_t key = ca_registry_key(CA_KIND_VMM, 99);
+    ca_record_t record = record_of(key, 4096), out = {0};
+    record.references = 0;
+    assert_false(ca_registry_retain(key));
+    assert_int_equal(ca_registry_release(key, &out), -1);
+    assert_int_equal(ca_registry_insert(&record), 0);
+    assert_true(ca_registry_retain(key));
+    assert_true(ca_registry_retain(key));
+    assert_int_equal(ca_registry_release(key, &out), 2);
+    assert_int_equal(ca_registry_release(key, &out), 1);
+    assert_int_equal(ca_registry_total().bytes, 4096);
+    assert_int_equal(ca_registry_release(key, &out), 0);
+    assert_int_equal(out.bytes, 4096);
+    assert_int_equal(ca_registry_total().bytes, 0);
+    assert_int_equal(ca_registry_release(key, &out), -1);
+}
+
 static void every_kind_has_a_name(void **state)
 {
     (void)state;
@@ -525,6 +561,8 @@ int main(void)
         cmocka_unit_test_setup(a_shared_record_stays_until_it_is_taken, fresh),
         cmocka_unit_test_setup(aliases_are_found_but_not_counted, fresh),
         cmocka_unit_test_setup(a_live_record_gives_way_to_none_but_its_replacement, fresh),
+        cmocka_unit_test(keys_of_equal_handles_are_apart_and_no_addresses),
+        cmocka_unit_test_setup(a_counted_record_goes_with_its_last_reference, fresh),
         cmocka_unit_test(every_kind_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
