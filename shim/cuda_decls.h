@@ -20,6 +20,8 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);
+CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph, CUgraphNode *node,
+                                       char *log, size_t bytes);
 
 /* Per-thread default stream. */
 CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream);
@@ -34,6 +36,8 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph
                                                   CUstreamCaptureMode mode);
 CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status);
+CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
+                                                   CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 
 /* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
 cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);

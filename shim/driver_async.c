@@ -14,9 +14,9 @@
 #include "shim/life.h"
 #include "shim/mempools.h"
 #include "shim/shared_memory.h"
+#include "shim/room.h"
 #include "shim/streams.h"
 #include "shim/track.h"
-#include "shim/with_room.h"
 
 static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
                       ca_context_t *context, CUstream stream)
@@ -49,7 +49,7 @@ static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
     }
     ca_count(passed_through);
     context = ca_context_known();
-    CUresult code = WITH_ROOM(context, real(address, bytes, given));
+    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, given));
     return track(code, address, bytes, context, given);
 }
 
@@ -74,7 +74,7 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
         return real(address, bytes, pool, stream);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = WITH_ROOM(context, real(address, bytes, pool, stream));
+    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, pool, stream));
     return track(code, address, bytes, context, stream);
 }
 

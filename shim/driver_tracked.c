@@ -4,8 +4,8 @@
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/room.h"
 #include "shim/track.h"
-#include "shim/with_room.h"
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
 {
@@ -14,7 +14,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes,
         return real(address, bytes, flags);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = WITH_ROOM(context, real(address, bytes, flags));
+    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, flags));
     if (code == CUDA_SUCCESS)
         ca_track_driver_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL);
     return code;

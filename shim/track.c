@@ -50,10 +50,20 @@ bool ca_track_dropped(const ca_record_t *record)
     return dropped(ca_context_numbered(record->context), record->address);
 }
 
+/* Notes where and by whom, too. */
+static int note(ca_record_t *record)
+{
+    record->stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
+    record->thread = ca_track_thread();
+    int result = ca_registry_insert(record);
+    if (result == -ENOMEM)
+        ca_warn_once("no host memory for the registry: some allocations are not tracked");
+    return result == -ENOMEM ? result : 0;
+}
+
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
                    CUstream stream, void *owner)
 {
-    uint32_t stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
     ca_record_t record = {
         .address = address,
         .bytes = bytes,
@@ -62,16 +72,17 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
         .context = context ? context->number : 0,
         .stream = (uint64_t)(uintptr_t)stream,
         .owner = owner,
-        .stack = stack,
-        .thread = ca_track_thread(),
     };
-    int result = ca_registry_insert(&record);
-    if (result == -ENOMEM)
-        ca_warn_once("no host memory for the registry: some allocations are not tracked");
-    if (result == -ENOMEM)
-        return result;
-    dropped(context, address);
-    return 0;
+    int result = note(&record);
+    if (result == 0)
+        dropped(context, address);
+    return result;
+}
+
+void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device)
+{
+    ca_record_t record = {.address = address, .bytes = bytes, .kind = kind, .device = device};
+    note(&record);
 }
 
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,

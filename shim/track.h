@@ -27,6 +27,9 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
                            const ca_context_t *before, CUstream stream);
 
+/* The same for memory of no context: it is there until it is freed, whatever contexts go. */
+void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device);
+
 /* The calling thread's id. */
 uint32_t ca_track_thread(void);
 

@@ -347,6 +347,8 @@ static void drv_sticky(void)
     fill_nowhere();
 }
 
+#include "tracked.h"
+
 /* --- calls that need more than an expression
  * --------------------------------------------------------- */
 

@@ -1,0 +1,129 @@
+/* Lane D, retried only: code and graphs take device memory when they are loaded. Nothing of it is
+ * tracked; what the program's cache-free run would have found free is given back, and the call made
+ * once more.
+ *
+ * Loading is lazy by default: a module's kernels come with cuModuleGetFunction, a library's with
+ * cuKernelGetFunction or cuLibraryGetModule in each context, functions are completed by cuFuncLoad,
+ * variables take their place when they are first asked for (Programming Guide, "Lazy Loading"). So
+ * these calls can run out of memory, too. A kernel that is first loaded by its launch can as well:
+ * launches are not wrapped, and the option `headroom` keeps room for them.
+ *
+ * cuGraphUpload and cuGraphLaunch name no shortage of memory in cuda.h and go to the driver. */
+#include "shim/driver_table.h"
+#include "shim/room.h"
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
+{
+    CA_REAL(cuModuleLoad);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, path));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CA_REAL(cuModuleLoadData);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
+                                              CUjit_option *options, void **values)
+{
+    CA_REAL(cuModuleLoadDataEx);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image, count, options, values));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    CA_REAL(cuModuleLoadFatBinary);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule module,
+                                               const char *name)
+{
+    CA_REAL(cuModuleGetFunction);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function, module, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes,
+                                                CUmodule module, const char *name)
+{
+    CA_REAL(cuModuleGetGlobal_v2);
+    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, module, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function)
+{
+    CA_REAL(cuFuncLoad);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function));
+}
+
+/* A library belongs to no context: eager loading loads it into all of them. */
+
+CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
+                                             CUjit_option *jit, void **jit_values,
+                                             unsigned jit_count, CUlibraryOption *options,
+                                             void **values, unsigned count)
+{
+    CA_REAL(cuLibraryLoadData);
+    return CA_WITH_ROOM(ca_room_make_everywhere(),
+                        real(library, code, jit, jit_values, jit_count, options, values, count));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path,
+                                                 CUjit_option *jit, void **jit_values,
+                                                 unsigned jit_count, CUlibraryOption *options,
+                                                 void **values, unsigned count)
+{
+    CA_REAL(cuLibraryLoadFromFile);
+    return CA_WITH_ROOM(ca_room_make_everywhere(),
+                        real(library, path, jit, jit_values, jit_count, options, values, count));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+    CA_REAL(cuLibraryGetModule);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, library));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes,
+                                              CUlibrary library, const char *name)
+{
+    CA_REAL(cuLibraryGetGlobal);
+    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, library, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    CA_REAL(cuKernelGetFunction);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function, kernel));
+}
+
+/* A graph's nodes may be of any device. */
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph,
+                                                 CUgraphNode *node, char *log, size_t bytes)
+{
+    CA_REAL(cuGraphInstantiate_v2);
+    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, node, log, bytes));
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
+                                                       unsigned long long flags)
+{
+    CA_REAL(cuGraphInstantiateWithFlags);
+    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags));
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgraph graph,
+                                                        CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CA_REAL(cuGraphInstantiateWithParams);
+    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params));
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
+                                                             CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CA_REAL(cuGraphInstantiateWithParams_ptsz);
+    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params));
+}

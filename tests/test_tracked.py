@@ -1,0 +1,182 @@
+"""What the driver serves and the shim only watches: arrays, physical memory, registered host memory
+are tracked; those, code and graphs get what the cache holds. tests/preload/drv_tracked.c is the
+program."""
+
+import pytest
+
+import leak_report
+import test_faults
+
+CONFS = [None, "lane_r:false", "backend:off"]
+# (bytes, count) of one of each kind: what their descriptors say, the mipmap's levels added up.
+ARRAYS = (1000 * 50 * 8 + 64 * 32 * 5 * 8, 2)
+EACH = {(0, "array"): ARRAYS, (0, "mipmap"): (64 * 16 + 32 * 8 + 16 * 4 + 8 * 2, 1),
+        (0, "vmm"): (4 << 20, 1), (0, "registered"): (12345, 1)}
+OUT_OF_MEMORY, NOT_SUPPORTED, OPERATING_SYSTEM = 2, 801, 304
+
+FREES = ["cuArrayDestroy", "cuMipmappedArrayDestroy", "cuMemRelease", "cuMemHostUnregister"]
+REFERENCES = ["cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle"]
+# A device of 64 MiB, of which the cache holds 48; what is asked for takes 32.
+SMALL = "memory:64M,module_bytes:32M"
+TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemCreate",
+               "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
+               "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule",
+               "cuKernelGetFunction", "cuFuncLoad"]
+# Take none, or none that is modelled, in the simulator: their shortage is injected. With its answer
+# once there is room.
+INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,
+            "cuLibraryGetGlobal": 0, "cuGraphInstantiate_v2": NOT_SUPPORTED,
+            "cuGraphInstantiateWithFlags": NOT_SUPPORTED,
+            "cuGraphInstantiateWithParams": NOT_SUPPORTED,
+            "cuGraphInstantiateWithParams_ptsz": NOT_SUPPORTED}
+
+
+def tracked(run, program, *arguments, **how):
+    result = run([program("drv_tracked"), *arguments], **how)
+    assert result.rc == 0, result.err
+    return result
+
+
+def answer(run, program, name, how, sim, **kwargs):
+    """What the call answered, and how often the driver was asked."""
+    kwargs.setdefault("conf", "headroom:0,leak_report:off")
+    result = tracked(run, program, "call", name, how, sim=sim, stats=True, **kwargs)
+    return int(result.out), result.sim["calls"][name]
+
+
+def test_every_function_that_is_left_to_this_file_fails_here():
+    failed = {*TAKE_MEMORY, *INJECTED, *FREES, *REFERENCES, "cuMemHostRegister_v2"}
+
+    assert test_faults.TRACKED <= failed
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_each_kind_is_reported_with_its_bytes(run, program, conf):
+    report = leak_report.parse(tracked(run, program, "leak", conf=conf).err)
+
+    assert report.totals == EACH
+    assert all("make_one_of_each" in leak_report.places(group) for group in report.groups)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_nothing_is_reported_once_freed(run, program, conf):
+    result = tracked(run, program, "free", conf=conf)
+
+    assert (result.out, result.err) == ("0 0 0 0 0\n", "")
+    assert tracked(run, program, "free", preload=False).out == result.out
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_the_runtimes_forms_are_tracked(run, program, conf):
+    assert run([program("arrays")], conf=conf).err == ""
+
+    report = leak_report.parse(run([program("arrays"), "keep"], conf=conf).err)
+
+    assert report.totals == {(0, "array"): (100 * 10 * 4 + 16 * 8 * 4 * 4, 2),
+                             (0, "mipmap"): ((64 + 16 + 4 + 1) * 4, 1),
+                             (0, "registered"): (5000, 1)}
+
+
+@pytest.mark.parametrize("name, left", [
+    ("cuArrayDestroy@2", {(0, "array"): (400000, 1)}),  # the first is that of a level
+    ("cuArrayDestroy@3", {(0, "array"): (81920, 1)}),
+    ("cuMipmappedArrayDestroy@1", {(0, "mipmap"): EACH[0, "mipmap"]}),
+    ("cuMemRelease@1", {(0, "vmm"): EACH[0, "vmm"]}),
+    ("cuMemHostUnregister@1", {(0, "registered"): EACH[0, "registered"]})])
+def test_what_could_not_be_freed_is_reported_still(run, program, name, left):
+    result = tracked(run, program, "free", sim=f"fail:{name}=999")
+
+    assert sorted(result.out.split()) == ["0", "0", "0", "0", "999"]
+    assert leak_report.parse(result.err).totals == left
+
+
+@pytest.mark.parametrize("releases, leaks", [(0, True), (1, True), (2, True), (3, False)])
+def test_a_handle_is_live_until_its_last_release(run, program, releases, leaks):
+    result = tracked(run, program, "releases", releases)
+
+    assert (leak_report.parse(result.err) is not None) == leaks
+    if leaks:
+        assert leak_report.parse(result.err).totals == {(0, "vmm"): (4 << 20, 1)}
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_release_that_fails_lets_nothing_go(run, program, nth):
+    """It is made again, and after three that succeeded nothing is left."""
+    assert tracked(run, program, "releases", 3, sim=f"fail:cuMemRelease@{nth}=999").err == ""
+    assert "vmm" in tracked(run, program, "releases", 2, sim=f"fail:cuMemRelease@{nth}=999").err
+
+
+def test_physical_memory_outlives_its_context_and_arrays_do_not(run, program):
+    report = leak_report.parse(tracked(run, program, "reset").err)
+
+    assert report.totals == {(0, "vmm"): (4 << 20, 1)}
+    assert {group.kind for group in report.destroyed.groups} == {"array", "mipmap", "registered"}
+
+
+@pytest.mark.parametrize("name", TAKE_MEMORY)
+def test_what_the_cache_holds_is_there_for_others(run, program, name):
+    """A module load that fails for lack of memory succeeds after our cache shrinks."""
+    assert answer(run, program, name, "cached", SMALL) == (0, 2)
+    assert answer(run, program, name, "cached", SMALL, preload=False) == (0, 1)
+
+
+@pytest.mark.parametrize("name", TAKE_MEMORY)
+def test_with_nothing_to_give_the_drivers_own_code_arrives(run, program, name):
+    assert answer(run, program, name, "live", SMALL) == (OUT_OF_MEMORY, 1)
+    assert answer(run, program, name, "cached", f"{SMALL},fail:{name}@1=304") == (
+        OPERATING_SYSTEM, 1)
+    assert answer(run, program, name, "cached", f"{SMALL},fail:{name}@1=2,fail:{name}@2=304") == (
+        OPERATING_SYSTEM, 2)
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_what_the_simulator_does_not_model_is_tried_once_more_too(run, program, name):
+    assert answer(run, program, name, "cached", f"memory:64M,fail:{name}@1=2") == (
+        INJECTED[name], 2)
+    assert answer(run, program, name, "live", f"memory:64M,fail:{name}@1=2") == (OUT_OF_MEMORY, 1)
+    assert answer(run, program, name, "cached", f"memory:64M,fail:{name}@1=304") == (
+        OPERATING_SYSTEM, 1)
+
+
+@pytest.mark.parametrize("what, sim", [
+    ("module", SMALL), ("physical", f"{SMALL},devices:2"),
+    ("library", "memory:64M,devices:2,fail:cuLibraryLoadData@1=2")])
+def test_memory_cached_in_another_context_is_given_back_too(run, program, what, sim):
+    tracked(run, program, "elsewhere", what, sim=sim, conf="headroom:0,leak_report:off")
+
+
+def test_registering_host_memory_is_not_tried_again(run, program):
+    assert answer(run, program, "cuMemHostRegister_v2", "cached",
+                  "fail:cuMemHostRegister_v2@1=2") == (OUT_OF_MEMORY, 1)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_that_was_refused_is_not_counted(run, program, name):
+    """The program ends there, with the one reference it had."""
+    result = run([program("drv_tracked"), "releases", 3], sim=f"fail:{name}@1=304")
+
+    assert "answered 304" in result.err
+    assert leak_report.parse(result.err).totals == {(0, "vmm"): (4 << 20, 1)}
+
+
+@pytest.mark.parametrize("mode", ["relaxed", "thread", "global"])
+def test_giving_back_leaves_captures_alone(run, program, mode):
+    """Loading is allowed while this thread captures; our frees are, with its mode relaxed."""
+    conf = "headroom:0"
+    assert tracked(run, program, "capture", mode, sim=SMALL, conf=conf).out == "0 active 0\n"
+    assert tracked(run, program, "capture", mode, sim=SMALL, preload=False).out == "0 active 0\n"
+
+    fixed = f"{SMALL},without:cuThreadExchangeStreamCaptureMode"
+    result = tracked(run, program, "capture", mode, sim=fixed, conf=conf)
+
+    assert result.out == f"{OUT_OF_MEMORY} active 0\n"  # nothing may be freed then
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_memory_of_graph_nodes_is_not_tracked_and_its_frees_go_through(run, program, conf):
+    plain = tracked(run, program, "graph", preload=False, stats=True)
+    result = tracked(run, program, "graph", conf=conf, stats=True)
+
+    for name in ("cuMemFree_v2", "cuMemFreeAsync", "cuMemAllocAsync", "cuGraphAddMemAllocNode"):
+        assert result.sim["calls"][name] == plain.sim["calls"][name]
+    assert (result.out, result.err) == (plain.out, plain.err)
