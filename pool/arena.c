@@ -242,24 +242,6 @@ void ca_arena_retire(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
 }
 
-size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
-{
-    ca_lock_take(&arena->lock);
-    int cancellation = ca_arena_enter(arena);
-    arena->operations++;
-    ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
-    bool none_before = !arena->whole.closed.head;
-    ca_streams_close(arena);
-    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
-    if (none_before)
-        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
-    ca_streams_harvest(arena, SIZE_MAX, true);
-    size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
-    ca_arena_leave(arena, cancellation);
-    ca_lock_drop(&arena->lock);
-    return given;
-}
-
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);

@@ -128,6 +128,15 @@ size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
  * about to give memory back for another reason. */
 void ca_arena_pin(ca_arena_t *arena, bool on);
 
+typedef enum {
+    CA_TRIM_IDLE,     /* as above */
+    CA_TRIM_SHORTAGE, /* memory is short for somebody else: also waits for pending memory, without
+                         bound for what the plain free would have waited for */
+    CA_TRIM_ASKED,    /* the program asks, and may be made to wait: where there are no fences it
+                         waits for all work */
+} ca_trim_t;
+size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
+
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena has looked for itself. */
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes);

@@ -194,7 +194,7 @@ static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
         reopen(arena, epoch, rc);
 }
 
-static void synchronize(ca_arena_t *arena)
+void ca_epoch_synchronize(ca_arena_t *arena)
 {
     ca_epoch_t *epoch = detach_open(arena, &arena->whole);
 
@@ -218,7 +218,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
 
     if (!stream && arena->no_fences) {
         if (by == CA_BY_FREE)
-            synchronize(arena);
+            ca_epoch_synchronize(arena);
         return;
     }
     ca_epoch_t *epoch = detach_open(arena, line);
@@ -234,7 +234,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
     if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
-        synchronize(arena);
+        ca_epoch_synchronize(arena);
     if (rc < 0)
         return;
     epoch->fence = fence;

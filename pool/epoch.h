@@ -79,6 +79,10 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
  */
 void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by);
 
+/* Without fences: waits for everything submitted to the context, which makes what is in the open
+ * epoch ready. Drops the lock. */
+void ca_epoch_synchronize(ca_arena_t *arena);
+
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
  * how many passed. Drops the lock. */

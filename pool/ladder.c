@@ -32,8 +32,7 @@
 #include "pool/state.h"
 #include "pool/stream.h"
 
-#define HARVEST_MOST 16                             /* epochs asked about before growing */
-#define LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+#define HARVEST_MOST 16 /* epochs asked about before growing */
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -124,7 +123,7 @@ static bool rung_policy(climb_t *c)
     return ca_grow_allowed(c->arena) && grow(c);
 }
 
-static uint64_t now_ns(void)
+uint64_t ca_now_ns(void)
 {
     struct timespec now;
 
@@ -141,12 +140,12 @@ static size_t harvest_all(ca_arena_t *arena)
 /* Waits for epochs, oldest first, for `ns` in all. */
 static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 {
-    uint64_t begin = now_ns(), spent = 0;
+    uint64_t begin = ca_now_ns(), spent = 0;
 
     while (spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1) {
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
             return true;
-        spent = now_ns() - begin;
+        spent = ca_now_ns() - begin;
     }
     return !ca_arena_serving(c->arena) && over(c, -EIO);
 }
@@ -218,7 +217,7 @@ static bool rung_pending(climb_t *c)
 
 static bool rung_late(climb_t *c)
 {
-    return wait_bounded(c, LATE_WAIT_NS, true) || rung_idle(c) || grow(c);
+    return wait_bounded(c, CA_LATE_WAIT_NS, true) || rung_idle(c) || grow(c);
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,

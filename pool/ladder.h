@@ -4,6 +4,10 @@
 
 #include "pool/block.h"
 
+#define CA_LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+
+uint64_t ca_now_ns(void);
+
 /* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL.
  * Returns 0 with a live block, `*grown` telling whether it came out of a new segment; -ENOMEM; or
  * -EIO. */

@@ -65,7 +65,7 @@ CA_PUBLIC size_t cachealloc_trim(void)
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim(c->arena, SIZE_MAX);
+            given += ca_arena_trim_as(c->arena, SIZE_MAX, CA_TRIM_ASKED);
     return given + ca_pinned_trim(SIZE_MAX);
 }
 

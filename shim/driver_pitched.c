@@ -15,6 +15,7 @@
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/room.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 
@@ -100,10 +101,8 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 {
     CA_REAL(cuMemAllocPitch_v2);
     ca_count(passed_through);
-    CUresult code = real(address, pitch, width, height, element);
-    if (code == CUDA_ERROR_OUT_OF_MEMORY && context &&
-        ca_upstream_trim_device(context->device, NULL, SIZE_MAX) > 0)
-        code = real(address, pitch, width, height, element);
+    CUresult code =
+        CA_WITH_ROOM(ca_room_make(context), real(address, pitch, width, height, element));
     if (code != CUDA_SUCCESS)
         return code;
     if (context)

@@ -32,7 +32,9 @@ bool ca_room_make_on(CUdevice device)
     bool relaxed = ca_capture_active();
     if (relaxed && !relax(&mode))
         return false;
-    size_t given = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX);
+    size_t given = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_IDLE);
+    if (given == 0)
+        given = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_SHORTAGE);
     if (relaxed)
         restore(mode);
     return given > 0;

@@ -500,13 +500,14 @@ static int synchronize(void *arg)
     return 0;
 }
 
-size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes)
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
+                               ca_trim_t how)
 {
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
         if (c != except && c->device == device && c->arena &&
             atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim(c->arena, bytes - given);
+            given += ca_arena_trim_as(c->arena, bytes - given, how);
     return given;
 }
 
@@ -515,7 +516,7 @@ static size_t reclaim(void *arg, size_t bytes)
 {
     ca_context_t *context = arg;
     const ca_driver_t *driver = ca_driver();
-    size_t given = ca_upstream_trim_device(context->device, context, bytes);
+    size_t given = ca_upstream_trim_device(context->device, context, bytes, CA_TRIM_IDLE);
 
     CUmemoryPool pool;
     ca_entered_t entered;

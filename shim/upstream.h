@@ -29,7 +29,8 @@ int ca_upstream_result(ca_context_t *context, CUresult code);
 
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
  * given. Returns the bytes given. */
-size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes);
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
+                               ca_trim_t how);
 
 /* Fills memory that is handed out again with zeros and waits for that alone. */
 CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes);

@@ -83,6 +83,20 @@ def test_a_stream_waits_on_the_device_where_asked(run, program):
     assert calls(joined, "cuStreamWaitEvent") == 1 and not calls(not_joined, "cuStreamWaitEvent")
 
 
+@pytest.mark.parametrize("preload", [False, True], ids=["plain", "shim"])
+@pytest.mark.parametrize("name", ["cuDeviceSetMemPool", "cuMemPoolSetAttribute",
+                                  "cuMemPoolSetAccess"])
+def test_a_refused_call_on_a_pool_is_the_program_s_to_know(run, program, name, preload):
+    succeeds(run([program("async"), "refused"], preload=preload, sim=f"fail:{name}@1"))
+
+
+def test_a_stream_that_cannot_be_made_to_wait_gets_other_memory(run, program):
+    result = run([program("async"), "joined"], conf="async_reuse:wait", stats=True,
+                 sim="fail:cuStreamWaitEvent@1")
+
+    assert (result.rc, result.out) == (0, "another\n"), result.err
+
+
 def test_a_customised_pool_goes_through(run, program):
     result = run([program("async"), "pool"], conf="stats:exit", stats=True)
 

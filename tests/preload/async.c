@@ -7,6 +7,7 @@
  * async held           a stream is held up behind a gate: its memory stays there, its own
  *                      allocations go on
  * async destroyed      streams end with memory freed on them; handles come again
+ * async refused        one of the calls on pools fails: so it says, and nothing else does
  * async pool           explicit pools, and a default pool that the program customises
  * async thread         threads that end with memory freed on their own default stream
  * async deadlock       memory freed on a held stream, and nobody waits for it
@@ -170,7 +171,10 @@ static void pool(void)
                                           .location = {.type = cudaMemLocationTypeDevice, .id = 0}};
     void *memory;
     uint64_t threshold = UINT64_MAX;
+    struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = 0},
+                                       .flags = cudaMemAccessFlagsProtReadWrite};
     OK(cudaMemPoolCreate(&mine, &properties));
+    OK(cudaMemPoolSetAccess(mine, &access, 1));
     OK(cudaMallocFromPoolAsync(&memory, 1000, mine, stream));
     use(memory, 1000, 5, stream);
     OK(cudaFreeAsync(memory, stream));
@@ -187,6 +191,25 @@ static void pool(void)
     OK(cudaFreeAsync(memory, stream));
     OK(cudaStreamSynchronize(stream));
     OK(cudaMemPoolDestroy(mine));
+    OK(cudaStreamDestroy(stream));
+}
+
+static void refused(void)
+{
+    cudaStream_t stream = make_stream();
+    cudaMemPool_t standard;
+    uint64_t threshold = 0;
+    struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = 0},
+                                       .flags = cudaMemAccessFlagsProtReadWrite};
+    OK(cudaDeviceGetDefaultMemPool(&standard, 0));
+    int codes[] = {
+        (int)cudaDeviceSetMemPool(0, standard),
+        (int)cudaMemPoolSetAttribute(standard, cudaMemPoolAttrReleaseThreshold, &threshold),
+        (int)cudaMemPoolSetAccess(standard, &access, 1)};
+    CHECK((codes[0] != 0) + (codes[1] != 0) + (codes[2] != 0) == 1);
+    char *memory = allocate(1000, stream);
+    use(memory, 1000, 0, stream);
+    OK(cudaFreeAsync(memory, stream));
     OK(cudaStreamDestroy(stream));
 }
 
@@ -275,6 +298,8 @@ int main(int argc, char **argv)
         destroyed();
     else if (strcmp(argv[1], "pool") == 0)
         pool();
+    else if (strcmp(argv[1], "refused") == 0)
+        refused();
     else if (strcmp(argv[1], "thread") == 0)
         thread();
     else if (strcmp(argv[1], "joined") == 0)

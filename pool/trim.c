@@ -1,0 +1,53 @@
+/* Giving memory back because somebody asked for it: the program, or a call that found none left. */
+#include "pool/arena.h"
+
+#include "pool/grow.h"
+#include "pool/ladder.h"
+#include "pool/state.h"
+#include "pool/stream.h"
+
+/* What has passed is ready, and nothing stays in an open epoch that a fence can be had for. */
+static void settle(ca_arena_t *arena)
+{
+    ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    bool none_before = !arena->whole.closed.head;
+    ca_streams_close(arena);
+    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+    if (none_before)
+        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_harvest(arena, SIZE_MAX, true);
+}
+
+/* The same two waits as before an out-of-memory of the pool itself: see ladder.c. */
+static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
+{
+    uint64_t end = ca_now_ns() + CA_LATE_WAIT_NS, now;
+    size_t given = 0;
+
+    while (given < bytes && ca_epoch_wait(arena, UINT64_MAX, false) == 1)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    while (given < bytes && (now = ca_now_ns()) < end && ca_epoch_wait(arena, end - now, true) == 1)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    return given;
+}
+
+size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
+{
+    ca_lock_take(&arena->lock);
+    int cancellation = ca_arena_enter(arena);
+    arena->operations++;
+    settle(arena);
+    if (how == CA_TRIM_ASKED && arena->no_fences)
+        ca_epoch_synchronize(arena);
+    size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    if (how == CA_TRIM_SHORTAGE && given < bytes)
+        given += give_after_waits(arena, bytes - given);
+    ca_arena_leave(arena, cancellation);
+    ca_lock_drop(&arena->lock);
+    return given;
+}
+
+size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
+{
+    return ca_arena_trim_as(arena, bytes, CA_TRIM_IDLE);
+}
