@@ -157,6 +157,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t preferred = preferred_bytes(arena, pool);
     if (pool == CA_POOL_OVERSIZE || preferred < whole)
         preferred = whole;
+    else if (preferred > arena->params.segment_least) /* no rest that none of its kind fits in */
+        preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
 
