@@ -77,17 +77,21 @@ typedef struct cachealloc_stats_s {
     uint64_t merges;
     uint64_t passed_through; /* allocation calls left to the driver */
     uint64_t out_of_memory;
-    uint64_t wrong_frees; /* double or interior frees refused */
-    uint64_t stacks;      /* different call stacks kept */
-    uint64_t host_bytes;  /* host memory of the library's own */
+    uint64_t wrong_frees;           /* double or interior frees refused */
+    uint64_t stacks;                /* different call stacks kept */
+    uint64_t host_bytes;            /* host memory of the library's own */
+    uint64_t pinned_reserved_bytes; /* pinned host memory that the pool holds from the driver */
+    uint64_t pinned_reserved_peak_bytes;
+    uint64_t fence_joins; /* streams made to wait for memory that another one freed */
 } cachealloc_stats_t;
 
 /* Fills `stats`, which stays the caller's. EINVAL when it is NULL or its `size` is not set. Makes
  * no CUDA call. */
 CACHEALLOC_API int cachealloc_stats(cachealloc_stats_t *stats);
 
-/* Gives all idle memory of the pool back to the driver. Returns the bytes given, 0 where there were
- * none. The driver may wait for work on the device. */
+/* Gives all idle memory of the pool back to the driver, pinned host memory too. Returns the bytes
+ * given, 0 where there were none. The driver may wait for work on the device, and with drivers from
+ * before CUDA 12.5 the call waits for all of it. */
 CACHEALLOC_API size_t cachealloc_trim(void);
 
 /* While pin mode is on freed memory keeps its place in the pool, so that a program that repeats the

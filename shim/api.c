@@ -18,7 +18,8 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
         return EINVAL;
     ca_arena_stats_t pool;
     size_t contexts;
-    bool complete = ca_totals(&pool, &contexts);
+    ca_arena_stats_t pinned;
+    bool complete = ca_totals(&pool, &contexts) & ca_totals_pinned(&pinned);
     ca_registry_total_t live = ca_registry_total(), lost = ca_registry_lost();
     const cachealloc_stats_t now = {
         .size = stats->size,
@@ -55,6 +56,9 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
         .wrong_frees = ca_counter_read(wrong_frees),
         .stacks = ca_stack_count(),
         .host_bytes = ca_mem_mapped(),
+        .pinned_reserved_bytes = pinned.reserved_bytes,
+        .pinned_reserved_peak_bytes = pinned.reserved_peak,
+        .fence_joins = ca_counter_read(fence_joins),
     };
     ca_api_fill(stats, stats->size, &now, sizeof(now));
     return 0;

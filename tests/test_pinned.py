@@ -74,6 +74,8 @@ def test_statistics_tell_pinned_memory_apart(run, program):
         return int(re.search(rf"^  {line} +(\d+)$", result.err, re.MULTILINE)[1])
 
     assert figure("pinned bytes reserved") >= 4 << 20
+    assert result.out == (f"{figure('pinned bytes reserved')} "
+                          f"{figure('pinned bytes reserved, peak')}\n")
     assert figure("pinned bytes reserved, peak") >= figure("pinned bytes reserved")
     assert figure("pinned bytes in blocks") == 0
     assert figure("reserved bytes, peak") == 0 and figure("segments") == 0

@@ -1,7 +1,10 @@
 /* Pairs of pinned allocation and free, for counting what they cost in calls to the driver.
  *
- * pinned_pairs PAIRS BYTES FLAGS   FLAGS as of cudaHostAlloc; 8: cudaMallocHost */
+ * pinned_pairs PAIRS BYTES FLAGS   FLAGS as of cudaHostAlloc; 8: cudaMallocHost
+ *
+ * Prints the pinned bytes that the pool holds and held at most, where there is one. */
 #include <cuda_runtime_api.h>
+#include "shim_stats.h"
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -18,5 +21,9 @@ int main(int argc, char **argv)
         host[0] = host[bytes - 1] = (unsigned char)i;
         OK(cudaFreeHost(host));
     }
+    cachealloc_stats_t stats;
+    if (shim_stats(&stats))
+        printf("%llu %llu\n", (unsigned long long)stats.pinned_reserved_bytes,
+               (unsigned long long)stats.pinned_reserved_peak_bytes);
     return 0;
 }
