@@ -40,6 +40,7 @@ struct ca_segment {
     ca_block_t *first;   /* lowest block */
     size_t live_blocks;  /* of its blocks */
     uint64_t idle_since; /* arena->operations when its last live block was freed */
+    uint32_t idle_tick;  /* arena->tick at that time */
     ca_pool_t pool;
     ca_segment_t *prev, *next;
 };

@@ -205,6 +205,22 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
+{
+    uint64_t base = segment->base;
+    size_t bytes = segment->bytes;
+
+    ca_segment_detach(arena, segment);
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_free(arena->upstream, arena->context, base, bytes, idle);
+    ca_lock_take(&arena->lock);
+    arena->leaving -= bytes;
+    ca_reserved_lower(arena, bytes);
+    if (rc == -EIO)
+        arena->stopped = true;
+    return rc == 0 ? bytes : 0;
+}
+
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
 {
     size_t given = 0;
@@ -213,20 +229,7 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     /* Work in flight may be waiting for this very thread, and the program freed long ago. */
     if (arena->params.host && (!next_to_go(arena, which) || !ca_epoch_device_idle(arena)))
         return 0;
-    while (given < bytes && ca_arena_serving(arena) && (segment = next_to_go(arena, which))) {
-        uint64_t base = segment->base;
-        size_t segment_bytes = segment->bytes;
-        ca_segment_detach(arena, segment);
-        ca_lock_drop(&arena->lock);
-        int rc = ca_upstream_free(arena->upstream, arena->context, base, segment_bytes,
-                                  which != CA_GIVE_PENDING);
-        ca_lock_take(&arena->lock);
-        arena->leaving -= segment_bytes;
-        ca_reserved_lower(arena, segment_bytes);
-        if (rc == 0)
-            given += segment_bytes;
-        else if (rc == -EIO)
-            arena->stopped = true;
-    }
+    while (given < bytes && ca_arena_serving(arena) && (segment = next_to_go(arena, which)))
+        given += ca_give_segment(arena, segment, which != CA_GIVE_PENDING);
     return given;
 }

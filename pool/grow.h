@@ -24,6 +24,10 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
  * NULL where there is none. */
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 
+/* Gives one segment without live blocks back; `idle`: nothing touches it any more. Returns the
+ * bytes given. Drops the lock. */
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle);
+
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
  * CA_GIVE_PENDING also those with pending blocks, whose real free waits as the plain free would

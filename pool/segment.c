@@ -42,6 +42,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
                               .first = block,
                               .pool = pool,
                               .idle_since = arena->operations,
+                              .idle_tick = arena->tick,
                               .next = arena->segments};
     if (arena->segments)
         arena->segments->prev = segment;
@@ -217,8 +218,10 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_PENDING;
     block->freed = (uint32_t)arena->operations;
-    if (--block->segment->live_blocks == 0)
+    if (--block->segment->live_blocks == 0) {
         block->segment->idle_since = arena->operations;
+        block->segment->idle_tick = arena->tick;
+    }
     arena->live -= block->bytes;
     arena->pending += block->bytes;
 }

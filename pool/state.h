@@ -22,6 +22,7 @@ struct ca_arena {
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
+    uint32_t tick; /* see pool/decay.h */
 
     unsigned pins; /* pin mode is on: see ca_arena_pin */
     bool unmerged; /* there may be ready neighbours, from while it was */

@@ -6,6 +6,7 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/decay.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
@@ -143,6 +144,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     if (context == fresh)
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
+    ca_decay_start();
     return context;
 }
 

@@ -27,6 +27,7 @@
 #include "shim/attributes.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
+#include "shim/decay.h"
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
 #include "shim/streams.h"
@@ -113,6 +114,7 @@ static void in_child(void)
     ca_green_reset_after_fork();
     ca_attributes_reset_after_fork();
     ca_shared_reset_after_fork();
+    ca_decay_reset_after_fork();
 }
 
 static void start(void)

@@ -207,6 +207,11 @@ static CUresult own_stream(ca_context_t *context, CUstream *stream)
 enum { ASYNC_UNKNOWN, ASYNC_FREES, ASYNC_KEEPS };
 static _Atomic int async_free = ASYNC_UNKNOWN;
 
+bool ca_upstream_idle_free_waits(void)
+{
+    return atomic_load(&async_free) != ASYNC_FREES;
+}
+
 /* For memory that nothing touches any more. The plain free would wait for the whole device: for
  * work that may be waiting for the thread that asks for memory here. */
 static int release_idle(void *arg, uint64_t address, size_t bytes)

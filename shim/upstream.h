@@ -27,6 +27,9 @@ void ca_upstream_leave(ca_entered_t *entered);
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
+/* Whether giving idle memory back waits for the device, as far as is known. */
+bool ca_upstream_idle_free_waits(void);
+
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
  * given. Returns the bytes given. */
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,

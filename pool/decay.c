@@ -1,0 +1,45 @@
+/* See decay.h. A segment remembers the tick at which its last live block was freed; one whose
+ * memory is all ready and that has not been touched since is idle since then. */
+#include "pool/decay.h"
+
+#include "pool/epoch.h"
+#include "pool/grow.h"
+#include "pool/pin.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+void ca_arena_tick(ca_arena_t *arena)
+{
+    ca_lock_take(&arena->lock);
+    arena->tick++;
+    bool pending = !arena->retired && arena->pending > 0;
+    ca_lock_drop(&arena->lock);
+    if (pending)
+        ca_arena_trim(arena, 0);
+}
+
+static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)
+{
+    ca_segment_t *segment = ca_arena_serving(arena) && !arena->pins ? arena->segments : NULL;
+
+    /* The count wraps around. */
+    while (segment && (segment->live_blocks > 0 || arena->tick - segment->idle_tick <= ticks ||
+                       !ca_segment_idle_block(segment)))
+        segment = segment->next;
+    return segment;
+}
+
+size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
+{
+    ca_lock_take(&arena->lock);
+    int cancellation = ca_arena_enter(arena);
+    if (!arena->pins)
+        ca_pin_settle(arena);
+    ca_segment_t *segment = idle_longer(arena, ticks);
+    if (segment && waits) /* looked for again: the lock was dropped in between */
+        segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
+    size_t given = segment ? ca_give_segment(arena, segment, true) : 0;
+    ca_arena_leave(arena, cancellation);
+    ca_lock_drop(&arena->lock);
+    return given;
+}
