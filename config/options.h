@@ -25,7 +25,7 @@ typedef struct ca_size_list {
 } ca_size_list_t;
 
 /* Positions in the `choices` of the ENUM options. */
-enum { CA_BACKEND_POOL, CA_BACKEND_OFF };
+enum { CA_BACKEND_POOL, CA_BACKEND_OFF, CA_BACKEND_ASYNC };
 enum { CA_REUSE_AUTO, CA_REUSE_GROW, CA_REUSE_WAIT };
 enum { CA_ASYNC_POOL, CA_ASYNC_DRIVER };
 enum { CA_ASYNC_REUSE_AUTO, CA_ASYNC_REUSE_QUERY, CA_ASYNC_REUSE_WAIT };

@@ -6,6 +6,7 @@
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/api_struct.h"
+#include "shim/backend_async.h"
 #include "shim/contexts.h"
 #include "shim/pinned_memory.h"
 #include "shim/life.h"
@@ -70,6 +71,8 @@ CA_PUBLIC size_t cachealloc_trim(void)
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
             given += ca_arena_trim_as(c->arena, SIZE_MAX, CA_TRIM_ASKED);
+        else if (atomic_load(&c->state) == CA_CONTEXT_SERVING)
+            given += ca_backend_async_trim(c);
     return given + ca_pinned_trim(SIZE_MAX);
 }
 

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include "config/lock.h"
 #include "config/log.h"
+#include "config/options.h"
 #include "pool/arena.h"
 #include "shim/driver_table.h"
 
@@ -74,7 +75,7 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
     CA_REAL(cuPointerSetAttribute);
     CUresult code = real(value, attribute, address);
     if (code != CUDA_SUCCESS || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        !ca_pool_owns(address))
+        !(ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC))
         return code;
     CUdeviceptr segment = 0;
     __typeof__(cuMemGetAddressRange_v2) *range = ca_driver()->cuMemGetAddressRange_v2;

@@ -6,6 +6,7 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/backend_async.h"
 #include "shim/decay.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -246,6 +247,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     if (context->arena)
         ca_arena_retire(context->arena);
     ca_pinned_retire(context);
+    ca_backend_async_gone(context);
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
     ca_shared_drop_context(context->number);
     if (lost.count)

@@ -40,6 +40,10 @@ typedef struct ca_context {
     uint16_t number;               /* from 1 */
     uint8_t device;                /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
+
+    /* shim/backend_async.c, under its lock. */
+    struct ca_async_backend *backend;
+    _Atomic bool open_to_peers; /* its memory was, at some time */
 } ca_context_t;
 
 /* The current context's entry; NULL when no context is current, when it is not in service, and

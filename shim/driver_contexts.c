@@ -3,6 +3,7 @@
  * The entry is suspended before the driver is called: once a context is destroyed its handle may
  * come again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
+#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
@@ -148,6 +149,10 @@ CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags
     CA_REAL(cuCtxEnablePeerAccess);
     /* The current context may never allocate, and yet work on the owner's memory from now on: with
      * an entry the fences cover it. */
-    ca_context_current(true, NULL);
-    return real(owner, flags);
+    const ca_context_t *peer = ca_context_current(true, NULL);
+    ca_context_t *opened = ca_context_of(owner);
+    CUresult code = real(owner, flags);
+    if (code == CUDA_SUCCESS && peer)
+        ca_backend_async_open_to(opened, peer->device);
+    return code;
 }

@@ -3,6 +3,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/backend_async.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -13,6 +14,8 @@
 static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, size_t bytes)
 {
     CA_REAL(cuMemAlloc_v2);
+    if (ca_backend_async_alloc(context, address, bytes))
+        return CUDA_SUCCESS;
     ca_count(passed_through);
     CUresult code = real(address, bytes);
     if (code == CUDA_SUCCESS && address)
@@ -55,7 +58,10 @@ static size_t idle_on(uint8_t device)
     size_t idle = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
         ca_arena_stats_t stats;
-        if (!c->arena || c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
+        if (c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
+            continue;
+        idle += ca_backend_async_idle(c);
+        if (!c->arena)
             continue;
         ca_arena_stats(c->arena, &stats);
         idle += stats.idle_bytes;
@@ -71,11 +77,11 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     if (code != CUDA_SUCCESS || !free || !total || !ca_life_active())
         return code;
     ca_context_t *context = ca_context_current(ca_options.limit.bytes != SIZE_MAX, NULL);
-    if (!context || !context->arena)
+    if (!context)
         return code;
     size_t idle = idle_on(context->device);
     *free = *free < *total - idle ? *free + idle : *total;
-    if (context->limit != SIZE_MAX) {
+    if (context->limit != SIZE_MAX && context->arena) {
         ca_arena_stats_t stats;
         ca_arena_stats(context->arena, &stats);
         size_t kept = stats.reserved_bytes - stats.idle_bytes;
@@ -95,10 +101,14 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_registry_erase(address, &record))
-        return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address);
+        return ca_pool_owns(address) || ca_backend_async_holds(address)
+                   ? ca_track_wrong_free(address)
+                   : real(address);
     if (record.shared)
         return ca_shared_free(&record);
-    CUresult code = record.owner ? ca_device_free_plain(&record) : real(address);
+    CUresult code = record.owner                     ? ca_device_free_plain(&record)
+                    : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
+                                                     : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
     return code;

@@ -25,6 +25,7 @@
 #include "registry/stack.h"
 #include "pool/arena.h"
 #include "shim/attributes.h"
+#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/decay.h"
@@ -115,6 +116,7 @@ static void in_child(void)
     ca_attributes_reset_after_fork();
     ca_shared_reset_after_fork();
     ca_decay_reset_after_fork();
+    ca_backend_async_reset_after_fork();
 }
 
 static void start(void)

@@ -6,6 +6,7 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/waiter.h"
@@ -510,9 +511,9 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
 {
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
-        if (c != except && c->device == device && c->arena &&
-            atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim_as(c->arena, bytes - given, how);
+        if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
+            given += c->arena ? ca_arena_trim_as(c->arena, bytes - given, how)
+                              : ca_backend_async_trim(c);
     return given;
 }
 

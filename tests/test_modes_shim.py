@@ -1,11 +1,16 @@
 """Modes that are the shim's: memory that goes back when it was idle, who serves memory."""
 
+import sys
 import time
 
 import pytest
 
 import conftest
 import leak_report
+
+sys.path.insert(0, str(conftest.ROOT / "tests" / "random"))
+
+import programs  # noqa: E402
 
 DECAY = "decay:20ms"
 ALL_SIGNALS = 0xfffffffe7ffbfeff  # but SIGKILL, SIGSTOP and the two that the C library keeps
@@ -104,3 +109,109 @@ class TestMemoryPressure:
     def test_decay_resolves_it(self, run, program, tmp_path):
         assert self.turns(run, program, tmp_path, "decay:50ms",
                           patience=1000 * conftest.SLOWDOWN) == ["got"] * 4
+
+
+# --- back ends ------------------------------------------------------------------------------------
+
+ASYNC = "backend:async"
+MISSING = ["cuCtxRecordEvent", "cuMemPoolCreate", "cuMemFreeAsync", "cuStreamWaitEvent"]
+
+
+class TestBackEnds:
+    """The driver's stream-ordered allocator serves the plain calls, as safely as the pool does."""
+
+    def test_the_drivers_pool_serves(self, run, program):
+        result = run([program("cross_free")], conf=ASYNC, stats=True)
+
+        succeeds(result)
+        calls = result.sim["calls"]
+        assert calls["cuMemAllocFromPoolAsync"] > 0
+        assert calls.get("cuMemAlloc_v2", 0) == 0
+        assert calls.get("cuMemFree_v2", 0) == 0
+        assert calls["cuMemFreeAsync"] == calls["cuMemAllocFromPoolAsync"]
+        assert result.sim["devices"][0]["live_bytes"] == 0
+
+    @pytest.mark.parametrize("name", ["mix", "drv_mix"])
+    def test_mix_is_the_same(self, run, program, name):
+        cmd = [program(name), 20000, 200]
+        plain = run(cmd, preload=False, sim="memory:4G")
+
+        result = run(cmd, conf=ASYNC, sim="memory:4G", timeout=120)
+
+        assert (result.rc, result.out) == (0, plain.out)
+        succeeds(result)
+
+    @pytest.mark.parametrize("count", [1, 3, 20, 70, 200])
+    def test_memory_in_use_is_not_handed_out_and_frees_do_not_wait(self, run, program, count):
+        succeeds(run([program("reuse"), count], conf=ASYNC, sim="memory:4G"))
+
+    @pytest.mark.parametrize("mode, sim", [("room", "memory:4G"), ("short", "memory:256M"),
+                                           ("any", "memory:256M")])
+    def test_what_is_needed_is_waited_for(self, run, program, mode, sim):
+        succeeds(run([program("held"), mode], conf=ASYNC, sim=sim))
+
+    @pytest.mark.parametrize("case", ["own", "used", "threads", "idle", "again", "devices"])
+    @pytest.mark.parametrize("size", [(16 << 20, 4), (256 << 10, 64), (0, 60)],
+                             ids=lambda size: f"{size[1]}")
+    def test_no_new_deadlock(self, run, program, case, size):
+        succeeds(run([program("deadlock"), case, *size], conf=ASYNC, timeout=10,
+                     sim="memory:256M,devices:2"))
+
+    @pytest.mark.parametrize("profile", programs.PROFILES)
+    @pytest.mark.parametrize("small", [False, True])
+    def test_random_programs_do_the_same_without_a_race(self, monkeypatch, profile, small):
+        sim = programs.CONFIGURATIONS["small"][2] if small else ""
+        monkeypatch.setitem(programs.CONFIGURATIONS, "async", (True, ASYNC, sim))
+        env = conftest.plain_env()
+        run = programs.Runner(conftest.BUILD, env=env, preload=conftest.SANITIZER_PRELOAD,
+                              time_limit=20 * conftest.SLOWDOWN)
+        for seed in range(300, 302 if conftest.SANITIZER else 306):
+            program = programs.Program(seed, 300 if conftest.SANITIZER else 1000, profile)
+            plain, result = run.run(program, "plain"), run.run(program, "async")
+            assert not result.failed, f"{profile} {seed}: {result.says()}"
+            assert result.out == plain.out
+
+    def test_memory_freed_during_a_capture_is_held(self, run, program):
+        succeeds(run([program("pooled"), "capture"], conf=f"{ASYNC},log:error"))
+
+    def test_trim_reaches_the_drivers_pool(self, run, program):
+        result = run([program("pooled"), "trim"], conf=ASYNC, stats=True)
+
+        succeeds(result)
+        assert result.sim["calls"]["cuMemPoolTrimTo"] == 1
+
+    def test_peers_are_let_in(self, run, program):
+        """What was allocated before is opened; what comes after is not the pool's."""
+        early, late = (run([program("peers"), mode], conf=ASYNC, sim="devices:2", stats=True)
+                       for mode in ("access", "late"))
+
+        # The simulator's plain free does not wait for peers, and so the programs fail there.
+        assert early.sim["calls"]["cuMemAlloc_v2"] > 0
+        assert late.sim["calls"]["cuMemAlloc_v2"] > 0
+        assert late.sim["calls"]["cuMemPoolSetAccess"] == 1
+
+    @pytest.mark.parametrize("name", MISSING)
+    def test_an_older_driver_serves_by_itself(self, run, program, name):
+        result = run([program("cross_free")], conf=ASYNC, sim=f"without:{name}", stats=True)
+
+        succeeds(result)
+        assert result.sim["calls"]["cuMemAlloc_v2"] > 0
+        assert result.sim["calls"].get("cuMemAllocFromPoolAsync", 0) < 10  # tried out
+        assert result.sim["devices"][0]["live_bytes"] == 0
+
+    @pytest.mark.parametrize("nth", [1, 2, 5])
+    @pytest.mark.parametrize("name", ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuStreamCreate",
+                                      "cuMemAllocFromPoolAsync", "cuStreamSynchronize",
+                                      "cuCtxRecordEvent", "cuEventCreate", "cuEventRecord",
+                                      "cuStreamWaitEvent", "cuMemFreeAsync", "cuEventQuery"])
+    def test_a_failing_call_is_survived(self, run, program, name, nth):
+        nth += name == "cuStreamCreate"  # the first is the program's own
+        succeeds(run([program("pairs"), "live", 300], conf=ASYNC, sim=f"fail:{name}@{nth}"))
+
+    def test_leaks_are_told_as_device_memory(self, run, program):
+        kinds = {}
+        for conf in (None, ASYNC):
+            report = leak_report.parse(run([program("leaks")], conf=conf).err)
+            kinds[conf] = report.totals
+
+        assert kinds[ASYNC] == kinds[None]

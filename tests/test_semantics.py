@@ -9,7 +9,8 @@ import leak_report
 
 MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
          pytest.param(True, "lane_r:false", id="driver-lane"),
-         pytest.param(True, "backend:off", id="tracking")]
+         pytest.param(True, "backend:off", id="tracking"),
+         pytest.param(True, "backend:async", id="driver-pool")]
 POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
 ROUNDS = 300 if conftest.SANITIZER else 2000
 
