@@ -11,6 +11,9 @@
  *   - no signal is ever handled on it, and nobody waits for it but the end of the process, for a
  *     call under way and not for long.
  *
+ * Without context-wide events (before CUDA 12.5) it makes nothing ready: that would take a wait for
+ * all work there is. What was freed last stays until more is freed.
+ *
  * A process whose other threads have all ended by pthread_exit would be kept alive by it; the
  * driver's own threads do so already. */
 #include "shim/decay.h"

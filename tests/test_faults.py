@@ -96,6 +96,11 @@ def test_each_call_fails_once(run, program, name, lane):
     *[(name, conf, SIM) for name, conf in OPTIONS.items()],
     ("cuStreamSynchronize", "zero:true", SIM),
     ("cuMemFree_v2", "lane_r:true", f"{SIM},without:cuMemFreeAsync"),
+    ("cuMemPoolCreate", "backend:async", SIM),
+    ("cuMemPoolDestroy", "backend:async", SIM),
+    ("cuMemPoolGetAttribute", "backend:async", SIM),
+    ("cuStreamWaitEvent", "backend:async", SIM),
+    ("cuMemFreeAsync", "backend:async", SIM),
     ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
 def test_each_call_fails_once_with_other_options(run, program, name, conf, sim):
     every_call(run, program, name, conf, sim)
