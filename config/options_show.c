@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#define LINE_MAX_BYTES 768
-#define SHOWN_VALUE 128 /* bytes of a value in the help */
+#define LINE_MAX_BYTES 512 /* of stack: the longest line has about 300 */
+#define SHOWN_VALUE 128    /* bytes of a value in the help */
 
 static bool needs_quotes(const char *value)
 {
@@ -49,22 +49,34 @@ int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes)
     return (int)out.length;
 }
 
+/* Straight into the line: a buffer of its own would be more stack. */
+static void show_value(const ca_option_t *option, const char *value, ca_text_t *out)
+{
+    size_t start = out->length;
+    if (option->type == CA_TYPE_STRING) {
+        ca_text_escape(out, value, strlen(value), SHOWN_VALUE);
+        return;
+    }
+    ca_value_print(option, value, out);
+    if (out->length - start > SHOWN_VALUE) {
+        out->length = start + SHOWN_VALUE - 3;
+        ca_text_add(out, "...", 3);
+    }
+}
+
 void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
                      void *arg)
 {
     char buffer[LINE_MAX_BYTES];
-    char current[SHOWN_VALUE * 2];
-    ca_text_t out, value;
+    ca_text_t out;
 
     line(arg, "ALLOC_CONF=key:value,key:value");
     for (size_t i = 0; i < ca_option_count; i++) {
         const ca_option_t *option = &ca_option_table[i];
-        ca_text_init(&value, current, sizeof current);
-        ca_value_print(option, (const char *)options + option->offset, &value);
 
         ca_text_init(&out, buffer, sizeof buffer);
         ca_text_printf(&out, "  %s:", option->name);
-        ca_text_escape(&out, current, strlen(current), SHOWN_VALUE);
+        show_value(option, (const char *)options + option->offset, &out);
         ca_text_printf(&out, "  (%s; default %s; accepted: ", ca_value_type_name(option->type),
                        option->default_text);
         ca_value_accepted(option, &out);

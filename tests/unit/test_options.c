@@ -620,6 +620,22 @@ static void help_names_every_key_with_its_value(void **state)
         strstr(all, "limit:3G  (size or %; default inf; accepted: 1M to inf, or 1% to 100%)"));
 }
 
+static void help_cuts_a_long_value(void **state)
+{
+    static char all[65536];
+    char text[1024] = "size_classes:";
+    (void)state;
+    for (int i = 0; i < CA_LIST_MAX; i++)
+        sprintf(text + strlen(text), "%s%d", i ? "+" : "", 1000001 + i);
+    assert_int_equal(parse(text), 0);
+    ca_options_help(&options, count_line, all);
+    const char *shown = strstr(all, "size_classes:1000001+");
+    assert_non_null(shown);
+    shown += strlen("size_classes:");
+    assert_int_equal(strcspn(shown, "."), 125);
+    assert_memory_equal(shown + 125, "...  (list; default none; accepted: ", 36);
+}
+
 /* --- noise ------------------------------------------------------------------------------------ */
 
 static void assert_options_sound(void)
@@ -708,6 +724,7 @@ int main(void)
         cmocka_unit_test(a_value_of_every_type_is_read_back),
         cmocka_unit_test(print_tells_the_length_it_would_have_had),
         cmocka_unit_test(help_names_every_key_with_its_value),
+        cmocka_unit_test(help_cuts_a_long_value),
         cmocka_unit_test(any_bytes_are_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
