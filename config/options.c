@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define CA_OPTION(name_, type_, default_, least_, most_, choices_, help_)                          \
+#define CA_OPTION(name_, type_, default_, least_, most_, choices_, help_, when_)                   \
     {                                                                                              \
         .name = #name_,                                                                            \
         .type = CA_TYPE_##type_,                                                                   \
@@ -23,6 +23,7 @@
         .most = (most_),                                                                           \
         .choices = (choices_),                                                                     \
         .help = (help_),                                                                           \
+        .when = (when_),                                                                           \
     },
 const ca_option_t ca_option_table[] = {
 #include "config/options.def"

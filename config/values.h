@@ -26,6 +26,7 @@ typedef struct ca_option {
     uint64_t least, most;
     const char *choices;
     const char *help;
+    const char *when; /* to change it, and to what */
 } ca_option_t;
 
 /* The table, in the order of options.def. */

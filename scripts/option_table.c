@@ -25,18 +25,18 @@ static void add_cell(ca_text_t *table, const char *text)
 
 static void make_table(ca_text_t *table)
 {
-    ca_text_printf(table, "| key | type | default | accepted | what it does |\n"
+    ca_text_printf(table, "| key | default | accepted | what it does | when to change it |\n"
                           "|---|---|---|---|---|\n");
     for (size_t i = 0; i < ca_option_count; i++) {
         const ca_option_t *option = &ca_option_table[i];
         char buffer[1024];
         ca_text_t cell;
-        ca_text_printf(table, "| `%s` | %s | `%s` |", option->name,
-                       ca_value_type_name(option->type), option->default_text);
+        ca_text_printf(table, "| `%s` | `%s` |", option->name, option->default_text);
         ca_text_init(&cell, buffer, sizeof buffer);
         ca_value_accepted(option, &cell);
         add_cell(table, buffer);
         add_cell(table, option->help);
+        add_cell(table, option->when);
         ca_text_add(table, "\n", 1);
     }
 }

@@ -169,7 +169,7 @@ static void defaults_are_what_the_table_says(void **state)
         ca_value_print(option, (char *)&options + option->offset, &text);
         assert_string_equal(buffer, option->default_text);
         assert_true(option->least <= option->most);
-        assert_true(option->help[0] != '\0');
+        assert_true(option->help[0] != '\0' && option->when[0] != '\0');
     }
 }
 
