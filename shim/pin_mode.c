@@ -7,16 +7,16 @@
 
 #include "config/lock.h"
 
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wanted` and of every `pin_mode` */
-static unsigned wanted; /* calls that turned it on, less those that turned it off */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wishes` and of every `pin_mode` */
+static size_t wishes;                                   /* calls with `on` not yet taken back */
 
 /* `bit` of the context's mask stands for this arena. Under the lock. */
 static void apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
 {
-    if (!arena || (context->pin_mode & bit) == (wanted ? bit : 0))
+    if (!arena || (context->pin_mode & bit) == (wishes ? bit : 0))
         return;
     context->pin_mode ^= bit;
-    ca_arena_pin(arena, wanted > 0);
+    ca_arena_pin(arena, wishes > 0);
 }
 
 void ca_pin_mode_apply(ca_context_t *context)
@@ -34,9 +34,9 @@ void ca_pin_mode_set(bool on)
 
     ca_lock_take(&lock);
     if (on)
-        wanted++;
-    else if (wanted > 0)
-        wanted--;
+        wishes++;
+    else if (wishes)
+        wishes--;
     ca_lock_drop(&lock);
     size_t count = ca_contexts_living(living);
     for (size_t i = 0; i < count; i++)
@@ -46,5 +46,5 @@ void ca_pin_mode_set(bool on)
 void ca_pin_mode_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    wanted = 0;
+    wishes = 0;
 }

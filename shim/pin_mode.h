@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include "shim/contexts.h"
 
-/* Pins the arenas of all contexts, those included that are made later, until as many calls have
- * turned it off; one too many is ignored. Thread-safe; makes no driver call. */
+/* Pins, or unpins, the arenas of all contexts, those included that are made later. Counted: it ends
+ * with as many calls for off as for on; one more for off is ignored. Thread-safe; makes no driver
+ * call. */
 void ca_pin_mode_set(bool on);
 
 /* For a context that was just published: it may have come after the look at all contexts. */

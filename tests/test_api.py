@@ -128,7 +128,6 @@ def test_names_of_dead_contexts_leave_no_host_memory_behind(run, program, conf):
     succeeds(run([program("drv_api_life"), "host"], conf=quiet(conf), sim="memory:4G"))
 
 
-@pytest.mark.skip(reason="the arenas do not ask for pin mode yet")
 @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
 @pytest.mark.parametrize("what", ["again", "short"])
 def test_pin_mode_keeps_addresses_and_gives_nothing_back(run, program, what, lane):
