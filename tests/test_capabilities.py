@@ -153,7 +153,7 @@ def test_aligned_allocation(capable):
 
 def test_per_thread_workspaces(capable):
     """What holds without thread caches: threads that use buffers of their own at the same time need
-    no more memory from the driver once they have had it, and none sees another one's. That a thread
+    next to no memory from the driver once they have had it, and none sees another one's. That a thread
     gets its blocks without a lock is not tested, as it is not so yet."""
     capable("workspaces", name="capabilities_threads")
 
