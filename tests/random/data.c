@@ -18,13 +18,17 @@ static part_t some_part(uint64_t all, uint64_t *r)
     return part;
 }
 
-static step_t *stream_step(program_t *p, int thread, do_t what, int stream, int buffer)
+/* Pitched memory is worked on by rows, so that what lies between them does not matter. */
+static uint64_t unit_of(const buffer_t *b)
 {
-    step_t *s = add_step(p, thread, what);
-    s->device = p->streams.at[stream].device;
-    s->stream = stream;
-    s->buffer = buffer;
-    return s;
+    return b->width ? b->width : 1;
+}
+
+static part_t some_rows(const buffer_t *b, uint64_t all, uint64_t *r)
+{
+    uint64_t unit = unit_of(b);
+    part_t part = some_part(all / unit, r);
+    return (part_t){part.offset * unit, part.bytes * unit};
 }
 
 static void set(program_t *p, int thread, int stream, int buffer, part_t part, uint32_t value,
@@ -46,7 +50,7 @@ static void set(program_t *p, int thread, int stream, int buffer, part_t part, u
 }
 
 /* Nobody reads what was never written, and a first write is a whole one. */
-static void define(program_t *p, int thread, int stream, int buffer, uint64_t *r)
+void define(program_t *p, int thread, int stream, int buffer, uint64_t *r)
 {
     buffer_t *b = &p->buffers.at[buffer];
     if (!content_defined(&b->content, 0, b->bytes))
@@ -56,10 +60,11 @@ static void define(program_t *p, int thread, int stream, int buffer, uint64_t *r
 static void set_2d(program_t *p, int thread, int stream, int buffer, uint64_t *r)
 {
     buffer_t *b = &p->buffers.at[buffer];
-    uint32_t pitch = 16 + below(r, 240);
+    uint32_t pitch = b->width ? b->width : 16 + below(r, 240);
     uint32_t width = 1 + below(r, pitch);
     uint64_t rows = 1 + below(r, (uint32_t)(b->bytes / pitch < 64 ? b->bytes / pitch : 64));
-    part_t part = {draw(r) % (b->bytes - rows * pitch + 1), rows * pitch};
+    uint64_t offset = draw(r) % (b->bytes - rows * pitch + 1);
+    part_t part = {offset - offset % unit_of(b), rows * pitch};
     uint32_t outside = below(r, 256), inside = below(r, 256);
     define(p, thread, stream, buffer, r);
     set(p, thread, stream, buffer, part, outside, r);
@@ -116,16 +121,25 @@ static bool copy_some(program_t *p, int thread, int stream, int to, int from, ui
         return false;
     buffer_t *dst = &p->buffers.at[to], *src = &p->buffers.at[from];
     uint64_t least = dst->bytes < src->bytes ? dst->bytes : src->bytes;
-    part_t part = some_part(least, r);
+    if (dst->width && src->width && dst->width != src->width)
+        return false;
+    if ((dst->width || src->width) && !dst->host && !src->host && dst->device != src->device)
+        return false;
+    const buffer_t *rows = dst->width ? dst : src;
+    uint64_t unit = unit_of(rows);
+    if (least < unit)
+        return false;
+    part_t part = some_rows(rows, least, r);
     if (!src->host)
         define(p, thread, stream, from, r);
     if (!content_defined(&dst->content, 0, dst->bytes)) {
-        if (least == dst->bytes)
+        if (least == dst->bytes && least % unit == 0)
             part = (part_t){0, least};
         else
             define(p, thread, stream, to, r);
     }
     uint64_t offset = part.offset + draw(r) % (dst->bytes - part.offset - part.bytes + 1);
+    offset -= offset % unit_of(dst);
     if (!copy(p, thread, stream, to, offset, from, part.offset, part.bytes, r)) {
         if (dst->host)
             return false;
@@ -168,10 +182,12 @@ static void check(program_t *p, int thread, int stream, int buffer, uint64_t *r)
     if (b->bytes <= STAGE_BYTES) {
         copy(p, thread, stream, stage, 0, buffer, 0, b->bytes, r);
     } else {
-        const uint64_t piece = STAGE_BYTES / 4, last = b->bytes - piece;
+        const uint64_t unit = unit_of(b), piece = STAGE_BYTES / 4 / unit * unit;
+        const uint64_t last = b->bytes - piece;
         const uint64_t from[] = {0, last, draw(r) % last, draw(r) % last};
         for (unsigned i = 0; i < 4; i++)
-            if (!copy(p, thread, stream, stage, i * piece, buffer, from[i], piece, r))
+            if (!copy(p, thread, stream, stage, i * piece, buffer, from[i] - from[i] % unit, piece,
+                      r))
                 break; /* too many extents for one look */
     }
     look(p, thread, stream, stage, r);
@@ -208,7 +224,7 @@ bool lower_data(program_t *p, int index, const op_t *op, uint64_t *r)
     case OP_SET: {
         const buffer_t *b = &p->buffers.at[op->a];
         bool fresh = !content_defined(&b->content, 0, b->bytes);
-        part_t part = fresh ? (part_t){0, b->bytes} : some_part(b->bytes, r);
+        part_t part = fresh ? (part_t){0, b->bytes} : some_rows(b, b->bytes, r);
         set(p, t, op->stream, op->a, part, below(r, 256), r);
         return true;
     }

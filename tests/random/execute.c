@@ -28,7 +28,15 @@ void fail_at(const step_t *s, const char *format, ...)
 
 static char *at(int buffer, uint64_t offset)
 {
+    const buffer_t *b = &the_run.p->buffers.at[buffer];
+    if (b->width) /* a whole number of rows */
+        offset = offset / b->width * the_run.pitch[buffer];
     return (char *)the_run.buffers[buffer] + offset;
+}
+
+static size_t pitch_of(int buffer, size_t width)
+{
+    return the_run.p->buffers.at[buffer].width ? the_run.pitch[buffer] : width;
 }
 
 static void copy(const step_t *s)
@@ -42,7 +50,14 @@ static void copy(const step_t *s)
                                            : cudaMemcpyDeviceToDevice;
     if (s->value & 1)
         kind = cudaMemcpyDefault;
-    if (s->what == DO_COPY_SYNC)
+    uint32_t width = dst->width ? dst->width : src->width;
+    size_t to_pitch = pitch_of(s->buffer, width), from_pitch = pitch_of(s->from, width);
+    if (width && s->what == DO_COPY_SYNC)
+        MUST(s, cudaMemcpy2D(to, to_pitch, from, from_pitch, width, s->bytes / width, kind));
+    else if (width)
+        MUST(s, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, s->bytes / width, kind,
+                                  stream));
+    else if (s->what == DO_COPY_SYNC)
         MUST(s, cudaMemcpy(to, from, s->bytes, kind));
     else if (!dst->host && !src->host && (dst->device != src->device || s->value == 0))
         MUST(s, cudaMemcpyPeerAsync(to, dst->device, from, src->device, s->bytes, stream));
@@ -50,41 +65,19 @@ static void copy(const step_t *s)
         MUST(s, cudaMemcpyAsync(to, from, s->bytes, kind, stream));
 }
 
-static void memory(const step_t *s)
-{
-    void **pointer = &the_run.buffers[s->buffer];
-    CUdeviceptr device_pointer = (CUdeviceptr)(uintptr_t)*pointer;
-    switch (s->what) {
-    case DO_ALLOC:
-        if (s->value) {
-            MUST(s, cuMemAlloc(&device_pointer, s->bytes));
-            *pointer = (void *)(uintptr_t)device_pointer;
-        } else {
-            MUST(s, cudaMalloc(pointer, s->bytes));
-        }
-        break;
-    case DO_FREE:
-        if (s->value)
-            MUST(s, cuMemFree(device_pointer));
-        else
-            MUST(s, cudaFree(*pointer));
-        break;
-    case DO_HOST_ALLOC:
-        MUST(s, cudaMallocHost(pointer, s->bytes));
-        break;
-    default: /* DO_HOST_FREE */
-        MUST(s, cudaFreeHost(*pointer));
-    }
-}
-
 static void transfer(const step_t *s)
 {
     cudaStream_t stream = the_run.streams[s->stream];
-    if (s->what == DO_SET)
+    uint32_t width = the_run.p->buffers.at[s->buffer].width;
+    if (s->what == DO_SET && width)
+        MUST(s, cudaMemset2DAsync(at(s->buffer, s->offset), the_run.pitch[s->buffer], (int)s->value,
+                                  width, s->bytes / width, stream));
+    else if (s->what == DO_SET)
         MUST(s, cudaMemsetAsync(at(s->buffer, s->offset), (int)s->value, s->bytes, stream));
     else if (s->what == DO_SET_2D)
-        MUST(s, cudaMemset2DAsync(at(s->buffer, s->offset), s->value >> 32, (int)(s->value & 0xff),
-                                  s->value >> 8 & 0xffffff, s->bytes, stream));
+        MUST(s,
+             cudaMemset2DAsync(at(s->buffer, s->offset), pitch_of(s->buffer, s->value >> 32),
+                               (int)(s->value & 0xff), s->value >> 8 & 0xffffff, s->bytes, stream));
     else
         copy(s);
 }
@@ -177,7 +170,21 @@ static void do_step(step_t *s)
     case DO_FREE:
     case DO_HOST_ALLOC:
     case DO_HOST_FREE:
-        memory(s);
+    case DO_ALLOC_ASYNC:
+    case DO_FREE_ASYNC:
+    case DO_ALLOC_PITCHED:
+        memory_step(s);
+        break;
+    case DO_ALIAS:
+    case DO_TRIM:
+    case DO_PIN:
+        interface_step(s);
+        break;
+    case DO_GRAPH_BEGIN:
+    case DO_GRAPH_END:
+    case DO_GRAPH_LAUNCH:
+    case DO_GRAPH_DESTROY:
+        graph_step(s);
         break;
     case DO_SET:
     case DO_SET_2D:
@@ -255,6 +262,10 @@ uint64_t execute(program_t *p, const settings_t *settings)
     run->streams = table(p->streams.n, sizeof(*run->streams));
     run->events = table(p->events.n, sizeof(*run->events));
     run->contexts = table(p->ops_n, sizeof(*run->contexts));
+    run->pitch = table(p->buffers.n, sizeof(*run->pitch));
+    run->alias = table(p->buffers.n, sizeof(*run->alias));
+    run->owner = table(p->buffers.n, sizeof(*run->owner));
+    run->graphs = table(p->ops_n, sizeof(*run->graphs));
     run->posted = table(p->tokens.n, sizeof(*run->posted));
     run->open = table(p->ops_n, sizeof(*run->open));
     for (int d = 0; d < p->devices; d++) {

@@ -32,6 +32,10 @@ typedef struct run {
     cudaStream_t *streams;
     cudaEvent_t *events;
     driver_context_t *contexts;
+    size_t *pitch; /* by buffer: of pitched memory */
+    void **owner;  /* by buffer: the name that it is known by, NULL: its address */
+    void **alias;  /* by buffer: its second name, NULL where it has none */
+    cudaGraphExec_t *graphs;
     _Atomic bool *posted; /* by token */
     _Atomic bool *open;   /* by the operation that holds */
     worker_t workers[MAX_THREADS];
@@ -51,6 +55,10 @@ void fail_at(const step_t *s, const char *format, ...)
             fail_at(s, "%s answered %d", #call, code_);                                            \
     } while (0)
 
+/* device.c: memory that is taken and freed, the library's interface, graphs */
+void memory_step(const step_t *s);
+void interface_step(const step_t *s);
+void graph_step(const step_t *s);
 /* calls.c: host functions on streams, and what they share with the host */
 void look_at(step_t *s);
 void call_on_stream(step_t *s);

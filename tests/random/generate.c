@@ -1,25 +1,7 @@
 /* Draws operations, each from what exists when it would be done. Lowering them at once tells what
  * exists. Lists of candidates are cleaned up when a dead one is drawn. */
-#include "profiles.h"
+#include "generate.h"
 #include <string.h>
-
-enum { LIST = 256, QUEUE = 16, NEWEST = -2, LIVE_BYTES = 16 << 20 };
-
-typedef struct list {
-    int n, at[LIST];
-} list_t;
-
-typedef struct generator {
-    program_t *p;
-    const profile_t *profile;
-    uint64_t r;
-    int index, most_streams;
-    list_t device[MAX_THREADS], host[MAX_THREADS], streams[MAX_THREADS], contexts[MAX_THREADS];
-    list_t given, given_streams, holds;
-    op_t queue[QUEUE]; /* operations that follow in any case, NEWEST being the last allocation */
-    int queued, newest;
-    int weight[OP_COUNT], weights; /* their sum */
-} generator_t;
 
 static void keep(list_t *l, int value)
 {
@@ -34,7 +16,7 @@ static int drop(list_t *l, int i)
     return value;
 }
 
-static int pick_buffer(generator_t *g, int thread, bool host)
+int pick_buffer(generator_t *g, int thread, bool host)
 {
     list_t *l = host ? &g->host[thread] : &g->device[thread];
     while (l->n) {
@@ -46,8 +28,7 @@ static int pick_buffer(generator_t *g, int thread, bool host)
     return NOBODY;
 }
 
-/* One of the thread's streams that can reach the buffer (or any). */
-static int pick_stream(generator_t *g, int thread, int buffer)
+int pick_stream(generator_t *g, int thread, int buffer)
 {
     list_t *l = &g->streams[thread];
     for (int tries = 0; tries < 8; tries++) {
@@ -56,7 +37,8 @@ static int pick_stream(generator_t *g, int thread, int buffer)
         if (which < (uint32_t)l->n) {
             stream = l->at[which];
             if (!stream_usable(g->p, thread, stream)) {
-                drop(l, (int)which);
+                if (!g->p->streams.at[stream].capturing)
+                    drop(l, (int)which);
                 continue;
             }
         } else {
@@ -83,52 +65,10 @@ static uint64_t some_bytes(generator_t *g)
     return below(r, 2) ? bytes : bytes + draw(r) % bytes;
 }
 
-/* Has the thread enough? A program must fit on a small device. */
-static bool full(const generator_t *g, int thread)
+bool full(const generator_t *g, int thread)
 {
     return g->device[thread].n > g->profile->buffers * 3 / 2 ||
            g->p->live[thread] > (uint64_t)LIVE_BYTES / (unsigned)g->p->threads;
-}
-
-static void enqueue(generator_t *g, op_t op)
-{
-    if (g->queued < QUEUE)
-        g->queue[g->queued++] = op;
-}
-
-/* Work is held on one stream; a buffer that it uses is freed; memory of the same size is taken and
- * written on another stream. This is where early reuse shows. */
-static void burst(generator_t *g, int thread)
-{
-    int buffer = pick_buffer(g, thread, false);
-    if (buffer == NOBODY)
-        return;
-    const buffer_t *b = &g->p->buffers.at[buffer];
-    int held = pick_stream(g, thread, buffer);
-    op_t op = {.thread = thread, .a = buffer, .b = NOBODY, .stream = held, .to = b->device};
-    op.kind = OP_HOLD;
-    enqueue(g, op);
-    op.kind = below(&g->r, 2) ? OP_SET : OP_CHECK;
-    enqueue(g, op);
-    op.kind = OP_FREE;
-    enqueue(g, op);
-    int times = full(g, thread) ? 1 : 1 + (int)below(&g->r, 3);
-    for (int i = 0; i < times; i++) {
-        op.kind = OP_ALLOC;
-        op.bytes = b->bytes;
-        enqueue(g, op);
-        op.a = NEWEST;
-        op.stream = pick_stream(g, thread, buffer);
-        op.kind = OP_SET;
-        enqueue(g, op);
-        if (below(&g->r, 2)) {
-            op.kind = OP_CHECK;
-            enqueue(g, op);
-        }
-    }
-    op.kind = OP_OPEN;
-    op.a = g->index;
-    enqueue(g, op);
 }
 
 static op_kind_t some_kind(generator_t *g)
@@ -157,16 +97,29 @@ static op_t propose(generator_t *g)
     op.to = (int)below(r, (uint32_t)p->devices);
     if (g->index < g->most_streams)
         op.kind = OP_STREAM_NEW;
-    if (op.kind == OP_ALLOC && full(g, t))
-        op.kind = OP_FREE;
+    bool takes = op.kind == OP_ALLOC || op.kind == OP_ALLOC_ASYNC || op.kind == OP_ALLOC_PITCHED;
+    if (takes && full(g, t))
+        op.kind = op.kind == OP_ALLOC_ASYNC ? OP_FREE_ASYNC : OP_FREE;
     if (op.kind == OP_FREE && !full(g, t) && g->device[t].n < g->profile->buffers / 2)
         op.kind = OP_ALLOC;
     switch (op.kind) {
     case OP_ALLOC:
+    case OP_ALLOC_ASYNC:
+    case OP_ALLOC_PITCHED:
         op.bytes = some_bytes(g);
         break;
+    case OP_TRIM:
+    case OP_PIN:
+    case OP_UNPIN:
+        return op;
+    case OP_CAPTURE_END:
+    case OP_LAUNCH:
+    case OP_GRAPH_END:
+        op.a = pick_listed(g, &g->graphs[t], op.kind == OP_GRAPH_END);
+        op.stream = op.kind == OP_LAUNCH ? pick_stream(g, t, NOBODY) : NOBODY;
+        return op;
     case OP_HOST_ALLOC:
-        op.bytes = UINT64_C(256) << below(r, 8);
+        op.bytes = UINT64_C(256) << below(r, g->profile->pinned_bursts ? 12 : 8);
         if (g->host[t].n > 8)
             op.kind = OP_POLL;
         break;
@@ -214,9 +167,11 @@ static op_t propose(generator_t *g)
     default:
         break;
     }
-    bool host = op.kind == OP_HOST_CHECK || op.kind == OP_HOST_FILL || op.kind == OP_HOST_FREE;
+    bool host = op.kind == OP_HOST_CHECK || op.kind == OP_HOST_FILL || op.kind == OP_HOST_FREE ||
+                (op.kind == OP_ALIAS && below(r, 3) == 0);
     bool memory = host || (op.kind >= OP_SET && op.kind <= OP_CHECK) || op.kind == OP_FREE ||
-                  op.kind == OP_GIVE;
+                  op.kind == OP_FREE_ASYNC || op.kind == OP_GIVE || op.kind == OP_ALIAS ||
+                  op.kind == OP_CAPTURE;
     if (memory)
         op.a = pick_buffer(g, t, host);
     if (memory && op.a == NOBODY) {
@@ -226,6 +181,8 @@ static op_t propose(generator_t *g)
     }
     if (op.kind == OP_UPLOAD || op.kind == OP_DOWNLOAD || op.kind == OP_COPY)
         op.b = pick_buffer(g, t, op.kind != OP_COPY);
+    if (op.kind == OP_CAPTURE)
+        op.b = pick_buffer(g, t, below(r, 2));
     op.stream = pick_stream(g, t, memory && op.kind != OP_HOST_ALLOC ? op.a : NOBODY);
     if (op.kind == OP_FORK)
         op.b = pick_stream(g, t, NOBODY);
@@ -240,12 +197,17 @@ static void account(generator_t *g, const op_t *op, int skipped)
         return;
     switch (op->kind) {
     case OP_ALLOC:
+    case OP_ALLOC_ASYNC:
+    case OP_ALLOC_PITCHED:
         g->newest = i; /* fall through */
     case OP_TAKE:
         keep(&g->device[op->thread], op->kind == OP_TAKE ? op->a : i);
         break;
     case OP_HOST_ALLOC:
-        keep(&g->host[op->thread], i);
+        keep(&g->host[op->thread], g->newest = i);
+        break;
+    case OP_CAPTURE:
+        keep(&g->graphs[op->thread], i);
         break;
     case OP_STREAM_NEW:
         keep(&g->streams[op->thread], FIRST_OWN_STREAM + i);
@@ -269,7 +231,7 @@ static void account(generator_t *g, const op_t *op, int skipped)
     case OP_RESET:
         g->given.n = g->given_streams.n = 0;
         for (int t = 0; t < MAX_THREADS; t++)
-            g->device[t].n = g->host[t].n = g->streams[t].n = g->contexts[t].n = 0;
+            g->device[t].n = g->host[t].n = g->streams[t].n = g->contexts[t].n = g->graphs[t].n = 0;
         break;
     default:
         break;
@@ -324,6 +286,7 @@ bool generate(program_t *p, op_t *ops, settings_t *settings, int devices_there)
         } else if (g.queued) {
             op = g.queue[next++];
             op.a = op.a == NEWEST ? g.newest : op.a;
+            op.b = op.b == NEWEST ? g.newest : op.b;
             if (next == g.queued)
                 next = g.queued = 0;
         } else {

@@ -1,6 +1,7 @@
-/* Turns operations into steps: memory, contexts, resets. Operations that touch bytes are in data.c,
- * those about order in streams.c. An operation that cannot be done because something it needs was
- * left out is skipped, so every subset of a program is a program. */
+/* Turns operations into steps: contexts, resets, the end. Operations that touch bytes are in
+ * data.c, those that take and free memory in memory.c, graphs in graphs.c, those about order in
+ * streams.c. An operation that cannot be done because something it needs was left out is skipped,
+ * so every subset of a program is a program. */
 #include "random.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,44 +17,33 @@ bool usable(const program_t *p, int thread, int buffer, bool host)
 bool stream_usable(const program_t *p, int thread, int stream)
 {
     return stream >= 0 && stream < p->streams.n && p->streams.at[stream].alive &&
-           p->streams.at[stream].owner == thread;
+           p->streams.at[stream].owner == thread && !p->streams.at[stream].capturing;
 }
 
 bool stream_reaches(const program_t *p, int stream, int buffer)
 {
     const buffer_t *b = &p->buffers.at[buffer];
-    return b->host || p->peers || b->device == p->streams.at[stream].device;
+    /* Peer access is enabled for cudaMalloc's memory, not for that of the driver's pool. */
+    return b->host || (p->peers && !b->async) || b->device == p->streams.at[stream].device;
+}
+
+step_t *stream_step(program_t *p, int thread, do_t what, int stream, int buffer)
+{
+    step_t *s = add_step(p, thread, what);
+    s->device = p->streams.at[stream].device;
+    s->stream = stream;
+    s->buffer = buffer;
+    return s;
 }
 
 void lower_nothing(program_t *p, int thread, int stream)
 {
     order_begin(p, thread, stream);
-    step_t *s = add_step(p, thread, DO_CALL_PAUSE);
-    s->device = p->streams.at[stream].device;
-    s->stream = stream;
+    stream_step(p, thread, DO_CALL_PAUSE, stream, NOBODY);
     order_submit(p, stream);
 }
 
 /* --- start --------------------------------------------------------------------------------- */
-static void add_stages(program_t *p, int thread)
-{
-    for (int i = 0; i < STAGES; i++) {
-        int buffer = p->ops_n + thread * STAGES + i;
-        step_t *s = add_step(p, thread, DO_HOST_ALLOC);
-        s->device = 0;
-        s->buffer = buffer;
-        s->bytes = STAGE_BYTES;
-        p->buffers.at[buffer] = (buffer_t){.alive = true,
-                                           .host = true,
-                                           .owner = thread,
-                                           .by = NOBODY,
-                                           .posted = NOBODY,
-                                           .handed = NOBODY,
-                                           .writer = NOBODY,
-                                           .bytes = STAGE_BYTES};
-    }
-}
-
 void program_init(program_t *p, int ops_n, int threads, int devices)
 {
     memset(p, 0, sizeof(*p));
@@ -67,6 +57,8 @@ void program_init(program_t *p, int ops_n, int threads, int devices)
     p->streams.at = table_room(NULL, p->streams.n, &p->streams.room, sizeof(stream_t));
     p->contexts.n = ops_n;
     p->contexts.at = table_room(NULL, ops_n, &p->contexts.room, sizeof(context_t));
+    p->graphs.n = ops_n;
+    p->graphs.at = table_room(NULL, ops_n, &p->graphs.room, sizeof(graph_t));
     for (int i = 0; i < MAX_LANES; i++) {
         p->lanes[i].stream = NOBODY;
         for (int t = 0; t < MAX_THREADS; t++)
@@ -87,73 +79,6 @@ void program_init(program_t *p, int ops_n, int threads, int devices)
     }
     for (int t = 0; t < threads; t++)
         add_stages(p, t);
-}
-
-/* --- memory -------------------------------------------------------------------------------- */
-static bool lower_alloc(program_t *p, int index, const op_t *op, uint64_t *r)
-{
-    bool host = op->kind == OP_HOST_ALLOC;
-    p->buffers.at[index] = (buffer_t){.alive = true,
-                                      .host = host,
-                                      .owner = op->thread,
-                                      .device = op->to,
-                                      .by = index,
-                                      .posted = NOBODY,
-                                      .handed = NOBODY,
-                                      .bytes = op->bytes,
-                                      .writer = NOBODY};
-    step_t *s = add_step(p, op->thread, host ? DO_HOST_ALLOC : DO_ALLOC);
-    s->device = op->to;
-    s->buffer = index;
-    s->bytes = op->bytes;
-    s->value = below(r, 4) == 0; /* through the driver API */
-    extent_t nothing = {.kind = host ? PATTERN : UNDEFINED, .id = (uint32_t)index};
-    p->buffers.at[index].content = content_of(nothing, op->bytes);
-    if (host) {
-        s = add_step(p, op->thread, DO_FILL);
-        s->buffer = index;
-        s->bytes = op->bytes;
-        s->value = (uint64_t)index;
-    } else {
-        p->live[op->thread] += op->bytes;
-    }
-    return true;
-}
-
-/* Is a stream of another device at work on the buffer, as far as the thread knows? */
-static bool away(const program_t *p, int thread, const buffer_t *b)
-{
-    for (int i = 0; i < MAX_LANES; i++) {
-        uint32_t number = b->read[i];
-        if (b->writer == i && b->written > number)
-            number = b->written;
-        if (number > p->known[thread][i] && p->lanes[i].device != b->device)
-            return true;
-    }
-    return false;
-}
-
-static bool lower_free(program_t *p, const op_t *op, uint64_t *r)
-{
-    if (!usable(p, op->thread, op->a, op->kind == OP_HOST_FREE))
-        return false;
-    buffer_t *b = &p->buffers.at[op->a];
-    if (b->host) {
-        order_host(p, op->thread, op->a, true, r);
-    } else if (!p->peer_free && away(p, op->thread, b)) {
-        /* cudaFree waits for its own device: let that wait for the other one. */
-        int stream = per_thread_stream(op->thread, b->device);
-        order_access(p, op->thread, stream, op->a, true, r);
-        lower_nothing(p, op->thread, stream);
-    }
-    step_t *s = add_step(p, op->thread, b->host ? DO_HOST_FREE : DO_FREE);
-    s->buffer = op->a;
-    s->device = op->to; /* the current device is any */
-    s->value = below(r, 4) == 0;
-    b->alive = false;
-    if (!b->host)
-        p->live[op->thread] -= b->bytes;
-    return true;
 }
 
 /* --- contexts, reset, end ------------------------------------------------------------------ */
@@ -191,6 +116,7 @@ static void end_contexts(program_t *p)
 
 static bool lower_reset(program_t *p, const op_t *op)
 {
+    end_captures(p);
     end_contexts(p);
     for (int t = 0; t < p->threads; t++)
         add_step(p, t, DO_BARRIER);
@@ -198,7 +124,7 @@ static bool lower_reset(program_t *p, const op_t *op)
     for (int t = 0; t < p->threads; t++)
         add_step(p, t, DO_BARRIER);
     for (int i = 0; i < p->ops_n; i++)
-        p->buffers.at[i].alive = false;
+        p->buffers.at[i].alive = p->graphs.at[i].alive = false;
     for (int i = 0; i < p->streams.n; i++) {
         stream_t *s = &p->streams.at[i];
         if (s->legacy && s->owner == NOBODY)
@@ -229,6 +155,7 @@ static void lower_end(program_t *p, const op_t *op)
 {
     op_t o = *op;
     uint64_t r = op->r;
+    end_captures(p);
     for (int i = 0; i < p->streams.n; i++) {
         if (!p->streams.at[i].alive || p->streams.at[i].posted == NOBODY)
             continue;
@@ -252,9 +179,17 @@ static void lower_end(program_t *p, const op_t *op)
         o.to = b->device;
         o.kind = b->host ? OP_HOST_CHECK : OP_CHECK;
         lower_data(p, i, &o, &r);
-        o.kind = b->host ? OP_HOST_FREE : OP_FREE;
-        lower_free(p, &o, &r);
+        o.kind = b->host ? OP_HOST_FREE : b->async && below(&r, 2) ? OP_FREE_ASYNC : OP_FREE;
+        while (b->alive && lower_free(p, &o, &r)) {
+        }
     }
+    for (int i = 0; i < p->ops_n; i++) {
+        o = (op_t){.kind = OP_GRAPH_END, .thread = p->graphs.at[i].owner, .a = i};
+        lower_graph(p, NOBODY, &o, &r);
+    }
+    for (int t = 0; t < p->threads; t++)
+        for (o = (op_t){.kind = OP_UNPIN, .thread = t}; p->pins[t];)
+            lower_memory(p, NOBODY, &o, &r);
     end_contexts(p);
     for (int t = 0; t < p->threads; t++) {
         for (int i = 0; i < STAGES; i++) {
@@ -279,12 +214,23 @@ void lower(program_t *p, int index, const op_t *op)
     p->current = index;
     switch (op->kind) {
     case OP_ALLOC:
+    case OP_ALLOC_ASYNC:
+    case OP_ALLOC_PITCHED:
     case OP_HOST_ALLOC:
-        done = lower_alloc(p, index, op, &r);
-        break;
     case OP_FREE:
+    case OP_FREE_ASYNC:
     case OP_HOST_FREE:
-        done = lower_free(p, op, &r);
+    case OP_ALIAS:
+    case OP_TRIM:
+    case OP_PIN:
+    case OP_UNPIN:
+        done = lower_memory(p, index, op, &r);
+        break;
+    case OP_CAPTURE:
+    case OP_CAPTURE_END:
+    case OP_LAUNCH:
+    case OP_GRAPH_END:
+        done = lower_graph(p, index, op, &r);
         break;
     case OP_HOLD:
     case OP_PAUSE:

@@ -112,12 +112,19 @@ void order_sync_stream(program_t *p, int thread, int stream)
     clocks_join(p->known[thread], lane_of(p, stream)->reached);
 }
 
+/* May the thread make an event of this stream, or wait for it? */
+static bool within(const program_t *p, int thread, int stream)
+{
+    return stream != NOBODY && p->streams.at[stream].owner == thread &&
+           !p->streams.at[stream].capturing;
+}
+
 /* An event that covers operation `number` of a lane. Where the stream is the thread's own it is
  * recorded now; the event is one for the moment and is recorded again soon. */
 static int event_covering(program_t *p, int thread, int lane, uint32_t number, const buffer_t *b)
 {
     int stream = p->lanes[lane].stream;
-    if (stream != NOBODY && p->streams.at[stream].owner == thread) {
+    if (within(p, thread, stream)) {
         int *scratch = &p->scratch[thread][p->streams.at[stream].device];
         *scratch = order_record(p, thread, stream, *scratch);
         return *scratch;
@@ -159,7 +166,7 @@ void order_access(program_t *p, int thread, int stream, int buffer, bool write, 
     p->lanes[own].reached[own] = p->lanes[own].submitted;
     while (conflict(b, p->lanes[own].reached, write, &lane, &number)) {
         int other = p->lanes[lane].stream;
-        if (other != NOBODY && p->streams.at[other].owner == thread && below(r, 8) == 0) {
+        if (within(p, thread, other) && below(r, 8) == 0) {
             order_sync_stream(p, thread, other);
         } else {
             int event = event_covering(p, thread, lane, number, b);
@@ -182,7 +189,7 @@ void order_host(program_t *p, int thread, int buffer, bool write, uint64_t *r)
     const buffer_t *b = &p->buffers.at[buffer];
     while (conflict(b, p->known[thread], write, &lane, &number)) {
         int other = p->lanes[lane].stream;
-        if (other != NOBODY && p->streams.at[other].owner == thread && below(r, 2) == 0) {
+        if (within(p, thread, other) && below(r, 2) == 0) {
             order_sync_stream(p, thread, other);
         } else {
             int event = event_covering(p, thread, lane, number, b);
@@ -199,6 +206,13 @@ void order_submit(program_t *p, int stream)
     lane_t *l = &p->lanes[lane];
     l->reached[lane] = ++l->submitted;
     memcpy(l->done, l->reached, sizeof(clocks_t));
+}
+
+void order_submit_quietly(program_t *p, int stream)
+{
+    int lane = p->streams.at[stream].lane;
+    lane_t *l = &p->lanes[lane];
+    l->reached[lane] = ++l->submitted;
 }
 
 void order_note(program_t *p, int stream, int buffer, bool write)

@@ -5,7 +5,7 @@
 
 #include "random.h"
 
-enum { CHANGES = 6, LARGE = -1 };
+enum { CHANGES = 14, LARGE = -1 };
 
 typedef struct profile {
     const char *name, *what;
@@ -13,6 +13,7 @@ typedef struct profile {
     int streams;          /* most */
     int blocking;         /* of a hundred streams */
     int bursts;           /* of a thousand operations: work held, free, malloc, write elsewhere */
+    int async_bursts, pinned_bursts; /* of a hundred bursts: with such memory */
     int sizes;   /* 0: log-uniform; else as many different small sizes; LARGE: large ones */
     int buffers; /* per thread, that the allocations aim at */
     bool peers, peer_free;
@@ -44,7 +45,8 @@ static const profile_t profiles[] = {
      .blocking = 50,
      .bursts = 5,
      .buffers = 24,
-     .peers = true},
+     .peers = true,
+     .change = {{OP_ALLOC_ASYNC, 20}, {OP_FREE_ASYNC, 20}, {OP_ALLOC_PITCHED, 10}}},
     {.name = "nonblocking",
      .what = "one thread, non-blocking streams, frees under work that is held",
      .threads = 1,
@@ -112,6 +114,80 @@ static const profile_t profiles[] = {
      .bursts = 5,
      .buffers = 16,
      .change = {{OP_CTX_NEW, 20}, {OP_CTX_USE, 80}, {OP_CTX_END, 18}, {OP_RESET, 1}}},
+    {.name = "async",
+     .what = "stream-ordered memory, freed in each way, on streams that come and go",
+     .threads = 3,
+     .devices = 2,
+     .streams = 8,
+     .blocking = 30,
+     .bursts = 60,
+     .async_bursts = 80,
+     .buffers = 12,
+     .change = {{OP_ALLOC, 60},
+                {OP_FREE, 60},
+                {OP_ALLOC_ASYNC, 140},
+                {OP_FREE_ASYNC, 130},
+                {OP_STREAM_NEW, 30},
+                {OP_STREAM_END, 25},
+                {OP_SYNC, 4},
+                {OP_DEVICE_SYNC, 1}}},
+    {.name = "pinned",
+     .what = "pinned memory, freed while it is copied from and to",
+     .threads = 2,
+     .devices = 2,
+     .streams = 6,
+     .blocking = 30,
+     .bursts = 60,
+     .pinned_bursts = 80,
+     .buffers = 8,
+     .change = {{OP_HOST_ALLOC, 120},
+                {OP_HOST_FREE, 100},
+                {OP_UPLOAD, 180},
+                {OP_DOWNLOAD, 180},
+                {OP_HOST_CHECK, 60},
+                {OP_HOST_FILL, 60},
+                {OP_SYNC, 4},
+                {OP_DEVICE_SYNC, 1}}},
+    {.name = "api",
+     .what = "every kind of memory, second names, pin mode, trims at any time",
+     .threads = 3,
+     .devices = 2,
+     .streams = 6,
+     .blocking = 40,
+     .bursts = 20,
+     .async_bursts = 30,
+     .pinned_bursts = 30,
+     .buffers = 16,
+     .peers = true,
+     .change = {{OP_ALLOC, 70},
+                {OP_ALLOC_ASYNC, 50},
+                {OP_FREE_ASYNC, 60},
+                {OP_ALLOC_PITCHED, 40},
+                {OP_HOST_ALLOC, 30},
+                {OP_HOST_FREE, 25},
+                {OP_ALIAS, 40},
+                {OP_TRIM, 6},
+                {OP_PIN, 5},
+                {OP_UNPIN, 6}}},
+    {.name = "graphs",
+     .what = "captures that begin and end between allocations and frees, and launches of graphs",
+     .threads = 3,
+     .devices = 2,
+     .streams = 8,
+     .bursts = 20,
+     .async_bursts = 30,
+     .buffers = 12,
+     .change = {{OP_CAPTURE, 60},
+                {OP_CAPTURE_END, 60},
+                {OP_LAUNCH, 100},
+                {OP_GRAPH_END, 25},
+                {OP_ALLOC_ASYNC, 20},
+                {OP_FREE_ASYNC, 20},
+                {OP_TRIM, 2},
+                {OP_DEVICE_SYNC, NEVER},
+                {OP_CTX_NEW, NEVER},
+                {OP_CTX_END, NEVER},
+                {OP_CTX_USE, NEVER}}},
 };
 
 enum { PROFILES = sizeof(profiles) / sizeof(profiles[0]) };

@@ -12,7 +12,8 @@ import signal
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PROFILES = ("mixed", "churn", "nonblocking", "threads", "peers", "resets", "contexts")
+PROFILES = ("mixed", "churn", "nonblocking", "threads", "peers", "resets", "contexts", "async",
+            "pinned", "api")
 RACE = 99  # the simulator's exit status after a race
 NO_SHIM = -1000  # instead of 0: the run was to be under the shim, and it printed no statistics
 DIFFERENT = -1001  # instead of 0: the run printed something else than the one without the shim
@@ -24,8 +25,11 @@ CONFIGURATIONS = {
     "shim": (True, "", ""),
     "lane_d": (True, "lane_r:false", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
+    "wait": (True, "async_reuse:wait", ""),
 }
-SMALL = {"nonblocking": "64M", "contexts": "64M"}  # all others: 48M
+ASYNC = ("mixed", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
+# All others: 48M. Pin mode gives nothing back.
+SMALL = {"nonblocking": "64M", "contexts": "64M", "async": "64M", "api": "256M"}
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
            "CA_MUTATION")
 SERVED = re.compile(r"served from cached memory +(\d+)")
@@ -42,6 +46,10 @@ class Program:
     def arguments(self):
         return ["--seed", str(self.seed), "--ops", str(self.ops), "--profile", self.profile,
                 *self.extra]
+
+
+def configurations_of(profile, asked):
+    return [name for name in asked if name != "wait" or profile in ASYNC]
 
 
 @dataclasses.dataclass

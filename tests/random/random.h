@@ -12,7 +12,9 @@
  *
  * What the order rests on: CUDA's streams, events and synchronisations, and hand-overs between host
  * threads. Never on the wait inside cudaFree, except that work on the freed buffer itself may still
- * be queued; and never on anything before cudaMalloc: a fresh buffer may be written on any stream.
+ * be queued (cudaFreeHost is the same); and never on anything before cudaMalloc: a fresh buffer may
+ * be written on any stream. A stream-ordered one may after its allocation, and cudaFree of it comes
+ * after all of its work, for then cudaFree waits for nothing.
  */
 #ifndef CA_TESTS_RANDOM_H
 #define CA_TESTS_RANDOM_H
@@ -86,6 +88,13 @@ int64_t content_check(const content_t *c, uint64_t start, uint64_t bytes, const 
 #define OPERATIONS(X)                                                                              \
     X(ALLOC, "alloc")                                                                              \
     X(FREE, "free")                                                                                \
+    X(ALLOC_ASYNC, "alloc-async")                                                                  \
+    X(FREE_ASYNC, "free-async")                                                                    \
+    X(ALLOC_PITCHED, "alloc-pitched")                                                              \
+    X(ALIAS, "alias")                                                                              \
+    X(TRIM, "trim")                                                                                \
+    X(PIN, "pin")                                                                                  \
+    X(UNPIN, "unpin")                                                                              \
     X(HOST_ALLOC, "host-alloc")                                                                    \
     X(HOST_FREE, "host-free")                                                                      \
     X(SET, "set")                                                                                  \
@@ -101,6 +110,10 @@ int64_t content_check(const content_t *c, uint64_t start, uint64_t bytes, const 
     X(PAUSE, "pause")                                                                              \
     X(FORK, "fork")                                                                                \
     X(POLL, "poll")                                                                                \
+    X(CAPTURE, "capture")                                                                          \
+    X(CAPTURE_END, "capture-end")                                                                  \
+    X(LAUNCH, "launch")                                                                            \
+    X(GRAPH_END, "graph-end")                                                                      \
     X(SYNC, "sync")                                                                                \
     X(EVENT_SYNC, "event-sync")                                                                    \
     X(DEVICE_SYNC, "device-sync")                                                                  \
@@ -126,7 +139,7 @@ typedef enum {
 typedef struct op {
     op_kind_t kind;
     int thread;
-    int a, b;       /* buffers (the allocating operation), contexts, holds; NOBODY if none */
+    int a, b;       /* buffers (the allocating operation), contexts, holds, graphs, or NOBODY */
     int stream;     /* legacy of device d: d; per-thread: see per_thread_stream; else made by op */
     int to;         /* thread, or device */
     uint64_t bytes; /* of an allocation */
@@ -137,6 +150,10 @@ typedef struct op {
 typedef enum {
     DO_ALLOC,
     DO_FREE,
+    DO_ALLOC_ASYNC,
+    DO_FREE_ASYNC,
+    DO_ALLOC_PITCHED,
+    DO_ALIAS,
     DO_HOST_ALLOC,
     DO_HOST_FREE,
     DO_SET,
@@ -165,6 +182,12 @@ typedef enum {
     DO_CTX_NEW,
     DO_CTX_USE,
     DO_CTX_END,
+    DO_TRIM,
+    DO_PIN,
+    DO_GRAPH_BEGIN,
+    DO_GRAPH_END,
+    DO_GRAPH_LAUNCH,
+    DO_GRAPH_DESTROY,
     DO_BARRIER,
     DO_RESET,
 } do_t;
@@ -183,6 +206,19 @@ typedef struct step {
     int next;        /* of the same thread, or NOBODY */
 } step_t;
 
+/* `value` of frees, of pinned allocations, of DO_GRAPH_BEGIN and DO_GRAPH_END */
+enum {
+    BY_DRIVER = 1,
+    BY_ALIAS = 2,  /* by the second name, where there is one */
+    ONLY_NAME = 4, /* takes a name away and nothing else: left out where there is no alias */
+    PORTABLE = 2,
+    MAPPED = 4,
+    WRITE_COMBINED = 8,
+    HOST_FLAGS = PORTABLE | MAPPED | WRITE_COMBINED,
+    PITCHED_3D = 2,
+    INSTANTIATED = 1,
+};
+
 /* --- the model: what exists, and what has happened before what ------------------------------- */
 /* clock[lane]: the last operation of that stream known to be complete. */
 typedef uint32_t clocks_t[MAX_LANES];
@@ -198,6 +234,7 @@ typedef struct lane {
 
 typedef struct stream {
     bool alive, blocking, legacy, per_thread;
+    bool capturing; /* nothing else may be done with it */
     int owner, device, lane, priority;
     int posted; /* hand-over under way: its token, or NOBODY */
 } stream_t;
@@ -206,13 +243,30 @@ typedef struct buffer {
     bool alive, host;
     int owner, device, by; /* by: the allocating operation, for messages */
     int posted;
-    int handed; /* event that was handed over with it, or NOBODY */
-    uint64_t bytes;
-    int writer; /* lane of the last write and its number; NOBODY if none */
+    int handed;           /* event that was handed over with it, or NOBODY */
+    bool async;           /* stream-ordered */
+    bool alias;           /* it has a second name, which is freed as well */
+    uint32_t width;       /* of a row of pitched memory, else 0: content has no gaps between rows */
+    uint32_t slice;       /* its rows, or those of one slice where it has more */
+    uint64_t bytes, room; /* room: of the device, at most */
+    int writer;           /* lane of the last write and its number; NOBODY if none */
     uint32_t written;
     clocks_t read; /* since then */
     content_t content;
 } buffer_t;
+
+enum { GRAPH_WORK = 3 };
+
+/* A captured piece of work: sets and copies, in order. */
+typedef struct graph {
+    bool alive, capturing;
+    int owner, stream, n;
+    struct {
+        int to, from; /* from: NOBODY for a set */
+        uint64_t offset, from_offset, bytes;
+        uint32_t value;
+    } work[GRAPH_WORK];
+} graph_t;
 
 typedef struct event {
     int device;
@@ -247,11 +301,13 @@ typedef struct program {
     TABLE(event_t) events;
     TABLE(token_t) tokens;
     TABLE(context_t) contexts; /* by op */
+    TABLE(graph_t) graphs;     /* by op */
     lane_t lanes[MAX_LANES];
     clocks_t known[MAX_THREADS];           /* what a host thread knows to be complete */
     int scratch[MAX_THREADS][MAX_DEVICES]; /* event for the moment, or NOBODY */
     int stage_next[MAX_THREADS];
     uint64_t live[MAX_THREADS]; /* bytes */
+    int pins[MAX_THREADS];      /* how often a thread has asked for pin mode */
     int current;                /* operation that is being lowered */
     int skipped;
 } program_t;
@@ -275,6 +331,8 @@ void order_access(program_t *p, int thread, int stream, int buffer, bool write, 
 void order_host(program_t *p, int thread, int buffer, bool write, uint64_t *r);
 /* One operation is submitted; its accesses are noted afterwards. */
 void order_submit(program_t *p, int stream);
+/* One that the legacy stream is not known to wait for. */
+void order_submit_quietly(program_t *p, int stream);
 void order_note(program_t *p, int stream, int buffer, bool write);
 int order_record(program_t *p, int thread, int stream,
                  int event); /* the event; NOBODY: a new one */
@@ -288,12 +346,25 @@ void lower(program_t *p, int index, const op_t *op);
 bool usable(const program_t *p, int thread, int buffer, bool host);
 bool stream_usable(const program_t *p, int thread, int stream);
 bool stream_reaches(const program_t *p, int stream, int buffer);
+step_t *stream_step(program_t *p, int thread, do_t what, int stream, int buffer);
 /* An operation that does nothing, so that what the stream waits for by itself has been waited for.
  */
 void lower_nothing(program_t *p, int thread, int stream);
 
+/* --- memory.c: allocations, frees, names, pin mode; false: the operation was skipped --------- */
+bool lower_memory(program_t *p, int index, const op_t *op, uint64_t *r);
+bool lower_free(program_t *p, const op_t *op, uint64_t *r);
+void add_stages(program_t *p, int thread);
+
+/* --- graphs.c: captures and launches; false: the operation was skipped ----------------------- */
+bool lower_graph(program_t *p, int index, const op_t *op, uint64_t *r);
+/* Ends captures that are under way. */
+void end_captures(program_t *p);
+
 /* --- data.c: operations that touch bytes; false: the operation was skipped ------------------- */
 bool lower_data(program_t *p, int index, const op_t *op, uint64_t *r);
+/* Writes all of a buffer that holds nothing yet. */
+void define(program_t *p, int thread, int stream, int buffer, uint64_t *r);
 
 /* --- streams.c: streams, waits, hand-overs; false: the operation was skipped ---------------- */
 bool lower_order(program_t *p, int index, const op_t *op, uint64_t *r);

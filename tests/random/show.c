@@ -11,6 +11,10 @@ static const char *const names[] = {
 static const char *const calls[] = {
     [DO_ALLOC] = "cudaMalloc",
     [DO_FREE] = "cudaFree",
+    [DO_ALLOC_ASYNC] = "cudaMallocAsync",
+    [DO_FREE_ASYNC] = "cudaFreeAsync",
+    [DO_ALLOC_PITCHED] = "cudaMallocPitch",
+    [DO_ALIAS] = "cachealloc_alias",
     [DO_HOST_ALLOC] = "cudaMallocHost",
     [DO_HOST_FREE] = "cudaFreeHost",
     [DO_SET] = "cudaMemsetAsync",
@@ -39,6 +43,12 @@ static const char *const calls[] = {
     [DO_CTX_NEW] = "cuCtxCreate",
     [DO_CTX_USE] = "work in a context",
     [DO_CTX_END] = "cuCtxDestroy",
+    [DO_TRIM] = "cachealloc_trim",
+    [DO_PIN] = "cachealloc_set_pin_mode",
+    [DO_GRAPH_BEGIN] = "cudaStreamBeginCapture",
+    [DO_GRAPH_END] = "cudaStreamEndCapture",
+    [DO_GRAPH_LAUNCH] = "cudaGraphLaunch",
+    [DO_GRAPH_DESTROY] = "cudaGraphExecDestroy",
     [DO_BARRIER] = "barrier",
     [DO_RESET] = "cudaDeviceReset",
 };
@@ -98,6 +108,11 @@ void show_step(const step_t *s, const program_t *p, char *out, size_t room)
         say(&line, " from");
         say_buffer(&line, s->from, s->from_offset, s->bytes, p);
     }
+    if ((s->what == DO_FREE || s->what == DO_FREE_ASYNC || s->what == DO_HOST_FREE) &&
+        s->value & ONLY_NAME)
+        say(&line, " (a name)");
+    if (s->what == DO_PIN || (s->what == DO_GRAPH_END && !s->value))
+        say(&line, s->value ? " on" : s->what == DO_PIN ? " off" : " and destroy it");
     if (s->what == DO_SET)
         say(&line, " = 0x%02x", (unsigned)s->value);
     if (s->event != NOBODY)

@@ -31,6 +31,7 @@ class Totals:
 def check_seed(runner, program, configurations, stop):
     """Runs one program everywhere. Returns (runs done, served by configuration, failure or None)."""
     served, expected = {}, None
+    configurations = programs.configurations_of(program.profile, configurations)
     for count, configuration in enumerate(configurations, 1):
         if stop.is_set():
             return count - 1, served, None

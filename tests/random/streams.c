@@ -186,7 +186,7 @@ static bool lower_give(program_t *p, const op_t *op, uint64_t *r)
     }
     b->posted = post(p, t, op->to);
     b->owner = NOBODY;
-    p->live[t] -= b->bytes;
+    p->live[t] -= b->room;
     return true;
 }
 
@@ -198,7 +198,7 @@ static bool lower_take(program_t *p, const op_t *op)
     if (!b->alive || b->owner != NOBODY || !take(p, op->thread, &b->posted))
         return false;
     b->owner = op->thread;
-    p->live[op->thread] += b->bytes;
+    p->live[op->thread] += b->room;
     return true;
 }
 
