@@ -274,6 +274,7 @@ bool generate(program_t *p, op_t *ops, settings_t *settings, int devices_there)
     p->peers =
         settings->devices > 1 && g.profile->peers && (g.profile->peer_free || below(&g.r, 2));
     p->peer_free = g.profile->peer_free;
+    p->launches = g.profile->launches;
     g.most_streams = 1 + (int)below(&g.r, (uint32_t)g.profile->streams);
     for (int k = 0; k < OP_COUNT; k++)
         g.weights += g.weight[k] = weight_of(g.profile, (op_kind_t)k);

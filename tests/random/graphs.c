@@ -85,6 +85,7 @@ static bool end(program_t *p, int which, bool kept)
     graph_t *g = &p->graphs.at[which];
     if (!g->capturing)
         return false;
+    kept = kept && p->launches;
     step_t *s = stream_step(p, g->owner, DO_GRAPH_END, g->stream, which);
     s->value = kept ? INSTANTIATED : 0;
     g->capturing = false;

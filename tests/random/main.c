@@ -78,6 +78,7 @@ static void without(program_t *p, const op_t *ops, const bool *left_out)
     program_init(&less, p->ops_n, p->threads, p->devices);
     less.peers = p->peers;
     less.peer_free = p->peer_free;
+    less.launches = p->launches;
     for (int i = 0; i < p->ops_n; i++)
         if (!left_out[i])
             lower(&less, i, &ops[i]);

@@ -16,7 +16,7 @@ typedef struct profile {
     int async_bursts, pinned_bursts; /* of a hundred bursts: with such memory */
     int sizes;   /* 0: log-uniform; else as many different small sizes; LARGE: large ones */
     int buffers; /* per thread, that the allocations aim at */
-    bool peers, peer_free;
+    bool peers, peer_free, launches;
     struct {
         op_kind_t kind;
         int weight;

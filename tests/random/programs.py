@@ -13,7 +13,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROFILES = ("mixed", "churn", "nonblocking", "threads", "peers", "resets", "contexts", "async",
-            "pinned", "api")
+            "pinned", "api", "graphs")
 RACE = 99  # the simulator's exit status after a race
 NO_SHIM = -1000  # instead of 0: the run was to be under the shim, and it printed no statistics
 DIFFERENT = -1001  # instead of 0: the run printed something else than the one without the shim

@@ -293,7 +293,7 @@ typedef struct program {
     int threads, devices, ops_n;
     bool peers;     /* peer access is enabled between all devices */
     bool peer_free; /* cudaFree while a peer's stream is at work on the buffer */
-    bool resets;
+    bool launches;  /* graphs are instantiated and launched, else captures end for nothing */
     TABLE(step_t) steps;
     int first[MAX_THREADS], last[MAX_THREADS];
     TABLE(stream_t) streams; /* by stream number: FIRST_OWN_STREAM + op */
