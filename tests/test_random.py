@@ -27,6 +27,8 @@ MUTATIONS = {
     "fence_before_free": ("nonblocking", (1, 2, 3, 4, 5)),
     "query_unrecorded": ("nonblocking", (1, 2, 3, 4)),
     "reuse_across_reset": ("resets", (1, 2, 3, 4)),
+    "reuse_across_streams": ("async", (1, 2, 3, 4)),
+    "pinned_reuse": ("pinned", (1, 2, 3, 4)),
 }
 # What the race check says of it; the program itself may end first, at a byte that is wrong.
 RACES = r"simcuda: race: .* is not ordered after "
@@ -58,8 +60,9 @@ def test_programs_do_the_same_under_the_shim(half):
     for failure in totals.failures:
         pytest.fail(soak.tell_failure(run, failure, seconds=20))
     assert totals.seeds >= 2
-    for configuration, (shim, _, _) in programs.CONFIGURATIONS.items():
-        assert (totals.served[configuration] > 0) == shim
+    assert set(programs.CONFIGURATIONS) - set(totals.served) <= {"wait"}  # not for all profiles
+    for configuration, served in totals.served.items():
+        assert (served > 0) == programs.CONFIGURATIONS[configuration][0]
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

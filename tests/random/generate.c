@@ -88,6 +88,50 @@ static int pick_listed(generator_t *g, list_t *l, bool remove)
     return remove ? drop(l, i) : l->at[i];
 }
 
+/* One of the thread's graphs, finished or being captured. */
+static int pick_graph(generator_t *g, int thread, bool capturing)
+{
+    list_t *l = &g->graphs[thread];
+    for (int tries = 0; tries < 8 && l->n; tries++) {
+        int i = (int)below(&g->r, (uint32_t)l->n);
+        const graph_t *graph = &g->p->graphs.at[l->at[i]];
+        if (!graph->alive && !graph->capturing)
+            drop(l, i);
+        else if (graph->capturing == capturing)
+            return l->at[i];
+    }
+    return NOBODY;
+}
+
+static int pick_launch_stream(generator_t *g, int thread, int graph)
+{
+    int stream = NOBODY;
+    for (int tries = 0; tries < 4 && graph != NOBODY; tries++) {
+        stream = pick_stream(g, thread, NOBODY);
+        if (g->p->streams.at[stream].device ==
+            g->p->streams.at[g->p->graphs.at[graph].stream].device)
+            break;
+    }
+    return stream;
+}
+
+/* A stream that may capture, and memory of its device. */
+static void draw_capture(generator_t *g, op_t *op)
+{
+    for (int tries = 0; tries < 4; tries++) {
+        op->stream = pick_stream(g, op->thread, NOBODY);
+        if (op->stream >= FIRST_OWN_STREAM)
+            break;
+    }
+    for (int tries = 0; tries < 4; tries++) {
+        op->a = pick_buffer(g, op->thread, false);
+        op->b = pick_buffer(g, op->thread, below(&g->r, 2));
+        if (op->a != NOBODY && stream_reaches(g->p, op->stream, op->a) && op->b != NOBODY &&
+            stream_reaches(g->p, op->stream, op->b))
+            return;
+    }
+}
+
 static op_t propose(generator_t *g)
 {
     program_t *p = g->p;
@@ -115,8 +159,11 @@ static op_t propose(generator_t *g)
     case OP_CAPTURE_END:
     case OP_LAUNCH:
     case OP_GRAPH_END:
-        op.a = pick_listed(g, &g->graphs[t], op.kind == OP_GRAPH_END);
-        op.stream = op.kind == OP_LAUNCH ? pick_stream(g, t, NOBODY) : NOBODY;
+        op.a = pick_graph(g, t, op.kind == OP_CAPTURE_END);
+        op.stream = op.kind == OP_LAUNCH ? pick_launch_stream(g, t, op.a) : NOBODY;
+        return op;
+    case OP_CAPTURE:
+        draw_capture(g, &op);
         return op;
     case OP_HOST_ALLOC:
         op.bytes = UINT64_C(256) << below(r, g->profile->pinned_bursts ? 12 : 8);
@@ -170,8 +217,7 @@ static op_t propose(generator_t *g)
     bool host = op.kind == OP_HOST_CHECK || op.kind == OP_HOST_FILL || op.kind == OP_HOST_FREE ||
                 (op.kind == OP_ALIAS && below(r, 3) == 0);
     bool memory = host || (op.kind >= OP_SET && op.kind <= OP_CHECK) || op.kind == OP_FREE ||
-                  op.kind == OP_FREE_ASYNC || op.kind == OP_GIVE || op.kind == OP_ALIAS ||
-                  op.kind == OP_CAPTURE;
+                  op.kind == OP_FREE_ASYNC || op.kind == OP_GIVE || op.kind == OP_ALIAS;
     if (memory)
         op.a = pick_buffer(g, t, host);
     if (memory && op.a == NOBODY) {
@@ -181,8 +227,6 @@ static op_t propose(generator_t *g)
     }
     if (op.kind == OP_UPLOAD || op.kind == OP_DOWNLOAD || op.kind == OP_COPY)
         op.b = pick_buffer(g, t, op.kind != OP_COPY);
-    if (op.kind == OP_CAPTURE)
-        op.b = pick_buffer(g, t, below(r, 2));
     op.stream = pick_stream(g, t, memory && op.kind != OP_HOST_ALLOC ? op.a : NOBODY);
     if (op.kind == OP_FORK)
         op.b = pick_stream(g, t, NOBODY);
