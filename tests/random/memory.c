@@ -145,7 +145,7 @@ bool lower_free(program_t *p, const op_t *op, uint64_t *r)
         return true;
     }
     if (async)
-        order_submit(p, op->stream);
+        order_submit_quietly(p, op->stream);
     b->alive = false;
     p->live[op->thread] -= b->room;
     return true;

@@ -331,7 +331,8 @@ void order_access(program_t *p, int thread, int stream, int buffer, bool write, 
 void order_host(program_t *p, int thread, int buffer, bool write, uint64_t *r);
 /* One operation is submitted; its accesses are noted afterwards. */
 void order_submit(program_t *p, int stream);
-/* One that the legacy stream is not known to wait for. */
+/* One that the legacy stream is not known to wait for, and on that stream no barrier for others:
+ * a pool's allocations and frees put nothing on the stream. */
 void order_submit_quietly(program_t *p, int stream);
 void order_note(program_t *p, int stream, int buffer, bool write);
 int order_record(program_t *p, int thread, int stream,
