@@ -27,7 +27,7 @@ CONFIGURATIONS = {
     "small": (True, "headroom:0", "memory:{memory}"),
     "wait": (True, "async_reuse:wait", ""),
 }
-ASYNC = ("mixed", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
+ASYNC = ("mixed", "resets", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
 # All others: 48M. Pin mode gives nothing back.
 SMALL = {"nonblocking": "64M", "contexts": "64M", "async": "64M", "api": "256M"}
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
