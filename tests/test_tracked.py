@@ -12,7 +12,7 @@ CONFS = [None, "lane_r:false", "backend:off"]
 ARRAYS = (1000 * 50 * 8 + 64 * 32 * 5 * 8, 2)
 EACH = {(0, "array"): ARRAYS, (0, "mipmap"): (64 * 16 + 32 * 8 + 16 * 4 + 8 * 2, 1),
         (0, "vmm"): (4 << 20, 1), (0, "registered"): (12345, 1)}
-OUT_OF_MEMORY, NOT_SUPPORTED, OPERATING_SYSTEM = 2, 801, 304
+OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 
 FREES = ["cuArrayDestroy", "cuMipmappedArrayDestroy", "cuMemRelease", "cuMemHostUnregister"]
 REFERENCES = ["cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle"]
@@ -21,14 +21,13 @@ SMALL = "memory:64M,module_bytes:32M"
 TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemCreate",
                "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
                "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule",
-               "cuKernelGetFunction", "cuFuncLoad"]
+               "cuKernelGetFunction", "cuFuncLoad", "cuGraphInstantiate_v2",
+               "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams",
+               "cuGraphInstantiateWithParams_ptsz"]
 # Take none, or none that is modelled, in the simulator: their shortage is injected. With its answer
 # once there is room.
 INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,
-            "cuLibraryGetGlobal": 0, "cuGraphInstantiate_v2": NOT_SUPPORTED,
-            "cuGraphInstantiateWithFlags": NOT_SUPPORTED,
-            "cuGraphInstantiateWithParams": NOT_SUPPORTED,
-            "cuGraphInstantiateWithParams_ptsz": NOT_SUPPORTED}
+            "cuLibraryGetGlobal": 0}
 
 
 def tracked(run, program, *arguments, **how):

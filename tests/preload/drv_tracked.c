@@ -125,7 +125,20 @@ static CUlibrary lazy_library(CUkernel *kernel)
     return library;
 }
 
-/* Needs 32 MiB: the arrays and handles by their size, code because SIMCUDA says so. */
+/* With one allocation of 32 MiB, which may have no memory before the graph is instantiated. */
+static CUgraph graph_with_memory(void)
+{
+    CUstream stream;
+    CUdeviceptr node;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&node, 32 * MIB, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+/* Needs 32 MiB: arrays, handles and graphs by their size, code because SIMCUDA says so. */
 static CUresult call(const char *name)
 {
     const CUDA_ARRAY_DESCRIPTOR large = {1024, 8192, CU_AD_FORMAT_FLOAT, 1};
@@ -180,7 +193,7 @@ static CUresult call(const char *name)
         return cuModuleGetFunction(&function, module, "kernel");
     if (NAMED(cuModuleGetGlobal_v2))
         return cuModuleGetGlobal(&address, NULL, module, "variable");
-    OK(cuGraphCreate(&graph, 0));
+    graph = graph_with_memory();
     if (NAMED(cuGraphInstantiate_v2))
         return cuGraphInstantiate_v2(&made, graph, NULL, NULL, 0);
     if (NAMED(cuGraphInstantiateWithFlags))
@@ -258,13 +271,18 @@ static CUdeviceptr capture_allocation(CUstream stream, int freed)
 {
     CUdeviceptr node;
     CUgraph graph;
+    CUgraphExec launched;
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuMemAllocAsync(&node, MIB, stream));
     CHECK(live_bytes() == 0);
     if (freed)
         OK(cuMemFreeAsync(node, stream));
     OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&launched, graph, 0));
+    OK(cuGraphLaunch(launched, stream));
+    OK(cuStreamSynchronize(stream));
     CHECK(live_bytes() == 0);
+    OK(cuGraphExecDestroy(launched));
     OK(cuGraphDestroy(graph));
     return node;
 }

@@ -238,11 +238,11 @@ void what_is_not_modelled_says_its_name(void) /* SIM */
     CHECK(pipe(fd) == 0);
     OK(cuInit(0));
     dup2(fd[1], 2);
-    CUresult rc = cuGraphLaunch(NULL, NULL);
+    CUresult rc = cuGraphExecUpdate(NULL, NULL, NULL);
     dup2(saved, 2);
     CHECK(read(fd[0], text, sizeof(text) - 1) > 0);
     IS(CUDA_ERROR_NOT_SUPPORTED, rc);
-    CHECK(strcmp(text, "simcuda: cuGraphLaunch is not modelled\n") == 0);
+    CHECK(strcmp(text, "simcuda: cuGraphExecUpdate_v2 is not modelled\n") == 0);
 }
 
 void latency_is_added(void) /* SIM: latency:cuMemAlloc_v2=5000000 */

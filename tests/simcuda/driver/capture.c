@@ -1,8 +1,7 @@
-/* Stream capture, as far as an allocator must know of it: which streams capture, what may be
- * called meanwhile, what invalidates. Captured operations are counted and never run; a graph is a
- * count of nodes and cannot be instantiated. Rules: cuda.h, cuStreamBeginCapture,
- * cuThreadExchangeStreamCaptureMode, CUDA_ERROR_STREAM_CAPTURE_*. Whether every branch was joined
- * again is not tracked. */
+/* Stream capture: which streams capture, what may be called meanwhile, what invalidates. What is
+ * captured becomes nodes of a graph (graph.c); every capturing stream has a frontier, the nodes
+ * that its next operation depends on, and an event that is recorded there takes it along. Rules:
+ * cuda.h, cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode, CUDA_ERROR_STREAM_CAPTURE_*. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -25,9 +24,11 @@ sim_capture_t *sim_capture_by_id_locked(uint64_t id)
     return c;
 }
 
-void sim_capture_join_locked(CUstream s, sim_capture_t *c)
+void sim_capture_join_locked(CUstream s, sim_capture_t *c, const sim_frontier_t *from)
 {
     s->capture = c;
+    s->frontier.n = 0;
+    sim_frontier_join(&s->frontier, from);
     atomic_fetch_add(&s->ctx->capturing, 1);
     s->ctx->capturing_blocking += s->blocking;
 }
@@ -53,7 +54,6 @@ bool sim_capture_takes_locked(CUstream s, CUresult *rc)
 {
     if (s->capture) {
         bool active = s->capture->status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        s->capture->nodes += active;
         *rc = active ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return true;
     }
@@ -62,6 +62,21 @@ bool sim_capture_takes_locked(CUstream s, CUresult *rc)
         return true;
     }
     return false;
+}
+
+/* cuda.h, cuStreamAddCallback: "not supported with cuStreamBeginCapture". */
+CUresult sim_capture_node_locked(CUstream s, const sim_op_t *op)
+{
+    return op->kind == SIM_OP_CALLBACK ? sim_capture_block_stream_locked(s)
+                                       : sim_graph_add(s->capture->graph, op, &s->frontier);
+}
+
+bool sim_capture_has(CUstream s)
+{
+    sim_lock();
+    bool has = s->capture != NULL;
+    sim_unlock();
+    return has;
 }
 
 CUresult sim_capture_block_context_locked(CUcontext ctx)
@@ -111,8 +126,9 @@ CUresult sim_capture_unsafe(void)
     return rc;
 }
 
-/* Everything that joined leaves; the capture is no more. Returns its nodes. */
-static size_t end_locked(sim_capture_t *c)
+/* Everything that joined leaves; the capture is no more. Its graph, or NULL and none of its nodes.
+ */
+static CUgraph end_locked(sim_capture_t *c, bool wanted)
 {
     for (CUcontext ctx = sim_ctx_all; ctx; ctx = ctx->next_all) {
         for (CUstream s = ctx->streams; s && atomic_load(&ctx->capturing); s = s->next) {
@@ -128,9 +144,17 @@ static size_t end_locked(sim_capture_t *c)
         }
     }
     atomic_fetch_sub(&capture_count, 1);
-    size_t nodes = c->nodes;
+    CUgraph graph = c->graph;
+    if (!wanted) {
+        sim_graph_cut(graph, c->first);
+        if (!c->own_graph) {
+            sim_graph_unref(graph);
+        }
+        graph = NULL;
+    }
+    free(c->listed);
     free(c);
-    return nodes;
+    return graph;
 }
 
 /* A capturing stream is destroyed: the origin ends its capture, another one spoils it. */
@@ -138,15 +162,17 @@ void sim_capture_stream_gone_locked(CUstream s)
 {
     sim_capture_t *c = s->capture;
     if (c && c->origin == s) {
-        end_locked(c);
+        end_locked(c, false);
     } else if (c) {
         invalidate(c);
         leave_locked(s);
     }
 }
 
-static CUresult begin(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph graph)
+static CUresult begin(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph graph,
+                      const CUgraphNode *after, size_t count)
 {
+    sim_frontier_t from = {0};
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -156,26 +182,34 @@ static CUresult begin(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph gra
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     sim_capture_t *c = calloc(1, sizeof(*c));
-    if (!c) {
+    CUgraph target = graph ? graph : sim_graph_make();
+    if (!c || !target) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult rc = CUDA_ERROR_ILLEGAL_STATE; /* "only ... if the stream is not already in capture" */
     sim_lock();
-    if (!s->capture) {
+    CUresult rc = sim_graph_add_handles(target, after, count, &from);
+    if (rc == CUDA_SUCCESS && s->capture) {
+        rc = CUDA_ERROR_ILLEGAL_STATE; /* "only ... if the stream is not already in capture" */
+    }
+    if (rc == CUDA_SUCCESS) {
         *c = (sim_capture_t){.id = next_id++,
                              .mode = mode,
                              .origin = s,
                              .next = captures,
-                             .graph = graph,
+                             .graph = target,
+                             .own_graph = graph != NULL,
+                             .first = sim_graph_count(target),
                              .status = CU_STREAM_CAPTURE_STATUS_ACTIVE,
                              .thread = sim_thread()->serial};
         captures = c;
         atomic_fetch_add(&capture_count, 1);
-        sim_capture_join_locked(s, c);
-        rc = CUDA_SUCCESS;
+        sim_capture_join_locked(s, c, &from);
         c = NULL;
+    } else if (!graph) {
+        sim_graph_unref(target);
     }
     sim_unlock();
+    free(from.at);
     free(c);
     return rc;
 }
@@ -187,13 +221,10 @@ static CUresult end(CUstream h, bool pt, CUgraph *out)
     if (!out) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUgraph graph = calloc(1, sizeof(*graph));
     CUresult rc = CUDA_SUCCESS;
     sim_lock();
     sim_capture_t *c = s->capture;
-    if (!graph) {
-        rc = CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (!c) {
+    if (!c) {
         rc = CUDA_ERROR_ILLEGAL_STATE;
     } else if (c->origin != s) {
         invalidate(c);
@@ -202,40 +233,45 @@ static CUresult end(CUstream h, bool pt, CUgraph *out)
         rc = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     } else {
         if (c->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-            *out = NULL; /* "If capture was invalidated ... a NULL graph will be returned" */
             rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        } else if (!sim_graph_joined(c->graph, c->first, &s->frontier)) {
+            rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         }
-        CUgraph own = c->graph;
-        size_t nodes = end_locked(c);
-        if (own && rc == CUDA_SUCCESS) {
-            free(graph);
-            graph = own;
-        }
-        graph->nodes += nodes;
+        /* "If capture was invalidated ... a NULL graph will be returned" */
+        *out = end_locked(c, rc == CUDA_SUCCESS);
     }
     sim_unlock();
-    if (rc == CUDA_SUCCESS) {
-        *out = graph;
-    } else {
-        free(graph);
-    }
     return rc;
 }
 
 SIM_BOTH(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
-         (CUstream hStream, CUstreamCaptureMode mode), begin(hStream, pt, mode, NULL))
+         (CUstream hStream, CUstreamCaptureMode mode), begin(hStream, pt, mode, NULL, NULL, 0))
 SIM_BOTH(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream hStream),
-         begin(hStream, pt, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL))
+         begin(hStream, pt, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
 SIM_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
          (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
           const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode),
-         ((void)dependencies, (void)dependencyData, (void)numDependencies,
-          hGraph ? begin(hStream, pt, mode, hGraph) : CUDA_ERROR_INVALID_VALUE))
+         ((void)dependencyData,
+          hGraph ? begin(hStream, pt, mode, hGraph, dependencies, numDependencies)
+                 : CUDA_ERROR_INVALID_VALUE))
 SIM_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream hStream, CUgraph *phGraph),
          end(hStream, pt, phGraph))
 
+/* cuda.h, cuStreamGetCaptureInfo: the array "is valid until the next API call which operates on the
+ * stream or until the capture is terminated". */
+static const CUgraphNode *listed_locked(CUstream s)
+{
+    sim_capture_t *c = s->capture;
+    free(c->listed);
+    c->listed = calloc(s->frontier.n + 1, sizeof(CUgraphNode));
+    for (size_t i = 0; c->listed && i < s->frontier.n; i++) {
+        c->listed[i] = sim_graph_node(c->graph, s->frontier.at[i]);
+    }
+    return c->listed;
+}
+
 static CUresult info(CUstream h, bool pt, CUstreamCaptureStatus *status, cuuint64_t *id,
-                     CUgraph *graph, size_t *deps)
+                     CUgraph *graph, const CUgraphNode **nodes, size_t *count)
 {
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
@@ -251,30 +287,33 @@ static CUresult info(CUstream h, bool pt, CUstreamCaptureStatus *status, cuuint6
     if (s->capture && id) {
         *id = s->capture->id;
     }
-    sim_unlock();
     if (graph) {
-        *graph = NULL;
+        *graph = s->capture ? s->capture->graph : NULL;
     }
-    if (deps) {
-        *deps = 0;
+    if (nodes) {
+        *nodes = s->capture ? listed_locked(s) : NULL;
     }
+    if (count) {
+        *count = s->capture ? s->frontier.n : 0;
+    }
+    sim_unlock();
     return CUDA_SUCCESS;
 }
 
 SIM_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
          (CUstream hStream, CUstreamCaptureStatus *captureStatus),
-         info(hStream, pt, captureStatus, NULL, NULL, NULL))
+         info(hStream, pt, captureStatus, NULL, NULL, NULL, NULL))
 SIM_BOTH(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id),
-         info(hStream, pt, status, id, NULL, NULL))
+         info(hStream, pt, status, id, NULL, NULL, NULL))
 SIM_BOTH(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **dependencies, size_t *count),
-         ((void)dependencies, info(hStream, pt, status, id, graph, count)))
+         info(hStream, pt, status, id, graph, dependencies, count))
 SIM_BOTH(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count),
-         ((void)dependencies, (void)edges, info(hStream, pt, status, id, graph, count)))
+         ((void)edges, info(hStream, pt, status, id, graph, dependencies, count)))
 
 SIM_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
@@ -286,25 +325,5 @@ SIM_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     CUstreamCaptureMode old = t->capture_mode;
     t->capture_mode = *mode;
     *mode = old;
-    return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
-{
-    SIM_ENTER(cuGraphCreate);
-    if (!phGraph || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *phGraph = calloc(1, sizeof(**phGraph));
-    return *phGraph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-SIM_API CUresult cuGraphDestroy(CUgraph hGraph)
-{
-    SIM_ENTER(cuGraphDestroy);
-    if (!hGraph) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    free(hGraph);
     return CUDA_SUCCESS;
 }

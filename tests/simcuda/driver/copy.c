@@ -82,7 +82,8 @@ static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, si
     op.u.copy.src_device = src.device;
     bool both = on_device(&dst) && on_device(&src);
     bool sync = async ? dst.pageable && !dst.device : !both || dst.sync || src.sync;
-    if (!sync && src.pageable && !src.device) {
+    /* A node reads pageable memory when it runs [hw]. */
+    if (!sync && src.pageable && !src.device && !sim_capture_has(s)) {
         SIM_TRY(stage(&op));
     }
     if (!async && sync) {

@@ -3,6 +3,7 @@
  * into it. Handles are recycled like those of streams. */
 #include "sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,8 @@ static CUresult record_locked(CUevent e, CUstream s)
             e->gen++;
             e->recorded = true;
             e->capture_id = s->capture->id;
+            e->frontier.n = 0;
+            sim_frontier_join(&e->frontier, &s->frontier);
             atomic_store(&e->done, false);
         }
         return rc;
@@ -150,6 +153,14 @@ static CUresult record_locked(CUevent e, CUstream s)
     return CUDA_SUCCESS;
 }
 
+/* Records and waits that happen when the graph runs. */
+static CUresult external_node(CUstream s)
+{
+    fprintf(stderr, "simcuda: an external event inside a graph is not modelled\n");
+    sim_capture_block_stream_locked(s);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static CUresult record(CUevent e, CUstream h, bool pt, unsigned flags)
 {
     CUstream s;
@@ -160,8 +171,9 @@ static CUresult record(CUevent e, CUstream h, bool pt, unsigned flags)
     }
     sim_lock();
     /* cuda.h: "hEvent and hStream must be from the same context otherwise INVALID_HANDLE" */
-    CUresult rc = sim_ctx_home(e->ctx) == sim_ctx_home(s->ctx) ? record_locked(e, s)
-                                                               : CUDA_ERROR_INVALID_HANDLE;
+    CUresult rc = sim_ctx_home(e->ctx) != sim_ctx_home(s->ctx) ? CUDA_ERROR_INVALID_HANDLE
+                  : flags && s->capture                        ? external_node(s)
+                                                               : record_locked(e, s);
     sim_unlock();
     return rc;
 }
@@ -239,11 +251,14 @@ static CUresult wait_captured_locked(CUstream s, CUevent e)
             return s->legacy ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
                              : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         }
-        sim_capture_join_locked(s, c); /* "a dependency on a captured event joins the capture" */
+        /* "a dependency on a captured event joins the capture" */
+        sim_capture_join_locked(s, c, &e->frontier);
         return CUDA_SUCCESS;
     }
     if (s->capture && c == s->capture) {
-        return sim_capture_takes_locked(s, &rc) ? rc : CUDA_SUCCESS;
+        sim_capture_takes_locked(s, &rc);
+        sim_frontier_join(&s->frontier, &e->frontier);
+        return rc;
     }
     if (s->capture) {
         s->capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
@@ -266,7 +281,7 @@ static CUresult wait_event(CUstream h, bool pt, CUevent e, unsigned flags)
     if (flags && !(flags == CU_EVENT_WAIT_EXTERNAL && s->capture)) {
         rc = CUDA_ERROR_INVALID_VALUE; /* "This flag is invalid outside of stream capture" */
     } else if (s->capture && flags == CU_EVENT_WAIT_EXTERNAL) {
-        sim_capture_takes_locked(s, &rc);
+        rc = external_node(s);
     } else if (s->capture || e->capture_id) {
         rc = wait_captured_locked(s, e);
     } else {

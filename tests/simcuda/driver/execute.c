@@ -104,12 +104,15 @@ void sim_execute(sim_op_t *op)
         sim_device_t *d = sim_device_of(op->u.free_ptr);
         sim_alloc_t a;
         if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
-            sim_race_forget(a.base, a.size);
+            if (a.kind != SIM_GRAPH) { /* that is the same memory at the next launch */
+                sim_race_forget(a.base, a.size);
+            }
             sim_heap_free(d, op->u.free_ptr, true);
             atomic_fetch_sub(&d->frees, 1);
         }
         break;
     }
+    case SIM_OP_ALLOC:
     case SIM_OP_MARK:
     case SIM_OP_WAIT:
         break;

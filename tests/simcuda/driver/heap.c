@@ -66,24 +66,37 @@ static int ordinal_of(const sim_heap_t *h)
     return ((const sim_device_t *)((const char *)h - offsetof(sim_device_t, heap)))->ordinal;
 }
 
-static uint32_t take_pages(sim_heap_t *h, uint32_t n)
+static bool count_pages(sim_heap_t *h, uint32_t n)
 {
     if (h->used + n * SIM_PAGE > sim_opt.memory || !sim_shared_take(ordinal_of(h), n * SIM_PAGE)) {
+        return false;
+    }
+    h->used += n * SIM_PAGE;
+    if (h->used > h->peak) {
+        h->peak = h->used;
+    }
+    return true;
+}
+
+static void uncount_pages(sim_heap_t *h, uint32_t n)
+{
+    h->used -= n * SIM_PAGE;
+    sim_shared_give(ordinal_of(h), n * SIM_PAGE);
+}
+
+static uint32_t take_pages(sim_heap_t *h, uint32_t n)
+{
+    if (!count_pages(h, n)) {
         return SIM_NIL;
     }
     uint32_t page = sim_runs_take(&h->pages, n);
     if (page == SIM_NIL) {
-        sim_shared_give(ordinal_of(h), n * SIM_PAGE);
-    } else {
-        h->used += n * SIM_PAGE;
-        if (h->used > h->peak) {
-            h->peak = h->used;
-        }
+        uncount_pages(h, n);
     }
     return page;
 }
 
-static void free_pages(sim_heap_t *h, uint32_t page)
+static void free_pages(sim_heap_t *h, uint32_t page, bool counted)
 {
     uint32_t n = h->pages.len[page], first, len;
     for (uint32_t i = page; i < page + n; i++) {
@@ -95,8 +108,9 @@ static void free_pages(sim_heap_t *h, uint32_t page)
             madvise(h->backing + from * SIM_PAGE, (i - from) * SIM_PAGE, MADV_DONTNEED);
         }
     }
-    h->used -= n * SIM_PAGE;
-    sim_shared_give(ordinal_of(h), n * SIM_PAGE);
+    if (counted) {
+        uncount_pages(h, n);
+    }
     sim_runs_free(&h->pages, page, &first, &len);
 }
 
@@ -123,7 +137,7 @@ static void free_granules(sim_heap_t *h, uint32_t g)
         uint32_t page = first / GRANULES;
         sim_runs_remove(&h->granules, first);
         h->small[page] = 0;
-        free_pages(h, page);
+        free_pages(h, page, true);
     }
 }
 
@@ -142,6 +156,14 @@ static sim_alloc_t *rec_new(sim_heap_t *h)
         h->free_rec = a->next;
     }
     return a;
+}
+
+static void count_requested(sim_heap_t *h, size_t bytes)
+{
+    h->requested += bytes;
+    if (h->requested > h->peak_requested) {
+        h->peak_requested = h->requested;
+    }
 }
 
 static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
@@ -166,12 +188,25 @@ static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
     a->base = (uintptr_t)h->va + offset;
     a->size = bytes;
     h->rec[offset / SIM_GRANULE] = a;
-    h->requested += bytes;
-    if (h->requested > h->peak_requested) {
-        h->peak_requested = h->requested;
-    }
+    count_requested(h, bytes);
     *out = a;
     return CUDA_SUCCESS;
+}
+
+static void fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool)
+{
+    a->buffer_id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
+    a->ctx = ctx;
+    a->pool = pool;
+    a->kind = (uint8_t)kind;
+    a->sync_memops = a->freeing = 0;
+    a->graph = (sim_graph_memory_t){.owned = kind == SIM_GRAPH};
+    a->prev = NULL;
+    a->next = ctx->allocs;
+    if (a->next) {
+        a->next->prev = a;
+    }
+    ctx->allocs = a;
 }
 
 CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_kind kind,
@@ -183,21 +218,10 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
     if (bytes > sim_opt.memory) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    uint64_t id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
     pthread_mutex_lock(&h->mu);
     CUresult rc = alloc_locked(h, bytes, &a);
     if (rc == CUDA_SUCCESS) {
-        a->buffer_id = id;
-        a->ctx = ctx;
-        a->pool = pool;
-        a->kind = (uint8_t)kind;
-        a->sync_memops = a->freeing = 0;
-        a->prev = NULL;
-        a->next = ctx->allocs;
-        if (a->next) {
-            a->next->prev = a;
-        }
-        ctx->allocs = a;
+        fill_locked(a, ctx, kind, pool);
         if (pool) {
             sim_pool_count(pool, bytes, true);
         }
@@ -236,18 +260,140 @@ static void free_locked(sim_heap_t *h, sim_alloc_t *a)
     } else {
         a->ctx->allocs = a->next;
     }
-    h->requested -= a->size;
+    bool counted = a->kind != SIM_GRAPH || a->graph.backed;
+    h->requested -= counted ? a->size : 0;
     if (a->pool) {
         sim_pool_count(a->pool, a->size, false);
     }
     h->rec[offset / SIM_GRANULE] = NULL;
-    if (a->size <= SIM_SMALL_MAX) {
+    if (a->kind != SIM_GRAPH && a->size <= SIM_SMALL_MAX) {
         free_granules(h, (uint32_t)(offset / SIM_GRANULE));
     } else {
-        free_pages(h, (uint32_t)(offset / SIM_PAGE));
+        free_pages(h, (uint32_t)(offset / SIM_PAGE), counted);
     }
     a->next = h->free_rec;
     h->free_rec = a;
+}
+
+/* --- memory of graphs --------------------------------------------------------------------------*/
+static bool lives(const sim_alloc_t *a)
+{
+    return a->kind != SIM_GRAPH || a->graph.live;
+}
+
+static bool graph_freed_locked(sim_alloc_t *a, bool marked)
+{
+    bool ok = a->graph.live && (marked || a->graph.unfreed);
+    a->graph.live -= ok;
+    a->graph.unfreed = a->graph.unfreed && marked;
+    return ok;
+}
+
+/* Nobody lives in it: what no executable graph needs goes back, and the record with the node. */
+static void graph_rest_locked(sim_heap_t *h, sim_alloc_t *a)
+{
+    if (a->graph.live) {
+        return;
+    }
+    if (a->graph.backed && !a->graph.wanted) {
+        uncount_pages(h, h->pages.len[(a->base - (uintptr_t)h->va) / SIM_PAGE]);
+        h->requested -= a->size;
+        a->graph.backed = false;
+    }
+    if (!a->graph.owned) {
+        free_locked(h, a);
+    }
+}
+
+CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CUdeviceptr *out,
+                                uint64_t *id)
+{
+    sim_heap_t *h = &d->heap;
+    uint32_t page = SIM_NIL;
+    pthread_mutex_lock(&h->mu);
+    sim_alloc_t *a = bytes <= sim_opt.memory ? rec_new(h) : NULL;
+    if (a) {
+        page = sim_runs_take(&h->pages, (uint32_t)((bytes + SIM_PAGE - 1) / SIM_PAGE));
+    }
+    if (page != SIM_NIL) {
+        a->base = (uintptr_t)h->va + page * SIM_PAGE;
+        a->size = bytes;
+        h->rec[(size_t)page * GRANULES] = a;
+        fill_locked(a, sim_ctx_home(ctx), SIM_GRAPH, NULL);
+        *out = a->base;
+        *id = a->buffer_id;
+    } else if (a) {
+        a->next = h->free_rec;
+        h->free_rec = a;
+    }
+    pthread_mutex_unlock(&h->mu);
+    return page != SIM_NIL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static sim_alloc_t *graph_find_locked(sim_heap_t *h, CUdeviceptr p, uint64_t id)
+{
+    sim_alloc_t *a = find_locked(h, p);
+    return a && a->kind == SIM_GRAPH && a->base == p && (!id || a->buffer_id == id) ? a : NULL;
+}
+
+CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool on)
+{
+    sim_heap_t *h = &d->heap;
+    pthread_mutex_lock(&h->mu);
+    sim_alloc_t *a = graph_find_locked(h, p, id);
+    CUresult rc = a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* it died with its context */
+    if (a && on && !a->graph.backed) {
+        if (count_pages(h, h->pages.len[(p - (uintptr_t)h->va) / SIM_PAGE])) {
+            count_requested(h, a->size);
+            a->graph.backed = true;
+        } else {
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (rc == CUDA_SUCCESS) {
+        a->graph.wanted = on;
+        graph_rest_locked(h, a);
+    }
+    pthread_mutex_unlock(&h->mu);
+    return rc;
+}
+
+bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change)
+{
+    sim_heap_t *h = &d->heap;
+    pthread_mutex_lock(&h->mu);
+    sim_alloc_t *a = graph_find_locked(h, p, id);
+    sim_graph_memory_t *m = a ? &a->graph : NULL;
+    bool ok = a != NULL;
+    switch (ok ? change : SIM_GRAPH_IS_THERE) {
+    case SIM_GRAPH_IS_THERE:
+        break;
+    case SIM_GRAPH_IS_UNFREED:
+        ok = m->unfreed;
+        break;
+    case SIM_GRAPH_FREE_NODE_OWN:
+        ok = !m->own_free && !m->other_free;
+        m->own_free = true;
+        break;
+    case SIM_GRAPH_FREE_NODE_OTHER:
+        ok = !m->own_free;
+        m->other_free = m->other_free || ok;
+        break;
+    case SIM_GRAPH_ALLOCATED:
+        m->live++;
+        m->unfreed = !m->own_free;
+        break;
+    case SIM_GRAPH_FREE_BEGUN:
+        ok = m->unfreed || m->own_free;
+        m->unfreed = false;
+        break;
+    case SIM_GRAPH_DISOWNED:
+        m->owned = false;
+        graph_rest_locked(h, a);
+        break;
+    }
+    pthread_mutex_unlock(&h->mu);
+    return ok;
 }
 
 CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
@@ -255,9 +401,14 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
     sim_heap_t *h = &d->heap;
     pthread_mutex_lock(&h->mu);
     sim_alloc_t *a = (p - (uintptr_t)h->va) % SIM_GRANULE ? NULL : find_locked(h, p);
-    bool ok = a && a->base == p && a->freeing == marked;
+    bool ok = a && a->base == p &&
+              (a->kind == SIM_GRAPH ? graph_freed_locked(a, marked) : a->freeing == marked);
     if (ok) {
         sim_dead_note(a->base, a->size, 0);
+    }
+    if (ok && a->kind == SIM_GRAPH) {
+        graph_rest_locked(h, a);
+    } else if (ok) {
         free_locked(h, a);
     }
     pthread_mutex_unlock(&h->mu);
@@ -278,7 +429,7 @@ bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out)
 {
     pthread_mutex_lock(&d->heap.mu);
     sim_alloc_t *a = find_locked(&d->heap, p);
-    bool in = a && p - a->base < a->size;
+    bool in = a && p - a->base < a->size && lives(a);
     if (in) {
         *out = *a;
     }
@@ -290,11 +441,13 @@ bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freein
 {
     pthread_mutex_lock(&d->heap.mu);
     sim_alloc_t *a = find_locked(&d->heap, p);
-    bool ok = a && !(freeing > 0 && (a->freeing || a->base != p));
+    bool ok = a && lives(a) && !(freeing > 0 && (sim_alloc_freeing(a) || a->base != p));
     if (ok && sync_memops >= 0) {
         a->sync_memops = (uint8_t)sync_memops;
     }
-    if (ok && freeing >= 0) {
+    if (ok && freeing >= 0 && a->kind == SIM_GRAPH) {
+        a->graph.unfreed = !freeing;
+    } else if (ok && freeing >= 0) {
         a->freeing = (uint8_t)freeing;
     }
     pthread_mutex_unlock(&d->heap.mu);
@@ -312,7 +465,7 @@ void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, boo
         sim_heap_t *h = &d->heap;
         pthread_mutex_lock(&h->mu);
         sim_alloc_t *a = find_locked(h, ptr);
-        if (a && ptr - a->base <= a->size && bytes <= a->size - (ptr - a->base)) {
+        if (a && lives(a) && ptr - a->base <= a->size && bytes <= a->size - (ptr - a->base)) {
             size_t offset = ptr - (uintptr_t)h->va;
             at = h->backing + offset;
             for (size_t p = offset / SIM_PAGE; write && p <= (offset + bytes - 1) / SIM_PAGE; p++) {

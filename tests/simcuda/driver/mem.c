@@ -80,7 +80,7 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (sim_opt.racecheck ||
         (sim_opt.free_waits && atomic_load_explicit(&d->pending, memory_order_acquire))) {
         sim_alloc_t a;
-        if (!sim_heap_find(d, dptr, &a) || a.base != dptr || a.freeing) {
+        if (!sim_heap_find(d, dptr, &a) || a.base != dptr || sim_alloc_freeing(&a)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (sim_opt.free_waits && a.kind == SIM_PLAIN) {

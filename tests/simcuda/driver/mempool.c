@@ -38,6 +38,20 @@ static CUresult pool_check(CUmemoryPool p)
     return p && atomic_load(&p->alive) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* On a capturing stream: an address now, memory with the graph. The pool only names the device. */
+static CUresult alloc_node(CUdeviceptr *dptr, size_t bytes, sim_device_t *d, CUstream s)
+{
+    sim_op_t op = {.kind = SIM_OP_ALLOC, .u.alloc.bytes = bytes};
+    SIM_TRY(sim_heap_graph_reserve(d, s->ctx, bytes, &op.u.alloc.at, &op.u.alloc.id));
+    CUresult rc = sim_submit(s, &op, false);
+    if (rc != CUDA_SUCCESS) {
+        sim_heap_graph_change(d, op.u.alloc.at, op.u.alloc.id, SIM_GRAPH_DISOWNED);
+        return rc;
+    }
+    *dptr = op.u.alloc.at;
+    return CUDA_SUCCESS;
+}
+
 static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream h, bool pt)
 {
     CUstream s;
@@ -47,6 +61,9 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUcontext ctx = s->ctx;
+    if (sim_capture_has(s)) {
+        return alloc_node(dptr, bytes, pool ? pool->dev : ctx->dev, s);
+    }
     sim_device_t *d = pool ? pool->dev : ctx->dev;
     pool = pool ? pool : atomic_load(&d->pool);
     CUresult rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
@@ -56,15 +73,7 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     }
     if (rc == CUDA_SUCCESS) {
         *dptr = p;
-        sim_lock();
-        bool node = s->capture != NULL; /* its memory lives until it is freed */
-        if (node) {
-            sim_capture_takes_locked(s, &rc);
-        }
-        sim_unlock();
-        if (!node) {
-            sim_race_async_alloc(s, p, bytes);
-        }
+        sim_race_async_alloc(s, p, bytes);
     }
     return rc;
 }
@@ -89,10 +98,13 @@ static CUresult free_async(CUdeviceptr dptr, CUstream h, bool pt)
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
     sim_device_t *d = sim_device_of(dptr);
+    sim_op_t op = {.kind = SIM_OP_FREE, .u.free_ptr = dptr};
+    if (sim_capture_has(s)) {
+        return sim_submit(s, &op, false);
+    }
     if (dptr == 0 || !d || !sim_heap_update(d, dptr, -1, 1)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    sim_op_t op = {.kind = SIM_OP_FREE, .u.free_ptr = dptr};
     atomic_fetch_add(&d->frees, 1);
     CUresult rc = sim_submit(s, &op, false);
     if (rc != CUDA_SUCCESS) {

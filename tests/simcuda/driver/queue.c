@@ -386,15 +386,10 @@ CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync)
     sim_lock();
     if ((s->capture || atomic_load_explicit(&ctx->capturing, memory_order_relaxed)) &&
         sim_capture_takes_locked(s, &rc)) {
-        if (s->capture && sync && rc == CUDA_SUCCESS) {
-            rc = sim_capture_block_stream_locked(s);
+        if (s->capture && rc == CUDA_SUCCESS) {
+            rc = sync ? sim_capture_block_stream_locked(s) : sim_capture_node_locked(s, op);
         }
         sim_unlock();
-        if (op->kind == SIM_OP_COPY) {
-            free(op->u.copy.staged);
-        } else if (op->kind == SIM_OP_FREE && rc == CUDA_SUCCESS) { /* a free node: never runs */
-            atomic_fetch_sub(&ctx->dev->frees, 1);
-        }
         return rc;
     }
     sim_clock_t past = {0};

@@ -225,6 +225,10 @@ void sim_race_op(CUstream s, const sim_op_t *op)
             rows(s, &who, a.base, 0, 0, a.size, 1, 1, true, false);
         }
         break;
+    case SIM_OP_ALLOC: /* the guide: accesses "are ordered after the allocation node" */
+        who.alloc = true;
+        rows(s, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
+        break;
     default:
         break;
     }

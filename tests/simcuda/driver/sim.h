@@ -14,6 +14,7 @@
 #endif
 #include <cuda.h>
 
+#include "graph.h"
 #include "race.h"
 
 #include <pthread.h>
@@ -194,7 +195,7 @@ void *sim_map_lazy(size_t bytes, bool readable);
 
 /* --- heap.c: device memory
  * ------------------------------------------------------------------------*/
-enum sim_kind { SIM_PLAIN, SIM_ASYNC, SIM_GLOBAL, SIM_ARRAY };
+enum sim_kind { SIM_PLAIN, SIM_ASYNC, SIM_GLOBAL, SIM_ARRAY, SIM_GRAPH };
 
 typedef struct sim_alloc {
     CUdeviceptr base;
@@ -203,6 +204,7 @@ typedef struct sim_alloc {
     CUcontext ctx;
     CUmemoryPool pool;
     uint8_t kind, sync_memops, freeing;
+    sim_graph_memory_t graph;      /* of SIM_GRAPH */
     struct sim_alloc *next, *prev; /* of the same context */
 } sim_alloc_t;
 
@@ -245,6 +247,17 @@ bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
 bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing);
 sim_device_t *sim_device_of(CUdeviceptr p);
 CUresult sim_heap_ready(sim_device_t *d); /* from cuInit, once */
+/* Whether a free of it is under way, or no free of it is allowed. */
+static inline bool sim_alloc_freeing(const sim_alloc_t *a)
+{
+    return a->kind == SIM_GRAPH ? !a->graph.unfreed : a->freeing;
+}
+/* Memory of a graph's allocation node, named by address and buffer id: graph.h. */
+CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CUdeviceptr *out,
+                                uint64_t *id);
+CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool on);
+/* False where it cannot: not there, or `change` does not fit its state. */
+bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change);
 
 /* --- shared.c: other processes on the same devices; nothing without shared:PATH
  * ----------------------------------------------------------------------------------------------*/
@@ -358,6 +371,7 @@ enum sim_op_kind {
     SIM_OP_WAIT,
     SIM_OP_FREE,
     SIM_OP_VALUE, /* cuStreamWriteValue */
+    SIM_OP_ALLOC, /* an allocation node: nothing to do, but an access */
 };
 
 /* What a host thread knows after a synchronous operation, with racecheck:strict. */
@@ -401,6 +415,11 @@ typedef struct sim_op {
             unsigned bytes;
         } value;
         CUdeviceptr free_ptr;
+        struct {
+            CUdeviceptr at;
+            size_t bytes;
+            uint64_t id;
+        } alloc;
     } u;
 } sim_op_t;
 
@@ -417,7 +436,8 @@ struct CUstream_st {
     sim_op_t *head, *tail;
     pthread_cond_t work;
     struct sim_capture *capture;
-    uint32_t slot; /* race check: which component of every clock */
+    sim_frontier_t frontier; /* what its next captured operation depends on */
+    uint32_t slot;           /* race check: which component of every clock */
     sim_clock_t clock;
     CUstream next, prev, next_free;
 };
@@ -480,8 +500,9 @@ struct CUevent_st {
     uint64_t gen; /* of the last record: a MARK of an older one is stale */
     _Atomic uint64_t time_ns;
     sim_points_t points;
-    uint64_t capture_id; /* last recorded inside this capture; 0: outside */
-    sim_clock_t clock;   /* race check: of the last record */
+    uint64_t capture_id;     /* last recorded inside this capture; 0: outside */
+    sim_frontier_t frontier; /* what it stands for there */
+    sim_clock_t clock;       /* race check: of the last record */
     CUevent next, prev, next_free;
 };
 void sim_event_end_locked(CUevent e);
@@ -495,18 +516,19 @@ typedef struct sim_capture {
     CUstreamCaptureStatus status;
     CUstream origin;
     uint64_t thread;
-    size_t nodes;
-    CUgraph graph; /* the program's own, of cuStreamBeginCaptureToGraph; or NULL */
+    CUgraph graph;
+    bool own_graph;      /* the program's, of cuStreamBeginCaptureToGraph */
+    size_t first;        /* how many nodes that had */
+    CUgraphNode *listed; /* for cuStreamGetCaptureInfo */
     struct sim_capture *next;
 } sim_capture_t;
 
-struct CUgraph_st {
-    size_t nodes;
-};
-
 /* Locked. An operation reaches a stream: true when a capture swallowed it, with its code. */
 bool sim_capture_takes_locked(CUstream s, CUresult *rc);
-void sim_capture_join_locked(CUstream s, sim_capture_t *c);
+/* Locked, after that: the operation becomes a node. */
+CUresult sim_capture_node_locked(CUstream s, const sim_op_t *op);
+bool sim_capture_has(CUstream s);
+void sim_capture_join_locked(CUstream s, sim_capture_t *c, const sim_frontier_t *from);
 sim_capture_t *sim_capture_by_id_locked(uint64_t id);
 CUresult sim_capture_block_context_locked(CUcontext ctx); /* a call that no capture allows */
 CUresult sim_capture_block_stream_locked(CUstream s);
