@@ -876,6 +876,11 @@ static void many_steps_forget_what_is_over(void)
 #include "selftest_dead.def"
 #undef DEAD
 #undef LIVE
+#define ORDERED(name, keys) void name(void);
+#define RACY(name, keys) void name(void);
+#include "selftest_race_graph.def"
+#undef ORDERED
+#undef RACY
 
 static const struct {
     const char *name, *simcuda;
@@ -886,6 +891,7 @@ static const struct {
 #define ORDERED(name, keys) {#name, keys, name, false, NULL, NULL},
 #define RACY(name, keys) {#name, keys, name, true, NULL, NULL},
 #include "selftest_race.def"
+#include "selftest_race_graph.def"
 #undef ORDERED
 #undef RACY
 #define DEAD(name, by, says) {#name, "", name, true, by, says},
