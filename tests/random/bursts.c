@@ -44,6 +44,40 @@ static void device_burst(generator_t *g, int thread, bool async)
     enqueue(g, op);
 }
 
+/* The buffer is freed while a graph that writes it is at work. */
+static void graph_burst(generator_t *g, int thread)
+{
+    const list_t *l = &g->graphs[thread];
+    int which = l->n ? l->at[below(&g->r, (uint32_t)l->n)] : NOBODY;
+    if (which == NOBODY || !g->p->graphs.at[which].alive)
+        return;
+    const graph_t *graph = &g->p->graphs.at[which];
+    int buffer = graph->n ? graph->work[0].to : NOBODY;
+    if (!usable(g->p, thread, buffer, false))
+        return;
+    const buffer_t *b = &g->p->buffers.at[buffer];
+    op_t op = {.thread = thread, .a = buffer, .b = NOBODY, .to = b->device};
+    op.stream = pick_stream(g, thread, buffer);
+    op.kind = OP_HOLD;
+    enqueue(g, op);
+    op.kind = OP_LAUNCH;
+    op.a = which;
+    enqueue(g, op);
+    op.kind = b->async && below(&g->r, 2) ? OP_FREE_ASYNC : OP_FREE;
+    op.a = buffer;
+    enqueue(g, op);
+    op.kind = OP_ALLOC;
+    op.bytes = b->bytes;
+    enqueue(g, op);
+    op.kind = OP_SET;
+    op.a = NEWEST;
+    op.stream = pick_stream(g, thread, buffer);
+    enqueue(g, op);
+    op.kind = OP_OPEN;
+    op.a = g->index;
+    enqueue(g, op);
+}
+
 /* The pinned memory is the source or the destination of what is held. */
 static void pinned_burst(generator_t *g, int thread)
 {
@@ -75,6 +109,10 @@ static void pinned_burst(generator_t *g, int thread)
 
 void burst(generator_t *g, int thread)
 {
+    if (g->profile->launches && below(&g->r, 2)) {
+        graph_burst(g, thread);
+        return;
+    }
     int percent = g->profile->async_bursts + g->profile->pinned_bursts ? (int)below(&g->r, 100) : 0;
     if (percent < g->profile->pinned_bursts)
         pinned_burst(g, thread);

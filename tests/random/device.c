@@ -124,6 +124,18 @@ static void end_capture(const step_t *s)
     MUST(s, cudaGraphDestroy(graph));
 }
 
+/* Memory that a graph takes and frees in itself is no allocation of the process. */
+static void copy_through(const step_t *s)
+{
+    cudaStream_t stream = the_run.streams[s->stream];
+    char *to = the_run.buffers[s->buffer], *from = the_run.buffers[s->from];
+    void *between;
+    MUST(s, cudaMallocAsync(&between, s->bytes, stream));
+    MUST(s, cudaMemcpyAsync(between, from + s->from_offset, s->bytes, cudaMemcpyDefault, stream));
+    MUST(s, cudaMemcpyAsync(to + s->offset, between, s->bytes, cudaMemcpyDefault, stream));
+    MUST(s, cudaFreeAsync(between, stream));
+}
+
 void graph_step(const step_t *s)
 {
     enum cudaStreamCaptureMode mode = !s->value                 ? cudaStreamCaptureModeRelaxed
@@ -132,6 +144,9 @@ void graph_step(const step_t *s)
     switch (s->what) {
     case DO_GRAPH_BEGIN:
         MUST(s, cudaStreamBeginCapture(the_run.streams[s->stream], mode));
+        break;
+    case DO_GRAPH_COPY:
+        copy_through(s);
         break;
     case DO_GRAPH_END:
         end_capture(s);

@@ -181,6 +181,7 @@ static void do_step(step_t *s)
         interface_step(s);
         break;
     case DO_GRAPH_BEGIN:
+    case DO_GRAPH_COPY:
     case DO_GRAPH_END:
     case DO_GRAPH_LAUNCH:
     case DO_GRAPH_DESTROY:

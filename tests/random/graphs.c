@@ -52,6 +52,7 @@ static void draw_work(const program_t *p, graph_t *g, const op_t *op, uint64_t *
         if (from != NOBODY)
             g->work[g->n].from_offset =
                 draw(r) % (p->buffers.at[from].bytes - g->work[g->n].bytes + 1);
+        g->work[g->n].through = below(r, 4) == 0;
         g->work[g->n].value = below(r, 256);
         g->work[g->n].to = to;
         g->work[g->n++].from = from;
@@ -61,8 +62,10 @@ static void draw_work(const program_t *p, graph_t *g, const op_t *op, uint64_t *
 static void add_work(program_t *p, const graph_t *g)
 {
     for (int i = 0; i < g->n; i++) {
-        step_t *s = stream_step(p, g->owner, g->work[i].from == NOBODY ? DO_SET : DO_COPY,
-                                g->stream, g->work[i].to);
+        do_t what = g->work[i].from == NOBODY ? DO_SET
+                    : g->work[i].through      ? DO_GRAPH_COPY
+                                              : DO_COPY;
+        step_t *s = stream_step(p, g->owner, what, g->stream, g->work[i].to);
         s->from = g->work[i].from;
         s->offset = g->work[i].offset;
         s->from_offset = g->work[i].from_offset;

@@ -176,6 +176,7 @@ static const profile_t profiles[] = {
                 {OP_UNPIN, 6}}},
     {.name = "graphs",
      .what = "captures that begin and end between allocations and frees, and launches of graphs",
+     .launches = true,
      .threads = 3,
      .devices = 2,
      .streams = 8,

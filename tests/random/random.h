@@ -185,6 +185,7 @@ typedef enum {
     DO_TRIM,
     DO_PIN,
     DO_GRAPH_BEGIN,
+    DO_GRAPH_COPY, /* through memory of the graph's own */
     DO_GRAPH_END,
     DO_GRAPH_LAUNCH,
     DO_GRAPH_DESTROY,
@@ -265,6 +266,7 @@ typedef struct graph {
         int to, from; /* from: NOBODY for a set */
         uint64_t offset, from_offset, bytes;
         uint32_t value;
+        bool through; /* memory of the graph's own */
     } work[GRAPH_WORK];
 } graph_t;
 

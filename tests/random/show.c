@@ -46,6 +46,7 @@ static const char *const calls[] = {
     [DO_TRIM] = "cachealloc_trim",
     [DO_PIN] = "cachealloc_set_pin_mode",
     [DO_GRAPH_BEGIN] = "cudaStreamBeginCapture",
+    [DO_GRAPH_COPY] = "cudaMallocAsync, copies, cudaFreeAsync",
     [DO_GRAPH_END] = "cudaStreamEndCapture",
     [DO_GRAPH_LAUNCH] = "cudaGraphLaunch",
     [DO_GRAPH_DESTROY] = "cudaGraphExecDestroy",
@@ -98,7 +99,7 @@ void show_step(const step_t *s, const program_t *p, char *out, size_t room)
     line_t line = {out, room};
     say(&line, "t%d: %s", s->thread, calls[s->what]);
     bool memory = (s->what <= DO_COPY_SYNC || s->what == DO_CALL_CHECK || s->what == DO_CALL_FILL ||
-                   s->what == DO_CHECK || s->what == DO_FILL) &&
+                   s->what == DO_GRAPH_COPY || s->what == DO_CHECK || s->what == DO_FILL) &&
                   s->buffer != NOBODY;
     if (memory)
         say_buffer(&line, s->buffer, s->offset, s->bytes, p);
