@@ -29,10 +29,14 @@ MUTATIONS = {
     "reuse_across_reset": ("resets", (1, 2, 3, 4)),
     "reuse_across_streams": ("async", (1, 2, 3, 4)),
     "pinned_reuse": ("pinned", (1, 2, 3, 4)),
+    "capture_gate": ("graphs", (1, 3, 4, 5, 7, 8)),
 }
 # What the race check says of it; the program itself may end first, at a byte that is wrong.
 RACES = r"simcuda: race: .* is not ordered after "
-SAYS = {"reuse_across_reset": r"simcuda: race: .* is not inside live memory: it died with context"}
+SAYS = {
+    "reuse_across_reset": r"simcuda: race: .* is not inside live memory: it died with context",
+    "capture_gate": r"cudaStreamEndCapture\(.*\) answered 901",
+}
 
 
 def runner(shim=None, mutation=None, devices=2):

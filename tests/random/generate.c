@@ -88,19 +88,37 @@ static int pick_listed(generator_t *g, list_t *l, bool remove)
     return remove ? drop(l, i) : l->at[i];
 }
 
-/* One of the thread's graphs, finished or being captured. */
-static int pick_graph(generator_t *g, int thread, bool capturing)
+/* Does all live that the graph works on? */
+static bool launchable(const program_t *p, int thread, const graph_t *graph)
 {
+    for (int i = 0; i < graph->n; i++) {
+        int to = graph->work[i].to, from = graph->work[i].from;
+        if (!usable(p, thread, to, p->buffers.at[to].host) ||
+            (from != NOBODY && !usable(p, thread, from, p->buffers.at[from].host)))
+            return false;
+    }
+    return true;
+}
+
+/* One of the thread's graphs that the operation is for: being captured, fit to be launched, or
+ * preferably not. */
+static int pick_graph(generator_t *g, int thread, op_kind_t kind)
+{
+    int other = NOBODY;
     list_t *l = &g->graphs[thread];
     for (int tries = 0; tries < 8 && l->n; tries++) {
         int i = (int)below(&g->r, (uint32_t)l->n);
         const graph_t *graph = &g->p->graphs.at[l->at[i]];
         if (!graph->alive && !graph->capturing)
             drop(l, i);
-        else if (graph->capturing == capturing)
+        else if (graph->capturing != (kind == OP_CAPTURE_END))
+            continue;
+        else if (graph->capturing || launchable(g->p, thread, graph) == (kind == OP_LAUNCH))
             return l->at[i];
+        else
+            other = l->at[i];
     }
-    return NOBODY;
+    return other;
 }
 
 static int pick_launch_stream(generator_t *g, int thread, int graph)
@@ -159,7 +177,7 @@ static op_t propose(generator_t *g)
     case OP_CAPTURE_END:
     case OP_LAUNCH:
     case OP_GRAPH_END:
-        op.a = pick_graph(g, t, op.kind == OP_CAPTURE_END);
+        op.a = pick_graph(g, t, op.kind);
         op.stream = op.kind == OP_LAUNCH ? pick_launch_stream(g, t, op.a) : NOBODY;
         return op;
     case OP_CAPTURE:
