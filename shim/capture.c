@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include "config/lock.h"
+#include "config/mutation.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/streams.h"
@@ -31,7 +32,7 @@ bool ca_capture_active(void)
 bool ca_capture_recorder_enter(void)
 {
     atomic_fetch_add(&recorders, 1);
-    if (!ca_capture_active())
+    if (!ca_capture_active() || CA_MUTATED(capture_gate))
         return true;
     atomic_fetch_sub(&recorders, 1);
     return false;

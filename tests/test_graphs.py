@@ -1,0 +1,98 @@
+"""Graphs: what was captured stays right while memory comes and goes around it, and captures are not
+disturbed. tests/preload/graphs.c is the program."""
+
+import pytest
+
+import conftest
+import leak_report
+
+CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
+         pytest.param("async:driver", id="async-driver")]
+CASES = [("again",), ("flight",), ("destroyed",), ("threads",), ("contexts",)]
+SIM = {"contexts": "devices:2"}
+DEBUG = conftest.SHIM.with_name("libcachealloc-debug.so")
+UNSUPPORTED, INVALIDATED = 900, 901
+FINE, SPOILED = "0 0 active 0\n", f"{UNSUPPORTED} 0 spoiled {INVALIDATED}\n"
+# Mode, thread, and what CUDA says to cudaMalloc there (cudaThreadExchangeStreamCaptureMode).
+DURING = [("relaxed", "own", FINE), ("relaxed", "other", FINE), ("thread", "other", FINE),
+          ("thread", "own", SPOILED), ("global", "own", SPOILED), ("global", "other", SPOILED)]
+
+
+def keys(case, racecheck):
+    return ",".join(filter(None, [SIM.get(case[0]), "racecheck:1" if racecheck else None])) or None
+
+
+def succeeds(result):
+    assert result.rc == 0, result.err
+    assert leak_report.nothing_leaked(result.err), result.err
+
+
+def debug(mutation):
+    preload = " ".join(conftest.SANITIZER_PRELOAD + [str(DEBUG)])
+    return {"CA_MUTATION": mutation, "LD_PRELOAD": preload}
+
+
+@pytest.mark.parametrize("racecheck", [False, True], ids=["", "racecheck"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_the_program_is_right_by_itself(run, program, case, racecheck):
+    plain = ["plain"] if case[0] == "flight" else []
+    succeeds(run([program("graphs"), *case, *plain], preload=False, sim=keys(case, racecheck)))
+
+
+@pytest.mark.parametrize("racecheck", [False, True], ids=["", "racecheck"])
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_graphs(run, program, case, conf, racecheck):
+    succeeds(run([program("graphs"), *case], conf=conf, sim=keys(case, racecheck)))
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_memory_of_the_graph_itself_is_the_drivers(run, program, conf):
+    result = run([program("graphs"), "again"], conf=conf, stats=True)
+
+    succeeds(result)
+    if conf != "async:driver":
+        assert result.sim["calls"]["cuMemAllocAsync"] == 1
+        assert result.sim["calls"]["cuMemFreeAsync"] == 1
+
+
+@pytest.mark.parametrize("mode, who, says", DURING)
+def test_calls_in_a_capture_have_their_codes_without_a_pool(run, program, mode, who, says):
+    plain = run([program("graphs"), "during", mode, who], preload=False)
+    off = run([program("graphs"), "during", mode, who], conf="backend:off")
+
+    succeeds(plain)
+    succeeds(off)
+    assert (plain.out, off.out) == (says, says)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("mode, who, plainly", DURING)
+def test_the_pool_serves_in_every_capture_and_spoils_none(run, program, mode, who, plainly, conf):
+    result = run([program("graphs"), "during", mode, who], conf=conf, sim="racecheck:1")
+
+    succeeds(result)
+    assert result.out == FINE
+
+
+@pytest.mark.parametrize("case", ["destroyed", "threads"])
+def test_fences_are_recorded_once_the_capture_is_over(run, program, case):
+    result = run([program("graphs"), case], stats=True)
+
+    succeeds(result)
+    assert result.sim["calls"]["cuCtxRecordEvent"] > 10
+
+
+def test_pin_mode_keeps_a_captured_graph_good(run, program):
+    succeeds(run([program("graphs"), "pin"], sim="racecheck:1"))
+
+
+@pytest.mark.parametrize("mutation, says", [("none", FINE),
+                                            ("capture_gate", f"0 0 spoiled {INVALIDATED}\n")])
+def test_a_fence_in_a_capture_would_spoil_it(run, program, mutation, says):
+    assert run([program("graphs"), "during", "relaxed", "own"], env=debug(mutation)).out == says
+
+
+@pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_pending", 1)])
+def test_memory_of_a_graph_in_flight_would_be_handed_out(run, program, mutation, rc):
+    assert run([program("graphs"), "flight"], env=debug(mutation)).rc == rc
