@@ -69,6 +69,23 @@ def plain_env(extra=None):
     return env
 
 
+def debug_shim(mutation):
+    """The debug build of the shim, in which `mutation` of config/mutation.h can be asked for."""
+    path = BUILD / "libcachealloc-debug.so"
+    if not path.exists():
+        pytest.skip(f"{path} is missing: deliberate faults need a debug build of the shim")
+    if SANITIZER == "tsan" and mutation not in (None, "none"):
+        # Its report of each byte that simulated devices fight over takes minutes.
+        pytest.skip("a deliberate data race is the race check's to find")
+    return path
+
+
+def mutated(mutation):
+    """The environment of a program under a shim with a deliberate fault."""
+    return {"CA_MUTATION": mutation,
+            "LD_PRELOAD": " ".join([*SANITIZER_PRELOAD, str(debug_shim(mutation))])}
+
+
 def skip_if_asked(rc, out):
     if rc == SKIPPED:
         pytest.skip((out.strip().splitlines() or ["no reason given"])[-1])

@@ -1,6 +1,5 @@
 """Stream-ordered allocations come from the pool, in the order of their streams."""
 
-import pathlib
 import re
 
 import pytest
@@ -17,7 +16,6 @@ CASES = [("pairs", 500), ("streams", 2000), ("mixed",), ("held",), ("destroyed",
 # same (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES); ours only where it is asked to.
 HELD = {"destroyed", "deadlock", "held"}
 SIM = {"destroyed": "memory:64M", "thread": "memory:64M", "deadlock": "memory:64M"}
-DEBUG = pathlib.Path(conftest.SHIM).with_name("libcachealloc-debug.so")
 
 
 def succeeds(result):
@@ -108,9 +106,8 @@ def test_a_customised_pool_goes_through(run, program):
 
 @pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_across_streams", 99)])
 def test_the_race_check_sees_reuse_across_streams(run, program, mutation, rc):
-    preload = " ".join(conftest.SANITIZER_PRELOAD + [str(DEBUG)])
     result = run([program("async"), "streams", 200], sim="racecheck:1",
-                 env={"CA_MUTATION": mutation, "LD_PRELOAD": preload})
+                 env=conftest.mutated(mutation))
 
     assert result.rc == rc, result.err
 

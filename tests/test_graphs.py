@@ -10,7 +10,6 @@ CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-
          pytest.param("async:driver", id="async-driver")]
 CASES = [("again",), ("flight",), ("destroyed",), ("threads",), ("contexts",)]
 SIM = {"contexts": "devices:2"}
-DEBUG = conftest.SHIM.with_name("libcachealloc-debug.so")
 UNSUPPORTED, INVALIDATED = 900, 901
 FINE, SPOILED = "0 0 active 0\n", f"{UNSUPPORTED} 0 spoiled {INVALIDATED}\n"
 # Mode, thread, and what CUDA says to cudaMalloc there (cudaThreadExchangeStreamCaptureMode).
@@ -25,11 +24,6 @@ def keys(case, racecheck):
 def succeeds(result):
     assert result.rc == 0, result.err
     assert leak_report.nothing_leaked(result.err), result.err
-
-
-def debug(mutation):
-    preload = " ".join(conftest.SANITIZER_PRELOAD + [str(DEBUG)])
-    return {"CA_MUTATION": mutation, "LD_PRELOAD": preload}
 
 
 @pytest.mark.parametrize("racecheck", [False, True], ids=["", "racecheck"])
@@ -90,9 +84,9 @@ def test_pin_mode_keeps_a_captured_graph_good(run, program):
 @pytest.mark.parametrize("mutation, says", [("none", FINE),
                                             ("capture_gate", f"0 0 spoiled {INVALIDATED}\n")])
 def test_a_fence_in_a_capture_would_spoil_it(run, program, mutation, says):
-    assert run([program("graphs"), "during", "relaxed", "own"], env=debug(mutation)).out == says
+    assert run([program("graphs"), "during", "relaxed", "own"], env=conftest.mutated(mutation)).out == says
 
 
 @pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_pending", 1)])
 def test_memory_of_a_graph_in_flight_would_be_handed_out(run, program, mutation, rc):
-    assert run([program("graphs"), "flight"], env=debug(mutation)).rc == rc
+    assert run([program("graphs"), "flight"], env=conftest.mutated(mutation)).rc == rc

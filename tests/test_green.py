@@ -45,12 +45,8 @@ def test_old_drivers_are_waited_for_too(run, program):
 
 
 def test_a_fence_that_forgets_green_streams_is_caught(run, program):
-    shim = conftest.BUILD / "libcachealloc-debug.so"
-    if not shim.exists():
-        pytest.skip(f"{shim} is missing: deliberate faults need a debug build of the shim")
-    env = {"LD_PRELOAD": " ".join([*conftest.SANITIZER_PRELOAD, str(shim)]),
-           "CA_MUTATION": "fence_legacy_only"}
-    result = run([program("drv_green"), "fence"], sim="racecheck:1", env=env)
+    result = run([program("drv_green"), "fence"], sim="racecheck:1",
+                 env=conftest.mutated("fence_legacy_only"))
     assert result.rc == RACES and "is not ordered after" in result.err, result.err
 
 

@@ -184,13 +184,9 @@ def test_no_race_is_made(run, program, preload, conf):
 
 
 @pytest.mark.parametrize("mutation, caught", [("pinned_reuse", True), ("none", False)])
-def test_the_race_check_sees_memory_that_is_handed_out_at_once(run, program, build, mutation, caught):
-    debug = build / "libcachealloc-debug.so"
-    if not debug.exists():
-        pytest.skip(f"{debug} is missing: deliberate faults need a debug build of the shim")
+def test_the_race_check_sees_memory_that_is_handed_out_at_once(run, program, mutation, caught):
     result = run([program("pinned_reuse"), "race", ROUNDS], sim="racecheck:1",
-                 env={"LD_PRELOAD": " ".join([*conftest.SANITIZER_PRELOAD, str(debug)]),
-                      "CA_MUTATION": mutation})
+                 env=conftest.mutated(mutation))
 
     assert (result.rc == 99) == caught, result.err
     assert ("simcuda: race:" in result.err) == caught

@@ -39,18 +39,11 @@ SAYS = {
 }
 
 
-def runner(shim=None, mutation=None, devices=2):
+def runner(mutation=None, devices=2):
+    shim = conftest.debug_shim(mutation) if mutation else None
     env = conftest.plain_env({"CA_MUTATION": mutation} if mutation else None)
     return programs.Runner(conftest.BUILD, shim, env=env, preload=conftest.SANITIZER_PRELOAD,
                            devices=devices, time_limit=20 * conftest.SLOWDOWN)
-
-
-@pytest.fixture(scope="session")
-def debug_shim():
-    path = conftest.BUILD / "libcachealloc-debug.so"
-    if not path.exists():
-        pytest.skip(f"{path} is missing: deliberate faults need a debug build of the shim")
-    return path
 
 
 # --- with the shim as without -----------------------------------------------------------------------
@@ -140,8 +133,8 @@ def test_a_race_is_found_and_its_program_shrunk():
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_deliberate_fault_of_the_shim_is_caught(debug_shim, mutation):
-    run = runner(debug_shim, mutation)
+def test_a_deliberate_fault_of_the_shim_is_caught(mutation):
+    run = runner(mutation)
     profile, seeds = MUTATIONS[mutation]
     for seed in seeds:
         result = run.run(programs.Program(seed, 1000, profile), "shim")
@@ -154,8 +147,8 @@ def test_a_deliberate_fault_of_the_shim_is_caught(debug_shim, mutation):
 
 
 @pytest.mark.parametrize("profile", sorted({profile for profile, _ in MUTATIONS.values()}))
-def test_without_a_fault_these_programs_pass(debug_shim, profile):
-    run = runner(debug_shim)
+def test_without_a_fault_these_programs_pass(profile):
+    run = runner("none")
     for seed in (1, 2, 3):
         result = run.run(programs.Program(seed, 1000, profile), "shim")
         assert not result.failed, result.says()
