@@ -255,6 +255,7 @@ static void deadlock(void)
     }
     OK(cudaStreamSynchronize(other));
     gate_open(&gate);
+    OK(cudaStreamSynchronize(stopped)); /* which uses the gate */
     for (int i = 0; i < 16; i++)
         OK(cudaFreeAsync(memory[i], other));
     OK(cudaStreamDestroy(stopped));
@@ -274,6 +275,7 @@ static void joined(void)
     CHECK(taken != memory || cudaStreamQuery(other) == cudaErrorNotReady);
     puts(taken == memory ? "joined" : "another");
     gate_open(&gate);
+    OK(cudaStreamSynchronize(stopped)); /* which uses the gate */
     OK(cudaFreeAsync(taken, other));
     OK(cudaStreamSynchronize(other));
     OK(cudaStreamDestroy(stopped));

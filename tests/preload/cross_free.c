@@ -70,6 +70,10 @@ int main(int argc, char **argv)
     rounds = number_argument(argc, argv, 2, 1000);
     CHECK(count >= 1 && count <= THREADS_MOST);
     OK(cudaGetDeviceCount(&devices));
+    for (int device = 0; device < devices; device++) {
+        OK(cudaSetDevice(device));
+        OK(cudaFree(NULL)); /* threads that make a context together release all but one of theirs */
+    }
     for (uint64_t i = 0; i < count; i++)
         OK(pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)(i + 1)));
     for (uint64_t i = 0; i < count; i++)

@@ -70,7 +70,9 @@ static void something_happens(const mix_t *mix)
     if (below(5000) == 0)
         fake.capturing = !fake.capturing;
     if (mix->failures && below(mix->failures) == 0) {
-        static const int codes[] = {-ENOMEM, -EINVAL, -EAGAIN, -EAGAIN, -EAGAIN, -EAGAIN};
+        static const int codes[FAKE_CALLS] = {
+            [FAKE_ALLOC] = -ENOMEM, [FAKE_RECORD] = -EAGAIN, [FAKE_QUERY] = -EAGAIN,
+            [FAKE_WAIT] = -EAGAIN,  [FAKE_SYNC] = -EAGAIN,   [FAKE_JOIN] = -EAGAIN};
         fake_call_t call = (fake_call_t)below(FAKE_CALLS);
         if (call == FAKE_FREE)
             return; /* would lose memory for good, and the device is small */
