@@ -1,4 +1,5 @@
 /* SIM: the race check against programs that launch graphs; selftest_race.c runs them. */
+#include <unistd.h>
 #include "selftest.h"
 
 enum { BYTES = 4096 };
@@ -164,6 +165,39 @@ void a_relaunch_behind_the_free(void)
     OK(cuStreamSynchronize(a));
     OK(cuMemFree(node));
     OK(cuGraphLaunch(x, b));
+}
+
+/* A launch that nobody waits for: allocates, writes, frees. Returns where. */
+static CUdeviceptr temporary_on(CUstream stream)
+{
+    CUdeviceptr node;
+    CUgraph graph;
+    CUgraphExec x;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&node, BYTES, stream));
+    OK(cuMemsetD8Async(node, 1, BYTES, stream));
+    OK(cuMemFreeAsync(node, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&x, graph, 0));
+    OK(cuGraphLaunch(x, stream));
+    OK(cuGraphExecDestroy(x));
+    OK(cuGraphDestroy(graph));
+    return node;
+}
+
+void memory_of_a_graph_that_is_gone_comes_again(void)
+{
+    primary();
+    OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr first = temporary_on(a);
+    for (int i = 0; i < 10000; i++) {
+        usleep(100); /* nothing that the race check learns from */
+        if (temporary_on(b) == first) {
+            return;
+        }
+    }
+    CHECK(!"the same address again");
 }
 
 /* Not seen: two branches write the same bytes. */

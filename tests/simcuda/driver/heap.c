@@ -327,7 +327,11 @@ CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CU
         h->free_rec = a;
     }
     pthread_mutex_unlock(&h->mu);
-    return page != SIM_NIL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (page == SIM_NIL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sim_race_forget(*out, bytes);
+    return CUDA_SUCCESS;
 }
 
 static sim_alloc_t *graph_find_locked(sim_heap_t *h, CUdeviceptr p, uint64_t id)
