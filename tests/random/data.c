@@ -61,6 +61,8 @@ static void set_2d(program_t *p, int thread, int stream, int buffer, uint64_t *r
 {
     buffer_t *b = &p->buffers.at[buffer];
     uint32_t pitch = b->width ? b->width : 16 + below(r, 240);
+    if (pitch > b->bytes)
+        pitch = (uint32_t)b->bytes;
     uint32_t width = 1 + below(r, pitch);
     uint64_t rows = 1 + below(r, (uint32_t)(b->bytes / pitch < 64 ? b->bytes / pitch : 64));
     uint64_t offset = draw(r) % (b->bytes - rows * pitch + 1);
