@@ -7,15 +7,15 @@
 
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \
-    X(reuse_pending)      /* freed memory is handed out at once */                                 \
-    X(pinned_reuse)       /* the same of pinned memory alone */                                    \
-    X(fence_legacy_only)  /* a fence forgets non-blocking streams */                               \
-    X(fence_no_peers)     /* a fence forgets contexts with peer access */                          \
-    X(fence_before_free)  /* a fence is recorded before the frees that it is to cover */           \
-    X(query_unrecorded)   /* an event that was never recorded counts as completed */               \
+    X(reuse_pending)        /* freed memory is handed out at once */                               \
+    X(pinned_reuse)         /* the same of pinned memory alone */                                  \
+    X(fence_legacy_only)    /* a fence forgets non-blocking streams */                             \
+    X(fence_no_peers)       /* a fence forgets contexts with peer access */                        \
+    X(fence_before_free)    /* a fence is recorded before the frees that it is to cover */         \
+    X(query_unrecorded)     /* an event that was never recorded counts as completed */             \
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
-    X(reuse_across_reset) /* the arena of a context that was reset goes on serving */              \
-    X(capture_gate)       /* fences are recorded while streams are captured */
+    X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
+    X(capture_gate)         /* fences are recorded while streams are captured */
 
 typedef enum {
 #define CA_MUTATION(name) CA_MUTATION_##name,
