@@ -106,8 +106,7 @@ void ca_streams_close(ca_arena_t *arena)
     for (ca_stream_t *stream = arena->streams; stream; stream = stream->next) {
         if (!ca_arena_serving(arena))
             return;
-        if (stream->gone || stream->line.open->count == 0 ||
-            arena->operations < stream->line.close_after)
+        if (stream->gone || stream->line.open->count == 0)
             continue;
         if (may_record(stream))
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);

@@ -43,8 +43,8 @@ ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut);
  * is made to wait. Drops the lock. */
 ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
 
-/* Closes the open epochs of all streams of the arena, on behalf of an allocation. Drops the lock.
- */
+/* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
+ * else, also where a fence could not be had a moment ago. Drops the lock. */
 void ca_streams_close(ca_arena_t *arena);
 /* Asks closed epochs of all streams, at most `most` of each. Returns how many passed. Drops the
  * lock. */

@@ -63,7 +63,10 @@ static void check_nothing_is_left(void)
 {
     cachealloc_stats_t stats;
     size_t free, total;
-    OK(cudaDeviceSynchronize());
+    for (int device = 1; device >= 0; device--) { /* a fence covers every context */
+        OK(cudaSetDevice(device));
+        OK(cudaDeviceSynchronize());
+    }
     if (cachealloc_trim)
         cachealloc_trim();
     if (shim_stats(&stats)) {

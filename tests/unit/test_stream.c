@@ -203,6 +203,22 @@ static void a_stream_whose_fences_fail_waits_for_all_work(void **state)
     assert_int_equal(stats().pending_bytes, 0);
 }
 
+static void what_is_freed_after_a_fence_that_failed_is_given_back(void **state)
+{
+    (void)state;
+    mine_t a = get(one, 6 * MIB), b = get(one, 6 * MIB);
+    put(a, one);
+    fake.fail_rc[FAKE_RECORD] = -EINVAL;
+    fake.fail_at[FAKE_RECORD] = 1;
+    ca_arena_trim(arena, 0);
+    put(b, one);
+    ca_arena_trim(arena, 0); /* soon after the failure */
+    fake_pass(fake.recorded);
+    ca_arena_trim(arena, SIZE_MAX);
+    assert_int_equal(stats().reserved_bytes, 0);
+    sound();
+}
+
 static void *trim(void *unused)
 {
     ca_arena_trim(arena, 0);
@@ -369,6 +385,7 @@ int main(void)
         TEST(a_destroyed_stream_strands_nothing),
         TEST(a_destroyed_stream_that_gets_no_fence_waits_for_all_work),
         TEST(a_stream_whose_fences_fail_waits_for_all_work),
+        TEST(what_is_freed_after_a_fence_that_failed_is_given_back),
         TEST(only_its_own_thread_records_on_a_confined_stream),
         JOINING(a_stream_is_made_to_wait_instead),
         JOINING(a_stream_that_cannot_wait_gets_other_memory),
