@@ -1,6 +1,8 @@
 /* Two-level segregated fit over the ready blocks; see bin.h. */
 #include "pool/bin.h"
 
+#include <limits.h>
+
 void ca_bin_of(size_t bytes, unsigned *row, unsigned *sub)
 {
     uint64_t granules = bytes / CA_GRANULE;
@@ -110,6 +112,7 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
 /* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
  * is not far behind the first that fits. */
 #define LOOK_SAME 128u
+#define LOOK_HINT 8u
 
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment)
 {
@@ -128,7 +131,7 @@ ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignm
     return last;
 }
 
-size_t ca_bins_largest(const ca_bins_t *bins)
+static size_t largest_of(const ca_bins_t *bins, unsigned look)
 {
     size_t largest = 0;
 
@@ -136,8 +139,19 @@ size_t ca_bins_largest(const ca_bins_t *bins)
         return 0;
     unsigned row = 63u - (unsigned)__builtin_clzll(bins->rows);
     unsigned sub = 31u - (unsigned)__builtin_clz(bins->subs[row]);
-    for (const ca_block_t *block = bins->heads[row][sub]; block; block = block->next)
+    for (const ca_block_t *block = bins->heads[row][sub]; block && look;
+         block = block->next, look--)
         if (block->bytes > largest)
             largest = block->bytes;
     return largest;
+}
+
+size_t ca_bins_largest(const ca_bins_t *bins)
+{
+    return largest_of(bins, UINT_MAX);
+}
+
+size_t ca_bins_hint(const ca_bins_t *bins)
+{
+    return largest_of(bins, LOOK_HINT);
 }
