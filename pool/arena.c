@@ -142,7 +142,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     ca_block_t *found = take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
 
     if (!found)
         return -EAGAIN;
@@ -150,8 +150,8 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     return 0;
 }
 
-int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                      uint64_t *address, bool *reused)
+int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
+                         ca_block_t **block, uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
@@ -165,18 +165,24 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
-        rc = ca_ladder_climb(arena, stream, size, &found, &grown);
+        rc = ca_ladder_climb(arena, stream, size, rungs, &found, &grown);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)
         hand_out(found, block, address, reused);
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
 
     if (grown)
         ca_count(pool_misses);
     else if (rc == 0)
         ca_count(pool_hits);
     return rc;
+}
+
+int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                      uint64_t *address, bool *reused)
+{
+    return ca_arena_alloc_rungs(arena, stream, bytes, CA_RUNGS_ALL, block, address, reused);
 }
 
 int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
@@ -202,10 +208,15 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 
     if (!arena)
         return; /* its context is gone */
+    bool plain = !stream, foreign = stream && ca_stream_arena(stream) != arena;
+    if (foreign)
+        stream = NULL;
     ca_lock_take(&arena->lock);
     if (!arena->retired && block->state == CA_BLOCK_LIVE) {
         arena->operations++;
-        arena->frees += !stream;
+        arena->frees += plain;
+        if (foreign) /* what was submitted until here, no plain free has waited for */
+            arena->late_until = arena->frees + 1;
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
@@ -217,14 +228,14 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         check_now_and_then(arena);
         if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, line, CA_BY_FREE);
+            ca_epoch_close(arena, line, foreign ? CA_BY_ALLOC : CA_BY_FREE);
             /* The newest fence was recorded this instant: not worth a query. */
             if (line->closed.count > 1)
                 ca_epoch_harvest(arena, line, HARVEST_BY_FREE, false);
             ca_arena_leave(arena, cancellation);
         }
     }
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
 }
 
 void ca_arena_retire(ca_arena_t *arena)
@@ -239,7 +250,7 @@ void ca_arena_retire(ca_arena_t *arena)
             drop_memory(arena);
         pthread_cond_broadcast(&arena->grown);
     }
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
 }
 
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)

@@ -106,8 +106,9 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
 int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,
                             ca_block_t **block, uint64_t *address, bool *reused);
 
-/* A free in the order of a stream of the block's own arena: what is at work elsewhere does not
- * matter, the program has made the stream wait for it. */
+/* A free in the order of a stream: what is at work elsewhere does not matter, the program has made
+ * the stream wait for it. On a stream of another arena the block comes back when all work is done,
+ * as after a plain free, and is not waited for before a plain free would have been. */
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing

@@ -40,6 +40,6 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
     size_t given = segment ? ca_give_segment(arena, segment, true) : 0;
     ca_arena_leave(arena, cancellation);
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
     return given;
 }

@@ -106,7 +106,7 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
      * epoch may grow: a few MiB at most while there is less than 1 GiB of room, under 1% of it
      * always; and nothing is kept from the first refusal on, where room is 0. Nor may a refused
      * close put the next one off there: no allocation makes up for it. */
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena) / ca_arena_heaps(arena);
 
     if (most > CA_EPOCH_BYTES * scale(arena))
         most = CA_EPOCH_BYTES * scale(arena);
@@ -116,8 +116,10 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
+    uint64_t from = epoch == arena->whole.open ? arena->late_until : epoch->waitable_from;
+
     /* Without a fence only everything can be waited for, what was submitted since included. */
-    return epoch->waitable_from > arena->frees || (arena->no_fences && !epoch->fence);
+    return from > arena->frees || (arena->no_fences && !epoch->fence);
 }
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)

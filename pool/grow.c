@@ -8,6 +8,22 @@
 #include "pool/segment.h"
 #include "pool/state.h"
 
+/* Of the set that the heap belongs to; see shards.h. */
+static size_t reserved(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_reserved(arena->shards) : arena->reserved;
+}
+
+static size_t reserved_peak(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_reserved_peak(arena->shards) : arena->reserved_peak;
+}
+
+static size_t live_peak(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_live_peak(arena->shards) : arena->live_peak;
+}
+
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
     switch (arena->params.reuse) {
@@ -16,13 +32,13 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
     default:
-        return arena->reserved <= arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE;
+        return reserved(arena) <= live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE;
     }
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes > arena->params.limit || arena->reserved > arena->params.limit - bytes;
+    return bytes > arena->params.limit || reserved(arena) > arena->params.limit - bytes;
 }
 
 /* A quarter of what there is: kind to small programs, few calls for large ones. */
@@ -38,20 +54,30 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
     return ca_round_up(bytes, CA_SEGMENT_UNIT);
 }
 
+static void give_up(ca_arena_t *arena, size_t bytes)
+{
+    if (arena->shards)
+        ca_shards_give_up(arena->shards, bytes);
+}
+
 /* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
 static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_block_t **block)
 {
     uint64_t base = 0;
 
+    if (arena->shards && !ca_shards_claim(arena->shards, segment_bytes, arena->params.limit))
+        return -ENOMEM;
     ca_lock_drop(&arena->lock);
     int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
     ca_lock_take(&arena->lock);
     if (rc == -EIO)
         arena->stopped = true;
     if (!ca_arena_serving(arena))
-        return -EIO; /* what we may have got is gone with its context */
-    if (rc < 0)
+        rc = -EIO; /* what we may have got is gone with its context */
+    if (rc < 0) {
+        give_up(arena, segment_bytes);
         return rc;
+    }
     if (base & (CA_PAGE - 1))
         arena->slack = 2 * CA_PAGE;
     ca_segment_t *segment =
@@ -60,6 +86,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, true);
         ca_lock_take(&arena->lock);
+        give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
     *block = ca_block_take_from(arena, segment->first, bytes);
@@ -99,16 +126,29 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     return found;
 }
 
+/* One segment that is idle goes back, another heap's where this one has none. Drops the lock. */
+static size_t give_one(ca_arena_t *arena, ca_give_t which)
+{
+    size_t given = ca_give_back(arena, 1, which);
+
+    return given ? given : ca_give_others(arena, 1);
+}
+
+static bool something_to_go(ca_arena_t *arena, ca_give_t which)
+{
+    return arena->shards ? ca_arena_serving(arena) : next_to_go(arena, which) != NULL;
+}
+
 /* Gives idle segments back until growing by `bytes` keeps within the highest reserve ever. Only
  * while nothing runs: the real free waits for all work, some of which may be waiting for this very
  * thread, and there may still be memory. */
 static void keep_the_peak(ca_arena_t *arena, size_t bytes)
 {
-    if (arena->reserved + bytes <= arena->reserved_peak || !next_to_go(arena, CA_GIVE_IDLE) ||
+    if (reserved(arena) + bytes <= reserved_peak(arena) || !something_to_go(arena, CA_GIVE_IDLE) ||
         !ca_epoch_device_idle(arena))
         return;
-    while (arena->reserved + bytes > arena->reserved_peak && ca_arena_serving(arena))
-        if (ca_give_back(arena, 1, CA_GIVE_IDLE) == 0)
+    while (reserved(arena) + bytes > reserved_peak(arena) && ca_arena_serving(arena))
+        if (give_one(arena, CA_GIVE_IDLE) == 0)
             return;
 }
 
@@ -129,12 +169,20 @@ static void collect(ca_arena_t *arena)
 {
     size_t most = collect_above(&arena->params);
 
-    if (arena->reserved <= most || !next_to_go(arena, CA_GIVE_OLDEST) ||
+    if (reserved(arena) <= most || !something_to_go(arena, CA_GIVE_OLDEST) ||
         !ca_epoch_device_idle(arena))
         return;
-    while (arena->reserved > most && ca_arena_serving(arena))
-        if (ca_give_back(arena, 1, CA_GIVE_OLDEST) == 0)
+    while (reserved(arena) > most && ca_arena_serving(arena))
+        if (give_one(arena, CA_GIVE_OLDEST) == 0)
             return;
+}
+
+static size_t left_of(const ca_arena_t *arena, size_t available)
+{
+    size_t limit = arena->params.limit, now = reserved(arena);
+    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
+
+    return available < left ? available : left;
 }
 
 /* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
@@ -143,10 +191,18 @@ static size_t room(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
     size_t available = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    size_t limit = arena->params.limit;
-    size_t left =
-        limit == SIZE_MAX ? SIZE_MAX : limit - (arena->reserved < limit ? arena->reserved : limit);
-    return available < left ? available : left;
+    return left_of(arena, available);
+}
+
+/* Takes note of it, in all heaps of the set. Drops the lock. */
+static void note_room(ca_arena_t *arena, size_t bytes)
+{
+    arena->room = bytes;
+    if (arena->shards) {
+        ca_lock_drop(&arena->lock);
+        ca_shards_note_room(arena, bytes);
+        ca_lock_take(&arena->lock);
+    }
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -163,7 +219,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     int rc = -ENOMEM;
 
     collect(arena);
-    arena->room = room(arena);
+    note_room(arena, room(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
@@ -179,7 +235,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
             arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
     }
     if (rc == -ENOMEM && !headroom)
-        arena->room = 0;
+        note_room(arena, 0);
     return rc;
 }
 
@@ -231,5 +287,15 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
         return 0;
     while (given < bytes && ca_arena_serving(arena) && (segment = next_to_go(arena, which)))
         given += ca_give_segment(arena, segment, which != CA_GIVE_PENDING);
+    return given;
+}
+
+size_t ca_give_others(ca_arena_t *arena, size_t bytes)
+{
+    if (!arena->shards || !ca_arena_serving(arena))
+        return 0;
+    ca_lock_drop(&arena->lock);
+    size_t given = ca_shards_give_others(arena, bytes);
+    ca_lock_take(&arena->lock);
     return given;
 }

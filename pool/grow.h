@@ -35,4 +35,8 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle);
 typedef enum { CA_GIVE_IDLE, CA_GIVE_OLDEST, CA_GIVE_PENDING } ca_give_t;
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
 
+/* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena
+ * is alone. Drops the lock. */
+size_t ca_give_others(ca_arena_t *arena, size_t bytes);
+
 #endif

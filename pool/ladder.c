@@ -10,6 +10,7 @@
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
+ *   heaps       so do those of the other heaps of its set (shards.h), then growth
  *   reclaim     others who cache memory on this device give back, then growth
  *   wait        every closed epoch, oldest first, without bound
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
@@ -174,6 +175,14 @@ static bool rung_idle(climb_t *c)
     return give_and_grow(c, CA_GIVE_IDLE);
 }
 
+static bool rung_heaps(climb_t *c)
+{
+    while (ca_give_others(c->arena, c->bytes) > 0)
+        if (search(c) || grow(c))
+            return true;
+    return !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
 static bool rung_reclaim(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
@@ -190,7 +199,7 @@ static bool rung_reclaim(climb_t *c)
 static bool rung_spare(climb_t *c)
 {
     return c->headroom && c->refused && ca_epoch_device_idle(c->arena) &&
-           (rung_idle(c) || rung_reclaim(c));
+           (rung_idle(c) || rung_heaps(c) || rung_reclaim(c));
 }
 
 static bool rung_headroom(climb_t *c)
@@ -217,21 +226,30 @@ static bool rung_pending(climb_t *c)
 
 static bool rung_late(climb_t *c)
 {
-    return wait_bounded(c, CA_LATE_WAIT_NS, true) || rung_idle(c) || grow(c);
+    return wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(c->arena), true) || rung_idle(c) ||
+           grow(c);
 }
 
-int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                    bool *grown)
+static bool climb_to_growth(climb_t *c)
+{
+    return rung_open(c) || rung_policy(c) || rung_joined(c) || rung_pause(c) || rung_grow(c) ||
+           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
+}
+
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
+                    ca_block_t **block, bool *grown)
 {
     climb_t c = {.arena = arena,
                  .stream = stream,
                  .bytes = bytes,
                  .rc = -ENOMEM,
-                 .headroom = arena->params.headroom};
+                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST) ? arena->params.headroom : 0};
 
-    (void)(rung_passed(&c) || rung_open(&c) || rung_policy(&c) || rung_joined(&c) ||
-           rung_pause(&c) || rung_grow(&c) || rung_spare(&c) || rung_headroom(&c) ||
-           rung_idle(&c) || rung_reclaim(&c) || rung_wait(&c) || rung_pending(&c) || rung_late(&c));
+    (void)((rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
+           (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
+           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
+           (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
+           (rungs & CA_RUNGS_LATE && rung_late(&c)));
     *block = c.block;
     *grown = c.grown;
     return c.rc;

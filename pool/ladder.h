@@ -6,12 +6,22 @@
 
 #define CA_LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
 
+/* Which rungs to climb: with several heaps all of them take one part before any takes the next. */
+typedef enum {
+    CA_RUNGS_PASSED = 1, /* passed */
+    CA_RUNGS_GROW = 2,   /* open to reclaim */
+    CA_RUNGS_WAIT = 4,   /* wait, pending */
+    CA_RUNGS_LATE = 8,   /* late */
+    CA_RUNGS_ALL = 15,
+    CA_RUNGS_FIRST = 16, /* policy alone */
+} ca_rungs_t;
+
 uint64_t ca_now_ns(void);
 
-/* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL.
- * Returns 0 with a live block, `*grown` telling whether it came out of a new segment; -ENOMEM; or
- * -EIO. */
-int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                    bool *grown);
+/* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL;
+ * `rungs` are of ca_rungs_t. Returns 0 with a live block, `*grown` telling whether it came out of a
+ * new segment; -ENOMEM; or -EIO. */
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
+                    ca_block_t **block, bool *grown);
 
 #endif

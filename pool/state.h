@@ -8,12 +8,18 @@
 #include "config/mem.h"
 #include "pool/bin.h"
 #include "pool/epoch.h"
+#include "pool/ladder.h"
+#include "pool/shards.h"
 
 struct ca_arena {
     ca_lock_t lock;
     const ca_upstream_t *upstream;
     void *context;
     ca_arena_params_t params;
+
+    ca_shards_t *shards; /* the set of heaps that it belongs to; NULL for a heap alone */
+    unsigned shard;      /* its place there */
+    size_t live_told;    /* what the set knows of `live` */
 
     bool stopped; /* the context is broken: serves nothing, keeps its books */
     bool retired; /* the context is gone: nothing here may reach upstream any more */
@@ -22,7 +28,8 @@ struct ca_arena {
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
-    uint32_t tick; /* see pool/decay.h */
+    uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
+    uint32_t tick;       /* see pool/decay.h */
 
     unsigned pins; /* pin mode is on: see ca_arena_pin */
     bool unmerged; /* there may be ready neighbours, from while it was */
@@ -52,6 +59,24 @@ static inline bool ca_arena_serving(const ca_arena_t *arena)
 {
     return !arena->stopped && !arena->retired;
 }
+
+/* Where ready or live memory may have changed: the lock is dropped, and the set told. */
+static inline void ca_arena_drop(ca_arena_t *arena)
+{
+    if (arena->shards)
+        ca_shards_publish(arena);
+    ca_lock_drop(&arena->lock);
+}
+
+/* How many share the memory that is left, and the time that may be waited for it. */
+static inline size_t ca_arena_heaps(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_count(arena->shards) : 1;
+}
+
+/* ca_arena_alloc_on with some rungs of the ladder (ca_rungs_t): -ENOMEM means that these failed. */
+int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
+                         ca_block_t **block, uint64_t *address, bool *reused);
 
 /* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
  * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock

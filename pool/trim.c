@@ -21,7 +21,7 @@ static void settle(ca_arena_t *arena)
 /* The same two waits as before an out-of-memory of the pool itself: see ladder.c. */
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
 {
-    uint64_t end = ca_now_ns() + CA_LATE_WAIT_NS, now;
+    uint64_t end = ca_now_ns() + CA_LATE_WAIT_NS / ca_arena_heaps(arena), now;
     size_t given = 0;
 
     while (given < bytes && ca_epoch_wait(arena, UINT64_MAX, false) == 1)
@@ -43,7 +43,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
     ca_arena_leave(arena, cancellation);
-    ca_lock_drop(&arena->lock);
+    ca_arena_drop(arena);
     return given;
 }
 

@@ -1,0 +1,279 @@
+/* See shards.h. */
+#include "pool/shards.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include "config/mem.h"
+#include "pool/ladder.h"
+#include "pool/rounding.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+#define LINE 64 /* bytes; no cache line in common */
+#define NONE CA_SHARDS_MOST
+#define FIRST_MOST ((size_t)1 << 20) /* bytes; requests that a heap's first segment is made for */
+
+typedef struct slot {
+    _Alignas(LINE) ca_arena_t *heap;
+    _Atomic size_t largest[CA_POOLS]; /* the hints; bytes */
+    _Atomic bool begun;               /* has asked for its first segment */
+} slot_t;
+
+struct ca_shards {
+    unsigned count;
+    _Alignas(LINE) _Atomic size_t reserved; /* with what is claimed */
+    _Atomic size_t reserved_peak;
+    _Alignas(LINE) _Atomic size_t live;
+    _Atomic size_t live_peak;
+    slot_t slots[];
+};
+
+/* Every thread that allocates gets the next one. */
+static _Atomic unsigned threads;
+static _Thread_local unsigned thread; /* from 1 */
+
+static unsigned home_of(const ca_shards_t *shards, const ca_stream_t *stream)
+{
+    if (stream)
+        return ca_stream_arena(stream)->shard;
+    if (!thread)
+        thread = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    return (thread - 1) % shards->count;
+}
+
+ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
+                              const ca_arena_params_t *params, unsigned count)
+{
+    size_t bytes = sizeof(ca_shards_t) + count * sizeof(slot_t);
+    ca_shards_t *shards = ca_mem_map(bytes);
+
+    if (!shards)
+        return NULL;
+    for (; shards->count < count; shards->count++) {
+        ca_arena_t *heap = ca_arena_create(upstream, context, params);
+        if (!heap)
+            break;
+        heap->shards = shards;
+        heap->shard = shards->count;
+        shards->slots[shards->count].heap = heap;
+    }
+    if (shards->count == count)
+        return shards;
+    for (unsigned i = 0; i < shards->count; i++)
+        ca_arena_retire(shards->slots[i].heap);
+    ca_mem_unmap(shards, bytes); /* nobody else has seen these heaps */
+    return NULL;
+}
+
+unsigned ca_shards_count(const ca_shards_t *shards)
+{
+    return shards->count;
+}
+
+ca_arena_t *ca_shards_heap(const ca_shards_t *shards, unsigned index)
+{
+    return index < shards->count ? shards->slots[index].heap : NULL;
+}
+
+/* --- sums ------------------------------------------------------------------------------------- */
+
+static void raise_peak(_Atomic size_t *peak, size_t now)
+{
+    size_t before = atomic_load_explicit(peak, memory_order_relaxed);
+
+    while (now > before && !atomic_compare_exchange_weak_explicit(
+                               peak, &before, now, memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
+void ca_shards_publish(ca_arena_t *arena)
+{
+    ca_shards_t *shards = arena->shards;
+    slot_t *slot = &shards->slots[arena->shard];
+
+    for (unsigned pool = 0; pool < CA_POOLS; pool++) {
+        size_t largest = arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]);
+        if (atomic_load_explicit(&slot->largest[pool], memory_order_relaxed) != largest)
+            atomic_store_explicit(&slot->largest[pool], largest, memory_order_relaxed);
+    }
+    size_t change = arena->live - arena->live_told; /* wraps around where there is less */
+    if (change + CA_SHARDS_TOLD - 1 < 2 * CA_SHARDS_TOLD - 1)
+        return;
+    arena->live_told = arena->live;
+    size_t now = atomic_fetch_add_explicit(&shards->live, change, memory_order_relaxed) + change;
+    if (change <= SIZE_MAX / 2)
+        raise_peak(&shards->live_peak, now);
+}
+
+size_t ca_shards_live_peak(const ca_shards_t *shards)
+{
+    return atomic_load_explicit(&shards->live_peak, memory_order_relaxed);
+}
+
+size_t ca_shards_reserved(const ca_shards_t *shards)
+{
+    return atomic_load_explicit(&shards->reserved, memory_order_relaxed);
+}
+
+size_t ca_shards_reserved_peak(const ca_shards_t *shards)
+{
+    return atomic_load_explicit(&shards->reserved_peak, memory_order_relaxed);
+}
+
+bool ca_shards_claim(ca_shards_t *shards, size_t bytes, size_t limit)
+{
+    size_t before = ca_shards_reserved(shards);
+
+    do {
+        if (bytes > limit || before > limit - bytes)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&shards->reserved, &before, before + bytes,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+void ca_shards_obtained(ca_shards_t *shards)
+{
+    raise_peak(&shards->reserved_peak, ca_shards_reserved(shards));
+}
+
+void ca_shards_give_up(ca_shards_t *shards, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&shards->reserved, bytes, memory_order_relaxed);
+}
+
+/* --- the other heaps -------------------------------------------------------------------------- */
+
+size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes)
+{
+    ca_shards_t *shards = arena->shards;
+    size_t given = 0;
+
+    for (unsigned i = 1; i < shards->count && given < bytes; i++)
+        given +=
+            ca_arena_trim(shards->slots[(arena->shard + i) % shards->count].heap, bytes - given);
+    return given;
+}
+
+void ca_shards_note_room(ca_arena_t *arena, size_t bytes)
+{
+    ca_shards_t *shards = arena->shards;
+
+    for (unsigned i = 0; i < shards->count; i++)
+        if (i != arena->shard)
+            ca_arena_note_room(shards->slots[i].heap, bytes);
+}
+
+/* --- visits ----------------------------------------------------------------------------------- */
+
+typedef struct visit {
+    ca_shards_t *shards;
+    ca_stream_t *stream;
+    unsigned home;
+    size_t bytes;
+    ca_block_t **block;
+    uint64_t *address;
+    bool *reused;
+} visit_t;
+
+static ca_arena_t *heap_at(const visit_t *v, unsigned index)
+{
+    return v->shards->slots[index].heap;
+}
+
+/* The heap, of those left, whose hint fits most tightly. */
+static unsigned tightest(const ca_shards_t *shards, uint64_t left, ca_pool_t pool, size_t size)
+{
+    size_t least = SIZE_MAX;
+    unsigned found = NONE;
+
+    for (; left; left &= left - 1) {
+        unsigned i = (unsigned)__builtin_ctzll(left);
+        size_t hint = atomic_load_explicit(&shards->slots[i].largest[pool], memory_order_relaxed);
+        if (hint >= size && hint < least) {
+            least = hint;
+            found = i;
+        }
+    }
+    return found;
+}
+
+/* The heaps whose hint fits, home first. */
+static int take_ready(const visit_t *v)
+{
+    const ca_shards_t *shards = v->shards;
+    const ca_arena_params_t *params = &heap_at(v, 0)->params;
+    size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
+    ca_pool_t pool = ca_pool_of(params, size);
+    uint64_t left = UINT64_MAX >> (64 - shards->count);
+    unsigned next = tightest(shards, UINT64_C(1) << v->home, pool, size);
+
+    if (next == NONE)
+        next = tightest(shards, left, pool, size);
+    for (; next != NONE; next = tightest(shards, left, pool, size)) {
+        left &= ~(UINT64_C(1) << next);
+        if (ca_arena_alloc_ready_on(heap_at(v, next), NULL, v->bytes, v->block, v->address,
+                                    v->reused) == 0)
+            return 0;
+    }
+    return -EAGAIN;
+}
+
+static int climb_at(const visit_t *v, unsigned rungs, unsigned heap)
+{
+    /* What was freed on the stream is in its own heap; what is ready is so for every stream. */
+    return ca_arena_alloc_rungs(heap_at(v, heap), heap == v->home ? v->stream : NULL, v->bytes,
+                                rungs, v->block, v->address, v->reused);
+}
+
+/* In one heap after the other, home first. */
+static int climb(const visit_t *v, unsigned rungs)
+{
+    int rc = -ENOMEM;
+
+    for (unsigned i = 0; i < v->shards->count && rc == -ENOMEM; i++)
+        rc = climb_at(v, rungs, (v->home + i) % v->shards->count);
+    return rc;
+}
+
+/* While home has had no memory, threads would all share the heap that has: its first segment comes
+ * before the others are visited, where nothing speaks against growth. Asked for once. */
+static bool begins(const visit_t *v)
+{
+    return !v->stream && v->bytes <= FIRST_MOST &&
+           !atomic_load_explicit(&v->shards->slots[v->home].begun, memory_order_relaxed);
+}
+
+int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool ready_only,
+                    ca_block_t **block, uint64_t *address, bool *reused)
+{
+    const visit_t v = {shards, stream, home_of(shards, stream), bytes, block, address, reused};
+
+    if (bytes > CA_BYTES_MOST)
+        return ready_only ? -EAGAIN : -ENOMEM;
+    if (begins(&v)) {
+        if (ready_only)
+            return -EAGAIN;
+        atomic_store(&shards->slots[v.home].begun, true);
+        int rc = climb_at(&v, CA_RUNGS_FIRST, v.home);
+        if (rc != -ENOMEM)
+            return rc;
+    }
+    int rc =
+        stream ? ca_arena_alloc_ready_on(heap_at(&v, v.home), stream, bytes, block, address, reused)
+               : take_ready(&v);
+    if (rc == 0 || ready_only)
+        return rc;
+    /* No heap grows before each was looked at, and none waits while another has something to give.
+     * In the order of a stream the others come last: their memory would not come back in it. */
+    rc = stream ? -ENOMEM : climb(&v, CA_RUNGS_PASSED);
+    if (rc == -ENOMEM)
+        rc = climb_at(&v, CA_RUNGS_PASSED | CA_RUNGS_GROW, v.home);
+    if (rc == -ENOMEM)
+        rc = climb(&v, CA_RUNGS_PASSED);
+    if (rc == -ENOMEM)
+        rc = climb(&v, CA_RUNGS_WAIT);
+    if (rc == -ENOMEM)
+        rc = climb(&v, CA_RUNGS_LATE);
+    return rc == -ENOMEM ? climb(&v, CA_RUNGS_PASSED) : rc; /* while others were waited for */
+}

@@ -1,0 +1,81 @@
+/* Several heaps for one context's device memory (`shards:N`): threads that would wait for each
+ * other's lock mostly find different ones. Each heap is an arena of its own, with its lock,
+ * segments and epochs; what concerns all of them together is here.
+ *
+ *   hints    Each heap's largest ready block, of each kind of segment, is in an atomic that is read
+ *            without the heap's lock. Hints decide the order of visits, nothing else: the heap that
+ *            is visited looks again under its lock and picks the address, best fit. A stale hint
+ *            costs a visit. Hints are published when the lock is dropped after a change.
+ *   home     A thread's own heap, the same for its whole life: the first choice while its hint
+ *            fits, and the one that grows. Its first segment comes before the others are visited,
+ *            or all threads would live on the heap that was first. Where the device is full the
+ *            others give back what is idle.
+ *   sums     `limit`, the growth policy, `gc_threshold` and the reserved peak go by what the heaps
+ *            hold together. Growth claims its bytes first, so that no two heaps pass the limit at
+ *            the same moment.
+ *
+ * No lock of one heap is held while another's is taken. A free needs nothing of this: a block knows
+ * its arena. Thread-safe. */
+#ifndef CA_POOL_SHARDS_H
+#define CA_POOL_SHARDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "pool/arena.h"
+
+#define CA_SHARDS_MOST 64u
+
+/* Each heap tells the sum of live bytes of a change of its own only from this size on, so that not
+ * every call writes what all threads share: the sum is off by this much per heap at most. */
+#define CA_SHARDS_TOLD ((size_t)256 << 10)
+
+typedef struct ca_shards ca_shards_t;
+
+/* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST. NULL when there is no host
+ * memory. The pointer stays good for ever, as the arenas do: they are retired one by one. */
+ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
+                              const ca_arena_params_t *params, unsigned count);
+
+unsigned ca_shards_count(const ca_shards_t *shards);
+
+/* NULL from the last one on. */
+ca_arena_t *ca_shards_heap(const ca_shards_t *shards, unsigned index);
+
+/* Serves `bytes` as ca_arena_alloc_on does. Before a heap grows for a plain request each was
+ * visited under its lock, but for a heap's first segment; before an out-of-memory all have given
+ * back what is idle, and waited. With `ready_only` only heaps whose hint fits are visited, and
+ * -EAGAIN says that they had nothing: no upstream call is made.
+ *
+ * `stream`, of any of the heaps, or NULL: its heap is then the home, and the others are visited
+ * only when that one cannot grow: what is freed on a stream comes back in its order from its own
+ * heap. */
+int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool ready_only,
+                    ca_block_t **block, uint64_t *address, bool *reused);
+
+/* Of all heaps together. */
+size_t ca_shards_live_peak(const ca_shards_t *shards);
+
+/* --- for the arenas; `arena` is one of a set ------------------------------------------------- */
+
+/* Under the arena's lock. */
+void ca_shards_publish(ca_arena_t *arena);
+
+/* What the set has reserved, growth under way included, and at most at a time. */
+size_t ca_shards_reserved(const ca_shards_t *shards);
+size_t ca_shards_reserved_peak(const ca_shards_t *shards);
+
+/* Before an upstream call that obtains `bytes`: false where the limit leaves no room for them. What
+ * comes of the call: ca_shards_obtained, or it is given up. */
+bool ca_shards_claim(ca_shards_t *shards, size_t bytes, size_t limit);
+void ca_shards_obtained(ca_shards_t *shards);
+void ca_shards_give_up(ca_shards_t *shards, size_t bytes);
+
+/* Idle segments of the other heaps go back upstream until `bytes` were given. Returns the bytes
+ * given. No lock is held, neither here nor in the next. */
+size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes);
+
+/* Tells the other heaps how much is left to grow by: see ca_arena_note_room. */
+void ca_shards_note_room(ca_arena_t *arena, size_t bytes);
+
+#endif

@@ -1,0 +1,442 @@
+/* Several heaps for one context. The test's own thread has the first one, other threads are started
+ * where memory of others is wanted. Every step checks every invariant of every heap. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include "fake_upstream.h"
+#include "pool/shards.h"
+
+#define HEAPS 4u
+
+static ca_shards_t *shards;
+
+static void make(size_t device, ca_arena_params_t params)
+{
+    fake_reset(device, 1024 * MIB);
+    shards = ca_shards_create(&fake_upstream, NULL, &params, HEAPS);
+    assert_non_null(shards);
+}
+
+static void sound(void)
+{
+    size_t reserved = 0;
+    for (unsigned i = 0; i < HEAPS; i++) {
+        ca_arena_stats_t stats;
+        const char *broken = ca_arena_check(ca_shards_heap(shards, i));
+        if (broken)
+            fail_msg("heap %u: %s", i, broken);
+        ca_arena_stats(ca_shards_heap(shards, i), &stats);
+        reserved += stats.reserved_bytes;
+    }
+    assert_int_equal(reserved, fake.used);
+    assert_int_equal(reserved, ca_shards_reserved(shards));
+    assert_int_equal(fake.errors, 0);
+}
+
+static void retire(void)
+{
+    for (unsigned i = 0; i < HEAPS; i++)
+        ca_arena_retire(ca_shards_heap(shards, i));
+}
+
+static void trim(size_t bytes)
+{
+    for (unsigned i = 0; i < HEAPS; i++)
+        ca_arena_trim(ca_shards_heap(shards, i), bytes);
+}
+
+/* Also where a test fails: the next one gets the same addresses. */
+static int tear_down(void **state)
+{
+    (void)state;
+    retire();
+    return 0;
+}
+
+static int get_on(ca_stream_t *stream, size_t bytes, bool ready_only, held_t *held)
+{
+    *held = (held_t){.bytes = bytes};
+    int rc = ca_shards_alloc(shards, stream, bytes, ready_only, &held->block, &held->address,
+                             &held->reused);
+    if (rc == 0 && !stream)
+        fake_use(held->address, bytes);
+    return rc;
+}
+
+static held_t get(size_t bytes)
+{
+    held_t held;
+    assert_int_equal(get_on(NULL, bytes, false, &held), 0);
+    sound();
+    return held;
+}
+
+static void put(held_t *held)
+{
+    let_go(held);
+    sound();
+}
+
+static void *get_there(void *held)
+{
+    get_on(NULL, ((held_t *)held)->bytes, false, held);
+    return NULL;
+}
+
+/* By a thread that has another heap than this one. */
+static held_t get_elsewhere(size_t bytes)
+{
+    held_t held;
+    do {
+        pthread_t thread;
+        held = (held_t){.bytes = bytes};
+        pthread_create(&thread, NULL, get_there, &held);
+        pthread_join(thread, NULL);
+        assert_non_null(held.block);
+        if (ca_block_arena(held.block) != ca_shards_heap(shards, 0))
+            break;
+        put(&held);
+        fake_pass_all();
+        trim(SIZE_MAX);
+    } while (true);
+    sound();
+    return held;
+}
+
+static unsigned heap_of(const held_t *held)
+{
+    unsigned heap = 0;
+    while (ca_shards_heap(shards, heap) != ca_block_arena(held->block))
+        heap++;
+    return heap;
+}
+
+static void each_thread_grows_a_heap_of_its_own(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    held_t mine = get(9 * MIB), again = get(9 * MIB), others[HEAPS];
+    unsigned seen = 1u << heap_of(&mine);
+    assert_int_equal(heap_of(&mine), 0);
+    assert_int_equal(heap_of(&again), 0);
+    for (unsigned i = 0; i < HEAPS; i++) {
+        pthread_t thread;
+        others[i] = (held_t){.bytes = 9 * MIB};
+        pthread_create(&thread, NULL, get_there, &others[i]);
+        pthread_join(thread, NULL);
+        seen |= 1u << heap_of(&others[i]);
+    }
+    assert_int_equal(seen, 0xf);
+    put(&mine), put(&again);
+    for (unsigned i = 0; i < HEAPS; i++)
+        put(&others[i]);
+}
+
+static void small_requests_give_each_heap_a_first_segment_while_there_is_room(void **state)
+{
+    (void)state;
+    for (unsigned full = 0; full < 2; full++) {
+        make(full ? 8 * MIB : 1024 * MIB, fake_params);
+        held_t mine = get(4 * KIB);
+        unsigned seen = 1u << heap_of(&mine);
+        for (unsigned i = 0; i < 2 * HEAPS; i++) {
+            pthread_t thread;
+            held_t other = {.bytes = 4 * KIB};
+            pthread_create(&thread, NULL, get_there, &other);
+            pthread_join(thread, NULL);
+            assert_non_null(other.block);
+            seen |= 1u << heap_of(&other);
+            put(&other);
+        }
+        assert_int_equal(seen, full ? 1 : 0xf);
+        size_t asked = full ? 1 + 3 * (HEAPS - 1) : HEAPS; /* in three sizes; not tried again */
+        assert_true(fake.calls[FAKE_ALLOC] <= asked);
+        put(&mine);
+        retire();
+    }
+}
+
+static void what_another_heap_has_serves_before_one_grows(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    held_t mine = get(8 * MIB), other = get_elsewhere(40 * MIB), again, none;
+    uint64_t there = other.address, grown = fake.calls[FAKE_ALLOC];
+    put(&other);
+    assert_int_equal(get_on(NULL, 40 * MIB, true, &none), -EAGAIN); /* not while it is in flight */
+    fake_pass_all();
+    again = get(40 * MIB); /* no hint tells of it yet: it is found under the lock */
+    assert_int_equal(again.address, there);
+    assert_int_equal(fake.calls[FAKE_ALLOC], grown);
+    put(&again), put(&mine);
+}
+
+static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    held_t large[2], found;
+    do { /* in two heaps, neither of them this thread's */
+        large[0] = get_elsewhere(70 * MIB), large[1] = get_elsewhere(90 * MIB);
+        if (heap_of(&large[0]) != heap_of(&large[1]))
+            break;
+        put(&large[0]), put(&large[1]);
+        fake_pass_all();
+        trim(SIZE_MAX);
+    } while (true);
+    uint64_t small = large[0].address, other = large[1].address;
+    put(&large[1]), put(&large[0]);
+    fake_pass_all();
+    trim(0); /* ready, and told */
+    (void)fake_log();
+    assert_int_equal(get_on(NULL, 68 * MIB, true, &found), 0);
+    assert_int_equal(found.address, small);
+    assert_int_equal(get_on(NULL, 68 * MIB, true, &large[1]), 0);
+    assert_int_equal(large[1].address, other);
+    assert_string_equal(fake_log(), "");
+    put(&found), put(&large[1]);
+}
+
+static void the_limit_is_that_of_all_heaps_together(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.limit = 64 * MIB;
+    make(1024 * MIB, params);
+    held_t other = get_elsewhere(40 * MIB), none, mine = get(24 * MIB);
+    assert_int_equal(get_on(NULL, 2 * MIB, false, &none), -ENOMEM);
+    sound();
+    put(&other);
+    fake_pass_all();
+    held_t more = get(38 * MIB);
+    assert_true(fake.used <= 64 * MIB);
+    put(&mine), put(&more);
+}
+
+static void what_one_heap_is_about_to_obtain_counts_for_the_others(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    assert_true(ca_shards_claim(shards, 40 * MIB, 64 * MIB));
+    assert_false(ca_shards_claim(shards, 40 * MIB, 64 * MIB));
+    ca_shards_give_up(shards, 40 * MIB);
+    assert_true(ca_shards_claim(shards, 64 * MIB, 64 * MIB));
+    ca_shards_give_up(shards, 64 * MIB);
+    sound();
+}
+
+static void with_a_full_device_other_heaps_give_back_what_is_idle(void **state)
+{
+    (void)state;
+    make(64 * MIB, fake_params);
+    held_t other = get_elsewhere(40 * MIB), mine;
+    put(&other);
+    fake_pass_all();
+    mine = get(50 * MIB);
+    assert_int_equal(heap_of(&mine), 0);
+    assert_int_equal(fake.unbounded_waits, 0);
+    put(&mine);
+}
+
+static void before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for(void **state)
+{
+    (void)state;
+    make(64 * MIB, fake_params);
+    held_t other = get_elsewhere(40 * MIB), mine;
+    put(&other);
+    mine = get(50 * MIB);
+    assert_true(fake.unbounded_waits > 0 || fake.waiting_frees > 0);
+    put(&mine);
+}
+
+static void memory_in_use_everywhere_is_an_out_of_memory_and_changes_nothing(void **state)
+{
+    (void)state;
+    make(64 * MIB, fake_params);
+    held_t other = get_elsewhere(32 * MIB), mine = get(32 * MIB), none;
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(get_on(NULL, 1 * MIB, false, &none), -ENOMEM);
+    sound();
+    assert_int_equal(ca_shards_reserved_peak(shards), 64 * MIB);
+    assert_int_equal(ca_shards_live_peak(shards), 64 * MIB);
+    put(&other), put(&mine);
+}
+
+static void a_failing_call_upstream_leaves_the_sums_right(void **state)
+{
+    (void)state;
+    for (unsigned nth = 1; nth <= 6; nth++)
+        for (fake_call_t call = FAKE_ALLOC; call <= FAKE_QUERY; call++) {
+            make(96 * MIB, fake_params);
+            held_t other = get_elsewhere(40 * MIB), mine = get(20 * MIB), more;
+            put(&other);
+            fake_pass_all();
+            fake.fail_rc[call] = call == FAKE_ALLOC ? -ENOMEM : -EAGAIN;
+            fake.fail_at[call] = nth;
+            if (get_on(NULL, 50 * MIB, false, &more) == 0)
+                let_go(&more);
+            if (call !=
+                FAKE_FREE) /* the fake takes a refused free for no free, the pool does not */
+                sound();
+            let_go(&mine);
+            retire();
+        }
+}
+
+static void in_the_order_of_a_stream_the_streams_own_heap_comes_first(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    ca_stream_t *stream = ca_arena_stream(ca_shards_heap(shards, 0), (void *)1, false);
+    held_t other = get_elsewhere(40 * MIB), first, again;
+    put(&other);
+    fake_pass_all();
+    assert_int_equal(get_on(stream, 40 * MIB, false, &first), 0);
+    assert_int_equal(heap_of(&first), 0);
+    ca_arena_free_on(first.block, stream);
+    uint64_t calls = fake.calls[FAKE_ALLOC];
+    assert_int_equal(get_on(stream, 40 * MIB, true, &again), 0); /* in flight, but in order */
+    assert_int_equal(again.address, first.address);
+    assert_int_equal(fake.calls[FAKE_ALLOC], calls);
+    ca_arena_free_on(again.block, stream);
+    sound();
+}
+
+/* Work that the program submitted before such a free may wait for this very thread: no plain free
+ * has waited for it. */
+static void a_free_on_a_stream_of_another_heap_is_not_waited_for_without_bound(void **state)
+{
+    (void)state;
+    make(64 * MIB, fake_params);
+    ca_stream_t *stream = ca_arena_stream(ca_shards_heap(shards, 0), (void *)1, false);
+    held_t other = get_elsewhere(38 * MIB + 1), rest = get(MIB + 1), none, mine;
+    assert_int_equal(heap_of(&rest), heap_of(&other));
+    fake_unuse(other.address, other.bytes);
+    ca_arena_free_on(other.block, stream);
+    assert_int_equal(get_on(NULL, 50 * MIB, false, &none), -ENOMEM);
+    assert_int_equal(fake.unbounded_waits, 0);
+    assert_int_equal(fake.waiting_frees, 0);
+    put(&rest); /* a plain free waits for all of it */
+    mine = get(50 * MIB);
+    assert_true(fake.unbounded_waits > 0 || fake.waiting_frees > 0);
+    put(&mine);
+}
+
+static void when_the_context_is_gone_every_heap_is(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    held_t other = get_elsewhere(8 * MIB), mine = get(8 * MIB), none;
+    retire();
+    (void)fake_log();
+    assert_int_equal(get_on(NULL, 1, false, &none), -EIO);
+    assert_int_equal(get_on(NULL, 1, true, &none), -EAGAIN);
+    ca_arena_free(other.block);
+    ca_arena_free(mine.block);
+    assert_string_equal(fake_log(), "");
+}
+
+/* --- threads ---------------------------------------------------------------------------------- */
+
+#define WORKERS 6
+#define SLOTS 64
+#define OPERATIONS 10000
+
+static _Atomic(held_t *) slots[SLOTS]; /* blocks on their way to another thread */
+static atomic_bool stop;
+static atomic_uint wrong_codes;
+
+static void *work(void *seed)
+{
+    uint64_t random = (uint64_t)(uintptr_t)seed;
+    for (unsigned n = 0; n < OPERATIONS; n++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t bits = 9 + (random >> 33) % 13;
+        held_t *mine = calloc(1, sizeof *mine);
+        int rc =
+            get_on(NULL, ((size_t)1 << bits) + (random >> 40) % ((size_t)1 << bits), false, mine);
+        if (rc != 0 && rc != -ENOMEM)
+            atomic_fetch_add(&wrong_codes, 1);
+        held_t *theirs = atomic_exchange(&slots[(random >> 24) % SLOTS], mine);
+        if (theirs) {
+            let_go(theirs);
+            free(theirs);
+        }
+    }
+    return NULL;
+}
+
+static void *disturb(void *unused)
+{
+    (void)unused;
+    for (unsigned n = 0; !atomic_load(&stop); n++) {
+        pthread_mutex_lock(&fake.mutex);
+        fake.capturing = n % 64 < 4;
+        fake_pass(fake.recorded > 2 ? fake.recorded - 2 : 0);
+        pthread_mutex_unlock(&fake.mutex);
+        if (n % 16 == 0)
+            ca_arena_trim(ca_shards_heap(shards, n / 16 % HEAPS), n % 32 ? MIB : SIZE_MAX);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void threads_share_the_heaps_and_free_each_others_blocks(void **state)
+{
+    (void)state;
+    pthread_t workers[WORKERS], disturber;
+    ca_arena_params_t params = fake_params;
+    params.reuse_wait_ns = 1000;
+    params.limit = 96 * MIB;
+    make(112 * MIB, params);
+    pthread_create(&disturber, NULL, disturb, NULL);
+    for (uintptr_t i = 0; i < WORKERS; i++)
+        pthread_create(&workers[i], NULL, work, (void *)(i + 1));
+    for (unsigned i = 0; i < WORKERS; i++)
+        pthread_join(workers[i], NULL);
+    atomic_store(&stop, true);
+    pthread_join(disturber, NULL);
+    for (unsigned i = 0; i < SLOTS; i++) {
+        held_t *left = atomic_exchange(&slots[i], NULL);
+        if (left)
+            let_go(left);
+        free(left);
+    }
+    assert_int_equal(wrong_codes, 0);
+    assert_true(ca_shards_reserved_peak(shards) <= params.limit);
+    sound();
+    fake.capturing = false;
+    fake.auto_pass = true;
+    fake_pass_all();
+    trim(SIZE_MAX);
+    sound();
+    assert_int_equal(fake.used, 0);
+    assert_int_equal(fake.fences, 0);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(each_thread_grows_a_heap_of_its_own),
+        TEST(small_requests_give_each_heap_a_first_segment_while_there_is_room),
+        TEST(what_another_heap_has_serves_before_one_grows),
+        TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
+        TEST(the_limit_is_that_of_all_heaps_together),
+        TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
+        TEST(with_a_full_device_other_heaps_give_back_what_is_idle),
+        TEST(before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for),
+        TEST(memory_in_use_everywhere_is_an_out_of_memory_and_changes_nothing),
+        TEST(a_failing_call_upstream_leaves_the_sums_right),
+        TEST(in_the_order_of_a_stream_the_streams_own_heap_comes_first),
+        TEST(a_free_on_a_stream_of_another_heap_is_not_waited_for_without_bound),
+        TEST(when_the_context_is_gone_every_heap_is),
+        TEST(threads_share_the_heaps_and_free_each_others_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
