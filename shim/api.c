@@ -8,6 +8,7 @@
 #include "shim/api_struct.h"
 #include "shim/backend_async.h"
 #include "shim/contexts.h"
+#include "shim/heaps.h"
 #include "shim/pinned_memory.h"
 #include "shim/life.h"
 #include "shim/pin_mode.h"
@@ -70,7 +71,7 @@ CA_PUBLIC size_t cachealloc_trim(void)
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_arena_trim_as(c->arena, SIZE_MAX, CA_TRIM_ASKED);
+            given += ca_heaps_trim(c, SIZE_MAX, CA_TRIM_ASKED);
         else if (atomic_load(&c->state) == CA_CONTEXT_SERVING)
             given += ca_backend_async_trim(c);
     return given + ca_pinned_trim(SIZE_MAX);

@@ -9,6 +9,7 @@
 #include "shim/backend_async.h"
 #include "shim/decay.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
 #include "shim/pin_mode.h"
@@ -136,12 +137,12 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .gc_threshold = ca_options.gc_threshold,
             .device_bytes = ca_options.gc_threshold ? ca_context_total_bytes(device) : 0,
         };
-        fresh->arena = ca_arena_create(&ca_upstream_cuda, fresh, &params);
+        ca_heaps_make(fresh, &params, ca_options.shards);
     }
 
     ca_context_t *context = publish(fresh);
-    if (context != fresh && fresh->arena)
-        ca_arena_retire(fresh->arena); /* another thread was first */
+    if (context != fresh)
+        ca_heaps_retire(fresh); /* another thread was first */
     if (context == fresh)
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
@@ -243,9 +244,8 @@ void ca_context_settle(ca_context_t *context, bool gone)
     if (!retire)
         return;
 
-    /* The arena first: a free that has its record already finds it retired and is ignored. */
-    if (context->arena)
-        ca_arena_retire(context->arena);
+    /* The arenas first: a free that has its record already finds its own retired and is ignored. */
+    ca_heaps_retire(context);
     ca_pinned_retire(context);
     ca_backend_async_gone(context);
     ca_registry_total_t lost = ca_registry_drop_context(context->number);

@@ -25,9 +25,10 @@ typedef struct ca_context {
     struct ca_context *next;   /* newest first */
     struct ca_context *shares; /* a green context: the primary whose memory it uses, else NULL */
     CUcontext handle;
-    unsigned long long id; /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
-    ca_arena_t *arena;
-    size_t limit; /* most bytes that the arena may hold; SIZE_MAX for none */
+    unsigned long long id;    /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
+    ca_arena_t *arena;        /* of its heaps the first: see shim/heaps.h */
+    struct ca_shards *shards; /* all of them; NULL where there is one */
+    size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */

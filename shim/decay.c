@@ -30,6 +30,7 @@
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/life.h"
 #include "shim/upstream.h"
 
@@ -56,11 +57,13 @@ static bool may_work(void)
 
 static void round_of(ca_context_t *context, uint32_t ticks)
 {
-    if (!context->arena || atomic_load(&context->state) != CA_CONTEXT_SERVING ||
-        atomic_load(&context->broken))
+    ca_arena_t *heap;
+    if (atomic_load(&context->state) != CA_CONTEXT_SERVING || atomic_load(&context->broken))
         return;
-    ca_arena_tick(context->arena);
-    while (may_work() && ca_arena_decay(context->arena, ticks, ca_upstream_idle_free_waits()) > 0) {
+    for (unsigned i = 0; (heap = ca_heap(context, i)) && may_work(); i++) {
+        ca_arena_tick(heap);
+        while (may_work() && ca_arena_decay(heap, ticks, ca_upstream_idle_free_waits()) > 0) {
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "shim/attributes.h"
+#include "shim/heaps.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 
@@ -23,10 +24,8 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     bool reused;
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
-    int result =
-        effort == CA_DEVICE_HIT_ONLY
-            ? ca_arena_alloc_ready_on(context->arena, order, bytes, &block, &pointer, &reused)
-            : ca_arena_alloc_on(context->arena, order, bytes, &block, &pointer, &reused);
+    int result = ca_heaps_alloc(context, order, bytes, effort == CA_DEVICE_HIT_ONLY, &block,
+                                &pointer, &reused);
     if (result != 0)
         return result;
     if (ca_options.zero && reused && zero(context, pointer, bytes, order, stream) != CUDA_SUCCESS) {
@@ -72,7 +71,7 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
     if (broken != CUDA_SUCCESS)
         return broken;
     ca_attributes_clear(record->address);
-    ca_arena_free_on(record->owner, order && ca_stream_arena(order) == arena ? order : NULL);
+    ca_arena_free_on(record->owner, order);
     return CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include "shim/backend_async.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/life.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
@@ -25,11 +26,10 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 
 bool ca_device_over_limit(ca_context_t *context, size_t bytes)
 {
-    ca_arena_stats_t stats;
+    size_t idle;
     if (!context->arena || context->limit == SIZE_MAX)
         return false;
-    ca_arena_stats(context->arena, &stats);
-    return bytes > context->limit || stats.reserved_bytes > context->limit - bytes;
+    return bytes > context->limit || ca_heaps_reserved(context, &idle) > context->limit - bytes;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
@@ -57,14 +57,12 @@ static size_t idle_on(uint8_t device)
 {
     size_t idle = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
-        ca_arena_stats_t stats;
+        size_t own;
         if (c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
             continue;
         idle += ca_backend_async_idle(c);
-        if (!c->arena)
-            continue;
-        ca_arena_stats(c->arena, &stats);
-        idle += stats.idle_bytes;
+        ca_heaps_reserved(c, &own);
+        idle += own;
     }
     return idle;
 }
@@ -82,9 +80,8 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     size_t idle = idle_on(context->device);
     *free = *free < *total - idle ? *free + idle : *total;
     if (context->limit != SIZE_MAX && context->arena) {
-        ca_arena_stats_t stats;
-        ca_arena_stats(context->arena, &stats);
-        size_t kept = stats.reserved_bytes - stats.idle_bytes;
+        size_t own, kept = ca_heaps_reserved(context, &own);
+        kept -= own;
         size_t room = context->limit > kept ? context->limit - kept : 0;
         if (*free > room)
             *free = room;

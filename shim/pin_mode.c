@@ -6,23 +6,28 @@
 #include "shim/pin_mode.h"
 
 #include "config/lock.h"
+#include "shim/heaps.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wishes` and of every `pin_mode` */
 static size_t wishes;                                   /* calls with `on` not yet taken back */
 
-/* `bit` of the context's mask stands for this arena. Under the lock. */
-static void apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
+/* `bit` of the context's mask stands for this arena. Returns whether it changed. Under the lock. */
+static bool apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
 {
     if (!arena || (context->pin_mode & bit) == (wishes ? bit : 0))
-        return;
+        return false;
     context->pin_mode ^= bit;
     ca_arena_pin(arena, wishes > 0);
+    return true;
 }
 
 void ca_pin_mode_apply(ca_context_t *context)
 {
     ca_lock_take(&lock);
-    apply(context, context->arena, 1);
+    ca_arena_t *heap;
+    if (apply(context, context->arena, 1))
+        for (unsigned i = 1; (heap = ca_heap(context, i)); i++)
+            ca_arena_pin(heap, wishes > 0); /* as the first */
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
         apply(context, atomic_load(&context->pinned[i]), 2u << i);
     ca_lock_drop(&lock);

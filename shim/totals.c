@@ -1,6 +1,7 @@
 #include "shim/totals.h"
 #include <string.h>
 #include "shim/contexts.h"
+#include "shim/heaps.h"
 
 /* False where the arena is in use. */
 static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
@@ -23,6 +24,22 @@ static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
     return true;
 }
 
+/* The heaps of one context; their own peaks were not at one time. */
+static bool add_heaps(const ca_context_t *context, ca_arena_stats_t *total)
+{
+    ca_arena_t *heap;
+    bool complete = true;
+    size_t live = total->live_bytes, peak = total->live_peak;
+    for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
+        complete &= add(heap, total);
+    if (context->shards) {
+        size_t together = ca_shards_live_peak(context->shards);
+        live = total->live_bytes - live;
+        total->live_peak = peak + (together > live ? together : live);
+    }
+    return complete;
+}
+
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
@@ -30,7 +47,7 @@ bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
     size_t count = ca_contexts_living(living);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
-        complete &= add(living[i]->arena, total);
+        complete &= add_heaps(living[i], total);
     ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
     return complete;

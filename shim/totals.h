@@ -7,7 +7,7 @@
 #include "pool/arena.h"
 
 /* Adds up the living arenas (of device memory); reserved bytes and their peak are the process's,
- * the peak of live bytes is a sum of the arenas' own. False: an arena was in use (exit may be
+ * the peak of live bytes is a sum of the contexts' own. False: an arena was in use (exit may be
  * called from a signal handler, over a frame that holds its lock) and is left out. */
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts);
 

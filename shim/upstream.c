@@ -9,6 +9,7 @@
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/waiter.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -121,10 +122,12 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
 static void tell_room(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
+    ca_arena_t *heap;
     size_t count = ca_contexts_living(living);
     for (size_t i = 0; i < count; i++)
-        if (living[i] != finder && living[i]->device == finder->device && living[i]->arena)
-            ca_arena_note_room(living[i]->arena, bytes);
+        if (living[i] != finder && living[i]->device == finder->device)
+            for (unsigned k = 0; (heap = ca_heap(living[i], k)); k++)
+                ca_arena_note_room(heap, bytes);
 }
 
 static int alloc(void *arg, size_t bytes, uint64_t *address)
@@ -512,8 +515,7 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
         if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += c->arena ? ca_arena_trim_as(c->arena, bytes - given, how)
-                              : ca_backend_async_trim(c);
+            given += c->arena ? ca_heaps_trim(c, bytes - given, how) : ca_backend_async_trim(c);
     return given;
 }
 

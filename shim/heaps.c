@@ -1,0 +1,59 @@
+#include "shim/heaps.h"
+#include "shim/upstream.h"
+
+void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
+{
+    if (count > 1)
+        context->shards = ca_shards_create(&ca_upstream_cuda, context, params, count);
+    context->arena = context->shards ? ca_shards_heap(context->shards, 0)
+                                     : ca_arena_create(&ca_upstream_cuda, context, params);
+}
+
+ca_arena_t *ca_heap(const ca_context_t *context, unsigned index)
+{
+    if (index == 0)
+        return context->arena;
+    return context->shards ? ca_shards_heap(context->shards, index) : NULL;
+}
+
+void ca_heaps_retire(ca_context_t *context)
+{
+    ca_arena_t *heap;
+    for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
+        ca_arena_retire(heap);
+}
+
+int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
+                   ca_block_t **block, uint64_t *address, bool *reused)
+{
+    if (context->shards)
+        return ca_shards_alloc(context->shards, order, bytes, ready_only, block, address, reused);
+    return ready_only
+               ? ca_arena_alloc_ready_on(context->arena, order, bytes, block, address, reused)
+               : ca_arena_alloc_on(context->arena, order, bytes, block, address, reused);
+}
+
+size_t ca_heaps_reserved(const ca_context_t *context, size_t *idle)
+{
+    ca_arena_t *heap;
+    size_t reserved = 0;
+    *idle = 0;
+    for (unsigned i = 0; (heap = ca_heap(context, i)); i++) {
+        ca_arena_stats_t stats;
+        ca_arena_stats(heap, &stats);
+        reserved += stats.reserved_bytes;
+        *idle += stats.idle_bytes;
+    }
+    return reserved;
+}
+
+size_t ca_heaps_trim(const ca_context_t *context, size_t bytes, ca_trim_t how)
+{
+    ca_arena_t *heap;
+    size_t given = 0;
+    if (how == CA_TRIM_SHORTAGE && context->shards) /* no wait while another one has enough */
+        given = ca_heaps_trim(context, bytes, CA_TRIM_IDLE);
+    for (unsigned i = 0; given < bytes && (heap = ca_heap(context, i)); i++)
+        given += ca_arena_trim_as(heap, bytes - given, how);
+    return given;
+}
