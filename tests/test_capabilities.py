@@ -158,7 +158,5 @@ def test_per_thread_workspaces(capable):
     capable("workspaces", name="capabilities_threads")
 
 
-@pytest.mark.skipif("CA_OPTION(shards," not in re.sub(r"\s", "", OPTIONS),
-                    reason="there is no option `shards` yet")
 def test_capacity_hints_with_lazy_best_fit_addresses(capable):
     capable("hints", name="capabilities_threads", conf="shards:4,reuse:wait", sim="memory:2G")

@@ -129,6 +129,59 @@ class TestMemoryPressure:
                           patience=1000 * conftest.SLOWDOWN) == ["got"] * 4
 
 
+# --- several heaps --------------------------------------------------------------------------------
+
+
+class TestShards:
+    """What is promised of the pool holds for all heaps of a context together."""
+
+    @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+    @pytest.mark.parametrize("case, conf, sim", [
+        ("full", "headroom:0", "memory:256M"),
+        ("full", "headroom:0", "memory:256M,without:cuCtxRecordEvent"),
+        ("trim", "reuse:wait", "memory:2G"),
+        ("limit", "limit:64M", "memory:2G"),
+        ("fork", "reuse:wait", "memory:2G"),
+    ])
+    def test_what_is_promised_holds_for_all_heaps(self, run, program, case, conf, sim, lane):
+        succeeds(run([program("shards"), case], conf=f"shards:4,{lane},{conf}", sim=sim))
+
+    def test_they_go_with_their_context(self, run, program):
+        result = run([program("shards"), "reset"], conf="shards:4,leak_report:off", stats=True)
+
+        assert result.rc == 0, result.err
+        assert result.sim["devices"][0]["live_bytes"] == 0
+
+    def test_idle_memory_of_all_goes_back(self, run, program):
+        result = run([program("decay"), "idle"], conf=f"shards:4,{DECAY}")
+
+        succeeds(result)
+        assert result.out == "given back\n"
+
+    @pytest.mark.parametrize("cmd, sim", [
+        (["threads", 8, 1000], "memory:2G"),
+        (["multi_ctx"], "memory:2G,devices:2"),
+        (["drv_ctx_storm"], "memory:2G"),
+        (["capture", "global"], "memory:2G"),
+        (["async", "streams", 200], "memory:2G"),
+        (["cache_full", 2], "memory:256M"),
+        (["held", "any"], "memory:256M"),
+    ], ids=lambda value: "-".join(map(str, value)) if isinstance(value, list) else "")
+    def test_programs_run(self, run, program, cmd, sim):
+        succeeds(run([program(cmd[0]), *cmd[1:]], conf="shards:4", sim=sim))
+
+    @pytest.mark.parametrize("case", ["own", "used", "threads", "idle", "again", "devices"])
+    def test_no_new_deadlock(self, run, program, case):
+        succeeds(run([program("deadlock"), case, 256 << 10, 64], conf="shards:4", timeout=10,
+                     sim="memory:256M,devices:2"))
+
+    @pytest.mark.parametrize("profile", programs.PROFILES)
+    @pytest.mark.parametrize("small", [False, True])
+    def test_random_programs_do_the_same_without_a_race(self, monkeypatch, profile, small):
+        _, conf, sim = programs.CONFIGURATIONS["small" if small else "shim"]
+        same_as_plain(monkeypatch, profile, f"shards:4,{conf}", sim, range(330, 334))
+
+
 # --- back ends ------------------------------------------------------------------------------------
 
 ASYNC = "backend:async"
