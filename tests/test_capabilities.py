@@ -152,10 +152,11 @@ def test_aligned_allocation(capable):
 
 
 def test_per_thread_workspaces(capable):
-    """What holds without thread caches: threads that use buffers of their own at the same time need
-    next to no memory from the driver once they have had it, and none sees another one's. That a thread
-    gets its blocks without a lock is not tested, as it is not so yet."""
+    """Threads that use buffers of their own at the same time need next to no memory from the driver
+    once they have had it, and none sees another one's. With as many heaps as threads each has its own
+    lock and segments. A cache in front of the heap, without any lock, there is not yet."""
     capable("workspaces", name="capabilities_threads")
+    capable("own", name="capabilities_threads", conf="shards:8")
 
 
 def test_capacity_hints_with_lazy_best_fit_addresses(capable):
