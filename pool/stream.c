@@ -144,9 +144,9 @@ ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
     ca_arena_t *arena = stream->arena;
     ca_block_t *block = find(stream, bytes, cut);
 
-    for (ca_stream_t *other = arena->streams; CA_MUTATED(reuse_across_streams) && !block && other;
-         other = other->next)
-        block = find(other, bytes, cut);
+    if (CA_MUTATED(reuse_across_streams))
+        for (ca_stream_t *other = arena->streams; !block && other; other = other->next)
+            block = find(other, bytes, cut);
     return block ? ca_block_take_pending(arena, block, cut ? bytes : block->bytes) : NULL;
 }
 
@@ -164,10 +164,13 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
         return NULL;
     ca_epoch_t *epoch = block->epoch;
     block = ca_block_take_pending(arena, block, bytes);
-    if (!block || ca_epoch_join(arena, epoch, stream->queue) == 0)
-        return block;
-    if (!ca_arena_serving(arena))
+    if (!block)
         return NULL;
+    int rc = ca_epoch_join(arena, epoch, stream->queue);
+    if (!ca_arena_serving(arena))
+        return NULL; /* its memory is gone, or nothing more can be said of it */
+    if (rc == 0)
+        return block;
     /* The stream does not wait: then the block does. */
     ca_block_unlive(arena, block);
     ca_epoch_push(arena, &arena->whole, block);

@@ -25,6 +25,9 @@ static uint16_t numbers;
 static ca_context_t *living[CA_CONTEXTS_MAX];
 static size_t living_count;
 
+/* Some context has no entry, so that no fence would cover its work. */
+static _Atomic bool unlisted;
+
 /* Advanced whenever an entry changes its state: what a thread remembers is then looked up again. */
 static _Atomic unsigned generation;
 
@@ -81,7 +84,9 @@ static ca_context_t *publish(ca_context_t *fresh)
 {
     ca_lock_take(&lock);
     ca_context_t *context = find(fresh->handle);
-    if (!context && numbers < UINT16_MAX && living_count < CA_CONTEXTS_MAX) {
+    if (!context && (numbers == UINT16_MAX || living_count == CA_CONTEXTS_MAX)) {
+        atomic_store(&unlisted, true);
+    } else if (!context) {
         context = fresh;
         living[living_count++] = fresh;
         context->number = ++numbers;
@@ -114,9 +119,20 @@ static size_t limit_on(CUdevice device)
     return SIZE_MAX;
 }
 
+/* Whether one more can be listed. */
+static bool room_for_one(void)
+{
+    ca_lock_take(&lock);
+    bool room = numbers < UINT16_MAX && living_count < CA_CONTEXTS_MAX;
+    if (!room)
+        atomic_store(&unlisted, true);
+    ca_lock_drop(&lock);
+    return room;
+}
+
 static ca_context_t *make_for(CUcontext handle, CUdevice device)
 {
-    if (!ca_life_active()) /* reads the options that an arena is made with */
+    if (!ca_life_active() || !room_for_one()) /* reads the options that an arena is made with */
         return NULL;
     ca_context_t *fresh = blank(handle, device);
     if (!fresh)
@@ -160,6 +176,39 @@ static ca_context_t *make(CUcontext handle)
     return make_for(handle, device);
 }
 
+/* NULL also for one that was destroyed behind our back, its handle given to another context. */
+static ca_context_t *entry_of(CUcontext handle)
+{
+    ca_lock_take(&lock);
+    ca_context_t *context = find(handle);
+    ca_lock_drop(&lock);
+    if (!context || !other_id(context))
+        return context;
+    /* Another thread may have seen it too, and listed the new one. */
+    ca_context_t *now = ca_context_suspend(handle);
+    if (now)
+        ca_context_settle(now, now == context);
+    return now == context ? NULL : now;
+}
+
+void ca_context_made(CUcontext handle, CUdevice device)
+{
+    if (ca_life_active() && handle && !entry_of(handle))
+        make_for(handle, device);
+}
+
+bool ca_contexts_all_listed(void)
+{
+    return !atomic_load_explicit(&unlisted, memory_order_relaxed);
+}
+
+static ca_context_t *note_asked(ca_context_t *context, bool create)
+{
+    if (create && !atomic_load_explicit(&context->asked, memory_order_relaxed))
+        atomic_store(&context->asked, true);
+    return context;
+}
+
 ca_context_t *ca_context_current(bool create, CUcontext *handle)
 {
     CUcontext current = NULL;
@@ -172,16 +221,9 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
         return NULL;
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
     if (memo.handle == current && memo.generation == now && memo.context)
-        return memo.context;
+        return note_asked(memo.context, create);
 
-    ca_lock_take(&lock);
-    ca_context_t *context = find(current);
-    ca_lock_drop(&lock);
-    /* Destroyed behind our back, and the handle given to another context. */
-    if (context && other_id(context) && ca_context_suspend(current) == context) {
-        ca_context_settle(context, true);
-        context = NULL;
-    }
+    ca_context_t *context = entry_of(current);
     if (!context && create)
         context = make(current);
     if (context && context->shares)
@@ -191,7 +233,7 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     memo.handle = current;
     memo.context = context;
     memo.generation = now;
-    return context;
+    return note_asked(context, create);
 }
 
 CUresult ca_context_check(void)
@@ -321,6 +363,7 @@ void ca_contexts_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
     atomic_store(&all, NULL);
     living_count = 0;
+    atomic_store(&unlisted, false);
     atomic_fetch_add(&generation, 1);
     ca_upstream_reset_after_fork();
     ca_pin_mode_reset_after_fork();

@@ -34,12 +34,13 @@ typedef struct ca_context {
     struct ca_event *idle_events;  /* shim/upstream.c, under its lock */
     CUstream own_stream;           /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
-    _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
-    _Atomic int state;             /* ca_context_state_t */
-    _Atomic unsigned entered;      /* threads inside a driver call of ours on it */
-    unsigned leaving;              /* calls under way that may destroy it */
-    uint16_t number;               /* from 1 */
-    uint8_t device;                /* ordinal */
+    _Atomic bool asked; /* it allocated, or got at another's memory: its work may be anywhere */
+    _Atomic int broken; /* the sticky CUresult that a call of ours saw, or 0 */
+    _Atomic int state;  /* ca_context_state_t */
+    _Atomic unsigned entered; /* threads inside a driver call of ours on it */
+    unsigned leaving;         /* calls under way that may destroy it */
+    uint16_t number;          /* from 1 */
+    uint8_t device;           /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
 
     /* shim/backend_async.c, under its lock. */
@@ -62,6 +63,13 @@ ca_context_t *ca_context_suspend(CUcontext handle);
 /* That call is done. If the context is `gone` its arena, records and events are dropped, without a
  * driver call; otherwise the last such call puts it back into service. */
 void ca_context_settle(ca_context_t *context, bool gone);
+
+/* The driver made `handle` on `device`, or gave another reference to it. It gets an entry though it
+ * may never allocate: its work may touch the memory of others, and fences cover those with one. */
+void ca_context_made(CUcontext handle, CUdevice device);
+
+/* Whether every context got its entry: there is room for CA_CONTEXTS_MAX. */
+bool ca_contexts_all_listed(void);
 
 /* `green`, made from a green context, uses the memory of `primary`: it is served from there.
  * With NULL for the primary the driver serves it. */

@@ -10,12 +10,17 @@
 /* The headers map the first name to the second; both are exported by the driver. The 4-argument
  * form is declared with the fifth argument of its successor: callers of either form pass it on. */
 #undef cuGetProcAddress
+#undef cuCtxCreate
 #undef cuCtxDestroy
 #undef cuStreamBeginCapture
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device);
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
+                                unsigned flags, CUdevice device);
 CUresult CUDAAPI cuCtxDestroy(CUcontext context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);

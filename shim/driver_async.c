@@ -36,7 +36,7 @@ static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
         return real(address, bytes, given);
     ca_count(alloc_calls);
     if (ca_options.async == CA_ASYNC_POOL &&
-        ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && order &&
+        ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
         ca_mempool_untouched(context->device)) {
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
         if (result == 0)

@@ -29,9 +29,44 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
     CUresult code = real(context, device);
-    if (code == CUDA_SUCCESS)
+    if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
+        ca_context_made(*context, device);
+    }
     return code;
+}
+
+static CUresult made(CUresult code, const CUcontext *context, CUdevice device)
+{
+    if (code == CUDA_SUCCESS && context)
+        ca_context_made(*context, device);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+    CA_REAL(cuCtxCreate);
+    return made(real(context, flags, device), context, device);
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    CA_REAL(cuCtxCreate_v2);
+    return made(real(context, flags, device), context, device);
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity,
+                                          int count, unsigned flags, CUdevice device)
+{
+    CA_REAL(cuCtxCreate_v3);
+    return made(real(context, affinity, count, flags, device), context, device);
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params,
+                                          unsigned flags, CUdevice device)
+{
+    CA_REAL(cuCtxCreate_v4);
+    return made(real(context, params, flags, device), context, device);
 }
 
 /* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */

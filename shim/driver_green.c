@@ -104,10 +104,10 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     CUcontext context = at >= 0 ? greens[at].context : NULL;
     CUdevice device = at >= 0 ? greens[at].device : -1;
     ca_lock_drop(&lock);
-    /* It holds a reference to the primary context, which may be the last one. Its streams go too.
-     */
+    /* It holds a reference to the primary context, which may be the last one. Streams of its own
+     * that the program left behind answer with an error from now on (cuda.h). */
     CUcontext primary = ca_primary_of(device);
-    ca_streams_forget(ca_context_of(primary));
+    ca_streams_forget(context);
     ca_context_t *owner = ca_context_suspend(primary);
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(green);

@@ -31,19 +31,42 @@ static CUresult touch(CUmemoryPool pool, CUresult code)
     CUmemoryPool known;
     if (code != CUDA_SUCCESS || !ca_life_active())
         return code;
-    for (CUdevice device = 0; device < DEVICES_MAX && ask && ask(&known, device) == CUDA_SUCCESS;
-         device++)
-        if (known == pool)
+    CUresult answer = ask ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    for (CUdevice device = 0; device < DEVICES_MAX && answer != CUDA_ERROR_INVALID_DEVICE;
+         device++) {
+        answer = ask(&known, device); /* a device without pools may stand before one with them */
+        if (answer == CUDA_SUCCESS && known == pool)
             atomic_store(&touched[device], true);
+    }
     return code;
+}
+
+/* After the driver was told to make `pool` the current one. */
+static void replace(CUdevice device, CUmemoryPool pool, CUresult code)
+{
+    if (code == CUDA_SUCCESS && ca_life_active() && device >= 0 && device < DEVICES_MAX)
+        atomic_store(&replaced[device], !is_default(pool, device));
 }
 
 CA_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
     CA_REAL(cuDeviceSetMemPool);
     CUresult code = real(device, pool);
-    if (code == CUDA_SUCCESS && ca_life_active() && device >= 0 && device < DEVICES_MAX)
-        atomic_store(&replaced[device], !is_default(pool, device));
+    replace(device, pool, code);
+    return code;
+}
+
+/* "If the location type is CU_MEM_LOCATION_TYPE_DEVICE and the allocation type is
+ * CU_MEM_ALLOCATION_TYPE_PINNED, then this API is the equivalent of calling cuDeviceSetMemPool"
+ * (cuda.h). */
+CA_EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                                           CUmemoryPool pool)
+{
+    CA_REAL(cuMemSetMemPool);
+    CUresult code = real(location, type, pool);
+    if (location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        type == CU_MEM_ALLOCATION_TYPE_PINNED)
+        replace(location->id, pool, code);
     return code;
 }
 

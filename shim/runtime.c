@@ -97,22 +97,21 @@ static bool serve_free(const void *address, CUresult (*free_plain)(const ca_reco
            served_free(&record, record.owner ? free_plain(&record) : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* The pool's name of a stream that was met before; while anything is captured lane D looks. */
-static ca_stream_t *known_order(CUstream stream, ca_context_t **context)
+/* Whether a stream was met before, and what the pool calls it; while anything is captured lane D
+ * looks. */
+static bool known_order(CUstream stream, ca_context_t **context, ca_stream_t **order)
 {
-    ca_stream_t *order;
-    if (!may_serve() || ca_capture_active() ||
-        ca_streams_find(stream, false, context, &order) != CUDA_SUCCESS)
-        return NULL;
-    return order;
+    return may_serve() && !ca_capture_active() &&
+           ca_streams_find(stream, false, context, order) == CUDA_SUCCESS && *context;
 }
 
 static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
 {
     CUdeviceptr pointer;
     ca_context_t *context;
-    ca_stream_t *order = ca_options.async == CA_ASYNC_POOL ? known_order(stream, &context) : NULL;
-    return order && ca_mempool_untouched(context->device) &&
+    ca_stream_t *order;
+    return ca_options.async == CA_ASYNC_POOL && known_order(stream, &context, &order) &&
+           ca_mempool_untouched(context->device) &&
            ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
            served_alloc(address, pointer);
 }
@@ -121,8 +120,8 @@ static bool serve_free_async(const void *address, CUstream stream)
 {
     ca_record_t record;
     ca_context_t *context;
-    ca_stream_t *order = known_order(stream, &context);
-    return order && take_pooled(address, &record) &&
+    ca_stream_t *order;
+    return known_order(stream, &context, &order) && take_pooled(address, &record) &&
            served_free(&record,
                        record.owner ? ca_device_free_on(&record, order) : CUDA_ERROR_INVALID_VALUE);
 }

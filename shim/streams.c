@@ -12,6 +12,7 @@
 typedef struct known {
     struct known *next;
     CUstream handle;
+    CUcontext owner; /* a green one, or the context's own handle */
     ca_context_t *context;
     ca_stream_t *stream;
 } known_t;
@@ -41,24 +42,22 @@ static bool serving(const ca_context_t *context)
     return atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING;
 }
 
-/* Every context has a legacy stream; all other handles belong to one context at a time. `context`
- * is NULL for those. Under the lock. */
-static known_t *find(CUstream handle, const ca_context_t *context)
+/* Under the lock. */
+static known_t *find(CUstream handle)
 {
     for (known_t *known = *bucket_of(handle); known; known = known->next)
-        if (known->handle == handle && (!context || known->context == context) &&
-            atomic_load(&known->context->state) != CA_CONTEXT_RETIRED)
+        if (known->handle == handle && atomic_load(&known->context->state) != CA_CONTEXT_RETIRED)
             return known;
     return NULL;
 }
 
-/* Takes out those of `context`, or the one with `handle`, into a list. Under the lock. */
-static known_t *take_out(CUstream handle, const ca_context_t *context)
+/* Takes out those of `owner`, or the one with `handle`, into a list. Under the lock. */
+static known_t *take_out(CUstream handle, CUcontext owner)
 {
     known_t *out = NULL;
     for (size_t i = 0; i < BUCKETS; i++) {
         for (known_t **at = &buckets[i], *known; (known = *at);) {
-            if (known->handle == handle || known->context == context) {
+            if (known->handle == handle || known->owner == owner) {
                 *at = known->next;
                 known->next = out;
                 out = known;
@@ -93,10 +92,10 @@ void ca_streams_destroyed(CUstream stream)
     }
 }
 
-void ca_streams_forget(const ca_context_t *context)
+void ca_streams_forget(CUcontext owner)
 {
     ca_lock_take(&lock);
-    known_t *list = context ? take_out(NULL, context) : NULL;
+    known_t *list = owner ? take_out(NULL, owner) : NULL;
     ca_lock_drop(&lock);
     if (list) {
         atomic_fetch_add(&generation, 1);
@@ -153,16 +152,16 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 /* --- all others ------------------------------------------------------------------------------- */
 
 /* Another thread may have been first: then its entry counts. */
-static ca_stream_t *publish(CUstream handle, ca_context_t *context)
+static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *context)
 {
     ca_stream_t *made = ca_arena_stream(context->arena, handle, false);
     if (!made)
         return NULL;
     ca_lock_take(&lock);
-    known_t *known = find(handle, context);
+    known_t *known = find(handle);
     known_t *fresh = known ? NULL : ca_slab_take(&slab);
     if (fresh) {
-        *fresh = (known_t){*bucket_of(handle), handle, context, made};
+        *fresh = (known_t){*bucket_of(handle), handle, owner, context, made};
         *bucket_of(handle) = fresh;
     }
     ca_stream_t *stream = known ? known->stream : fresh ? made : NULL;
@@ -173,17 +172,34 @@ static ca_stream_t *publish(CUstream handle, ca_context_t *context)
 }
 
 /* Whose stream it is. NULL with success: nobody's that we serve. */
-static CUresult owner_of(CUstream handle, ca_context_t **context)
+static CUresult owner_of(CUstream handle, CUcontext *owner, ca_context_t **context)
 {
     __typeof__(cuStreamGetCtx) *ask = ca_driver()->cuStreamGetCtx;
-    CUcontext owner = NULL;
+    *owner = NULL;
     *context = NULL;
     if (!ask)
         return CUDA_SUCCESS;
-    CUresult code = ask(handle, &owner);
+    CUresult code = ask(handle, owner);
     if (code == CUDA_SUCCESS)
-        *context = ca_context_of(owner);
+        *context = ca_context_of(*owner);
     return code;
+}
+
+/* The legacy stream has no order that would do: other streams wait for its operations, and a call
+ * that we serve is none. A program may rely on such waits between two users of the memory.
+ *
+ * Each green context has default streams of its own; we could record on its primary's alone. */
+static void find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+{
+    CUcontext current;
+    *context = ca_context_current(ask, &current);
+    if (*context && !(*context)->arena)
+        *context = NULL;
+    if (!*context || handle == CU_STREAM_LEGACY || current != (*context)->handle)
+        return;
+    *found = own_stream(*context, ask);
+    if (!*found && !ask)
+        *context = NULL; /* lane D makes it */
 }
 
 CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
@@ -192,32 +208,30 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     *found = NULL;
     if (!handle)
         handle = CU_STREAM_LEGACY;
-    bool named = handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
-    if (!named && (!(*context = ca_context_current(ask, NULL)) || !(*context)->arena))
-        return CUDA_SUCCESS;
-    if (handle == CU_STREAM_PER_THREAD) {
-        *found = own_stream(*context, ask);
+    if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+        find_default(handle, ask, context, found);
         return CUDA_SUCCESS;
     }
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (memo.handle == handle && memo.generation == now && serving(memo.context) &&
-        (named || memo.context == *context)) {
+    if (memo.handle == handle && memo.generation == now && serving(memo.context)) {
         *context = memo.context;
         *found = memo.stream;
         return CUDA_SUCCESS;
     }
     ca_lock_take(&lock);
-    const known_t *known = find(handle, *context);
-    *context = known ? known->context : *context;
+    const known_t *known = find(handle);
+    *context = known ? known->context : NULL;
     *found = known ? known->stream : NULL;
     ca_lock_drop(&lock);
     if (!*found && ask) {
-        CUresult code = named ? owner_of(handle, context) : CUDA_SUCCESS;
+        CUcontext owner;
+        CUresult code = owner_of(handle, &owner, context);
         if (code != CUDA_SUCCESS || !*context || !(*context)->arena)
             return code;
-        *found = publish(handle, *context);
+        *found = publish(handle, owner, *context);
     }
     if (!*found || !serving(*context)) {
+        *context = NULL;
         *found = NULL;
         return CUDA_SUCCESS;
     }

@@ -313,33 +313,46 @@ static CUresult record(ca_context_t *context, ca_event_t *event)
     return code;
 }
 
-/* Who may be at work on the memory of `context`. */
-static size_t fence_members(ca_context_t *context, ca_context_t *members[CA_CONTEXTS_MAX])
+/* Whether `member` is being destroyed, which may take long and is no business of the owner's. */
+static bool about_to_go(const ca_context_t *owner, const ca_context_t *member)
 {
-    if (!CA_MUTATED(fence_no_peers))
-        return ca_contexts_living(members);
-    members[0] = context;
-    return 1;
+    return member != owner && atomic_load(&member->state) == CA_CONTEXT_SUSPENDED;
 }
 
-static int fence_record(void *arg, void **fence)
+/* Who may be at work on the memory of `context`: all of its device, and of other devices those that
+ * ever asked for memory; on host memory all there are. One that never did is not waited for by a
+ * free on another device, and may be at work for ever. */
+static size_t fence_members(ca_context_t *context, bool host,
+                            ca_context_t *members[CA_CONTEXTS_MAX])
 {
-    ca_context_t *context = arg;
+    size_t count = ca_contexts_living(members), kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        ca_context_t *member = members[i];
+        if (member == context ||
+            (!CA_MUTATED(fence_no_peers) &&
+             (host || member->device == context->device || atomic_load(&member->asked))))
+            members[kept++] = member;
+    }
+    return kept;
+}
+
+int ca_upstream_fence_record_over(ca_context_t *context, bool host, void **fence)
+{
     const ca_driver_t *driver = ca_driver();
     if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery)
         return -ENOSYS;
-    if (!ca_capture_recorder_enter())
+    if (!ca_contexts_all_listed() || !ca_capture_recorder_enter())
         return -EAGAIN;
 
     int result = 0;
     ca_event_t *chain = NULL;
     ca_context_t *members[CA_CONTEXTS_MAX];
-    size_t count = fence_members(context, members);
+    size_t count = fence_members(context, host, members);
     for (size_t i = 0; i < count && result == 0; i++) {
         ca_context_t *member = members[i];
-        ca_event_t *event = take_event(member);
+        ca_event_t *event = about_to_go(context, member) ? NULL : take_event(member);
         if (!event) {
-            result = -EAGAIN; /* no host memory: keep the epoch open */
+            result = -EAGAIN; /* or no host memory: keep the epoch open */
             break;
         }
         event->next = chain;
@@ -361,6 +374,11 @@ static int fence_record(void *arg, void **fence)
     }
     *fence = chain;
     return result;
+}
+
+static int fence_record(void *arg, void **fence)
+{
+    return ca_upstream_fence_record_over(arg, false, fence);
 }
 
 static int fence_record_on(void *arg, void *queue, void **fence)
@@ -411,6 +429,8 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
+    if (!wait && about_to_go(owner, context))
+        return 0;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         code = wait ? driver->cuEventSynchronize(handle) : driver->cuEventQuery(handle);
@@ -489,14 +509,13 @@ static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
     return done == -EBUSY ? ask_in_steps(arg, fence, nanoseconds) : done;
 }
 
-static int synchronize(void *arg)
+int ca_upstream_synchronize_over(ca_context_t *context, bool host)
 {
-    ca_context_t *context = arg;
     ca_entered_t entered;
     ca_context_t *members[CA_CONTEXTS_MAX];
     if (ca_capture_active())
         return -EAGAIN; /* it would fail, or invalidate the capture */
-    size_t count = fence_members(context, members);
+    size_t count = fence_members(context, host, members);
     for (size_t i = 0; i < count; i++) {
         CUresult code = ca_upstream_enter(members[i], &entered);
         if (code == CUDA_SUCCESS) {
@@ -507,6 +526,11 @@ static int synchronize(void *arg)
             return to_errno(context, code) == -EIO ? -EIO : -EAGAIN;
     }
     return 0;
+}
+
+static int synchronize(void *arg)
+{
+    return ca_upstream_synchronize_over(arg, false);
 }
 
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,

@@ -30,6 +30,11 @@ int ca_upstream_result(ca_context_t *context, CUresult code);
 /* Whether giving idle memory back waits for the device, as far as is known. */
 bool ca_upstream_idle_free_waits(void);
 
+/* fence_record and synchronize of ca_upstream_cuda; `host`: of memory that every context reaches.
+ */
+int ca_upstream_fence_record_over(ca_context_t *context, bool host, void **fence);
+int ca_upstream_synchronize_over(ca_context_t *context, bool host);
+
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
  * given. Returns the bytes given. */
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,

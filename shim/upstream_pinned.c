@@ -44,7 +44,7 @@ static int release(void *arg, uint64_t address, size_t bytes)
 
 static int fence_record(void *arg, void **fence)
 {
-    return ca_upstream_cuda.fence_record(arg, fence);
+    return ca_upstream_fence_record_over(arg, true, fence);
 }
 
 static int fence_query(void *arg, void *fence)
@@ -64,7 +64,7 @@ static void fence_release(void *arg, void *fence)
 
 static int synchronize(void *arg)
 {
-    return ca_upstream_cuda.synchronize(arg);
+    return ca_upstream_synchronize_over(arg, true);
 }
 
 /* Whether all work submitted so far is done, or is so soon: it may be waiting for this very thread.

@@ -119,3 +119,26 @@ def test_async_memory_of_the_pool_dies_with_its_context(run, program, conf):
 
     assert (result.rc, result.out) == (0, "gone\n"), result.err
     assert "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 1000 bytes" in result.err
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["plain", "shim"])
+@pytest.mark.parametrize("case", ["legacy", "green", "unseen"])
+def test_what_is_no_order_is_not_taken_for_one(run, program, case, preload):
+    result = run([program("drv_order"), case], preload=preload, conf="headroom:0",
+                 sim="racecheck:1,memory:256M")
+
+    assert (result.rc, result.err) == (0, "")
+
+
+def test_the_pool_that_is_set_for_a_location_serves(run, program):
+    result = run([program("drv_order"), "current"], stats=True)
+
+    succeeds(result)
+    assert calls(result, "cuMemAllocAsync") == 1
+
+
+def test_nobody_waits_for_a_context_that_another_thread_destroys(run, program):
+    latency = 2 * 10**9 * conftest.SLOWDOWN
+    result = run([program("drv_order"), "destroyed"], sim=f"latency:cuCtxDestroy_v2={latency}")
+
+    assert (result.rc, result.err) == (0, "")

@@ -132,7 +132,7 @@ static void other_main(int in, int out)
 
 static other_t other_start(void)
 {
-    int to[2], from[2];
+    int to[2] = {-1, -1}, from[2] = {-1, -1};
     CHECK(pipe(to) == 0 && pipe(from) == 0);
     other_t other = {fork(), to[1], from[0]};
     if (other.pid == 0) {

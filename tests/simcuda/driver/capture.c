@@ -184,6 +184,7 @@ static CUresult begin(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph gra
     sim_capture_t *c = calloc(1, sizeof(*c));
     CUgraph target = graph ? graph : sim_graph_make();
     if (!c || !target) {
+        free(c);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_lock();
