@@ -36,24 +36,39 @@ static int write_all(int fd, const char *text, size_t length, int wait_ms)
     return 0;
 }
 
+/* Takes a pending signal off, unless it was there `before` we wrote and so is the host's own. */
+static void take_off(int signal, const sigset_t *before)
+{
+    sigset_t set;
+    if (sigismember(before, signal) == 1)
+        return;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    while (sigtimedwait(&set, NULL, &(struct timespec){0}) < 0 && errno == EINTR) {
+    }
+}
+
 int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
 {
     int saved = errno;
     int cancel = ca_cancel_hold(); /* write and poll are cancellation points */
-    sigset_t sigpipe, before, pending;
+    sigset_t raised, before, pending;
 
-    /* A broken pipe must not end a program that wrote nothing itself: the signal is held back and
-     * taken off again, unless one of the host's own was waiting already. */
-    sigemptyset(&sigpipe);
-    sigaddset(&sigpipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &sigpipe, &before);
-    bool was_pending = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    /* A broken pipe, or a file that has the size it may have (ulimit -f), must not end a program
+     * that wrote nothing itself: the signals are held back and taken off again. */
+    sigemptyset(&raised);
+    sigaddset(&raised, SIGPIPE);
+    sigaddset(&raised, SIGXFSZ);
+    sigemptyset(&pending);
+    pthread_sigmask(SIG_BLOCK, &raised, &before);
+    sigpending(&pending);
 
     int rc = write_all(fd, text, length, wait_ms);
 
-    if (rc == -EPIPE && !was_pending)
-        while (sigtimedwait(&sigpipe, NULL, &(struct timespec){0}) < 0 && errno == EINTR) {
-        }
+    if (rc == -EPIPE)
+        take_off(SIGPIPE, &pending);
+    if (rc == -EFBIG)
+        take_off(SIGXFSZ, &pending);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     ca_cancel_resume(cancel);
     errno = saved;

@@ -19,7 +19,8 @@ void ca_out_printf(ca_out_t *out, const char *format, ...) __attribute__((format
 int ca_out_flush(ca_out_t *out);
 
 /* Writes all of it, unbuffered. A descriptor that would block is waited for, `wait_ms` in all; a
- * reader that went away raises no SIGPIPE. Returns 0 or a negative errno; preserves errno. */
+ * reader that went away raises no SIGPIPE, a limit on the size of files no SIGXFSZ. Returns 0 or a
+ * negative errno; preserves errno. */
 int ca_out_write(int fd, const char *text, size_t length, int wait_ms);
 
 #endif

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -256,6 +257,22 @@ static void a_reader_that_went_away_raises_no_signal(void **state)
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     assert_int_equal(sigismember(&after, SIGPIPE), sigismember(&before, SIGPIPE));
     close(ends[1]);
+}
+
+static void a_limit_on_the_size_of_files_raises_no_signal(void **state)
+{
+    struct rlimit before, small = {.rlim_cur = 4};
+    FILE *file = tmpfile();
+    (void)state;
+    assert_non_null(file);
+    signal(SIGXFSZ, SIG_DFL);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small.rlim_max = before.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);
+    int rc = ca_out_write(fileno(file), "too long", 8, 0);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_int_equal(rc, -EFBIG);
+    fclose(file);
 }
 
 static void a_full_pipe_is_waited_for_only_so_long(void **state)
@@ -648,6 +665,7 @@ int main(void)
         cmocka_unit_test(an_oversized_piece_is_cut_and_keeps_its_newline),
         cmocka_unit_test(a_full_disk_is_remembered_and_not_raised),
         cmocka_unit_test(a_reader_that_went_away_raises_no_signal),
+        cmocka_unit_test(a_limit_on_the_size_of_files_raises_no_signal),
         cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
         cmocka_unit_test(output_is_no_place_to_be_cancelled),
         cmocka_unit_test(reading_the_configuration_needs_little_stack),
