@@ -7,6 +7,7 @@
  * Errors are local to one item. An unclosed quote ends with its item too: it must not silently
  * swallow the settings after it. */
 #include "config/options.h"
+#include "config/path.h"
 #include "config/text.h"
 #include "config/values.h"
 
@@ -44,6 +45,17 @@ typedef struct span {
     size_t length;
 } span_t;
 
+/* A value as written and as meant. */
+typedef struct value {
+    span_t written;
+    const char *end;   /* of the item: at its comma or the NUL */
+    const char *wrong; /* what is wrong with the quotes, or NULL */
+    bool quoted;
+    const char *meant; /* in the text or, where it was quoted, in `undoubled` */
+    size_t length;     /* more than `undoubled` holds where it is too long */
+    char undoubled[CA_STRING_MAX];
+} value_t;
+
 typedef struct parser {
     const char *text;
     ca_options_t *options;
@@ -64,7 +76,7 @@ void ca_options_default(ca_options_t *options)
 
 /* --- complaints ------------------------------------------------------------------------------- */
 
-/* Inlined, the buffers of the three complaints would lie on the stack all through the reading. */
+/* Inlined, the buffers of the complaints would lie on the stack all through the reading. */
 #define COMPLAINT __attribute__((noinline)) static void
 
 /* Characters, not bytes: what an editor shows as the column. */
@@ -146,6 +158,16 @@ COMPLAINT bad_value(parser_t *parser, const ca_option_t *option, span_t value, c
     message_end(parser, &message);
 }
 
+/* What is wrong in a path's patterns has a name. */
+COMPLAINT bad_path(parser_t *parser, const ca_option_t *option, const value_t *value)
+{
+    char buffer[SHOWN_VALUE];
+    ca_text_t why;
+    ca_text_init(&why, buffer, sizeof buffer);
+    ca_path_check(value->meant, value->length, &why);
+    bad_value(parser, option, value->written, buffer);
+}
+
 static const char *reason(int error)
 {
     switch (error) {
@@ -194,17 +216,6 @@ static const ca_option_t *find_option(span_t key)
     }
     return NULL;
 }
-
-/* A value as written and as meant. */
-typedef struct value {
-    span_t written;
-    const char *end;   /* of the item: at its comma or the NUL */
-    const char *wrong; /* what is wrong with the quotes, or NULL */
-    bool quoted;
-    const char *meant; /* in the text or, where it was quoted, in `undoubled` */
-    size_t length;     /* more than `undoubled` holds where it is too long */
-    char undoubled[CA_STRING_MAX];
-} value_t;
 
 static void read_quoted(const char *at, value_t *value)
 {
@@ -259,7 +270,9 @@ static void set_option(parser_t *parser, const ca_option_t *option, const value_
     } else {
         int rc = ca_value_parse(option, value->meant, value->length,
                                 (char *)parser->options + option->offset);
-        if (rc)
+        if (rc == -EINVAL && option->type == CA_TYPE_PATH)
+            bad_path(parser, option, value);
+        else if (rc)
             bad_value(parser, option, value->written, reason(rc));
     }
 }

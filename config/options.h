@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CA_STRING_MAX 1024 /* bytes of a STRING option, its NUL included */
+#define CA_STRING_MAX 1024 /* bytes of a STRING or PATH option, its NUL included */
 #define CA_LIST_MAX 64     /* entries of a LIST option */
 
 /* An amount, or a share of something that is known only later. */
@@ -40,6 +40,7 @@ enum { CA_STATS_OFF, CA_STATS_EXIT };
 #define CA_FIELD_DURATION(name) uint64_t name;
 #define CA_FIELD_ENUM(name) int name;
 #define CA_FIELD_STRING(name) char name[CA_STRING_MAX];
+#define CA_FIELD_PATH(name) char name[CA_STRING_MAX];
 #define CA_FIELD_LIST(name) ca_size_list_t name;
 
 typedef struct ca_options {

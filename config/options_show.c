@@ -8,6 +8,11 @@
 #define LINE_MAX_BYTES 512 /* of stack: the longest line has about 300 */
 #define SHOWN_VALUE 128    /* bytes of a value in the help */
 
+static bool is_text(const ca_option_t *option)
+{
+    return option->type == CA_TYPE_STRING || option->type == CA_TYPE_PATH;
+}
+
 static bool needs_quotes(const char *value)
 {
     if (*value == '\0')
@@ -41,7 +46,7 @@ int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes)
         const ca_option_t *option = &ca_option_table[i];
         const char *value = (const char *)options + option->offset;
         ca_text_printf(&out, "%s%s:", i ? "," : "", option->name);
-        if (option->type == CA_TYPE_STRING)
+        if (is_text(option))
             print_string(value, &out);
         else
             ca_value_print(option, value, &out);
@@ -53,7 +58,7 @@ int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes)
 static void show_value(const ca_option_t *option, const char *value, ca_text_t *out)
 {
     size_t start = out->length;
-    if (option->type == CA_TYPE_STRING) {
+    if (is_text(option)) {
         ca_text_escape(out, value, strlen(value), SHOWN_VALUE);
         return;
     }

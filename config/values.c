@@ -2,6 +2,7 @@
 #include "config/values.h"
 
 #include "config/numbers.h"
+#include "config/path.h"
 
 #include <errno.h>
 #include <string.h>
@@ -80,6 +81,12 @@ static int parse_string(const char *text, size_t length, char *value)
     return 0;
 }
 
+static int parse_path(const char *text, size_t length, char *value)
+{
+    int rc = ca_path_check(text, length, NULL);
+    return rc ? rc : parse_string(text, length, value);
+}
+
 static bool is_distinct(const ca_option_t *option)
 {
     return strcmp(option->choices, "distinct") == 0;
@@ -156,6 +163,8 @@ int ca_value_parse(const ca_option_t *option, const char *text, size_t length, v
         return parse_enum(option->choices, text, length, value);
     case CA_TYPE_STRING:
         return parse_string(text, length, value);
+    case CA_TYPE_PATH:
+        return parse_path(text, length, value);
     case CA_TYPE_LIST:
         return parse_list(option, text, length, value);
     case CA_TYPE_SHARE:
@@ -225,6 +234,7 @@ void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out
         break;
     }
     case CA_TYPE_STRING:
+    case CA_TYPE_PATH:
         ca_text_add(out, value, strnlen(value, CA_STRING_MAX));
         break;
     case CA_TYPE_LIST: {
@@ -276,6 +286,7 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
         break;
     }
     case CA_TYPE_STRING:
+    case CA_TYPE_PATH:
         ca_text_printf(out, "%s", option->choices[0] ? option->choices : "any text");
         break;
     case CA_TYPE_LIST:
@@ -288,7 +299,7 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
 
 const char *ca_value_type_name(ca_type_t type)
 {
-    static const char *const names[] = {"size",     "size or %", "bool",   "uint",
-                                        "duration", "choice",    "string", "list"};
+    static const char *const names[] = {"size",   "size or %", "bool", "uint", "duration",
+                                        "choice", "string",    "path", "list"};
     return names[type];
 }

@@ -14,6 +14,7 @@ typedef enum {
     CA_TYPE_DURATION,
     CA_TYPE_ENUM,
     CA_TYPE_STRING,
+    CA_TYPE_PATH, /* a string that ca_path_check accepts */
     CA_TYPE_LIST,
 } ca_type_t;
 

@@ -177,6 +177,13 @@ static void write_groups(ca_out_t *out, ca_groups_t *groups, const ca_report_opt
     write_omitted(out, entries + large, groups->count - large, "leak_min", options->least_bytes);
 }
 
+static void write_header(ca_out_t *out, const char *rank)
+{
+    bool has_rank = rank && rank[0] != '\0';
+    ca_out_printf(out, "cachealloc[%d]: leak report%s%s\n", (int)getpid(),
+                  has_rank ? ", rank " : "", has_rank ? rank : "");
+}
+
 static void write_live(ca_out_t *out, ca_groups_t *groups, unsigned busy,
                        const ca_report_options_t *options)
 {
@@ -211,7 +218,7 @@ long ca_report_leaks(ca_out_t *out, const ca_report_options_t *options)
     if (result == 0) {
         result = (long)(groups.total.count + lost.count);
         if (result != 0 || busy != 0) {
-            ca_out_printf(out, "cachealloc[%d]: leak report\n", (int)getpid());
+            write_header(out, options->rank);
             write_live(out, &groups, busy, options);
         }
         if (lost.count != 0)

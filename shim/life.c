@@ -31,6 +31,7 @@
 #include "shim/decay.h"
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
+#include "shim/leak_report.h"
 #include "shim/streams.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
@@ -88,6 +89,7 @@ static void read_configuration(void)
     ca_log_set_level((ca_log_level_t)quiet.log);
     ca_options_parse(&ca_options, conf, say, NULL);
     ca_options_parse(&ca_options, alias, say, NULL);
+    ca_leak_report_settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
 }

@@ -3,7 +3,7 @@
 import re
 import types
 
-HEADER = re.compile(r"^cachealloc\[(\d+)\]: leak report$")
+HEADER = re.compile(r"^cachealloc\[(\d+)\]: leak report(?:, rank (\d+))?$")
 SUMMARY = re.compile(r"^LEAK SUMMARY: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
 INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 64 shards were in use\)$")
 DESTROYED = re.compile(r"^ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "

@@ -2,6 +2,7 @@
  *
  *   leaks            three kinds in two functions (the figures are in test_leaks.py)
  *   leaks none       the same, and frees all of it
+ *   leaks clearenv  the three kinds, after its environment is gone
  *   leaks stacks N   N leaks of 1000, 2000, ... bytes, each with a call stack of its own (N <= 8)
  *   leaks many N     N leaks of 512 bytes, all in one place
  */
@@ -64,6 +65,8 @@ int main(int argc, char **argv)
         forget_many(number_argument(argc, argv, 2, 1));
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "clearenv") == 0)
+        CHECK(clearenv() == 0);
     forget_tiles();
     forget_tables();
     if (argc > 1 && strcmp(argv[1], "none") == 0) {

@@ -21,6 +21,7 @@
 
 static char text[1 << 16];
 static uint64_t next_address;
+static const char *rank;
 static uint16_t context; /* of what leaks next */
 
 static int fresh(void **state)
@@ -30,6 +31,7 @@ static int fresh(void **state)
     ca_stack_reset_after_fork();
     next_address = 0x7f0000000000;
     context = 0;
+    rank = NULL;
     return 0;
 }
 
@@ -54,7 +56,7 @@ static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind
 static long report(size_t least_bytes, unsigned most_groups)
 {
     ca_out_t out;
-    ca_report_options_t options = {least_bytes, most_groups};
+    ca_report_options_t options = {least_bytes, most_groups, rank};
     char header[64];
     int fd = memfd_create("report", 0);
     assert_true(fd >= 0);
@@ -66,8 +68,8 @@ static long report(size_t least_bytes, unsigned most_groups)
     assert_true(length >= 0);
     text[length] = '\0';
     if (length != 0) {
-        int prefix =
-            snprintf(header, sizeof header, "cachealloc[%d]: leak report\n", (int)getpid());
+        int prefix = snprintf(header, sizeof header, "cachealloc[%d]: leak report%s%s\n",
+                              (int)getpid(), rank ? ", rank " : "", rank ? rank : "");
         assert_memory_equal(text, header, (size_t)prefix);
         memmove(text, text + prefix, (size_t)(length - prefix) + 1);
     }
@@ -126,6 +128,14 @@ static void groups_are_by_stack_device_and_kind_largest_first(void **state)
                               "    0x2000\n"
                               "#5: 20 bytes in 1 allocations, device 1, managed memory\n"
                               "    (no call stack)\n");
+}
+
+static void the_rank_is_in_the_first_line(void **state)
+{
+    (void)state;
+    leak(0, 1, 0, CA_KIND_DEVICE);
+    rank = "17";
+    assert_int_equal(report(0, 20), 1);
 }
 
 static void equal_groups_come_by_count_and_then_by_age(void **state)
@@ -288,7 +298,7 @@ static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
 static void *report_although_cancelled(void *arg)
 {
     static ca_out_t out; /* as are the options: a cancelled thread's frames stay poisoned by ASan */
-    static const ca_report_options_t options = {0, 20};
+    static const ca_report_options_t options = {0, 20, NULL};
     ca_out_open(&out, STDERR_FILENO);
     pthread_cancel(pthread_self());
     reported = ca_report_leaks(&out, &options); /* not flushed */
@@ -317,6 +327,7 @@ int main(void)
         cmocka_unit_test_setup(nothing_is_written_where_nothing_leaked, fresh),
         cmocka_unit_test_setup(one_leak_of_one_byte, fresh),
         cmocka_unit_test_setup(groups_are_by_stack_device_and_kind_largest_first, fresh),
+        cmocka_unit_test_setup(the_rank_is_in_the_first_line, fresh),
         cmocka_unit_test_setup(equal_groups_come_by_count_and_then_by_age, fresh),
         cmocka_unit_test_setup(omitted_groups_are_totalled_with_the_reason, fresh),
         cmocka_unit_test_setup(groups_below_the_least_size_alone_are_still_totalled, fresh),

@@ -1,0 +1,34 @@
+/* Paths with patterns in them, for files that many processes of one run write.
+ *
+ *   %p  process id            %h  host name         %n  the lowest number, from 1, whose name is
+ * free %r  rank of the process   %e  program name      %q{VARIABLE}  what the environment says %l
+ * rank on its host      %t  seconds since 1970, when the file is written      %%  %
+ *
+ * Ranks are what the first launcher's variable with a number in it says; without one they are the
+ * process id, so that names differ all the same. No heap. */
+#ifndef CA_CONFIG_PATH_H
+#define CA_CONFIG_PATH_H
+
+#include "config/text.h"
+
+#include <stdbool.h>
+
+/* 0, or -EINVAL with what is wrong appended to `why` (may be NULL): `has an unknown pattern %z`. A
+ * variable that is not set is wrong too. */
+int ca_path_check(const char *pattern, size_t length, ca_text_t *why);
+
+/* Puts in what the environment decides and leaves %p, %t, %n and %% as they are. To be called with
+ * the configuration: later the program may have changed its environment, or be changing it. */
+void ca_path_settle(const char *pattern, ca_text_t *settled);
+
+/* Whether the settled pattern has a %n. */
+bool ca_path_is_numbered(const char *settled);
+
+/* The path that a settled pattern is for this process now. */
+void ca_path_finish(const char *settled, unsigned number, ca_text_t *path);
+
+/* The rank that %r stands for, at most 10 digits, or NULL where no launcher set one. To be copied:
+ * it lives in the environment. */
+const char *ca_path_rank(void);
+
+#endif

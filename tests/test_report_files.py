@@ -1,0 +1,289 @@
+"""The leak report in files: names that differ, files that are whole, nothing replaced or lost."""
+
+import os
+import platform
+import re
+import resource
+import shutil
+import signal
+import stat
+import time
+
+import pytest
+
+import leak_report
+
+LEAKED = (310173, 7)  # bytes and allocations that leaks.c forgets
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID", "LOCAL_RANK")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """Whatever started the tests."""
+    for name in RANKS + LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """An empty directory for them."""
+    path = tmp_path / "reports"
+    path.mkdir()
+    return path
+
+
+def leaks(run, program, path, *arguments, **kwargs):
+    result = run([program("leaks"), *arguments], conf=f"leak_report:{path}", **kwargs)
+    assert result.rc == 0
+    return result
+
+
+def parse(text):
+    report = leak_report.parse(text)
+    assert (report.bytes, report.count) == LEAKED
+    return report
+
+
+def only_file(reports):
+    """The one file, which is a report; a temporary one that stayed would be a second."""
+    file, = reports.iterdir()
+    return file, parse(file.read_text())
+
+
+def said_on_stderr(result, *pieces):
+    """The report is on stderr, whole, after one message with these pieces."""
+    parse(result.err)
+    message = result.err.splitlines()[0]
+    for piece in ("warning: leak_report: cannot write", *pieces):
+        assert piece in message, message
+
+
+# --- patterns -------------------------------------------------------------------------------------
+
+
+def test_process_id(run, program, reports):
+    assert leaks(run, program, f"{reports}/leaks-%p.txt").err == ""
+
+    file, report = only_file(reports)
+    assert file.name == f"leaks-{report.pid}.txt"
+
+
+@pytest.mark.parametrize("pattern, names", [("%r", RANKS), ("%l", LOCAL_RANKS)])
+def test_ranks_of_every_launcher_the_first_counts(run, program, reports, pattern, names):
+    environment = {}
+    for value, name in reversed(list(enumerate(names, 10))):
+        environment[name] = value
+        assert leaks(run, program, f"{reports}/{pattern}", env=environment).err == ""
+        assert (reports / str(value)).exists(), name
+
+
+@pytest.mark.parametrize("pattern", ["%r", "%l"])
+def test_without_a_launcher_the_rank_is_the_process_id(run, program, reports, pattern):
+    leaks(run, program, f"{reports}/{pattern}")
+
+    file, report = only_file(reports)
+    assert file.name == str(report.pid)
+
+
+def test_the_report_names_its_rank(run, program, reports):
+    leaks(run, program, f"{reports}/x", env={"SLURM_PROCID": 12})
+
+    assert re.match(r"cachealloc\[\d+\]: leak report, rank 12\n", (reports / "x").read_text())
+
+
+def test_host_program_variable_and_percent(run, program, reports):
+    result = leaks(run, program, "%q{WHERE}/%h.%e.%q{NOTHING}%%", env={"WHERE": reports,
+                                                                      "NOTHING": ""})
+
+    assert result.err == ""
+    assert only_file(reports)[0].name == f"{platform.node()}.leaks.%"
+
+
+def test_time(run, program, reports):
+    before = int(time.time())
+    leaks(run, program, f"{reports}/%t")
+
+    assert before <= int(only_file(reports)[0].name) <= time.time()
+
+
+def test_number_is_the_lowest_that_is_free(run, program, reports):
+    (reports / "leaks-2").write_text("mine")
+    for _ in range(3):
+        assert leaks(run, program, f"{reports}/leaks-%n").err == ""
+
+    assert {file.name for file in reports.iterdir()} == {f"leaks-{i}" for i in range(1, 5)}
+    assert (reports / "leaks-2").read_text() == "mine"
+    for number in (1, 3, 4):
+        parse((reports / f"leaks-{number}").read_text())
+
+
+@pytest.mark.parametrize("pattern, wrong", [
+    ("%z", "has an unknown pattern %z"), ("x%", "ends in a lone %"),
+    ("%q{NOT_SET}", "names a variable that is not set, NOT_SET"),
+    ("%q", "has a %q without its {VARIABLE}"), ("%q{A", "has a %q without its {VARIABLE}")])
+def test_what_is_wrong_is_named_and_the_report_goes_to_stderr(run, program, reports, pattern,
+                                                              wrong):
+    result = leaks(run, program, f"{reports}/{pattern}")
+
+    parse(result.err)
+    message = result.err.splitlines()[0]
+    for piece in ("warning: ALLOC_CONF character 13: leak_report:", wrong, "accepted: stderr, off",
+                  "%q{VAR}", "stays stderr"):
+        assert piece in message
+    assert list(reports.iterdir()) == []
+
+
+def test_what_a_program_does_to_its_environment_changes_nothing(run, program, reports):
+    result = leaks(run, program, "%q{WHERE}/%r", "clearenv", env={"WHERE": reports, "RANK": 3})
+
+    assert result.err == ""
+    file, report = only_file(reports)
+    assert file.name == "3" and report.pid
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_its_owners_alone(run, program, reports):
+    leaks(run, program, f"{reports}/x", umask=0)
+
+    assert stat.S_IMODE((reports / "x").stat().st_mode) == 0o600
+
+
+def test_a_name_may_be_as_long_as_names_can_be(run, program, reports):
+    assert leaks(run, program, f"{reports}/{'n' * 255}").err == ""
+
+    assert only_file(reports)[0].name == "n" * 255
+
+
+def test_four_processes_and_one_path_leave_four_reports(run, program, reports):
+    together = f"for i in 1 2 3 4; do '{program('leaks')}' & done; wait"
+    result = run(["sh", "-c", together], conf=f"leak_report:{reports}/leaks.txt")
+
+    assert result.rc == 0
+    files = {file.name: parse(file.read_text()).pid for file in reports.iterdir()}
+    assert len(set(files.values())) == len(files) == 4
+    first = files.pop("leaks.txt")
+    assert set(files) == {f"leaks.txt.{pid}" for pid in files.values()}
+    lines = result.err.splitlines()
+    assert len(lines) == 3 and f"cachealloc[{first}]" not in result.err
+    for name, pid in files.items():
+        assert any(line.startswith(f"cachealloc[{pid}]: ") and "leaks.txt exists" in line
+                   and line.endswith(f"/{name}") for line in lines), lines
+
+
+def test_four_processes_number_their_reports(run, program, reports):
+    together = f"for i in 1 2 3 4; do '{program('leaks')}' & done; wait"
+    result = run(["sh", "-c", together], conf=f"leak_report:{reports}/%n")
+
+    assert (result.rc, result.err) == (0, "")
+    assert {file.name for file in reports.iterdir()} == {"1", "2", "3", "4"}
+    assert len({parse(file.read_text()).pid for file in reports.iterdir()}) == 4
+
+
+def test_a_link_is_neither_followed_nor_replaced(run, program, reports, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name, target in (("a", victim), ("b", tmp_path / "missing")):
+        (reports / name).symlink_to(target)
+
+        result = leaks(run, program, f"{reports}/{name}")
+
+        assert f"{reports}/{name} exists" in result.err
+        assert (reports / name).is_symlink()
+        file, = reports.glob(f"{name}.*")
+        assert file.name == f"{name}.{parse(file.read_text()).pid}"
+    assert victim.read_text() == "precious" and not (tmp_path / "missing").exists()
+
+
+def test_no_file_is_made_where_nothing_leaked(run, program, reports):
+    assert run([program("leaks"), "none"], conf=f"leak_report:{reports}/x").err == ""
+
+    assert list(reports.iterdir()) == []
+
+
+# --- what cannot be written -----------------------------------------------------------------------
+
+
+def test_full_device(run, program):
+    said_on_stderr(leaks(run, program, "/dev/full"), "/dev/full", "No space left on device")
+
+
+def test_missing_directory(run, program, reports):
+    said_on_stderr(leaks(run, program, f"{reports}/no/such/x"), f"{reports}/no/such/x",
+                   "No such file or directory")
+
+
+def test_directory(run, program, reports):
+    for path in (reports, f"{reports}/"):
+        said_on_stderr(leaks(run, program, path), f"cannot write {path} (", "Is a directory")
+    assert list(reports.iterdir()) == []
+
+
+def test_name_too_long(run, program, reports):
+    said_on_stderr(leaks(run, program, f"{reports}/{'n' * 300}"), "nnn", "File name too long")
+    assert list(reports.iterdir()) == []
+
+
+def test_disk_that_fills_up(run, program, reports):
+    """As far as the report can tell: a file may have 100 bytes, and no signal ends the program."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores, and children inherit
+
+    result = leaks(run, program, f"{reports}/x", preexec_fn=limit)
+
+    said_on_stderr(result, f"{reports}/x", "File too large")
+    assert list(reports.iterdir()) == []
+
+
+def test_no_permission(run, program):
+    """Where root may not write either."""
+    result = leaks(run, program, "/sys/leaks")
+
+    said_on_stderr(result, "/sys/leaks")
+    assert re.search(r"\((Permission denied|Read-only file system|Operation not permitted)\)",
+                     result.err)
+
+
+def test_pipe_that_nobody_reads(run, program, reports):
+    os.mkfifo(reports / "pipe")
+
+    said_on_stderr(leaks(run, program, f"{reports}/pipe"), f"{reports}/pipe", "No such device")
+
+
+def test_pipe_that_is_read(run, program, reports):
+    os.mkfifo(reports / "pipe")
+    reader = os.open(reports / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert leaks(run, program, f"{reports}/pipe").err == ""
+        parse(os.read(reader, 65536).decode())
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
+def test_stdout_keeps_what_is_in_it(run, program, reports, name):
+    log = reports / "log"
+    log.write_text("before\n")
+    command = f"exec >>'{log}'; echo first; '{program('leaks')}'; echo last"
+    result = run(["sh", "-c", command], conf=f"leak_report:{name}")
+
+    assert (result.rc, result.err) == (0, "")
+    text = log.read_text()
+    parse(text)
+    assert text.startswith("before\nfirst\ncachealloc[") and text.endswith("\nlast\n")
+
+
+# --- a real launcher ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun here")
+def test_ranks_under_mpirun(run, program, reports):
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
+    result = run(["mpirun", "--oversubscribe", "-np", "4", program("leaks")],
+                 conf=f"leak_report:{reports}/%r.%l", env=allowed)
+
+    assert result.rc == 0, result.err
+    assert {file.name for file in reports.iterdir()} == {f"{i}.{i}" for i in range(4)}
