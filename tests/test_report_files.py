@@ -7,12 +7,16 @@ import resource
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import time
 
 import pytest
 
+import conftest
 import leak_report
 
+MERGE = conftest.ROOT / "scripts" / "merge_reports"
 LEAKED = (310173, 7)  # bytes and allocations that leaks.c forgets
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID", "LOCAL_RANK")
@@ -274,6 +278,133 @@ def test_stdout_keeps_what_is_in_it(run, program, reports, name):
     text = log.read_text()
     parse(text)
     assert text.startswith("before\nfirst\ncachealloc[") and text.endswith("\nlast\n")
+
+
+# --- many reports ---------------------------------------------------------------------------------
+
+
+def merge(*arguments):
+    done = subprocess.run([sys.executable, MERGE, *map(str, arguments)], text=True,
+                          capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+GROUP = re.compile(r"^#(\d+): (\d+) bytes in (\d+) allocations, (\w+) memory, "
+                   r"devices? ([\d, -]+)$")
+
+
+def merged_groups(text):
+    """(bytes, count, kind, device, who, frames) of each group."""
+    groups = []
+    for line in text.splitlines():
+        if match := GROUP.match(line):
+            groups.append((int(match[2]), int(match[3]), match[4], match[5], [], []))
+        elif groups and line.startswith("    "):
+            groups[-1][5].append(line.strip())
+        elif groups and line.startswith("  "):
+            groups[-1][4].append(line.strip())
+    return groups
+
+
+def test_merge_adds_up_four_ranks(run, program, reports):
+    for rank in range(4):
+        assert leaks(run, program, f"{reports}/%r", env={"RANK": rank}).err == ""
+    files = sorted(reports.iterdir())
+    single = parse(files[0].read_text())
+
+    rc, out, err = merge(*files)
+
+    assert (rc, err) == (0, "")
+    assert out.splitlines()[0] == "MERGED LEAK REPORT: 4 processes"
+    assert f"LEAK SUMMARY: {4 * LEAKED[0]} bytes in {4 * LEAKED[1]} allocations, 4 stacks" in out
+    for (device, kind), (total, count) in single.totals.items():
+        assert f"  device {device}, {kind} memory: {4 * total} bytes in {4 * count}" in out
+    for rank, file in enumerate(files):
+        pid = parse(file.read_text()).pid
+        assert f"  rank {rank}, pid {pid}: {LEAKED[0]} bytes in 7 allocations, {file}\n" in out
+    groups = merged_groups(out)
+    assert [group[:4] for group in groups] == [
+        (4 * group.bytes, 4 * group.count, group.kind, "0") for group in single.groups]
+    assert [group[5] for group in groups] == [group.frames for group in single.groups]
+    assert all(group[4] == ["in 4 of 4 processes: ranks 0-3"] for group in groups)
+
+
+REPORT = """cachealloc[{pid}]: leak report{rank}
+LEAK SUMMARY: {total} bytes in 2 allocations, 1 stacks
+  device {device}, device memory: {total} bytes in 2 allocations
+#1: {bytes} bytes in 1 allocations, device {device}, device memory
+    load at {where}
+    main at a.c:9
+(1 more groups, 8 bytes, not listed: leak_max:1)
+ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 64 bytes in 1 allocations, 0 stacks
+#1: 64 bytes in 1 allocations, device {device}, pinned memory
+    (no call stack)
+"""
+
+
+def made(pid, device=0, where="a.c:1", leaked=100, rank=""):
+    return REPORT.format(pid=pid, device=device, where=where, bytes=leaked, total=leaked + 8,
+                         rank=rank)
+
+
+def test_merge_tells_stacks_apart_and_processes_by_pid(reports):
+    """One file with several reports, as a shared stderr is, and what else stands there."""
+    (reports / "err").write_text("hello\n" + made(11) + made(12, device=1, leaked=50) + "bye\n" +
+                                 made(13, where="a.c:2"))
+
+    rc, out, err = merge(reports / "err")
+
+    assert (rc, err) == (0, "")
+    assert "LEAK SUMMARY: 274 bytes in 6 allocations, 2 stacks\n" in out
+    assert "(3 more groups, 24 bytes, not listed in the reports)\n" in out
+    assert "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 192 bytes in 3 allocations, 0 stacks\n" in out
+    assert [group[:5] for group in merged_groups(out)] == [
+        (150, 2, "device", "0-1", ["in 2 of 3 processes: pids 11, 12"]),
+        (100, 1, "device", "0", ["in 1 of 3 processes: pid 13"]),
+        (192, 3, "pinned", "0-1", ["in 3 of 3 processes: pids 11, 12, 13"])]
+
+
+def test_merge_tells_kinds_of_memory_apart(reports):
+    pinned = made(2).replace("device memory\n    load", "pinned memory\n    load")
+    (reports / "a").write_text(made(1) + pinned)
+
+    _, out, _ = merge(reports / "a")
+
+    assert [group[:3] for group in merged_groups(out)][:2] == [(100, 1, "device"),
+                                                               (100, 1, "pinned")]
+
+
+def test_merge_lists_as_many_groups_as_asked(reports):
+    (reports / "a").write_text(made(1) + made(2, where="b.c:1", leaked=7))
+
+    rc, out, _ = merge("--most", 1, reports / "a")
+
+    assert rc == 0
+    assert [group[0] for group in merged_groups(out)] == [100, 128]
+    assert "(1 more groups, 7 bytes, not listed: --most 1)\n" in out
+
+
+def test_merge_tells_what_it_cannot_use(reports):
+    (reports / "good").write_text(made(1, rank=", rank 5"))
+    (reports / "none").write_text("no report\n")
+    (reports / "cut").write_text("".join(made(2).splitlines(True)[:3]))
+
+    rc, out, err = merge(*(reports / name for name in ("good", "none", "cut", "missing")))
+
+    assert rc == 1
+    assert "rank 5, pid 1" in out
+    assert f"{reports}/none: no leak report" in err
+    assert f"{reports}/cut: the report of pid 2 is not whole" in err
+    assert f"{reports}/missing: No such file" in err
+
+
+def test_merge_of_no_report_at_all(reports):
+    (reports / "none").write_text("")
+
+    rc, out, err = merge(reports / "none")
+
+    assert (rc, out) == (1, "")
+    assert "no leak report" in err
 
 
 # --- a real launcher ------------------------------------------------------------------------------
