@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *const names[SIM_ID_COUNT] = {
 #define SIM_FN(link, base, version, kind) #link,
@@ -315,10 +316,15 @@ void sim_stats_write(const char *path)
     fclose(f);
 }
 
+/* Whose locks these are. A child made by a bare system call runs no handler of pthread_atfork, and
+ * has the lock that a thread of its parent held. */
+static pid_t owner;
+
 /* One thread is left. A child of an initialised parent cannot use CUDA, and the file is the
  * parent's; a child of a parent that only forks may do both, and counts from zero. */
 static void in_child(void)
 {
+    owner = getpid();
     pthread_mutex_init(&threads_mu, NULL);
     if (atomic_load(&sim_state) != 0) {
         atomic_store(&sim_state, 2);
@@ -375,12 +381,16 @@ __attribute__((constructor)) static void load(void)
     }
     sim_options_init();
     older_driver();
+    owner = getpid();
     pthread_atfork(NULL, NULL, in_child);
     stay_loaded();
 }
 
 __attribute__((destructor)) static void unload(void)
 {
+    if (owner != getpid()) {
+        return;
+    }
     atomic_store(&sim_state, 3);
     pthread_mutex_lock(&threads_mu);
     bool counted = anything_counted();

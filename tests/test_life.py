@@ -1,0 +1,97 @@
+"""Processes, threads and ends: the program behaves as it does without the shim, and the leak report
+is there exactly where it belongs."""
+
+import os
+import re
+import shutil
+import time
+
+import pytest
+
+import conftest
+import leak_report
+
+LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+OWN_SIGNALS = pytest.mark.skipif(conftest.SANITIZER is not None,
+                                 reason="a sanitizer's run-time handles that signal itself")
+# The frames that a cancelled thread leaves behind stay poisoned, and its stack is used once more:
+# the plain program dies of it.
+CANCELS = pytest.mark.skipif(conftest.SANITIZER == "asan",
+                             reason="its run-time finds fault with any cancelled thread")
+JOINS_FIRST = pytest.mark.skipif(conftest.SANITIZER == "tsan",
+                                 reason="its run-time cannot join the first thread")
+
+
+def joined(*items):
+    return ",".join(item for item in items if item)
+
+
+def leaks(reports):
+    """(bytes, allocations) of each report, in the order of their bytes."""
+    parsed = [leak_report.parse(text) for text in reports]
+    assert None not in parsed
+    return sorted((report.bytes, report.count) for report in parsed)
+
+
+def unchanged(run, cmd, tmp_path, conf=None, sim=None):
+    """Runs it with and without the shim: what can be seen of it is the same. What was reported, by
+    every process that came of it."""
+    expected = run(cmd, preload=False, sim=sim)
+    result = run(cmd, conf=joined(f"leak_report:{tmp_path}/leaks-%p", conf), sim=sim)
+    assert (result.rc, result.out, result.err) == (expected.rc, expected.out, expected.err)
+    return expected, leaks(path.read_text() for path in tmp_path.glob("leaks-*"))
+
+
+# --- children -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_a_child_forked_before_cuda_has_a_report_of_its_own(run, program, tmp_path, conf):
+    expected, found = unchanged(run, [program("life_children"), "before"], tmp_path, conf)
+
+    assert (expected.rc, expected.out) == (4, "child 3\n"), expected.err
+    assert found == [(1111, 1), (2222, 1)]
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("how, end", [
+    *((how, end) for how in ("fork", "_Fork", "clone") for end in ("exit", "_exit", "exec")),
+    ("vfork", "_exit"), ("vfork", "exec"), ("spawn", "exec")])
+def test_a_child_made_after_cuda_changes_nothing(run, program, tmp_path, how, end, conf):
+    """Not even where the parent has a thread of ours."""
+    cmd = [program("life_children"), "after", how, end]
+
+    expected, found = unchanged(run, cmd, tmp_path, joined(conf, "decay:10ms"))
+
+    status = {"exit": 5, "_exit": 6, "exec": 8}[end]
+    assert expected.rc == 4 and f"child {status}\n" in expected.out, expected.err
+    assert found == [(2222, 1)] + ([(3333, 1)] if end == "exec" else [])
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.skipif(conftest.SANITIZER == "tsan", reason="it refuses forks amid threads")
+def test_forks_amid_allocations_leave_no_lock_taken_in_the_child(run, program, tmp_path, conf):
+    expected, found = unchanged(run, [program("life_children"), "storm"], tmp_path, conf)
+
+    assert (expected.rc, expected.out) == (4, "done\n"), expected.err
+    assert found == [(2222, 1)]
+
+
+def eventually(condition, seconds=20 * conftest.SLOWDOWN):
+    """For a process that is nobody's child: there is nothing to wait for but its traces."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_a_daemon_reports_to_its_file_and_nowhere_else(run, program, tmp_path, conf):
+    cmd = [program("life_children"), "daemon", tmp_path / "daemon.log"]
+
+    result = run(cmd, conf=joined(f"leak_report:{tmp_path}/leaks-%p", conf))
+
+    assert (result.rc, result.out, result.err) == (4, "child 0\n", "")
+    eventually(lambda: any("_start" in path.read_text() for path in tmp_path.glob("leaks-*")))
+    assert leaks(path.read_text() for path in tmp_path.glob("leaks-*")) == [(4444, 1)]
+    assert (tmp_path / "daemon.log").read_text() == "at work\n"
