@@ -172,6 +172,10 @@ __attribute__((destructor)) static void at_exit(void)
     int now = atomic_load(&state);
     /* A child made by vfork or clone shares or copies our memory but is not the process that
      * started us: it must not report, and must not touch anything. A passive one did nothing. */
-    if (now == ACTIVE && started_by == getpid())
-        ca_exit_report();
+    if (now != ACTIVE || started_by != getpid())
+        return;
+    int cancel =
+        ca_cancel_hold(); /* a thread that is to be cancelled may call exit, and must end */
+    ca_exit_report();
+    ca_cancel_resume(cancel);
 }

@@ -95,3 +95,92 @@ def test_a_daemon_reports_to_its_file_and_nowhere_else(run, program, tmp_path, c
     eventually(lambda: any("_start" in path.read_text() for path in tmp_path.glob("leaks-*")))
     assert leaks(path.read_text() for path in tmp_path.glob("leaks-*")) == [(4444, 1)]
     assert (tmp_path / "daemon.log").read_text() == "at work\n"
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+SILENT = [("_exit", 4), ("_Exit", 4), ("quick_exit", 4), ("handled", 7), ("term", -15), ("kill", -9),
+          pytest.param("abort", -6, marks=OWN_SIGNALS), pytest.param("segv", -11, marks=OWN_SIGNALS)]
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("way, status", SILENT)
+def test_an_end_that_skips_exit_is_unchanged_and_silent(run, program, tmp_path, way, status, conf):
+    expected, found = unchanged(run, [program("life_ends"), way], tmp_path,
+                                joined(conf, "stats:exit,decay:10ms"))
+
+    assert expected.rc == status
+    assert found == []
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("way, status, found", [
+    ("return", 4, (2222, 1)), ("exit", 4, (2222, 1)), ("atexit", 4, (3000, 1)),
+    pytest.param("pthread_exit", 0, (3222, 2), marks=JOINS_FIRST),
+    pytest.param("cancelled", 4, (2222, 1), marks=CANCELS)])
+def test_an_end_by_exit_is_unchanged_and_reported(run, program, tmp_path, way, status, found, conf):
+    expected, reports = unchanged(run, [program("life_ends"), way], tmp_path, conf)
+
+    assert expected.rc == status, expected.err
+    assert reports == [found]
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_threads_may_allocate_while_main_returns(run, program, tmp_path, conf):
+    cmd = [program("life_ends"), "running"]
+
+    for _ in range(5):
+        result = run(cmd, conf=joined(f"leak_report:{tmp_path}/leaks-%p", conf))
+        assert (result.rc, result.out, result.err) == (4, "threads at work\n", "")
+
+    reports = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
+    assert len(reports) == 5
+    for report in reports:  # what the threads held at that moment is among it
+        assert report.incomplete or (report.bytes >= 2222 and report.count <= 4), vars(report)
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.skipif(conftest.SANITIZER is not None,
+                    reason="its run-time takes locks at exit that the interrupted code may hold")
+def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, conf):
+    """Without stacks: to name functions takes malloc, which the handler may have interrupted."""
+    for microseconds in range(500, 10_500, 1000):
+        result = run([program("life_ends"), "interrupted", microseconds],
+                     conf=joined(conf, "stacks:off"), timeout=20)
+        assert (result.rc, result.out) == (9, "")
+
+
+# --- the state a process is in when it ends -------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", [None, "stats:exit"])
+@pytest.mark.parametrize("way", ["closed", "full", "pipe"])
+def test_a_stderr_that_takes_nothing_does_no_harm(run, program, way, conf):
+    result = run([program("life_ends"), way], conf=conf)
+
+    assert (result.rc, result.out, result.err) == (4, "", "")
+
+
+def test_a_full_device_is_told(run, program):
+    result = run(program("life_ends"), conf="leak_report:/dev/full")
+
+    assert (result.rc, result.out) == (4, "")
+    assert re.fullmatch(r"cachealloc\[\d+\]: warning: leak_report: .*\n", result.err)
+
+
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "leak_report:/cannot-be-opened"])
+def test_the_report_needs_no_descriptor(run, program, conf):
+    expected = run([program("life_ends"), "descriptors"], preload=False)
+    assert (expected.rc, expected.out, expected.err) == (4, "", "")
+
+    result = run([program("life_ends"), "descriptors"], conf=conf)
+
+    assert (result.rc, result.out) == (4, "")
+    assert leaks([result.err]) == [(2222, 1)]
+
+
+def test_the_report_needs_no_file_system(run, program, tmp_path):
+    result = run([program("life_ends"), "chroot", tmp_path])
+
+    assert (result.rc, result.out) == (4, "")
+    assert leaks([result.err]) == [(2222, 1)]
