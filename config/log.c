@@ -41,6 +41,6 @@ void ca_log(ca_log_level_t level, const char *format, ...)
     ca_text_printf(&shown, "cachealloc[%d]: %s", (int)getpid(), words[level]);
     ca_text_escape(&shown, body, strlen(body), LINE_MAX_BYTES - 1 - shown.length);
     ca_text_add(&shown, "\n", 1);
-    ca_out_write(STDERR_FILENO, line, shown.length, 0);
+    ca_out_write(ca_out_stderr(), line, shown.length, 0);
     errno = saved;
 }

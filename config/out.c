@@ -6,6 +6,7 @@
 #include "config/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +18,20 @@
 
 /* How long a report waits for a descriptor that does not block. */
 #define REPORT_WAIT_MS 2000
+
+static bool no_stderr;
+
+void ca_out_note_stderr(void)
+{
+    int saved = errno;
+    no_stderr = fcntl(STDERR_FILENO, F_GETFD) < 0;
+    errno = saved;
+}
+
+int ca_out_stderr(void)
+{
+    return no_stderr ? -1 : STDERR_FILENO;
+}
 
 static int write_all(int fd, const char *text, size_t length, int wait_ms)
 {

@@ -18,6 +18,12 @@ void ca_out_printf(ca_out_t *out, const char *format, ...) __attribute__((format
 /* Writes what is buffered. Returns 0 or the negative errno of the first failure. */
 int ca_out_flush(ca_out_t *out);
 
+/* Where stderr is, or -1, which takes nothing: a program that was started without one gets another
+ * file under its number, the next that it opens. */
+int ca_out_stderr(void);
+/* Once, at load. */
+void ca_out_note_stderr(void);
+
 /* Writes all of it, unbuffered. A descriptor that would block is waited for, `wait_ms` in all; a
  * reader that went away raises no SIGPIPE, a limit on the size of files no SIGXFSZ. Returns 0 or a
  * negative errno; preserves errno. */

@@ -51,7 +51,7 @@ void ca_exit_report(void)
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
     ca_leak_report_write(&out);
     if (ca_options.stats == CA_STATS_EXIT) {
-        ca_out_open(&out, STDERR_FILENO);
+        ca_out_open(&out, ca_out_stderr());
         write_stats(&out);
         ca_out_flush(&out);
     }

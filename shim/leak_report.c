@@ -144,7 +144,7 @@ static int write_destination(ca_out_t *out, char *path, size_t bytes)
         return error;
     int fd = descriptor(path);
     if (fd >= 0)
-        return write_report(out, fd);
+        return write_report(out, fd == STDERR_FILENO ? ca_out_stderr() : fd);
     if (lstat(path, &found) != 0 || S_ISREG(found.st_mode) || S_ISLNK(found.st_mode))
         return write_file(out, path, bytes);
     if (S_ISBLK(found.st_mode)) /* a disk is no place for a text */
@@ -162,12 +162,12 @@ void ca_leak_report_write(ca_out_t *out)
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
     bool is_stderr = strcmp(ca_options.leak_report, "stderr") == 0;
     int error =
-        is_stderr ? write_report(out, STDERR_FILENO) : write_destination(out, path, sizeof path);
+        is_stderr ? write_report(out, ca_out_stderr()) : write_destination(out, path, sizeof path);
     if (error && !is_stderr) {
         shorten(shown, sizeof shown, path);
         ca_warn("leak_report: cannot write %s (%s): the report goes to stderr", shown,
                 strerror(-error));
-        error = write_report(out, STDERR_FILENO);
+        error = write_report(out, ca_out_stderr());
     }
     if (error)
         ca_warn("leak_report: the report is not complete: %s", strerror(-error));

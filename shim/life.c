@@ -63,7 +63,7 @@ __attribute__((noinline)) static void show_configuration(void)
 {
     static ca_out_t out;
     static char line[4096];
-    ca_out_open(&out, STDERR_FILENO);
+    ca_out_open(&out, ca_out_stderr());
     if (ca_options.help)
         ca_options_help(&ca_options, print_line, &out);
     if (ca_options.print) {
@@ -161,9 +161,11 @@ void ca_life_context_in_use(void)
     atomic_store(&context_seen, true);
 }
 
-/* Before any thread can be in start(), so that no fork goes unnoticed. */
+/* Before any thread can be in start(), so that no fork goes unnoticed, and before the program opens
+ * its first file. */
 __attribute__((constructor)) static void at_load(void)
 {
+    ca_out_note_stderr();
     pthread_atfork(NULL, NULL, in_child);
 }
 

@@ -168,6 +168,25 @@ def test_a_full_device_is_told(run, program):
     assert re.fullmatch(r"cachealloc\[\d+\]: warning: leak_report: .*\n", result.err)
 
 
+def test_no_report_in_a_file_that_got_the_number_of_stderr(run, program, tmp_path):
+    """Started without a stderr, the program opens its results as descriptor 2."""
+    results = tmp_path / "results"
+    start = ["bash", "-c", 'exec 2>&-; exec "$0" "$@"', program("life_ends"), "reused", results]
+
+    result = run(start, conf="stats:exit,print:true,no_such_key:1")
+
+    assert (result.rc, result.out) == (4, "")
+    assert results.read_text() == "results\n"
+
+
+def test_a_report_file_may_get_the_number_of_stderr(run, program, tmp_path):
+    start = ["bash", "-c", 'exec 2>&-; exec "$0"', program("life_ends")]
+
+    assert run(start, conf=f"leak_report:{tmp_path}/leaks").rc == 4
+
+    assert leaks([(tmp_path / "leaks").read_text()]) == [(2222, 1)]
+
+
 @pytest.mark.parametrize("conf", [None, "lane_r:false", "leak_report:/cannot-be-opened"])
 def test_the_report_needs_no_descriptor(run, program, conf):
     expected = run([program("life_ends"), "descriptors"], preload=False)
