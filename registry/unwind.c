@@ -102,9 +102,13 @@ size_t ca_unwind(void **frames, size_t max)
     if (inside || (!function && !(function = wait_for_unwinder())))
         return 0;
     int saved = errno;
+    /* libunwind makes sure of an address by writing it to a pipe, with a lock of its own held: a
+     * thread that is cancelled there would leave that to all others. */
+    int cancel = ca_cancel_hold();
     inside = true;
     int count = function(frames, (int)max);
     inside = false;
+    ca_cancel_resume(cancel);
     errno = saved;
     return count > 0 ? (size_t)count : 0;
 }

@@ -203,3 +203,45 @@ def test_the_report_needs_no_file_system(run, program, tmp_path):
 
     assert (result.rc, result.out) == (4, "")
     assert leaks([result.err]) == [(2222, 1)]
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_five_hundred_threads_at_once(run, program, tmp_path, conf):
+    expected, found = unchanged(run, [program("life_threads"), "many"], tmp_path, conf)
+
+    assert (expected.rc, expected.out) == (4, "done\n"), expected.err
+    assert found == [(25000, 250)]
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_what_ended_threads_freed_serves_the_next_ones(run, program, conf):
+    result = run([program("life_threads"), "cached"], conf=conf, stats=True)
+
+    assert (result.rc, result.out, result.err) == (4, "done\n", "")
+    assert result.sim["devices"][0]["peak_bytes"] <= 128 << 20
+
+
+@CANCELS
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("case", ["cancelled", "pending", "first"])
+def test_a_cancelled_thread_leaves_no_lock_taken(run, program, tmp_path, case, conf):
+    """Nor does it end in a call of ours, where the plain program's thread would not have ended."""
+    expected, found = unchanged(run, [program("life_threads"), case], tmp_path,
+                                joined(conf, "reuse_wait:1ms"))
+
+    assert expected.rc == 4, expected.err
+    assert found == ([(1 << 15, 1)] if "all of it" in expected.out else [])
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.skipif(conftest.SANITIZER == "tsan", reason="it does not see the loader's lock")
+def test_modules_that_come_and_go_in_many_threads(run, program, tmp_path, conf):
+    cmd = [program("life_plugins_host"), program("plugin_alloc.so"), 8, 20]
+
+    expected, found = unchanged(run, cmd, tmp_path, conf)
+
+    assert (expected.rc, expected.out) == (4, "done\n"), expected.err
+    assert found == [(160 * 12345, 160)]
