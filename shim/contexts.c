@@ -1,5 +1,6 @@
 #include "shim/contexts.h"
 #include <time.h>
+#include "config/cancel.h"
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
@@ -260,8 +261,10 @@ ca_context_t *ca_context_suspend(CUcontext handle)
     }
     ca_lock_drop(&lock);
     const struct timespec pause = {.tv_nsec = 50000};
+    int cancel = ca_cancel_hold(); /* it would stay suspended for good */
     for (int tries = 0; context && atomic_load(&context->entered) > 0 && tries < 10000; tries++)
         nanosleep(&pause, NULL);
+    ca_cancel_resume(cancel);
     return context;
 }
 

@@ -236,6 +236,16 @@ def test_a_cancelled_thread_leaves_no_lock_taken(run, program, tmp_path, case, c
     assert found == ([(1 << 15, 1)] if "all of it" in expected.out else [])
 
 
+@CANCELS
+@pytest.mark.parametrize("conf", LANES)
+def test_a_cancelled_thread_finishes_its_reset(run, program, tmp_path, conf):
+    """Which under the shim waits for those that are in the driver."""
+    expected, _ = unchanged(run, [program("life_threads"), "reset"], tmp_path, conf,
+                            sim="latency:cuMemAlloc_v2=300000000")
+
+    assert (expected.rc, expected.out) == (4, "cancelled at all of it\ndone\n")
+
+
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.skipif(conftest.SANITIZER == "tsan", reason="it does not see the loader's lock")
 def test_modules_that_come_and_go_in_many_threads(run, program, tmp_path, conf):
