@@ -255,3 +255,23 @@ def test_modules_that_come_and_go_in_many_threads(run, program, tmp_path, conf):
 
     assert (expected.rc, expected.out) == (4, "done\n"), expected.err
     assert found == [(160 * 12345, 160)]
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes programs of another group's")
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time refuses such programs")
+def test_the_environment_does_not_configure_a_program_with_other_rights(run, program, shim,
+                                                                        tmp_path):
+    secure = tmp_path / "secure"
+    shutil.copy(program("life_secure_host"), secure)
+    conf = "print:true,no_such_key:1,leak_report:/tmp/chosen-by-the-caller"
+    heard = run([secure, shim, "any"], conf=conf, preload=False)
+    assert heard.rc == 4 and "ALLOC_CONF=" in heard.err  # else this tests nothing
+    os.chown(secure, -1, 65534)
+    os.chmod(secure, 0o2755)
+
+    result = run([secure, shim], conf=conf, preload=False)
+
+    assert (result.rc, result.out, result.err) == (4, "", "")
