@@ -32,6 +32,9 @@ OPTIONS = {"cuMemsetD8Async": "zero:true", "cuCtxSynchronize": "free_sync:true",
            "cuMemAllocAsync_ptsz": "async:driver"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSetCurrent",  # follows two failures: a test of its own
+             # As cuCtxCreate_v2 and cuDeviceSetMemPool.
+             "cuCtxCreate", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuMemSetMemPool",
+             "cuCtxGetDevice",  # of a context that was made behind our back
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
 CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | POOLS | set(OPTIONS)]

@@ -133,7 +133,8 @@ static void driver_buffers(CUdevice device)
 static void second_context(void)
 {
     CUcontext context, peer;
-    OK(drv.cuCtxCreate_v2(&context, 0, 0));
+    if (!WORKED(drv.cuCtxCreate_v2(&context, 0, 0)))
+        return;
     if (WORKED(drv.cuDevicePrimaryCtxRetain(&peer, 1))) {
         (void)WORKED(drv.cuCtxEnablePeerAccess(peer, 0));
         (void)RETRIED(drv.cuDevicePrimaryCtxRelease_v2(1));
@@ -146,7 +147,8 @@ static void second_context(void)
 static void old_context(bool detach)
 {
     CUcontext context, same;
-    OK(drv.cuCtxCreate_v2(&context, 0, 0));
+    if (!WORKED(drv.cuCtxCreate_v2(&context, 0, 0)))
+        return;
     if (detach) {
         OK(drv.cuCtxAttach(&same, 0));
         (void)RETRIED(drv.cuCtxDetach(context));
