@@ -1,8 +1,14 @@
 /* Paths with patterns in them, for files that many processes of one run write.
  *
- *   %p  process id            %h  host name         %n  the lowest number, from 1, whose name is
- * free %r  rank of the process   %e  program name      %q{VARIABLE}  what the environment says %l
- * rank on its host      %t  seconds since 1970, when the file is written      %%  %
+ *   %p            process id
+ *   %r            rank of the process
+ *   %l            rank on its host
+ *   %h            host name
+ *   %e            program name
+ *   %t            seconds since 1970, when the file is written
+ *   %n            the lowest number, from 1, whose name is free
+ *   %q{VARIABLE}  what the environment says
+ *   %%            %
  *
  * Ranks are what the first launcher's variable with a number in it says; without one they are the
  * process id, so that names differ all the same. No heap. */
