@@ -1,4 +1,4 @@
-/* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from cuCtxRecordEvent. The context
+/* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from shim/fences.c. The context
  * argument of its functions is a ca_context_t. */
 #ifndef CA_SHIM_UPSTREAM_H
 #define CA_SHIM_UPSTREAM_H
@@ -24,16 +24,14 @@ typedef struct ca_entered {
 CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
 
+/* Whether every call on the context answers so from now on. */
+bool ca_upstream_is_sticky(CUresult code);
+
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
 /* Whether giving idle memory back waits for the device, as far as is known. */
 bool ca_upstream_idle_free_waits(void);
-
-/* fence_record and synchronize of ca_upstream_cuda; `host`: of memory that every context reaches.
- */
-int ca_upstream_fence_record_over(ca_context_t *context, bool host, void **fence);
-int ca_upstream_synchronize_over(ca_context_t *context, bool host);
 
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
  * given. Returns the bytes given. */

@@ -3,6 +3,7 @@
  * memory back only while nothing runs. */
 #include "shim/upstream_pinned.h"
 #include "shim/driver_table.h"
+#include "shim/fences.h"
 #include "shim/pinned_memory.h"
 #include "shim/upstream.h"
 
@@ -42,41 +43,16 @@ static int release(void *arg, uint64_t address, size_t bytes)
     return ca_upstream_result(context, code);
 }
 
-static int fence_record(void *arg, void **fence)
-{
-    return ca_upstream_fence_record_over(arg, true, fence);
-}
-
-static int fence_query(void *arg, void *fence)
-{
-    return ca_upstream_cuda.fence_query(arg, fence);
-}
-
-static int fence_wait(void *arg, void *fence, uint64_t nanoseconds)
-{
-    return ca_upstream_cuda.fence_wait(arg, fence, nanoseconds);
-}
-
-static void fence_release(void *arg, void *fence)
-{
-    ca_upstream_cuda.fence_release(arg, fence);
-}
-
-static int synchronize(void *arg)
-{
-    return ca_upstream_synchronize_over(arg, true);
-}
-
 /* Whether all work submitted so far is done, or is so soon: it may be waiting for this very thread.
  * 1, 0, or the error of a call that failed. */
 static int comes_to_rest(void *arg)
 {
     void *fence;
-    int rc = fence_record(arg, &fence);
+    int rc = ca_fence_record_host(arg, &fence);
     if (rc != 0)
         return rc;
-    rc = fence_wait(arg, fence, IDLE_WAIT_NS);
-    fence_release(arg, fence);
+    rc = ca_fence_wait(arg, fence, IDLE_WAIT_NS);
+    ca_fence_release(arg, fence);
     return rc;
 }
 
@@ -107,11 +83,11 @@ ALLOC(7)
 #define TABLE(flags)                                                                               \
     [flags] = {.alloc = alloc_##flags,                                                             \
                .free = release,                                                                    \
-               .fence_record = fence_record,                                                       \
-               .fence_query = fence_query,                                                         \
-               .fence_wait = fence_wait,                                                           \
-               .fence_release = fence_release,                                                     \
-               .synchronize = synchronize,                                                         \
+               .fence_record = ca_fence_record_host,                                               \
+               .fence_query = ca_fence_query,                                                      \
+               .fence_wait = ca_fence_wait,                                                        \
+               .fence_release = ca_fence_release,                                                  \
+               .synchronize = ca_fence_synchronize_host,                                           \
                .reclaim = reclaim}
 const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS] = {
     TABLE(0), TABLE(1), TABLE(2), TABLE(3), TABLE(4), TABLE(5), TABLE(6), TABLE(7),

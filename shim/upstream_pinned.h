@@ -1,5 +1,5 @@
 /* The pool's upstream for pinned host memory: memory from cuMemHostAlloc, fences as for device
- * memory (shim/upstream.c): they cover every living context, and so does pinned memory's use. */
+ * memory (shim/fences.c): they cover every living context, and so does pinned memory's use. */
 #ifndef CA_SHIM_UPSTREAM_PINNED_H
 #define CA_SHIM_UPSTREAM_PINNED_H
 

@@ -1,0 +1,313 @@
+/* See fences.h. Events are recycled per context. */
+#include "shim/fences.h"
+#include <errno.h>
+#include <time.h>
+#include "config/lock.h"
+#include "config/mem.h"
+#include "config/mutation.h"
+#include "shim/capture.h"
+#include "shim/driver_table.h"
+#include "shim/upstream.h"
+#include "shim/waiter.h"
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+static ca_slab_t slab = {.object_bytes = sizeof(ca_event_t)};
+
+static ca_event_t *take_event(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    ca_event_t *event = context->idle_events;
+    if (event)
+        context->idle_events = event->next;
+    else
+        event = ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    if (event) {
+        event->next = NULL;
+        event->context = context;
+    }
+    return event;
+}
+
+void ca_fence_release(void *arg, void *fence)
+{
+    (void)arg;
+    ca_lock_take(&lock);
+    for (ca_event_t *event = fence, *next; event; event = next) {
+        next = event->next;
+        if (!event->handle || atomic_load(&event->context->state) == CA_CONTEXT_RETIRED) {
+            ca_slab_give(&slab, event);
+        } else {
+            event->next = event->context->idle_events;
+            event->context->idle_events = event;
+        }
+    }
+    ca_lock_drop(&lock);
+}
+
+/* The event's context has been entered. */
+static CUresult make_handle(ca_event_t *event)
+{
+    if (event->handle)
+        return CUDA_SUCCESS;
+    /* Who waits for it sleeps: otherwise the driver keeps a processor busy for as long. */
+    CUresult code = ca_driver()->cuEventCreate(&event->handle,
+                                               CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (code != CUDA_SUCCESS)
+        event->handle = NULL;
+    return code;
+}
+
+/* Records one event behind everything submitted to `context`. */
+static CUresult record(ca_context_t *context, ca_event_t *event)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    code = make_handle(event);
+    if (code == CUDA_SUCCESS && CA_MUTATED(fence_legacy_only))
+        code = driver->cuEventRecord(event->handle, CU_STREAM_LEGACY);
+    else if (code == CUDA_SUCCESS && !CA_MUTATED(query_unrecorded))
+        code = driver->cuCtxRecordEvent(context->handle, event->handle);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+/* Whether `member` is being destroyed, which may take long and is no business of the owner's. */
+static bool about_to_go(const ca_context_t *owner, const ca_context_t *member)
+{
+    return member != owner && atomic_load(&member->state) == CA_CONTEXT_SUSPENDED;
+}
+
+/* Who may be at work on the memory of `context`: all of its device, and of other devices those that
+ * ever asked for memory; on host memory all there are. One that never did is not waited for by a
+ * free on another device, and may be at work for ever. */
+static size_t fence_members(ca_context_t *context, bool host,
+                            ca_context_t *members[CA_CONTEXTS_MAX])
+{
+    size_t count = ca_contexts_living(members), kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        ca_context_t *member = members[i];
+        if (member == context ||
+            (!CA_MUTATED(fence_no_peers) &&
+             (host || member->device == context->device || atomic_load(&member->asked))))
+            members[kept++] = member;
+    }
+    return kept;
+}
+
+static int record_over(ca_context_t *context, bool host, void **fence)
+{
+    const ca_driver_t *driver = ca_driver();
+    if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery)
+        return -ENOSYS;
+    if (!ca_contexts_all_listed() || !ca_capture_recorder_enter())
+        return -EAGAIN;
+
+    int result = 0;
+    ca_event_t *chain = NULL;
+    ca_context_t *members[CA_CONTEXTS_MAX];
+    size_t count = fence_members(context, host, members);
+    for (size_t i = 0; i < count && result == 0; i++) {
+        ca_context_t *member = members[i];
+        ca_event_t *event = about_to_go(context, member) ? NULL : take_event(member);
+        if (!event) {
+            result = -EAGAIN; /* or no host memory: keep the epoch open */
+            break;
+        }
+        event->next = chain;
+        chain = event;
+        CUresult code = record(member, event);
+        if (code == CUDA_SUCCESS)
+            continue;
+        if (code == CUDA_ERROR_NOT_SUPPORTED)
+            result = -ENOSYS;
+        else if (ca_upstream_is_sticky(code) && member == context)
+            result = ca_upstream_result(context, code);
+        else if (!ca_upstream_is_sticky(code)) /* a broken peer runs nothing any more */
+            result = -EAGAIN;
+    }
+    ca_capture_recorder_leave();
+    if (result != 0) {
+        ca_fence_release(context, chain);
+        chain = NULL;
+    }
+    *fence = chain;
+    return result;
+}
+
+int ca_fence_record(void *arg, void **fence)
+{
+    return record_over(arg, false, fence);
+}
+
+int ca_fence_record_host(void *arg, void **fence)
+{
+    return record_over(arg, true, fence);
+}
+
+int ca_fence_record_on(void *arg, void *queue, void **fence)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuEventCreate || !driver->cuEventRecord || !driver->cuEventQuery)
+        return -ENOSYS;
+    if (!ca_capture_recorder_enter())
+        return -EAGAIN;
+    CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
+    ca_event_t *event = take_event(context);
+    if (event && (code = ca_upstream_enter(context, &entered)) == CUDA_SUCCESS) {
+        code = make_handle(event);
+        if (code == CUDA_SUCCESS)
+            code = driver->cuEventRecord(event->handle, queue);
+        ca_upstream_leave(&entered);
+    }
+    ca_capture_recorder_leave();
+    *fence = event;
+    if (code == CUDA_SUCCESS)
+        return 0;
+    ca_fence_release(context, event);
+    *fence = NULL;
+    int result = ca_upstream_result(context, code);
+    return result == -ENOMEM ? -EAGAIN : result; /* it was no device memory that ran out */
+}
+
+int ca_fence_join(void *arg, void *queue, void *fence)
+{
+    ca_context_t *context = arg;
+    __typeof__(cuStreamWaitEvent) *join = ca_driver()->cuStreamWaitEvent;
+    ca_entered_t entered;
+    if (!join)
+        return -ENOSYS;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return ca_upstream_result(context, code);
+    for (ca_event_t *event = fence; event && code == CUDA_SUCCESS; event = event->next)
+        code = join(queue, event->handle, CU_EVENT_WAIT_DEFAULT);
+    ca_upstream_leave(&entered);
+    return ca_upstream_result(context, code);
+}
+
+/* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */
+static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle, bool wait)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!wait && about_to_go(owner, context))
+        return 0;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = wait ? driver->cuEventSynchronize(handle) : driver->cuEventQuery(handle);
+        ca_upstream_leave(&entered);
+    }
+    if (code == CUDA_SUCCESS)
+        return 1;
+    if (code == CUDA_ERROR_NOT_READY)
+        return 0;
+    if (context != owner && ca_upstream_is_sticky(code))
+        return 1; /* gone or broken: nothing runs in it any more */
+    return ca_upstream_result(owner, code);
+}
+
+static int fence_done(void *arg, void *fence, bool wait)
+{
+    for (ca_event_t *event = fence; event; event = event->next) {
+        int done = event_done(arg, event->context, event->handle, wait);
+        if (done != 1)
+            return done;
+    }
+    return 1;
+}
+
+int ca_fence_query(void *arg, void *fence)
+{
+    return fence_done(arg, fence, false);
+}
+
+static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent handle)
+{
+    return event_done(owner, context, handle, true);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+#define LEAST_STEP_NS 20000
+
+/* A bounded wait without the helper: sleep half as long as the last one took, then ask in steps.
+ * Where the device sets the pace waits are alike, and few questions are needed; half, so that a
+ * wait that was long once does not make all later ones long. */
+static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds)
+{
+    uint64_t begin = now_ns(), spent = 0;
+    uint64_t step = atomic_load_explicit(&context->last_wait_ns, memory_order_relaxed) / 2;
+    for (;;) {
+        if (step < LEAST_STEP_NS)
+            step = LEAST_STEP_NS;
+        if (step > nanoseconds - spent)
+            step = nanoseconds - spent;
+        struct timespec pause = {.tv_sec = (time_t)(step / 1000000000u),
+                                 .tv_nsec = (long)(step % 1000000000u)};
+        nanosleep(&pause, NULL);
+        int done = fence_done(context, fence, false);
+        spent = now_ns() - begin;
+        if (done == 1)
+            atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
+        if (done != 0 || spent >= nanoseconds)
+            return done;
+        step = spent / 2;
+    }
+}
+
+int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
+{
+    if (nanoseconds == UINT64_MAX)
+        return fence_done(arg, fence, true);
+    int done = ca_driver()->cuEventSynchronize
+                   ? ca_waiter_wait(arg, fence, wait_for_event, nanoseconds)
+                   : -EBUSY;
+    return done == -EBUSY ? ask_in_steps(arg, fence, nanoseconds) : done;
+}
+
+static int synchronize_over(ca_context_t *context, bool host)
+{
+    ca_entered_t entered;
+    ca_context_t *members[CA_CONTEXTS_MAX];
+    if (ca_capture_active())
+        return -EAGAIN; /* it would fail, or invalidate the capture */
+    size_t count = fence_members(context, host, members);
+    for (size_t i = 0; i < count; i++) {
+        CUresult code = ca_upstream_enter(members[i], &entered);
+        if (code == CUDA_SUCCESS) {
+            code = ca_driver()->cuCtxSynchronize();
+            ca_upstream_leave(&entered);
+        }
+        if (code != CUDA_SUCCESS && (members[i] == context || !ca_upstream_is_sticky(code)))
+            return ca_upstream_result(context, code) == -EIO ? -EIO : -EAGAIN;
+    }
+    return 0;
+}
+
+int ca_fence_synchronize(void *arg)
+{
+    return synchronize_over(arg, false);
+}
+
+int ca_fence_synchronize_host(void *arg)
+{
+    return synchronize_over(arg, true);
+}
+
+void ca_fences_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    slab = (ca_slab_t){.object_bytes = sizeof(ca_event_t)}; /* the parent's stays mapped */
+    ca_waiter_reset_after_fork();
+}

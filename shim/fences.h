@@ -1,0 +1,24 @@
+/* The fences of the pool's upstream on CUDA. A fence is a chain of events, one for each context
+ * whose work may touch the memory (cuCtxRecordEvent), or one behind a stream. The functions are as
+ * pool/upstream.h says of those in its table; `context` is a ca_context_t. */
+#ifndef CA_SHIM_FENCES_H
+#define CA_SHIM_FENCES_H
+
+#include <stdint.h>
+
+/* Behind all work on device memory of the context; `_host`: on host memory, which more reach. */
+int ca_fence_record(void *context, void **fence);
+int ca_fence_record_host(void *context, void **fence);
+int ca_fence_record_on(void *context, void *queue, void **fence);
+int ca_fence_join(void *context, void *queue, void *fence);
+int ca_fence_query(void *context, void *fence);
+int ca_fence_wait(void *context, void *fence, uint64_t nanoseconds);
+void ca_fence_release(void *context, void *fence);
+
+/* Waits for the same work as a fence would, where there is none. */
+int ca_fence_synchronize(void *context);
+int ca_fence_synchronize_host(void *context);
+
+void ca_fences_reset_after_fork(void);
+
+#endif
