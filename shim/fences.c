@@ -280,8 +280,8 @@ static int synchronize_over(ca_context_t *context, bool host)
 {
     ca_entered_t entered;
     ca_context_t *members[CA_CONTEXTS_MAX];
-    if (ca_capture_active())
-        return -EAGAIN; /* it would fail, or invalidate the capture */
+    if (!ca_contexts_all_listed() || ca_capture_active())
+        return -EAGAIN; /* it would miss some work; or fail, or invalidate the capture */
     size_t count = fence_members(context, host, members);
     for (size_t i = 0; i < count; i++) {
         CUresult code = ca_upstream_enter(members[i], &entered);

@@ -176,8 +176,7 @@ __attribute__((destructor)) static void at_exit(void)
      * started us: it must not report, and must not touch anything. A passive one did nothing. */
     if (now != ACTIVE || started_by != getpid())
         return;
-    int cancel =
-        ca_cancel_hold(); /* a thread that is to be cancelled may call exit, and must end */
+    int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     ca_exit_report();
     ca_cancel_resume(cancel);
 }
