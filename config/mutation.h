@@ -8,6 +8,7 @@
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \
     X(reuse_pending)        /* freed memory is handed out at once */                               \
+    X(reuse_cached)         /* what a thread freed it gets back at once */                         \
     X(pinned_reuse)         /* the same of pinned memory alone */                                  \
     X(fence_legacy_only)    /* a fence forgets non-blocking streams */                             \
     X(fence_no_peers)       /* a fence forgets contexts with peer access */                        \

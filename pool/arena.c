@@ -8,6 +8,8 @@
 #include "config/counters.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "pool/cache.h"
+#include "pool/cache_state.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/rounding.h"
@@ -70,6 +72,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
         arena->params.small = ca_round_request(params, params->small);
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
+    ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
     arena->room = SIZE_MAX;
     if (ca_line_start(arena, &arena->whole, NULL) < 0) {
         ca_mem_unmap(bins, BINS_BYTES);
@@ -88,6 +91,7 @@ static void drop_memory(ca_arena_t *arena)
     ca_mem_unmap(arena->bins, BINS_BYTES);
     ca_streams_drop(arena);
     ca_slab_destroy(&arena->epochs);
+    ca_slab_destroy(&arena->marks);
     ca_slab_destroy(&arena->segment_slab);
     ca_block_discard(&arena->blocks);
     arena->bins = NULL;
@@ -113,9 +117,9 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
 {
     *block = found;
     *address = found->address;
+    bool touched = ca_block_touch(found);
     if (reused)
-        *reused = found->touched;
-    found->touched = true;
+        *reused = touched;
 }
 
 /* Without a call upstream. What is close to the size comes before what has to be cut. */
@@ -165,7 +169,9 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
+        ca_caches_shut(arena);
         rc = ca_ladder_climb(arena, stream, size, rungs, &found, &grown);
+        ca_caches_open(arena);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)
@@ -212,7 +218,7 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
     if (foreign)
         stream = NULL;
     ca_lock_take(&arena->lock);
-    if (!arena->retired && block->state == CA_BLOCK_LIVE) {
+    if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         arena->frees += plain;
         if (foreign) /* what was submitted until here, no plain free has waited for */
@@ -228,6 +234,11 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         check_now_and_then(arena);
         if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
+            if (foreign) {
+                /* Frees that the caches tell of later would count as having come after it. */
+                ca_caches_shut(arena);
+                ca_caches_open(arena);
+            }
             ca_epoch_close(arena, line, foreign ? CA_BY_ALLOC : CA_BY_FREE);
             /* The newest fence was recorded this instant: not worth a query. */
             if (line->closed.count > 1)
@@ -243,6 +254,7 @@ void ca_arena_retire(ca_arena_t *arena)
     ca_lock_take(&arena->lock);
     if (!arena->retired) {
         arena->retired = true;
+        ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes);
         ca_reserved_forget(arena);
@@ -256,8 +268,10 @@ void ca_arena_retire(ca_arena_t *arena)
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
-    if (bytes < arena->room)
+    if (bytes < arena->room) {
         arena->room = bytes;
+        ca_caches_review(arena);
+    }
     ca_lock_drop(&arena->lock);
 }
 
@@ -270,6 +284,12 @@ ca_arena_t *ca_block_arena(const ca_block_t *block)
 void *ca_arena_context(const ca_arena_t *arena)
 {
     return arena ? arena->context : NULL;
+}
+
+void ca_arena_stop(ca_arena_t *arena)
+{
+    arena->stopped = true;
+    ca_caches_review(arena);
 }
 
 bool ca_arena_stopped(ca_arena_t *arena)
@@ -287,9 +307,11 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
         return;
     stats->reserved_bytes = arena->reserved;
     stats->reserved_peak = arena->reserved_peak;
-    stats->live_bytes = arena->live;
+    /* What lies in caches is still live to the heap. */
+    size_t stock = ca_caches_stock(arena);
+    stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
     stats->live_peak = arena->live_peak;
-    stats->pending_bytes = arena->pending;
+    stats->pending_bytes = arena->pending + arena->live - stats->live_bytes;
     stats->ready_bytes = arena->ready;
     for (unsigned pool = 0; pool < CA_POOLS; pool++) {
         size_t largest = ca_bins_largest(&arena->bins[pool]);
@@ -305,7 +327,9 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     ca_lock_take(&arena->lock);
+    ca_caches_shut(arena);
     fill_stats(arena, stats);
+    ca_caches_open(arena);
     ca_lock_drop(&arena->lock);
 }
 
@@ -313,7 +337,10 @@ bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     for (unsigned i = 0; i < STATS_TRIES; i++) {
         if (ca_lock_try(&arena->lock)) {
+            bool shut = ca_caches_try_shut(arena);
             fill_stats(arena, stats);
+            if (shut)
+                ca_caches_open(arena);
             ca_lock_drop(&arena->lock);
             return true;
         }
@@ -327,6 +354,7 @@ void ca_pool_reset_after_fork(void)
     ca_lock_init(&arenas_lock, CA_RANK_MEMORY);
     arenas = (ca_slab_t){.object_bytes = ARENA_BYTES};
     ca_streams_reset_after_fork();
+    ca_caches_reset_after_fork();
     ca_span_reset_after_fork();
     ca_reserved_reset_after_fork();
 }

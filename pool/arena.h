@@ -60,8 +60,9 @@ typedef struct ca_arena_params {
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
     const size_t *size_classes;
     size_t size_class_count;
-    unsigned roundup; /* then to that many steps in each power of two; a power of two, or 0 */
-    size_t small;     /* requests up to this size get segments of their own; 0 for none */
+    size_t thread_cache; /* most bytes that a thread keeps for itself; 0 for none */
+    unsigned roundup;    /* then to that many steps in each power of two; a power of two, or 0 */
+    size_t small;        /* requests up to this size get segments of their own; 0 for none */
     /* Reserved above this many percent of the limit, or of the device where that is less, and about
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;

@@ -5,7 +5,12 @@
 
 #include "pool/arena.h"
 
-typedef enum { CA_BLOCK_LIVE = 1, CA_BLOCK_PENDING, CA_BLOCK_READY } ca_block_state_t;
+typedef enum {
+    CA_BLOCK_LIVE = 1,
+    CA_BLOCK_PENDING,
+    CA_BLOCK_READY,
+    CA_BLOCK_CACHED, /* in a thread's cache: live to the heap, which does not ask for it back */
+} ca_block_state_t;
 
 /* Which requests a segment serves. Each kind has bins of its own, so that none is cut up for
  * another's requests. */
@@ -24,11 +29,14 @@ struct ca_block {
     size_t bytes;
     ca_arena_t *arena;
     ca_segment_t *segment;
-    ca_block_t *lower, *upper;   /* neighbours in the segment, by address */
-    ca_block_t *prev, *next;     /* its bin */
-    ca_epoch_t *epoch;           /* when pending */
+    ca_block_t *lower, *upper; /* neighbours in the segment, by address */
+    ca_block_t *prev, *next;   /* its bin */
+    union {
+        ca_epoch_t *epoch; /* when pending */
+        uint64_t tag;      /* when cached: see pool/cache.h */
+    };
     ca_block_t *earlier, *later; /* in that epoch */
-    uint8_t state;               /* ca_block_state_t */
+    uint8_t state;               /* ca_block_state_t; see ca_block_state */
     bool touched;                /* some part of it was handed out before */
     uint32_t freed;              /* the arena's count of operations when it was freed, cut off */
 };
@@ -38,7 +46,7 @@ struct ca_segment {
     size_t bytes;
     size_t usable;       /* bytes tiled by blocks: less only where the base is badly aligned */
     ca_block_t *first;   /* lowest block */
-    size_t live_blocks;  /* of its blocks */
+    size_t live_blocks;  /* of its blocks; those in caches too */
     uint64_t idle_since; /* arena->operations when its last live block was freed */
     uint32_t idle_tick;  /* arena->tick at that time */
     ca_pool_t pool;
@@ -58,6 +66,23 @@ void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block);
 
 /* Gives the pages back but keeps the addresses: whoever still has a block's pointer reads zeros. */
 void ca_block_discard(ca_block_slab_t *slab);
+
+/* Of any block: between live and cached it changes without the lock. */
+static inline ca_block_state_t ca_block_state(const ca_block_t *block)
+{
+    return (ca_block_state_t)__atomic_load_n(&block->state, __ATOMIC_RELAXED);
+}
+
+/* A block is handed out: whether some part of it was before. Without the lock, where it comes from
+ * a cache. */
+static inline bool ca_block_touch(ca_block_t *block)
+{
+    bool before = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
+
+    if (!before)
+        __atomic_store_n(&block->touched, true, __ATOMIC_RELAXED);
+    return before;
+}
 
 static inline size_t ca_round_up(size_t bytes, size_t unit)
 {

@@ -1,6 +1,7 @@
 /* The invariants of an arena, all of them, from its structures alone. */
 #include "pool/arena.h"
 
+#include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/stream.h"
@@ -13,11 +14,17 @@ typedef struct sums {
 static const char *check_block(const ca_block_t *block, sums_t *sums)
 {
     sums->blocks++;
-    switch (block->state) {
+    switch (ca_block_state(block)) {
     case CA_BLOCK_LIVE:
         sums->live += block->bytes;
         sums->live_count++;
-        return block->touched ? NULL : "a live block is not marked touched";
+        return __atomic_load_n(&block->touched, __ATOMIC_RELAXED)
+                   ? NULL
+                   : "a live block is not marked touched";
+    case CA_BLOCK_CACHED:
+        sums->live += block->bytes;
+        sums->live_count++;
+        return NULL;
     case CA_BLOCK_PENDING:
         sums->pending += block->bytes;
         sums->pending_count++;
@@ -25,7 +32,8 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
     case CA_BLOCK_READY:
         sums->ready += block->bytes;
         sums->ready_count++;
-        if (block->lower && block->lower->state == CA_BLOCK_READY && !block->arena->unmerged)
+        if (block->lower && ca_block_state(block->lower) == CA_BLOCK_READY &&
+            !block->arena->unmerged)
             return "two ready neighbours are not merged";
         return NULL;
     default:
@@ -168,7 +176,7 @@ const char *ca_check_locked(const ca_arena_t *arena)
         return "reserved bytes are wrong";
     if (sums.live != arena->live || sums.pending != arena->pending || sums.ready != arena->ready)
         return "live, pending or ready bytes are wrong";
-    if (arena->live > arena->live_peak)
+    if (arena->live - arena->stock > arena->live_peak)
         return "the live peak is wrong";
     return check_lists(arena, &sums);
 }
@@ -177,6 +185,8 @@ const char *ca_arena_check(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
     const char *broken = ca_check_locked(arena);
+    if (!broken)
+        broken = ca_caches_check(arena);
     ca_lock_drop(&arena->lock);
     return broken;
 }

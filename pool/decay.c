@@ -2,6 +2,7 @@
  * memory is all ready and that has not been touched since is idle since then. */
 #include "pool/decay.h"
 
+#include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/grow.h"
 #include "pool/pin.h"
@@ -12,7 +13,7 @@ void ca_arena_tick(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
     arena->tick++;
-    bool pending = !arena->retired && arena->pending > 0;
+    bool pending = !arena->retired && (arena->pending > 0 || ca_caches_stock(arena) > 0);
     ca_lock_drop(&arena->lock);
     if (pending)
         ca_arena_trim(arena, 0);

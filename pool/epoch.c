@@ -2,6 +2,7 @@
 #include "pool/epoch.h"
 
 #include <errno.h>
+#include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/stream.h"
@@ -31,7 +32,7 @@ static void list_remove(ca_epoch_list_t *list, ca_epoch_t *epoch)
     list->count--;
 }
 
-static void push_into(ca_epoch_t *epoch, ca_block_t *block)
+void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
 {
     block->epoch = epoch;
     block->earlier = NULL;
@@ -70,7 +71,7 @@ int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
 
 void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
 {
-    push_into(line->open, block);
+    ca_epoch_push_into(line->open, block);
     if (line->stream)
         ca_stream_list(line->stream, block);
     else if (block->bytes >= CA_EPOCH_LARGE * scale(arena))
@@ -147,6 +148,7 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
     epoch->blocks = NULL;
     epoch->count = 0;
     epoch->bytes = 0;
+    ca_cache_pass(arena, epoch);
 }
 
 /* The open epoch, detached and replaced; NULL when it is empty or there is no host memory. */
@@ -154,7 +156,7 @@ static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
 {
     ca_epoch_t *epoch = line->open;
 
-    if (!ca_arena_serving(arena) || epoch->count == 0)
+    if (!ca_arena_serving(arena) || (epoch->count == 0 && !epoch->marks))
         return NULL;
     ca_epoch_t *fresh = make_epoch(arena, line);
     if (!fresh)
@@ -172,10 +174,11 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 
     for (ca_block_t *block = newer->blocks, *next; block; block = next) {
         next = block->later;
-        push_into(epoch, block);
+        ca_epoch_push_into(epoch, block);
     }
     epoch->waitable_from = newer->waitable_from;
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
+    ca_cache_move_marks(arena, newer, epoch);
     line->open = epoch;
     ca_slab_give(&arena->epochs, newer);
     if (line->stream)
@@ -194,6 +197,10 @@ static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
         epoch->line->close_after = arena->operations + CA_CLOSE_BACKOFF;
     if (rc < 0)
         reopen(arena, epoch, rc);
+    bool first = rc == 0 && !epoch->line->stream && !arena->fenced && !arena->no_fences;
+    arena->fenced |= first;
+    if (first || rc == -EIO || rc == -ENOSYS)
+        ca_caches_review(arena);
 }
 
 void ca_epoch_synchronize(ca_arena_t *arena)
@@ -223,6 +230,8 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
             ca_epoch_synchronize(arena);
         return;
     }
+    if (!stream && by == CA_BY_FREE)
+        ca_cache_close_own(arena);
     ca_epoch_t *epoch = detach_open(arena, line);
     if (!epoch)
         return;
@@ -253,7 +262,7 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     if (arena->retired)
         return -EIO; /* the fence died with its context */
     if (answer == -EIO)
-        arena->stopped = true;
+        ca_arena_stop(arena);
     if (answer == 1 && !epoch->passed) {
         epoch->passed = true;
         list_remove(&epoch->line->closed, epoch);
@@ -280,7 +289,7 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
         ca_epoch_t *epoch = line->closed.head;
         int answer = 1; /* of one that its stream, or a give-back, has emptied */
         epoch->users++;
-        if (epoch->count > 0) {
+        if (epoch->count > 0 || epoch->marks) {
             ca_lock_drop(&arena->lock);
             answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
             ca_lock_take(&arena->lock);

@@ -34,8 +34,9 @@ struct ca_epoch {
     bool urgent;  /* holds a large block: to be closed at once */
     bool precise; /* its fence was recorded right behind its only free */
     bool passed;
-    unsigned users;         /* threads asking about the fence, outside the lock */
-    uint64_t waitable_from; /* not late any more when the arena has seen this many frees */
+    struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
+    unsigned users;              /* threads asking about the fence, outside the lock */
+    uint64_t waitable_from;      /* not late any more when the arena has seen this many frees */
     void *fence;
 };
 
@@ -65,6 +66,8 @@ int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 /* Puts a pending block into the line's open epoch, or takes one out of whichever epoch it is in. */
 void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
+/* The same into a given epoch of a line of plain frees. */
+void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block);
 /* Its lowest `bytes` are another block by now. */
 void ca_epoch_shrink(ca_block_t *block, size_t bytes);
 

@@ -71,7 +71,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
     ca_lock_take(&arena->lock);
     if (rc == -EIO)
-        arena->stopped = true;
+        ca_arena_stop(arena);
     if (!ca_arena_serving(arena))
         rc = -EIO; /* what we may have got is gone with its context */
     if (rc < 0) {
@@ -100,7 +100,7 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = block->upper)
-        if (block->state == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch))
+        if (ca_block_state(block) == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch))
             return false;
     return segment->live_blocks == 0;
 }
@@ -273,7 +273,7 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
     arena->leaving -= bytes;
     ca_reserved_lower(arena, bytes);
     if (rc == -EIO)
-        arena->stopped = true;
+        ca_arena_stop(arena);
     return rc == 0 ? bytes : 0;
 }
 

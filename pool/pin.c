@@ -5,6 +5,7 @@
 #include "pool/pin.h"
 
 #include <limits.h>
+#include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
@@ -15,6 +16,7 @@ void ca_arena_pin(ca_arena_t *arena, bool on)
         arena->pins++;
     else if (arena->pins)
         arena->pins--;
+    ca_caches_review(arena);
     ca_lock_drop(&arena->lock);
 }
 

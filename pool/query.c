@@ -13,7 +13,7 @@ size_t ca_block_bytes(ca_block_t *block)
     if (!arena)
         return 0; /* its context is gone */
     ca_lock_take(&arena->lock);
-    if (!arena->retired && block->state == CA_BLOCK_LIVE)
+    if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
         bytes = block->bytes;
     ca_lock_drop(&arena->lock);
     return bytes;
@@ -34,7 +34,7 @@ uint64_t ca_pool_block_at(uint64_t address)
     const ca_block_t *block = segment ? segment->first : NULL;
     while (block && (address < block->address || address - block->address >= block->bytes))
         block = block->upper;
-    if (block && block->state == CA_BLOCK_LIVE)
+    if (block && ca_block_state(block) == CA_BLOCK_LIVE)
         start = block->address;
     ca_lock_drop(&arena->lock);
     return start;

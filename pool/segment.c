@@ -59,7 +59,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
 {
     for (ca_block_t *block = segment->first, *upper; block; block = upper) {
         upper = block->upper;
-        if (block->state == CA_BLOCK_PENDING) {
+        if (ca_block_state(block) == CA_BLOCK_PENDING) {
             ca_epoch_pull(block);
             arena->pending -= block->bytes;
         } else {
@@ -85,7 +85,7 @@ ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
 {
     ca_block_t *block = segment->first;
 
-    return block->state == CA_BLOCK_READY && !block->upper ? block : NULL;
+    return ca_block_state(block) == CA_BLOCK_READY && !block->upper ? block : NULL;
 }
 
 static void make_ready(ca_arena_t *arena, ca_block_t *block)
@@ -120,18 +120,18 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
     ca_bins_t *bins = bins_of(arena, block->segment);
     ca_block_t *lower = block->lower, *upper = block->upper;
 
-    if (lower && lower->state == CA_BLOCK_READY) {
+    if (lower && ca_block_state(lower) == CA_BLOCK_READY) {
         size_t bytes = lower->bytes + block->bytes;
         lower->touched |= block->touched; /* what was live is touched: enough for all three */
         arena->ready += block->bytes;
         dissolve(arena, block);
-        if (upper && upper->state == CA_BLOCK_READY) {
+        if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
             bytes += upper->bytes;
             ca_bins_remove(bins, upper);
             dissolve(arena, upper);
         }
         ca_bins_resize(bins, lower, bytes);
-    } else if (upper && upper->state == CA_BLOCK_READY) {
+    } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
         upper->touched |= block->touched;
         upper->address = block->address;
         arena->ready += block->bytes;
@@ -159,7 +159,7 @@ bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment)
     /* From below: a block's lower neighbour is not ready any more, so the upper one takes it in. */
     for (ca_block_t *block = segment->first, *upper; (upper = block->upper) != NULL;
          block = upper) {
-        if (block->state != CA_BLOCK_READY || upper->state != CA_BLOCK_READY)
+        if (ca_block_state(block) != CA_BLOCK_READY || ca_block_state(upper) != CA_BLOCK_READY)
             continue;
         unready(arena, block);
         merge_ready(arena, block);
@@ -210,8 +210,7 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
     block->state = CA_BLOCK_LIVE;
     block->segment->live_blocks++;
     arena->live += block->bytes;
-    if (arena->live > arena->live_peak)
-        arena->live_peak = arena->live;
+    ca_arena_note_peak(arena);
 }
 
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)

@@ -65,6 +65,16 @@ ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
     return NULL;
 }
 
+ca_arena_t *ca_shards_home(const ca_shards_t *shards)
+{
+    return shards->slots[home_of(shards, NULL)].heap;
+}
+
+bool ca_shards_is_home(const ca_arena_t *arena)
+{
+    return arena->shard == home_of(arena->shards, NULL);
+}
+
 unsigned ca_shards_count(const ca_shards_t *shards)
 {
     return shards->count;

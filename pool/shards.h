@@ -42,6 +42,9 @@ unsigned ca_shards_count(const ca_shards_t *shards);
 /* NULL from the last one on. */
 ca_arena_t *ca_shards_heap(const ca_shards_t *shards, unsigned index);
 
+/* The heap that the calling thread tries first. */
+ca_arena_t *ca_shards_home(const ca_shards_t *shards);
+
 /* Serves `bytes` as ca_arena_alloc_on does. Before a heap grows for a plain request each was
  * visited under its lock, but for a heap's first segment; before an out-of-memory all have given
  * back what is idle, and waited. With `ready_only` only heaps whose hint fits are visited, and
@@ -57,6 +60,9 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
 size_t ca_shards_live_peak(const ca_shards_t *shards);
 
 /* --- for the arenas; `arena` is one of a set ------------------------------------------------- */
+
+/* Whether it is the calling thread's. */
+bool ca_shards_is_home(const ca_arena_t *arena);
 
 /* Under the arena's lock. */
 void ca_shards_publish(ca_arena_t *arena);

@@ -23,7 +23,7 @@ struct ca_arena {
 
     bool stopped; /* the context is broken: serves nothing, keeps its books */
     bool retired; /* the context is gone: nothing here may reach upstream any more */
-    bool no_fences;
+    bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside; /* threads whose work in here drops the lock in between */
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
@@ -37,7 +37,11 @@ struct ca_arena {
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;
-    ca_line_t whole;      /* epochs of plain frees */
+    ca_line_t whole;         /* epochs of plain frees */
+    struct ca_cache *caches; /* of threads, in front of it: see pool/cache.h */
+    size_t cache_count;
+    unsigned shutters;    /* why they are shut, counted */
+    size_t stock;         /* bytes of live that lie in them, as far as they told */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     bool precise;         /* every free on a stream gets a fence of its own, that can be joined */
 
@@ -52,7 +56,7 @@ struct ca_arena {
     size_t pending, ready;
 
     ca_block_slab_t blocks;
-    ca_slab_t segment_slab, epochs;
+    ca_slab_t segment_slab, epochs, marks;
 };
 
 static inline bool ca_arena_serving(const ca_arena_t *arena)
@@ -67,6 +71,16 @@ static inline void ca_arena_drop(ca_arena_t *arena)
         ca_shards_publish(arena);
     ca_lock_drop(&arena->lock);
 }
+
+/* After `live` rose, or `stock` fell. */
+static inline void ca_arena_note_peak(ca_arena_t *arena)
+{
+    if (arena->live - arena->stock > arena->live_peak)
+        arena->live_peak = arena->live - arena->stock;
+}
+
+/* The driver reported a broken context. */
+void ca_arena_stop(ca_arena_t *arena);
 
 /* How many share the memory that is left, and the time that may be waited for it. */
 static inline size_t ca_arena_heaps(const ca_arena_t *arena)

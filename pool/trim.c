@@ -1,6 +1,7 @@
 /* Giving memory back because somebody asked for it: the program, or a call that found none left. */
 #include "pool/arena.h"
 
+#include "pool/cache.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/state.h"
@@ -36,12 +37,14 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     arena->operations++;
+    ca_caches_shut(arena);
     settle(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
     size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
+    ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
     return given;

@@ -147,6 +147,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,
             .join = (ca_join_t)ca_options.async_reuse,
+            .thread_cache = ca_options.thread_cache,
             .size_classes = ca_options.size_classes.bytes,
             .size_class_count = ca_options.size_classes.count,
             .small = ca_options.small,

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include "config/counters.h"
 #include "config/options.h"
+#include "pool/cache.h"
 #include "shim/attributes.h"
 #include "shim/heaps.h"
 #include "shim/track.h"
@@ -29,12 +30,12 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     if (result != 0)
         return result;
     if (ca_options.zero && reused && zero(context, pointer, bytes, order, stream) != CUDA_SUCCESS) {
-        ca_arena_free(block);
+        ca_cached_free(block);
         return -EIO;
     }
     if (ca_track_alloc(kind, pointer, bytes, context, stream, block) != 0) {
         /* Without a record a free could not find the block. */
-        ca_arena_free(block);
+        ca_cached_free(block);
         return -EIO;
     }
     *address = pointer;
@@ -71,7 +72,10 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
     if (broken != CUDA_SUCCESS)
         return broken;
     ca_attributes_clear(record->address);
-    ca_arena_free_on(record->owner, order);
+    if (order)
+        ca_arena_free_on(record->owner, order);
+    else
+        ca_cached_free(record->owner);
     return CUDA_SUCCESS;
 }
 

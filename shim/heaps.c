@@ -1,4 +1,6 @@
 #include "shim/heaps.h"
+#include <errno.h>
+#include "pool/cache.h"
 #include "shim/upstream.h"
 
 void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
@@ -23,14 +25,29 @@ void ca_heaps_retire(ca_context_t *context)
         ca_arena_retire(heap);
 }
 
-int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
-                   ca_block_t **block, uint64_t *address, bool *reused)
+static int alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
+                 ca_block_t **block, uint64_t *address, bool *reused)
 {
     if (context->shards)
         return ca_shards_alloc(context->shards, order, bytes, ready_only, block, address, reused);
     return ready_only
                ? ca_arena_alloc_ready_on(context->arena, order, bytes, block, address, reused)
                : ca_arena_alloc_on(context->arena, order, bytes, block, address, reused);
+}
+
+int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
+                   ca_block_t **block, uint64_t *address, bool *reused)
+{
+    size_t asked = bytes;
+    if (!order) {
+        ca_arena_t *home = context->shards ? ca_shards_home(context->shards) : context->arena;
+        if (ca_cache_alloc(home, &bytes, block, address, reused) == 0)
+            return 0;
+    }
+    int rc = alloc(context, order, bytes, ready_only, block, address, reused);
+    return rc == -ENOMEM && bytes != asked
+               ? alloc(context, order, asked, ready_only, block, address, reused)
+               : rc;
 }
 
 size_t ca_heaps_reserved(const ca_context_t *context, size_t *idle)

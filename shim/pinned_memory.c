@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include "config/options.h"
+#include "pool/cache.h"
 #include "shim/attributes.h"
 #include "shim/pin_mode.h"
 #include "shim/track.h"
@@ -21,6 +22,7 @@ static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
         .limit = SIZE_MAX,
         .reuse = (ca_reuse_t)ca_options.reuse,
         .reuse_wait_ns = ca_options.reuse_wait,
+        .thread_cache = ca_options.thread_cache,
         .granule = CA_PAGE, /* direct I/O and network cards want pages */
         .segment_least = SEGMENT_LEAST,
         .host = true,
@@ -52,15 +54,14 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     ca_arena_t *arena = arena_for(context, flags, !ready_only);
     if (!arena)
         return -EIO;
-    int result = ready_only ? ca_arena_alloc_ready(arena, bytes, &block, &pointer, &reused)
-                            : ca_arena_alloc(arena, bytes, &block, &pointer, &reused);
+    int result = ca_cached_alloc(arena, bytes, ready_only, &block, &pointer, &reused);
     if (result != 0)
         return result;
     if (ca_options.zero && reused)
         memset((void *)(uintptr_t)pointer, 0, bytes);
     if (ca_track_alloc(CA_KIND_PINNED, pointer, bytes, context, NULL, block) != 0) {
         /* Without a record a free could not find the block. */
-        ca_arena_free(block);
+        ca_cached_free(block);
         return -EIO;
     }
     *address = (void *)(uintptr_t)pointer;
@@ -84,7 +85,7 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context);
     ca_attributes_clear(record->address);
-    ca_arena_free(record->owner);
+    ca_cached_free(record->owner);
     return CUDA_SUCCESS;
 }
 

@@ -153,9 +153,11 @@ def test_aligned_allocation(capable):
 
 def test_per_thread_workspaces(capable):
     """Threads that use buffers of their own at the same time need next to no memory from the driver
-    once they have had it, and none sees another one's. With as many heaps as threads each has its own
-    lock and segments. A cache in front of the heap, without any lock, there is not yet."""
+    once they have had it, and none sees another one's. Each has a cache in front of the heap, whose
+    hits take no lock (unit/test_cache). With as many heaps as threads each has its own segments."""
     capable("workspaces", name="capabilities_threads")
+    capable("workspaces", name="capabilities_threads", conf="thread_cache:0")
+    capable("workspaces", name="capabilities_threads", conf="shards:8")
     capable("own", name="capabilities_threads", conf="shards:8")
 
 

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "pool/arena.h"
+#include "pool/cache.h"
 
 #define MIB ((size_t)1 << 20)
 #define KIB ((size_t)1 << 10)
@@ -390,11 +391,12 @@ typedef struct held {
     bool reused;
 } held_t;
 
-/* Allocates and checks what came. Returns the pool's code. */
+/* Allocates and checks what came. Returns the pool's code. With `thread_cache` in the parameters
+ * the calling thread has a cache. */
 static inline int hold(ca_arena_t *arena, size_t bytes, held_t *held)
 {
     *held = (held_t){.bytes = bytes};
-    int rc = ca_arena_alloc(arena, bytes, &held->block, &held->address, &held->reused);
+    int rc = ca_cached_alloc(arena, bytes, false, &held->block, &held->address, &held->reused);
     if (rc == 0) {
         fake_use(held->address, bytes);
         if (!fake.retires && !ca_pool_owns(held->address))
@@ -412,7 +414,7 @@ static inline void let_go(held_t *held)
         return;
     held->block = NULL;
     fake_unuse(held->address, held->bytes);
-    ca_arena_free(block);
+    ca_cached_free(block);
 }
 
 static const ca_arena_params_t fake_params = {

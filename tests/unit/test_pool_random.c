@@ -12,6 +12,7 @@
 
 #define OPERATIONS 200000
 #define HELD 4096
+#define CACHED (8 * MIB) /* for the runs with a thread cache */
 
 static uint64_t state_of_random;
 static uint64_t only_seed;
@@ -81,13 +82,14 @@ static void something_happens(const mix_t *mix)
     }
 }
 
-static void run(const mix_t *mix, uint64_t seed)
+static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
 {
     bool pinned = false;
     static held_t held[HELD];
     ca_arena_params_t params = fake_params;
     params.max_split = mix->max_split;
     params.small = mix->small;
+    params.thread_cache = thread_cache;
     params.reuse_wait_ns = 1000;
     fake_reset(mix->limit, 2 * mix->limit + 64 * MIB);
     memset(held, 0, sizeof held);
@@ -138,8 +140,10 @@ static void run(const mix_t *mix, uint64_t seed)
 
 static void run_seeds(const mix_t *mix, unsigned seeds)
 {
-    for (uint64_t seed = 1; seed <= seeds; seed++)
-        run(mix, only_seed ? only_seed : seed);
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        run(mix, only_seed ? only_seed : seed, 0);
+        run(mix, only_seed ? only_seed : seed, CACHED);
+    }
 }
 
 static void small_blocks(void **state)

@@ -126,14 +126,14 @@ static void run(shared_t *shared, worker_t *workers, unsigned operations)
     }
 }
 
-static void threads_may_free_each_others_blocks(void **state)
+static void free_each_others_blocks(size_t memory, size_t thread_cache)
 {
-    (void)state;
     static worker_t workers[WORKERS];
     shared_t shared = {0};
     ca_arena_params_t params = fake_params;
     params.reuse_wait_ns = 1000;
-    fake_reset(48 * MIB, 256 * MIB);
+    params.thread_cache = thread_cache;
+    fake_reset(memory, memory + 208 * MIB);
     shared.arena = ca_arena_create(&fake_upstream, NULL, &params);
     run(&shared, workers, OPERATIONS);
 
@@ -150,17 +150,35 @@ static void threads_may_free_each_others_blocks(void **state)
     ca_arena_retire(shared.arena);
 }
 
+static void threads_may_free_each_others_blocks(void **state)
+{
+    (void)state;
+    free_each_others_blocks(48 * MIB, 0);
+}
+
+/* There is enough for caches to be open, and then there is not. */
+static void threads_with_caches_may_free_each_others_blocks(void **state)
+{
+    (void)state;
+    free_each_others_blocks(48 * MIB, 8 * MIB);
+    free_each_others_blocks(128 * MIB, 8 * MIB);
+    free_each_others_blocks(1024 * MIB, 8 * MIB);
+}
+
 /* The fake's memory outlives the context, so it can tell whether anything is still called: only
  * what was under way when the arena was retired may come back from it. */
 static void an_arena_may_be_retired_under_its_users(void **state)
 {
     (void)state;
     static worker_t workers[WORKERS];
-    for (unsigned round = 0; round < 5; round++) {
+    for (unsigned round = 0; round < 10; round++) {
         shared_t shared = {.retires = true};
-        fake_reset(48 * MIB, 256 * MIB);
+        ca_arena_params_t params = fake_params;
+        params.thread_cache = round % 2 ? 8 * MIB : 0;
+        size_t memory = round % 2 ? 512 * MIB : 48 * MIB;
+        fake_reset(memory, memory + 208 * MIB);
         fake.retires = true;
-        shared.arena = ca_arena_create(&fake_upstream, NULL, &fake_params);
+        shared.arena = ca_arena_create(&fake_upstream, NULL, &params);
         run(&shared, workers, OPERATIONS);
 
         held_t late;
@@ -444,6 +462,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_may_free_each_others_blocks),
+        cmocka_unit_test(threads_with_caches_may_free_each_others_blocks),
         cmocka_unit_test(one_thread_grows_while_others_hit_or_wait),
         cmocka_unit_test(retiring_frees_those_who_wait_for_growth),
         cmocka_unit_test(an_arena_may_be_retired_under_its_users),

@@ -1,0 +1,97 @@
+/* Thread caches: in front of a heap each thread keeps a stock of blocks of its own, so that most
+ * allocations and frees take no lock that threads share.
+ *
+ *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 128 sizes: multiples of 512 B to
+ *            8 KiB, then 16 steps to each power of two. So a block that was freed fits the next
+ *            request of about its size without being cut.
+ *   stock    What the thread frees queues up behind what it freed before, a queue for each class. A
+ *            block carries the number of the cache's open epoch; the cache knows up to which number
+ *            all work has passed. So the oldest block of a class is taken if its number has passed:
+ *            no list is touched when an epoch closes or passes.
+ *   epochs   Closed by the free side, as the heap's are, and together with the heap's open epoch:
+ *            that gets a mark, "this cache up to this number", and when its fence has passed the
+ *            cache is told. So there is one line of fences, whoever frees.
+ *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
+ *            much goes back in batches.
+ *
+ * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
+ * some back, merges, counts or ends, it shuts all caches in front of it and takes their blocks.
+ * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
+ * stay shut in pin mode, where no fence was had yet, and where little room is left: then every free
+ * is followed by its fence.
+ *
+ * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
+ * does without. Nobody else enters; the heap shuts a cache under its lock. */
+#ifndef CA_POOL_CACHE_H
+#define CA_POOL_CACHE_H
+
+#include "pool/arena.h"
+#include "pool/epoch.h"
+
+#define CA_CACHE_MOST ((size_t)1 << 20) /* bytes; larger requests are few, and their calls dear */
+#define CA_CACHE_CLASSES 128u
+#define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
+#define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
+#define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
+#define CA_CACHE_SPILL 64u /* most blocks returned at a time */
+/* An epoch of a cache holds at least this much, or else it is not worth having one. */
+#define CA_CACHE_EPOCH_LEAST ((size_t)1 << 20)
+
+typedef struct ca_cache ca_cache_t;
+typedef struct ca_cache_mark ca_cache_mark_t;
+
+/* Serves `*bytes` from the calling thread's stock, or from memory of `arena` that is ready: makes
+ * no upstream call. Otherwise -EAGAIN, and `*bytes` is what to ask the heap for instead, so that
+ * the block fits a class; should there be no memory for that, the heap can be asked for the
+ * original. */
+int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, ca_block_t **block, uint64_t *address,
+                   bool *reused);
+
+/* ca_cache_alloc, then ca_arena_alloc, or with `ready_only` ca_arena_alloc_ready. */
+int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
+                    uint64_t *address, bool *reused);
+
+/* Takes a live block back, as ca_arena_free does. */
+void ca_cached_free(ca_block_t *block);
+
+/* The size of the class that a rounded request belongs to; 0 when it belongs to none. */
+size_t ca_cache_class_bytes(size_t bytes);
+
+/* The child of a fork has none. */
+void ca_caches_reset_after_fork(void);
+
+/* --- for the heap, under its lock ------------------------------------------------------------- */
+
+/* Shuts all caches in front of the heap and takes what is in them, until as many calls of the
+ * second: then they open again, if nothing speaks against it. The lock may be dropped in between.
+ */
+void ca_caches_shut(ca_arena_t *arena);
+void ca_caches_open(ca_arena_t *arena);
+
+/* The same where the calling thread may have been interrupted inside of one. False: it is as
+ * before. */
+bool ca_caches_try_shut(ca_arena_t *arena);
+
+/* Something changed that decides whether caches may be open, or how much they may hold. */
+void ca_caches_review(ca_arena_t *arena);
+
+/* The calling thread is about to close the heap's open epoch by a free: what the thread's cache
+ * holds is closed with it. */
+void ca_cache_close_own(ca_arena_t *arena);
+
+/* The epoch has passed: tells the caches, and takes its marks off. */
+void ca_cache_pass(ca_arena_t *arena, ca_epoch_t *epoch);
+
+/* `from` is about to end, its blocks are in `to`: so are its marks. */
+void ca_cache_move_marks(ca_arena_t *arena, ca_epoch_t *from, ca_epoch_t *to);
+
+/* The heap is retired: its caches forget it. */
+void ca_caches_drop(ca_arena_t *arena);
+
+/* Bytes in stock; exact only where the caches are shut. Takes no lock. */
+size_t ca_caches_stock(const ca_arena_t *arena);
+
+/* What is broken in the caches, or NULL. */
+const char *ca_caches_check(ca_arena_t *arena);
+
+#endif

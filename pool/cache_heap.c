@@ -1,0 +1,399 @@
+/* The heap's side of the thread caches in front of it; see cache.h. The heap's lock is held in
+ * every function here, but where only a number is read. */
+#include "pool/cache.h"
+
+#include <sched.h>
+#include <time.h>
+#include "pool/cache_state.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+#define SPINS 200u  /* tries before a thread that is inside is given the processor */
+#define YIELDS 100u /* then before it is given some time: it may be of lower priority */
+
+static void mark_off(ca_arena_t *arena, ca_cache_mark_t **link)
+{
+    ca_cache_mark_t *mark = *link;
+
+    *link = mark->next;
+    ca_slab_give(&arena->marks, mark);
+}
+
+/* --- epochs ----------------------------------------------------------------------------------- */
+
+static ca_cache_mark_t *mark_of(const ca_epoch_t *epoch, const ca_cache_t *cache)
+{
+    ca_cache_mark_t *mark = epoch->marks;
+
+    while (mark && mark->cache != cache)
+        mark = mark->next;
+    return mark;
+}
+
+static bool add_mark(ca_arena_t *arena, ca_epoch_t *epoch, ca_cache_t *cache, uint64_t tag)
+{
+    ca_cache_mark_t *mark = mark_of(epoch, cache);
+
+    if (!mark) {
+        mark = ca_slab_take(&arena->marks);
+        if (!mark)
+            return false;
+        mark->next = epoch->marks;
+        mark->cache = cache;
+        epoch->marks = mark;
+    }
+    if (mark->tag < tag)
+        mark->tag = tag;
+    return true;
+}
+
+void ca_cache_close_own(ca_arena_t *arena)
+{
+    ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
+
+    if (!cache || !cache->open_count)
+        return;
+    /* Without host memory it goes on with the same tag, and is closed another time. */
+    if (add_mark(arena, arena->whole.open, cache, cache->open))
+        cache->open++;
+    cache->open_count = cache->open_bytes = 0;
+}
+
+void ca_cache_pass(ca_arena_t *arena, ca_epoch_t *epoch)
+{
+    while (epoch->marks) {
+        ca_cache_mark_t *mark = epoch->marks;
+        if (atomic_load_explicit(&mark->cache->passed, memory_order_relaxed) < mark->tag)
+            atomic_store_explicit(&mark->cache->passed, mark->tag, memory_order_release);
+        mark_off(arena, &epoch->marks);
+    }
+}
+
+void ca_cache_move_marks(ca_arena_t *arena, ca_epoch_t *from, ca_epoch_t *to)
+{
+    while (from->marks) {
+        ca_cache_mark_t *mark = from->marks, *there = mark_of(to, mark->cache);
+        if (there) {
+            if (there->tag < mark->tag)
+                there->tag = mark->tag;
+            mark_off(arena, &from->marks);
+        } else {
+            from->marks = mark->next;
+            mark->next = to->marks;
+            to->marks = mark;
+        }
+    }
+}
+
+/* The first of a list whose fence covers what the cache freed with this tag. */
+static ca_epoch_t *covering(ca_epoch_t *epoch, const ca_cache_t *cache, uint64_t tag)
+{
+    for (; epoch; epoch = epoch->next) {
+        const ca_cache_mark_t *mark = mark_of(epoch, cache);
+        if (mark && mark->tag >= tag)
+            return epoch;
+    }
+    return NULL;
+}
+
+/* The epoch that a block in stock waits for; the open one if nothing else. Fences pass in order, so
+ * the first will do. */
+static ca_epoch_t *epoch_of(const ca_arena_t *arena, const ca_cache_t *cache, uint64_t tag)
+{
+    ca_epoch_t *epoch = NULL;
+
+    if (tag != cache->open)
+        epoch = covering(arena->whole.closed.head, cache, tag);
+    if (!epoch && tag != cache->open)
+        epoch = covering(arena->whole.closing.head, cache, tag);
+    return epoch ? epoch : arena->whole.open;
+}
+
+static void forget_marks(ca_arena_t *arena, ca_epoch_t *epoch, const ca_cache_t *cache)
+{
+    for (; epoch; epoch = epoch->next)
+        for (ca_cache_mark_t **link = &epoch->marks; *link; link = &(*link)->next)
+            if ((*link)->cache == cache) {
+                mark_off(arena, link);
+                break; /* an epoch has one of each cache at most */
+            }
+}
+
+/* --- what is in a cache ------------------------------------------------------------------------
+ */
+
+void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block)
+{
+    ca_block_unlive(arena, block);
+    arena->pending -= block->bytes;
+    ca_block_ready(arena, block);
+}
+
+static void give_pending(ca_arena_t *arena, ca_block_t *block, ca_epoch_t *epoch)
+{
+    ca_block_unlive(arena, block);
+    ca_epoch_push_into(epoch, block);
+}
+
+void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
+{
+    size_t stock = ca_cache_get(&cache->stock);
+
+    arena->operations += cache->allocs + cache->frees;
+    arena->frees += cache->frees;
+    cache->allocs = cache->frees = 0;
+    arena->stock += stock - cache->told; /* wraps around where there is less */
+    cache->told = stock;
+    ca_arena_note_peak(arena);
+}
+
+/* All blocks go to the heap, which has shut the cache, or whose thread calls. */
+static void empty(ca_arena_t *arena, ca_cache_t *cache)
+{
+    uint64_t tag = 0;
+    ca_epoch_t *epoch = NULL;
+
+    if (ca_cache_get(&cache->stock) || cache->allocs || cache->frees) {
+        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+            ca_cache_class_t *class = &cache->classes[i];
+            while (class->ready)
+                ca_cache_give_ready(arena, ca_cache_pop_ready(class));
+            while (class->first) {
+                ca_block_t *block = ca_cache_shift(class);
+                if (ca_cache_has_passed(cache, block)) {
+                    ca_cache_give_ready(arena, block);
+                    continue;
+                }
+                if (!epoch || block->tag != tag)
+                    epoch = epoch_of(arena, cache, block->tag);
+                tag = block->tag;
+                give_pending(arena, block, epoch);
+            }
+        }
+        ca_cache_set(&cache->stock, 0);
+        ca_cache_tell(arena, cache);
+        cache->open_count = cache->open_bytes = 0;
+        forget_marks(arena, arena->whole.open, cache);
+        forget_marks(arena, arena->whole.closing.head, cache);
+        forget_marks(arena, arena->whole.closed.head, cache);
+    }
+}
+
+static bool try_shut(ca_cache_t *cache)
+{
+    uint32_t entry = CA_CACHE_FREE;
+
+    return atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
+           entry == CA_CACHE_SHUT;
+}
+
+/* Its owner is inside for some instructions only, unless it was made to wait there. */
+static void shut(ca_cache_t *cache)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+
+    for (unsigned tries = 0; !try_shut(cache); tries++) {
+        if (tries >= SPINS + YIELDS)
+            nanosleep(&pause, NULL);
+        else if (tries >= SPINS)
+            sched_yield();
+    }
+}
+
+/* --- all of a heap's ---------------------------------------------------------------------------
+ */
+
+/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
+static size_t epoch_most(const ca_arena_t *arena)
+{
+    if (!ca_arena_serving(arena) || arena->shutters || arena->pins || !arena->fenced ||
+        arena->no_fences || !arena->cache_count)
+        return 0;
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / ca_arena_heaps(arena) / arena->cache_count;
+    if (most > CA_EPOCH_BYTES)
+        most = CA_EPOCH_BYTES;
+    return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
+}
+
+void ca_caches_review(ca_arena_t *arena)
+{
+    size_t most = epoch_most(arena);
+
+    if (!most)
+        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+            shut(cache);
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        if (!most) {
+            empty(arena, cache);
+            continue;
+        }
+        ca_cache_set(&cache->epoch_most, most);
+        uint32_t entry = CA_CACHE_SHUT;
+        atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_shut(ca_arena_t *arena)
+{
+    arena->shutters++;
+    ca_caches_review(arena);
+}
+
+bool ca_caches_try_shut(ca_arena_t *arena)
+{
+    bool all = true;
+
+    for (ca_cache_t *cache = arena->caches; cache && all; cache = cache->next) {
+        unsigned tries = 0;
+        while (!(all = try_shut(cache)) && ++tries < SPINS + YIELDS)
+            sched_yield();
+    }
+    if (all)
+        ca_caches_shut(arena);
+    else
+        ca_caches_review(arena);
+    return all;
+}
+
+void ca_caches_open(ca_arena_t *arena)
+{
+    arena->shutters--;
+    if (!arena->shutters)
+        ca_caches_review(arena);
+}
+
+void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
+{
+    atomic_store(&cache->entry, CA_CACHE_SHUT);
+    cache->prev = NULL;
+    cache->next = arena->caches;
+    if (cache->next)
+        cache->next->prev = cache;
+    arena->caches = cache;
+    arena->cache_count++;
+    /* Tags go on where they were: no block of an earlier heap is left that has one. */
+    cache->open++;
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+        cache->classes[i].batch = 0;
+    atomic_store(&cache->arena, arena);
+    ca_caches_review(arena);
+}
+
+void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
+{
+    shut(cache);
+    empty(arena, cache);
+    if (cache->prev)
+        cache->prev->next = cache->next;
+    else
+        arena->caches = cache->next;
+    if (cache->next)
+        cache->next->prev = cache->prev;
+    arena->cache_count--;
+    atomic_store(&cache->arena, NULL);
+}
+
+static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)
+{
+    for (; epoch; epoch = epoch->next)
+        while (epoch->marks)
+            mark_off(arena, &epoch->marks);
+}
+
+/* The blocks and the epochs go with the heap; those that it had stay forgotten. */
+void ca_caches_drop(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches, *next; cache; cache = next) {
+        next = cache->next;
+        shut(cache);
+        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+            cache->classes[i] = (ca_cache_class_t){0};
+        ca_cache_set(&cache->stock, 0);
+        cache->told = cache->open_count = cache->open_bytes = 0;
+        cache->allocs = cache->frees = 0;
+        atomic_store(&cache->arena, NULL);
+    }
+    arena->caches = NULL;
+    arena->cache_count = 0;
+    arena->stock = 0;
+    /* A cache that serves another heap by then must not hear of these. */
+    drop_marks(arena, arena->whole.open);
+    drop_marks(arena, arena->whole.closing.head);
+    drop_marks(arena, arena->whole.closed.head);
+}
+
+size_t ca_caches_stock(const ca_arena_t *arena)
+{
+    size_t stock = 0;
+
+    for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        stock += ca_cache_get(&cache->stock);
+    return stock;
+}
+
+/* --- invariants --------------------------------------------------------------------------------
+ */
+
+static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache, unsigned index,
+                               size_t *stock, size_t *blocks)
+{
+    const ca_cache_class_t *class = &cache->classes[index];
+    const ca_block_t *last = NULL;
+    uint32_t count = 0;
+
+    for (const ca_block_t *block = class->ready; block; block = block->next, count++) {
+        if (block->state != CA_BLOCK_CACHED || block->arena != arena)
+            return "a block in stock is not";
+        *stock += block->bytes;
+    }
+    for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
+        if (block->state != CA_BLOCK_CACHED || block->arena != arena)
+            return "a block in stock is not";
+        if (block->tag > cache->open || (last && block->tag < last->tag))
+            return "a cache's tags are out of order";
+        *stock += block->bytes;
+        count++;
+    }
+    *blocks += count;
+    return class->last == last && class->count == count ? NULL : "a class of a cache is wrong";
+}
+
+static size_t cached_blocks(const ca_arena_t *arena)
+{
+    size_t count = 0;
+
+    for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        for (const ca_block_t *block = segment->first; block; block = block->upper)
+            count += ca_block_state(block) == CA_BLOCK_CACHED;
+    return count;
+}
+
+static const char *check_shut(const ca_arena_t *arena)
+{
+    size_t blocks = 0;
+
+    for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        size_t stock = 0;
+        if (atomic_load(&cache->arena) != arena)
+            return "a cache is of another heap";
+        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+            const char *broken = check_class(arena, cache, i, &stock, &blocks);
+            if (broken)
+                return broken;
+        }
+        if (stock != ca_cache_get(&cache->stock))
+            return "the bytes in a cache's stock are wrong";
+    }
+    return blocks == cached_blocks(arena) ? NULL : "a block in stock is in no cache";
+}
+
+const char *ca_caches_check(ca_arena_t *arena)
+{
+    if (arena->retired)
+        return NULL;
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        shut(cache);
+    const char *broken = check_shut(arena);
+    ca_caches_review(arena);
+    return broken;
+}

@@ -1,0 +1,101 @@
+/* A thread cache's own fields: for its owner's side (cache.c) and the heap's (cache_heap.c). */
+#ifndef CA_POOL_CACHE_STATE_H
+#define CA_POOL_CACHE_STATE_H
+
+#include <stdatomic.h>
+#include "pool/block.h"
+#include "pool/cache.h"
+
+typedef enum {
+    CA_CACHE_FREE, /* nobody is inside */
+    CA_CACHE_IN,   /* its owner is, for a moment */
+    CA_CACHE_SHUT, /* the heap has it, until it says otherwise */
+} ca_cache_entry_t;
+
+typedef struct ca_cache_class {
+    ca_block_t *ready;        /* from the heap; a stack */
+    ca_block_t *first, *last; /* freed here, oldest first, with rising tags */
+    uint32_t count;           /* of both */
+    uint32_t batch;           /* blocks to ask the heap for next time */
+} ca_cache_class_t;
+
+/* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
+ * the cache is shut. */
+struct ca_cache {
+    _Atomic uint32_t entry;        /* ca_cache_entry_t */
+    ca_arena_t *_Atomic arena;     /* NULL: it has no heap any more */
+    uint64_t open;                 /* tag of what is freed now */
+    _Atomic uint64_t passed;       /* up to this tag all is ready; under the heap's lock */
+    size_t open_count, open_bytes; /* freed with the tag `open` */
+    _Atomic size_t stock;          /* bytes of all blocks in here */
+    _Atomic size_t epoch_most;     /* bytes that an epoch of its may hold */
+    size_t told;                   /* part of `stock` that arena->stock has */
+    uint64_t allocs, frees;        /* since the heap was told of them */
+    ca_cache_t *prev, *next;       /* of the same heap, under its lock */
+    ca_cache_t *next_mine;         /* of the same thread */
+    ca_cache_class_t classes[CA_CACHE_CLASSES];
+};
+
+/* "All that this cache freed with a tag up to `tag`", in an epoch of the heap. */
+struct ca_cache_mark {
+    struct ca_cache_mark *next;
+    ca_cache_t *cache;
+    uint64_t tag;
+};
+
+/* The owner's fields that decide nothing for others but are read by them. */
+static inline void ca_cache_set(_Atomic size_t *field, size_t value)
+{
+    atomic_store_explicit(field, value, memory_order_relaxed);
+}
+
+static inline size_t ca_cache_get(const _Atomic size_t *field)
+{
+    return atomic_load_explicit(field, memory_order_relaxed);
+}
+
+static inline bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *block)
+{
+    return block->tag <= atomic_load_explicit(&cache->passed, memory_order_acquire);
+}
+
+/* The oldest block of a class leaves its queue. */
+static inline ca_block_t *ca_cache_shift(ca_cache_class_t *class)
+{
+    ca_block_t *block = class->first;
+
+    class->first = block->next;
+    if (!class->first)
+        class->last = NULL;
+    class->count--;
+    return block;
+}
+
+static inline ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
+{
+    ca_block_t *block = class->ready;
+
+    class->ready = block->next;
+    class->count--;
+    return block;
+}
+
+/* --- between the two sides; under the heap's lock ----------------------------------------------
+ */
+
+/* A new cache for the calling thread, shut until ca_caches_review. */
+void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
+
+/* The thread ends: its cache's blocks are the heap's. */
+void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
+
+/* Adds what happened in the cache to the heap's counts. */
+void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
+
+/* A block in no list of the cache any more is ready in the heap. */
+void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
+
+/* This thread's cache in front of the heap, or NULL. */
+ca_cache_t *ca_cache_own(const ca_arena_t *arena);
+
+#endif

@@ -1,0 +1,410 @@
+/* Thread caches: what a hit must not do, and that a cache's memory is everybody's when it is
+ * short. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "fake_upstream.h"
+#include "pool/state.h"
+
+#define CACHED (8 * MIB)
+
+static ca_arena_t *arena;
+
+/* An arena that has had its first fence: before that caches are shut. */
+static void start(size_t memory, size_t thread_cache)
+{
+    ca_arena_params_t params = fake_params;
+    held_t first;
+
+    params.thread_cache = thread_cache;
+    fake_reset(memory, 2 * memory);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    hold(arena, 4 * MIB, &first);
+    let_go(&first);
+    fake_pass_all();
+    assert_int_equal(fake.recorded, 1);
+}
+
+static void end(void)
+{
+    assert_null(ca_arena_check(arena));
+    fake.auto_pass = true;
+    fake_pass_all();
+    ca_arena_trim(arena, SIZE_MAX);
+    ca_arena_stats_t stats;
+    ca_arena_stats(arena, &stats);
+    assert_int_equal(stats.reserved_bytes, 0);
+    assert_int_equal(stats.live_bytes, 0);
+    assert_int_equal(fake.used, 0);
+    assert_int_equal(fake.fences, 0);
+    assert_int_equal(fake.errors, 0);
+    ca_arena_retire(arena);
+    free(fake.stamps);
+    fake.stamps = NULL;
+}
+
+static void on_thread(void *(*work)(void *), void *arg)
+{
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, work, arg);
+    pthread_join(thread, NULL);
+}
+
+/* Allocates `count` blocks at once and frees them. */
+static void go_through(size_t bytes, unsigned count)
+{
+    held_t held[CA_EPOCH_BLOCKS + 1];
+
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(hold(arena, bytes, &held[i]), 0);
+    for (unsigned i = 0; i < count; i++)
+        let_go(&held[i]);
+}
+
+/* --- classes ---------------------------------------------------------------------------------- */
+
+static void a_class_is_at_most_a_sixteenth_larger_than_the_request(void **state)
+{
+    (void)state;
+    size_t before = 0;
+    for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST; bytes += CA_GRANULE) {
+        size_t class = ca_cache_class_bytes(bytes);
+        assert_in_range(class, bytes, bytes + bytes / 16);
+        assert_true(class >= before);
+        assert_int_equal(ca_cache_class_bytes(class), class);
+        if (class >= CA_PAGE_FROM)
+            assert_int_equal(class % CA_PAGE, 0);
+        before = class;
+    }
+    assert_int_equal(before, CA_CACHE_MOST);
+    assert_int_equal(ca_cache_class_bytes(CA_CACHE_MOST + 1), 0);
+    assert_int_equal(ca_cache_class_bytes(0), 0);
+}
+
+/* --- the hit path ----------------------------------------------------------------------------- */
+
+static void *pairs_under_the_lock(void *unused)
+{
+    (void)unused;
+    held_t held;
+    go_through(1000, CA_EPOCH_BLOCKS); /* the last free closes an epoch */
+    fake_pass_all();
+    go_through(1000, CA_EPOCH_BLOCKS); /* and the last of these asks about that one */
+    fake_log();
+    ca_lock_take(&arena->lock);
+    for (unsigned i = 0; i < CA_EPOCH_BLOCKS - 1; i++) {
+        hold(arena, 1000, &held);
+        let_go(&held);
+    }
+    ca_lock_drop(&arena->lock);
+    assert_string_equal(fake_log(), "");
+    return NULL;
+}
+
+/* Would not end otherwise: the lock is taken by this very thread. */
+static void a_pair_in_stock_takes_no_lock_and_makes_no_call(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    on_thread(pairs_under_the_lock, NULL);
+    end();
+}
+
+static void an_epoch_is_closed_by_every_96th_free(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    uint64_t before = fake.recorded;
+    held_t held;
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < 10 * CA_EPOCH_BLOCKS; i++) {
+        hold(arena, 1000, &held);
+        let_go(&held);
+    }
+    assert_int_equal(fake.recorded - before, 10);
+    assert_true(fake.calls[FAKE_QUERY] <= 11);
+    end();
+}
+
+static void what_was_freed_is_not_handed_out_before_its_fence(void **state)
+{
+    (void)state;
+    held_t held[4];
+    start(1024 * MIB, CACHED);
+    for (unsigned round = 0; round < 100; round++) { /* nothing passes: the fake watches */
+        for (unsigned i = 0; i < 4; i++)
+            assert_int_equal(hold(arena, 20000 << i, &held[i]), 0);
+        for (unsigned i = 0; i < 4; i++)
+            let_go(&held[i]);
+    }
+    assert_int_equal(fake.errors, 0);
+    end();
+}
+
+static void a_double_free_is_ignored(void **state)
+{
+    (void)state;
+    held_t held, again;
+    start(1024 * MIB, CACHED);
+    hold(arena, 1000, &held);
+    again = held;
+    let_go(&held);
+    ca_cached_free(again.block);
+    end();
+}
+
+/* --- the heap wants it -------------------------------------------------------------------------
+ */
+
+static void *leave_in_stock(void *bytes)
+{
+    go_through((size_t)(uintptr_t)bytes, CA_EPOCH_BLOCKS);
+    return NULL;
+}
+
+static pthread_barrier_t barrier;
+
+/* Fills its cache, then lives on while the other does its part. */
+static void *keep_in_stock(void *bytes)
+{
+    leave_in_stock(bytes);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+static void beside_a_full_cache(size_t bytes, void (*part)(void))
+{
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, keep_in_stock, (void *)(uintptr_t)bytes);
+    pthread_barrier_wait(&barrier);
+    part();
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&barrier);
+}
+
+static void expect_no_growth(void)
+{
+    held_t held;
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    fake_pass_all();
+    assert_true(ca_caches_stock(arena) >= 5 * MIB);
+    assert_int_equal(hold(arena, 5 * MIB, &held), 0);
+    assert_int_equal(fake.calls[FAKE_ALLOC], before);
+    let_go(&held);
+}
+
+static void memory_in_another_threads_cache_comes_before_growth(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    beside_a_full_cache(64 * KIB, expect_no_growth);
+    end();
+}
+
+static void expect_exact_numbers(void)
+{
+    ca_arena_stats_t stats;
+    held_t held;
+    assert_true(ca_caches_stock(arena) > 0);
+    hold(arena, 4000, &held);
+    ca_arena_stats(arena, &stats);
+    assert_int_equal(stats.live_bytes, 4096);
+    assert_int_equal(stats.live_bytes + stats.pending_bytes + stats.ready_bytes,
+                     stats.reserved_bytes);
+    let_go(&held);
+    ca_arena_stats(arena, &stats);
+    assert_int_equal(stats.live_bytes, 0);
+    assert_int_equal(stats.idle_bytes, stats.reserved_bytes);
+}
+
+static void statistics_do_not_take_stock_for_live(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    beside_a_full_cache(4000, expect_exact_numbers);
+    end();
+}
+
+static void expect_all_given(void)
+{
+    fake.auto_pass = true;
+    fake_pass_all();
+    ca_arena_trim(arena, SIZE_MAX);
+    assert_int_equal(fake.used, 0);
+}
+
+static void a_trim_gives_back_what_lies_in_caches(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    beside_a_full_cache(4000, expect_all_given);
+    end();
+}
+
+static void expect_none_while_pinned(void)
+{
+    ca_arena_pin(arena, true);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    go_through(1000, 10);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    ca_arena_pin(arena, false);
+    go_through(1000, 10);
+    assert_true(ca_caches_stock(arena) > 0);
+}
+
+static void caches_are_shut_in_pin_mode(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    beside_a_full_cache(1000, expect_none_while_pinned);
+    end();
+}
+
+static void caches_are_shut_while_room_is_short(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    assert_true(ca_caches_stock(arena) > 0);
+    ca_arena_note_room(arena, 7 * MIB);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    go_through(1000, 10);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    end();
+}
+
+static void a_thread_leaves_nothing_behind_whatever_its_cache_holds(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST;
+         bytes = ca_cache_class_bytes(bytes) + 1) {
+        on_thread(leave_in_stock, (void *)(uintptr_t)bytes);
+        assert_int_equal(ca_caches_stock(arena), 0);
+        assert_int_equal(arena->cache_count, 0);
+        assert_null(ca_arena_check(arena));
+        fake_pass_all();
+    }
+    end();
+}
+
+static void the_stock_is_bounded(void **state)
+{
+    (void)state;
+    static held_t held[3000];
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < 3000; i++)
+        hold(arena, i % 2 ? 512 : 30000, &held[i]);
+    for (unsigned i = 0; i < 3000; i++) {
+        let_go(&held[i]);
+        assert_true(ca_caches_stock(arena) <= CACHED);
+    }
+    assert_true(ca_caches_stock(arena) > CACHED / 4);
+    assert_null(ca_arena_check(arena));
+    end();
+}
+
+/* --- ends and failures -------------------------------------------------------------------------
+ */
+
+static void retire_it(void)
+{
+    ca_arena_retire(arena);
+    assert_int_equal(ca_caches_stock(arena), 0);
+}
+
+static void a_cache_forgets_a_retired_heap_and_serves_the_next(void **state)
+{
+    (void)state;
+    held_t late;
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    hold(arena, 1000, &late);
+    beside_a_full_cache(1000, retire_it);
+    assert_int_equal(hold(arena, 1000, &(held_t){0}), -EIO);
+    ca_cached_free(late.block);
+
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    assert_true(ca_caches_stock(arena) > 0);
+    end();
+}
+
+static void a_broken_heap_serves_nothing_from_stock(void **state)
+{
+    (void)state;
+    held_t held;
+    start(1024 * MIB, CACHED);
+    go_through(1000, CA_EPOCH_BLOCKS - 2);
+    fake_pass_all();
+    fake.fail_at[FAKE_RECORD] = 1;
+    fake.fail_rc[FAKE_RECORD] = -EIO;
+    go_through(1000, 2);
+    assert_int_equal(hold(arena, 1000, &held), -EIO);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    ca_arena_retire(arena);
+}
+
+/* The mark of a fence that was refused stays with the open epoch, and passes with the next. */
+static void a_refused_fence_loses_nothing(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    fake.capturing = true;
+    for (unsigned round = 0; round < 5; round++)
+        go_through(1000, CA_EPOCH_BLOCKS);
+    fake.capturing = false;
+    for (unsigned round = 0; round < 5; round++) {
+        go_through(1000, CA_EPOCH_BLOCKS);
+        assert_null(ca_arena_check(arena));
+        fake_pass_all();
+    }
+    end();
+}
+
+/* Memory that the class would need is there, but for the rounding. */
+static void a_request_is_not_refused_for_the_sake_of_its_class(void **state)
+{
+    (void)state;
+    held_t held[8];
+    size_t bytes = 900 * KIB; /* its class has 928 KiB */
+    assert_int_equal(ca_cache_class_bytes(bytes), 928 * KIB);
+    start(64 * MIB, CACHED);
+    ca_arena_trim(arena, SIZE_MAX);
+    fake.limit = 8 * MIB;
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(hold(arena, bytes, &held[i]), 0);
+    for (unsigned i = 0; i < 8; i++)
+        let_go(&held[i]);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_class_is_at_most_a_sixteenth_larger_than_the_request),
+        cmocka_unit_test(a_pair_in_stock_takes_no_lock_and_makes_no_call),
+        cmocka_unit_test(an_epoch_is_closed_by_every_96th_free),
+        cmocka_unit_test(what_was_freed_is_not_handed_out_before_its_fence),
+        cmocka_unit_test(a_double_free_is_ignored),
+        cmocka_unit_test(memory_in_another_threads_cache_comes_before_growth),
+        cmocka_unit_test(statistics_do_not_take_stock_for_live),
+        cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
+        cmocka_unit_test(caches_are_shut_in_pin_mode),
+        cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),
+        cmocka_unit_test(the_stock_is_bounded),
+        cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
+        cmocka_unit_test(a_broken_heap_serves_nothing_from_stock),
+        cmocka_unit_test(a_refused_fence_loses_nothing),
+        cmocka_unit_test(a_request_is_not_refused_for_the_sake_of_its_class),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
