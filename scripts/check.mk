@@ -42,7 +42,7 @@ RANDOM_OBJ := $(call test_objects,tests/random/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
 
 # Where there is no toolkit, the headers have to be brought first.
-$(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \
+$(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(SIM_RT12_OBJ) $(SIM_RT_STATIC_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \
     $(RANDOM_OBJ) $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
 $(CUDA_INC)/cuda.h:
 	scripts/deps.sh --headers

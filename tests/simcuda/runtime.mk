@@ -1,3 +1,34 @@
+# The simulated runtime's other faces, from the same sources: libcudart.so.12, which differs in its
+# version and in the version node of its symbols, and a static archive whose symbols are hidden, as
+# the real one's are. Programs for the former link with -L$(SIM)/12 -lcudart.
+SIM_RT12_OBJ := $(filter-out %/version.o,$(SIM_RT_OBJ)) $B/obj/tests/simcuda/runtime/version_12.o
+SIM_RT_STATIC_OBJ := $(SIM_RT_OBJ:$B/obj/tests/simcuda/runtime/%=$B/obj/tests/simcuda/static/%)
+
+simcuda: $(SIM)/libcudart.so.12 $(SIM)/libcudart_static.a
+
+$B/obj/tests/simcuda/runtime/version_12.o: tests/simcuda/runtime/version.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DRT_PLAYS=12090 -c $< -o $@
+
+$B/obj/tests/simcuda/static/%.o: tests/simcuda/runtime/%.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DRT_STATIC -c $< -o $@
+
+$(SIM)/libcudart_12.map: tests/simcuda/runtime/libcudart.map
+	@mkdir -p $(@D)
+	sed 's/^libcudart[.]so[.]13 /libcudart.so.12 /' $< >$@
+
+$(SIM)/libcudart.so.12: $(SIM_RT12_OBJ) $(SIM)/libcudart_12.map
+	@mkdir -p $(SIM)/12
+	$(CC) $(OPT) -shared -o $@ $(SIM_RT12_OBJ) -Wl,-soname,libcudart.so.12 \
+	    -Wl,--version-script=$(SIM)/libcudart_12.map $(SO_UNDEF) -lpthread -ldl
+	ln -sf ../libcudart.so.12 $(SIM)/12/libcudart.so
+
+$(SIM)/libcudart_static.a: $(SIM_RT_STATIC_OBJ)
+	@mkdir -p $(@D)
+	rm -f $@
+	$(AR) rcs $@ $^
+
 # The simulated runtime's self test: runtime API only, so that it runs on real hardware as well.
 $B/tests/simcuda/selftest_runtime: tests/simcuda/selftest_runtime.c $(SIM)/libcudart.so.13
 	@mkdir -p $(@D)

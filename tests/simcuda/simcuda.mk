@@ -1,3 +1,19 @@
+# Older drivers, each in a folder of its own: what is newer is not among the symbols, so that dlsym
+# does not find it. SIMCUDA=driver:N has to be said too.
+SIM_OLD_DRIVERS := $(foreach v,11020 11040,$(SIM)/driver-$v/libcuda.so.1)
+
+simcuda: $(SIM_OLD_DRIVERS)
+
+$(SIM)/driver-%.map: tests/simcuda/driver/api.def
+	@mkdir -p $(@D)
+	awk -F '[(), ]+' '/^SIM_FN/ && $$4 > $* { names = names $$2 "; " } \
+	    END { print "{ local: " names "};" }' $< >$@
+
+$(SIM)/driver-%/libcuda.so.1: $(SIM_DRV_OBJ) $(SIM)/driver-%.map
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -shared -o $@ $(SIM_DRV_OBJ) -Wl,-soname,libcuda.so.1 \
+	    -Wl,--version-script=$(SIM)/driver-$*.map $(SO_UNDEF) -lpthread -ldl -lm
+
 # The simulated CUDA's own self tests: driver API only, one process per test. tests/test_simcuda.py
 # runs them.
 SIM_SELFTEST := $(addprefix tests/simcuda/selftest,.c _memory.c _streams.c _driver.c _green.c _shared.c _graph.c)

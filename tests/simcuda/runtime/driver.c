@@ -2,17 +2,15 @@
  * Finds the driver as the real runtime does: dlopen("libcuda.so.1"), exactly one dlsym, for
  * cuGetProcAddress_v2, and that for everything else. An interposer that wants to be in the way has
  * these two places and no third, so a second dlsym here would make its tests pass for the wrong
- * reason.
+ * reason. Drivers that lack that function are asked in older ways, see lookup.c.
  *
  * The rules of cuGetProcAddress are those of cuda.h ("Returns the requested driver API function
  * pointer"): CUDA_SUCCESS with a NULL pointer for a name that the driver has not.
  */
 #include "rt.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 rt_driver_t rt_legacy, rt_perthread;
@@ -47,34 +45,10 @@ static const entry_point_t entry_points[] = {
 #undef X
 };
 
-typedef __typeof__(cuGetProcAddress) get_proc_t;
-static get_proc_t *get_proc;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static cudaError_t load_result;
 static int driver;             /* the driver's version, 0 without one */
 static int asked = RT_VERSION; /* no more than the driver's own version, or all requests fail */
-
-static pthread_once_t version_once = PTHREAD_ONCE_INIT;
-static int version = RT_VERSION;
-
-/* SIMCUDA is a list of key:value with commas between; the driver reads the other keys. */
-static void read_version(void)
-{
-    const char *key = "runtime:";
-    for (const char *s = getenv("SIMCUDA"); s != NULL; s = strchr(s, ',')) {
-        s += *s == ',';
-        if (strncmp(s, key, strlen(key)) != 0)
-            continue;
-        int major = atoi(s + strlen(key));
-        version = major == 11 ? 11080 : major == 12 ? 12090 : RT_VERSION;
-    }
-}
-
-int rt_version(void)
-{
-    pthread_once(&version_once, read_version);
-    return version;
-}
 
 /* Base names that take other arguments from some version on. cuda.h's prototype, which the table's
  * type comes from, is the variant of 13.0 for the first four, so an older driver's would not fit;
@@ -110,7 +84,7 @@ static void fill(rt_driver_t *table, cuuint64_t flags)
         void *pfn = NULL;
         CUdriverProcAddressQueryResult status;
         int v = version_for(ep->name);
-        CUresult r = v == 0 ? CUDA_ERROR_NOT_FOUND : get_proc(ep->name, &pfn, v, flags, &status);
+        CUresult r = v == 0 ? CUDA_ERROR_NOT_FOUND : rt_look_up(ep->name, &pfn, v, flags, &status);
         any_fn_t *slot = (any_fn_t *)((char *)table + ep->offset);
         *slot = r == CUDA_SUCCESS && pfn != NULL ? (any_fn_t)pfn : ep->fallback;
     }
@@ -121,7 +95,7 @@ static int driver_version(void)
     void *pfn = NULL;
     int v = 0;
     CUdriverProcAddressQueryResult status;
-    if (get_proc("cuDriverGetVersion", &pfn, 11000, CU_GET_PROC_ADDRESS_DEFAULT, &status) ==
+    if (rt_look_up("cuDriverGetVersion", &pfn, 11000, CU_GET_PROC_ADDRESS_DEFAULT, &status) ==
             CUDA_SUCCESS &&
         pfn != NULL)
         (void)((__typeof__(cuDriverGetVersion) *)pfn)(&v);
@@ -130,10 +104,7 @@ static int driver_version(void)
 
 static void load(void)
 {
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
-    if (handle != NULL)
-        get_proc = (get_proc_t *)dlsym(handle, "cuGetProcAddress_v2");
-    if (get_proc == NULL) {
+    if (!rt_look_up_open()) {
         load_result = cudaErrorInsufficientDriver;
         return;
     }
@@ -146,7 +117,7 @@ static void load(void)
     /* The real runtime also asks for the empty name, with no place for the status: an interposer
      * must survive it. The answer is of no interest. */
     void *nothing = NULL;
-    (void)get_proc("", &nothing, asked, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
+    (void)rt_look_up("", &nothing, asked, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
     fill(&rt_legacy, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
     fill(&rt_perthread, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
     load_result = cudaSuccess;
@@ -204,7 +175,7 @@ static cudaError_t entry_point(const char *symbol, void **pfn, unsigned wanted,
     RT_TRY(rt_init());
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     *pfn = NULL;
-    CUresult r = get_proc(symbol, pfn, (int)wanted, search, &status);
+    CUresult r = rt_look_up(symbol, pfn, (int)wanted, search, &status);
     if (out != NULL)
         *out = query_result(status);
     /* Without a place for the status a name that is not there is an error (cuda_runtime_api.h,

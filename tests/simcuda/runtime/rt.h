@@ -23,7 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RT_EXPORT __attribute__((visibility("default")))
+#include "export.h"
+
 #define RT_VERSION 13000 /* the headers that this is built with */
 #define RT_MAX_DEVICES 64
 
@@ -43,9 +44,20 @@ extern rt_driver_t rt_legacy, rt_perthread;
  * major version than the runtime (driver_types.h, cudaErrorInsufficientDriver). */
 cudaError_t rt_driver_load(void);
 
-/* The version that this runtime plays: 13000, or by SIMCUDA=runtime:11 and runtime:12 11080 and
- * 12090. With 11 the binding of contexts is the older one, see context.c. */
-int rt_version(void);
+/* The version that this runtime plays: 13000, or 12090 as libcudart.so.12; SIMCUDA=runtime:11 and
+ * runtime:12 make it 11080 and 12090. With 11 the binding of contexts is the older one, see
+ * context.c. */
+int rt_version(void); /* version.c */
+
+/* --- asking the driver (lookup.c) --------------------------------------------------------------
+ */
+
+/* Opens libcuda.so.1 and finds out how it is to be asked. False where there is none. */
+bool rt_look_up_open(void);
+
+/* cuGetProcAddress_v2, or what stands for it in an older driver. */
+CUresult rt_look_up(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                    CUdriverProcAddressQueryResult *status);
 
 /* --- contexts (context.c) --------------------------------------------------------------------- */
 

@@ -1,9 +1,11 @@
 /*
  * Every other function of the runtime: it says its name and answers cudaErrorNotSupported, so that
- * a program which needs more than is modelled fails where it does so. No header is included and no
- * parameter declared: the names alone matter here, and both of our ABIs let a callee ignore
+ * a program which needs more than is modelled fails where it does so. No CUDA header is included
+ * and no parameter declared: the names alone matter here, and both of our ABIs let a callee ignore
  * arguments.
  */
+#include "export.h"
+
 #include <stdio.h>
 
 enum { NOT_SUPPORTED = 801 }; /* driver_types.h, cudaErrorNotSupported */
@@ -17,7 +19,7 @@ static int not_modelled(const char *name)
 }
 
 #define X(name)                                                                                    \
-    __attribute__((visibility("default"))) int name(void);                                         \
+    RT_EXPORT int name(void);                                                                      \
     int name(void)                                                                                 \
     {                                                                                              \
         return not_modelled(#name);                                                                \
