@@ -12,6 +12,7 @@
 #   tests/gpu/*.c                $B/facts                one program, -lcudart -lcuda
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
+#   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
@@ -22,7 +23,7 @@ DOCDIR ?= $(PREFIX)/share/doc/cachealloc
 # --- objects --------------------------------------------------------------------------------------
 # Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
 # need none.
-CUDA_TESTS := preload parity gpu replay random demo
+CUDA_TESTS := preload parity gpu replay random demo matrix
 $B/obj/tests/%.o: ALL_CFLAGS += -UNDEBUG
 $(CUDA_TESTS:%=$B/obj/tests/%/%.o): ALL_CFLAGS += -isystem $(CUDA_INC)
 
@@ -88,6 +89,8 @@ LINKER = $(CC)
 
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
     $(RANDOM) $(OPTION_TABLE)
+include tests/matrix/matrix.mk
+
 $(PROGRAMS) $(PROBE):
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
@@ -113,6 +116,13 @@ endif
 run-check: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
+
+matrix: ## every kind of process, one line each (NAME=...: only those)
+	@scripts/deps.sh
+	$(AGAIN) run-matrix
+
+run-matrix: tests
+	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(NAME)
 
 SECONDS ?= 600
 soak: ## run random programs for SECONDS=600, with and without the shim, under the race check
@@ -179,4 +189,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests check run-check soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help
+.PHONY: tests check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help

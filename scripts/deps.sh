@@ -148,6 +148,26 @@ look_for_test() {
             "python3-pytest python3-pytest-timeout python3-pytest-xdist"
 }
 
+# Libraries that are preloaded beside the shim are not all on the linker's path.
+has_preload() {
+    for dir in /usr/lib/*-linux-gnu* /usr/lib64 /usr/lib; do
+        [ ! -e "$dir/$1" ] || return 0
+    done
+    return 1
+}
+
+# What the matrix of processes runs. Java, Go and nvcc are too large to be brought for that: their
+# rows are skipped where they are not.
+look_for_matrix() {
+    has_command gfortran || need gfortran gcc-gfortran gcc-fortran
+    first_python 'import cffi' >/dev/null || need python3-cffi python3-cffi python3-cffi
+    has_preload faketime/libfaketime.so.1 || need libfaketime libfaketime libfaketime
+    has_preload heaptrack/libheaptrack_preload.so || need heaptrack heaptrack heaptrack
+    has_preload libjemalloc.so.2 || need libjemalloc2 jemalloc libjemalloc2
+    has_preload libtcmalloc_minimal.so.4 ||
+        need libtcmalloc-minimal4 gperftools-libs libtcmalloc4
+}
+
 look_for_static() {
     has_command clang-format || need clang-format clang-tools-extra clang
     has_command clang-tidy || need clang-tidy clang-tools-extra clang
@@ -198,6 +218,7 @@ static) look_for_static ;;
 all)
     look_for_build
     look_for_test
+    look_for_matrix
     ;;
 esac
 install_missing

@@ -109,8 +109,7 @@ def program():
     return lambda name: BUILD / "tests" / "preload" / name
 
 
-@pytest.fixture
-def run(tmp_path):
+def runner(directory):
     """run(cmd, ...) runs a program on the simulated CUDA, under the shim unless preload=False.
 
     conf is ALLOC_CONF, sim is SIMCUDA. The result has rc, out, err; with stats=True also sim, what
@@ -131,7 +130,7 @@ def run(tmp_path):
             full["LD_PRELOAD"] = " ".join(SANITIZER_PRELOAD + [str(SHIM)])
         if conf is not None:
             full["ALLOC_CONF"] = conf
-        counted = tmp_path / f"sim-{count}.json"
+        counted = directory / f"sim-{count}.json"
         if stats:
             sim = f"{sim},stats:{counted}" if sim else f"stats:{counted}"
         if sim is not None:
@@ -146,6 +145,12 @@ def run(tmp_path):
                                      sim=json.loads(counted.read_text()) if stats else None)
 
     return run_program
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A runner whose files go with the test."""
+    return runner(tmp_path)
 
 
 # --- the run as a whole ---------------------------------------------------------------------------
