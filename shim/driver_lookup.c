@@ -1,6 +1,7 @@
 /* Lane D, looking up: cuGetProcAddress in its two forms. The real one answers, and its answer is
  * swapped when it is a function that we wrap: so the driver chooses version and variant. */
 #include <stddef.h>
+#include "config/mutation.h"
 #include "shim/driver_table.h"
 
 CA_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
@@ -9,7 +10,7 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **functi
 {
     CA_REAL(cuGetProcAddress_v2);
     CUresult code = real(symbol, function, version, flags, status);
-    if (code == CUDA_SUCCESS && function && *function)
+    if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
         *function = ca_driver_swap_query(*function, symbol, version, flags);
     return code;
 }
@@ -20,7 +21,7 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function,
 {
     CA_REAL(cuGetProcAddress);
     CUresult code = real(symbol, function, version, flags, status);
-    if (code == CUDA_SUCCESS && function && *function)
+    if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
         *function = ca_driver_swap_query(*function, symbol, version, flags);
     return code;
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "shim/dlsym.h"
 
 static const char *const names[] = {
@@ -126,7 +127,7 @@ static void *from_any_runtime(const char *name)
 static void *search(const struct link_map *map, const char *name)
 {
     void *next = ca_dlsym_call(RTLD_NEXT, name);
-    void *own = from_caller(map, name);
+    void *own = CA_MUTATED(runtime_next) ? NULL : from_caller(map, name);
     if (is_ours(next))
         next = NULL;
     /* Somebody else's interposer comes before the runtime; another runtime than the caller's does
@@ -176,7 +177,8 @@ static bool first_serves(const struct link_map *map)
     if (!first.map || !map)
         return false;
     const char *needed = dynamic_text(map, DT_NEEDED, "libcudart");
-    return !first_soname || !needed || strcmp(needed, first_soname) == 0;
+    return CA_MUTATED(runtime_first) || !first_soname || !needed ||
+           strcmp(needed, first_soname) == 0;
 }
 
 void *ca_runtime_real(ca_runtime_function_t function, void *caller)

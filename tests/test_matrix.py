@@ -13,6 +13,19 @@ def test_process_is_served(tmp_path, row, lane):
     rows.check(row, lane, tmp_path)
 
 
+@pytest.mark.parametrize("mutation, name, lane", [
+    ("runtime_first", "runtime-12-in-a-program-with-13", "both lanes"),
+    ("runtime_next", "runtimes-12-and-13", "both lanes"),
+    ("lookup_blind", "linked-shared", "both lanes"),
+    ("lookup_blind", "driver-11.4-shared", "lane_r:false")])
+def test_a_row_fails_without_the_fix(tmp_path, mutation, name, lane):
+    row, = (row for row in rows.ROWS if row.name == name)
+    rows.check(row, lane, tmp_path, "none")
+
+    with pytest.raises(AssertionError):
+        rows.check(row, lane, tmp_path, mutation)
+
+
 @pytest.mark.parametrize("name, bound", [
     ("shared", "cudaMalloc@libcudart.so.13"), ("shared_12", "cudaMalloc@libcudart.so.12"),
     ("static", None)])

@@ -153,15 +153,18 @@ def resolved(word):
     return word() if callable(word) else word
 
 
-def check(row, lane, directory):
-    """Runs one row; raises an AssertionError with the reason, or pytest's outcomes."""
+def check(row, lane, directory, mutation=None):
+    """Runs one row; raises an AssertionError with the reason, or pytest's outcomes. With a mutation,
+    under the debug shim with that deliberate fault."""
     if conftest.SANITIZER and not row.instrumented:
         pytest.skip("its program is not instrumented")
     run = conftest.runner(directory)
+    under_test = conftest.debug_shim(mutation) if mutation else conftest.SHIM
     command = [resolved(word) for word in row.command]
     others = [resolved(row.before), resolved(row.after)]
     path = [SIM / row.driver] if row.driver else []
-    env = {**row.env, "LD_LIBRARY_PATH": ":".join(map(str, [*path, SIM, MADE]))}
+    env = {**row.env, "LD_LIBRARY_PATH": ":".join(map(str, [*path, SIM, MADE])),
+           **({"CA_MUTATION": mutation} if mutation else {})}
 
     def go(shim, **kwargs):
         own = [*conftest.SANITIZER_PRELOAD, shim] if shim else []
@@ -176,7 +179,7 @@ def check(row, lane, directory):
     assert row.says in plain[1], plain
     assert plain_calls >= row.least, f"{plain_calls} allocations without the shim"
 
-    calls, seen = go(conftest.SHIM, conf=LANES[lane])
+    calls, seen = go(under_test, conf=LANES[lane])
     assert seen == plain, f"{seen} and not {plain}"
     reached = f"{calls} of {plain_calls} allocations reached the driver"
     if row.served:
