@@ -117,12 +117,12 @@ run-check: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
-matrix: ## every kind of process, one line each (NAME=...: only those)
+matrix: ## every kind of process, one line each (K=NAME: only those)
 	@scripts/deps.sh
 	$(AGAIN) run-matrix
 
 run-matrix: tests
-	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(NAME)
+	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(K)
 
 SECONDS ?= 600
 soak: ## run random programs for SECONDS=600, with and without the shim, under the race check

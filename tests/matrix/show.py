@@ -25,10 +25,12 @@ def outcome(row, lane):
 
 
 def main(names):
-    failed = False
-    for row in rows.ROWS:
-        if names and not any(name in row.name for name in names):
-            continue
+    chosen = [row for row in rows.ROWS
+              if not names or any(name in row.name for name in names)]
+    if not chosen:
+        print("FAIL no row has such a name")
+    failed = not chosen
+    for row in chosen:
         for lane in rows.LANES:
             word, rest = outcome(row, lane)
             print(f"{word} {row.name}, {lane}{rest}", flush=True)

@@ -101,8 +101,8 @@ def python_with(module):
 def fortran():
     source = HERE / "work.f90"
     out = MADE / "fortran"
-    return make(out, [source], [command("gfortran"), "-O1", "-o", out, source, f"-J{MADE}",
-                                f"-L{SIM}", "-lcudart"])
+    return make(out, [source], [command("gfortran"), "-O1", "-o", out, source, f"-L{SIM}",
+                                "-lcudart"])
 
 
 def java():
