@@ -56,16 +56,16 @@ def foreign(name, *command, **kwargs):
 
 
 def linked():
-    sim = {"sim": "driver:11040,runtime:11"}
     yield Row("linked-shared", [made("shared")])
     yield Row("linked-shared-12", [made("shared_12")])
     yield Row("linked-static", [made("static")])
     yield Row("driver-only", [made("driver")])
-    for program in ("shared", "static"):
-        yield Row(f"driver-11.4-{program}", [made(program)], driver="driver-11040", **sim)
-        yield Row(f"driver-11.2-{program}", [made(program)], driver="driver-11020",
-                  sim="driver:11020,runtime:11")
-    yield Row("driver-11.4-symbols", [made("shared")], **sim)
+    for version, number in (("11.4", 11040), ("11.2", 11020)):
+        for program in ("shared", "static"):
+            yield Row(f"driver-{version}-{program}", [made(program)], driver=f"driver-{number}",
+                      sim=f"driver:{number},runtime:11")
+    # dlsym finds what is newer, and it says that it is not supported.
+    yield Row("driver-11.4-symbols", [made("shared")], sim="driver:11040,runtime:11")
 
 
 def opened():
