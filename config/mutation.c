@@ -5,7 +5,7 @@
 #include <string.h>
 #include "config/log.h"
 
-ca_mutation_t ca_mutation;
+_Atomic(ca_mutation_t) ca_mutation;
 
 void ca_mutation_read(void)
 {

@@ -19,7 +19,8 @@
     X(capture_gate)         /* fences are recorded while streams are captured */                   \
     X(runtime_first)        /* every module's calls go to the first runtime */                     \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
-    X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */
+    X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
+    X(dlsym_blind)          /* and so does dlsym */
 
 typedef enum {
 #define CA_MUTATION(name) CA_MUTATION_##name,
@@ -29,8 +30,8 @@ typedef enum {
 } ca_mutation_t;
 
 #if CA_DEBUG
-extern ca_mutation_t ca_mutation;
-/* Before any other thread asks. An unknown name is told. */
+extern _Atomic(ca_mutation_t) ca_mutation;
+/* By whoever comes first, and again by others. An unknown name is told. */
 void ca_mutation_read(void);
 #define CA_MUTATED(name) (ca_mutation == CA_MUTATION_##name)
 #else

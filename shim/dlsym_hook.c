@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include "config/mutation.h"
 #include "shim/dlsym.h"
 #include "shim/driver_table.h"
 
@@ -68,6 +69,9 @@ void *ca_dlsym_hook(void *handle, const char *name, void *caller)
     if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || !name || name[0] != 'c' ||
         name[1] != 'u' || name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) ||
         is_ucx(caller))
+        return NULL;
+    ca_mutation_read(); /* the first sign of CUDA in many a process */
+    if (CA_MUTATED(dlsym_blind))
         return NULL;
     /* Resolving looks up names that may not be there; the caller's own look-up comes last, so that
      * dlerror speaks of that one. NULL repeats it, by a jump, where there is nothing to swap. */

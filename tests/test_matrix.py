@@ -16,6 +16,8 @@ def test_process_is_served(tmp_path, row, lane):
 @pytest.mark.parametrize("mutation, name, lane", [
     ("runtime_first", "runtime-12-in-a-program-with-13", "both lanes"),
     ("runtime_next", "runtimes-12-and-13", "both lanes"),
+    ("dlsym_blind", "linked-static", "both lanes"),
+    ("dlsym_blind", "python-ctypes-cuda", "both lanes"),
     ("lookup_blind", "linked-shared", "both lanes"),
     ("lookup_blind", "driver-11.4-shared", "lane_r:false")])
 def test_a_row_fails_without_the_fix(tmp_path, mutation, name, lane):
