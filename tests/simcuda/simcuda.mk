@@ -4,6 +4,8 @@ SIM_OLD_DRIVERS := $(foreach v,11020 11040,$(SIM)/driver-$v/libcuda.so.1)
 
 simcuda: $(SIM_OLD_DRIVERS)
 
+.PRECIOUS: $(SIM)/driver-%.map
+
 $(SIM)/driver-%.map: tests/simcuda/driver/api.def
 	@mkdir -p $(@D)
 	awk -F '[(), ]+' '/^SIM_FN/ && $$4 > $* { names = names $$2 "; " } \
