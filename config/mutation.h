@@ -20,7 +20,9 @@
     X(runtime_first)        /* every module's calls go to the first runtime */                     \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
-    X(dlsym_blind)          /* and so does dlsym */
+    X(dlsym_blind)          /* and so does dlsym */                                                \
+    X(reuse_exported)       /* memory that another process may see is handed out again */          \
+    X(give_exported)        /* and goes back to the driver */
 
 typedef enum {
 #define CA_MUTATION(name) CA_MUTATION_##name,

@@ -228,6 +228,8 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= block->bytes;
             ca_block_ready(arena, block);
+        } else if (block->exported && !CA_MUTATED(reuse_exported)) {
+            ca_block_retain(arena, block);
         } else {
             ca_epoch_push(arena, line, block);
         }
@@ -313,6 +315,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->live_peak = arena->live_peak;
     stats->pending_bytes = arena->pending + arena->live - stats->live_bytes;
     stats->ready_bytes = arena->ready;
+    stats->exported_bytes = arena->exported;
     for (unsigned pool = 0; pool < CA_POOLS; pool++) {
         size_t largest = ca_bins_largest(&arena->bins[pool]);
         stats->largest_ready = largest > stats->largest_ready ? largest : stats->largest_ready;
@@ -321,7 +324,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        stats->idle_bytes += segment->live_blocks ? 0 : segment->bytes;
+        stats->idle_bytes += segment->live_blocks || segment->exported ? 0 : segment->bytes;
 }
 
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)

@@ -5,6 +5,7 @@
  *   LIVE     handed out
  *   PENDING  freed, but work submitted before the free may still touch it
  *   READY    free for reuse; in a bin; merged with ready neighbours
+ *   EXPORTED freed, but never handed out again: see pool/export.h
  *
  * A free tags its block with the arena's open epoch. An epoch is closed by the free side, which
  * records one fence; when the fence has passed all its blocks become ready together. So a free
@@ -169,8 +170,9 @@ typedef struct ca_arena_stats {
     size_t live_peak;
     size_t pending_bytes;
     size_t ready_bytes;
-    size_t largest_ready; /* bytes */
-    size_t idle_bytes;    /* in segments without a live block */
+    size_t largest_ready;  /* bytes */
+    size_t exported_bytes; /* freed, and kept because another process may see them */
+    size_t idle_bytes;     /* in segments without a live block, that may go back */
     size_t segments;
     size_t blocks;
     size_t epochs; /* closed, not yet passed */

@@ -10,13 +10,14 @@ typedef enum {
     CA_BLOCK_PENDING,
     CA_BLOCK_READY,
     CA_BLOCK_CACHED, /* in a thread's cache: live to the heap, which does not ask for it back */
+    CA_BLOCK_EXPORTED, /* freed, and never handed out again: see pool/export.h */
 } ca_block_state_t;
 
 /* Which requests a segment serves. Each kind has bins of its own, so that none is cut up for
  * another's requests. */
 typedef enum {
     CA_POOL_MAIN,
-    CA_POOL_OVERSIZE, /* above max_split: a single block for each, never split */
+    CA_POOL_OVERSIZE, /* above max_split, or dedicated: a single block for each, never split */
     CA_POOL_SMALL,    /* up to `small` */
     CA_POOLS,
 } ca_pool_t;
@@ -38,6 +39,7 @@ struct ca_block {
     ca_block_t *earlier, *later; /* in that epoch */
     uint8_t state;               /* ca_block_state_t; see ca_block_state */
     bool touched;                /* some part of it was handed out before */
+    bool exported;               /* while live: another process may see it */
     uint32_t freed;              /* the arena's count of operations when it was freed, cut off */
 };
 
@@ -50,6 +52,7 @@ struct ca_segment {
     uint64_t idle_since; /* arena->operations when its last live block was freed */
     uint32_t idle_tick;  /* arena->tick at that time */
     ca_pool_t pool;
+    bool exported; /* another process may have it mapped: never goes back */
     ca_segment_t *prev, *next;
 };
 

@@ -7,7 +7,7 @@
 #include "pool/stream.h"
 
 typedef struct sums {
-    size_t blocks, live, pending, ready;
+    size_t blocks, live, pending, ready, exported;
     size_t pending_count, ready_count, live_count;
 } sums_t;
 
@@ -36,6 +36,11 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
             !block->arena->unmerged)
             return "two ready neighbours are not merged";
         return NULL;
+    case CA_BLOCK_EXPORTED:
+        sums->exported += block->bytes;
+        return block->exported && block->segment->exported
+                   ? NULL
+                   : "a block is kept that was not exported";
     default:
         return "a block has no state";
     }
@@ -176,6 +181,8 @@ const char *ca_check_locked(const ca_arena_t *arena)
         return "reserved bytes are wrong";
     if (sums.live != arena->live || sums.pending != arena->pending || sums.ready != arena->ready)
         return "live, pending or ready bytes are wrong";
+    if (sums.exported != arena->exported)
+        return "exported bytes are wrong";
     if (arena->live - arena->stock > arena->live_peak)
         return "the live peak is wrong";
     return check_lists(arena, &sums);

@@ -32,7 +32,9 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
     default:
-        return reserved(arena) <= live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE;
+        /* What is kept for other processes serves nobody here: it is as good as live. */
+        return reserved(arena) <=
+               live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
     }
 }
 
@@ -102,7 +104,7 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
          block = block->upper)
         if (ca_block_state(block) == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch))
             return false;
-    return segment->live_blocks == 0;
+    return segment->live_blocks == 0 && !segment->exported;
 }
 
 static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, ca_give_t which)

@@ -1,7 +1,7 @@
 /* Questions about single blocks. */
 #include "pool/arena.h"
 
-#include "pool/block.h"
+#include "pool/segment.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -28,12 +28,8 @@ uint64_t ca_pool_block_at(uint64_t address)
         return 0;
     ca_lock_take(&arena->lock);
     /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
-    const ca_segment_t *segment = arena->segments;
-    while (segment && address - segment->base >= segment->bytes)
-        segment = segment->next;
-    const ca_block_t *block = segment ? segment->first : NULL;
-    while (block && (address < block->address || address - block->address >= block->bytes))
-        block = block->upper;
+    const ca_segment_t *segment = ca_segment_at(arena, address);
+    const ca_block_t *block = segment ? ca_segment_block_at(segment, address) : NULL;
     if (block && ca_block_state(block) == CA_BLOCK_LIVE)
         start = block->address;
     ca_lock_drop(&arena->lock);

@@ -3,7 +3,9 @@
 
 #include <limits.h>
 #include "config/counters.h"
+#include "config/mutation.h"
 #include "pool/epoch.h"
+#include "pool/export.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -14,6 +16,8 @@ static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
 
 ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes)
 {
+    if (ca_export_dedicates(params, bytes))
+        return CA_POOL_OVERSIZE;
     if (bytes <= params->small)
         return CA_POOL_SMALL;
     return bytes > params->max_split ? CA_POOL_OVERSIZE : CA_POOL_MAIN;
@@ -85,7 +89,27 @@ ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
 {
     ca_block_t *block = segment->first;
 
+    if (segment->exported && !CA_MUTATED(give_exported))
+        return NULL;
     return ca_block_state(block) == CA_BLOCK_READY && !block->upper ? block : NULL;
+}
+
+ca_segment_t *ca_segment_at(const ca_arena_t *arena, uint64_t address)
+{
+    ca_segment_t *segment = arena->segments;
+
+    while (segment && address - segment->base >= segment->bytes)
+        segment = segment->next;
+    return segment;
+}
+
+ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address)
+{
+    ca_block_t *block = segment->first;
+
+    while (block && (address < block->address || address - block->address >= block->bytes))
+        block = block->upper;
+    return block;
 }
 
 static void make_ready(ca_arena_t *arena, ca_block_t *block)
@@ -208,6 +232,7 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 static void make_live(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_LIVE;
+    block->exported = false; /* an export may have met it before a join that failed */
     block->segment->live_blocks++;
     arena->live += block->bytes;
     ca_arena_note_peak(arena);
@@ -223,6 +248,13 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
     }
     arena->live -= block->bytes;
     arena->pending += block->bytes;
+}
+
+void ca_block_retain(ca_arena_t *arena, ca_block_t *block)
+{
+    block->state = CA_BLOCK_EXPORTED;
+    arena->pending -= block->bytes;
+    arena->exported += block->bytes;
 }
 
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
@@ -297,6 +329,9 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
                                       [CA_POOL_OVERSIZE] = CA_POOLS};
     ca_pool_t pool = other[ca_pool_of(&arena->params, bytes)];
     ca_block_t *block = NULL;
+
+    if (ca_export_dedicates(&arena->params, bytes) && bytes <= arena->params.max_split)
+        pool = CA_POOL_MAIN; /* better without a segment of its own than not at all */
 
     if (pool != CA_POOLS)
         block = ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), UINT_MAX);

@@ -17,8 +17,12 @@ ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes);
  * then counts as reserved. */
 void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment);
 
-/* The ready block of a segment without any other block, or NULL. */
+/* The ready block of a segment without any other block, or NULL; NULL where it must not go back. */
 ca_block_t *ca_segment_idle_block(const ca_segment_t *segment);
+
+/* The segment of the arena, the block of the segment that `address` lies in, or NULL. */
+ca_segment_t *ca_segment_at(const ca_arena_t *arena, uint64_t address);
+ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address);
 
 /* Merges ready neighbours in a segment that was in pin mode. Returns whether there were any. */
 bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment);
@@ -39,6 +43,9 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 
 /* A live block is pending, in no epoch yet. */
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
+
+/* A pending block, in no epoch, that another process may see: it is not handed out again. */
+void ca_block_retain(ca_arena_t *arena, ca_block_t *block);
 
 /* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes);

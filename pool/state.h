@@ -54,6 +54,7 @@ struct ca_arena {
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
     size_t pending, ready;
+    size_t exported; /* in CA_BLOCK_EXPORTED */
 
     ca_block_slab_t blocks;
     ca_slab_t segment_slab, epochs, marks;

@@ -1,0 +1,55 @@
+/* See export.h. */
+#include "pool/export.h"
+
+#include "pool/segment.h"
+#include "pool/span.h"
+#include "pool/state.h"
+
+_Atomic bool ca_export_dedicating;
+
+void ca_pool_dedicate(bool on)
+{
+    atomic_store(&ca_export_dedicating, on);
+}
+
+/* Other threads may be freeing theirs. */
+static void export_block(ca_block_t *block)
+{
+    __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
+}
+
+/* The blocks that are meant; see export.h. */
+static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
+{
+    segment->exported = true;
+    if (at && ca_block_state(at) == CA_BLOCK_LIVE && at->address == address && at != segment->first) {
+        export_block(at);
+        return;
+    }
+    for (ca_block_t *block = segment->first; block; block = block->upper)
+        if (ca_block_state(block) == CA_BLOCK_LIVE)
+            export_block(block);
+}
+
+ca_export_t ca_pool_export(uint64_t address, size_t *bytes)
+{
+    ca_arena_t *arena = ca_span_arena(address);
+    ca_export_t what = CA_EXPORT_NONE;
+    size_t size = 0;
+
+    if (arena) {
+        ca_lock_take(&arena->lock);
+        /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
+        ca_segment_t *segment = ca_segment_at(arena, address);
+        if (segment) {
+            ca_block_t *block = ca_segment_block_at(segment, address);
+            mark(segment, block, address);
+            size = block && ca_block_state(block) == CA_BLOCK_LIVE ? block->bytes : 0;
+            what = block && block != segment->first ? CA_EXPORT_INTERIOR : CA_EXPORT_BASE;
+        }
+        ca_lock_drop(&arena->lock);
+    }
+    if (bytes)
+        *bytes = size;
+    return what;
+}

@@ -1,0 +1,51 @@
+/* Memory that other processes see.
+ *
+ * The driver exports whole allocations, with us whole segments: a handle, wherever in the segment
+ * it was asked for, opens the segment's base in the other process. There is no call that ends an
+ * export, so from the first one on
+ *
+ *   the segment   never goes back upstream, until its context takes it along
+ *   its blocks    that the export may have meant are never handed out again: what is freed of them
+ *                 is kept as it is (CA_BLOCK_EXPORTED), as the other process may still look at it,
+ *                 and must not find somebody else's data there
+ *
+ * Which blocks: an export of an address where a live block begins means that block. Any other
+ * address, the segment's base before all, comes from a program that asked for the address range and
+ * passes on offsets: it may mean every block that is live at that time.
+ *
+ * The rest of the segment goes on to be used. What is ready or pending then, nobody can have told
+ * the other process about; and a block that is cut from it later is the other process's business
+ * only once the program has exported that, too. (A program that remembers that the range was
+ * exported, and does not ask again, still may not free a block that somebody has open: that is
+ * undefined with the driver's own memory.) To give such segments up would cost up to 64 MiB for a
+ * single small export. */
+#ifndef CA_POOL_EXPORT_H
+#define CA_POOL_EXPORT_H
+
+#include <stdatomic.h>
+#include "pool/arena.h"
+
+typedef enum {
+    CA_EXPORT_NONE,     /* of no segment: not ours */
+    CA_EXPORT_BASE,     /* the memory begins where the handle leads to */
+    CA_EXPORT_INTERIOR, /* it does not */
+} ca_export_t;
+
+/* A handle was made of `address`. `*bytes` (may be NULL): of the block there, 0 where none is live.
+ * Thread-safe. */
+ca_export_t ca_pool_export(uint64_t address, size_t *bytes);
+
+/* From now on requests for CA_SEGMENT_UNIT and more of device memory get segments of their own, in
+ * all arenas, so that their handles lead to just them; or not any more. Where upstream has no
+ * memory left they share other segments all the same. */
+void ca_pool_dedicate(bool on);
+
+/* Whether a request of `bytes` is such a one. */
+extern _Atomic bool ca_export_dedicating;
+static inline bool ca_export_dedicates(const ca_arena_params_t *params, size_t bytes)
+{
+    return bytes >= CA_SEGMENT_UNIT &&
+           atomic_load_explicit(&ca_export_dedicating, memory_order_relaxed) && !params->host;
+}
+
+#endif
