@@ -25,7 +25,7 @@ static CUresult heap_make(sim_heap_t *h)
     }
     uint32_t pages = (uint32_t)(bytes / SIM_PAGE);
     char *raw = sim_map_lazy(bytes + SIM_PAGE, false);
-    h->backing = sim_map_lazy(bytes, true);
+    h->backing = sim_ipc_backing(h, bytes);
     h->small = sim_map_lazy(pages, true);
     h->dirty = sim_map_lazy(pages, true);
     h->rec = sim_map_lazy(bytes / SIM_GRANULE * sizeof(*h->rec), true);
@@ -105,7 +105,8 @@ static void free_pages(sim_heap_t *h, uint32_t page, bool counted)
             h->dirty[i++] = 0;
         }
         if (i > from) {
-            madvise(h->backing + from * SIM_PAGE, (i - from) * SIM_PAGE, MADV_DONTNEED);
+            madvise(h->backing + from * SIM_PAGE, (i - from) * SIM_PAGE,
+                    h->file < 0 ? MADV_DONTNEED : MADV_REMOVE);
         }
     }
     if (counted) {
@@ -141,7 +142,7 @@ static void free_granules(sim_heap_t *h, uint32_t g)
     }
 }
 
-static sim_alloc_t *rec_new(sim_heap_t *h)
+sim_alloc_t *sim_heap_rec_locked(sim_heap_t *h)
 {
     if (!h->free_rec) {
         enum { BATCH = 256 };
@@ -169,7 +170,7 @@ static void count_requested(sim_heap_t *h, size_t bytes)
 static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
 {
     size_t offset;
-    sim_alloc_t *a = rec_new(h);
+    sim_alloc_t *a = sim_heap_rec_locked(h);
     if (!a) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -193,13 +194,13 @@ static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
     return CUDA_SUCCESS;
 }
 
-static void fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool)
+void sim_heap_fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool)
 {
     a->buffer_id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
     a->ctx = ctx;
     a->pool = pool;
     a->kind = (uint8_t)kind;
-    a->sync_memops = a->freeing = 0;
+    a->sync_memops = a->freeing = a->exported = 0;
     a->graph = (sim_graph_memory_t){.owned = kind == SIM_GRAPH};
     a->prev = NULL;
     a->next = ctx->allocs;
@@ -221,7 +222,7 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
     pthread_mutex_lock(&h->mu);
     CUresult rc = alloc_locked(h, bytes, &a);
     if (rc == CUDA_SUCCESS) {
-        fill_locked(a, ctx, kind, pool);
+        sim_heap_fill_locked(a, ctx, kind, pool);
         if (pool) {
             sim_pool_count(pool, bytes, true);
         }
@@ -234,7 +235,7 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
     return rc;
 }
 
-static sim_alloc_t *find_locked(sim_heap_t *h, CUdeviceptr p)
+sim_alloc_t *sim_heap_find_locked(sim_heap_t *h, CUdeviceptr p)
 {
     size_t offset = p - (uintptr_t)h->va;
     uint32_t page = (uint32_t)(offset / SIM_PAGE);
@@ -260,13 +261,14 @@ static void free_locked(sim_heap_t *h, sim_alloc_t *a)
     } else {
         a->ctx->allocs = a->next;
     }
-    bool counted = a->kind != SIM_GRAPH || a->graph.backed;
+    bool counted = a->kind == SIM_GRAPH ? a->graph.backed : a->kind != SIM_IMPORT;
+    sim_ipc_gone_locked(h, a);
     h->requested -= counted ? a->size : 0;
     if (a->pool) {
         sim_pool_count(a->pool, a->size, false);
     }
-    h->rec[offset / SIM_GRANULE] = NULL;
-    if (a->kind != SIM_GRAPH && a->size <= SIM_SMALL_MAX) {
+    h->rec[(a->kind == SIM_IMPORT ? offset / SIM_PAGE * SIM_PAGE : offset) / SIM_GRANULE] = NULL;
+    if (a->kind != SIM_GRAPH && a->kind != SIM_IMPORT && a->size <= SIM_SMALL_MAX) {
         free_granules(h, (uint32_t)(offset / SIM_GRANULE));
     } else {
         free_pages(h, (uint32_t)(offset / SIM_PAGE), counted);
@@ -311,7 +313,7 @@ CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CU
     sim_heap_t *h = &d->heap;
     uint32_t page = SIM_NIL;
     pthread_mutex_lock(&h->mu);
-    sim_alloc_t *a = bytes <= sim_opt.memory ? rec_new(h) : NULL;
+    sim_alloc_t *a = bytes <= sim_opt.memory ? sim_heap_rec_locked(h) : NULL;
     if (a) {
         page = sim_runs_take(&h->pages, (uint32_t)((bytes + SIM_PAGE - 1) / SIM_PAGE));
     }
@@ -319,7 +321,7 @@ CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CU
         a->base = (uintptr_t)h->va + page * SIM_PAGE;
         a->size = bytes;
         h->rec[(size_t)page * GRANULES] = a;
-        fill_locked(a, sim_ctx_home(ctx), SIM_GRAPH, NULL);
+        sim_heap_fill_locked(a, sim_ctx_home(ctx), SIM_GRAPH, NULL);
         *out = a->base;
         *id = a->buffer_id;
     } else if (a) {
@@ -336,7 +338,7 @@ CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CU
 
 static sim_alloc_t *graph_find_locked(sim_heap_t *h, CUdeviceptr p, uint64_t id)
 {
-    sim_alloc_t *a = find_locked(h, p);
+    sim_alloc_t *a = sim_heap_find_locked(h, p);
     return a && a->kind == SIM_GRAPH && a->base == p && (!id || a->buffer_id == id) ? a : NULL;
 }
 
@@ -404,8 +406,8 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
 {
     sim_heap_t *h = &d->heap;
     pthread_mutex_lock(&h->mu);
-    sim_alloc_t *a = (p - (uintptr_t)h->va) % SIM_GRANULE ? NULL : find_locked(h, p);
-    bool ok = a && a->base == p &&
+    sim_alloc_t *a = (p - (uintptr_t)h->va) % SIM_GRANULE ? NULL : sim_heap_find_locked(h, p);
+    bool ok = a && a->base == p && a->kind != SIM_IMPORT &&
               (a->kind == SIM_GRAPH ? graph_freed_locked(a, marked) : a->freeing == marked);
     if (ok) {
         sim_dead_note(a->base, a->size, 0);
@@ -429,10 +431,16 @@ void sim_heap_drop_context(sim_device_t *d, CUcontext ctx)
     pthread_mutex_unlock(&d->heap.mu);
 }
 
+void sim_heap_end_import_locked(sim_heap_t *h, sim_alloc_t *a)
+{
+    sim_dead_note(a->base, a->size, 0);
+    free_locked(h, a);
+}
+
 bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out)
 {
     pthread_mutex_lock(&d->heap.mu);
-    sim_alloc_t *a = find_locked(&d->heap, p);
+    sim_alloc_t *a = sim_heap_find_locked(&d->heap, p);
     bool in = a && p - a->base < a->size && lives(a);
     if (in) {
         *out = *a;
@@ -444,8 +452,9 @@ bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out)
 bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing)
 {
     pthread_mutex_lock(&d->heap.mu);
-    sim_alloc_t *a = find_locked(&d->heap, p);
-    bool ok = a && lives(a) && !(freeing > 0 && (sim_alloc_freeing(a) || a->base != p));
+    sim_alloc_t *a = sim_heap_find_locked(&d->heap, p);
+    bool ok = a && lives(a) &&
+              !(freeing > 0 && (sim_alloc_freeing(a) || a->base != p || a->kind == SIM_IMPORT));
     if (ok && sync_memops >= 0) {
         a->sync_memops = (uint8_t)sync_memops;
     }
@@ -468,7 +477,7 @@ void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, boo
     if (d) {
         sim_heap_t *h = &d->heap;
         pthread_mutex_lock(&h->mu);
-        sim_alloc_t *a = find_locked(h, ptr);
+        sim_alloc_t *a = sim_heap_find_locked(h, ptr);
         if (a && lives(a) && ptr - a->base <= a->size && bytes <= a->size - (ptr - a->base)) {
             size_t offset = ptr - (uintptr_t)h->va;
             at = h->backing + offset;

@@ -74,6 +74,11 @@ bool sim_shared_open(const char *value)
     return strlen(value) < sizeof(path) && map_file();
 }
 
+bool sim_shared_on(void)
+{
+    return slots != NULL;
+}
+
 static void lock(void)
 {
     pthread_mutex_lock(&mu);

@@ -195,7 +195,7 @@ void *sim_map_lazy(size_t bytes, bool readable);
 
 /* --- heap.c: device memory
  * ------------------------------------------------------------------------*/
-enum sim_kind { SIM_PLAIN, SIM_ASYNC, SIM_GLOBAL, SIM_ARRAY, SIM_GRAPH };
+enum sim_kind { SIM_PLAIN, SIM_ASYNC, SIM_GLOBAL, SIM_ARRAY, SIM_GRAPH, SIM_IMPORT };
 
 typedef struct sim_alloc {
     CUdeviceptr base;
@@ -203,7 +203,7 @@ typedef struct sim_alloc {
     uint64_t buffer_id;
     CUcontext ctx;
     CUmemoryPool pool;
-    uint8_t kind, sync_memops, freeing;
+    uint8_t kind, sync_memops, freeing, exported;
     sim_graph_memory_t graph;      /* of SIM_GRAPH */
     struct sim_alloc *next, *prev; /* of the same context */
 } sim_alloc_t;
@@ -213,6 +213,8 @@ typedef struct sim_heap {
     bool ready;
     char *va;      /* what programs see: never readable by the host */
     char *backing; /* the bytes, at the same offsets */
+    int file;      /* of the backing, where processes share devices; else -1 */
+    struct sim_import *imports;
     size_t va_bytes;
     size_t used, peak, requested, peak_requested; /* used: whole pages */
     sim_runs_t pages, granules;
@@ -247,6 +249,15 @@ bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
 bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing);
 sim_device_t *sim_device_of(CUdeviceptr p);
 CUresult sim_heap_ready(sim_device_t *d); /* from cuInit, once */
+/* For ipc.c, under the heap's lock: a record without memory; the allocation that holds p or NULL;
+ * what a record with base and size is. */
+sim_alloc_t *sim_heap_rec_locked(sim_heap_t *h);
+sim_alloc_t *sim_heap_find_locked(sim_heap_t *h, CUdeviceptr p);
+void sim_heap_fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool);
+void sim_heap_end_import_locked(sim_heap_t *h, sim_alloc_t *a);
+/* --- ipc.c: where the bytes are, and before a record goes */
+char *sim_ipc_backing(sim_heap_t *h, size_t bytes);
+void sim_ipc_gone_locked(sim_heap_t *h, const sim_alloc_t *a);
 /* Whether a free of it is under way, or no free of it is allowed. */
 static inline bool sim_alloc_freeing(const sim_alloc_t *a)
 {
@@ -262,6 +273,7 @@ bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_grap
 /* --- shared.c: other processes on the same devices; nothing without shared:PATH
  * ----------------------------------------------------------------------------------------------*/
 bool sim_shared_open(const char *path);
+bool sim_shared_on(void);
 bool sim_shared_take(int device, size_t bytes); /* false: there is not so much left */
 void sim_shared_give(int device, size_t bytes);
 size_t sim_shared_others(int device); /* what they use */
