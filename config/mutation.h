@@ -21,8 +21,7 @@
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \
-    X(reuse_exported)       /* memory that another process may see is handed out again */          \
-    X(give_exported)        /* and goes back to the driver */
+    X(reuse_exported)       /* memory that another process may see is handed out again */
 
 typedef enum {
 #define CA_MUTATION(name) CA_MUTATION_##name,

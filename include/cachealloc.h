@@ -69,9 +69,9 @@ typedef struct cachealloc_stats_s {
     uint64_t pending_bytes;       /* freed, not yet known to be done with */
     uint64_t ready_bytes;         /* free for reuse */
     uint64_t largest_ready_bytes; /* the largest ready block */
-    uint64_t idle_bytes;          /* in segments without a live block */
+    uint64_t idle_bytes;          /* in segments without a live block, that may go back */
     uint64_t segments;
-    uint64_t blocks; /* live, pending and ready */
+    uint64_t blocks; /* live, pending, ready and exported */
     uint64_t contexts;
     uint64_t splits;
     uint64_t merges;
@@ -82,7 +82,8 @@ typedef struct cachealloc_stats_s {
     uint64_t host_bytes;            /* host memory of the library's own */
     uint64_t pinned_reserved_bytes; /* pinned host memory that the pool holds from the driver */
     uint64_t pinned_reserved_peak_bytes;
-    uint64_t fence_joins; /* streams made to wait for memory that another one freed */
+    uint64_t fence_joins;    /* streams made to wait for memory that another one freed */
+    uint64_t exported_bytes; /* freed, and kept because other processes may have it open (IPC) */
 } cachealloc_stats_t;
 
 /* Fills `stats`, which stays the caller's. EINVAL when it is NULL or its `size` is not set. Makes

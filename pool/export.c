@@ -22,7 +22,8 @@ static void export_block(ca_block_t *block)
 static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
 {
     segment->exported = true;
-    if (at && ca_block_state(at) == CA_BLOCK_LIVE && at->address == address && at != segment->first) {
+    if (at && ca_block_state(at) == CA_BLOCK_LIVE && at->address == address &&
+        at != segment->first) {
         export_block(at);
         return;
     }
@@ -31,11 +32,10 @@ static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
             export_block(block);
 }
 
-ca_export_t ca_pool_export(uint64_t address, size_t *bytes)
+ca_export_t ca_pool_export(uint64_t address)
 {
     ca_arena_t *arena = ca_span_arena(address);
     ca_export_t what = CA_EXPORT_NONE;
-    size_t size = 0;
 
     if (arena) {
         ca_lock_take(&arena->lock);
@@ -44,12 +44,9 @@ ca_export_t ca_pool_export(uint64_t address, size_t *bytes)
         if (segment) {
             ca_block_t *block = ca_segment_block_at(segment, address);
             mark(segment, block, address);
-            size = block && ca_block_state(block) == CA_BLOCK_LIVE ? block->bytes : 0;
             what = block && block != segment->first ? CA_EXPORT_INTERIOR : CA_EXPORT_BASE;
         }
         ca_lock_drop(&arena->lock);
     }
-    if (bytes)
-        *bytes = size;
     return what;
 }

@@ -31,9 +31,8 @@ typedef enum {
     CA_EXPORT_INTERIOR, /* it does not */
 } ca_export_t;
 
-/* A handle was made of `address`. `*bytes` (may be NULL): of the block there, 0 where none is live.
- * Thread-safe. */
-ca_export_t ca_pool_export(uint64_t address, size_t *bytes);
+/* A handle was made of `address`. Thread-safe. */
+ca_export_t ca_pool_export(uint64_t address);
 
 /* From now on requests for CA_SEGMENT_UNIT and more of device memory get segments of their own, in
  * all arenas, so that their handles lead to just them; or not any more. Where upstream has no

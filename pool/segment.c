@@ -3,7 +3,6 @@
 
 #include <limits.h>
 #include "config/counters.h"
-#include "config/mutation.h"
 #include "pool/epoch.h"
 #include "pool/export.h"
 #include "pool/span.h"
@@ -89,7 +88,7 @@ ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
 {
     ca_block_t *block = segment->first;
 
-    if (segment->exported && !CA_MUTATED(give_exported))
+    if (segment->exported)
         return NULL;
     return ca_block_state(block) == CA_BLOCK_READY && !block->upper ? block : NULL;
 }

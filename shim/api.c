@@ -60,6 +60,7 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
         .host_bytes = ca_mem_mapped(),
         .pinned_reserved_bytes = pinned.reserved_bytes,
         .pinned_reserved_peak_bytes = pinned.reserved_peak,
+        .exported_bytes = pool.exported_bytes,
         .fence_joins = ca_counter_read(fence_joins),
     };
     ca_api_fill(stats, stats->size, &now, sizeof(now));

@@ -6,6 +6,7 @@
 #include "config/mem.h"
 #include "config/mutation.h"
 #include "config/options.h"
+#include "pool/export.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
 #include "shim/decay.h"
@@ -155,6 +156,8 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .gc_threshold = ca_options.gc_threshold,
             .device_bytes = ca_options.gc_threshold ? ca_context_total_bytes(device) : 0,
         };
+        if (ca_options.ipc == CA_IPC_DEDICATED)
+            ca_pool_dedicate(true);
         ca_heaps_make(fresh, &params, ca_options.shards);
     }
 

@@ -30,6 +30,7 @@ static void write_stats(ca_out_t *out)
     ROW("live bytes in blocks, peak", pool.live_peak);
     ROW("pending bytes", pool.pending_bytes);
     ROW("ready bytes", pool.ready_bytes);
+    ROW("bytes kept for other processes", pool.exported_bytes);
     ROW("reserved bytes", pool.reserved_bytes);
     ROW("reserved bytes, peak", pool.reserved_peak);
     ROW("segments", pool.segments);

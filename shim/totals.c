@@ -15,6 +15,7 @@ static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
     total->live_peak += one.live_peak;
     total->pending_bytes += one.pending_bytes;
     total->ready_bytes += one.ready_bytes;
+    total->exported_bytes += one.exported_bytes;
     total->idle_bytes += one.idle_bytes;
     total->segments += one.segments;
     total->blocks += one.blocks;

@@ -24,6 +24,8 @@ TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmap
            "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule", "cuLibraryGetGlobal",
            "cuKernelGetFunction", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
            "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}
+# Reached by tests/preload/ipc.c: test_ipc.py fails it.
+IPC = {"cuIpcGetMemHandle"}
 # Reached by tests/preload/async.c: test_async.py fails each of them.
 POOLS = {"cuDeviceSetMemPool", "cuMemPoolSetAttribute", "cuMemPoolSetAccess", "cuStreamWaitEvent"}
 # What only an option makes the shim call.
@@ -37,7 +39,7 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxGetDevice",  # of a context that was made behind our back
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
-CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | POOLS | set(OPTIONS)]
+CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | IPC | POOLS | set(OPTIONS)]
 MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3" if conftest.SANITIZER else "100"}
 KEPT = 12345
 

@@ -1,0 +1,105 @@
+"""Device memory that another process opens. tests/preload/ipc.c is both processes."""
+
+import pytest
+
+import conftest
+import leak_report
+
+LANES = ["lane_r:true", "lane_r:false"]
+MODES = ["ipc:auto", "ipc:dedicated"]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def ipc(run, program, tmp_path):
+    def run_ipc(*arguments, conf=None, sim="memory:1G", **kwargs):
+        result = run([program("ipc"), *arguments], conf=conf,
+                     sim=f"{sim},shared:{tmp_path / 'device'}", **kwargs)
+        assert result.rc == 0, result.err
+        assert leak_report.parse(result.err) is None, result.err
+        return result
+
+    return run_ipc
+
+
+def warnings(result):
+    assert all("IPC handle" in line for line in result.err.splitlines()), result.err
+    return result.err.splitlines()
+
+
+# --- what the other process sees ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", ["backend:off", *(f"{mode},{lane}" for mode in MODES for lane in LANES),
+                                  "ipc:auto,shards:4", "ipc:auto,max_split:1M", "ipc:auto,small:1M"])
+def test_base_and_offset_lead_to_the_same_bytes(ipc, conf):
+    assert not warnings(ipc("offsets", conf=conf))
+
+
+def test_base_and_offset_lead_to_the_same_bytes_without_the_shim(ipc):
+    ipc("offsets", preload=False)
+
+
+@pytest.mark.parametrize("mib", [2, 4, 64])
+@pytest.mark.parametrize("lane", LANES)
+def test_dedicated_handles_lead_to_their_block(ipc, mib, lane):
+    plain = ipc("own", mib, preload=False)
+    dedicated = ipc("own", mib, conf=f"ipc:dedicated,{lane}")
+
+    assert plain.out.split() == dedicated.out.split() == ["right"] * 4
+    assert not warnings(dedicated)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_from_the_first_interior_handle_on_blocks_are_dedicated(ipc, lane):
+    result = ipc("own", 4, conf=lane)
+
+    # The first begins where its segment does; the second is what turns it on.
+    assert result.out.split() == ["right", "other", "right", "right"]
+    assert len(warnings(result)) == 1 and "set ipc:dedicated" in result.err
+
+
+def test_small_blocks_are_never_dedicated_and_told_once(ipc):
+    result = ipc("own", 1, conf="ipc:dedicated")
+
+    assert result.out.split() == ["right", "other", "other", "other"]
+    assert len(warnings(result)) == 1 and "below 2M" in result.err
+
+
+# --- what becomes of the memory -------------------------------------------------------------------
+
+
+# Exported by its own pointer the block alone is kept, by the base also the one that lived beside it.
+@pytest.mark.parametrize("case, mib, conf, kept", [
+    ("kept", 1, "ipc:auto", 1), ("base", 1, "ipc:auto", 2), ("base", 1, "ipc:dedicated", 2),
+    ("kept", 4, "ipc:dedicated", 4), ("base", 4, "ipc:dedicated", 4)])
+@pytest.mark.parametrize("lane", LANES)
+def test_exported_memory_is_not_handed_out_again(ipc, case, mib, conf, kept, lane):
+    assert ipc(case, mib, conf=f"{conf},{lane}").out.split() == ["kept", str(kept * MIB)]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_exported_memory_stays_when_memory_is_short(ipc, lane):
+    ipc("memory", conf=f"ipc:dedicated,headroom:0,{lane}", sim="memory:256M")
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_handle_that_is_refused_changes_nothing(ipc, lane):
+    result = ipc("refused", conf=lane, sim="fail:cuIpcGetMemHandle@1=CUDA_ERROR_NOT_SUPPORTED")
+
+    assert not warnings(result)
+
+
+@pytest.mark.parametrize("case", ["kept", "base"])
+def test_otherwise_it_would_be(run, program, tmp_path, case):
+    result = run([program("ipc"), case, 1], sim=f"shared:{tmp_path / 'device'}", preload=False,
+                 env=conftest.mutated("reuse_exported"))
+
+    assert result.rc == 1 and "overlap" in result.err, result.err
+
+
+def test_the_statistics_tell_what_is_kept(ipc):
+    result = ipc("base", 1, conf="stats:exit")
+
+    rows = [line for line in result.err.splitlines() if "bytes kept for other processes" in line]
+    assert str(2 * MIB) in [row.split()[-1] for row in rows]
