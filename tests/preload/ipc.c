@@ -134,6 +134,18 @@ static void offsets(void)
     }
     for (unsigned i = 0; i < COUNT * ROUNDS; i++) /* and all still do */
         CHECK(other_sees(&orders[i]));
+    /* One that remembers a range does not ask again for what it has the handle of. */
+    void *later = filled(512, 99);
+    for (unsigned i = 0; i < COUNT * ROUNDS; i++) {
+        order_t order = orders[i];
+        if (base_of(blocks[i]) != base_of(later))
+            continue;
+        order.offset = (size_t)((char *)later - base_of(later));
+        order.bytes = 512;
+        order.value = 99;
+        CHECK(other_sees(&order));
+    }
+    OK(cudaFree(later));
     for (unsigned i = 0; i < COUNT * ROUNDS; i++)
         OK(cudaFree(blocks[i]));
 }

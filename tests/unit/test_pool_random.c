@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
+#include "pool/export.h"
 
 #define OPERATIONS 200000
 #define HELD 4096
@@ -41,6 +42,7 @@ typedef struct mix {
     unsigned pins; /* pin mode begins or ends once in this many operations */
     unsigned operations;
     unsigned failures; /* one call of this many fails */
+    unsigned exports;  /* once in this many operations another process sees a block */
 } mix_t;
 
 static size_t random_size(const mix_t *mix)
@@ -82,10 +84,19 @@ static void something_happens(const mix_t *mix)
     }
 }
 
+/* Freed, but for the fake it lives on: whoever is handed it, or gives it back, is caught. */
+static void let_go_exported(held_t *held)
+{
+    ca_block_t *block = held->block;
+    held->block = NULL;
+    ca_cached_free(block);
+}
+
 static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
 {
     bool pinned = false;
     static held_t held[HELD];
+    static bool seen[HELD];
     ca_arena_params_t params = fake_params;
     params.max_split = mix->max_split;
     params.small = mix->small;
@@ -93,18 +104,29 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
     params.reuse_wait_ns = 1000;
     fake_reset(mix->limit, 2 * mix->limit + 64 * MIB);
     memset(held, 0, sizeof held);
+    memset(seen, 0, sizeof seen);
     state_of_random = seed * 0x9e3779b97f4a7c15u + 1;
     ca_arena_t *arena = ca_arena_create(&fake_upstream, NULL, &params);
     unsigned served = 0, refused = 0;
 
     for (unsigned n = 0; n < mix->operations; n++) {
-        held_t *one = &held[below(mix->held)];
-        if (one->block)
+        unsigned at = (unsigned)below(mix->held);
+        held_t *one = &held[at];
+        if (one->block && seen[at])
+            let_go_exported(one);
+        else if (one->block)
             let_go(one);
         else if (hold(arena, random_size(mix), one) == 0)
             served++;
         else
             refused++;
+        seen[at] &= one->block != NULL;
+        if (mix->exports && below(mix->exports) == 0 && one->block) {
+            assert_int_not_equal(ca_pool_export(one->address + below(2) * below(one->bytes)),
+                                 CA_EXPORT_NONE);
+            seen[at] = true;
+            ca_pool_dedicate(below(2));
+        }
         something_happens(mix);
         if (mix->pins && below(mix->pins) == 0) {
             pinned = !pinned;
@@ -115,8 +137,13 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
         if (below(20000) == 0)
             ca_arena_trim(arena, below(2) ? SIZE_MAX : below(mix->limit));
     }
-    for (unsigned i = 0; i < mix->held; i++)
-        let_go(&held[i]);
+    for (unsigned i = 0; i < mix->held; i++) {
+        if (held[i].block && seen[i])
+            let_go_exported(&held[i]);
+        else
+            let_go(&held[i]);
+    }
+    ca_pool_dedicate(false);
     sound(arena);
 
     /* Nothing leaks. */
@@ -130,9 +157,11 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
     sound(arena);
     ca_arena_stats_t stats;
     ca_arena_stats(arena, &stats);
-    assert_int_equal(stats.reserved_bytes, 0);
-    assert_int_equal(stats.blocks, 0);
-    assert_int_equal(fake.used, 0);
+    assert_int_equal(stats.reserved_bytes, stats.ready_bytes + stats.exported_bytes);
+    assert_int_equal(stats.idle_bytes, 0);
+    if (!mix->exports)
+        assert_int_equal(stats.reserved_bytes + stats.blocks, 0);
+    assert_int_equal(fake.used, stats.reserved_bytes);
     assert_int_equal(fake.fences, 0);
     assert_true(served > refused);
     ca_arena_retire(arena);
@@ -239,6 +268,21 @@ static void calls_fail(void **state)
               3);
 }
 
+static void other_processes_see_blocks(void **state)
+{
+    (void)state;
+    run_seeds(&(mix_t){.limit = 1024 * MIB,
+                       .held = 100,
+                       .least_bits = 9,
+                       .most_bits = 22,
+                       .same = 20,
+                       .max_split = SIZE_MAX,
+                       .pins = 5000,
+                       .operations = OPERATIONS / 4,
+                       .exports = 5000},
+              3);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -247,7 +291,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(small_blocks),       cmocka_unit_test(all_sizes),
         cmocka_unit_test(memory_runs_out),    cmocka_unit_test(oversize_blocks),
         cmocka_unit_test(small_blocks_apart), cmocka_unit_test(pin_mode_comes_and_goes),
-        cmocka_unit_test(calls_fail),
+        cmocka_unit_test(calls_fail),         cmocka_unit_test(other_processes_see_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
