@@ -247,13 +247,6 @@ static inline bool due(const ca_cache_t *cache)
            cache->open_bytes >= ca_cache_get(&cache->epoch_most);
 }
 
-static inline bool full(const ca_cache_t *cache, const ca_arena_t *arena, unsigned index,
-                        size_t bytes)
-{
-    return cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS ||
-           ca_cache_get(&cache->stock) + bytes > arena->params.thread_cache;
-}
-
 /* --- beyond it: under the heap's lock --------------------------------------------------------- */
 
 static bool is_shut(const ca_cache_t *cache)
@@ -398,6 +391,16 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
                                            : rc;
 }
 
+/* Whether the cache takes a block of its size. One that was exported is the heap's to keep. */
+static inline bool takes(const ca_cache_t *cache, const ca_arena_t *arena, unsigned index,
+                         const ca_block_t *block, size_t bytes)
+{
+    return cache->classes[index].count < CA_CACHE_CLASS_BLOCKS &&
+           ca_cache_get(&cache->stock) + bytes <= arena->params.thread_cache &&
+           ca_block_state(block) == CA_BLOCK_LIVE &&
+           !__atomic_load_n(&block->exported, __ATOMIC_RELAXED);
+}
+
 void ca_cached_free(ca_block_t *block)
 {
     ca_arena_t *arena = ca_block_arena(block);
@@ -414,15 +417,12 @@ void ca_cached_free(ca_block_t *block)
         ca_arena_free(block);
         return;
     }
-    bool live = ca_block_state(block) == CA_BLOCK_LIVE,
-         fits = live && !full(cache, arena, index, bytes);
-    if (fits)
+    bool taken = takes(cache, arena, index, block, bytes);
+    if (taken)
         put(cache, index, block);
     bool closes = due(cache);
     leave(cache);
-    if (!live)
-        return; /* freed twice */
-    if (!fits) {
+    if (!taken) {
         spill(arena, cache, index);
         ca_arena_free(block);
     } else if (closes) {
