@@ -22,6 +22,7 @@ OPS = 300 if conftest.SANITIZER else 2000
 # does depends on timing, and most do.
 MUTATIONS = {
     "reuse_pending": ("nonblocking", (1, 2, 3, 4)),
+    "reuse_cached": ("nonblocking", (1, 2, 3, 4)),
     "fence_legacy_only": ("nonblocking", (1, 3, 4, 7, 8, 9)),
     "fence_no_peers": ("peerfree", (1, 2, 3, 6, 7, 8)),
     "fence_before_free": ("nonblocking", (1, 2, 3, 4, 5)),
