@@ -74,6 +74,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
     arena->room = SIZE_MAX;
+    arena->round = 1; /* no segment was refused in it */
     if (ca_line_start(arena, &arena->whole, NULL) < 0) {
         ca_mem_unmap(bins, BINS_BYTES);
         ca_lock_take(&arenas_lock);

@@ -51,6 +51,7 @@ struct ca_segment {
     size_t live_blocks;  /* of its blocks; those in caches too */
     uint64_t idle_since; /* arena->operations when its last live block was freed */
     uint32_t idle_tick;  /* arena->tick at that time */
+    uint32_t refused;    /* the round of giving back in which upstream would not have it, or 0 */
     ca_pool_t pool;
     bool exported; /* another process may have it mapped: never goes back */
     ca_segment_t *prev, *next;

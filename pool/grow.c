@@ -98,6 +98,8 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
 /* Whether the real free of this segment waits for nothing that the plain free would not have. */
 static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give_t which)
 {
+    if (segment->refused == arena->round)
+        return false;
     if (which != CA_GIVE_PENDING)
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
@@ -263,10 +265,30 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
+/* A segment that upstream would not take back is ours again. What was pending in it is still. */
+static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool, bool idle)
+{
+    if (arena->shards) /* counted as growth is; no limit for what is there */
+        (void)ca_shards_claim(arena->shards, bytes, SIZE_MAX);
+    ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
+    if (!segment) {
+        give_up(arena, bytes);
+        return;
+    }
+    segment->first->touched = true;
+    segment->refused = arena->round;
+    ca_block_t *block = idle ? NULL : ca_block_take_from(arena, segment->first, segment->usable);
+    if (block) {
+        ca_block_unlive(arena, block);
+        ca_epoch_push(arena, &arena->whole, block);
+    }
+}
+
 size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
 {
     uint64_t base = segment->base;
     size_t bytes = segment->bytes;
+    ca_pool_t pool = segment->pool;
 
     ca_segment_detach(arena, segment);
     ca_lock_drop(&arena->lock);
@@ -274,6 +296,8 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
     ca_lock_take(&arena->lock);
     arena->leaving -= bytes;
     ca_reserved_lower(arena, bytes);
+    if (rc < 0 && !arena->retired)
+        put_back(arena, base, bytes, pool, idle);
     if (rc == -EIO)
         ca_arena_stop(arena);
     return rc == 0 ? bytes : 0;
@@ -284,6 +308,7 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     size_t given = 0;
     ca_segment_t *segment;
 
+    arena->round++;
     /* Work in flight may be waiting for this very thread, and the program freed long ago. */
     if (arena->params.host && (!next_to_go(arena, which) || !ca_epoch_device_idle(arena)))
         return 0;

@@ -30,6 +30,7 @@ struct ca_arena {
     uint64_t frees;
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
     uint32_t tick;       /* see pool/decay.h */
+    uint32_t round;      /* of giving back */
 
     unsigned pins; /* pin mode is on: see ca_arena_pin */
     bool unmerged; /* there may be ready neighbours, from while it was */

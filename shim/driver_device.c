@@ -8,6 +8,7 @@
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
 #include "shim/life.h"
+#include "shim/room.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 
@@ -18,7 +19,9 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     if (ca_backend_async_alloc(context, address, bytes))
         return CUDA_SUCCESS;
     ca_count(passed_through);
-    CUresult code = real(address, bytes);
+    /* The ladder has had what is this context's, and what lies idle; what other contexts freed, and
+     * is in flight, the plain program would have back. */
+    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes));
     if (code == CUDA_SUCCESS && address)
         ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, context, NULL);
     return code;

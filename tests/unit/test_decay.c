@@ -148,7 +148,11 @@ static void a_refused_free_ends_the_round(void **state)
     fake.fail_rc[FAKE_FREE] = -EINVAL;
     assert_int_equal(tick(false), 0);
     assert_int_equal(tick(false), 16 * MIB);
+    assert_int_equal(reserved(), 16 * MIB); /* what was refused is kept, idle since then */
+    for (int i = 0; i < 3; i++)
+        tick(false);
     assert_int_equal(reserved(), 0);
+    assert_int_equal(fake.used, 0);
 }
 
 static void a_broken_context_is_left_alone(void **state)

@@ -565,6 +565,9 @@ static void a_failed_upstream_free_does_not_stop_the_rest(void **state)
     fake.fail_at[FAKE_FREE] = 1;
     fake.fail_rc[FAKE_FREE] = -EINVAL;
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
+    assert_int_equal(stats().reserved_bytes, 30 * MIB); /* and it is not lost */
+    sound();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 30 * MIB);
     assert_int_equal(stats().reserved_bytes, 0);
     sound();
 }
