@@ -1,6 +1,7 @@
 /* See export.h. */
 #include "pool/export.h"
 
+#include "pool/epoch.h"
 #include "pool/segment.h"
 #include "pool/span.h"
 #include "pool/state.h"
@@ -30,6 +31,24 @@ static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
     for (ca_block_t *block = segment->first; block; block = block->upper)
         if (ca_block_state(block) == CA_BLOCK_LIVE)
             export_block(block);
+}
+
+bool ca_export_reclaim(ca_arena_t *arena)
+{
+    bool any = arena->exported > 0;
+
+    for (ca_segment_t *segment = any ? arena->segments : NULL; segment; segment = segment->next)
+        for (ca_block_t *block = segment->exported ? segment->first : NULL; block;
+             block = block->upper) {
+            if (ca_block_state(block) != CA_BLOCK_EXPORTED)
+                continue;
+            arena->exported -= block->bytes;
+            arena->pending += block->bytes;
+            block->state = CA_BLOCK_PENDING;
+            block->exported = false;
+            ca_epoch_push(arena, &arena->whole, block);
+        }
+    return any;
 }
 
 ca_export_t ca_pool_export(uint64_t address)

@@ -6,7 +6,7 @@
  *
  *   the segment   never goes back upstream, until its context takes it along
  *   its blocks    that the export may have meant are never handed out again: what is freed of them
- *                 is kept as it is (CA_BLOCK_EXPORTED), as the other process may still look at it,
+ *                 is kept as it is (CA_BLOCK_EXPORTED) while there is other memory, as the other process may still look at it,
  *                 and must not find somebody else's data there
  *
  * Which blocks: an export of an address where a live block begins means that block. Any other
@@ -38,6 +38,11 @@ ca_export_t ca_pool_export(uint64_t address);
  * all arenas, so that their handles lead to just them; or not any more. Where upstream has no
  * memory left they share other segments all the same. */
 void ca_pool_dedicate(bool on);
+
+/* Before an out-of-memory: what is kept becomes pending after all. A correct program has made sure
+ * that nobody looks at it any more before it freed it: the driver would have taken it back at once.
+ * Under the arena's lock. Returns whether there was any. */
+bool ca_export_reclaim(ca_arena_t *arena);
 
 /* Whether a request of `bytes` is such a one. */
 extern _Atomic bool ca_export_dedicating;

@@ -14,6 +14,7 @@
  *   reclaim     others who cache memory on this device give back, then growth
  *   wait        every closed epoch, oldest first, without bound
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
+ *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait for epochs that allocations closed, and for those of streams
  *
  * The unbounded waits come when the driver has nothing left, and only for what the plain free would
@@ -28,6 +29,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <time.h>
+#include "pool/export.h"
 #include "pool/grow.h"
 #include "pool/segment.h"
 #include "pool/state.h"
@@ -224,6 +226,11 @@ static bool rung_pending(climb_t *c)
     return give_and_grow(c, CA_GIVE_PENDING);
 }
 
+static bool rung_exported(climb_t *c)
+{
+    return ca_export_reclaim(c->arena) && rung_open(c);
+}
+
 static bool rung_late(climb_t *c)
 {
     return wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(c->arena), true) || rung_idle(c) ||
@@ -249,7 +256,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
            (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
-           (rungs & CA_RUNGS_LATE && rung_late(&c)));
+           (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
     *block = c.block;
     *grown = c.grown;
     return c.rc;

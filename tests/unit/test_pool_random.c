@@ -271,7 +271,7 @@ static void calls_fail(void **state)
 static void other_processes_see_blocks(void **state)
 {
     (void)state;
-    run_seeds(&(mix_t){.limit = 1024 * MIB,
+    run_seeds(&(mix_t){.limit = 4096 * MIB, /* is never short, or what is exported is used again */
                        .held = 100,
                        .least_bits = 9,
                        .most_bits = 22,
