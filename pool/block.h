@@ -9,7 +9,7 @@ typedef enum {
     CA_BLOCK_LIVE = 1,
     CA_BLOCK_PENDING,
     CA_BLOCK_READY,
-    CA_BLOCK_CACHED, /* in a thread's cache: live to the heap, which does not ask for it back */
+    CA_BLOCK_CACHED,   /* in a thread's cache: live to the heap, which does not ask for it back */
     CA_BLOCK_EXPORTED, /* freed, and never handed out again: see pool/export.h */
 } ca_block_state_t;
 

@@ -21,10 +21,10 @@ struct ca_arena {
     unsigned shard;      /* its place there */
     size_t live_told;    /* what the set knows of `live` */
 
-    bool stopped; /* the context is broken: serves nothing, keeps its books */
-    bool retired; /* the context is gone: nothing here may reach upstream any more */
+    bool stopped;           /* the context is broken: serves nothing, keeps its books */
+    bool retired;           /* the context is gone: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
-    unsigned inside; /* threads whose work in here drops the lock in between */
+    unsigned inside;        /* threads whose work in here drops the lock in between */
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
