@@ -1,7 +1,8 @@
 # cachealloc: build, test, install. `make help` lists the targets.
 #
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
-# build/. Sources are found by folder: a new .c file in a room needs no change here.
+# build/. BUILD=aarch64 is release for that architecture, by a cross compiler. Sources are found by
+# folder: a new .c file in a room needs no change here.
 
 BUILD ?= release
 ifeq ($(BUILD),release)
@@ -11,7 +12,7 @@ B := build-$(BUILD)
 endif
 
 ifeq ($(origin CC),default)
-CC := gcc
+CC := $(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc
 endif
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -21,6 +22,7 @@ CUDA_INC := $(shell scripts/deps.sh --cuda-include)
 WARN := -Wall -Wextra -Werror
 BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC -g -I.
 OPT_release := -O2 -DNDEBUG
+OPT_aarch64 := $(OPT_release)
 OPT_debug := -O1 -DCA_DEBUG=1
 OPT_asan := -O1 -DCA_DEBUG=1 -fno-omit-frame-pointer
 OPT_tsan := $(OPT_asan)
@@ -29,7 +31,7 @@ SANITIZE_tsan := -fsanitize=thread
 SANITIZE := $(SANITIZE_$(BUILD))
 OPT = $(OPT_$(BUILD)) $(SANITIZE)
 ifeq ($(OPT_$(BUILD)),)
-$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan)
+$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan, aarch64)
 endif
 ALL_CFLAGS = $(BASE) $(OPT) $(CFLAGS) -MMD -MP
 
@@ -50,7 +52,7 @@ $B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
 	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
 
 # A sanitizer's run-time stays undefined in a shared object: the host program brings it.
-ifneq ($(filter release debug,$(BUILD)),)
+ifneq ($(filter release debug aarch64,$(BUILD)),)
 SO_UNDEF := -Wl,--no-undefined
 endif
 

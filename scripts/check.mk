@@ -97,6 +97,17 @@ $(PROGRAMS) $(PROBE):
 
 tests: all $(PROGRAMS) $B/libcachealloc-debug.so
 
+# What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
+CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
+CROSS_PROGRAMS := versioned threads life_children plugin_host plugin_alloc.so plugin_next.so next_dlsym \
+    drv_procaddr drv_mix
+ifneq ($(CROSS_CC),)
+tests: aarch64
+endif
+aarch64: | $(CUDA_INC)/cuda.h
+	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
+	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
+
 # --- running --------------------------------------------------------------------------------------
 # What is missing is brought first and make started anew, because the second make sees it. V=1 shows
 # the commands.
@@ -183,10 +194,10 @@ uninstall: ## remove what install put there
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 
 clean: ## remove every build directory
-	rm -rf build build-debug build-asan build-tsan
+	rm -rf build build-debug build-asan build-tsan build-aarch64
 
 help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help
+.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help

@@ -168,6 +168,14 @@ look_for_matrix() {
         need libtcmalloc-minimal4 gperftools-libs libtcmalloc4
 }
 
+# For tests/test_aarch64.py, which skips where this has other names.
+look_for_cross() {
+    has_command apt-get || return 0
+    has_command aarch64-linux-gnu-gcc || need gcc-aarch64-linux-gnu '' ''
+    (CC=aarch64-linux-gnu-gcc && has_header stdio.h) || need libc6-dev-arm64-cross '' ''
+    has_command qemu-aarch64 || need qemu-user '' ''
+}
+
 look_for_static() {
     has_command clang-format || need clang-format clang-tools-extra clang
     has_command clang-tidy || need clang-tidy clang-tools-extra clang
@@ -219,6 +227,7 @@ all)
     look_for_build
     look_for_test
     look_for_matrix
+    look_for_cross
     ;;
 esac
 install_missing
