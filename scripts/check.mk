@@ -100,7 +100,7 @@ tests: all $(PROGRAMS) $B/libcachealloc-debug.so
 # What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
 CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
 CROSS_PROGRAMS := versioned threads life_children plugin_host plugin_alloc.so plugin_next.so next_dlsym \
-    drv_procaddr drv_mix
+    lookups_host drv_procaddr drv_mix
 ifneq ($(CROSS_CC),)
 tests: aarch64
 endif

@@ -3,7 +3,9 @@
  * themselves and recurse. A compiler's tail call depends on -O2, hence assembly.
  *
  *   replacement = ca_dlsym_hook(handle, name, return address);
- *   return replacement ? replacement : real dlsym(handle, name);   // by a jump
+ *   if (!replacement)
+ *       return real dlsym(handle, name);   // by a jump
+ *   return replacement == CA_DLSYM_NOTHING ? NULL : replacement;
  *
  * ca_dlsym_hook leaves the real address in ca_dlsym_real. */
 
@@ -31,7 +33,10 @@ dlsym:
     testq %rax, %rax
     jnz 1f
     jmp *ca_dlsym_real(%rip)
-1:  ret
+1:  cmpq $-1, %rax /* CA_DLSYM_NOTHING */
+    jne 2f
+    xorl %eax, %eax
+2:  ret
     .cfi_endproc
     .size dlsym, .-dlsym
 
@@ -60,7 +65,8 @@ dlsym:
     adrp x16, ca_dlsym_real
     ldr x16, [x16, :lo12:ca_dlsym_real]
     br x16 /* x16 and x17 alone may enter a function whose pages are guarded by bti */
-1:  mov x0, x16
+1:  cmn x16, #1 /* CA_DLSYM_NOTHING */
+    csel x0, xzr, x16, eq
     ret
     .cfi_endproc
     .size dlsym, .-dlsym

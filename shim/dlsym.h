@@ -7,7 +7,9 @@
  * this library. */
 void *ca_dlsym_call(void *handle, const char *name);
 
-/* Called by the stub: the address to return, or NULL to go on into the real dlsym. */
+/* Called by the stub: the address to return, or NULL to go on into the real dlsym, or
+ * CA_DLSYM_NOTHING to return NULL. */
+#define CA_DLSYM_NOTHING ((void *)-1)
 void *ca_dlsym_hook(void *handle, const char *name, void *caller);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "config/mutation.h"
 #include "shim/dlsym.h"
+#include "shim/dlsym_absent.h"
 #include "shim/driver_table.h"
 
 typedef void *(*dlsym_t)(void *, const char *);
@@ -64,11 +65,15 @@ static bool is_ucx(void *caller)
 void *ca_dlsym_hook(void *handle, const char *name, void *caller)
 {
     dlsym_t real = real_dlsym();
-    /* RTLD_DEFAULT and RTLD_NEXT stay untouched: two interposers would loop. The driver's functions
-     * are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ... */
-    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || !name || name[0] != 'c' ||
-        name[1] != 'u' || name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) ||
-        is_ucx(caller))
+    if (!name || name[0] != 'c' || name[1] != 'u')
+        return NULL;
+    if (ca_dlsym_absent(handle, name, caller))
+        return CA_DLSYM_NOTHING;
+    /* RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
+     * functions are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ...
+     */
+    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || name[2] < 'A' || name[2] > 'Z' ||
+        !ca_driver_wraps(name) || is_ucx(caller))
         return NULL;
     ca_mutation_read(); /* the first sign of CUDA in many a process */
     if (CA_MUTATED(dlsym_blind))

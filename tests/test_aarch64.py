@@ -89,6 +89,14 @@ def test_dlsym_keeps_the_callers_return_address(emulate):
         assert (result.rc, result.out, result.err) == (0, "done\n", "")
 
 
+def test_what_only_the_shim_has_is_not_found(emulate):
+    found = emulate("lookups_host")
+
+    assert (found.rc, found.err) == (0, "")
+    assert "cudaMalloc: not there, " in found.out
+    assert ": there" not in found.out
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_another_interposer_finds_the_next_one(emulate, order):
     result = emulate("next_dlsym", **{order: [built("plugin_next.so")]})
