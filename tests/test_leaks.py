@@ -111,6 +111,14 @@ def test_stacks_end_at_the_depth(run, program, depth):
         assert 1 <= len(group.frames) <= depth
 
 
+def test_a_frame_is_named_after_the_call(run, program):
+    """The address that a call returns to may be another function's."""
+    group, = leak_report.parse(leaks(run, program, None, "last").err).groups
+    places = leak_report.places(group)
+
+    assert places[:places.index("main")][-2:] == ["forget_and_leave", "forget_last"]
+
+
 @pytest.mark.parametrize("conf", EVERYWHERE)
 def test_every_stack_is_a_group(run, program, conf):
     report = leak_report.parse(leaks(run, program, conf, "stacks", 6).err)

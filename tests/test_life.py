@@ -69,6 +69,16 @@ def test_a_child_made_after_cuda_changes_nothing(run, program, tmp_path, how, en
 
 
 @pytest.mark.parametrize("conf", LANES)
+def test_the_child_of_a_fork_has_no_statistics(run, program, conf):
+    """It does nothing that there are figures for."""
+    result = run([program("life_children"), "after", "fork", "exit"],
+                 conf=joined(conf, "stats:exit"))
+
+    assert result.rc == 4, result.err
+    assert result.err.count(": statistics") == 1
+
+
+@pytest.mark.parametrize("conf", LANES)
 @pytest.mark.skipif(conftest.SANITIZER == "tsan", reason="it refuses forks amid threads")
 def test_forks_amid_allocations_leave_no_lock_taken_in_the_child(run, program, tmp_path, conf):
     expected, found = unchanged(run, [program("life_children"), "storm"], tmp_path, conf)
@@ -116,6 +126,7 @@ def test_an_end_that_skips_exit_is_unchanged_and_silent(run, program, tmp_path, 
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("way, status, found", [
     ("return", 4, (2222, 1)), ("exit", 4, (2222, 1)), ("atexit", 4, (3000, 1)),
+    ("early", 4, (3000, 1)),
     pytest.param("pthread_exit", 0, (3222, 2), marks=JOINS_FIRST),
     pytest.param("cancelled", 4, (2222, 1), marks=CANCELS)])
 def test_an_end_by_exit_is_unchanged_and_reported(run, program, tmp_path, way, status, found, conf):
@@ -148,6 +159,26 @@ def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, c
         result = run([program("life_ends"), "interrupted", microseconds],
                      conf=joined(conf, "stacks:off"), timeout=20)
         assert (result.rc, result.out) == (9, "")
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_libraries_free_after_the_report(run, program, shim, conf):
+    """Before and after it they get the same answers."""
+    libraries = [*conftest.SANITIZER_PRELOAD, shim, program("plugin_frees.so")]
+    result = run(program("life_ends"), conf=conf, env={"LD_PRELOAD": " ".join(map(str, libraries))})
+
+    assert result.rc == 4, result.err
+    assert result.err.endswith("freed\n")
+    assert leaks([result.err]) == [(2222 + 12345, 2)]
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_the_end_makes_no_cuda_call(run, program, conf):
+    silent = run(program("life_ends"), conf=joined(conf, "leak_report:off"), stats=True)
+    result = run(program("life_ends"), conf=joined(conf, "stats:exit"), stats=True)
+
+    assert "LEAK SUMMARY" in result.err and "statistics" in result.err
+    assert result.sim["calls"] == silent.sim["calls"]
 
 
 # --- the state a process is in when it ends -------------------------------------------------------

@@ -75,6 +75,46 @@ def test_another_interposer_finds_the_next_one(run, program, shim, order):
     assert (result.rc, result.out, result.err) == (0, "next: done\n", "")
 
 
+def asks(run, program, library):
+    """What a library that is preloaded behind the shim is told."""
+    result = run(program("next_dlsym"), env=preloaded(conftest.SHIM, library))
+    assert result.rc == 0, result.err
+    return dict(line.split(": ") for line in result.out.splitlines() if ": " in line)
+
+
+def test_a_library_behind_us_finds_the_next_one(run, program):
+    """Which is the driver's own function; by the driver's handle it gets ours, as everybody."""
+    told = asks(run, program, program("plugin_asks.so"))
+
+    assert told == {"handle": conftest.SHIM.name, "next": "libcuda.so.1"}
+
+
+def test_ucx_patches_the_driver_and_not_us(run, program, tmp_path):
+    shutil.copy(program("plugin_asks.so"), tmp_path / "libucm_cuda.so.0")
+
+    told = asks(run, program, tmp_path / "libucm_cuda.so.0")
+
+    assert told == {"handle": "libcuda.so.1", "next": "libcuda.so.1"}
+
+
+def test_a_driver_that_was_closed_is_called_no_more(run, program, tmp_path):
+    """One that does go away; the simulated one stays."""
+    (tmp_path / "closing.c").write_text("int cuHere; int cuMemAlloc_v2(void) { return 7; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o",
+                    tmp_path / "libcuda.so.1", tmp_path / "closing.c"], check=True)
+    for preload in (False, True):
+        result = run(program("drv_reopen_host"), preload=preload,
+                     env={"LD_LIBRARY_PATH": tmp_path})
+        assert (result.rc, result.out, result.err) == (0, "7\n7\n7\n", "")
+
+
+def test_before_runtime_12_memory_comes_from_the_device_that_was_set(run, program):
+    """cudaSetDevice reaches the driver only with the next call."""
+    for preload in (False, True):
+        result = run(program("setdevice"), preload=preload, sim="runtime:11,devices:3")
+        assert (result.rc, result.err) == (0, "")
+
+
 def test_procaddr_answers_as_the_driver_does(run, program):
     expected = run([program("drv_procaddr"), 500], preload=False, stats=True)
     result = run([program("drv_procaddr"), 500], stats=True)

@@ -42,6 +42,14 @@ int main(void)
         ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(buffers[1]));
         OK(cuCtxSetCurrent(NULL));
     }
+
+    /* The primary context lives until its last user releases it. */
+    OK(cuDevicePrimaryCtxRetain(&primary, device));
+    OK(cuCtxSetCurrent(primary));
+    OK(cuMemAlloc(&pointer, 4096));
+    OK(cuDevicePrimaryCtxRelease(device));
+    OK(cuMemsetD8(pointer, 1, 4096));
+    OK(cuMemFree(pointer));
     OK(cuDevicePrimaryCtxRelease(device));
     return 0;
 }

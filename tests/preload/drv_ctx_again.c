@@ -1,9 +1,11 @@
 /* A context is destroyed with memory cached, pending and alive, and the next one gets its handle:
  * it must get none of its memory. All that is handed out is written and read, which fails for
- * memory that is gone. drv_ctx_again [ROUNDS [HOW]]; HOW is destroy, old (the form without _v2) or
- * detach, where others were attached meanwhile. */
+ * memory that is gone. drv_ctx_again [ROUNDS [HOW]]; HOW is destroy, old (the form without _v2),
+ * detach, where others were attached meanwhile, or unseen, by a function that was looked up with
+ * the real dlsym. */
 #define CUDA_ENABLE_DEPRECATED
 #include <cuda.h>
+#include <dlfcn.h>
 #include "check.h"
 
 #define BUFFERS 60
@@ -44,6 +46,17 @@ static void detach(CUcontext context, CUdeviceptr alive)
     OK(cuCtxDetach(context));
 }
 
+static CUresult destroy_unseen(CUcontext context)
+{
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    CHECK(libc && driver);
+    void *(*look_up)(void *, const char *) = (void *(*)(void *, const char *))dlsym(libc, "dlsym");
+    CUresult (*destroy)(CUcontext) = (CUresult(*)(CUcontext))look_up(driver, "cuCtxDestroy_v2");
+    CHECK(destroy);
+    return destroy(context);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = number_argument(argc, argv, 1, 30), same = 0;
@@ -67,6 +80,8 @@ int main(int argc, char **argv)
             OK(cuCtxSynchronize());
         if (strcmp(how, "detach") == 0)
             detach(context, old[(3 - (round + 1) % 3) % 3]);
+        else if (strcmp(how, "unseen") == 0 && round + 1 < rounds) /* nobody could see the last */
+            OK(destroy_unseen(context));
         else
             OK(how[0] == 'o' ? destroy_old(context) : cuCtxDestroy(context));
     }

@@ -4,6 +4,7 @@
  *   leaks none       the same, and frees all of it
  *   leaks clearenv  the three kinds, after its environment is gone
  *   leaks stacks N   N leaks of 1000, 2000, ... bytes, each with a call stack of its own (N <= 8)
+ *   leaks last       77 bytes, below a call that never returns
  *   leaks many N     N leaks of 512 bytes, all in one place
  */
 #include <cuda_runtime_api.h>
@@ -41,6 +42,19 @@ __attribute__((noinline)) static int forget_at_depth(unsigned depth, size_t byte
     return calls;
 }
 
+__attribute__((noinline, noreturn)) static void forget_and_leave(size_t bytes)
+{
+    void *pointer;
+    OK(cudaMalloc(&pointer, bytes));
+    exit(0);
+}
+
+/* Ends with the call: what it would return to belongs to the next function. */
+__attribute__((noinline, noreturn)) static void forget_last(void)
+{
+    forget_and_leave(77);
+}
+
 __attribute__((noinline)) static void forget_many(uint64_t count)
 {
     void *pointer;
@@ -65,6 +79,8 @@ int main(int argc, char **argv)
         forget_many(number_argument(argc, argv, 2, 1));
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "last") == 0)
+        forget_last();
     if (argc > 1 && strcmp(argv[1], "clearenv") == 0)
         CHECK(clearenv() == 0);
     forget_tiles();

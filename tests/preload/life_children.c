@@ -115,6 +115,21 @@ static pid_t spawn(void)
     return child;
 }
 
+/* Nobody tells the driver of a child by clone, and it goes on. What the child allocates is none of
+ * its parent's cache: cachealloc_info, where somebody has it, knows nothing of it. */
+static void allocate_unseen(void)
+{
+    int (*info)(const void *, void *) =
+        (int (*)(const void *, void *))dlsym(RTLD_DEFAULT, "cachealloc_info");
+    struct {
+        size_t size;
+        char rest[256];
+    } found = {.size = sizeof(found)};
+    void *mine = NULL;
+    OK(cudaMalloc(&mine, 777));
+    CHECK(!info || info(mine, &found) != 0);
+}
+
 static pid_t fork_and(const char *how, const char *end, void *pointer)
 {
     pid_t child = fork_named(how)();
@@ -127,6 +142,8 @@ static pid_t fork_and(const char *how, const char *end, void *pointer)
         codes[1] = (int)cudaFree(pointer);
         printf("in the child cudaMalloc %d, cudaFree %d\n", codes[0], codes[1]);
         fflush(stdout);
+    } else if (strcmp(how, "clone") == 0) {
+        allocate_unseen();
     }
     end_by(end);
     return -1;

@@ -5,6 +5,7 @@
  *   handled                                  by _exit(7) in a handler of SIGSEGV
  *   interrupted                              by exit(9) in the handler of a timer, amid allocations
  *   atexit                                   frees the leak and leaks 3000 bytes in a handler
+ *   early                                    the same in a handler that was there before CUDA
  *   pthread_exit                             main ends first, another thread leaks 1000 bytes more
  *   running                                  by return from main while threads allocate
  *   cancelled                                by exit(4) of a thread that is to be cancelled
@@ -237,6 +238,8 @@ int main(int argc, char **argv)
         write_results(argument);
     if (strcmp(way, "descriptors") == 0)
         use_all_descriptors();
+    if (strcmp(way, "early") == 0)
+        atexit(swap_leaks);
     leak(2222);
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         if (strcmp(ways[i].name, way) == 0)
