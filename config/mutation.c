@@ -25,6 +25,12 @@ void ca_mutation_read(void)
     }
     ca_warn("unknown mutation %s", asked);
 }
+
+/* Some traps lie in wait before CUDA is used. */
+__attribute__((constructor)) static void read_at_load(void)
+{
+    ca_mutation_read();
+}
 #else
 typedef int ca_mutation_nothing_t; /* a translation unit may not be empty */
 #endif

@@ -5,6 +5,32 @@
 
 #include <stdbool.h>
 
+/* Traps that were known before, each with its fix removed. */
+#define CA_TRAPS(X)                                                                                \
+    X(dlsym_called)        /* the real dlsym is called, not jumped to */                           \
+    X(swap_for_rtld_next)  /* what others look up behind us is swapped too */                      \
+    X(absent_found)        /* our exports are found where nobody else has the name */              \
+    X(ucx_swapped)         /* what patches the code of functions gets ours to patch */             \
+    X(driver_not_kept)     /* the driver's addresses are remembered, its library is not kept */    \
+    X(status_needed)       /* cuGetProcAddress without a place for the status is refused */        \
+    X(empty_name_refused)  /* as is one for "" */                                                  \
+    X(fifth_argument_read) /* the form with four arguments has a fifth */                          \
+    X(runtime_next_only)   /* the runtime is looked for with RTLD_NEXT alone */                    \
+    X(setdevice_trusted)   /* the driver's current device is right after cudaSetDevice */          \
+    X(context_handles_trusted) /* a context's handle is never given to another one */              \
+    X(stream_handles_trusted)  /* nor is a stream's */                                             \
+    X(green_unwatched)         /* contexts of green contexts have memory of their own */           \
+    X(release_destroys)        /* the first release of a primary context ends it */                \
+    X(unwinder_deepbind)       /* libunwind is opened with RTLD_DEEPBIND */                        \
+    X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
+    X(return_address_named)    /* what is after a call is named, not the call */                   \
+    X(report_calls_cuda)       /* the report at exit asks the driver */                            \
+    X(report_too_early)        /* it is written before handlers that run later */                  \
+    X(tables_end)              /* nothing is known any more once it is written */                  \
+    X(pid_unchecked)           /* whoever runs the destructors writes it */                        \
+    X(fork_child_serves)       /* the child of a fork goes on with its parent's memory */          \
+    X(wiped_page_ignored)      /* as does the child of a clone */
+
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \
     X(reuse_pending)        /* freed memory is handed out at once */                               \
@@ -21,7 +47,8 @@
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \
-    X(reuse_exported)       /* memory that another process may see is handed out again */
+    X(reuse_exported)       /* memory that another process may see is handed out again */          \
+    CA_TRAPS(X)
 
 typedef enum {
 #define CA_MUTATION(name) CA_MUTATION_##name,

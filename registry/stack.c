@@ -13,6 +13,7 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "registry/unwind.h"
 
 #define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
@@ -202,6 +203,8 @@ __attribute__((noinline)) uint32_t ca_stack_capture(void)
     void *frames[CA_STACK_MAX + OWN_FRAMES];
     size_t most = atomic_load_explicit(&depth, memory_order_relaxed);
     size_t extra = atomic_load_explicit(&own_frames, memory_order_relaxed);
+    if (CA_MUTATED(unwind_in_lock))
+        ca_lock_take(&lock);
     size_t count = ca_unwind(frames, most + extra);
     size_t own = own_part(frames, count, __builtin_return_address(0));
     if (own > extra && count == most + extra && extra < OWN_FRAMES) {

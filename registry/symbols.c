@@ -16,6 +16,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "config/mutation.h"
 #include "registry/dwarf.h"
 
 #define PATH_BYTES 4096
@@ -218,7 +219,7 @@ void ca_symbols_name(ca_symbols_t *symbols, uintptr_t address, char *text, size_
             return;
         }
     }
-    make_name(symbols, address - 1, made, sizeof made);
+    make_name(symbols, CA_MUTATED(return_address_named) ? address : address - 1, made, sizeof made);
     snprintf(text, bytes, "%s", made);
     size_t length = strlen(made) + 1;
     ca_name_t *name = malloc(sizeof *name + length);

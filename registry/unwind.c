@@ -13,7 +13,9 @@
 #include <time.h>
 
 #include "config/cancel.h"
+#include "config/lock.h"
 #include "config/log.h"
+#include "config/mutation.h"
 
 /* How long a thread waits for another one that opens the unwinder: many times what that takes, and
  * short where the opener waits for the loader's lock, which the waiting thread may hold. */
@@ -37,7 +39,8 @@ static ca_backtrace_t *open_libunwind(void)
         return NULL;
     /* Not RTLD_DEEPBIND: sanitizer runtimes end the process over it. Not RTLD_GLOBAL: libunwind
      * exports _Unwind_* and would take the host's C++ exceptions over. */
-    void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+    int deep = CA_MUTATED(unwinder_deepbind) ? RTLD_DEEPBIND : 0;
+    void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | deep);
     return library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
 }
 
@@ -51,6 +54,7 @@ void ca_unwind_start(void)
 {
     if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
         return;
+    ca_lock_assert_none("opening an unwinder");
     int saved = errno;
     int cancel = ca_cancel_hold();
     inside = true; /* the loader may call malloc, and that us */
@@ -98,6 +102,7 @@ static ca_backtrace_t *wait_for_unwinder(void)
 
 size_t ca_unwind(void **frames, size_t max)
 {
+    ca_lock_assert_none("unwinding"); /* it may take the loader's lock and call malloc */
     ca_backtrace_t *function = opened();
     if (inside || (!function && !(function = wait_for_unwinder())))
         return 0;

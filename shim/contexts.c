@@ -58,7 +58,7 @@ static unsigned long long id_of(CUcontext handle)
 static bool other_id(const ca_context_t *context)
 {
     unsigned long long id = id_of(context->handle);
-    return id && context->id && id != context->id;
+    return id && context->id && id != context->id && !CA_MUTATED(context_handles_trusted);
 }
 
 bool ca_context_lost_id(const ca_context_t *context)

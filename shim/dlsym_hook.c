@@ -59,21 +59,26 @@ static bool is_ucx(void *caller)
     if (!dladdr(caller, &info) || !info.dli_fname)
         return false;
     const char *base = strrchr(info.dli_fname, '/');
-    return strncmp(base ? base + 1 : info.dli_fname, "libucm", strlen("libucm")) == 0;
+    return strncmp(base ? base + 1 : info.dli_fname, "libucm", strlen("libucm")) == 0 &&
+           !CA_MUTATED(ucx_swapped);
 }
 
 void *ca_dlsym_hook(void *handle, const char *name, void *caller)
 {
     dlsym_t real = real_dlsym();
+    if (CA_MUTATED(dlsym_called)) {
+        void *found = real(handle, name);
+        return found ? found : CA_DLSYM_NOTHING;
+    }
     if (!name || name[0] != 'c' || name[1] != 'u')
         return NULL;
-    if (ca_dlsym_absent(handle, name, caller))
+    if (!CA_MUTATED(absent_found) && ca_dlsym_absent(handle, name, caller))
         return CA_DLSYM_NOTHING;
     /* RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
      * functions are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ...
      */
-    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || name[2] < 'A' || name[2] > 'Z' ||
-        !ca_driver_wraps(name) || is_ucx(caller))
+    if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !CA_MUTATED(swap_for_rtld_next)) ||
+        name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) || is_ucx(caller))
         return NULL;
     ca_mutation_read(); /* the first sign of CUDA in many a process */
     if (CA_MUTATED(dlsym_blind))

@@ -3,6 +3,7 @@
  * The entry is suspended before the driver is called: once a context is destroyed its handle may
  * come again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
+#include "config/mutation.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
@@ -130,6 +131,8 @@ bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
     __typeof__(cuDevicePrimaryCtxGetState) *ask = ca_driver()->cuDevicePrimaryCtxGetState;
     unsigned flags;
     int active = 1;
+    if (CA_MUTATED(release_destroys))
+        return true;
     if (ask && (ask(device, &flags, &active) == CUDA_SUCCESS ||
                 ask(device, &flags, &active) == CUDA_SUCCESS))
         return !active;

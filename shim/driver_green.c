@@ -1,6 +1,7 @@
 /* Lane D, watching green contexts. A context made from a green context shares the memory of its
  * device's primary context: it is served from there. */
 #include "config/lock.h"
+#include "config/mutation.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
@@ -70,7 +71,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
         greens[at].context = *context;
     ca_lock_drop(&lock);
     /* One that we lost count of must not get an arena of its own. */
-    if (fresh)
+    if (fresh && !CA_MUTATED(green_unwatched))
         ca_context_share(*context, at < 0 ? NULL : primary_of(device), device);
     return code;
 }

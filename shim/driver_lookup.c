@@ -9,6 +9,9 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **functi
                                                CUdriverProcAddressQueryResult *status)
 {
     CA_REAL(cuGetProcAddress_v2);
+    if ((CA_MUTATED(status_needed) && !status) ||
+        (CA_MUTATED(empty_name_refused) && symbol && !symbol[0]))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult code = real(symbol, function, version, flags, status);
     if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
         *function = ca_driver_swap_query(*function, symbol, version, flags);
@@ -20,6 +23,8 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function,
                                             CUdriverProcAddressQueryResult *status)
 {
     CA_REAL(cuGetProcAddress);
+    if (CA_MUTATED(fifth_argument_read))
+        real = ca_driver()->cuGetProcAddress_v2;
     CUresult code = real(symbol, function, version, flags, status);
     if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
         *function = ca_driver_swap_query(*function, symbol, version, flags);

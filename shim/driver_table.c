@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "shim/dlsym.h"
 
 ca_driver_t *_Atomic ca_driver_published;
@@ -70,6 +71,8 @@ const ca_driver_t *ca_driver_resolve(void *handle)
         handle = libcuda;
     if (!handle)
         handle = RTLD_NEXT;
+    if (libcuda && CA_MUTATED(driver_not_kept))
+        dlclose(libcuda);
 
     driver = ca_mem_map(sizeof(*driver));
     if (!driver)

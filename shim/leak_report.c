@@ -12,12 +12,14 @@
 #include <unistd.h>
 #include "config/cancel.h"
 #include "config/log.h"
+#include "config/mutation.h"
 #include "config/options.h"
 #include "config/path.h"
 #include "config/text.h"
 #include "config/whole_file.h"
 #include "registry/registry.h"
 #include "registry/report.h"
+#include "shim/driver_table.h"
 
 #define NAMES_MAX 65536 /* numbers that are tried for a name */
 #define SHOWN_PATH 400  /* bytes of a path in a message, so that the line has room for the rest */
@@ -159,6 +161,8 @@ void ca_leak_report_write(ca_out_t *out)
     if (strcmp(ca_options.leak_report, "off") == 0 ||
         (ca_registry_total().count == 0 && ca_registry_lost().count == 0))
         return;
+    if (CA_MUTATED(report_calls_cuda))
+        ca_driver()->cuCtxSynchronize();
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
     bool is_stderr = strcmp(ca_options.leak_report, "stderr") == 0;
     int error =

@@ -101,7 +101,7 @@ static void in_child(void)
     if (atomic_load(&state) == STARTING) /* by a thread that does not exist here */
         atomic_store(&state, ASLEEP);
     /* CUDA does not survive a fork. Without a context the parent's start is as good as ours. */
-    if (atomic_load(&context_seen))
+    if (atomic_load(&context_seen) && !CA_MUTATED(fork_child_serves))
         atomic_store(&state, PASSIVE);
     else if (same_process)
         *same_process = 1;
@@ -125,6 +125,8 @@ static void start(void)
 {
     read_configuration();
     ca_mutation_read();
+    if (CA_MUTATED(report_too_early))
+        atexit(ca_exit_report);
     started_by = getpid();
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page != MAP_FAILED) {
@@ -138,7 +140,7 @@ bool ca_life_active(void)
 {
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (__builtin_expect(now == ACTIVE, 1))
-        return !same_process || *same_process;
+        return !same_process || *same_process || CA_MUTATED(wiped_page_ignored);
     if (now == PASSIVE)
         return false;
     int asleep = ASLEEP;
@@ -174,9 +176,12 @@ __attribute__((destructor)) static void at_exit(void)
     int now = atomic_load(&state);
     /* A child made by vfork or clone shares or copies our memory but is not the process that
      * started us: it must not report, and must not touch anything. A passive one did nothing. */
-    if (now != ACTIVE || started_by != getpid())
+    if (now != ACTIVE || (started_by != getpid() && !CA_MUTATED(pid_unchecked)))
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
-    ca_exit_report();
+    if (!CA_MUTATED(report_too_early))
+        ca_exit_report();
+    if (CA_MUTATED(tables_end))
+        ca_registry_reset_after_fork();
     ca_cancel_resume(cancel);
 }

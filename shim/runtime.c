@@ -3,6 +3,7 @@
  * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
 #include <stdbool.h>
 #include "config/counters.h"
+#include "config/mutation.h"
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/capture.h"
@@ -228,6 +229,6 @@ CA_EXPORT cudaError_t CUDARTAPI cudaSetDevice(int device)
 {
     REAL(cudaSetDevice);
     cudaError_t code = real(device);
-    delegate_next = true;
+    delegate_next = !CA_MUTATED(setdevice_trusted);
     return code;
 }

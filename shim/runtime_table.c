@@ -130,6 +130,8 @@ static void *search(const struct link_map *map, const char *name)
     void *own = CA_MUTATED(runtime_next) ? NULL : from_caller(map, name);
     if (is_ours(next))
         next = NULL;
+    if (CA_MUTATED(runtime_next_only))
+        return next;
     /* Somebody else's interposer comes before the runtime; another runtime than the caller's does
      * not. */
     void *real = next && (!own || !runtime_soname(next)) ? next : own;

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mutation.h"
 #include "shim/driver_table.h"
 
 #define BUCKETS 256
@@ -83,6 +84,8 @@ static void retire_all(known_t *list)
 
 void ca_streams_destroyed(CUstream stream)
 {
+    if (CA_MUTATED(stream_handles_trusted))
+        return;
     ca_lock_take(&lock);
     known_t *known = stream && *bucket_of(stream) ? take_out(stream, NULL) : NULL;
     ca_lock_drop(&lock);

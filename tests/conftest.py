@@ -16,14 +16,16 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("BUILD_DIR", "build")
-SHIM = BUILD / "libcachealloc.so"
+# Of test_traps.py: every program runs under a shim with this deliberate fault.
+FAULT = os.environ.get("CA_TESTED_FAULT")
+SHIM = BUILD / ("libcachealloc-debug.so" if FAULT else "libcachealloc.so")
 SANITIZER = {"build-asan": "asan", "build-tsan": "tsan"}.get(BUILD.name)
 SLOWDOWN = 8 if SANITIZER else 1
 SKIPPED = 77  # exit status of a program that could not test; its last line says why
 
 # What the caller's environment must not decide, make's own variables included.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
-           "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
+           "CA_MUTATION", "CA_TESTED_FAULT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
 
 
 def sanitizer_env():
@@ -65,6 +67,8 @@ def execute(cmd, env, timeout, **kwargs):
 def plain_env(extra=None):
     env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     env.update(SANITIZER_ENV)
+    if FAULT:
+        env["CA_MUTATION"] = FAULT
     env.update({name: str(value) for name, value in (extra or {}).items()})
     return env
 
