@@ -16,12 +16,15 @@
     X(empty_name_refused)  /* as is one for "" */                                                  \
     X(fifth_argument_read) /* the form with four arguments has a fifth */                          \
     X(runtime_next_only)   /* the runtime is looked for with RTLD_NEXT alone */                    \
+    X(runtime_first)       /* every module's calls go to the first runtime */                      \
     X(setdevice_trusted)   /* the driver's current device is right after cudaSetDevice */          \
     X(context_handles_trusted) /* a context's handle is never given to another one */              \
     X(stream_handles_trusted)  /* nor is a stream's */                                             \
+    X(own_stream_shared)       /* the per-thread default stream is one stream */                   \
     X(green_unwatched)         /* contexts of green contexts have memory of their own */           \
     X(release_destroys)        /* the first release of a primary context ends it */                \
     X(unwinder_deepbind)       /* libunwind is opened with RTLD_DEEPBIND */                        \
+    X(unwinder_global)         /* or with RTLD_GLOBAL */                                           \
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
     X(report_calls_cuda)       /* the report at exit asks the driver */                            \
@@ -43,7 +46,6 @@
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
     X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
     X(capture_gate)         /* fences are recorded while streams are captured */                   \
-    X(runtime_first)        /* every module's calls go to the first runtime */                     \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \

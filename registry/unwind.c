@@ -39,8 +39,10 @@ static ca_backtrace_t *open_libunwind(void)
         return NULL;
     /* Not RTLD_DEEPBIND: sanitizer runtimes end the process over it. Not RTLD_GLOBAL: libunwind
      * exports _Unwind_* and would take the host's C++ exceptions over. */
-    int deep = CA_MUTATED(unwinder_deepbind) ? RTLD_DEEPBIND : 0;
-    void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | deep);
+    int wrong = CA_MUTATED(unwinder_deepbind) ? RTLD_DEEPBIND
+                : CA_MUTATED(unwinder_global) ? RTLD_GLOBAL
+                                              : 0;
+    void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | wrong);
     return library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
 }
 

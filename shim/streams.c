@@ -211,7 +211,8 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     *found = NULL;
     if (!handle)
         handle = CU_STREAM_LEGACY;
-    if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    if (handle == CU_STREAM_LEGACY ||
+        (handle == CU_STREAM_PER_THREAD && !CA_MUTATED(own_stream_shared))) {
         find_default(handle, ask, context, found);
         return CUDA_SUCCESS;
     }

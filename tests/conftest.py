@@ -90,6 +90,13 @@ def mutated(mutation):
             "LD_PRELOAD": " ".join([*SANITIZER_PRELOAD, str(debug_shim(mutation))])}
 
 
+def cuda_include():
+    """The directory of cuda.h."""
+    found = subprocess.run([ROOT / "scripts" / "deps.sh", "--cuda-include"], text=True, check=True,
+                           capture_output=True, cwd=ROOT).stdout.strip()
+    return ROOT / found
+
+
 def skip_if_asked(rc, out):
     if rc == SKIPPED:
         pytest.skip((out.strip().splitlines() or ["no reason given"])[-1])

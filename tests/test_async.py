@@ -11,10 +11,10 @@ CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-
          pytest.param("async_reuse:wait", id="wait"), pytest.param("async:driver", id="driver"),
          pytest.param("zero:true", id="zero"), pytest.param("backend:off", id="tracking")]
 CASES = [("pairs", 500), ("streams", 2000), ("mixed",), ("held",), ("destroyed",), ("pool",),
-         ("thread",), ("joined",), ("deadlock",)]
+         ("thread",), ("own",), ("joined",), ("deadlock",)]
 # A stream that is made to wait for a held one waits for the gate. The driver's own pool may do the
 # same (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES); ours only where it is asked to.
-HELD = {"destroyed", "deadlock", "held"}
+HELD = {"destroyed", "deadlock", "held", "own"}
 SIM = {"destroyed": "memory:64M", "thread": "memory:64M", "deadlock": "memory:64M"}
 
 

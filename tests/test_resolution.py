@@ -108,6 +108,54 @@ def test_a_driver_that_was_closed_is_called_no_more(run, program, tmp_path):
         assert (result.rc, result.out, result.err) == (0, "7\n7\n7\n", "")
 
 
+MODULE = """
+#include <cuda_runtime_api.h>
+int work(void)
+{
+    int mine = 0;
+    void *pointer = 0;
+    if (cudaRuntimeGetVersion(&mine) != cudaSuccess || cudaMalloc(&pointer, 1000) != cudaSuccess ||
+        cudaFree(pointer) != cudaSuccess)
+        return 1;
+    /* The runtime that refuses it is the one that remembers it. */
+    if (cudaMalloc(&pointer, (size_t)1 << 60) != cudaErrorMemoryAllocation)
+        return 2;
+    return cudaGetLastError() == cudaErrorMemoryAllocation ? 0 : 3;
+}
+"""
+TWO_RUNTIMES = """
+#include <dlfcn.h>
+int work(void);
+int main(int argc, char **argv)
+{
+    void *module = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
+    for (int i = 0; module && i < 3; i++) {
+        int here = work(), there = ((int (*)(void))dlsym(module, "work"))();
+        if (here || there)
+            return 10 * here + there;
+    }
+    return module ? 0 : 99;
+}
+"""
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its runtimes are instrumented")
+@pytest.mark.parametrize("conf", LANES)
+def test_each_module_calls_its_own_runtime(run, tmp_path, conf):
+    """The program's is another one than its module's."""
+    for name, text in (("module.c", MODULE), ("host.c", TWO_RUNTIMES)):
+        (tmp_path / name).write_text(text)
+    include = conftest.cuda_include()
+    subprocess.run(["gcc", "-shared", "-fPIC", "-isystem", include, "-o", tmp_path / "module.so",
+                    tmp_path / "module.c", conftest.BUILD / "simcuda" / "libcudart.so.12"], check=True)
+    subprocess.run(["gcc", "-isystem", include, "-o", tmp_path / "host", tmp_path / "host.c",
+                    tmp_path / "module.c", f"-L{conftest.BUILD / 'simcuda'}", "-lcudart", "-ldl"],
+                   check=True)
+    for preload in (False, True):
+        result = run([tmp_path / "host", tmp_path / "module.so"], preload=preload, conf=conf)
+        assert (result.rc, result.err) == (0, "")
+
+
 def test_before_runtime_12_memory_comes_from_the_device_that_was_set(run, program):
     """cudaSetDevice reaches the driver only with the next call."""
     for preload in (False, True):

@@ -28,15 +28,19 @@ TRAPS = {
     "fifth_argument_read": LOOKUPS,
     "runtime_next_only":
         "test_resolution.py::test_a_local_module_of_a_host_without_cudart_is_served[None]",
+    "runtime_first": "test_resolution.py::test_each_module_calls_its_own_runtime[None]",
     "setdevice_trusted":
         "test_resolution.py::test_before_runtime_12_memory_comes_from_the_device_that_was_set",
     "context_handles_trusted":
         "test_contexts.py::test_a_handle_that_comes_again_gets_no_old_memory[unseen-shim]",
     "stream_handles_trusted": "test_async.py::test_no_race[destroyed-shim]",
+    "own_stream_shared": "test_async.py::test_no_race[own-shim]",
     "green_unwatched":
         "test_green.py::test_memory_of_a_green_context_comes_from_the_primarys_arena",
     "release_destroys": "test_semantics.py::test_runs[drv_ctx-None-shim]",
     "unwinder_deepbind": "test_unwinder.py::test_a_sanitized_program_is_served[asan]",
+    "unwinder_global":
+        "test_unwinder.py::test_exceptions_stay_libgcc_s_where_libunwind_is_open",
     "unwind_in_lock": "test_leaks.py::test_report_gives_totals_and_places[None]",
     "return_address_named": "test_leaks.py::test_a_frame_is_named_after_the_call",
     "report_calls_cuda": "test_life.py::test_the_end_makes_no_cuda_call[shim]",

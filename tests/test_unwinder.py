@@ -19,18 +19,12 @@ int main(void)
 """
 
 
-def cuda_include():
-    said = subprocess.run([conftest.ROOT / "scripts" / "deps.sh", "--cuda-include"], text=True,
-                          check=True, capture_output=True, cwd=conftest.ROOT).stdout.strip()
-    return conftest.ROOT / said
-
-
 @pytest.mark.parametrize("sanitizer", ["asan", "ubsan"])
 def test_a_sanitized_program_is_served(run, tmp_path, sanitizer):
     """Its run-time ends the program when a library is opened with RTLD_DEEPBIND."""
     (tmp_path / "host.c").write_text(HOST)
     flag = {"asan": "address", "ubsan": "undefined"}[sanitizer]
-    subprocess.run(["gcc", f"-fsanitize={flag}", "-isystem", cuda_include(), "-o",
+    subprocess.run(["gcc", f"-fsanitize={flag}", "-isystem", conftest.cuda_include(), "-o",
                     tmp_path / "host", tmp_path / "host.c", f"-L{conftest.BUILD / 'simcuda'}",
                     "-lcudart"], check=True)
     library = subprocess.run(["gcc", f"-print-file-name=lib{sanitizer}.so"], text=True, check=True,
@@ -61,7 +55,7 @@ C_HOST = """
 #include <dlfcn.h>
 int main(int argc, char **argv)
 {
-    void *module = dlopen(argv[argc - 1], RTLD_NOW);
+    void *module = dlopen(argv[argc - 1], RTLD_LAZY);
     return module ? ((int (*)(void))dlsym(module, "work"))() : 1;
 }
 """
@@ -71,7 +65,7 @@ def who_unwinds(run, tmp_path, shim):
     """Whose function a C++ module of a C program throws with."""
     (tmp_path / "module.cc").write_text(MODULE)
     (tmp_path / "host.c").write_text(C_HOST)
-    subprocess.run(["g++", "-shared", "-fPIC", "-isystem", cuda_include(), "-o",
+    subprocess.run(["g++", "-shared", "-fPIC", "-isystem", conftest.cuda_include(), "-o",
                     tmp_path / "module.so", tmp_path / "module.cc",
                     f"-L{conftest.BUILD / 'simcuda'}", "-lcudart"], check=True)
     subprocess.run(["gcc", "-o", tmp_path / "host", tmp_path / "host.c", "-ldl"], check=True)

@@ -10,6 +10,7 @@
  * async refused        one of the calls on pools fails: so it says, and nothing else does
  * async pool           explicit pools, and a default pool that the program customises
  * async thread         threads that end with memory freed on their own default stream
+ * async own            the per-thread default stream is held up in one thread, not in another
  * async deadlock       memory freed on a held stream, and nobody waits for it
  * async joined         memory freed on a held stream is taken, and the other stream waits; prints
  *                      whether it was */
@@ -238,6 +239,30 @@ static void thread(void)
     OK(cudaFree(all));
 }
 
+static void *set_on_own_stream(void *unused)
+{
+    char *memory = allocate(1 * MIB, cudaStreamPerThread);
+    OK(cudaMemsetAsync(memory, 1, 1 * MIB, cudaStreamPerThread));
+    OK(cudaFreeAsync(memory, cudaStreamPerThread));
+    OK(cudaStreamSynchronize(cudaStreamPerThread));
+    return unused;
+}
+
+/* One handle, and a stream in every thread. */
+static void own(void)
+{
+    gate_t gate = GATE_CLOSED;
+    pthread_t other;
+    char *memory = allocate(1 * MIB, cudaStreamPerThread);
+    gate_hold(&gate, cudaStreamPerThread);
+    OK(cudaMemsetAsync(memory, 2, 1 * MIB, cudaStreamPerThread));
+    OK(cudaFreeAsync(memory, cudaStreamPerThread));
+    OK(pthread_create(&other, NULL, set_on_own_stream, NULL));
+    OK(pthread_join(other, NULL));
+    gate_open(&gate);
+    OK(cudaStreamSynchronize(cudaStreamPerThread));
+}
+
 static void deadlock(void)
 {
     gate_t gate = GATE_CLOSED;
@@ -304,6 +329,8 @@ int main(int argc, char **argv)
         refused();
     else if (strcmp(argv[1], "thread") == 0)
         thread();
+    else if (strcmp(argv[1], "own") == 0)
+        own();
     else if (strcmp(argv[1], "joined") == 0)
         joined();
     else
