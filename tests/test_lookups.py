@@ -2,6 +2,7 @@
 names that are there, that are not, and that only the shim has."""
 
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -70,3 +71,49 @@ def test_what_only_the_shim_has_is_not_there(run, program, tmp_path, how):
 
 def test_a_program_without_cuda_finds_none(run, program):
     same(run, [program("lookups_host")])
+
+
+MODULE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int work(void)
+{
+    int (*allocate)(void **, unsigned long) =
+        (int (*)(void **, unsigned long))dlsym(RTLD_DEFAULT, "cudaMalloc");
+    int (*release)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "cudaFree");
+    void *pointer;
+    for (int i = 0; allocate && release && i < 1000; i++)
+        if (allocate(&pointer, 1000) || release(pointer))
+            return 2;
+    return allocate && release;
+}
+"""
+PYTHON = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).work())"
+python = pytest.mark.skipif(conftest.SANITIZER is not None, reason="python is not instrumented")
+
+
+@python
+@pytest.mark.parametrize("runtime, found", [(["-lcudart"], "1\n"), ([], "0\n")],
+                         ids=["with", "without"])
+def test_a_local_module_finds_what_it_brought_along(run, tmp_path, runtime, found):
+    """It sees more than the program does: its own runtime."""
+    (tmp_path / "module.c").write_text(MODULE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "module.so", tmp_path / "module.c",
+                    "-Wl,--no-as-needed", f"-L{conftest.BUILD / 'simcuda'}", *runtime], check=True)
+    cmd = [shutil.which("python3"), "-c", PYTHON, tmp_path / "module.so"]
+
+    assert run(cmd, preload=False).out == found
+    result = run(cmd, stats=bool(runtime))
+    assert (result.rc, result.out, result.err) == (0, found, "")
+    if runtime:
+        assert result.sim["calls"]["cuMemAlloc_v2"] < 50
+
+
+@python
+@pytest.mark.parametrize("name", ["cudaMalloc", "cuMemAlloc_v2", "cachealloc_no_such_name"])
+def test_an_interpreter_without_cuda_finds_none(run, name):
+    code = f"import ctypes; print(hasattr(ctypes.CDLL(None), {name!r}))"
+
+    for preload in (False, True):
+        result = run([shutil.which("python3"), "-c", code], preload=preload)
+        assert (result.rc, result.out, result.err) == (0, "False\n", "")
