@@ -156,7 +156,7 @@ has_preload() {
     return 1
 }
 
-# What the matrix of processes runs. Java, Go and nvcc are too large to be brought for that: their
+# What the matrix of processes runs, and the launcher of the reports of many ranks. Java, Go and nvcc are too large to be brought for that: their
 # rows are skipped where they are not.
 look_for_matrix() {
     has_command gfortran || need gfortran gcc-gfortran gcc-fortran
@@ -166,6 +166,7 @@ look_for_matrix() {
     has_preload libjemalloc.so.2 || need libjemalloc2 jemalloc libjemalloc2
     has_preload libtcmalloc_minimal.so.4 ||
         need libtcmalloc-minimal4 gperftools-libs libtcmalloc4
+    has_command mpirun || need openmpi-bin openmpi openmpi
 }
 
 # For tests/test_aarch64.py, which skips where this has other names.

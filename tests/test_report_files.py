@@ -410,11 +410,39 @@ def test_merge_of_no_report_at_all(reports):
 # --- a real launcher ------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun here")
-def test_ranks_under_mpirun(run, program, reports):
+def mpirun(run, program, conf):
+    if not shutil.which("mpirun"):
+        pytest.skip("no mpirun here")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
-    result = run(["mpirun", "--oversubscribe", "-np", "4", program("leaks")],
-                 conf=f"leak_report:{reports}/%r.%l", env=allowed)
-
+    result = run(["mpirun", "--oversubscribe", "-np", "4", program("leaks")], conf=conf, env=allowed)
     assert result.rc == 0, result.err
-    assert {file.name for file in reports.iterdir()} == {f"{i}.{i}" for i in range(4)}
+    return result
+
+
+def test_ranks_under_mpirun_get_a_report_each_which_merge(run, program, reports):
+    result = mpirun(run, program, conf=f"leak_report:{reports}/%r.%l")
+
+    assert result.err == ""
+    files = sorted(reports.iterdir())
+    assert [file.name for file in files] == [f"{i}.{i}" for i in range(4)]
+    single = parse(files[0].read_text())
+    for file in files:
+        report = parse(file.read_text())
+        assert (report.bytes, report.count) == LEAKED
+        assert report.groups == single.groups
+    rc, out, err = merge(*files)
+    assert (rc, err) == (0, "")
+    assert [group[4] for group in merged_groups(out)] == (
+        len(single.groups) * [["in 4 of 4 processes: ranks 0-3"]])
+
+
+def test_reports_of_ranks_on_one_stderr_have_whole_lines(run, program, reports):
+    mpirun(run, program, conf=f"leak_report:{reports}/one")
+    whole = set((reports / "one").read_text().splitlines()[1:])
+
+    lines = mpirun(run, program, conf="").err.splitlines()
+
+    heads = [line for line in lines if re.fullmatch(r"cachealloc\[\d+\]: .*leak report.*", line)]
+    assert len(heads) == 4 == len(set(heads))
+    assert sorted(set(lines) - set(heads)) == sorted(whole)
+    assert len(lines) == 4 * (1 + len((reports / "one").read_text().splitlines()[1:]))
