@@ -20,12 +20,17 @@ static struct link_map *program_of(struct link_map *any)
     return any;
 }
 
-static bool cuda_is_loaded(const struct link_map *map)
+static int is_cuda(struct dl_phdr_info *info, size_t bytes, void *unused)
 {
-    for (; map; map = map->l_next)
-        if (strstr(map->l_name, "libcudart") || strstr(map->l_name, "libcuda.so"))
-            return true;
-    return false;
+    (void)bytes, (void)unused;
+    return info->dlpi_name &&
+           (strstr(info->dlpi_name, "libcudart") || strstr(info->dlpi_name, "libcuda.so"));
+}
+
+/* Not along the link maps: another thread may be closing one of them. */
+static bool cuda_is_loaded(void)
+{
+    return dl_iterate_phdr(is_cuda, NULL) != 0;
 }
 
 bool ca_dlsym_absent(void *handle, const char *name, void *caller)
@@ -40,7 +45,7 @@ bool ca_dlsym_absent(void *handle, const char *name, void *caller)
     /* Only the program's own look-ups end with what everybody sees. A library that was opened for
      * itself may see more, and what that is cannot be asked on its behalf: where there is a CUDA it
      * gets our function, which finds the right one when it is called. */
-    if (whole && map_of(caller) != program && cuda_is_loaded(program))
+    if (whole && map_of(caller) != program && cuda_is_loaded())
         return false;
     return !ca_dlsym_call(RTLD_NEXT, name); /* last, for dlerror */
 }
