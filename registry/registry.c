@@ -245,6 +245,20 @@ bool ca_registry_take(uint64_t address, ca_record_t *record)
     return take(address, record, true);
 }
 
+bool ca_registry_take_owned(uint64_t address, ca_record_t *record)
+{
+    uint64_t hash = hash_address(address);
+    ca_shard_t *shard = shard_of(hash);
+
+    ca_lock_take(&shard->lock);
+    ca_record_t *slot = find_live(shard, address, hash);
+    bool takes = slot && slot->owner && !slot->shared;
+    if (takes)
+        take_out(shard, slot, record);
+    ca_lock_drop(&shard->lock);
+    return takes;
+}
+
 bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh)
 {
     uint64_t hash = hash_address(old->address);

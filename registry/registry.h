@@ -88,6 +88,10 @@ int ca_registry_insert_new(const ca_record_t *record);
  * stays. False when it is not live. */
 bool ca_registry_erase(uint64_t address, ca_record_t *record);
 
+/* Takes the record of `address` out if it has an owner and is not shared. False leaves all as it is.
+ */
+bool ca_registry_take_owned(uint64_t address, ca_record_t *record);
+
 /* Takes the record of `address` out, shared or not. False when it is not live. */
 bool ca_registry_take(uint64_t address, ca_record_t *record);
 

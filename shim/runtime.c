@@ -70,12 +70,10 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
     return true;
 }
 
-/* Looked at before it is taken: lane D must find what is not ours to serve. */
+/* Lane D must find what is not ours to serve. */
 static bool take_pooled(const void *address, ca_record_t *record)
 {
-    uint64_t at = (uint64_t)(uintptr_t)address;
-    return ca_registry_find(at, record) && record->owner && !record->shared &&
-           ca_registry_erase(at, record) && !record->shared;
+    return ca_registry_take_owned((uint64_t)(uintptr_t)address, record);
 }
 
 /* The record has been taken; `code` tells whether its block went back. */
@@ -94,8 +92,7 @@ static bool served_free(const ca_record_t *record, CUresult code)
 static bool serve_free(const void *address, CUresult (*free_plain)(const ca_record_t *))
 {
     ca_record_t record;
-    return take_pooled(address, &record) &&
-           served_free(&record, record.owner ? free_plain(&record) : CUDA_ERROR_INVALID_VALUE);
+    return take_pooled(address, &record) && served_free(&record, free_plain(&record));
 }
 
 /* Whether a stream was met before, and what the pool calls it; while anything is captured lane D
@@ -123,8 +120,7 @@ static bool serve_free_async(const void *address, CUstream stream)
     ca_context_t *context;
     ca_stream_t *order;
     return known_order(stream, &context, &order) && take_pooled(address, &record) &&
-           served_free(&record,
-                       record.owner ? ca_device_free_on(&record, order) : CUDA_ERROR_INVALID_VALUE);
+           served_free(&record, ca_device_free_on(&record, order));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
