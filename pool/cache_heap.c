@@ -203,13 +203,15 @@ static void shut(ca_cache_t *cache)
 /* --- all of a heap's ---------------------------------------------------------------------------
  */
 
-/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
+/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. All
+ * together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
 static size_t epoch_most(const ca_arena_t *arena)
 {
     if (!ca_arena_serving(arena) || arena->shutters || arena->pins || !arena->fenced ||
         arena->no_fences || !arena->cache_count)
         return 0;
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / ca_arena_heaps(arena) / arena->cache_count;
+    size_t most =
+        arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena) / arena->cache_count;
     if (most > CA_EPOCH_BYTES)
         most = CA_EPOCH_BYTES;
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;

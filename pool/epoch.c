@@ -109,6 +109,8 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
      * close put the next one off there: no allocation makes up for it. */
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena) / ca_arena_heaps(arena);
 
+    if (arena->cache_count) /* the other half is theirs */
+        most /= 2;
     if (most > CA_EPOCH_BYTES * scale(arena))
         most = CA_EPOCH_BYTES * scale(arena);
     return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&

@@ -5,9 +5,9 @@
  * export, so from the first one on
  *
  *   the segment   never goes back upstream, until its context takes it along
- *   its blocks    that the export may have meant are never handed out again: what is freed of them
- *                 is kept as it is (CA_BLOCK_EXPORTED) while there is other memory, as the other process may still look at it,
- *                 and must not find somebody else's data there
+ *   its blocks    that the export may have meant are not handed out again while there is other
+ *                 memory: what is freed of them is kept as it is (CA_BLOCK_EXPORTED), as the other
+ *                 process may still look at it, and must not find somebody else's data there
  *
  * Which blocks: an export of an address where a live block begins means that block. Any other
  * address, the segment's base before all, comes from a program that asked for the address range and
