@@ -234,7 +234,11 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
             atomic_store(&async_free, ASYNC_KEEPS);
         return release(arg, address, bytes);
     }
-    if (known == ASYNC_UNKNOWN) {
+    /* The driver has the memory, whatever became of the wait: it must not count as refused. */
+    bool waited = code == CUDA_SUCCESS;
+    if (!ca_upstream_is_sticky(code))
+        code = CUDA_SUCCESS;
+    if (known == ASYNC_UNKNOWN && waited) {
         size_t after = available(context);
         atomic_store(&async_free,
                      after >= before && after - before >= bytes / 2 ? ASYNC_FREES : ASYNC_KEEPS);
