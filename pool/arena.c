@@ -89,6 +89,10 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
  * and looks no further. */
 static void drop_memory(ca_arena_t *arena)
 {
+    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        for (ca_block_t *block = segment->first; block; block = block->upper)
+            if (arena->upstream->end)
+                arena->upstream->end(&block->slot);
     ca_mem_unmap(arena->bins, BINS_BYTES);
     ca_streams_drop(arena);
     ca_slab_destroy(&arena->epochs);
@@ -108,7 +112,7 @@ int ca_arena_enter(ca_arena_t *arena)
 
 void ca_arena_leave(ca_arena_t *arena, int cancellation)
 {
-    if (--arena->inside == 0 && arena->retired)
+    if (--arena->inside == 0 && arena->retired && arena->bins)
         drop_memory(arena);
     ca_cancel_resume(cancellation);
 }
@@ -254,17 +258,30 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 
 void ca_arena_retire(ca_arena_t *arena)
 {
+    ca_arena_retire_begin(arena);
+    ca_arena_retire_end(arena);
+}
+
+void ca_arena_retire_begin(ca_arena_t *arena)
+{
     ca_lock_take(&arena->lock);
+    arena->inside++;
     if (!arena->retired) {
         arena->retired = true;
         ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes);
         ca_reserved_forget(arena);
-        if (arena->inside == 0)
-            drop_memory(arena);
         pthread_cond_broadcast(&arena->grown);
     }
+    ca_arena_drop(arena);
+}
+
+void ca_arena_retire_end(ca_arena_t *arena)
+{
+    ca_lock_take(&arena->lock);
+    if (--arena->inside == 0 && arena->bins)
+        drop_memory(arena);
     ca_arena_drop(arena);
 }
 
@@ -276,6 +293,11 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
         ca_caches_review(arena);
     }
     ca_lock_drop(&arena->lock);
+}
+
+ca_slot_t *ca_block_slot(ca_block_t *block)
+{
+    return &block->slot;
 }
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)

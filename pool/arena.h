@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/slot.h"
 #include "pool/upstream.h"
 
 #define CA_GRANULE ((size_t)512)          /* blocks are multiples of this */
@@ -118,6 +119,11 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
  * the last thread is out of the arena. */
 void ca_arena_retire(ca_arena_t *arena);
 
+/* The same in two steps. After the first nothing is served or taken back any more; until the second
+ * the slots of its blocks are there. */
+void ca_arena_retire_begin(ca_arena_t *arena);
+void ca_arena_retire_end(ca_arena_t *arena);
+
 /* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
  * Looks at completed epochs first. Returns the bytes given. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
@@ -143,6 +149,10 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena has looked for itself. */
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
+
+/* A place in the block for what is known of it while it is live: its address is the block's.
+ * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
+ca_slot_t *ca_block_slot(ca_block_t *block);
 
 /* The arena and the context a block belongs to. NULL when its arena was retired: for frees that
  * lost a race against the end of their context. */

@@ -47,6 +47,7 @@ ca_block_t *ca_block_new(ca_block_slab_t *slab)
                 return NULL;
         block = (ca_block_t *)((char *)slab->chunks + slab->next);
         slab->next += sizeof *block;
+        ca_slot_init(&block->slot);
     }
     slab->live++;
     return block;

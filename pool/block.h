@@ -3,6 +3,8 @@
 #ifndef CA_POOL_BLOCK_H
 #define CA_POOL_BLOCK_H
 
+#include <stddef.h>
+#include "config/slot.h"
 #include "pool/arena.h"
 
 typedef enum {
@@ -26,22 +28,31 @@ typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
 struct ca_block {
-    uint64_t address;
-    size_t bytes;
+    union {
+        ca_slot_t slot; /* what is known of it while it is live: the caller's */
+        struct {        /* over the slot's note, while it is not */
+            uint64_t address;
+            uint64_t slot_word;
+            ca_block_t *prev, *next; /* its bin */
+            union {
+                ca_epoch_t *epoch; /* when pending */
+                uint64_t tag;      /* when cached: see pool/cache.h */
+            };
+            ca_block_t *earlier, *later; /* in that epoch */
+        };
+    };
     ca_arena_t *arena;
+    size_t bytes;
     ca_segment_t *segment;
     ca_block_t *lower, *upper; /* neighbours in the segment, by address */
-    ca_block_t *prev, *next;   /* its bin */
-    union {
-        ca_epoch_t *epoch; /* when pending */
-        uint64_t tag;      /* when cached: see pool/cache.h */
-    };
-    ca_block_t *earlier, *later; /* in that epoch */
-    uint8_t state;               /* ca_block_state_t; see ca_block_state */
-    bool touched;                /* some part of it was handed out before */
-    bool exported;               /* while live: another process may see it */
-    uint32_t freed;              /* the arena's count of operations when it was freed, cut off */
+    uint8_t state;             /* ca_block_state_t; see ca_block_state */
+    bool touched;              /* some part of it was handed out before */
+    bool exported;             /* while live: another process may see it */
+    uint32_t freed;            /* the arena's count of operations when it was freed, cut off */
 };
+
+_Static_assert(offsetof(struct ca_block, later) + sizeof(void *) == sizeof(ca_slot_t),
+               "the links lie over the note");
 
 struct ca_segment {
     uint64_t base; /* as obtained upstream */

@@ -22,6 +22,24 @@ ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes)
     return bytes > params->max_split ? CA_POOL_OVERSIZE : CA_POOL_MAIN;
 }
 
+/* A block that was not in use. Its slot's word stays as it is, empty: others may be looking at it,
+ * who found the slot by an address that it no longer has. */
+static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segment_t *segment,
+                     ca_arena_t *arena)
+{
+    block->address = address;
+    block->prev = block->next = NULL;
+    block->epoch = NULL;
+    block->earlier = block->later = NULL;
+    block->arena = arena;
+    block->bytes = bytes;
+    block->segment = segment;
+    block->lower = block->upper = NULL;
+    block->touched = block->exported = false;
+    block->freed = 0;
+    block->state = 0;
+}
+
 ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
 {
     /* Blocks begin on a page and end on a granule, whatever upstream returned. */
@@ -51,8 +69,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
         arena->segments->prev = segment;
     arena->segments = segment;
     arena->segment_count++;
-    *block = (ca_block_t){
-        .address = begin, .bytes = segment->usable, .arena = arena, .segment = segment};
+    describe(block, begin, segment->usable, segment, arena);
     ca_reserved_raise(arena, bytes);
     ca_block_ready(arena, block);
     return segment;
@@ -62,6 +79,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
 {
     for (ca_block_t *block = segment->first, *upper; block; block = upper) {
         upper = block->upper;
+        ca_block_forget(block);
         if (ca_block_state(block) == CA_BLOCK_PENDING) {
             ca_epoch_pull(block);
             arena->pending -= block->bytes;
@@ -128,6 +146,7 @@ static void unready(ca_arena_t *arena, ca_block_t *block)
 /* Takes a block, in no list, out of its segment's chain: its memory is now a neighbour's. */
 static void dissolve(ca_arena_t *arena, ca_block_t *block)
 {
+    ca_block_forget(block);
     if (block->lower)
         block->lower->upper = block->upper;
     else
@@ -156,6 +175,7 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
         ca_bins_resize(bins, lower, bytes);
     } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
         upper->touched |= block->touched;
+        ca_block_forget(upper);
         upper->address = block->address;
         arena->ready += block->bytes;
         ca_bins_resize(bins, upper, upper->bytes + block->bytes);
@@ -199,13 +219,11 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 
     if (!low)
         return NULL;
-    *low = (ca_block_t){.address = block->address,
-                        .bytes = bytes,
-                        .arena = arena,
-                        .segment = block->segment,
-                        .lower = block->lower,
-                        .upper = block,
-                        .touched = block->touched};
+    describe(low, block->address, bytes, block->segment, arena);
+    low->lower = block->lower;
+    low->upper = block;
+    low->touched = block->touched;
+    ca_block_forget(block);
     if (low->lower)
         low->lower->upper = low;
     else

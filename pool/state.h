@@ -7,6 +7,7 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "pool/bin.h"
+#include "pool/block.h"
 #include "pool/epoch.h"
 #include "pool/ladder.h"
 #include "pool/shards.h"
@@ -83,6 +84,13 @@ static inline void ca_arena_note_peak(ca_arena_t *arena)
 
 /* The driver reported a broken context. */
 void ca_arena_stop(ca_arena_t *arena);
+
+/* Its address is about to be another one, or none. */
+static inline void ca_block_forget(ca_block_t *block)
+{
+    if (ca_slot_indexed(&block->slot))
+        block->arena->upstream->forget(&block->slot);
+}
 
 /* How many share the memory that is left, and the time that may be waited for it. */
 static inline size_t ca_arena_heaps(const ca_arena_t *arena)

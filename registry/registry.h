@@ -1,8 +1,5 @@
 /* Live allocations: one record each, found by pointer.
  *
- * Sharded by a hash of the pointer; a shard is an open-addressing table with the records inline, so
- * an operation is one lock and usually one cache line. The tables live in memory of our own (mmap).
- *
  * The order that keeps it right: a record is erased BEFORE its memory goes back (another thread may
  * be given the address at once), and inserted before the address is returned to the program.
  *
@@ -15,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/slot.h"
 
 /* CA_KIND(constant, name in the reports) */
 #define CA_KINDS(X)                                                                                \
@@ -84,11 +82,25 @@ int ca_registry_insert(const ca_record_t *record);
 /* The same, but an address that is live keeps its record (-EEXIST). */
 int ca_registry_insert_new(const ca_record_t *record);
 
+/* The same in a place that the owner of the memory has for it, not live: what is inserted there
+ * again costs no look-up. `slot` must stay readable for good, and its address must be the record's
+ * until it is forgotten. Replaces what is live at the address. 0, -ENOMEM, or -EIO when the slot
+ * has ended. */
+int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record);
+
+/* The memory that the slot belongs to ends, or begins elsewhere from now on; it is not live. */
+void ca_registry_forget(ca_slot_t *slot);
+
+/* The memory that the slot lies in is about to read as zeros: takes out what may be live there.
+ * Other threads may be inserting. */
+void ca_registry_end(ca_slot_t *slot);
+
 /* Takes the record of `address` out and copies it to `record`; one that is shared is copied and
  * stays. False when it is not live. */
 bool ca_registry_erase(uint64_t address, ca_record_t *record);
 
-/* Takes the record of `address` out if it has an owner and is not shared. False leaves all as it is.
+/* Takes the record of `address` out if it has an owner and is not shared. False leaves all as it
+ * is.
  */
 bool ca_registry_take_owned(uint64_t address, ca_record_t *record);
 

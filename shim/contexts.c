@@ -162,8 +162,10 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     }
 
     ca_context_t *context = publish(fresh);
-    if (context != fresh)
-        ca_heaps_retire(fresh); /* another thread was first */
+    if (context != fresh) {
+        ca_heaps_retire_begin(fresh); /* another thread was first */
+        ca_heaps_retire_end(fresh);
+    }
     if (context == fresh)
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
@@ -294,10 +296,12 @@ void ca_context_settle(ca_context_t *context, bool gone)
         return;
 
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
-    ca_heaps_retire(context);
-    ca_pinned_retire(context);
+    ca_heaps_retire_begin(context);
+    ca_pinned_retire_begin(context);
     ca_backend_async_gone(context);
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
+    ca_heaps_retire_end(context);
+    ca_pinned_retire_end(context);
     ca_shared_drop_context(context->number);
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",

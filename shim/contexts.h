@@ -31,8 +31,9 @@ typedef struct ca_context {
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
-    struct ca_event *idle_events;  /* shim/fences.c, under its lock */
-    CUstream own_stream;           /* shim/upstream.c, made on first use */
+    ca_arena_t *leaving_pinned[CA_PINNED_KINDS]; /* of those, while they are retired */
+    struct ca_event *idle_events;                /* shim/fences.c, under its lock */
+    CUstream own_stream;                         /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
     _Atomic bool asked; /* it allocated, or got at another's memory: its work may be anywhere */
     _Atomic int broken; /* the sticky CUresult that a call of ours saw, or 0 */

@@ -18,11 +18,18 @@ ca_arena_t *ca_heap(const ca_context_t *context, unsigned index)
     return context->shards ? ca_shards_heap(context->shards, index) : NULL;
 }
 
-void ca_heaps_retire(ca_context_t *context)
+void ca_heaps_retire_begin(ca_context_t *context)
 {
     ca_arena_t *heap;
     for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
-        ca_arena_retire(heap);
+        ca_arena_retire_begin(heap);
+}
+
+void ca_heaps_retire_end(ca_context_t *context)
+{
+    ca_arena_t *heap;
+    for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
+        ca_arena_retire_end(heap);
 }
 
 static int alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,

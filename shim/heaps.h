@@ -11,7 +11,8 @@
 
 /* Makes them, for an entry that nobody else knows yet. None is made when there is no memory. */
 void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count);
-void ca_heaps_retire(ca_context_t *context);
+void ca_heaps_retire_begin(ca_context_t *context);
+void ca_heaps_retire_end(ca_context_t *context);
 
 /* NULL from the last one on; the first is context->arena. */
 ca_arena_t *ca_heap(const ca_context_t *context, unsigned index);

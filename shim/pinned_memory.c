@@ -89,13 +89,21 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     return CUDA_SUCCESS;
 }
 
-void ca_pinned_retire(ca_context_t *context)
+/* One that is made between the two retires itself: see arena_for. */
+void ca_pinned_retire_begin(ca_context_t *context)
 {
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
-        ca_arena_t *arena = atomic_load(&context->pinned[i]);
-        if (arena)
-            ca_arena_retire(arena);
+        context->leaving_pinned[i] = atomic_load(&context->pinned[i]);
+        if (context->leaving_pinned[i])
+            ca_arena_retire_begin(context->leaving_pinned[i]);
     }
+}
+
+void ca_pinned_retire_end(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
+        if (context->leaving_pinned[i])
+            ca_arena_retire_end(context->leaving_pinned[i]);
 }
 
 size_t ca_pinned_trim(size_t bytes)

@@ -18,7 +18,8 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
 CUresult ca_pinned_free_plain(const ca_record_t *record);
 
 /* The context is gone, and its pinned memory with it. */
-void ca_pinned_retire(ca_context_t *context);
+void ca_pinned_retire_begin(ca_context_t *context);
+void ca_pinned_retire_end(ca_context_t *context);
 
 /* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.
  * Gives nothing while the device is at work. */

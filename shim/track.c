@@ -50,15 +50,24 @@ bool ca_track_dropped(const ca_record_t *record)
     return dropped(ca_context_numbered(record->context), record->address);
 }
 
+/* The pool's blocks have a place for the record. */
+static int insert(const ca_record_t *record)
+{
+    bool pooled = record->owner && !record->shared && record->kind != CA_KIND_ALIAS &&
+                  record->kind != CA_KIND_EXTERNAL;
+    return pooled ? ca_registry_insert_at(ca_block_slot(record->owner), record)
+                  : ca_registry_insert(record);
+}
+
 /* Notes where and by whom, too. */
 static int note(ca_record_t *record)
 {
     record->stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
     record->thread = ca_track_thread();
-    int result = ca_registry_insert(record);
+    int result = insert(record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
-    return result == -ENOMEM ? result : 0;
+    return result == -EEXIST ? 0 : result;
 }
 
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
@@ -95,7 +104,7 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
 
 void ca_track_restore(const ca_record_t *record)
 {
-    ca_registry_insert(record);
+    insert(record);
     ca_track_dropped(record);
 }
 

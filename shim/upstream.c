@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <time.h>
 #include "config/lock.h"
+#include "registry/registry.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
@@ -327,4 +328,6 @@ const ca_upstream_t ca_upstream_cuda = {
     .fence_release = ca_fence_release,
     .synchronize = ca_fence_synchronize,
     .reclaim = reclaim,
+    .forget = ca_registry_forget,
+    .end = ca_registry_end,
 };

@@ -2,6 +2,7 @@
  * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
  * memory back only while nothing runs. */
 #include "shim/upstream_pinned.h"
+#include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/fences.h"
 #include "shim/pinned_memory.h"
@@ -88,7 +89,9 @@ ALLOC(7)
                .fence_wait = ca_fence_wait,                                                        \
                .fence_release = ca_fence_release,                                                  \
                .synchronize = ca_fence_synchronize_host,                                           \
-               .reclaim = reclaim}
+               .reclaim = reclaim,                                                                 \
+               .forget = ca_registry_forget,                                                       \
+               .end = ca_registry_end}
 const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS] = {
     TABLE(0), TABLE(1), TABLE(2), TABLE(3), TABLE(4), TABLE(5), TABLE(6), TABLE(7),
 };

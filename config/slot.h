@@ -1,0 +1,41 @@
+/* A place for what is known of one allocation. It is filled, found and emptied by the registry; who
+ * has it in memory of his own (the pool, in each block) spares the registry to make one for every
+ * allocation. While it is empty, that is not live, `note` is its owner's to use. */
+#ifndef CA_CONFIG_SLOT_H
+#define CA_CONFIG_SLOT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CA_SLOT_LIVE 1u
+#define CA_SLOT_LOCKED 2u   /* live, and somebody is reading or changing it */
+#define CA_SLOT_INDEXED 4u  /* the registry finds it by its address */
+#define CA_SLOT_EMBEDDED 8u /* it lies in somebody else's memory */
+#define CA_SLOT_ENDED 16u   /* its owner's memory is about to go: it stays empty */
+#define CA_SLOT_FLAGS 5     /* bits; above them the sequence number, so that no state comes twice */
+
+typedef struct ca_slot {
+    uint64_t address;
+    _Atomic uint64_t word;
+    uint64_t note[5];
+} ca_slot_t;
+
+/* An owner's new slot. One whose word is 0 counts as ended: that is how discarded memory reads. */
+static inline void ca_slot_init(ca_slot_t *slot)
+{
+    atomic_store_explicit(&slot->word, CA_SLOT_EMBEDDED, memory_order_relaxed);
+}
+
+static inline bool ca_slot_ended(uint64_t word)
+{
+    return word == 0 || (word & CA_SLOT_ENDED);
+}
+
+/* For the owner of an empty slot. */
+static inline bool ca_slot_indexed(const ca_slot_t *slot)
+{
+    return atomic_load_explicit(&slot->word, memory_order_relaxed) & CA_SLOT_INDEXED;
+}
+
+#endif
