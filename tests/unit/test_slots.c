@@ -1,0 +1,258 @@
+/* Records in places that others have for them: found like any record, gone with one exchange, and
+ * never mistaken for what was there before. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include "registry/registry.h"
+
+#define BASE ((uint64_t)0x7f0000000000)
+
+static int fresh(void **state)
+{
+    (void)state;
+    ca_registry_reset_after_fork();
+    return 0;
+}
+
+static ca_slot_t slot_at(uint64_t address)
+{
+    ca_slot_t slot = {.address = address};
+    ca_slot_init(&slot);
+    return slot;
+}
+
+static ca_record_t record_of(uint64_t address, uint64_t bytes)
+{
+    return (ca_record_t){.address = address,
+                         .bytes = bytes,
+                         .kind = CA_KIND_PINNED,
+                         .device = 200,
+                         .context = 65000,
+                         .stream = 0xfedcba9876543210,
+                         .owner = &fresh,
+                         .stack = 0xfffffffe,
+                         .thread = 0x7ffffffe};
+}
+
+static void a_record_comes_back_as_it_was_put_in(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out;
+    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_true(ca_registry_find(BASE, &out));
+    in.sequence = 1;
+    assert_memory_equal(&in, &out, sizeof in);
+    memset(&out, 0, sizeof out);
+    assert_true(ca_registry_erase(BASE, &out));
+    assert_memory_equal(&in, &out, sizeof in);
+    assert_false(ca_registry_erase(BASE, &out));
+    assert_false(ca_registry_find(BASE, &out));
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_total().bytes, 0);
+    assert_int_equal(ca_registry_peak_bytes(), in.bytes);
+}
+
+static void a_place_that_is_known_is_filled_again(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t out;
+    for (uint64_t i = 1; i <= 1000; i++) {
+        ca_record_t in = record_of(BASE, i);
+        assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+        assert_true(ca_slot_indexed(&slot));
+        assert_true(ca_registry_take_owned(BASE, &out));
+        assert_int_equal(out.bytes, i);
+        assert_int_equal(out.sequence, i);
+    }
+}
+
+static void a_place_that_was_forgotten_is_found_at_its_new_address_alone(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 1), out;
+    ca_registry_insert_at(&slot, &in);
+    ca_registry_erase(BASE, &out);
+    ca_registry_forget(&slot);
+    assert_false(ca_slot_indexed(&slot));
+    slot.address = BASE + 512;
+    in = record_of(BASE + 512, 2);
+    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_false(ca_registry_find(BASE, &out));
+    assert_true(ca_registry_find(BASE + 512, &out));
+    assert_int_equal(out.bytes, 2);
+}
+
+static void the_latest_at_an_address_is_what_lives_there(void **state)
+{
+    (void)state;
+    ca_slot_t old = slot_at(BASE), new = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 1), out;
+    ca_registry_insert_at(&old, &in);
+    in.bytes = 2;
+    assert_int_equal(ca_registry_insert_at(&new, &in), 0);
+    assert_int_equal(ca_registry_total().count, 1);
+    in.bytes = 4;
+    in.owner = NULL;
+    assert_int_equal(ca_registry_insert(&in), -EEXIST);
+    assert_int_equal(ca_registry_total().bytes, 4);
+    assert_true(ca_registry_erase(BASE, &out));
+    assert_int_equal(out.bytes, 4);
+    /* It is empty, and still known: the driver may give its address to somebody else. */
+    assert_int_equal(ca_registry_insert(&in), 0);
+    assert_false(ca_slot_indexed(&new));
+    assert_true(ca_registry_erase(BASE, &out));
+    in = record_of(BASE, 8);
+    assert_int_equal(ca_registry_insert_at(&new, &in), 0);
+    assert_true(ca_registry_find(BASE, &out));
+    assert_int_equal(out.bytes, 8);
+}
+
+static void what_ends_is_gone_and_takes_nothing_more(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 7), out;
+    ca_registry_insert_at(&slot, &in);
+    ca_registry_end(&slot);
+    assert_false(ca_registry_find(BASE, &out));
+    assert_int_equal(ca_registry_total().bytes, 0);
+    assert_int_equal(ca_registry_insert_at(&slot, &in), -EIO);
+    memset(&slot, 0, sizeof slot); /* its memory was discarded */
+    slot.address = BASE;
+    assert_int_equal(ca_registry_insert_at(&slot, &in), -EIO);
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_false(ca_registry_find(BASE, &out));
+}
+
+static void a_dropped_context_takes_its_records_out_of_their_places(void **state)
+{
+    (void)state;
+    ca_slot_t mine = slot_at(BASE), other = slot_at(BASE + 512);
+    ca_record_t in = record_of(BASE, 3), out;
+    ca_registry_insert_at(&mine, &in);
+    in = record_of(BASE + 512, 5);
+    in.context = 1;
+    ca_registry_insert_at(&other, &in);
+    ca_registry_total_t gone = ca_registry_drop_context(65000);
+    assert_int_equal(gone.count, 1);
+    assert_int_equal(gone.bytes, 3);
+    assert_false(ca_registry_find(BASE, &out));
+    assert_true(ca_registry_find(BASE + 512, &out));
+}
+
+static void a_shared_record_stays_in_its_place(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 3), out, shared;
+    ca_registry_insert_at(&slot, &in);
+    ca_registry_find(BASE, &in);
+    shared = in;
+    shared.shared = CA_SHARED_OWNER;
+    assert_true(ca_registry_replace(&in, &shared));
+    assert_false(ca_registry_take_owned(BASE, &out));
+    assert_true(ca_registry_erase(BASE, &out));
+    assert_int_equal(out.shared, CA_SHARED_OWNER);
+    assert_true(ca_registry_find(BASE, &out)); /* the erase has only copied it */
+    assert_true(ca_registry_take(BASE, &out));
+    assert_false(ca_registry_find(BASE, &out));
+}
+
+/* --- threads ---------------------------------------------------------------------------------- */
+
+#define THREADS 4
+#define PLACES 512
+#define ROUNDS 20000
+
+static ca_slot_t places[THREADS][PLACES];
+static _Atomic unsigned wrong;
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state * 0x2545f4914f6cdd1du >> 16;
+}
+
+/* Each thread has addresses and places of its own, and moves places from one address to the other;
+ * it looks for everybody's. A record names its address in its size. */
+static void *work(void *number)
+{
+    size_t self = (size_t)(uintptr_t)number;
+    uint64_t random = self + 1;
+    bool live[PLACES] = {false};
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        size_t i = next_random(&random) % PLACES;
+        ca_slot_t *slot = &places[self][i];
+        ca_record_t out;
+        if (live[i]) {
+            wrong += !ca_registry_take_owned(slot->address, &out) || out.owner != slot ||
+                     out.bytes != slot->address - BASE;
+            if (next_random(&random) % 4 == 0) {
+                ca_registry_forget(slot);
+                slot->address = BASE + (self * PLACES + i) * 4096 + next_random(&random) % 4 * 512;
+            }
+        } else {
+            ca_record_t in = record_of(slot->address, slot->address - BASE);
+            in.owner = slot;
+            wrong += ca_registry_insert_at(slot, &in) != 0;
+        }
+        live[i] = !live[i];
+        uint64_t any = BASE + next_random(&random) % (THREADS * PLACES) * 4096;
+        if (ca_registry_find(any, &out))
+            wrong += out.address != any || out.bytes != any - BASE;
+    }
+    for (size_t i = 0; i < PLACES; i++)
+        if (live[i])
+            wrong += !ca_registry_erase(places[self][i].address, &(ca_record_t){0});
+    return NULL;
+}
+
+static void threads_find_what_lives_and_nothing_else(void **state)
+{
+    (void)state;
+    pthread_t threads[THREADS];
+    for (size_t t = 0; t < THREADS; t++)
+        for (size_t i = 0; i < PLACES; i++)
+            places[t][i] = slot_at(BASE + (t * PLACES + i) * 4096);
+    for (uintptr_t t = 0; t < THREADS; t++)
+        pthread_create(&threads[t], NULL, work, (void *)t);
+    for (unsigned i = 0; i < 50; i++) {
+        ca_record_t *records;
+        size_t count;
+        unsigned busy;
+        assert_int_equal(ca_registry_snapshot(&records, &count, &busy), 0);
+        for (size_t k = 0; k < count; k++)
+            wrong += records[k].bytes != records[k].address - BASE;
+        ca_registry_snapshot_free(records, count);
+    }
+    for (size_t t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    assert_int_equal(wrong, 0);
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_total().bytes, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_record_comes_back_as_it_was_put_in, fresh),
+        cmocka_unit_test_setup(a_place_that_is_known_is_filled_again, fresh),
+        cmocka_unit_test_setup(a_place_that_was_forgotten_is_found_at_its_new_address_alone, fresh),
+        cmocka_unit_test_setup(the_latest_at_an_address_is_what_lives_there, fresh),
+        cmocka_unit_test_setup(what_ends_is_gone_and_takes_nothing_more, fresh),
+        cmocka_unit_test_setup(a_dropped_context_takes_its_records_out_of_their_places, fresh),
+        cmocka_unit_test_setup(a_shared_record_stays_in_its_place, fresh),
+        cmocka_unit_test_setup(threads_find_what_lives_and_nothing_else, fresh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
