@@ -23,6 +23,9 @@ static CUresult heap_make(sim_heap_t *h)
     if (bytes < (size_t)64 << 30) {
         bytes = (size_t)64 << 30;
     }
+    if (sim_opt.addresses) {
+        bytes = sim_opt.addresses;
+    }
     uint32_t pages = (uint32_t)(bytes / SIM_PAGE);
     char *raw = sim_map_lazy(bytes + SIM_PAGE, false);
     h->backing = sim_ipc_backing(h, bytes);

@@ -71,6 +71,16 @@ static bool set_memory(char *v)
     return true;
 }
 
+static bool set_addresses(char *v)
+{
+    uint64_t n;
+    if (!number(v, &n) || n < SIM_PAGE || n > (uint64_t)1 << 42) {
+        return false;
+    }
+    sim_opt.addresses = n / SIM_PAGE * SIM_PAGE;
+    return true;
+}
+
 static bool set_host_memory(char *v)
 {
     uint64_t n;
@@ -213,6 +223,7 @@ static const struct {
 } keys[] = {
     {"devices", set_devices},
     {"memory", set_memory},
+    {"addresses", set_addresses},
     {"host_memory", set_host_memory},
     {"arch", set_arch},
     {"driver", set_driver},

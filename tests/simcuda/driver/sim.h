@@ -152,7 +152,8 @@ uint64_t sim_now_ns(void);
 /* --- options.c ---------------------------------------------------------------------------------*/
 typedef struct sim_options {
     int devices;
-    size_t memory; /* bytes per device */
+    size_t memory;    /* bytes per device */
+    size_t addresses; /* of each device; 0: by its memory */
     size_t host_memory;
     int driver;
     bool free_waits, pitch_by_asker, pitch_by_height;
