@@ -13,6 +13,7 @@
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
 #   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
+#   tests/bench/bench.mk         $B/bench/*              each as it says
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
@@ -90,8 +91,9 @@ LINKER = $(CC)
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
     $(RANDOM) $(OPTION_TABLE)
 include tests/matrix/matrix.mk
+include tests/bench/bench.mk
 
-$(PROGRAMS) $(PROBE):
+$(PROGRAMS) $(PROBE) $(BENCH):
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
 
@@ -168,6 +170,19 @@ run-facts: simcuda $(FACTS) $(PROBE)
 	    >$B/facts.md || exit; \
 	echo "facts: answered by: $$label; in $B/facts.json and $B/facts.md"
 
+bench: ## measure against other allocators, two tables and a chart (BENCH_FLAGS: see bench.py)
+	@scripts/deps.sh --bench
+	@scripts/peers.sh || echo "bench: without RMM"
+	$(AGAIN) run-bench
+
+bench-short: ## the main cases of bench, in under 50 seconds
+	@scripts/deps.sh --bench
+	@scripts/peers.sh || echo "bench: without RMM"
+	$(AGAIN) run-bench BENCH_FLAGS="--short $(BENCH_FLAGS)"
+
+run-bench: all $(BENCH)
+	@$$(scripts/deps.sh --bench-python) -B tests/bench/bench.py --build $B $(BENCH_FLAGS)
+
 static: ## clang-format, cppcheck, clang-tidy, shellcheck
 	@scripts/deps.sh --static
 	@CUDA_INC=$(CUDA_INC) scripts/check_static.sh
@@ -198,6 +213,6 @@ clean: ## remove every build directory
 
 help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts static format readme deps install uninstall clean help
+.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help

@@ -5,9 +5,11 @@
 #   deps.sh                  to build and to run `make demo` and `make check`
 #   deps.sh --build          to build and to run `make demo` only
 #   deps.sh --static         to run `make static`
+#   deps.sh --bench          to run `make bench`
 #   deps.sh --headers        only the CUDA headers
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
 #   deps.sh --python         prints the python that has the test runner, installs nothing
+#   deps.sh --bench-python   prints the python that can draw charts, or any, installs nothing
 #
 # --no-toolkit, or CA_NO_TOOLKIT=1 in the environment, pretends that there is no CUDA toolkit.
 set -eu
@@ -19,7 +21,7 @@ mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --headers | --cuda-include | --python) mode=${arg#--} ;;
+    --build | --static | --headers | --cuda-include | --python | --bench | --bench-python) mode=${arg#--} ;;
     *)
         echo "deps.sh: unknown argument $arg; see the top of the file" >&2
         exit 2
@@ -115,6 +117,11 @@ test_python() {
     first_python 'import pytest, pytest_timeout, xdist'
 }
 
+# matplotlib draws the chart; the bench does without it.
+bench_python() {
+    first_python 'import matplotlib' || first_python ''
+}
+
 pip_python() {
     first_python 'import pip'
 }
@@ -169,6 +176,13 @@ look_for_matrix() {
     has_command mpirun || need openmpi-bin openmpi openmpi
 }
 
+look_for_bench() {
+    has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
+    # Only where it can be installed at once: the bench goes on without a chart.
+    [ "$(id -u)" != 0 ] || first_python 'import matplotlib' >/dev/null ||
+        need python3-matplotlib python3-matplotlib python3-matplotlib
+}
+
 # For tests/test_aarch64.py, which skips where this has other names.
 look_for_cross() {
     has_command apt-get || return 0
@@ -221,9 +235,17 @@ python)
     test_python
     exit
     ;;
+bench-python)
+    bench_python
+    exit
+    ;;
 headers) look_for_headers ;;
 build) look_for_build ;;
 static) look_for_static ;;
+bench)
+    look_for_build
+    look_for_bench
+    ;;
 all)
     look_for_build
     look_for_test

@@ -1,0 +1,29 @@
+# The programs of `make bench`: bench.c and the cases with one allocator family each.
+#
+# $B/bench/cuda and libc are built with the tests. $B/bench/cub needs CCCL's headers (the
+# toolkit's, or those that RMM brings), $B/bench/rmm what scripts/peers.sh brings; both are left out
+# where they are not.
+PEERS := build/peers
+CUB_INC := $(firstword $(patsubst %/cub/util_allocator.cuh,%,$(wildcard $(CUDA_INC)/cccl/cub/util_allocator.cuh \
+    $(CUDA_INC)/cub/util_allocator.cuh $(PEERS)/rapids/cub/util_allocator.cuh)))
+
+BENCH_CASES := $(patsubst %,$B/obj/tests/bench/%.o,bench cases prodcons busy)
+BENCH_FOUND := $(if $(CUB_INC),$B/bench/cub) $(if $(wildcard $(PEERS)/rmm),$B/bench/rmm)
+BENCH_OWN := $(addprefix $B/bench/,cuda libc)
+BENCH := $(BENCH_OWN) $(BENCH_FOUND)
+
+$(addprefix $B/bench/,cuda libc cub rmm): $B/bench/%: $(BENCH_CASES) $B/obj/tests/bench/peer_%.o
+$(BENCH): LINK = -L$(SIM) -lcudart -lcuda
+$(BENCH): | simcuda
+$B/bench/cub $B/bench/rmm: LINKER = $(CXX)
+$B/bench/rmm: LINK += -L$(PEERS)/lib64 -lrmm -lrapids_logger -Wl,-rpath,$(abspath $(PEERS)/lib64)
+
+# Not under a sanitizer: what it would measure is the sanitizer.
+ifneq ($(filter release debug,$(BUILD)),)
+tests: $(BENCH_OWN)
+endif
+
+$(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc): | $(CUDA_INC)/cuda.h
+$B/obj/tests/bench/%.o: ALL_CFLAGS += -isystem $(CUDA_INC)
+$B/obj/tests/bench/peer_cub.o: ALL_CFLAGS += -isystem $(CUB_INC)
+$B/obj/tests/bench/peer_rmm.o: ALL_CFLAGS += -isystem $(PEERS)/rapids -isystem $(PEERS) -DNDEBUG

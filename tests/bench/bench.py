@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Measures allocators beside each other and writes tables, build/bench.svg and build/bench.json.
+
+    bench.py                      everything                          (make bench)
+    bench.py --short              the main cases, under 50 seconds    (make bench-short)
+    bench.py --allocators cachealloc,rmm_pool --cases hot_1KiB,live_64:1
+
+Each case runs with every allocator in a process of its own, all at the same time, but only one of
+them works at any moment: in each round every process does one repetition. So whatever else the
+machine does hits all of them alike. What counts is the ratio inside one run.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import tables
+
+# name: program, its allocator, ALLOC_CONF where the shim is preloaded.
+ALLOCATORS = {
+    "cachealloc": ("cuda", "cuda", "stacks:off"),
+    "cachealloc_stacks": ("cuda", "cuda", "stacks:all,stack_depth:16"),
+    "cachealloc_stacks8": ("cuda", "cuda", "stacks:all,stack_depth:8"),
+    "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
+    "rmm_pool": ("rmm", "rmm_pool", None),
+    "rmm_binning": ("rmm", "rmm_binning", None),
+    "rmm_arena": ("rmm", "rmm_arena", None),
+    "rmm_tracking": ("rmm", "rmm_tracking", None),
+    "cub": ("cub", "cub", None),
+    "driver": ("cuda", "cuda", None),
+    "glibc": ("libc", "glibc", None),
+}
+DEPTHS = ("cachealloc_stacks8", "cachealloc_stacks32")  # measured only in these cases:
+DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
+
+# Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
+IDLE = "memory:128G"
+# One call of the driver on hardware, in ns. Published: cudaMalloc and cudaFree 66 to 108 us a pair,
+# cudaMallocAsync 1.2 us, pinned memory 0.36 ms a MiB. Assumed: a record 2 us, a query 1 us.
+HARDWARE = {
+    "cuMemAlloc_v2": 50000, "cuMemFree_v2": 50000, "cuMemAllocHost_v2": 22500,
+    "cuMemFreeHost": 22500, "cuMemAllocAsync": 1200, "cuMemFreeAsync": 1200,
+    "cuEventRecord": 2000, "cuCtxRecordEvent": 2000, "cuEventQuery": 1000,
+}
+BUSY = ",".join([IDLE, "kernel_ns:20000",
+                 *(f"latency:{call}={ns}" for call, ns in HARDWARE.items())])
+MISS = IDLE + ",latency:cuMemAlloc_v2=50000"
+
+SHORT = [("hot_1KiB", 1), ("hot_1KiB", 2), ("live_64", 1), ("live_10000", 1), ("hot_64KiB", 1),
+         ("pinned_64KiB", 1), ("async_1", 1), ("async_8", 1), ("prodcons", 2), ("miss_64MiB", 1)]
+FULL = [("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("hot_64MiB", 1),
+        ("live_64", 1), ("live_1000", 1), ("live_10000", 1), ("live_100000", 1), ("fifo_1000", 1),
+        ("order_1000", 1), ("hot_1KiB", 2), ("hot_1KiB", 4), ("hot_1KiB", 8), ("live_1000", 2),
+        ("live_1000", 4), ("live_1000", 8), ("prodcons", 2), ("async_1", 1), ("async_8", 1),
+        ("pinned_64KiB", 1), ("miss_64MiB", 1),
+        ("hot_1KiB_busy", 1), ("hot_2MiB_busy", 1), ("live_1000_busy", 1), ("async_8_busy", 1),
+        ("pinned_64KiB_busy", 1)]
+
+SKIPPED = 77     # exit status: no such memory
+PATIENCE_S = 120  # for one answer
+
+
+class Failed(Exception):
+    pass
+
+
+class Bench:
+    """One allocator in one case: a process that waits for a number of pairs to do."""
+
+    def __init__(self, build, allocator, case, threads):
+        program, name, conf = ALLOCATORS[allocator]
+        self.allocator = allocator
+        busy = case.endswith("_busy")
+        env = {key: value for key, value in os.environ.items()
+               if key not in ("ALLOC_CONF", "CACHEALLOC_CONF", "LD_PRELOAD", "SIMCUDA")}
+        env["LD_LIBRARY_PATH"] = str(build / "simcuda")
+        env["SIMCUDA"] = BUSY if busy else MISS if case.startswith("miss") else IDLE
+        if conf is not None:
+            env["LD_PRELOAD"] = str(build / "libcachealloc.so")
+            env["ALLOC_CONF"] = conf
+        command = [build / "bench" / program, name, case.removesuffix("_busy"), str(threads)]
+        self.process = subprocess.Popen(
+            command + ["busy"] * busy, env=env, text=True, bufsize=1, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, pairs):
+        """Does this many pairs in each thread; (ns, pairs of all threads, ns on a core)."""
+        limit = threading.Timer(PATIENCE_S, self.process.kill)
+        limit.start()
+        try:
+            self.process.stdin.write(f"{pairs}\n")
+            answer = self.process.stdout.readline().split()
+        except BrokenPipeError:
+            answer = []
+        finally:
+            limit.cancel()
+        if len(answer) != 3:
+            self.process.kill()
+            err = self.process.communicate()[1].strip().splitlines()
+            raise Failed("has none" if self.process.returncode == SKIPPED
+                         else err[-1] if err else f"ended with {self.process.returncode}")
+        return [int(number) for number in answer]
+
+    def close(self):
+        limit = threading.Timer(PATIENCE_S, self.process.kill)
+        limit.start()
+        try:
+            self.process.communicate()
+        finally:
+            limit.cancel()
+
+
+def warmed(bench, case, args):
+    """Runs until the allocator has come to rest, and says how many pairs a repetition takes."""
+    # Among live blocks each has been replaced about once, so that memory is as cut up as it gets.
+    number = case.removesuffix("_busy").rpartition("_")[2]
+    pairs = max(int(number), 256) if number.isdigit() and not case.startswith("async") else 256
+    pairs = min(pairs, args.pairs or pairs)
+    while True:
+        ns = bench.run(pairs)[0]
+        if args.pairs:
+            return args.pairs
+        if ns > args.repetition_ms * 1e6 / 8:
+            return max(1, int(pairs * args.repetition_ms * 1e6 / ns))
+        pairs *= 4
+
+
+def start(case, threads, args, notes):
+    """The processes of one case, and how many pairs each does in a repetition."""
+    running = {}
+    for allocator in args.allocators:
+        if case.startswith("miss") and allocator not in ("cachealloc", "driver"):
+            continue
+        if allocator in DEPTHS and (case, threads) not in DEPTH_CASES:
+            continue
+        bench = Bench(args.build, allocator, case, threads)
+        try:
+            running[bench] = warmed(bench, case, args)
+        except Failed as error:
+            bench.close()
+            if str(error) != "has none":
+                notes.append(f"{allocator}, {case}, {threads} threads: {error}")
+    return running
+
+
+def measure(case, threads, args, notes):
+    """The results of one case, a dictionary for each allocator that can do it, and which share of
+    the time they had a core."""
+    running = start(case, threads, args, notes)
+    times, shares = {bench: [] for bench in running}, []
+    # Waiting for the driver is no work, and is not on a core.
+    all_work = threads == 1 and not case.endswith("_busy") and not case.startswith("miss")
+    for number in range(args.rounds):
+        order = list(running)
+        first = number % max(1, len(order))
+        for bench in order[first:] + order[:first]:
+            try:
+                ns, done, core = bench.run(running[bench])
+            except Failed as error:
+                notes.append(f"{bench.allocator}, {case}, {threads} threads: {error}")
+                del running[bench]
+                continue
+            times[bench].append((core if args.core_time and all_work else ns) / done)
+            if all_work:
+                shares.append(core / ns)
+    for bench in running:
+        bench.close()
+    return [{"allocator": bench.allocator, "case": case, "threads": threads,
+             "ns_per_pair": round(statistics.median(times[bench]), 2),
+             "repetitions": [round(one, 2) for one in times[bench]]} for bench in running], shares
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description="measures allocators beside each other")
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--short", action="store_true", help="only the main cases")
+    parser.add_argument("--rounds", type=int, default=7, help="repetitions of each")
+    parser.add_argument("--repetition-ms", type=float, help="length of one, about")
+    parser.add_argument("--pairs", type=int, help="pairs of one, instead")
+    parser.add_argument("--allocators", help="only these, separated by commas")
+    parser.add_argument("--cases", help="only these, as CASE or CASE:THREADS")
+    parser.add_argument("--output", type=pathlib.Path, help="where bench.json and bench.svg go")
+    parser.add_argument("--core-time", action="store_true",
+                        help="with one thread, count the time on a core: for a machine that others "
+                        "use, not for figures to show")
+    args = parser.parse_args(argv)
+    args.build = args.build.resolve()
+    args.output = args.output or args.build
+    args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
+    args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)
+    for name in args.allocators:
+        if name not in ALLOCATORS:
+            parser.error(f"no allocator {name}; there are {', '.join(ALLOCATORS)}")
+    if args.cases:
+        words = [word.partition(":") for word in args.cases.split(",")]
+        args.cases = [(case, int(threads or (2 if case == "prodcons" else 1)))
+                      for case, _, threads in words]
+    else:
+        args.cases = SHORT if args.short else FULL
+    return args
+
+
+def main(argv):
+    args = parse(argv)
+    notes, results, shares = [], [], []
+    for allocator in list(args.allocators):
+        program = args.build / "bench" / ALLOCATORS[allocator][0]
+        if not program.exists():
+            notes.append(f"{allocator}: not built, its headers or libraries are missing")
+            args.allocators.remove(allocator)
+    began = time.monotonic()
+    for case, threads in args.cases:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{case}, {threads} threads", end="", file=sys.stderr)
+        found, seen = measure(case, threads, args, notes)
+        results += found
+        shares += seen
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+
+    (args.output / "bench.json").write_text(
+        "[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
+    tables.show(results, args.core_time)
+    try:
+        import chart
+        chart.draw(results, args.output / "bench.svg")
+        notes.append(f"chart: {args.output / 'bench.svg'}")
+    except ImportError as error:
+        notes.append(f"no chart: {error}")
+    if shares and statistics.mean(shares) < 0.9:
+        notes.append(f"this machine was busy: single threads had a core for "
+                     f"{statistics.mean(shares):.0%} of the time; do not use these figures")
+    notes.append(f"{len(results)} results in {time.monotonic() - began:.0f} s, {os.cpu_count()} "
+                 f"cores: {args.output / 'bench.json'}")
+    for note in notes:
+        print("bench:", note)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

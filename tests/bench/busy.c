@@ -1,0 +1,40 @@
+/* Kernels in flight: between bursts of pairs a kernel is launched, and the host is held back so
+ * that it never runs more than a few kernels ahead. Launching and holding back are not the
+ * allocator's and are excluded. The stream is the legacy one, on which the peers allocate plain
+ * memory. */
+#include <cuda.h>
+#include "cases.h"
+
+#define BURST 32
+#define AHEAD 8
+
+static CUfunction kernel;
+static cudaEvent_t ends[AHEAD];
+static uint64_t launched;
+
+void busy_open(void)
+{
+    CUmodule module;
+    OK(cuModuleLoadData(&module, "image"));
+    OK(cuModuleGetFunction(&kernel, module, "kernel"));
+    for (int i = 0; i < AHEAD; i++)
+        OK(cudaEventCreateWithFlags(&ends[i], cudaEventDisableTiming));
+}
+
+static void launch(void)
+{
+    cudaEvent_t end = ends[launched++ % AHEAD];
+    OK(cudaEventSynchronize(end));
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cudaEventRecord(end, NULL));
+}
+
+void busy_run(worker_t *worker, uint64_t pairs)
+{
+    for (uint64_t done = 0; done < pairs; done += BURST) {
+        uint64_t start = now_ns();
+        launch();
+        worker->excluded_ns += now_ns() - start;
+        worker->what->run(worker, pairs - done < BURST ? pairs - done : BURST);
+    }
+}

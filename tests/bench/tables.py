@@ -1,0 +1,110 @@
+"""Tables of a bench's results, and how they compare with what is aimed at."""
+
+PEERS = ("rmm_pool", "rmm_binning", "rmm_arena", "rmm_tracking", "cub")
+COLUMNS = 5  # of a table, besides the allocator
+
+# What is compared: the figure is first / second, of (allocator, case, threads); "peers" is the
+# fastest of them. A throughput over another one is a time under it.
+CRITERIA = [
+    ("hot pair of 1 KiB, over the fastest peer's", ("cachealloc", "hot_1KiB", 1),
+     ("peers", "hot_1KiB", 1), "<=", 0.40),
+    ("the same with stacks of 16 frames", ("cachealloc_stacks", "hot_1KiB", 1),
+     ("peers", "hot_1KiB", 1), "<=", 0.60),
+    ("10,000 live, over the best peer's", ("cachealloc", "live_10000", 1),
+     ("peers", "live_10000", 1), "<=", 0.45),
+    ("10,000 live, over our own with 64", ("cachealloc", "live_10000", 1),
+     ("cachealloc", "live_64", 1), "<=", 1.6),
+    ("100,000 live, over the best peer's", ("cachealloc", "live_100000", 1),
+     ("peers", "live_100000", 1), "<=", 0.80),
+    ("hot, throughput of two threads over one's", ("cachealloc", "hot_1KiB", 1),
+     ("cachealloc", "hot_1KiB", 2), ">=", 1.7),
+    ("hot, throughput of eight threads over one's", ("cachealloc", "hot_1KiB", 1),
+     ("cachealloc", "hot_1KiB", 8), ">=", 1.5),
+    ("mixed sizes, 1,000 live, throughput of two threads over one's",
+     ("cachealloc", "live_1000", 1), ("cachealloc", "live_1000", 2), ">=", 1.3),
+    ("producer and consumer, over RMM pool's", ("cachealloc", "prodcons", 2),
+     ("rmm_pool", "prodcons", 2), "<=", 0.30),
+    ("stream-ordered on 8 streams, over 1 stream", ("cachealloc", "async_8", 1),
+     ("cachealloc", "async_1", 1), "<=", 1.3),
+    ("pinned hit of 64 KiB, over a device hit", ("cachealloc", "pinned_64KiB", 1),
+     ("cachealloc", "hot_64KiB", 1), "<=", 1.5),
+    ("a miss, over the driver's call of 50 us", ("cachealloc", "miss_64MiB", 1),
+     ("driver", "miss_64MiB", 1), "<=", 1.03),
+]
+
+
+def find(results, allocator, case, threads):
+    """The (ns, allocator) asked for, or None where it was not measured."""
+    found = [(one["ns_per_pair"], one["allocator"]) for one in results
+             if one["case"] == case and one["threads"] == threads
+             and one["allocator"] in (PEERS if allocator == "peers" else (allocator,))]
+    return min(found, default=None)
+
+
+def number(ns):
+    return f"{ns:.1f}" if ns < 99.95 else f"{ns:,.0f}"
+
+
+def cell(one):
+    return (f"{number(one['ns_per_pair'])} ({number(min(one['repetitions']))}"
+            f"..{number(max(one['repetitions']))})")
+
+
+def title(case, threads):
+    return case.removesuffix("_busy") + (f", {threads} threads" if threads > 1 else "")
+
+
+def print_rows(header, rows):
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |")
+    print()
+
+
+def print_table(results):
+    """One table of at most COLUMNS cases after the other, in the order in which they were run."""
+    cases = list(dict.fromkeys((one["case"], one["threads"]) for one in results))
+    for first in range(0, len(cases), COLUMNS):
+        columns = cases[first:first + COLUMNS]
+        cells = {(one["allocator"], one["case"], one["threads"]): cell(one) for one in results}
+        names = dict.fromkeys(one["allocator"] for one in results)
+        rows = [[name] + [cells.get((name, *column), "-") for column in columns] for name in names]
+        print_rows(["allocator"] + [title(*column) for column in columns],
+                   [row for row in rows if set(row[1:]) != {"-"}])
+
+
+def print_criteria(results, core_time):
+    rows = []
+    for text, first, second, relation, limit in CRITERIA:
+        one, other = find(results, *first), find(results, *second)
+        # Several threads are measured by the clock on the wall alone.
+        if core_time and first[2] != second[2]:
+            one = None
+        if one and other:
+            figure = one[0] / other[0]
+            met = figure <= limit if relation == "<=" else figure >= limit
+            against = f" ({other[1]})" if second[0] == "peers" else ""
+            rows.append([text, f"{figure:.2f}{against}", f"{relation} {limit:.2f}",
+                         "ok" if met else "MISSED"])
+        else:
+            rows.append([text, "-", f"{relation} {limit:.2f}", "not measured"])
+    print_rows(["aim", "figure", "target", ""], rows)
+
+
+def show(results, core_time):
+    what = "time on a core" if core_time else "wall time"
+    spread = "median (least..most of the repetitions)"
+    print(f"ns per pair, {what} over the pairs of all threads, {spread}; the driver's calls take "
+          "no time:\n")
+    print_table([one for one in results
+                 if not one["case"].endswith("_busy") and not one["case"].startswith("miss")])
+    busy = [one for one in results if one["case"].endswith("_busy")]
+    if busy:
+        print("The driver's calls take as long as on hardware (HARDWARE in tests/bench/bench.py), "
+              "and kernels of 20 us are in flight all the time:\n")
+        print_table(busy)
+    misses = [one for one in results if one["case"].startswith("miss")]
+    if misses:
+        print("ns of an allocation that goes to the driver, which takes 50 us:\n")
+        print_table(misses)
+    print_criteria(results, core_time)
