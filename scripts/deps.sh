@@ -148,6 +148,7 @@ look_for_build() {
 look_for_test() {
     has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
     has_header zlib.h || need zlib1g-dev zlib-devel zlib-devel
+    has_command valgrind || need valgrind valgrind valgrind
     has_header cmocka.h || need libcmocka-dev libcmocka-devel libcmocka-devel
     test_python >/dev/null ||
         need "python3-pytest python3-pytest-timeout python3-pytest-xdist" \

@@ -1,6 +1,6 @@
 # The programs of `make bench`: bench.c and the cases with one allocator family each.
 #
-# $B/bench/cuda and libc are built with the tests. $B/bench/cub needs CCCL's headers (the
+# $B/bench/cuda, libc, calls are built with the tests. $B/bench/cub needs CCCL's headers (the
 # toolkit's, or those that RMM brings), $B/bench/rmm what scripts/peers.sh brings; both are left out
 # where they are not.
 PEERS := build/peers
@@ -9,10 +9,11 @@ CUB_INC := $(firstword $(patsubst %/cub/util_allocator.cuh,%,$(wildcard $(CUDA_I
 
 BENCH_CASES := $(patsubst %,$B/obj/tests/bench/%.o,bench cases prodcons busy)
 BENCH_FOUND := $(if $(CUB_INC),$B/bench/cub) $(if $(wildcard $(PEERS)/rmm),$B/bench/rmm)
-BENCH_OWN := $(addprefix $B/bench/,cuda libc)
+BENCH_OWN := $(addprefix $B/bench/,cuda libc calls)
 BENCH := $(BENCH_OWN) $(BENCH_FOUND)
 
 $(addprefix $B/bench/,cuda libc cub rmm): $B/bench/%: $(BENCH_CASES) $B/obj/tests/bench/peer_%.o
+$B/bench/calls: $B/obj/tests/bench/calls.o
 $(BENCH): LINK = -L$(SIM) -lcudart -lcuda
 $(BENCH): | simcuda
 $B/bench/cub $B/bench/rmm: LINKER = $(CXX)
@@ -23,7 +24,7 @@ ifneq ($(filter release debug,$(BUILD)),)
 tests: $(BENCH_OWN)
 endif
 
-$(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc): | $(CUDA_INC)/cuda.h
+$(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc calls): | $(CUDA_INC)/cuda.h
 $B/obj/tests/bench/%.o: ALL_CFLAGS += -isystem $(CUDA_INC)
 $B/obj/tests/bench/peer_cub.o: ALL_CFLAGS += -isystem $(CUB_INC)
 $B/obj/tests/bench/peer_rmm.o: ALL_CFLAGS += -isystem $(PEERS)/rapids -isystem $(PEERS) -DNDEBUG

@@ -1,0 +1,52 @@
+/* calls WHAT COUNT: one call COUNT times, for counting its instructions: the difference between two
+ * counts is the call's alone, start-up and warm-up cancel.
+ *
+ * pair    cudaMalloc and cudaFree of 1 KiB
+ * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
+ * launch  cuLaunchKernel: the linker found it */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include "tests/preload/check.h"
+
+#define WARM_UP 3000
+
+static void *from, *to;
+static CUfunction kernel;
+
+static void pair(void)
+{
+    void *block;
+    OK(cudaMalloc(&block, 1024));
+    OK(cudaFree(block));
+}
+
+static void copy(void)
+{
+    OK(cudaMemcpyAsync(to, from, 64, cudaMemcpyDeviceToDevice, NULL));
+}
+
+static void launch(void)
+{
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 3);
+    void (*call)(void) = strcmp(argv[1], "pair") == 0   ? pair
+                         : strcmp(argv[1], "copy") == 0 ? copy
+                                                        : launch;
+    uint64_t count = number_argument(argc, argv, 2, 1) + WARM_UP;
+    CUmodule module;
+    OK(cudaFree(NULL));
+    OK(cudaMalloc(&from, 4096));
+    OK(cudaMalloc(&to, 4096));
+    OK(cuModuleLoadData(&module, "image"));
+    OK(cuModuleGetFunction(&kernel, module, "kernel"));
+    for (uint64_t i = 0; i < count; i++)
+        call();
+    OK(cuCtxSynchronize());
+    OK(cudaFree(from));
+    OK(cudaFree(to));
+    return 0;
+}
