@@ -241,11 +241,6 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         check_now_and_then(arena);
         if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
-            if (foreign) {
-                /* Frees that the caches tell of later would count as having come after it. */
-                ca_caches_shut(arena);
-                ca_caches_open(arena);
-            }
             ca_epoch_close(arena, line, foreign ? CA_BY_ALLOC : CA_BY_FREE);
             /* The newest fence was recorded this instant: not worth a query. */
             if (line->closed.count > 1)

@@ -14,6 +14,7 @@
 
 #define FINE_CLASSES 16u /* multiples of CA_GRANULE; then as many to each power of two */
 #define MEMOS 4u         /* a power of two */
+#define HARVEST_MOST 16u /* epochs asked about where a class waits */
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
 /* The calling thread's. Objects are never unmapped: the heap may hold one that its thread has left.
@@ -342,10 +343,33 @@ static void close_epoch(ca_arena_t *arena, ca_cache_t *cache)
     ca_arena_drop(arena);
 }
 
+/* Looks whether what the class waits for has passed by now: dearer than a hit, and much cheaper
+ * than to empty all caches for it. */
+static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, served_t *served)
+{
+    const ca_cache_class_t *class = &cache->classes[index];
+
+    ca_lock_take(&arena->lock);
+    if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        if (!is_shut(cache) && class->first && class->first->tag == cache->open) {
+            bool none_before = !arena->whole.closed.head;
+            ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+            if (none_before)
+                ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+        }
+        if (!is_shut(cache))
+            take(cache, index, served);
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_arena_drop(arena);
+}
+
 /* --- for the shim ----------------------------------------------------------------------------- */
 
-int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, ca_block_t **block, uint64_t *address,
-                   bool *reused)
+int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
+                   uint64_t *address, bool *reused)
 {
     size_t size, class_bytes;
     served_t served = {0};
@@ -365,6 +389,8 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, ca_block_t **block, uint64_
     leave(cache);
     if (!served.block)
         refill(arena, cache, index, class_bytes, &served);
+    if (!served.block && !ready_only)
+        ask(arena, cache, index, &served);
     if (!served.block) {
         *bytes = class_bytes;
         return -EAGAIN;
@@ -382,7 +408,7 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 {
     size_t asked = bytes;
 
-    if (ca_cache_alloc(arena, &bytes, block, address, reused) == 0)
+    if (ca_cache_alloc(arena, &bytes, ready_only, block, address, reused) == 0)
         return 0;
     if (ready_only)
         return ca_arena_alloc_ready(arena, bytes, block, address, reused);

@@ -40,12 +40,12 @@
 typedef struct ca_cache ca_cache_t;
 typedef struct ca_cache_mark ca_cache_mark_t;
 
-/* Serves `*bytes` from the calling thread's stock, or from memory of `arena` that is ready: makes
- * no upstream call. Otherwise -EAGAIN, and `*bytes` is what to ask the heap for instead, so that
- * the block fits a class; should there be no memory for that, the heap can be asked for the
- * original. */
-int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, ca_block_t **block, uint64_t *address,
-                   bool *reused);
+/* Serves `*bytes` from the calling thread's stock, or from memory of `arena` that is ready. With
+ * `ready_only` it makes no upstream call, without it asks about fences. Otherwise -EAGAIN, and
+ * `*bytes` is what to ask the heap for instead, so that the block fits a class; should there be no
+ * memory for that, the heap can be asked for the original. */
+int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
+                   uint64_t *address, bool *reused);
 
 /* ca_cache_alloc, then ca_arena_alloc, or with `ready_only` ca_arena_alloc_ready. */
 int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
@@ -75,9 +75,12 @@ bool ca_caches_try_shut(ca_arena_t *arena);
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);
 
-/* The calling thread is about to close the heap's open epoch by a free: what the thread's cache
- * holds is closed with it. */
+/* The calling thread is about to close the heap's open epoch: what the thread's cache holds is
+ * closed with it. */
 void ca_cache_close_own(ca_arena_t *arena);
+
+/* The heap hears of all frees so far: what it is told later counts as freed later. */
+void ca_caches_tell(ca_arena_t *arena);
 
 /* The epoch has passed: tells the caches, and takes its marks off. */
 void ca_cache_pass(ca_arena_t *arena, ca_epoch_t *epoch);

@@ -324,6 +324,17 @@ void ca_caches_drop(ca_arena_t *arena)
     drop_marks(arena, arena->whole.closed.head);
 }
 
+void ca_caches_tell(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
 size_t ca_caches_stock(const ca_arena_t *arena)
 {
     size_t stock = 0;

@@ -48,7 +48,7 @@ int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes
     size_t asked = bytes;
     if (!order) {
         ca_arena_t *home = context->shards ? ca_shards_home(context->shards) : context->arena;
-        if (ca_cache_alloc(home, &bytes, block, address, reused) == 0)
+        if (ca_cache_alloc(home, &bytes, ready_only, block, address, reused) == 0)
             return 0;
     }
     int rc = alloc(context, order, bytes, ready_only, block, address, reused);
