@@ -69,7 +69,8 @@ $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
 $(DRIVER): LINK = -L$(SIM) -lcuda
 $(PARITY) $(FACTS) $(RANDOM): LINK = -L$(SIM) -lcudart -lcuda
-$(REPLAY): LINK = -L$(SIM) -lcudart -lz
+# Found without LD_LIBRARY_PATH too, which it sets for the processes that it starts.
+$(REPLAY): LINK = -L$(SIM) -lcudart -lz -Wl,-rpath,'$$ORIGIN/simcuda'
 $(PLUGIN): LINK += -shared
 
 $(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY) $(RANDOM): | simcuda
@@ -146,6 +147,15 @@ soak: ## run random programs for SECONDS=600, with and without the shim, under t
 run-soak: all $(RANDOM)
 	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(SECONDS) $(SOAK_FLAGS)
 
+replay: ## replay traces (TRACES=DIR, otherwise made ones) beside PyTorch's policy
+	@scripts/deps.sh --build
+	$(AGAIN) run-replay
+
+# REPLAY_FLAGS="--busy --least": see tests/replay/replay.c.
+run-replay: all $(REPLAY)
+	@$(if $(TRACES),,python3 -B tests/replay/generate.py $B/traces &&) \
+	    $B/replay --table $(REPLAY_FLAGS) $(or $(TRACES),$B/traces)
+
 demo: ## build and run the example, on a GPU where there is one, otherwise simulated
 	@scripts/deps.sh --build
 	$(AGAIN) run-demo
@@ -215,4 +225,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak demo run-demo facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help
+.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help

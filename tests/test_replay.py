@@ -1,10 +1,12 @@
 """Recorded traces run to their end, and from few segments; what is malformed is told by line."""
 
 import gzip
+import json
 import os
 import pathlib
 import random
 import re
+import sys
 
 import pytest
 
@@ -43,24 +45,40 @@ def text_of(rows):
 def figures(result):
     assert result.rc == 0, result.err
     assert result.err == ""
-    return [FIGURES.match(line).groupdict() for line in result.out.splitlines()]
+    return [FIGURES.match(line).groupdict() for line in result.out.splitlines()
+            if ": pass " in line]
+
+
+def rows_of(result):
+    assert result.rc == 0, result.err
+    assert result.err == ""
+    return json.loads(result.out)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """The path of a seeded trace, how many allocations it has, and its peak live bytes."""
+    rows, count, peak = small_trace()
+    path = tmp_path / "trace.csv"
+    path.write_text(text_of(rows))
+    return path, count, peak
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("preload", [False, True])
-def test_small_trace(run, build, tmp_path, packed, preload):
+@pytest.mark.parametrize("policy", ["driver", "cachealloc"])
+def test_small_trace(run, build, tmp_path, packed, policy):
     rows, count, peak = small_trace()
     path = tmp_path / ("trace.csv.gz" if packed else "trace.csv")
     path.write_bytes(gzip.compress(text_of(rows).encode()) if packed else text_of(rows).encode())
 
-    passes = figures(run([build / "replay", "--passes", 3, path], sim="memory:24G",
-                         preload=preload))
+    passes = figures(run([build / "replay", "--policy", policy, path], sim="memory:24G",
+                         preload=policy == "cachealloc"))
 
     assert [int(one["number"]) for one in passes] == [1, 2, 3]
     for one in passes:
         assert (int(one["count"]), int(one["live"])) == (count, peak)
-        assert (one["upstream"] is not None) == preload
-    if preload:
+        assert (one["upstream"] is not None) == (policy == "cachealloc")
+    if policy == "cachealloc":
         assert int(passes[0]["upstream"]) >= peak
         assert int(passes[0]["hits"]) > count // 2
 
@@ -70,8 +88,95 @@ def test_several_files(run, build, tmp_path):
     for path in paths:
         path.write_text(text_of(["a,1,1000,0,0", "f,1,0,0,1", "a,1,2000,0,2"]))
 
-    assert [one["file"] for one in figures(run([build / "replay", *paths]))] == [
-        str(path) for path in paths]
+    for given in (paths, [tmp_path]):
+        assert [one["file"] for one in figures(run([build / "replay", "--passes", 1, *given]))] == [
+            str(path) for path in sorted(paths)]
+
+
+def test_shim_and_simulator_are_found_beside_the_program(build, trace):
+    path, count, peak = trace
+    if conftest.SANITIZER:
+        pytest.skip("a sanitizer's run-time would have to be preloaded first")
+
+    rc, out, err = conftest.execute([build / "replay", "--json", path], conftest.plain_env(), 60)
+
+    assert (rc, err) == (0, "")
+    ours, reference = json.loads(out)
+    assert (ours["policy"], reference["policy"]) == ("cachealloc", "pytorch")
+    for row in (ours, reference):
+        assert row["trace"] == "trace.csv"
+        assert 0.3 < row["efficiency"] <= 1
+        assert row["upstream_calls"][0] > 0 and len(row["upstream_calls"]) == 3
+        assert row["ns_per_op"] > 0
+        assert (row["allocations"], row["peak_live_bytes"]) == (count, peak)
+
+
+@pytest.mark.parametrize("flags", [["--threads", 4], ["--streams", 3],
+                                   ["--threads", 2, "--streams", 2], ["--busy"],
+                                   ["--busy", "--threads", 2, "--streams", 1]], ids=lambda flags: "".join(map(str, flags)))
+def test_other_ways_of_running_serve_every_allocation(run, build, trace, flags):
+    path, count, peak = trace
+
+    row, = rows_of(run([build / "replay", "--json", "--policy", "cachealloc", *flags, path],
+                       sim="memory:24G", timeout=120))
+
+    assert row["allocations"] == count
+    assert row["peak_upstream_bytes"] >= row["peak_live_bytes"] > 0
+    # Threads only change what is live together.
+    assert row["peak_live_bytes"] == peak or "--threads" in flags
+
+
+def test_the_least_memory_is_where_it_finishes(run, build, trace):
+    path, _, peak = trace
+    row, = rows_of(run([build / "replay", "--json", "--least", "--policy", "cachealloc", path],
+                       timeout=120))
+    least = row["least_memory_bytes"]
+
+    assert peak <= least <= row["peak_upstream_bytes"]
+    assert run([build / "replay", path], sim=f"memory:{least}").rc == 0
+    assert run([build / "replay", path], sim=f"memory:{least - (2 << 20)}").rc == 1
+
+
+def model(run, build, path, rows):
+    path.write_text(text_of(rows))
+    row, = rows_of(run([build / "replay", "--json", "--passes", 1, "--policy", "pytorch", path]))
+    return row["peak_upstream_bytes"] >> 20, row["upstream_calls"][0]
+
+
+@pytest.mark.parametrize("rows, mib, calls", [
+    pytest.param(["a,1,1,0,0", "a,2,1047552,0,0"], 2, 1, id="small ones share 2 MiB"),
+    pytest.param(["a,1,1048576,0,0", "a,2,1048577,0,0"], 22, 2, id="above 1 MiB from 20 MiB"),
+    pytest.param(["a,1,10485248,0,0", "a,2,10485760,0,0"], 20, 1, id="below 10 MiB from 20 MiB"),
+    pytest.param(["a,1,10485249,0,0"], 10, 1, id="10 MiB has its own"),
+    pytest.param(["a,1,11534337,0,0"], 12, 1, id="and is rounded to 2 MiB"),
+    pytest.param(["a,1,12582912,0,0", "f,1,0,0,0", "a,1,11534336,0,0", "a,2,1048577,0,0"], 32, 2,
+                 id="a rest of 1 MiB is no block"),
+    pytest.param(["a,1,12582912,0,0", "f,1,0,0,0", "a,1,11534335,0,0", "a,2,1048576,0,0"], 14, 2,
+                 id="pools are apart"),
+    pytest.param(["a,1,5242880,0,0", "a,2,5242880,0,0", "a,3,5242880,0,0", "a,4,5242880,0,0",
+                  "f,2,0,0,0", "f,3,0,0,0", "a,5,10485760,0,0"], 20, 1, id="neighbours merge"),
+])
+def test_the_reference_policy_follows_its_constants(run, build, tmp_path, rows, mib, calls):
+    assert model(run, build, tmp_path / "trace.csv", rows) == (mib, calls)
+
+
+def test_the_table_compares(run, build, trace):
+    result = run([build / "replay", "--table", trace[0]])
+
+    assert result.rc == 0, result.err
+    head, row, mean = result.out.splitlines()
+    assert head.split()[:1] == ["trace"] and "pytorch" in head
+    assert row.startswith("trace.csv ")
+    assert mean.startswith("geometric mean") and mean.endswith("of 1")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--passes", 0, "x"], ["--policy", "x", "x"],
+                                       ["--json", "--table", "x"], ["--threads", "two", "x"]])
+def test_wrong_arguments_are_refused(run, build, arguments):
+    result = run([build / "replay", *arguments])
+
+    assert result.rc == 2
+    assert result.err.startswith("usage: ")
 
 
 @pytest.mark.parametrize("rows, line, what", [
@@ -130,6 +235,34 @@ def test_more_than_the_device_has_is_told_by_line(run, build, tmp_path):
     assert "big.csv:3: cudaMalloc" in result.err
 
 
+def generate(directory, *arguments):
+    rc, _, err = conftest.execute(
+        [sys.executable, "-B", conftest.ROOT / "tests/replay/generate.py", directory, *arguments],
+        conftest.plain_env(), 60)
+    assert (rc, err) == (0, "")
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_made_traces_are_the_same_for_the_same_seed(tmp_path):
+    first = generate(tmp_path / "1", "small_program", "etl")
+
+    assert sorted(first) == ["made_etl.csv.gz", "made_small_program.csv.gz"]
+    assert generate(tmp_path / "2", "small_program", "etl") == first
+    assert generate(tmp_path / "3", "small_program", "etl", "--seed", 2) != first
+
+
+def test_made_traces_run_to_their_end(run, build, tmp_path):
+    made = generate(tmp_path / "made")
+
+    rows = rows_of(run([build / "replay", "--json", tmp_path / "made"], timeout=120))
+
+    assert [row["trace"] for row in rows] == [name for name in sorted(made) for _ in range(2)]
+    assert all(0 < row["efficiency"] <= 1 for row in rows)
+    small, = [row for row in rows if row["trace"] == "made_small_program.csv.gz"
+              and row["policy"] == "cachealloc"]
+    assert small["peak_live_bytes"] < 8 << 20
+
+
 def recorded():
     """Under make check the traces are there only where the caller names their directory."""
     return sorted(pathlib.Path(os.environ.get("TRACES", "/nonexistent")).glob("*.csv.gz"))
@@ -138,7 +271,7 @@ def recorded():
 @pytest.mark.skipif(not recorded(), reason="TRACES names no directory with recorded traces")
 @pytest.mark.parametrize("path", recorded(), ids=lambda path: path.name)
 def test_recorded_trace(run, build, path):
-    result = run([build / "replay", path], sim="memory:24G", timeout=120, stats=True)
+    result = run([build / "replay", "--passes", 1, path], sim="memory:24G", timeout=120, stats=True)
 
     one, = figures(result)
     assert int(one["upstream"]) >= int(one["live"])

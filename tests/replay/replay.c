@@ -1,315 +1,214 @@
-/* Replays recorded allocation traces call by call through cudaMalloc and cudaFree, and so through
- * the preloaded shim where there is one:
+/* Replays allocation traces through the real shim on the simulated CUDA, both of which lie beside
+ * this program:
  *
- *     replay [--passes N] FILE...
+ *     replay [--json | --table] [--policy NAME]... [--passes N] [--threads N] [--streams M]
+ *            [--busy] [--least] PATH...
  *
- * A trace is text, plain or gzip: a header line `op,id,size,stream,t`, then rows in replay order;
- * `a` allocates `size` bytes under `id`, `f` frees `id`. Several passes replay it again on what the
- * pool holds by then; what a pass leaves live is freed before the next. The figures of the shim are
- * those of the whole process: for exact peaks, one file per process.
- *
- * The whole file is read and checked first, so that the time per operation is that of the calls. */
-#include <cuda_runtime_api.h>
-#include <errno.h>
-#include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
+ * A path is a trace (trace.h) or a directory of them (*.csv, *.csv.gz). Each trace is replayed in a
+ * process of its own, three passes on one pool: in trace order, or by N threads; with plain calls,
+ * or stream-ordered on M streams of each thread; with an idle device, or with --busy while kernels
+ * are in flight and frees that reach the driver wait for them. --least searches for the smallest
+ * device memory with which it finishes. The policies are `cachealloc`, `pytorch` (pytorch.c) and
+ * `driver` (no shim); where none is named it is the first, with --json and --table (a comparison)
+ * the first two. Efficiency is the peak of
+ * requested live bytes over the peak of bytes obtained upstream, all passes together. */
+#include <dirent.h>
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <zlib.h>
-#define CACHEALLOC_WEAK
-#include "include/cachealloc.h"
+#include <sys/stat.h>
+#include "tests/replay/show.h"
+#include "tests/replay/worker.h"
 
-#define LINE_BYTES 256
-#define HEADER "op,id,size,stream,t"
+#define MEMORY_UNIT ((size_t)2 << 20)
+#define THREADS_MOST 256
 
-typedef struct step {
-    size_t bytes;  /* 0: a free */
-    uint32_t slot; /* the allocation that it makes or frees, numbered in order of appearance */
-    uint32_t line;
-} step_t;
+typedef struct request {
+    how_t how;
+    bool policies[POLICIES];
+    bool json, table, least;
+} request_t;
 
-typedef struct trace {
-    const char *name;
-    step_t *steps;
-    size_t count, room;
-    void **live; /* by slot */
-    size_t *sizes;
-    uint32_t slots;
-} trace_t;
+typedef struct rows {
+    row_t *rows;
+    size_t count;
+} rows_t;
 
-/* Which slot an id has, while it is live: open addressing, deletion by a mark. */
-typedef struct ids {
-    uint64_t *keys;
-    uint32_t *slots; /* slot + 1; 0 is empty, UINT32_MAX is deleted */
-    size_t room, used;
-} ids_t;
-
-static int complain(const trace_t *trace, unsigned long line, const char *what, const char *text)
+static void *or_end(void *memory)
 {
-    fprintf(stderr, "replay: %s:%lu: %s%s%s\n", trace->name, line, what, text ? ": " : "",
-            text ? text : "");
-    return -1;
+    if (!memory) {
+        fprintf(stderr, "replay: out of host memory\n");
+        exit(1);
+    }
+    return memory;
 }
 
-static size_t ids_find(const ids_t *ids, uint64_t key, bool *found)
+/* Between what was live at most and what was taken where there was plenty. */
+static size_t least_memory(const row_t *row, how_t how)
 {
-    size_t at = (key * UINT64_C(0x9E3779B97F4A7C15)) >> 20 & (ids->room - 1), free_at = SIZE_MAX;
-    for (; ids->slots[at] != 0; at = (at + 1) & (ids->room - 1)) {
-        if (ids->slots[at] != UINT32_MAX && ids->keys[at] == key) {
-            *found = true;
-            return at;
-        }
-        if (ids->slots[at] == UINT32_MAX && free_at == SIZE_MAX)
-            free_at = at;
+    const pass_t *last = &row->figures.pass[row->figures.passes - 1];
+    size_t fails = last->live_peak / MEMORY_UNIT;
+    size_t finishes = (last->upstream_peak + MEMORY_UNIT - 1) / MEMORY_UNIT;
+    if (fails > 0)
+        fails--;
+    while (fails + 1 < finishes) {
+        figures_t figures;
+        size_t middle = fails + (finishes - fails) / 2;
+        how.memory = middle * MEMORY_UNIT;
+        bool done = worker_run(row->path, row->policy, &how, true, &figures) == 0;
+        *(done ? &finishes : &fails) = middle;
     }
-    *found = false;
-    return free_at != SIZE_MAX ? free_at : at;
+    return finishes * MEMORY_UNIT;
 }
 
-static int ids_grow(ids_t *ids)
+static int replay_file(const char *path, const request_t *request, rows_t *rows)
 {
-    if (ids->used * 2 < ids->room)
-        return 0;
-    ids_t bigger = {.room = ids->room ? ids->room * 2 : 1024};
-    bigger.keys = calloc(bigger.room, sizeof(*bigger.keys));
-    bigger.slots = calloc(bigger.room, sizeof(*bigger.slots));
-    if (!bigger.keys || !bigger.slots) {
-        free(bigger.keys);
-        free(bigger.slots);
-        return -ENOMEM;
-    }
-    for (size_t i = 0; i < ids->room; i++) {
-        if (ids->slots[i] == 0 || ids->slots[i] == UINT32_MAX)
+    for (policy_t policy = 0; policy < POLICIES; policy++) {
+        if (!request->policies[policy])
             continue;
-        bool found;
-        size_t at = ids_find(&bigger, ids->keys[i], &found);
-        bigger.keys[at] = ids->keys[i];
-        bigger.slots[at] = ids->slots[i];
-        bigger.used++;
-    }
-    free(ids->keys);
-    free(ids->slots);
-    *ids = bigger;
-    return 0;
-}
-
-/* --- reading ---------------------------------------------------------------------------------- */
-
-/* The number at *at, which must end at `end`; moves *at behind that. */
-static bool take_number(char **at, char end, uint64_t *value)
-{
-    char *stop;
-    if (**at < '0' || **at > '9')
-        return false;
-    errno = 0;
-    *value = strtoull(*at, &stop, 10);
-    if (errno || *stop != end)
-        return false;
-    *at = stop + (end != '\0');
-    return true;
-}
-
-static step_t *add_step(trace_t *trace)
-{
-    if (trace->count == trace->room) {
-        size_t room = trace->room ? trace->room * 2 : 4096;
-        step_t *bigger = realloc(trace->steps, room * sizeof(*bigger));
-        if (!bigger)
-            return NULL;
-        trace->steps = bigger;
-        trace->room = room;
-    }
-    return &trace->steps[trace->count++];
-}
-
-static int read_row(trace_t *trace, ids_t *ids, char *text, unsigned long line)
-{
-    uint64_t id, bytes, stream, time;
-    char *at = text + 2;
-    if ((text[0] != 'a' && text[0] != 'f') || text[1] != ',')
-        return complain(trace, line, "the operation is neither `a` nor `f`", text);
-    if (!take_number(&at, ',', &id))
-        return complain(trace, line, "the id is not a number", text);
-    if (!take_number(&at, ',', &bytes))
-        return complain(trace, line, "the size is not a number", text);
-    if (!take_number(&at, ',', &stream) || !take_number(&at, '\0', &time))
-        return complain(trace, line, "stream and time are not two numbers", text);
-    bool allocates = text[0] == 'a', live;
-    if (allocates && bytes == 0)
-        return complain(trace, line, "an allocation of 0 bytes", text);
-    if (line > UINT32_MAX - 2 || ids_grow(ids) != 0)
-        return complain(trace, line, "out of host memory", NULL);
-    size_t place = ids_find(ids, id, &live);
-    if (allocates && live)
-        return complain(trace, line, "this id is live already", text);
-    if (!allocates && !live)
-        return complain(trace, line, "frees an id that is not live", text);
-    step_t *step = add_step(trace);
-    if (!step)
-        return complain(trace, line, "out of host memory", NULL);
-    *step = (step_t){.bytes = allocates ? bytes : 0, .line = (uint32_t)line};
-    if (allocates) {
-        ids->used += ids->slots[place] == 0;
-        ids->keys[place] = id;
-        ids->slots[place] = ++trace->slots;
-        step->slot = trace->slots - 1;
-    } else {
-        step->slot = ids->slots[place] - 1;
-        ids->slots[place] = UINT32_MAX;
+        row_t row = {.policy = policy};
+        if (worker_run(path, policy, &request->how, false, &row.figures) != 0)
+            return -1;
+        row.path = or_end(strdup(path));
+        if (request->least && row.figures.counted)
+            row.least = least_memory(&row, request->how);
+        rows->rows = or_end(realloc(rows->rows, (rows->count + 1) * sizeof(row_t)));
+        rows->rows[rows->count++] = row;
+        if (!request->json && !request->table) {
+            show_lines(&row);
+            fflush(stdout);
+        }
     }
     return 0;
 }
 
-/* One line without its end. 1, 0 at the end of the file, -1 with a message. */
-static int read_line(trace_t *trace, gzFile file, char *text, unsigned long line)
+static bool ends_in(const char *text, const char *end)
 {
-    if (!gzgets(file, text, LINE_BYTES)) {
-        int code;
-        const char *what = gzerror(file, &code);
-        if (code == Z_ERRNO)
-            what = strerror(errno);
-        return code != Z_OK && code != Z_STREAM_END ? complain(trace, line, what, NULL) : 0;
-    }
-    size_t length = strlen(text);
-    if (length == LINE_BYTES - 1 && text[length - 1] != '\n')
-        return complain(trace, line, "the line is too long", NULL);
-    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r'))
-        text[--length] = '\0';
-    return 1;
+    size_t length = strlen(text), wanted = strlen(end);
+    return length > wanted && strcmp(text + length - wanted, end) == 0;
 }
 
-static int read_trace(trace_t *trace)
+static int is_trace(const struct dirent *entry)
 {
-    char text[LINE_BYTES];
-    ids_t ids = {0};
-    gzFile file = gzopen(trace->name, "rb");
-    if (!file) {
-        fprintf(stderr, "replay: %s: %s\n", trace->name, strerror(errno));
+    return ends_in(entry->d_name, ".csv") || ends_in(entry->d_name, ".csv.gz");
+}
+
+static int replay_directory(const char *path, const request_t *request, rows_t *rows)
+{
+    struct dirent **entries;
+    int status = 0, count = scandir(path, &entries, is_trace, alphasort);
+    if (count <= 0) {
+        fprintf(stderr, "replay: %s: no traces\n", path);
         return -1;
     }
-    int status = read_line(trace, file, text, 1);
-    if (status >= 0 && (status == 0 || strcmp(text, HEADER) != 0))
-        status = complain(trace, 1, "the header is not `" HEADER "`", NULL);
-    for (unsigned long line = 2; status > 0; line++) {
-        status = read_line(trace, file, text, line);
-        if (status > 0 && read_row(trace, &ids, text, line) != 0)
-            status = -1;
+    for (int i = 0; i < count; i++) {
+        char *whole = NULL;
+        if (status == 0 && asprintf(&whole, "%s/%s", path, entries[i]->d_name) >= 0)
+            status = replay_file(whole, request, rows);
+        free(whole);
+        free(entries[i]);
     }
-    gzclose(file);
-    free(ids.keys);
-    free(ids.slots);
-    if (status == 0) {
-        trace->live = calloc(trace->slots + 1, sizeof(*trace->live));
-        trace->sizes = calloc(trace->slots + 1, sizeof(*trace->sizes));
-        if (!trace->live || !trace->sizes)
-            status = complain(trace, 1, "out of host memory", NULL);
-    }
+    free(entries);
     return status;
 }
 
-/* --- replaying -------------------------------------------------------------------------------- */
-
-static uint64_t now_ns(void)
+static _Noreturn void usage(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    fprintf(stderr,
+            "usage: replay [--json | --table] [--policy cachealloc|pytorch|driver]...\n"
+            "              [--passes N] [--threads N] [--streams M] [--busy] [--least] PATH...\n");
+    exit(2);
 }
 
-/* One pass over the trace. 0, or -1 with a message. */
-static int replay(trace_t *trace, size_t *peak_bytes, uint64_t *ns)
+static unsigned count_of(const char *text, unsigned least, unsigned most)
 {
-    size_t live_bytes = 0;
-    uint64_t start = now_ns();
-    for (size_t i = 0; i < trace->count; i++) {
-        const step_t *step = &trace->steps[i];
-        void **live = &trace->live[step->slot];
-        cudaError_t code;
-        if (step->bytes > 0) {
-            code = cudaMalloc(live, step->bytes);
-            trace->sizes[step->slot] = step->bytes;
-            live_bytes += step->bytes;
-            *peak_bytes = live_bytes > *peak_bytes ? live_bytes : *peak_bytes;
-        } else {
-            code = cudaFree(*live);
-            *live = NULL;
-            live_bytes -= trace->sizes[step->slot];
-        }
-        if (code != cudaSuccess)
-            return complain(trace, step->line, step->bytes > 0 ? "cudaMalloc" : "cudaFree",
-                            cudaGetErrorString(code));
-    }
-    *ns = now_ns() - start;
-    for (uint32_t i = 0; i < trace->slots; i++) {
-        if (trace->live[i] && cudaFree(trace->live[i]) != cudaSuccess)
-            return complain(trace, trace->count + 1, "cudaFree of what is left", NULL);
-        trace->live[i] = NULL;
-    }
-    return 0;
+    char *end;
+    unsigned long count = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || count < least || count > most)
+        usage();
+    return (unsigned)count;
 }
 
-/* The shim's figures, or all zero and false where there is no shim. */
-static bool ask_shim(cachealloc_stats_t *stats)
+static policy_t policy_of(const char *name)
 {
-    *stats = (cachealloc_stats_t){.size = sizeof(*stats)};
-    return cachealloc_stats && cachealloc_stats(stats) == 0;
+    for (policy_t policy = 0; policy < POLICIES; policy++)
+        if (strcmp(name, policy_name(policy)) == 0)
+            return policy;
+    usage();
 }
 
-static int replay_file(const char *name, unsigned long passes)
+static void read_option(request_t *request, int option)
 {
-    trace_t trace = {.name = name};
-    int status = read_trace(&trace);
-    for (unsigned long pass = 1; status == 0 && pass <= passes; pass++) {
-        cachealloc_stats_t before, after;
-        size_t peak_bytes = 0;
-        uint64_t ns = 0;
-        ask_shim(&before);
-        status = replay(&trace, &peak_bytes, &ns);
-        if (status != 0)
-            break;
-        printf("%s: pass %lu: %u allocations, peak live %zu bytes", name, pass, trace.slots,
-               peak_bytes);
-        if (ask_shim(&after))
-            printf(", peak upstream %llu bytes, upstream calls %llu, hits %llu",
-                   (unsigned long long)after.reserved_peak_bytes,
-                   (unsigned long long)(after.upstream_allocs - before.upstream_allocs +
-                                        after.upstream_frees - before.upstream_frees),
-                   (unsigned long long)(after.hits - before.hits));
-        else
-            printf(", no shim");
-        printf(", %llu ns per operation\n",
-               (unsigned long long)(trace.count ? ns / trace.count : 0));
+    switch (option) {
+    case 'j':
+        request->json = true;
+        break;
+    case 'b':
+        request->how.busy = true;
+        break;
+    case 'l':
+        request->least = true;
+        break;
+    case 'T':
+        request->table = true;
+        break;
+    case 'P':
+        request->policies[policy_of(optarg)] = true;
+        break;
+    case 'p':
+        request->how.passes = count_of(optarg, 1, PASSES_MOST);
+        break;
+    case 't':
+        request->how.threads = count_of(optarg, 1, THREADS_MOST);
+        break;
+    case 's':
+        request->how.streams = count_of(optarg, 0, STREAMS_MOST);
+        break;
+    default:
+        usage();
     }
-    free(trace.steps);
-    free(trace.live);
-    free(trace.sizes);
-    return status;
 }
 
 int main(int argc, char **argv)
 {
-    unsigned long passes = 1;
-    int first = 1;
-    if (argc > 2 && strcmp(argv[1], "--passes") == 0) {
-        char *end;
-        passes = strtoul(argv[2], &end, 10);
-        first = *end || passes == 0 ? argc : 3;
-    }
-    if (first >= argc || argv[first][0] == '-') {
-        fprintf(stderr, "usage: replay [--passes N] FILE...\n");
-        return 2;
-    }
-    /* The context is made here, so that the first operation does not pay for it. */
-    cudaError_t code = cudaFree(NULL);
-    if (code != cudaSuccess) {
-        fprintf(stderr, "replay: no device: %s\n", cudaGetErrorString(code));
-        return 1;
-    }
-    for (int i = first; i < argc; i++)
-        if (replay_file(argv[i], passes) != 0)
-            return 1;
-    return 0;
+    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+                                            {"table", no_argument, NULL, 'T'},
+                                            {"busy", no_argument, NULL, 'b'},
+                                            {"least", no_argument, NULL, 'l'},
+                                            {"policy", required_argument, NULL, 'P'},
+                                            {"passes", required_argument, NULL, 'p'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"streams", required_argument, NULL, 's'},
+                                            {0}};
+    request_t request = {.how = {.passes = 3, .threads = 1}};
+    rows_t rows = {0};
+    int option, status = 0;
+    struct stat found;
+    worker_main(argc, argv);
+    while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1)
+        read_option(&request, option);
+    if (optind == argc || (request.json && request.table))
+        usage();
+    bool *policies = request.policies;
+    if (request.table)
+        policies[POLICY_DRIVER] = false;
+    else if (policies[POLICY_CACHEALLOC] || policies[POLICY_PYTORCH] || policies[POLICY_DRIVER])
+        policies = NULL;
+    if (policies)
+        policies[POLICY_CACHEALLOC] = true;
+    if (policies && (request.table || request.json))
+        policies[POLICY_PYTORCH] = true;
+    for (int i = optind; i < argc && status == 0; i++)
+        status = stat(argv[i], &found) == 0 && S_ISDIR(found.st_mode)
+                     ? replay_directory(argv[i], &request, &rows)
+                     : replay_file(argv[i], &request, &rows);
+    if (request.json)
+        show_json(rows.rows, rows.count);
+    else if (request.table)
+        show_table(rows.rows, rows.count);
+    for (size_t i = 0; i < rows.count; i++)
+        free(rows.rows[i].path);
+    free(rows.rows);
+    return status == 0 ? 0 : 1;
 }
