@@ -110,7 +110,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     if (!address || !ca_life_active())
         return real(address, given);
     ca_count(free_calls);
-    if (!ca_registry_erase(address, &record))
+    if (!ca_track_erase(address, &record))
         return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address, given);
     if (record.shared)
         return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE

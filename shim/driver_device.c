@@ -100,7 +100,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
         return real(address);
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */
-    if (!ca_registry_erase(address, &record))
+    if (!ca_track_erase(address, &record))
         return ca_pool_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)
                    : real(address);

@@ -61,7 +61,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     if (!address || !ca_life_active())
         return real(address);
     ca_count(free_calls);
-    if (!ca_registry_erase(pointer, &record))
+    if (!ca_track_erase(pointer, &record))
         return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer) : real(address);
     if (record.shared)
         return ca_shared_free_host(&record);

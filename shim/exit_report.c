@@ -9,6 +9,7 @@
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/leak_report.h"
+#include "shim/record.h"
 #include "shim/totals.h"
 
 static void write_stats(ca_out_t *out)
@@ -51,6 +52,7 @@ void ca_exit_report(void)
 {
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
     ca_leak_report_write(&out);
+    ca_record_write(&out);
     if (ca_options.stats == CA_STATS_EXIT) {
         ca_out_open(&out, ca_out_stderr());
         write_stats(&out);

@@ -13,16 +13,15 @@
 #include "config/cancel.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "config/new_file.h"
 #include "config/options.h"
 #include "config/path.h"
 #include "config/text.h"
-#include "config/whole_file.h"
 #include "registry/registry.h"
 #include "registry/report.h"
 #include "shim/driver_table.h"
 
-#define NAMES_MAX 65536 /* numbers that are tried for a name */
-#define SHOWN_PATH 400  /* bytes of a path in a message, so that the line has room for the rest */
+#define SHOWN_PATH 400 /* bytes of a path in a message, so that the line has room for the rest */
 
 static char settled[PATH_MAX]; /* the path, patterns of the process still in it */
 static bool too_long;
@@ -49,20 +48,6 @@ static int write_report(ca_out_t *out, int fd)
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* The name to try after `tried` that were taken. 0 or -ENAMETOOLONG. */
-static int candidate(unsigned tried, char *path, size_t bytes)
-{
-    ca_text_t text;
-    bool numbered = ca_path_is_numbered(settled);
-    ca_text_init(&text, path, bytes);
-    ca_path_finish(settled, numbered ? tried + 1 : 1, &text);
-    if (tried > 0 && !numbered)
-        ca_text_printf(&text, ".%d", (int)getpid());
-    if (tried > 1 && !numbered) /* other hosts and other runs have our process id too */
-        ca_text_printf(&text, ".%u", tried);
-    return text.length < text.bytes && !too_long ? 0 : -ENAMETOOLONG;
-}
-
 static void shorten(char *shown, size_t bytes, const char *path)
 {
     ca_text_t text;
@@ -73,14 +58,9 @@ static void shorten(char *shown, size_t bytes, const char *path)
 static int name_file(ca_whole_file_t *file, char *path, size_t bytes)
 {
     char wanted[SHOWN_PATH], given[SHOWN_PATH];
-    int error = -EEXIST;
-    unsigned tried = 0;
+    unsigned tried;
     shorten(wanted, sizeof wanted, path);
-    for (; error == -EEXIST && tried < NAMES_MAX; tried++) {
-        error = candidate(tried, path, bytes);
-        if (!error)
-            error = ca_whole_file_name(file, path);
-    }
+    int error = ca_new_file_name(file, settled, path, bytes, &tried);
     if (!error && tried > 1 && !ca_path_is_numbered(settled)) {
         shorten(given, sizeof given, path);
         ca_warn("leak_report: %s exists, so the report is in %s", wanted, given);
@@ -141,7 +121,7 @@ static int write_special(ca_out_t *out, const char *path)
 static int write_destination(ca_out_t *out, char *path, size_t bytes)
 {
     struct stat found;
-    int error = candidate(0, path, bytes);
+    int error = too_long ? -ENAMETOOLONG : ca_new_file_path(settled, 0, path, bytes);
     if (error)
         return error;
     int fd = descriptor(path);

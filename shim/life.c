@@ -32,6 +32,7 @@
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
 #include "shim/leak_report.h"
+#include "shim/record.h"
 #include "shim/streams.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
@@ -90,6 +91,7 @@ static void read_configuration(void)
     ca_options_parse(&ca_options, conf, say, NULL);
     ca_options_parse(&ca_options, alias, say, NULL);
     ca_leak_report_settle();
+    ca_record_settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
 }
@@ -119,6 +121,7 @@ static void in_child(void)
     ca_shared_reset_after_fork();
     ca_decay_reset_after_fork();
     ca_backend_async_reset_after_fork();
+    ca_record_reset_after_fork();
 }
 
 static void start(void)

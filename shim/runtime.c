@@ -73,7 +73,10 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 /* Lane D must find what is not ours to serve. */
 static bool take_pooled(const void *address, ca_record_t *record)
 {
-    return ca_registry_take_owned((uint64_t)(uintptr_t)address, record);
+    if (!ca_registry_take_owned((uint64_t)(uintptr_t)address, record))
+        return false;
+    ca_track_erased(record);
+    return true;
 }
 
 /* The record has been taken; `code` tells whether its block went back. */

@@ -238,7 +238,7 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call)
         ca_count_add(free_calls, -1); /* which is counted again */
         return call->host ? cuMemFreeHost((void *)(uintptr_t)address) : cuMemFree_v2(address);
     }
-    if (!ca_registry_erase(address, &record))
+    if (!ca_track_erase(address, &record))
         return ca_track_wrong_free(address);
     if (record.shared)
         return ca_shared_free_async(&record, call->async, call->stream);

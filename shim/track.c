@@ -8,6 +8,7 @@
 #include "config/log.h"
 #include "config/options.h"
 #include "registry/stack.h"
+#include "shim/record.h"
 
 _Thread_local uint32_t ca_track_runtime_stack;
 
@@ -67,6 +68,8 @@ static int note(ca_record_t *record)
     int result = insert(record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
+    else if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
+        ca_record_alloc(record);
     return result == -EEXIST ? 0 : result;
 }
 
@@ -105,6 +108,8 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
 void ca_track_restore(const ca_record_t *record)
 {
     insert(record);
+    if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
+        ca_record_alloc(record);
     ca_track_dropped(record);
 }
 

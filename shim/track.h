@@ -7,6 +7,7 @@
 #include "registry/registry.h"
 #include "shim/contexts.h"
 #include "shim/cuda_decls.h"
+#include "shim/record.h"
 
 /* The stack of the runtime call under way in this thread, set by lane R before it goes down into
  * the driver: one line of the program has one stack, whichever lane served it. 0 for none. */
@@ -36,6 +37,22 @@ uint32_t ca_track_thread(void);
 /* Whether the context of a record that was just inserted is retired: its records were dropped
  * before this one came, which is then taken out too. */
 bool ca_track_dropped(const ca_record_t *record);
+
+/* A record was taken out, for what is about to be freed. */
+static inline void ca_track_erased(const ca_record_t *record)
+{
+    if (__builtin_expect(atomic_load_explicit(&ca_record_on, memory_order_relaxed), 0))
+        ca_record_free(record);
+}
+
+/* ca_registry_erase and that. */
+static inline bool ca_track_erase(uint64_t address, ca_record_t *record)
+{
+    if (!ca_registry_erase(address, record))
+        return false;
+    ca_track_erased(record);
+    return true;
+}
 
 /* Puts back a record whose free the driver refused. */
 void ca_track_restore(const ca_record_t *record);
