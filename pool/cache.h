@@ -1,7 +1,7 @@
 /* Thread caches: in front of a heap each thread keeps a stock of blocks of its own, so that most
  * allocations and frees take no lock that threads share.
  *
- *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 128 sizes: multiples of 512 B to
+ *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 96 sizes: multiples of 512 B to
  *            8 KiB, then 16 steps to each power of two. So a block that was freed fits the next
  *            request of about its size without being cut.
  *   stock    What the thread frees queues up behind what it freed before, a queue for each class. A
@@ -28,8 +28,10 @@
 #include "pool/arena.h"
 #include "pool/epoch.h"
 
-#define CA_CACHE_MOST ((size_t)1 << 20) /* bytes; larger requests are few, and their calls dear */
-#define CA_CACHE_CLASSES 128u
+/* Bytes. Larger blocks in stock hold more memory apart than their hits are worth: see the traces.
+ */
+#define CA_CACHE_MOST ((size_t)256 << 10)
+#define CA_CACHE_CLASSES 96u
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
