@@ -119,6 +119,13 @@ static void forget_marks(ca_arena_t *arena, ca_epoch_t *epoch, const ca_cache_t 
             }
 }
 
+static void forget_all_marks(ca_arena_t *arena, const ca_cache_t *cache)
+{
+    forget_marks(arena, arena->whole.open, cache);
+    forget_marks(arena, arena->whole.closing.head, cache);
+    forget_marks(arena, arena->whole.closed.head, cache);
+}
+
 /* --- what is in a cache ------------------------------------------------------------------------
  */
 
@@ -173,9 +180,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
         ca_cache_set(&cache->stock, 0);
         ca_cache_tell(arena, cache);
         cache->open_count = cache->open_bytes = 0;
-        forget_marks(arena, arena->whole.open, cache);
-        forget_marks(arena, arena->whole.closing.head, cache);
-        forget_marks(arena, arena->whole.closed.head, cache);
+        forget_all_marks(arena, cache);
     }
 }
 
@@ -285,6 +290,7 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
 {
     shut(cache);
     empty(arena, cache);
+    forget_all_marks(arena, cache); /* it may serve another heap next */
     if (cache->prev)
         cache->prev->next = cache->next;
     else

@@ -1,10 +1,25 @@
 #include "registry/index.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 #include "config/mem.h"
 
 #define LEAST_ENTRIES 64
+#define SPINS 200u
+#define YIELDS 100u
+
+void ca_index_pause(unsigned tries)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    int saved = errno;
+    if (tries >= SPINS + YIELDS)
+        nanosleep(&pause, NULL);
+    else if (tries >= SPINS)
+        sched_yield();
+    errno = saved;
+}
 
 /* Entries move only between these two. */
 static void begin(ca_index_t *index)

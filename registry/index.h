@@ -61,14 +61,20 @@ static inline ca_index_entry_t *ca_index_probe(ca_index_table_t *table, uint64_t
     }
 }
 
+/* For the nth look at what another thread is changing: it needs the processor, then, as it may be
+ * of lower priority, some time. */
+void ca_index_pause(unsigned tries);
+
 /* The slot of `address`, with its word as it was while it was indexed; or NULL. Takes no lock. */
 static inline ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
                                        uint64_t *word)
 {
-    for (;;) {
+    for (unsigned tries = 0;; tries++) {
         uint64_t version = atomic_load_explicit(&index->version, memory_order_acquire);
-        if (__builtin_expect(version & 1, 0))
-            continue; /* a writer moves some entries */
+        if (__builtin_expect(version & 1, 0)) { /* a writer moves some entries */
+            ca_index_pause(tries);
+            continue;
+        }
         ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
         ca_slot_t *slot = NULL;
         if (table) {

@@ -16,31 +16,18 @@
 #include "registry/registry.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 #include "config/lock.h"
 #include "config/mem.h"
-#include "registry/index.h"
 #include "registry/lost.h"
-#include "registry/patience.h"
+#include "registry/table.h"
 
-#define SHARDS CA_REGISTRY_SHARDS
-#define LEAST_CAPACITY 64
-#define KEPT_AT_A_TIME 1024 /* records */
-#define CACHE_LINES 128     /* two lines: the hardware fetches them in pairs */
-#define LOCKED_TRIES 1000   /* before another thread gets the processor, or the wait is given up */
-
-typedef struct ca_shard {
-    _Alignas(CACHE_LINES) ca_lock_t lock;
-    ca_index_t index;
-    ca_slab_t slots;  /* of ours; under the lock */
-    ca_slot_t *spare; /* of those, free ones, by note[0] */
-} ca_shard_t;
+#define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
 _Static_assert(SHARDS == 1 << CA_INDEX_SHARD_BITS, "the hash's top bits choose a shard");
 
-static ca_shard_t shards[SHARDS] = {
+ca_shard_t ca_registry_shards[SHARDS] = {
     [0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
                           .slots = {.object_bytes = (sizeof(ca_slot_t) + 15) / 16 * 16}},
 };
@@ -66,20 +53,15 @@ const char *ca_kind_name(ca_kind_t kind)
 
 static inline ca_shard_t *shard_of(uint64_t address)
 {
-    return &shards[ca_index_hash(address) >> (64 - CA_INDEX_SHARD_BITS)];
+    return &ca_registry_shards[ca_index_hash(address) >> (64 - CA_INDEX_SHARD_BITS)];
 }
 
 /* --- totals ----------------------------------------------------------------------------------- */
 
-static inline bool counts(const ca_record_t *record)
-{
-    return __builtin_expect(record->kind != CA_KIND_ALIAS, 1);
-}
-
 /* What comes with a record. */
 static inline void account(const ca_record_t *record)
 {
-    if (!counts(record))
+    if (!ca_record_counts(record))
         return;
     atomic_fetch_add_explicit(&live.count, 1, memory_order_relaxed);
     uint64_t now =
@@ -90,10 +72,9 @@ static inline void account(const ca_record_t *record)
         ;
 }
 
-/* What leaves with one. */
-static inline void discount(const ca_record_t *record)
+void ca_registry_discount(const ca_record_t *record)
 {
-    if (!counts(record))
+    if (!ca_record_counts(record))
         return;
     atomic_fetch_sub_explicit(&live.count, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&live.bytes, record->bytes, memory_order_relaxed);
@@ -108,43 +89,6 @@ static inline uint64_t sequence_of(const ca_record_t *record)
 
 /* --- slots ------------------------------------------------------------------------------------ */
 
-static inline void fill(ca_slot_t *slot, const ca_record_t *record)
-{
-    slot->note[0] = record->bytes | (uint64_t)record->kind << 48 | (uint64_t)record->shared << 54 |
-                    (uint64_t)record->device << 56;
-    slot->note[1] = record->stream;
-    slot->note[2] = (uint64_t)(uintptr_t)record->owner;
-    slot->note[3] = record->stack | (uint64_t)record->thread << 32;
-    slot->note[4] = record->context;
-}
-
-static inline void copy(const ca_slot_t *slot, uint64_t address, uint64_t word, ca_record_t *record)
-{
-    *record = (ca_record_t){
-        .address = address,
-        .bytes = slot->note[0],
-        .kind = slot->note[0] >> 48,
-        .shared = slot->note[0] >> 54,
-        .device = slot->note[0] >> 56,
-        .sequence = word >> CA_SLOT_FLAGS,
-        .context = slot->note[4],
-        .stream = slot->note[1],
-        .owner = (void *)(uintptr_t)slot->note[2],
-        .stack = (uint32_t)slot->note[3],
-        .thread = (uint32_t)(slot->note[3] >> 32),
-    };
-}
-
-static inline uint64_t word_of(const ca_slot_t *slot)
-{
-    return atomic_load_explicit(&slot->word, memory_order_acquire);
-}
-
-static inline void set_word(ca_slot_t *slot, uint64_t word)
-{
-    atomic_store_explicit(&slot->word, word, memory_order_release);
-}
-
 /* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
 static inline bool lock_slot(ca_slot_t *slot, uint64_t word)
 {
@@ -152,17 +96,15 @@ static inline bool lock_slot(ca_slot_t *slot, uint64_t word)
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-/* Locks a slot if it is live. -ENOENT when it is not, -EBUSY when it stays locked. */
-static int lock_live(ca_slot_t *slot, uint64_t *word)
+int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
 {
-    for (unsigned tries = 0; tries < 2 * LOCKED_TRIES; tries++) {
-        *word = word_of(slot);
+    for (unsigned tries = 0; tries < LOCKED_TRIES; tries++) {
+        *word = ca_slot_word(slot);
         if (!(*word & CA_SLOT_LIVE))
             return -ENOENT;
         if (!(*word & CA_SLOT_LOCKED) && lock_slot(slot, *word))
             return 0;
-        if (tries > LOCKED_TRIES)
-            sched_yield();
+        ca_index_pause(tries);
     }
     return -EBUSY;
 }
@@ -173,27 +115,30 @@ static inline ca_slot_t *find_locked(uint64_t address, uint64_t *word)
     ca_shard_t *shard = shard_of(address);
     uint64_t place = ca_index_place(address);
 
-    for (unsigned tries = 1; address; tries++) {
+    for (unsigned tries = 0; address; tries++) {
         ca_slot_t *slot = ca_index_find(&shard->index, address, place, word);
         if (!slot || !(*word & CA_SLOT_LIVE))
             return NULL;
         if (!(*word & CA_SLOT_LOCKED) && lock_slot(slot, *word))
             return slot;
-        if (tries % LOCKED_TRIES == 0)
-            sched_yield();
+        ca_index_pause(tries);
     }
     return NULL;
+}
+
+static inline void fill(ca_slot_t *slot, const ca_record_t *record)
+{
+    slot->note[0] = record->bytes | (uint64_t)record->kind << 48 | (uint64_t)record->shared << 54 |
+                    (uint64_t)record->device << 56;
+    slot->note[1] = record->stream;
+    slot->note[2] = (uint64_t)(uintptr_t)record->owner;
+    slot->note[3] = record->stack | (uint64_t)record->thread << 32;
+    slot->note[4] = record->context;
 }
 
 static inline uint64_t live_word(uint64_t sequence, uint64_t flags)
 {
     return sequence << CA_SLOT_FLAGS | flags | CA_SLOT_LIVE;
-}
-
-/* What a slot's word is once it is not live any more. */
-static inline uint64_t empty_word(uint64_t word)
-{
-    return word & ~(uint64_t)(CA_SLOT_LIVE | CA_SLOT_LOCKED);
 }
 
 /* --- under a shard's lock --------------------------------------------------------------------- */
@@ -208,12 +153,11 @@ static ca_slot_t *new_slot(ca_shard_t *shard)
     return slot;
 }
 
-/* An empty slot leaves the index. One of ours may be filled with something else from now on. */
-static void retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
+void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
 {
-    uint64_t word = word_of(slot);
+    uint64_t word = ca_slot_word(slot);
     ca_index_remove(&shard->index, address, ca_index_place(address), slot);
-    set_word(slot, word & ~(uint64_t)CA_SLOT_INDEXED);
+    ca_slot_set_word(slot, word & ~(uint64_t)CA_SLOT_INDEXED);
     if (!(word & CA_SLOT_EMBEDDED)) {
         slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
         shard->spare = slot;
@@ -228,8 +172,8 @@ static void drop_empty(uint64_t address, ca_slot_t *slot)
     ca_shard_t *shard = shard_of(address);
     ca_lock_take(&shard->lock);
     if (ca_index_look(&shard->index, address, ca_index_place(address)) == slot &&
-        !(word_of(slot) & CA_SLOT_LIVE))
-        retire_slot(shard, address, slot);
+        !(ca_slot_word(slot) & CA_SLOT_LIVE))
+        ca_shard_retire_slot(shard, address, slot);
     ca_lock_drop(&shard->lock);
 }
 
@@ -237,8 +181,8 @@ static void drop_empty(uint64_t address, ca_slot_t *slot)
 static inline void take_out(uint64_t address, ca_slot_t *slot, uint64_t word,
                             const ca_record_t *record)
 {
-    set_word(slot, empty_word(word));
-    discount(record);
+    ca_slot_set_word(slot, ca_slot_empty_word(word));
+    ca_registry_discount(record);
     if (!(word & CA_SLOT_EMBEDDED))
         drop_empty(address, slot);
 }
@@ -249,7 +193,7 @@ static void publish(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
     uint64_t sequence = sequence_of(record);
     account(record);
     fill(slot, record);
-    set_word(slot, live_word(sequence, flags));
+    ca_slot_set_word(slot, live_word(sequence, flags));
 }
 
 /* Fills a slot that is locked with something else. */
@@ -257,54 +201,78 @@ static void republish(ca_slot_t *slot, uint64_t word, const ca_record_t *old,
                       const ca_record_t *record)
 {
     uint64_t sequence = sequence_of(record);
-    discount(old);
+    ca_registry_discount(old);
     account(record);
     fill(slot, record);
-    set_word(slot, live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
+    ca_slot_set_word(slot, live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
+}
+
+/* What is live in a slot makes room for a record, or with `replace` false stays. Returns whether
+ * the record still needs a place. Under the shard's lock. */
+static bool make_way(ca_slot_t *slot, const ca_record_t *record, bool replace)
+{
+    ca_record_t old;
+    uint64_t word;
+    int locked;
+
+    while ((locked = ca_slot_lock_live(slot, &word)) == -EBUSY)
+        ;
+    if (locked != 0)
+        return true; /* it went meanwhile */
+    ca_slot_copy(slot, record->address, word, &old);
+    if (!replace) {
+        ca_slot_set_word(slot, word);
+    } else if (word & CA_SLOT_EMBEDDED) { /* whose owner's memory may be about to end */
+        ca_slot_set_word(slot, ca_slot_empty_word(word));
+        ca_registry_discount(&old);
+        return true;
+    } else {
+        republish(slot, word, &old, record);
+    }
+    return false;
+}
+
+/* A place of ours for a record, which may be what `slot` (or NULL) is. Under the shard's lock. */
+static int fill_place(ca_shard_t *shard, ca_slot_t *slot, const ca_record_t *record)
+{
+    uint64_t address = record->address;
+
+    /* An empty one in a block is the block's: the driver gave its memory to somebody else. */
+    if (slot && ca_slot_word(slot) & CA_SLOT_EMBEDDED) {
+        ca_shard_retire_slot(shard, address, slot);
+        slot = NULL;
+    }
+    if (!slot) {
+        slot = new_slot(shard);
+        if (!slot)
+            return -ENOMEM;
+        if (ca_index_set(&shard->index, address, ca_index_place(address), slot) != 0) {
+            slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
+            shard->spare = slot;
+            return -ENOMEM;
+        }
+    }
+    slot->address = address;
+    publish(slot, CA_SLOT_INDEXED, record);
+    return 0;
 }
 
 static int insert(const ca_record_t *record, bool replace)
 {
-    uint64_t address = record->address, place = ca_index_place(address), word;
+    uint64_t address = record->address;
     ca_shard_t *shard = shard_of(address);
-    int result = address ? 0 : -ENOMEM;
+    int result = 0;
 
+    if (address == 0)
+        return -ENOMEM;
     ca_lock_take(&shard->lock);
-    ca_slot_t *slot = address ? ca_index_look(&shard->index, address, place) : NULL;
-    while (slot && (word = word_of(slot)) & CA_SLOT_LIVE) {
-        if (lock_live(slot, &word) != 0)
-            continue;
-        ca_record_t old;
-        copy(slot, address, word, &old);
-        if (replace)
-            republish(slot, word, &old, record);
-        else
-            set_word(slot, word);
-        result = -EEXIST;
-        break;
-    }
-    if (result == 0) {
-        /* An empty one in a block is the block's: the driver gave its memory to somebody else. */
-        if (slot && word_of(slot) & CA_SLOT_EMBEDDED) {
-            retire_slot(shard, address, slot);
-            slot = NULL;
-        }
-        bool fresh = !slot;
-        if (fresh)
-            slot = new_slot(shard);
-        if (!slot || (fresh && ca_index_set(&shard->index, address, place, slot) != 0)) {
-            if (slot) {
-                slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
-                shard->spare = slot;
-            }
-            result = -ENOMEM;
-        } else {
-            slot->address = address;
-            publish(slot, CA_SLOT_INDEXED, record);
-        }
-    }
+    ca_slot_t *slot = ca_index_look(&shard->index, address, ca_index_place(address));
+    bool lived = slot && ca_slot_word(slot) & CA_SLOT_LIVE;
+    bool fills = !lived || make_way(slot, record, replace);
+    if (fills)
+        result = fill_place(shard, slot, record);
     ca_lock_drop(&shard->lock);
-    return result;
+    return result == 0 && lived && (replace || !fills) ? -EEXIST : result;
 }
 
 int ca_registry_insert(const ca_record_t *record)
@@ -326,14 +294,14 @@ static int enter_index(ca_slot_t *slot, uint64_t address)
     ca_lock_take(&shard->lock);
     ca_slot_t *there = ca_index_look(&shard->index, address, place);
     if (there && there != slot) {
-        while (word_of(there) & CA_SLOT_LIVE)
-            if (lock_live(there, &word) == 0) {
+        while (ca_slot_word(there) & CA_SLOT_LIVE)
+            if (ca_slot_lock_live(there, &word) == 0) {
                 ca_record_t old;
-                copy(there, address, word, &old);
-                set_word(there, empty_word(word));
-                discount(&old);
+                ca_slot_copy(there, address, word, &old);
+                ca_slot_set_word(there, ca_slot_empty_word(word));
+                ca_registry_discount(&old);
             }
-        retire_slot(shard, address, there);
+        ca_shard_retire_slot(shard, address, there);
     }
     int result = ca_index_set(&shard->index, address, place, slot);
     ca_lock_drop(&shard->lock);
@@ -351,7 +319,7 @@ static void leave_index(ca_slot_t *slot, uint64_t address)
 
 int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
 {
-    uint64_t word = word_of(slot), sequence = sequence_of(record);
+    uint64_t word = ca_slot_word(slot), sequence = sequence_of(record);
     bool entered = false;
 
     account(record);
@@ -368,7 +336,7 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
                 memory_order_seq_cst, memory_order_acquire))
             return 0;
     }
-    discount(record);
+    ca_registry_discount(record);
     if (entered)
         leave_index(slot, record->address);
     return ca_slot_ended(word) ? -EIO : -ENOMEM;
@@ -380,24 +348,24 @@ void ca_registry_forget(ca_slot_t *slot)
     if (!ca_slot_indexed(slot))
         return;
     ca_lock_take(&shard->lock);
-    retire_slot(shard, slot->address, slot);
+    ca_shard_retire_slot(shard, slot->address, slot);
     ca_lock_drop(&shard->lock);
 }
 
 void ca_registry_end(ca_slot_t *slot)
 {
-    uint64_t word = word_of(slot);
+    uint64_t word = ca_slot_word(slot);
 
     for (;;) {
         if (word & CA_SLOT_LIVE) {
-            if (lock_live(slot, &word) == 0) {
+            if (ca_slot_lock_live(slot, &word) == 0) {
                 ca_record_t record;
-                copy(slot, slot->address, word, &record);
-                set_word(slot, CA_SLOT_ENDED);
-                discount(&record);
+                ca_slot_copy(slot, slot->address, word, &record);
+                ca_slot_set_word(slot, CA_SLOT_ENDED);
+                ca_registry_discount(&record);
                 break;
             }
-            word = word_of(slot);
+            word = ca_slot_word(slot);
         } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, CA_SLOT_ENDED,
                                                            memory_order_acq_rel,
                                                            memory_order_acquire)) {
@@ -416,12 +384,12 @@ static inline bool take(uint64_t address, ca_record_t *record, which_t which)
     ca_slot_t *slot = find_locked(address, &word);
     if (!slot)
         return false;
-    copy(slot, address, word, record);
+    ca_slot_copy(slot, address, word, record);
     bool takes = which == ANY || (!record->shared && (which == UNSHARED || record->owner));
     if (takes)
         take_out(address, slot, word, record);
     else
-        set_word(slot, word);
+        ca_slot_set_word(slot, word);
     return takes || which == UNSHARED;
 }
 
@@ -447,12 +415,12 @@ bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh)
     ca_slot_t *slot = find_locked(old->address, &word);
     if (!slot)
         return false;
-    copy(slot, old->address, word, &now);
+    ca_slot_copy(slot, old->address, word, &now);
     bool same = now.sequence == old->sequence;
     if (same)
         republish(slot, word, &now, fresh);
     else
-        set_word(slot, word);
+        ca_slot_set_word(slot, word);
     return same;
 }
 
@@ -462,7 +430,7 @@ bool ca_registry_retain(uint64_t address)
     ca_slot_t *slot = find_locked(address, &word);
     if (slot) {
         slot->note[1]++; /* record.references */
-        set_word(slot, word);
+        ca_slot_set_word(slot, word);
     }
     return slot != NULL;
 }
@@ -476,9 +444,9 @@ int64_t ca_registry_release(uint64_t address, ca_record_t *record)
     int64_t left = (int64_t)slot->note[1];
     if (left > 0) {
         slot->note[1]--;
-        set_word(slot, word);
+        ca_slot_set_word(slot, word);
     } else {
-        copy(slot, address, word, record);
+        ca_slot_copy(slot, address, word, record);
         take_out(address, slot, word, record);
     }
     return left;
@@ -489,8 +457,8 @@ bool ca_registry_find(uint64_t address, ca_record_t *record)
     uint64_t word;
     ca_slot_t *slot = find_locked(address, &word);
     if (slot) {
-        copy(slot, address, word, record);
-        set_word(slot, word);
+        ca_slot_copy(slot, address, word, record);
+        ca_slot_set_word(slot, word);
     }
     return slot != NULL;
 }
@@ -511,188 +479,16 @@ uint64_t ca_registry_peak_bytes(void)
     return atomic_load_explicit(&peak, memory_order_relaxed);
 }
 
-/* --- snapshots -------------------------------------------------------------------------------- */
-
-/* Stands before the records, so that the mapping's size need not be told by the caller. */
-typedef struct ca_snapshot {
-    size_t capacity; /* records */
-    _Alignas(ca_record_t) ca_record_t records[];
-} ca_snapshot_t;
-
-static size_t snapshot_bytes(size_t capacity)
-{
-    return sizeof(ca_snapshot_t) + capacity * sizeof(ca_record_t);
-}
-
-/* A larger copy of `old` (may be NULL), which goes back in any case. */
-static ca_snapshot_t *snapshot_resize(ca_snapshot_t *old, size_t used, size_t capacity)
-{
-    ca_snapshot_t *snapshot = ca_mem_map(snapshot_bytes(capacity));
-    if (snapshot) {
-        snapshot->capacity = capacity;
-        if (old)
-            memcpy(snapshot->records, old->records, used * sizeof(ca_record_t));
-    }
-    if (old)
-        ca_mem_unmap(old, snapshot_bytes(old->capacity));
-    return snapshot;
-}
-
-static size_t entries_of(const ca_shard_t *shard)
-{
-    const ca_index_table_t *table =
-        atomic_load_explicit(&((ca_shard_t *)shard)->index.table, memory_order_relaxed);
-    return table ? table->mask + 1 : 0;
-}
-
-static ca_slot_t *entry_of(ca_shard_t *shard, size_t i, uint64_t *address)
-{
-    ca_index_table_t *table = atomic_load_explicit(&shard->index.table, memory_order_relaxed);
-    *address = atomic_load_explicit(&table->entries[i].address, memory_order_relaxed);
-    return *address ? atomic_load_explicit(&table->entries[i].slot, memory_order_relaxed) : NULL;
-}
-
-/* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
- * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use. */
-static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
-{
-    int result = 0;
-    size_t before = *used;
-    if (!ca_patience_take(&shard->lock))
-        return -EBUSY;
-    size_t entries = entries_of(shard);
-    *want = shard->index.count;
-    for (size_t i = 0; result != -ENOSPC && i < entries; i++) {
-        uint64_t address, word;
-        ca_record_t record;
-        ca_slot_t *slot = entry_of(shard, i, &address);
-        int locked = slot ? lock_live(slot, &word) : -ENOENT;
-        if (locked == 0) {
-            copy(slot, address, word, &record);
-            set_word(slot, word);
-            if (!counts(&record))
-                continue;
-            if (*used == snapshot->capacity)
-                result = -ENOSPC;
-            else
-                snapshot->records[(*used)++] = record;
-        } else if (locked == -EBUSY) {
-            result = -EBUSY;
-        }
-    }
-    ca_lock_drop(&shard->lock);
-    if (result == -ENOSPC)
-        *used = before;
-    return result;
-}
-
-int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
-{
-    size_t used = 0;
-    *records = NULL;
-    *count = 0;
-    *busy = 0;
-    /* Slack for what other threads add meanwhile; a shard that does not fit is tried again. */
-    ca_snapshot_t *snapshot =
-        snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
-    for (size_t s = 0; snapshot && s < SHARDS;) {
-        size_t want = 0;
-        int result = copy_shard(&shards[s], snapshot, &used, &want);
-        *busy += result == -EBUSY;
-        if (result == -ENOSPC)
-            snapshot = snapshot_resize(snapshot, used, (used + want) * 2);
-        else
-            s++;
-    }
-    if (!snapshot)
-        return -ENOMEM;
-    *records = snapshot->records;
-    *count = used;
-    return 0;
-}
-
-void ca_registry_snapshot_free(ca_record_t *records, size_t count)
-{
-    (void)count; /* the mapping may be larger */
-    if (!records)
-        return;
-    ca_snapshot_t *snapshot = (ca_snapshot_t *)((char *)records - offsetof(ca_snapshot_t, records));
-    ca_mem_unmap(snapshot, snapshot_bytes(snapshot->capacity));
-}
-
-/* --- contexts that are gone ------------------------------------------------------------------- */
-
-/* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
- * they did not all fit: those that did are gone. */
-static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
-                     ca_registry_total_t *gone)
-{
-    size_t used = 0;
-    int result = 0;
-    ca_lock_take(&shard->lock);
-    size_t entries = entries_of(shard);
-    /* An entry is looked at again after its record went: another one may have moved in. What a run
-     * that wraps moves to the table's end was looked at already, at its start. */
-    for (size_t i = 0; i < entries;) {
-        uint64_t address, word;
-        ca_record_t record;
-        ca_slot_t *slot = entry_of(shard, i, &address);
-        int locked = slot ? lock_live(slot, &word) : -ENOENT;
-        if (locked == 0) {
-            copy(slot, address, word, &record);
-            if (record.context != context)
-                set_word(slot, word);
-        }
-        if (locked != 0 || record.context != context) {
-            i += locked != -EBUSY;
-            continue;
-        }
-        if (counts(&record) && kept && used == kept->capacity) {
-            set_word(slot, word);
-            result = -ENOSPC;
-            break;
-        }
-        set_word(slot, empty_word(word));
-        discount(&record);
-        retire_slot(shard, address, slot);
-        if (counts(&record)) {
-            if (kept)
-                kept->records[used++] = record;
-            gone->count++;
-            gone->bytes += record.bytes;
-        }
-    }
-    ca_lock_drop(&shard->lock);
-    return result;
-}
-
-ca_registry_total_t ca_registry_drop_context(uint16_t context)
-{
-    ca_registry_total_t total = {0, 0};
-    ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
-    for (size_t s = 0; s < SHARDS;) {
-        ca_registry_total_t gone = {0, 0};
-        int result = drop_from(&shards[s], context, kept, &gone);
-        /* A part at a time and with the lock dropped: what is kept stays small. */
-        ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
-        total.count += gone.count;
-        total.bytes += gone.bytes;
-        s += result == 0;
-    }
-    if (kept)
-        ca_mem_unmap(kept, snapshot_bytes(kept->capacity));
-    return total;
-}
-
 void ca_registry_reset_after_fork(void)
 {
     /* The parent's tables stay mapped: a thread that is not here may have been in the middle of
      * changing them, and the memory lock may not be usable yet. */
     for (size_t s = 0; s < SHARDS; s++) {
-        ca_lock_init(&shards[s].lock, CA_RANK_REGISTRY);
-        ca_index_reset_after_fork(&shards[s].index);
-        shards[s].slots = (ca_slab_t){.object_bytes = shards[s].slots.object_bytes};
-        shards[s].spare = NULL;
+        ca_lock_init(&ca_registry_shards[s].lock, CA_RANK_REGISTRY);
+        ca_index_reset_after_fork(&ca_registry_shards[s].index);
+        ca_registry_shards[s].slots =
+            (ca_slab_t){.object_bytes = ca_registry_shards[s].slots.object_bytes};
+        ca_registry_shards[s].spare = NULL;
     }
     atomic_store_explicit(&live.bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&live.count, 0, memory_order_relaxed);

@@ -1,0 +1,186 @@
+/* Walks over all live allocations: copies for the reports, and what goes with a context. */
+#include "registry/registry.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/mem.h"
+#include "registry/lost.h"
+#include "registry/patience.h"
+#include "registry/table.h"
+
+#define LEAST_CAPACITY 64
+#define KEPT_AT_A_TIME 1024 /* records */
+
+/* --- snapshots -------------------------------------------------------------------------------- */
+
+/* Stands before the records, so that the mapping's size need not be told by the caller. */
+typedef struct ca_snapshot {
+    size_t capacity; /* records */
+    _Alignas(ca_record_t) ca_record_t records[];
+} ca_snapshot_t;
+
+static size_t snapshot_bytes(size_t capacity)
+{
+    return sizeof(ca_snapshot_t) + capacity * sizeof(ca_record_t);
+}
+
+/* A larger copy of `old` (may be NULL), which goes back in any case. */
+static ca_snapshot_t *snapshot_resize(ca_snapshot_t *old, size_t used, size_t capacity)
+{
+    ca_snapshot_t *snapshot = ca_mem_map(snapshot_bytes(capacity));
+    if (snapshot) {
+        snapshot->capacity = capacity;
+        if (old)
+            memcpy(snapshot->records, old->records, used * sizeof(ca_record_t));
+    }
+    if (old)
+        ca_mem_unmap(old, snapshot_bytes(old->capacity));
+    return snapshot;
+}
+
+static size_t entries_of(const ca_shard_t *shard)
+{
+    const ca_index_table_t *table =
+        atomic_load_explicit(&((ca_shard_t *)shard)->index.table, memory_order_relaxed);
+    return table ? table->mask + 1 : 0;
+}
+
+static ca_slot_t *entry_of(ca_shard_t *shard, size_t i, uint64_t *address)
+{
+    ca_index_table_t *table = atomic_load_explicit(&shard->index.table, memory_order_relaxed);
+    *address = atomic_load_explicit(&table->entries[i].address, memory_order_relaxed);
+    return *address ? atomic_load_explicit(&table->entries[i].slot, memory_order_relaxed) : NULL;
+}
+
+/* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
+ * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use. */
+static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+{
+    int result = 0;
+    size_t before = *used;
+    if (!ca_patience_take(&shard->lock))
+        return -EBUSY;
+    size_t entries = entries_of(shard);
+    *want = shard->index.count;
+    for (size_t i = 0; result != -ENOSPC && i < entries; i++) {
+        uint64_t address, word;
+        ca_record_t record;
+        ca_slot_t *slot = entry_of(shard, i, &address);
+        int locked = slot ? ca_slot_lock_live(slot, &word) : -ENOENT;
+        if (locked == 0) {
+            ca_slot_copy(slot, address, word, &record);
+            ca_slot_set_word(slot, word);
+            if (!ca_record_counts(&record))
+                continue;
+            if (*used == snapshot->capacity)
+                result = -ENOSPC;
+            else
+                snapshot->records[(*used)++] = record;
+        } else if (locked == -EBUSY) {
+            result = -EBUSY;
+        }
+    }
+    ca_lock_drop(&shard->lock);
+    if (result == -ENOSPC)
+        *used = before;
+    return result;
+}
+
+int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
+{
+    size_t used = 0;
+    *records = NULL;
+    *count = 0;
+    *busy = 0;
+    /* Slack for what other threads add meanwhile; a shard that does not fit is tried again. */
+    ca_snapshot_t *snapshot =
+        snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
+    for (size_t s = 0; snapshot && s < SHARDS;) {
+        size_t want = 0;
+        int result = copy_shard(&ca_registry_shards[s], snapshot, &used, &want);
+        *busy += result == -EBUSY;
+        if (result == -ENOSPC)
+            snapshot = snapshot_resize(snapshot, used, (used + want) * 2);
+        else
+            s++;
+    }
+    if (!snapshot)
+        return -ENOMEM;
+    *records = snapshot->records;
+    *count = used;
+    return 0;
+}
+
+void ca_registry_snapshot_free(ca_record_t *records, size_t count)
+{
+    (void)count; /* the mapping may be larger */
+    if (!records)
+        return;
+    ca_snapshot_t *snapshot = (ca_snapshot_t *)((char *)records - offsetof(ca_snapshot_t, records));
+    ca_mem_unmap(snapshot, snapshot_bytes(snapshot->capacity));
+}
+
+/* --- contexts that are gone ------------------------------------------------------------------- */
+
+/* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
+ * they did not all fit: those that did are gone. */
+static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
+                     ca_registry_total_t *gone)
+{
+    size_t used = 0;
+    int result = 0;
+    ca_lock_take(&shard->lock);
+    size_t entries = entries_of(shard);
+    /* An entry is looked at again after its record went: another one may have moved in. What a run
+     * that wraps moves to the table's end was looked at already, at its start. */
+    for (size_t i = 0; i < entries;) {
+        uint64_t address, word;
+        ca_record_t record;
+        ca_slot_t *slot = entry_of(shard, i, &address);
+        int locked = slot ? ca_slot_lock_live(slot, &word) : -ENOENT;
+        if (locked == 0) {
+            ca_slot_copy(slot, address, word, &record);
+            if (record.context != context)
+                ca_slot_set_word(slot, word);
+        }
+        if (locked != 0 || record.context != context) {
+            i += locked != -EBUSY;
+            continue;
+        }
+        if (ca_record_counts(&record) && kept && used == kept->capacity) {
+            ca_slot_set_word(slot, word);
+            result = -ENOSPC;
+            break;
+        }
+        ca_slot_set_word(slot, ca_slot_empty_word(word));
+        ca_registry_discount(&record);
+        ca_shard_retire_slot(shard, address, slot);
+        if (ca_record_counts(&record)) {
+            if (kept)
+                kept->records[used++] = record;
+            gone->count++;
+            gone->bytes += record.bytes;
+        }
+    }
+    ca_lock_drop(&shard->lock);
+    return result;
+}
+
+ca_registry_total_t ca_registry_drop_context(uint16_t context)
+{
+    ca_registry_total_t total = {0, 0};
+    ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
+    for (size_t s = 0; s < SHARDS;) {
+        ca_registry_total_t gone = {0, 0};
+        int result = drop_from(&ca_registry_shards[s], context, kept, &gone);
+        /* A part at a time and with the lock dropped: what is kept stays small. */
+        ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
+        total.count += gone.count;
+        total.bytes += gone.bytes;
+        s += result == 0;
+    }
+    if (kept)
+        ca_mem_unmap(kept, snapshot_bytes(kept->capacity));
+    return total;
+}
