@@ -164,8 +164,8 @@ has_preload() {
     return 1
 }
 
-# What the matrix of processes runs, and the launcher of the reports of many ranks. Java, Go and nvcc are too large to be brought for that: their
-# rows are skipped where they are not.
+# What the matrix of processes runs, and the launcher of the reports of many ranks. Java, Go and nvcc
+# are too large to be brought for that: their rows are skipped where they are not.
 look_for_matrix() {
     has_command gfortran || need gfortran gcc-gfortran gcc-fortran
     first_python 'import cffi' >/dev/null || need python3-cffi python3-cffi python3-cffi
@@ -250,8 +250,11 @@ bench)
 all)
     look_for_build
     look_for_test
-    look_for_matrix
-    look_for_cross
+    # Single tests are skipped where their tool is not: only what can be brought at once.
+    if [ "$(id -u)" = 0 ]; then
+        look_for_matrix
+        look_for_cross
+    fi
     ;;
 esac
 install_missing
