@@ -22,7 +22,7 @@ OPS = 300 if conftest.SANITIZER else 2000
 # does depends on timing, and most do.
 MUTATIONS = {
     "reuse_pending": ("nonblocking", (1, 2, 3, 4)),
-    "reuse_cached": ("nonblocking", (1, 2, 3, 4)),
+    "reuse_cached": ("churn", (1, 2, 3, 4, 5, 7)),
     "fence_legacy_only": ("nonblocking", (1, 3, 4, 7, 8, 9)),
     "fence_no_peers": ("peerfree", (1, 2, 3, 6, 7, 8)),
     "fence_before_free": ("nonblocking", (1, 2, 3, 4, 5)),
@@ -33,7 +33,7 @@ MUTATIONS = {
     "capture_gate": ("graphs", (1, 3, 4, 5, 7, 8)),
 }
 # What the race check says of it; the program itself may end first, at a byte that is wrong.
-RACES = r"simcuda: race: .* is not ordered after "
+RACES = r"simcuda: race: .* is not ordered after |wrong byte: at "
 SAYS = {
     "reuse_across_reset": r"simcuda: race: .* is not inside live memory: it died with context",
     "capture_gate": r"cudaStreamEndCapture\(.*\) answered 901",
