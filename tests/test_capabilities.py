@@ -152,8 +152,8 @@ def test_aligned_allocation(capable):
 
 
 def test_per_thread_workspaces(capable):
-    """Threads that use buffers of their own at the same time need next to no memory from the driver
-    once they have had it, and none sees another one's. Each has a cache in front of the heap, whose
+    """Threads that use buffers of their own at the same time need next to no memory from the driver,
+    and none sees another one's. Each has a cache in front of the heap, whose
     hits take no lock (unit/test_cache). With as many heaps as threads each has its own segments."""
     capable("workspaces", name="capabilities_threads")
     capable("workspaces", name="capabilities_threads", conf="thread_cache:0")
