@@ -168,8 +168,9 @@ static bool collect(ca_context_t *context, ca_async_backend_t *backend, size_t k
             progress = true;
             continue;
         }
-        push(backend, free, !free->held);
-        if (!free->held || --held == 0)
+        bool ordered = !free->held; /* once it is back, another thread may take it out for good */
+        push(backend, free, ordered);
+        if (ordered || --held == 0)
             break;
     }
     return progress;
