@@ -320,6 +320,18 @@ bool ca_arena_stopped(ca_arena_t *arena)
     return stopped;
 }
 
+/* What lies in caches counts as live to the heap, and would go back with the rest. */
+static bool has_live(const ca_segment_t *segment, size_t stock)
+{
+    if (!segment->live_blocks || !stock)
+        return segment->live_blocks;
+    for (const ca_block_t *block = segment->first; block; block = block->upper)
+        if (ca_block_state(block) == CA_BLOCK_LIVE)
+            return true;
+    return false;
+}
+
+/* Caches stay as they are: this may run where a signal interrupted one of them, or the registry. */
 static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     *stats = (ca_arena_stats_t){0};
@@ -327,7 +339,6 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
         return;
     stats->reserved_bytes = arena->reserved;
     stats->reserved_peak = arena->reserved_peak;
-    /* What lies in caches is still live to the heap. */
     size_t stock = ca_caches_stock(arena);
     stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
     stats->live_peak = arena->live_peak;
@@ -342,15 +353,14 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        stats->idle_bytes += segment->live_blocks || segment->exported ? 0 : segment->bytes;
+        if (!segment->exported && !has_live(segment, stock))
+            stats->idle_bytes += segment->bytes;
 }
 
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     ca_lock_take(&arena->lock);
-    ca_caches_shut(arena);
     fill_stats(arena, stats);
-    ca_caches_open(arena);
     ca_lock_drop(&arena->lock);
 }
 
@@ -358,10 +368,7 @@ bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     for (unsigned i = 0; i < STATS_TRIES; i++) {
         if (ca_lock_try(&arena->lock)) {
-            bool shut = ca_caches_try_shut(arena);
             fill_stats(arena, stats);
-            if (shut)
-                ca_caches_open(arena);
             ca_lock_drop(&arena->lock);
             return true;
         }

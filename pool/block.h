@@ -12,7 +12,7 @@ typedef enum {
     CA_BLOCK_PENDING,
     CA_BLOCK_READY,
     CA_BLOCK_CACHED,   /* in a thread's cache: live to the heap, which does not ask for it back */
-    CA_BLOCK_EXPORTED, /* freed, and never handed out again: see pool/export.h */
+    CA_BLOCK_EXPORTED, /* freed, and kept as it is: see pool/export.h */
 } ca_block_state_t;
 
 /* Which requests a segment serves. Each kind has bins of its own, so that none is cut up for

@@ -15,7 +15,7 @@
  *            much goes back in batches.
  *
  * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
- * some back, merges, counts or ends, it shuts all caches in front of it and takes their blocks.
+ * some back, merges or ends, it shuts all caches in front of it and takes their blocks.
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
  * stay shut in pin mode, where no fence was had yet, and where little room is left: then every free
  * is followed by its fence.
@@ -69,10 +69,6 @@ void ca_caches_reset_after_fork(void);
  */
 void ca_caches_shut(ca_arena_t *arena);
 void ca_caches_open(ca_arena_t *arena);
-
-/* The same where the calling thread may have been interrupted inside of one. False: it is as
- * before. */
-bool ca_caches_try_shut(ca_arena_t *arena);
 
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);

@@ -184,20 +184,16 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
     }
 }
 
-static bool try_shut(ca_cache_t *cache)
-{
-    uint32_t entry = CA_CACHE_FREE;
-
-    return atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
-           entry == CA_CACHE_SHUT;
-}
-
 /* Its owner is inside for some instructions only, unless it was made to wait there. */
 static void shut(ca_cache_t *cache)
 {
     const struct timespec pause = {.tv_nsec = 50000};
 
-    for (unsigned tries = 0; !try_shut(cache); tries++) {
+    for (unsigned tries = 0;; tries++) {
+        uint32_t entry = CA_CACHE_FREE;
+        if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
+            entry == CA_CACHE_SHUT)
+            return;
         if (tries >= SPINS + YIELDS)
             nanosleep(&pause, NULL);
         else if (tries >= SPINS)
@@ -244,22 +240,6 @@ void ca_caches_shut(ca_arena_t *arena)
 {
     arena->shutters++;
     ca_caches_review(arena);
-}
-
-bool ca_caches_try_shut(ca_arena_t *arena)
-{
-    bool all = true;
-
-    for (ca_cache_t *cache = arena->caches; cache && all; cache = cache->next) {
-        unsigned tries = 0;
-        while (!(all = try_shut(cache)) && ++tries < SPINS + YIELDS)
-            sched_yield();
-    }
-    if (all)
-        ca_caches_shut(arena);
-    else
-        ca_caches_review(arena);
-    return all;
 }
 
 void ca_caches_open(ca_arena_t *arena)

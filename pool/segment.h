@@ -44,7 +44,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 /* A live block is pending, in no epoch yet. */
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
 
-/* A pending block, in no epoch, that another process may see: it is not handed out again. */
+/* A pending block, in no epoch, that another process may see: it is kept as it is. */
 void ca_block_retain(ca_arena_t *arena, ca_block_t *block);
 
 /* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */

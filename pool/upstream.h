@@ -1,8 +1,8 @@
 /* What the pool asks of the outside world: memory and fences, as a table of function pointers, so
  * that the pool is built and tested without CUDA.
  *
- * No function of this table but `forget` is ever called with one of our locks held; debug builds
- * assert it in the one place that calls them (pool/upstream.c). Every call may block.
+ * No function of this table but the last two is ever called with one of our locks held; debug
+ * builds assert it in the one place that calls them (pool/upstream.c). Every call may block.
  *
  * A fence marks all work submitted to the context before it, on every stream of it and of every
  * context that can reach its memory. */
@@ -53,11 +53,12 @@ typedef struct ca_upstream {
      * back what is idle. Returns bytes given back. May be NULL. */
     size_t (*reclaim)(void *context, size_t bytes);
 
-    /* The address of a block's slot that is in an index is its address no more. Alone of them all
-     * it is called with the arena's lock held: it takes locks of a higher rank and no others. NULL
-     * where no slot is put into an index. */
+    /* The address of a block's slot that is in an index is its address no more. Called
+     * with the arena's lock held: it takes locks of a higher rank and no others, and makes no
+     * driver call. NULL where no slot is put into an index. */
     void (*forget)(ca_slot_t *slot);
-    /* The same of every block of an arena that goes: the slot is about to read as zeros. */
+    /* The same, and as that is called, of every block of an arena that goes: the slot is about to
+     * read as zeros. */
     void (*end)(ca_slot_t *slot);
 } ca_upstream_t;
 
