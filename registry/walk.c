@@ -46,11 +46,30 @@ static size_t entries_of(const ca_shard_t *shard)
     return table ? table->mask + 1 : 0;
 }
 
-static ca_slot_t *entry_of(ca_shard_t *shard, size_t i, uint64_t *address)
+typedef struct entry {
+    uint64_t address, word;
+    ca_slot_t *slot;
+    ca_record_t record;
+} entry_t;
+
+/* What is at a place of the index, locked. -ENOENT when nothing is live there, -EBUSY when it stays
+ * locked. */
+static int lock_entry(ca_shard_t *shard, size_t place, entry_t *entry)
 {
     ca_index_table_t *table = atomic_load_explicit(&shard->index.table, memory_order_relaxed);
-    *address = atomic_load_explicit(&table->entries[i].address, memory_order_relaxed);
-    return *address ? atomic_load_explicit(&table->entries[i].slot, memory_order_relaxed) : NULL;
+    entry->address = atomic_load_explicit(&table->entries[place].address, memory_order_relaxed);
+    if (!entry->address)
+        return -ENOENT;
+    entry->slot = atomic_load_explicit(&table->entries[place].slot, memory_order_relaxed);
+    int result = ca_slot_lock_live(entry->slot, &entry->word);
+    if (result == 0)
+        ca_slot_copy(entry->slot, entry->address, entry->word, &entry->record);
+    return result;
+}
+
+static void unlock_entry(const entry_t *entry)
+{
+    ca_slot_set_word(entry->slot, entry->word);
 }
 
 /* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
@@ -64,22 +83,18 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
     size_t entries = entries_of(shard);
     *want = shard->index.count;
     for (size_t i = 0; result != -ENOSPC && i < entries; i++) {
-        uint64_t address, word;
-        ca_record_t record;
-        ca_slot_t *slot = entry_of(shard, i, &address);
-        int locked = slot ? ca_slot_lock_live(slot, &word) : -ENOENT;
-        if (locked == 0) {
-            ca_slot_copy(slot, address, word, &record);
-            ca_slot_set_word(slot, word);
-            if (!ca_record_counts(&record))
-                continue;
-            if (*used == snapshot->capacity)
-                result = -ENOSPC;
-            else
-                snapshot->records[(*used)++] = record;
-        } else if (locked == -EBUSY) {
+        entry_t entry;
+        int locked = lock_entry(shard, i, &entry);
+        if (locked == 0)
+            unlock_entry(&entry);
+        else if (locked == -EBUSY)
             result = -EBUSY;
-        }
+        if (locked != 0 || !ca_record_counts(&entry.record))
+            continue;
+        if (*used == snapshot->capacity)
+            result = -ENOSPC;
+        else
+            snapshot->records[(*used)++] = entry.record;
     }
     ca_lock_drop(&shard->lock);
     if (result == -ENOSPC)
@@ -135,32 +150,29 @@ static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
     /* An entry is looked at again after its record went: another one may have moved in. What a run
      * that wraps moves to the table's end was looked at already, at its start. */
     for (size_t i = 0; i < entries;) {
-        uint64_t address, word;
-        ca_record_t record;
-        ca_slot_t *slot = entry_of(shard, i, &address);
-        int locked = slot ? ca_slot_lock_live(slot, &word) : -ENOENT;
-        if (locked == 0) {
-            ca_slot_copy(slot, address, word, &record);
-            if (record.context != context)
-                ca_slot_set_word(slot, word);
-        }
-        if (locked != 0 || record.context != context) {
+        entry_t entry;
+        int locked = lock_entry(shard, i, &entry);
+        bool its_own = locked == 0 && entry.record.context == context;
+        bool is_kept = its_own && kept && ca_record_counts(&entry.record);
+        bool fits = !is_kept || used < kept->capacity;
+        if (locked == 0 && !(its_own && fits))
+            unlock_entry(&entry);
+        if (!its_own) {
             i += locked != -EBUSY;
             continue;
         }
-        if (ca_record_counts(&record) && kept && used == kept->capacity) {
-            ca_slot_set_word(slot, word);
+        if (!fits) {
             result = -ENOSPC;
             break;
         }
-        ca_slot_set_word(slot, ca_slot_empty_word(word));
-        ca_registry_discount(&record);
-        ca_shard_retire_slot(shard, address, slot);
-        if (ca_record_counts(&record)) {
-            if (kept)
-                kept->records[used++] = record;
+        ca_slot_set_word(entry.slot, ca_slot_empty_word(entry.word));
+        ca_registry_discount(&entry.record);
+        ca_shard_retire_slot(shard, entry.address, entry.slot);
+        if (is_kept)
+            kept->records[used++] = entry.record;
+        if (ca_record_counts(&entry.record)) {
             gone->count++;
-            gone->bytes += record.bytes;
+            gone->bytes += entry.record.bytes;
         }
     }
     ca_lock_drop(&shard->lock);
