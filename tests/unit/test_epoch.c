@@ -4,10 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "fake_upstream.h"
+#include "one_arena.h"
 #include "pool/epoch.h"
-
-static ca_arena_t *arena;
 
 static int set_up(void **state)
 {
@@ -22,28 +20,6 @@ static int tear_down(void **state)
     (void)state;
     ca_arena_retire(arena);
     return fake.errors ? -1 : 0;
-}
-
-static void sound(void)
-{
-    const char *broken = ca_arena_check(arena);
-    if (broken)
-        fail_msg("%s", broken);
-    assert_int_equal(fake.errors, 0);
-}
-
-static held_t get(size_t bytes)
-{
-    held_t held;
-    assert_int_equal(hold(arena, bytes, &held), 0);
-    sound();
-    return held;
-}
-
-static void put(held_t *held)
-{
-    let_go(held);
-    sound();
 }
 
 /* `count` blocks allocated and freed; the calls that made. */

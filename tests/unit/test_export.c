@@ -5,11 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "fake_upstream.h"
+#include "one_arena.h"
 #include "pool/decay.h"
 #include "pool/export.h"
 
-static ca_arena_t *arena;
 static ca_arena_params_t params;
 
 static int set_up(void **state)
@@ -43,28 +42,6 @@ static ca_arena_stats_t stats(void)
     assert_int_equal(now.live_bytes + now.pending_bytes + now.ready_bytes + now.exported_bytes,
                      now.reserved_bytes);
     return now;
-}
-
-static void sound(void)
-{
-    const char *broken = ca_arena_check(arena);
-    if (broken)
-        fail_msg("%s", broken);
-    assert_int_equal(fake.errors, 0);
-}
-
-static held_t get(size_t bytes)
-{
-    held_t held;
-    assert_int_equal(hold(arena, bytes, &held), 0);
-    sound();
-    return held;
-}
-
-static void put(held_t *held)
-{
-    let_go(held);
-    sound();
 }
 
 static void exported(uint64_t address, ca_export_t what)

@@ -5,10 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "fake_upstream.h"
+#include "one_arena.h"
 #include "pool/epoch.h"
-
-static ca_arena_t *arena;
 
 static int set_up(void **state)
 {
@@ -33,32 +31,10 @@ static void with_limit(size_t limit)
     arena = ca_arena_create(&fake_upstream, NULL, &params);
 }
 
-static void sound(void)
-{
-    const char *broken = ca_arena_check(arena);
-    if (broken)
-        fail_msg("%s", broken);
-    assert_int_equal(fake.errors, 0);
-}
-
-static held_t get(size_t bytes)
-{
-    held_t held;
-    assert_int_equal(hold(arena, bytes, &held), 0);
-    sound();
-    return held;
-}
-
 static void refused(size_t bytes)
 {
     held_t held;
     assert_int_equal(hold(arena, bytes, &held), -ENOMEM);
-    sound();
-}
-
-static void put(held_t *held)
-{
-    let_go(held);
     sound();
 }
 

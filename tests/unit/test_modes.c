@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "fake_upstream.h"
+#include "one_arena.h"
 
-static ca_arena_t *arena;
 static ca_arena_params_t params;
 
 static int set_up(void **state)
@@ -31,28 +30,6 @@ static void start(void)
 {
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     assert_non_null(arena);
-}
-
-static void sound(void)
-{
-    const char *broken = ca_arena_check(arena);
-    if (broken)
-        fail_msg("%s", broken);
-    assert_int_equal(fake.errors, 0);
-}
-
-static held_t get(size_t bytes)
-{
-    held_t held;
-    assert_int_equal(hold(arena, bytes, &held), 0);
-    sound();
-    return held;
-}
-
-static void put(held_t *held)
-{
-    let_go(held);
-    sound();
 }
 
 static ca_arena_stats_t stats(void)

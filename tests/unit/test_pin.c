@@ -4,9 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "fake_upstream.h"
-
-static ca_arena_t *arena;
+#include "one_arena.h"
 
 static int set_up(void **state)
 {
@@ -30,31 +28,9 @@ static void with(ca_arena_params_t params)
     assert_non_null(arena);
 }
 
-static void sound(void)
-{
-    const char *broken = ca_arena_check(arena);
-    if (broken)
-        fail_msg("%s", broken);
-    assert_int_equal(fake.errors, 0);
-}
-
 static void pin(bool on)
 {
     ca_arena_pin(arena, on);
-    sound();
-}
-
-static held_t get(size_t bytes)
-{
-    held_t held;
-    assert_int_equal(hold(arena, bytes, &held), 0);
-    sound();
-    return held;
-}
-
-static void put(held_t *held)
-{
-    let_go(held);
     sound();
 }
 
