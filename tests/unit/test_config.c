@@ -1,4 +1,4 @@
-/* Log lines, buffered output, host memory, slabs and lock ranks. */
+/* Log lines, buffered output and the escaping of what others named. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -6,9 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/lock.h"
+#include "capture.h"
 #include "config/log.h"
-#include "config/mem.h"
 #include "config/options.h"
 #include "config/out.h"
 #include "config/text.h"
@@ -25,33 +24,6 @@
 #include <unistd.h>
 
 /* --- helpers ---------------------------------------------------------------------------------- */
-
-/* stderr goes to a pipe in between. */
-static int real_stderr, read_end;
-static char captured[65536];
-
-static void capture_start(void)
-{
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    real_stderr = dup(STDERR_FILENO);
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[1]);
-    read_end = ends[0];
-}
-
-static size_t capture_stop(void)
-{
-    size_t length = 0;
-    ssize_t got;
-    dup2(real_stderr, STDERR_FILENO);
-    close(real_stderr);
-    while ((got = read(read_end, captured + length, sizeof captured - 1 - length)) > 0)
-        length += (size_t)got;
-    close(read_end);
-    captured[length] = '\0';
-    return length;
-}
 
 static const char *expected(const char *text)
 {
@@ -392,87 +364,6 @@ static void reading_the_configuration_needs_little_stack(void **state)
     assert_in_range(helping - idle, 100, 4 << 10);
 }
 
-/* --- memory ----------------------------------------------------------------------------------- */
-
-static void mapped_memory_is_zero_and_counted(void **state)
-{
-    size_t before = ca_mem_mapped();
-    (void)state;
-    unsigned char *memory = ca_mem_map(5000);
-    assert_non_null(memory);
-    assert_true(ca_mem_mapped() - before >= 5000);
-    for (int i = 0; i < 5000; i++)
-        assert_int_equal(memory[i], 0);
-    memory[4999] = 1;
-    ca_mem_unmap(memory, 5000);
-    assert_int_equal(ca_mem_mapped(), before);
-}
-
-static void impossible_sizes_give_null_and_count_nothing(void **state)
-{
-    size_t before = ca_mem_mapped();
-    (void)state;
-    errno = 0;
-    assert_null(ca_mem_map(0));
-    assert_null(ca_mem_map(SIZE_MAX));
-    assert_null(ca_mem_map(SIZE_MAX - 4096));
-    assert_null(ca_mem_map(SIZE_MAX / 2));
-    assert_int_equal(errno, 0);
-    ca_mem_unmap(NULL, 4096);
-    assert_int_equal(ca_mem_mapped(), before);
-}
-
-static void slab_objects_are_zeroed_aligned_and_apart(void **state)
-{
-    static const size_t sizes[] = {0, 1, 8, 16, 24, 48, 100, 4096, 70000, 3 << 20};
-    static unsigned char *objects[3000];
-    size_t before = ca_mem_mapped();
-    (void)state;
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        size_t bytes = sizes[s];
-        int count = bytes > 4096 ? 5 : 3000;
-        ca_slab_t slab;
-        ca_slab_init(&slab, bytes);
-        for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < count; i++) {
-                objects[i] = ca_slab_take(&slab);
-                assert_non_null(objects[i]);
-                assert_int_equal((uintptr_t)objects[i] % 16, 0);
-                for (size_t b = 0; b < bytes; b += 1 + bytes / 64)
-                    assert_int_equal(objects[i][b], 0);
-                memset(objects[i], 1 + i % 250, bytes);
-            }
-            assert_int_equal(slab.live, count);
-            for (int i = 0; i < count; i++) {
-                for (size_t b = 0; b < bytes; b += 1 + bytes / 64)
-                    assert_int_equal(objects[i][b], 1 + i % 250);
-                ca_slab_give(&slab, objects[i]);
-            }
-            assert_int_equal(slab.live, 0);
-        }
-        ca_slab_destroy(&slab);
-        assert_int_equal(ca_mem_mapped(), before);
-    }
-}
-
-static void a_slab_recycles_before_it_grows(void **state)
-{
-    ca_slab_t slab;
-    (void)state;
-    ca_slab_init(&slab, 64);
-    void *first = ca_slab_take(&slab);
-    size_t mapped = ca_mem_mapped();
-    ca_slab_give(&slab, first);
-    for (int i = 0; i < 100000; i++) {
-        assert_ptr_equal(ca_slab_take(&slab), first);
-        ca_slab_give(&slab, first);
-    }
-    assert_int_equal(ca_mem_mapped(), mapped);
-    ca_slab_destroy(&slab);
-    assert_non_null(ca_slab_take(&slab)); /* usable again */
-    ca_slab_destroy(&slab);
-}
-
 /* --- text ------------------------------------------------------------------------------------- */
 
 static void escaping_is_bounded_and_changes_nothing_when_repeated(void **state)
@@ -496,161 +387,6 @@ static void escaping_is_bounded_and_changes_nothing_when_repeated(void **state)
     }
 }
 
-/* --- locks ------------------------------------------------------------------------------------ */
-
-static ca_lock_t arena = CA_LOCK_INIT(CA_RANK_ARENA);
-static ca_lock_t spans = CA_LOCK_INIT(CA_RANK_SPANS);
-static long guarded;
-
-static void *count_under_lock(void *arg)
-{
-    for (int i = 0; i < 20000; i++) {
-        ca_lock_take(arg);
-        guarded++;
-        ca_lock_drop(arg);
-    }
-    return NULL;
-}
-
-static void a_lock_excludes_other_threads(void **state)
-{
-    pthread_t threads[4];
-    ca_lock_t lock;
-    (void)state;
-    ca_lock_init(&lock, CA_RANK_STACKS);
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, count_under_lock, &lock);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
-    assert_int_equal(guarded, 80000);
-}
-
-static void *try_it(void *arg)
-{
-    bool got = ca_lock_try(arg);
-    if (got)
-        ca_lock_drop(arg);
-    return got ? arg : NULL;
-}
-
-static void a_try_does_not_wait(void **state)
-{
-    pthread_t thread;
-    void *got;
-    (void)state;
-    ca_lock_take(&arena);
-    pthread_create(&thread, NULL, try_it, &arena);
-    pthread_join(thread, &got);
-    assert_null(got);
-    ca_lock_drop(&arena);
-    assert_ptr_equal(try_it(&arena), &arena);
-}
-
-static void the_child_of_a_fork_gets_its_locks_back_by_init(void **state)
-{
-    int status;
-    (void)state;
-    ca_lock_take(&arena);
-    pid_t child = fork();
-    if (child == 0) {
-        ca_lock_init(&arena, CA_RANK_ARENA);
-        ca_lock_take(&arena);
-        ca_lock_drop(&arena);
-        _exit(ca_lock_held() == 0 ? 0 : 1);
-    }
-    ca_lock_drop(&arena);
-    waitpid(child, &status, 0);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
-#if CA_DEBUG
-static void in_order(void)
-{
-    ca_lock_take(&arena);
-    ca_lock_take(&spans);
-    if (ca_lock_held() != 2)
-        _exit(1);
-    ca_lock_drop(&arena); /* not in reverse: allowed */
-    ca_lock_drop(&spans);
-    ca_lock_assert_none("a driver call");
-}
-
-static void out_of_order(void)
-{
-    ca_lock_take(&spans);
-    ca_lock_take(&arena);
-}
-
-static void same_lock_twice(void)
-{
-    ca_lock_take(&arena);
-    ca_lock_take(&arena);
-}
-
-static void drop_unheld(void)
-{
-    ca_lock_drop(&arena);
-}
-
-static void call_under_lock(void)
-{
-    ca_lock_take(&arena);
-    ca_lock_assert_none("cuMemFree");
-}
-
-static void message_under_lock(void)
-{
-    ca_lock_take(&arena);
-    ca_debug("not even one that is off");
-}
-
-/* How the child ended that did this. */
-static int status_after(void (*action)(void))
-{
-    int status;
-    capture_start();
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGABRT, SIG_DFL);
-        action();
-        _exit(0);
-    }
-    waitpid(child, &status, 0);
-    capture_stop();
-    return status;
-}
-
-static void debug_builds_stop_at_a_broken_lock_rule(void **state)
-{
-    static const struct {
-        void (*action)(void);
-        const char *says;
-    } rows[] = {{out_of_order, "taken out of order (arena), holding spans\n"},
-                {same_lock_twice, "taken out of order (arena), holding arena\n"},
-                {drop_unheld, "does not hold it (arena), holding\n"},
-                {call_under_lock, "held at (cuMemFree), holding arena\n"},
-                {message_under_lock, "held at (a message), holding arena\n"}};
-    (void)state;
-    assert_int_equal(status_after(in_order), 0);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        int status = status_after(rows[i].action);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-        assert_non_null(strstr(captured, rows[i].says));
-    }
-}
-#else
-static void release_builds_check_nothing(void **state)
-{
-    (void)state;
-    ca_lock_take(&spans);
-    ca_lock_take(&arena);
-    assert_int_equal(ca_lock_held(), 0);
-    ca_lock_assert_none("nothing happens");
-    ca_lock_drop(&arena);
-    ca_lock_drop(&spans);
-}
-#endif
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -669,19 +405,7 @@ int main(void)
         cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
         cmocka_unit_test(output_is_no_place_to_be_cancelled),
         cmocka_unit_test(reading_the_configuration_needs_little_stack),
-        cmocka_unit_test(mapped_memory_is_zero_and_counted),
-        cmocka_unit_test(impossible_sizes_give_null_and_count_nothing),
-        cmocka_unit_test(slab_objects_are_zeroed_aligned_and_apart),
-        cmocka_unit_test(a_slab_recycles_before_it_grows),
         cmocka_unit_test(escaping_is_bounded_and_changes_nothing_when_repeated),
-        cmocka_unit_test(a_lock_excludes_other_threads),
-        cmocka_unit_test(a_try_does_not_wait),
-        cmocka_unit_test(the_child_of_a_fork_gets_its_locks_back_by_init),
-#if CA_DEBUG
-        cmocka_unit_test(debug_builds_stop_at_a_broken_lock_rule),
-#else
-        cmocka_unit_test(release_builds_check_nothing),
-#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,185 @@
+/* Locks, and in debug builds the proof of their order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "capture.h"
+#include "config/lock.h"
+#include "config/log.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static ca_lock_t arena = CA_LOCK_INIT(CA_RANK_ARENA);
+static ca_lock_t spans = CA_LOCK_INIT(CA_RANK_SPANS);
+static long guarded;
+
+static void *count_under_lock(void *arg)
+{
+    for (int i = 0; i < 20000; i++) {
+        ca_lock_take(arg);
+        guarded++;
+        ca_lock_drop(arg);
+    }
+    return NULL;
+}
+
+static void a_lock_excludes_other_threads(void **state)
+{
+    pthread_t threads[4];
+    ca_lock_t lock;
+    (void)state;
+    ca_lock_init(&lock, CA_RANK_STACKS);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, count_under_lock, &lock);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(guarded, 80000);
+}
+
+static void *try_it(void *arg)
+{
+    bool got = ca_lock_try(arg);
+    if (got)
+        ca_lock_drop(arg);
+    return got ? arg : NULL;
+}
+
+static void a_try_does_not_wait(void **state)
+{
+    pthread_t thread;
+    void *got;
+    (void)state;
+    ca_lock_take(&arena);
+    pthread_create(&thread, NULL, try_it, &arena);
+    pthread_join(thread, &got);
+    assert_null(got);
+    ca_lock_drop(&arena);
+    assert_ptr_equal(try_it(&arena), &arena);
+}
+
+static void the_child_of_a_fork_gets_its_locks_back_by_init(void **state)
+{
+    int status;
+    (void)state;
+    ca_lock_take(&arena);
+    pid_t child = fork();
+    if (child == 0) {
+        ca_lock_init(&arena, CA_RANK_ARENA);
+        ca_lock_take(&arena);
+        ca_lock_drop(&arena);
+        _exit(ca_lock_held() == 0 ? 0 : 1);
+    }
+    ca_lock_drop(&arena);
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+#if CA_DEBUG
+static void in_order(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_take(&spans);
+    if (ca_lock_held() != 2)
+        _exit(1);
+    ca_lock_drop(&arena); /* not in reverse: allowed */
+    ca_lock_drop(&spans);
+    ca_lock_assert_none("a driver call");
+}
+
+static void out_of_order(void)
+{
+    ca_lock_take(&spans);
+    ca_lock_take(&arena);
+}
+
+static void same_lock_twice(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_take(&arena);
+}
+
+static void drop_unheld(void)
+{
+    ca_lock_drop(&arena);
+}
+
+static void call_under_lock(void)
+{
+    ca_lock_take(&arena);
+    ca_lock_assert_none("cuMemFree");
+}
+
+static void message_under_lock(void)
+{
+    ca_lock_take(&arena);
+    ca_debug("not even one that is off");
+}
+
+/* How the child ended that did this. */
+static int status_after(void (*action)(void))
+{
+    int status;
+    capture_start();
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        action();
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    capture_stop();
+    return status;
+}
+
+static void debug_builds_stop_at_a_broken_lock_rule(void **state)
+{
+    static const struct {
+        void (*action)(void);
+        const char *says;
+    } rows[] = {{out_of_order, "taken out of order (arena), holding spans\n"},
+                {same_lock_twice, "taken out of order (arena), holding arena\n"},
+                {drop_unheld, "does not hold it (arena), holding\n"},
+                {call_under_lock, "held at (cuMemFree), holding arena\n"},
+                {message_under_lock, "held at (a message), holding arena\n"}};
+    (void)state;
+    assert_int_equal(status_after(in_order), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int status = status_after(rows[i].action);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        assert_non_null(strstr(captured, rows[i].says));
+    }
+}
+#else
+static void release_builds_check_nothing(void **state)
+{
+    (void)state;
+    ca_lock_take(&spans);
+    ca_lock_take(&arena);
+    assert_int_equal(ca_lock_held(), 0);
+    ca_lock_assert_none("nothing happens");
+    ca_lock_drop(&arena);
+    ca_lock_drop(&spans);
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lock_excludes_other_threads),
+        cmocka_unit_test(a_try_does_not_wait),
+        cmocka_unit_test(the_child_of_a_fork_gets_its_locks_back_by_init),
+#if CA_DEBUG
+        cmocka_unit_test(debug_builds_stop_at_a_broken_lock_rule),
+#else
+        cmocka_unit_test(release_builds_check_nothing),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
