@@ -30,6 +30,7 @@ static void capture(void)
     size_t at_start = available();
     OK(cudaMalloc((void **)&in_use, 16 * MIB));
     OK(cudaMemset(in_use, 7, 16 * MIB));
+    OK(cudaDeviceSynchronize()); /* `held` does not wait for the default stream */
     gate_hold(&gate, held);
     OK(cudaMemcpyAsync(seen, in_use + 16 * MIB - 1, 1, cudaMemcpyDeviceToHost, held));
 
