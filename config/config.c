@@ -1,6 +1,4 @@
-/* The process-wide objects of config/: options and counters. */
-#include "config/counters.h"
+/* The process-wide options. */
 #include "config/options.h"
 
 ca_options_t ca_options;
-ca_counters_t ca_counters;

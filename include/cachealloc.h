@@ -127,7 +127,9 @@ typedef struct cachealloc_info_s {
     int device;            /* ordinal; 0 for memory that belongs to no device */
     uint32_t thread;       /* id (gettid) of the thread that allocated or registered it */
     void *stream;          /* of a stream-ordered allocation, else NULL */
-    uint64_t age;          /* allocations of the process since; no time, which nobody took */
+    /* Allocations of the process since; no time, which nobody took. Exact while one thread
+     * allocates; with more of them some dozens too many or too few. */
+    uint64_t age;
     /* The call stack that allocated it: the caller sets where to and how many return addresses,
      * innermost first; the call sets how many there are (0: none was recorded). */
     void **stack;

@@ -18,8 +18,7 @@
 #include "pool/state.h"
 #include "pool/stream.h"
 
-#define HARVEST_BY_FREE 1 /* epochs asked about by the free that closed one: as many come as go */
-#define STATS_TRIES 1000  /* for the lock */
+#define STATS_TRIES 1000 /* for the lock */
 #define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t))
 #define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
@@ -73,6 +72,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
+    ca_cache_make_depot(arena);
     arena->room = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
     if (ca_line_start(arena, &arena->whole, NULL) < 0) {
@@ -174,9 +174,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
-        ca_caches_shut(arena);
         rc = ca_ladder_climb(arena, stream, size, rungs, &found, &grown);
-        ca_caches_open(arena);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)
@@ -242,9 +240,7 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, line, foreign ? CA_BY_ALLOC : CA_BY_FREE);
-            /* The newest fence was recorded this instant: not worth a query. */
-            if (line->closed.count > 1)
-                ca_epoch_harvest(arena, line, HARVEST_BY_FREE, false);
+            ca_epoch_harvest_by_free(arena, line);
             ca_arena_leave(arena, cancellation);
         }
     }

@@ -99,6 +99,15 @@ static inline bool ca_block_touch(ca_block_t *block)
     return before;
 }
 
+/* All of what a hit reads. NULL will do. */
+static inline void ca_block_prefetch(const ca_block_t *block)
+{
+    if (!block)
+        return;
+    __builtin_prefetch(block);
+    __builtin_prefetch(&block->state);
+}
+
 static inline size_t ca_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) & ~(unit - 1);

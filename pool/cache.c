@@ -7,25 +7,17 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "pool/cache_hit.h"
 #include "pool/cache_state.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
-#define FINE_CLASSES 16u /* multiples of CA_GRANULE; then as many to each power of two */
-#define MEMOS 4u         /* a power of two */
 #define HARVEST_MOST 16u /* epochs asked about where a class waits */
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
-/* The calling thread's. Objects are never unmapped: the heap may hold one that its thread has left.
- */
-static _Thread_local struct {
-    struct {
-        const ca_arena_t *arena;
-        ca_cache_t *cache;
-    } memo[MEMOS];
-    ca_cache_t *caches;
-} mine;
+/* Caches are never unmapped: the heap may hold one that its thread has left. */
+_Thread_local ca_cache_mine_t ca_cache_mine;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = CACHE_BYTES};
@@ -35,25 +27,12 @@ static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
 
 /* --- classes ---------------------------------------------------------------------------------- */
 
-/* Of a rounded request that has one. */
-static inline unsigned class_of(size_t bytes, size_t *class_bytes)
-{
-    size_t last = (bytes - 1) / CA_GRANULE;
-    unsigned shift =
-        last < 2 * FINE_CLASSES ? 0 : 63 - 4 - (unsigned)__builtin_clzll((unsigned long long)last);
-
-    *class_bytes = ((last >> shift) + 1) << shift << 9;
-    return shift * FINE_CLASSES + (unsigned)(last >> shift);
-}
-
-_Static_assert(CA_GRANULE == 512, "the shift by 9");
-
 size_t ca_cache_class_bytes(size_t bytes)
 {
     size_t class_bytes = 0;
 
     if (bytes && bytes <= CA_CACHE_MOST)
-        class_of(bytes, &class_bytes);
+        ca_cache_class_of(bytes, &class_bytes);
     return class_bytes;
 }
 
@@ -67,19 +46,19 @@ static inline bool may_round(const ca_arena_params_t *params)
 
 static void forget_mine(const ca_cache_t *cache)
 {
-    for (unsigned i = 0; i < MEMOS; i++)
-        if (mine.memo[i].cache == cache)
-            mine.memo[i].arena = NULL;
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+        if (ca_cache_mine.memo[i].cache == cache)
+            ca_cache_mine.memo[i].arena = NULL;
 }
 
 /* The thread ends. Its other destructors may still free: a cache made for that is left in turn. */
 static void leave_all(void *unused)
 {
     (void)unused;
-    while (mine.caches) {
-        ca_cache_t *cache = mine.caches;
+    while (ca_cache_mine.caches) {
+        ca_cache_t *cache = ca_cache_mine.caches;
         ca_arena_t *arena = atomic_load(&cache->arena);
-        mine.caches = cache->next_mine;
+        ca_cache_mine.caches = cache->next_mine;
         forget_mine(cache);
         if (arena) {
             ca_lock_take(&arena->lock);
@@ -105,7 +84,7 @@ static ca_cache_t *blank(void)
     bool made = key == KEY_MADE;
     ca_lock_drop(&lock);
     /* What a thread that ends leaves behind unseen would stay out of use for long. */
-    if (!made || pthread_setspecific(thread_end, &mine) != 0)
+    if (!made || pthread_setspecific(thread_end, &ca_cache_mine) != 0)
         return NULL;
     ca_lock_take(&lock);
     cache = left;
@@ -120,7 +99,7 @@ static ca_cache_t *blank(void)
 /* One of the thread's whose heap was retired, or a new one. */
 static ca_cache_t *make(ca_arena_t *arena)
 {
-    ca_cache_t *cache = mine.caches;
+    ca_cache_t *cache = ca_cache_mine.caches;
 
     while (cache && atomic_load(&cache->arena))
         cache = cache->next_mine;
@@ -130,8 +109,8 @@ static ca_cache_t *make(ca_arena_t *arena)
         cache = blank();
         if (!cache)
             return NULL;
-        cache->next_mine = mine.caches;
-        mine.caches = cache;
+        cache->next_mine = ca_cache_mine.caches;
+        ca_cache_mine.caches = cache;
     }
     ca_lock_take(&arena->lock);
     bool joins = ca_arena_serving(arena);
@@ -143,7 +122,7 @@ static ca_cache_t *make(ca_arena_t *arena)
 
 ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 {
-    ca_cache_t *cache = mine.caches;
+    ca_cache_t *cache = ca_cache_mine.caches;
 
     while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
         cache = cache->next_mine;
@@ -152,6 +131,7 @@ ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 
 static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)
 {
+    ca_tally_join();
     /* Only of its own heap of a set: what it frees to others nobody would take from here. */
     if (!arena->params.thread_cache || (arena->shards && !ca_shards_is_home(arena)))
         return NULL;
@@ -159,39 +139,21 @@ static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, uns
     if (!cache)
         cache = make(arena);
     if (cache) {
-        mine.memo[at].arena = arena;
-        mine.memo[at].cache = cache;
+        ca_cache_mine.memo[at].arena = arena;
+        ca_cache_mine.memo[at].cache = cache;
     }
     return cache;
 }
 
 static inline ca_cache_t *cache_of(ca_arena_t *arena)
 {
-    unsigned at = (unsigned)((uintptr_t)arena >> 6) % MEMOS;
+    unsigned at = ca_cache_memo_at(arena);
 
-    return mine.memo[at].arena == arena ? mine.memo[at].cache : find_or_make(arena, at);
+    return ca_cache_mine.memo[at].arena == arena ? ca_cache_mine.memo[at].cache
+                                                 : find_or_make(arena, at);
 }
 
 /* --- the hit path ----------------------------------------------------------------------------- */
-
-static inline bool enter(ca_cache_t *cache)
-{
-    uint32_t expected = CA_CACHE_FREE;
-
-    return atomic_compare_exchange_strong_explicit(&cache->entry, &expected, CA_CACHE_IN,
-                                                   memory_order_acquire, memory_order_relaxed);
-}
-
-static inline void leave(ca_cache_t *cache)
-{
-    atomic_store_explicit(&cache->entry, CA_CACHE_FREE, memory_order_release);
-}
-
-static inline void set_state(ca_block_t *block, ca_block_state_t state)
-{
-    /* The heap looks at the states of neighbours. */
-    __atomic_store_n(&block->state, (uint8_t)state, __ATOMIC_RELAXED);
-}
 
 /* What is known of a block while nobody can retire its heap. */
 typedef struct served {
@@ -207,45 +169,10 @@ static inline void serve(ca_block_t *block, served_t *served)
 
 static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
 {
-    ca_cache_class_t *class = &cache->classes[index];
-    ca_block_t *block = NULL;
+    ca_block_t *block = ca_cache_take(cache, index);
 
-    if (class->ready)
-        block = ca_cache_pop_ready(class);
-    else if (class->first && (ca_cache_has_passed(cache, class->first) || CA_MUTATED(reuse_cached)))
-        block = ca_cache_shift(class);
-    if (block) {
-        set_state(block, CA_BLOCK_LIVE);
+    if (block)
         serve(block, served);
-        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - block->bytes);
-        cache->allocs++;
-    }
-}
-
-/* Queues a live block. */
-static inline void put(ca_cache_t *cache, unsigned index, ca_block_t *block)
-{
-    ca_cache_class_t *class = &cache->classes[index];
-
-    set_state(block, CA_BLOCK_CACHED);
-    block->tag = cache->open;
-    block->next = NULL;
-    if (class->last)
-        class->last->next = block;
-    else
-        class->first = block;
-    class->last = block;
-    class->count++;
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + block->bytes);
-    cache->open_count++;
-    cache->open_bytes += block->bytes;
-    cache->frees++;
-}
-
-static inline bool due(const ca_cache_t *cache)
-{
-    return cache->open_count >= CA_EPOCH_BLOCKS ||
-           cache->open_bytes >= ca_cache_get(&cache->epoch_most);
 }
 
 /* --- beyond it: under the heap's lock --------------------------------------------------------- */
@@ -255,56 +182,110 @@ static bool is_shut(const ca_cache_t *cache)
     return atomic_load_explicit(&cache->entry, memory_order_relaxed) == CA_CACHE_SHUT;
 }
 
+/* Bytes came to the stock of a cache, which is not open to others, or left it. */
+static inline void restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
+{
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
+    cache->told += came - left;
+    arena->stock += came - left;
+}
+
+/* From the depot into the cache. */
+static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint32_t most)
+{
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot.classes[index];
+    uint32_t fetched = 0;
+
+    for (; depot->ready && fetched < most; fetched++) {
+        ca_block_t *block = ca_cache_pop_ready(depot);
+        restock(arena, &arena->depot, 0, block->bytes);
+        restock(arena, cache, block->bytes, 0);
+        ca_cache_push_ready(class, block);
+    }
+    return fetched;
+}
+
+/* Cut from what the heap has ready. */
+static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
+                    uint32_t most)
+{
+    uint32_t count = 0;
+
+    for (; count < most; count++) {
+        arena->stock += bytes; /* first, or it would count for the peak of live bytes */
+        ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+        arena->stock -= bytes;
+        if (!block)
+            break;
+        ca_cache_set_state(block, CA_BLOCK_CACHED);
+        restock(arena, cache, block->bytes, 0);
+        ca_cache_push_ready(&cache->classes[index], block);
+    }
+    return count;
+}
+
 /* Takes a block for the caller, and some for the stock, if the heap has any ready. */
 static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
                    served_t *served)
 {
     ca_cache_class_t *class = &cache->classes[index];
-    ca_block_t *block = NULL;
+    uint32_t most = (uint32_t)(CA_CACHE_REFILL_BYTES / bytes) + 1;
 
     ca_lock_take(&arena->lock);
     arena->operations++;
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         ca_cache_tell(arena, cache);
-        block = ca_block_take(arena, bytes, CA_BIN_LOOK);
-        if (block)
-            serve(block, served);
-        for (uint32_t i = 0; block && i < class->batch && (i + 1) * bytes <= CA_CACHE_REFILL_BYTES;
-             i++) {
-            arena->stock += bytes; /* first, or it would count for the peak of live bytes */
-            ca_block_t *extra = ca_block_take(arena, bytes, CA_BIN_LOOK);
-            arena->stock -= bytes;
-            if (!extra)
-                break;
-            arena->stock += extra->bytes;
-            cache->told += extra->bytes;
-            set_state(extra, CA_BLOCK_CACHED);
-            extra->next = class->ready;
-            class->ready = extra;
-            class->count++;
-            ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + extra->bytes);
+        if (!fetch(arena, cache, index, most < CA_CACHE_SPILL ? most : CA_CACHE_SPILL)) {
+            ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+            if (block) {
+                serve(block, served);
+                cut(arena, cache, index, bytes, class->batch < most ? class->batch : most - 1);
+            }
+            class->batch = class->batch ? 2 * class->batch : 1;
+            if (class->batch > CA_CACHE_REFILL)
+                class->batch = CA_CACHE_REFILL;
+        } else {
+            take(cache, index, served);
         }
-        class->batch = class->batch ? 2 * class->batch : 1;
-        if (class->batch > CA_CACHE_REFILL)
-            class->batch = CA_CACHE_REFILL;
     }
     ca_arena_drop(arena);
 }
 
-/* What has passed of one class, oldest first, goes back until it has no more than `keep` blocks, or
- * the stock no more than `stock` bytes. */
-static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, uint32_t keep,
-                 size_t stock)
+/* The oldest of a class, or NULL where it has not passed. */
+static ca_block_t *take_passed(ca_cache_t *cache, ca_cache_class_t *class)
 {
-    while (class->count > keep || ca_cache_get(&cache->stock) > stock) {
-        ca_block_t *block = NULL;
-        if (class->ready)
-            block = ca_cache_pop_ready(class);
-        else if (class->first && ca_cache_has_passed(cache, class->first))
-            block = ca_cache_shift(class);
-        if (!block)
-            return;
-        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - block->bytes);
+    if (class->ready)
+        return ca_cache_pop_ready(class);
+    return class->first && ca_cache_has_passed(cache, class->first) ? ca_cache_shift(class) : NULL;
+}
+
+/* What has passed of a class that has too many goes to the depot, where the thread that runs out of
+ * them finds it whole; as far as there is room. */
+static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
+{
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot.classes[index];
+    ca_block_t *block = NULL;
+
+    while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
+           (block = take_passed(cache, class))) {
+        restock(arena, cache, 0, block->bytes);
+        if (depot->count < CA_CACHE_CLASS_BLOCKS &&
+            ca_cache_get(&arena->depot.stock) + block->bytes <= arena->params.thread_cache) {
+            restock(arena, &arena->depot, block->bytes, 0);
+            ca_cache_push_ready(depot, block);
+        } else {
+            ca_cache_give_ready(arena, block);
+        }
+    }
+}
+
+/* What has passed goes back to the heap until the stock has no more than `most` bytes. */
+static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, size_t most)
+{
+    ca_block_t *block = NULL;
+
+    while (ca_cache_get(&cache->stock) > most && (block = take_passed(cache, class))) {
+        restock(arena, cache, 0, block->bytes);
         ca_cache_give_ready(arena, block);
     }
 }
@@ -315,28 +296,30 @@ static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
-        ca_cache_class_t *class = &cache->classes[index];
-        if (class->count >= CA_CACHE_CLASS_BLOCKS)
-            give(arena, cache, class, CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL, SIZE_MAX);
+        ca_cache_tell(arena, cache);
+        if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
+            hand_over(arena, cache, index);
         if (ca_cache_get(&cache->stock) > half)
             for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
-                give(arena, cache, &cache->classes[i], UINT32_MAX, half);
-        ca_cache_tell(arena, cache);
+                give(arena, cache, &cache->classes[i], half);
+        ca_arena_note_peak(arena);
     }
     ca_arena_drop(arena);
 }
 
-static void close_epoch(ca_arena_t *arena, ca_cache_t *cache)
+void ca_cache_close_epoch(ca_cache_t *cache)
 {
+    ca_arena_t *arena = atomic_load_explicit(&cache->arena, memory_order_relaxed);
+
+    if (!arena)
+        return; /* retired meanwhile */
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         ca_cache_tell(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, &arena->whole, CA_BY_FREE);
-            /* The newest fence was recorded this instant: not worth a query. */
-            if (arena->whole.closed.count > 1)
-                ca_epoch_harvest(arena, &arena->whole, 1, false);
+            ca_epoch_harvest_by_free(arena, &arena->whole);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -379,14 +362,14 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     size = ca_round_request(&arena->params, *bytes ? *bytes : 1);
     if (size > CA_CACHE_MOST || ca_pool_of(&arena->params, size) == CA_POOL_OVERSIZE)
         return -EAGAIN;
-    unsigned index = class_of(size, &class_bytes);
+    unsigned index = ca_cache_class_of(size, &class_bytes);
     if (class_bytes != size && !may_round(&arena->params))
         return -EAGAIN;
     ca_cache_t *cache = cache_of(arena);
-    if (!cache || !enter(cache))
+    if (!cache || !ca_cache_enter(cache))
         return -EAGAIN;
     take(cache, index, &served);
-    leave(cache);
+    ca_cache_leave_hit(cache);
     if (!served.block)
         refill(arena, cache, index, class_bytes, &served);
     if (!served.block && !ready_only)
@@ -417,16 +400,6 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
                                            : rc;
 }
 
-/* Whether the cache takes a block of its size. One that was exported is the heap's to keep. */
-static inline bool takes(const ca_cache_t *cache, const ca_arena_t *arena, unsigned index,
-                         const ca_block_t *block, size_t bytes)
-{
-    return cache->classes[index].count < CA_CACHE_CLASS_BLOCKS &&
-           ca_cache_get(&cache->stock) + bytes <= arena->params.thread_cache &&
-           ca_block_state(block) == CA_BLOCK_LIVE &&
-           !__atomic_load_n(&block->exported, __ATOMIC_RELAXED);
-}
-
 void ca_cached_free(ca_block_t *block)
 {
     ca_arena_t *arena = ca_block_arena(block);
@@ -435,24 +408,24 @@ void ca_cached_free(ca_block_t *block)
     ca_cache_t *cache = NULL;
 
     if (bytes && bytes <= CA_CACHE_MOST)
-        index = class_of(bytes, &class_bytes);
+        index = ca_cache_class_of(bytes, &class_bytes);
     if (arena && class_bytes && class_bytes == bytes && !CA_MUTATED(reuse_pending) &&
         !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
-    if (!cache || !enter(cache)) {
+    if (!cache || !ca_cache_enter(cache)) {
         ca_arena_free(block);
         return;
     }
-    bool taken = takes(cache, arena, index, block, bytes);
+    bool taken = ca_cache_takes(cache, index, block, bytes);
     if (taken)
-        put(cache, index, block);
-    bool closes = due(cache);
-    leave(cache);
+        ca_cache_put(cache, index, block);
+    bool closes = ca_cache_due(cache);
+    ca_cache_leave_hit(cache);
     if (!taken) {
         spill(arena, cache, index);
         ca_arena_free(block);
     } else if (closes) {
-        close_epoch(arena, cache);
+        ca_cache_close_epoch(cache);
     }
 }
 
@@ -461,7 +434,7 @@ void ca_caches_reset_after_fork(void)
     ca_lock_init(&lock, CA_RANK_MEMORY);
     slab = (ca_slab_t){.object_bytes = CACHE_BYTES};
     left = NULL;
-    for (unsigned i = 0; i < MEMOS; i++)
-        mine.memo[i].arena = NULL;
-    mine.caches = NULL;
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+        ca_cache_mine.memo[i].arena = NULL;
+    ca_cache_mine.caches = NULL;
 }

@@ -249,8 +249,23 @@ void ca_caches_open(ca_arena_t *arena)
         ca_caches_review(arena);
 }
 
+/* Whoever chose the sizes that requests are rounded to gets these and no others; what is oversize
+ * is none of the caches' business. */
+static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
+{
+    const ca_arena_params_t *params = &arena->params;
+    bool simple = !params->size_class_count && !params->roundup &&
+                  ca_pool_of(params, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
+
+    cache->most = simple ? CA_CACHE_MOST : 0;
+    cache->granule = params->granule;
+    cache->stock_most = params->thread_cache;
+    cache->context = arena->context;
+}
+
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
+    copy_params(arena, cache);
     atomic_store(&cache->entry, CA_CACHE_SHUT);
     cache->prev = NULL;
     cache->next = arena->caches;
@@ -279,6 +294,13 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
         cache->next->prev = cache->prev;
     arena->cache_count--;
     atomic_store(&cache->arena, NULL);
+}
+
+void ca_cache_make_depot(ca_arena_t *arena)
+{
+    atomic_store(&arena->depot.entry, CA_CACHE_SHUT);
+    atomic_store(&arena->depot.arena, arena);
+    arena->caches = &arena->depot;
 }
 
 static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)

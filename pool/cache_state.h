@@ -3,6 +3,7 @@
 #define CA_POOL_CACHE_STATE_H
 
 #include <stdatomic.h>
+#include "config/inline.h"
 #include "pool/block.h"
 #include "pool/cache.h"
 
@@ -33,6 +34,11 @@ struct ca_cache {
     uint64_t allocs, frees;        /* since the heap was told of them */
     ca_cache_t *prev, *next;       /* of the same heap, under its lock */
     ca_cache_t *next_mine;         /* of the same thread */
+    /* Of the heap's parameters, for its owner: set when it joins. */
+    size_t most;       /* the largest request whose class its size alone tells; 0: none */
+    size_t granule;    /* that such requests are rounded to */
+    size_t stock_most; /* bytes */
+    void *context;     /* the heap's */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
 };
 
@@ -44,23 +50,23 @@ struct ca_cache_mark {
 };
 
 /* The owner's fields that decide nothing for others but are read by them. */
-static inline void ca_cache_set(_Atomic size_t *field, size_t value)
+CA_INLINE void ca_cache_set(_Atomic size_t *field, size_t value)
 {
     atomic_store_explicit(field, value, memory_order_relaxed);
 }
 
-static inline size_t ca_cache_get(const _Atomic size_t *field)
+CA_INLINE size_t ca_cache_get(const _Atomic size_t *field)
 {
     return atomic_load_explicit(field, memory_order_relaxed);
 }
 
-static inline bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *block)
+CA_INLINE bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *block)
 {
     return block->tag <= atomic_load_explicit(&cache->passed, memory_order_acquire);
 }
 
 /* The oldest block of a class leaves its queue. */
-static inline ca_block_t *ca_cache_shift(ca_cache_class_t *class)
+CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class)
 {
     ca_block_t *block = class->first;
 
@@ -71,7 +77,14 @@ static inline ca_block_t *ca_cache_shift(ca_cache_class_t *class)
     return block;
 }
 
-static inline ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
+CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
+{
+    block->next = class->ready;
+    class->ready = block;
+    class->count++;
+}
+
+CA_INLINE ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
 {
     ca_block_t *block = class->ready;
 
@@ -86,6 +99,9 @@ static inline ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
 /* A new cache for the calling thread, shut until ca_caches_review. */
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
 
+/* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
+void ca_cache_make_depot(ca_arena_t *arena);
+
 /* The thread ends: its cache's blocks are the heap's. */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
 
@@ -94,6 +110,9 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
 
 /* A block in no list of the cache any more is ready in the heap. */
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
+
+/* The owner's epoch is due (ca_cache_due). Takes the heap's lock. */
+void ca_cache_close_epoch(ca_cache_t *cache);
 
 /* This thread's cache in front of the heap, or NULL. */
 ca_cache_t *ca_cache_own(const ca_arena_t *arena);

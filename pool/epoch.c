@@ -310,6 +310,13 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
     return passed;
 }
 
+void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line)
+{
+    /* The newest fence was recorded this instant: not worth a query. */
+    if (line->closed.count > 1)
+        ca_epoch_harvest(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+}
+
 /* The line that has waited longest for nobody knows how long: the first with anything closed. */
 static ca_line_t *line_to_wait_for(ca_arena_t *arena, bool late)
 {

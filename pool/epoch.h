@@ -19,6 +19,7 @@
 #include "pool/block.h"
 
 #define CA_EPOCH_ROOM_SHARE 8 /* an epoch holds at most this share of the room left to grow */
+#define CA_EPOCHS_BEHIND 3u   /* closed epochs: more of them than this are too many */
 #define CA_QUERY_DOUBLINGS 3  /* of that number, while queries go on failing */
 #define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
 #define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */
@@ -90,6 +91,10 @@ void ca_epoch_synchronize(ca_arena_t *arena);
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
  * how many passed. Drops the lock. */
 size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced);
+
+/* The same for a free that has closed an epoch: as many as come, and one more while more than a few
+ * wait, or a line that once fell behind would stay behind. */
+void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
 
 /* Waits for the oldest closed epoch that is not late, or with `late` the oldest of any line.
  * Returns 1 when it passed, 0 when time is up, -ENOENT when there is none, or upstream's error.

@@ -3,16 +3,15 @@
  *
  *   passed      epochs whose fence has passed
  *   open        the open epochs: closed and queried, never waited for
- *   policy      a new segment, while the reserve is in proportion to what was ever live
- *   joined      in the order of a stream: what was freed on others, with this one made to wait
- *   pause       a bounded wait for pending memory, unless in the order of a stream
- *   grow        a new segment all the same
- *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
- *   headroom    a new segment from what growth has left to the driver until here
- *   idle        idle segments of this arena go back upstream, then growth
- *   heaps       so do those of the other heaps of its set (shards.h), then growth
- *   reclaim     others who cache memory on this device give back, then growth
- *   wait        every closed epoch, oldest first, without bound
+ *   caches      what threads have in stock; until the climb is over frees go where it looks. Now
+ * and then this comes first: see ca_ladder_climb policy      a new segment, while the reserve is in
+ * proportion to what was ever live joined      in the order of a stream: what was freed on others,
+ * with this one made to wait pause       a bounded wait for pending memory, unless in the order of
+ * a stream grow        a new segment all the same spare       if nothing runs: idle and reclaim, so
+ * that the headroom is kept headroom    a new segment from what growth has left to the driver until
+ * here idle        idle segments of this arena go back upstream, then growth heaps       so do
+ * those of the other heaps of its set (shards.h), then growth reclaim     others who cache memory
+ * on this device give back, then growth wait        every closed epoch, oldest first, without bound
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait for epochs that allocations closed, and for those of streams
@@ -29,6 +28,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <time.h>
+#include "pool/cache.h"
 #include "pool/export.h"
 #include "pool/grow.h"
 #include "pool/segment.h"
@@ -36,6 +36,9 @@
 #include "pool/stream.h"
 
 #define HARVEST_MOST 16 /* epochs asked about before growing */
+/* Allocations and frees from one climb that shuts the caches before anything else to the next. From
+ * the traces: always would be as good, never costs efficiency. */
+#define SHUT_BACKOFF 1024
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -45,6 +48,7 @@ typedef struct climb {
     int rc;
     bool grown;
     bool refused; /* upstream, or the limit, gave no memory */
+    bool shut;    /* the caches are, until it is over */
     size_t headroom;
 } climb_t;
 
@@ -117,6 +121,16 @@ static bool rung_open(climb_t *c)
         ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
     ca_streams_harvest(arena, SIZE_MAX, true);
     return search(c);
+}
+
+static bool rung_caches(climb_t *c)
+{
+    if (c->shut)
+        return false;
+    c->shut = true;
+    c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
+    ca_caches_shut(c->arena);
+    return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
 }
 
 static bool rung_policy(climb_t *c)
@@ -239,8 +253,9 @@ static bool rung_late(climb_t *c)
 
 static bool climb_to_growth(climb_t *c)
 {
-    return rung_open(c) || rung_policy(c) || rung_joined(c) || rung_pause(c) || rung_grow(c) ||
-           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
+    return rung_open(c) || rung_caches(c) || rung_policy(c) || rung_joined(c) || rung_pause(c) ||
+           rung_grow(c) || rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) ||
+           rung_reclaim(c);
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
@@ -252,11 +267,16 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                  .rc = -ENOMEM,
                  .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST) ? arena->params.headroom : 0};
 
-    (void)((rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
+    /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
+     * those who had something in stock. */
+    (void)((arena->operations >= arena->shut_after && rung_caches(&c)) ||
+           (rungs & CA_RUNGS_FIRST && (rung_caches(&c) || rung_policy(&c))) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
-           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
+           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) || rung_caches(&c) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
            (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
+    if (c.shut)
+        ca_caches_open(arena);
     *block = c.block;
     *grown = c.grown;
     return c.rc;

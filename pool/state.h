@@ -8,6 +8,7 @@
 #include "config/mem.h"
 #include "pool/bin.h"
 #include "pool/block.h"
+#include "pool/cache_state.h"
 #include "pool/epoch.h"
 #include "pool/ladder.h"
 #include "pool/shards.h"
@@ -39,10 +40,11 @@ struct ca_arena {
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;
-    ca_line_t whole;         /* epochs of plain frees */
-    struct ca_cache *caches; /* of threads, in front of it: see pool/cache.h */
-    size_t cache_count;
+    ca_line_t whole;      /* epochs of plain frees */
+    ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
+    size_t cache_count;   /* of threads */
     unsigned shutters;    /* why they are shut, counted */
+    uint64_t shut_after;  /* operations: see ladder.c */
     size_t stock;         /* bytes of live that lie in them, as far as they told */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     bool precise;         /* every free on a stream gets a fence of its own, that can be joined */
@@ -60,6 +62,7 @@ struct ca_arena {
 
     ca_block_slab_t blocks;
     ca_slab_t segment_slab, epochs, marks;
+    ca_cache_t depot; /* no thread's: what caches had too much of, and others may take */
 };
 
 static inline bool ca_arena_serving(const ca_arena_t *arena)

@@ -9,6 +9,7 @@
 #define CA_REGISTRY_INDEX_H
 
 #include <stddef.h>
+#include "config/inline.h"
 #include "config/lock.h"
 #include "config/slot.h"
 
@@ -32,7 +33,7 @@ typedef struct ca_index {
 
 /* Addresses are multiples of 512 or more and often equally spaced: one multiplication alone maps
  * such rows onto few places. */
-static inline uint64_t ca_index_hash(uint64_t address)
+CA_INLINE uint64_t ca_index_hash(uint64_t address)
 {
     uint64_t hash = address * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 32;
@@ -42,14 +43,13 @@ static inline uint64_t ca_index_hash(uint64_t address)
 #define CA_INDEX_SHARD_BITS 6
 
 /* The hash without the bits that choose a shard. */
-static inline uint64_t ca_index_place(uint64_t address)
+CA_INLINE uint64_t ca_index_place(uint64_t address)
 {
     return ca_index_hash(address) << CA_INDEX_SHARD_BITS;
 }
 
 /* The entry of `address` or the free one where the search ends. */
-static inline ca_index_entry_t *ca_index_probe(ca_index_table_t *table, uint64_t address,
-                                               uint64_t hash)
+CA_INLINE ca_index_entry_t *ca_index_probe(ca_index_table_t *table, uint64_t address, uint64_t hash)
 {
     size_t mask = table->mask;
     for (size_t at = (size_t)(hash >> table->shift) & mask, tries = 0;; at = (at + 1) & mask) {
@@ -66,8 +66,8 @@ static inline ca_index_entry_t *ca_index_probe(ca_index_table_t *table, uint64_t
 void ca_index_pause(unsigned tries);
 
 /* The slot of `address`, with its word as it was while it was indexed; or NULL. Takes no lock. */
-static inline ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
-                                       uint64_t *word)
+CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
+                                   uint64_t *word)
 {
     for (unsigned tries = 0;; tries++) {
         uint64_t version = atomic_load_explicit(&index->version, memory_order_acquire);
@@ -79,10 +79,11 @@ static inline ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint
         ca_slot_t *slot = NULL;
         if (table) {
             ca_index_entry_t *entry = ca_index_probe(table, address, hash);
-            uint64_t found = atomic_load_explicit(&entry->address, memory_order_acquire);
-            if (found == address)
-                slot = atomic_load_explicit(&entry->slot, memory_order_acquire);
-            if (slot)
+            /* Of another address if a writer is at work: then the version tells. */
+            slot = atomic_load_explicit(&entry->slot, memory_order_acquire);
+            if (atomic_load_explicit(&entry->address, memory_order_acquire) != address)
+                slot = NULL;
+            else if (slot)
                 *word = atomic_load_explicit(&slot->word, memory_order_acquire);
         }
         if (atomic_load_explicit(&index->version, memory_order_relaxed) == version)

@@ -11,8 +11,7 @@
  * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by the
  * top bits of a hash of the address.
  *
- * Bytes are one process-wide atomic, because the peak is a property of the whole. They are added
- * before the slot is live, and taken off after: the total cannot underflow. */
+ * Bytes are added to the totals before the slot is live, and taken off after. */
 #include "registry/registry.h"
 
 #include <errno.h>
@@ -22,6 +21,7 @@
 #include "config/mem.h"
 #include "registry/lost.h"
 #include "registry/table.h"
+#include "registry/live.h"
 
 #define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
@@ -31,15 +31,6 @@ ca_shard_t ca_registry_shards[SHARDS] = {
     [0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
                           .slots = {.object_bytes = (sizeof(ca_slot_t) + 15) / 16 * 16}},
 };
-
-static struct {
-    _Alignas(CACHE_LINES) _Atomic uint64_t bytes;
-    _Atomic uint64_t count; /* aliases are not in it */
-    _Atomic uint64_t sequence;
-} live;
-
-/* Apart from `live`: read on every insert, written only while a process grows. */
-static _Alignas(CACHE_LINES) _Atomic uint64_t peak;
 
 const char *ca_kind_name(ca_kind_t kind)
 {
@@ -61,40 +52,27 @@ static inline ca_shard_t *shard_of(uint64_t address)
 /* What comes with a record. */
 static inline void account(const ca_record_t *record)
 {
-    if (!ca_record_counts(record))
-        return;
-    atomic_fetch_add_explicit(&live.count, 1, memory_order_relaxed);
-    uint64_t now =
-        atomic_fetch_add_explicit(&live.bytes, record->bytes, memory_order_relaxed) + record->bytes;
-    uint64_t most = atomic_load_explicit(&peak, memory_order_relaxed);
-    while (now > most && !atomic_compare_exchange_weak_explicit(
-                             &peak, &most, now, memory_order_relaxed, memory_order_relaxed))
-        ;
+    if (ca_record_counts(record))
+        ca_live_add(record->bytes);
+}
+
+static inline void discount(const ca_record_t *record)
+{
+    if (ca_record_counts(record))
+        ca_live_remove(record->bytes);
 }
 
 void ca_registry_discount(const ca_record_t *record)
 {
-    if (!ca_record_counts(record))
-        return;
-    atomic_fetch_sub_explicit(&live.count, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&live.bytes, record->bytes, memory_order_relaxed);
+    discount(record);
 }
 
 static inline uint64_t sequence_of(const ca_record_t *record)
 {
-    return record->sequence
-               ? record->sequence
-               : atomic_fetch_add_explicit(&live.sequence, 1, memory_order_relaxed) + 1;
+    return record->sequence ? record->sequence : ca_live_number(ca_tally_mine);
 }
 
 /* --- slots ------------------------------------------------------------------------------------ */
-
-/* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
-static inline bool lock_slot(ca_slot_t *slot, uint64_t word)
-{
-    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word | CA_SLOT_LOCKED,
-                                                   memory_order_acquire, memory_order_relaxed);
-}
 
 int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
 {
@@ -102,7 +80,7 @@ int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
         *word = ca_slot_word(slot);
         if (!(*word & CA_SLOT_LIVE))
             return -ENOENT;
-        if (!(*word & CA_SLOT_LOCKED) && lock_slot(slot, *word))
+        if (!(*word & CA_SLOT_LOCKED) && ca_slot_lock(slot, *word))
             return 0;
         ca_index_pause(tries);
     }
@@ -119,26 +97,11 @@ static inline ca_slot_t *find_locked(uint64_t address, uint64_t *word)
         ca_slot_t *slot = ca_index_find(&shard->index, address, place, word);
         if (!slot || !(*word & CA_SLOT_LIVE))
             return NULL;
-        if (!(*word & CA_SLOT_LOCKED) && lock_slot(slot, *word))
+        if (!(*word & CA_SLOT_LOCKED) && ca_slot_lock(slot, *word))
             return slot;
         ca_index_pause(tries);
     }
     return NULL;
-}
-
-static inline void fill(ca_slot_t *slot, const ca_record_t *record)
-{
-    slot->note[0] = record->bytes | (uint64_t)record->kind << 48 | (uint64_t)record->shared << 54 |
-                    (uint64_t)record->device << 56;
-    slot->note[1] = record->stream;
-    slot->note[2] = (uint64_t)(uintptr_t)record->owner;
-    slot->note[3] = record->stack | (uint64_t)record->thread << 32;
-    slot->note[4] = record->context;
-}
-
-static inline uint64_t live_word(uint64_t sequence, uint64_t flags)
-{
-    return sequence << CA_SLOT_FLAGS | flags | CA_SLOT_LIVE;
 }
 
 /* --- under a shard's lock --------------------------------------------------------------------- */
@@ -182,7 +145,7 @@ static inline void take_out(uint64_t address, ca_slot_t *slot, uint64_t word,
                             const ca_record_t *record)
 {
     ca_slot_set_word(slot, ca_slot_empty_word(word));
-    ca_registry_discount(record);
+    discount(record);
     if (!(word & CA_SLOT_EMBEDDED))
         drop_empty(address, slot);
 }
@@ -192,8 +155,8 @@ static void publish(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
 {
     uint64_t sequence = sequence_of(record);
     account(record);
-    fill(slot, record);
-    ca_slot_set_word(slot, live_word(sequence, flags));
+    ca_slot_fill(slot, record);
+    ca_slot_set_word(slot, ca_slot_live_word(sequence, flags));
 }
 
 /* Fills a slot that is locked with something else. */
@@ -201,10 +164,11 @@ static void republish(ca_slot_t *slot, uint64_t word, const ca_record_t *old,
                       const ca_record_t *record)
 {
     uint64_t sequence = sequence_of(record);
-    ca_registry_discount(old);
+    discount(old);
     account(record);
-    fill(slot, record);
-    ca_slot_set_word(slot, live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
+    ca_slot_fill(slot, record);
+    ca_slot_set_word(slot,
+                     ca_slot_live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
 }
 
 /* What is live in a slot makes room for a record, or with `replace` false stays. Returns whether
@@ -224,7 +188,7 @@ static bool make_way(ca_slot_t *slot, const ca_record_t *record, bool replace)
         ca_slot_set_word(slot, word);
     } else if (word & CA_SLOT_EMBEDDED) { /* whose owner's memory may be about to end */
         ca_slot_set_word(slot, ca_slot_empty_word(word));
-        ca_registry_discount(&old);
+        discount(&old);
         return true;
     } else {
         republish(slot, word, &old, record);
@@ -299,7 +263,7 @@ static int enter_index(ca_slot_t *slot, uint64_t address)
                 ca_record_t old;
                 ca_slot_copy(there, address, word, &old);
                 ca_slot_set_word(there, ca_slot_empty_word(word));
-                ca_registry_discount(&old);
+                discount(&old);
             }
         ca_shard_retire_slot(shard, address, there);
     }
@@ -323,7 +287,7 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
     bool entered = false;
 
     account(record);
-    fill(slot, record);
+    ca_slot_fill(slot, record);
     /* Nobody else fills it; but its memory may end. */
     while (!ca_slot_ended(word)) {
         if (!(word & CA_SLOT_INDEXED) && !entered) {
@@ -332,11 +296,11 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
             entered = true;
         }
         if (atomic_compare_exchange_strong_explicit(
-                &slot->word, &word, live_word(sequence, CA_SLOT_INDEXED | CA_SLOT_EMBEDDED),
+                &slot->word, &word, ca_slot_live_word(sequence, CA_SLOT_INDEXED | CA_SLOT_EMBEDDED),
                 memory_order_seq_cst, memory_order_acquire))
             return 0;
     }
-    ca_registry_discount(record);
+    discount(record);
     if (entered)
         leave_index(slot, record->address);
     return ca_slot_ended(word) ? -EIO : -ENOMEM;
@@ -362,7 +326,7 @@ void ca_registry_end(ca_slot_t *slot)
                 ca_record_t record;
                 ca_slot_copy(slot, slot->address, word, &record);
                 ca_slot_set_word(slot, CA_SLOT_ENDED);
-                ca_registry_discount(&record);
+                discount(&record);
                 break;
             }
             word = ca_slot_word(slot);
@@ -463,22 +427,6 @@ bool ca_registry_find(uint64_t address, ca_record_t *record)
     return slot != NULL;
 }
 
-ca_registry_total_t ca_registry_total(void)
-{
-    return (ca_registry_total_t){atomic_load_explicit(&live.count, memory_order_relaxed),
-                                 atomic_load_explicit(&live.bytes, memory_order_relaxed)};
-}
-
-uint64_t ca_registry_sequence(void)
-{
-    return atomic_load_explicit(&live.sequence, memory_order_relaxed);
-}
-
-uint64_t ca_registry_peak_bytes(void)
-{
-    return atomic_load_explicit(&peak, memory_order_relaxed);
-}
-
 void ca_registry_reset_after_fork(void)
 {
     /* The parent's tables stay mapped: a thread that is not here may have been in the middle of
@@ -490,9 +438,6 @@ void ca_registry_reset_after_fork(void)
             (ca_slab_t){.object_bytes = ca_registry_shards[s].slots.object_bytes};
         ca_registry_shards[s].spare = NULL;
     }
-    atomic_store_explicit(&live.bytes, 0, memory_order_relaxed);
-    atomic_store_explicit(&live.count, 0, memory_order_relaxed);
-    atomic_store_explicit(&live.sequence, 0, memory_order_relaxed);
-    atomic_store_explicit(&peak, 0, memory_order_relaxed);
+    ca_live_reset_after_fork();
     ca_lost_reset_after_fork();
 }

@@ -53,7 +53,7 @@ typedef struct ca_record {
     uint64_t kind : 6;      /* ca_kind_t */
     uint64_t shared : 2;    /* ca_shared_t */
     uint64_t device : 8;    /* ordinal */
-    uint64_t sequence : 48; /* position in the order of allocations, from 1; 0: set by the insert */
+    uint64_t sequence : 48; /* see ca_registry_sequence; 0: set by the insert */
     uint64_t context : 16;  /* the shim's number of the context, 0 for none */
     union {
         uint64_t stream;     /* handle of the stream given, 0 for none */
@@ -134,9 +134,11 @@ ca_registry_total_t ca_registry_lost(void);
 
 /* Live records now, and the bytes they asked for. */
 ca_registry_total_t ca_registry_total(void);
-/* The most live bytes there ever were at once. */
+/* The most live bytes there ever were at once: never too low, and at most 1 MiB too high for each
+ * thread but the one that reached it. */
 uint64_t ca_registry_peak_bytes(void);
-/* The sequence number of the latest allocation. */
+/* The sequence number of the latest allocation. They rise from 1 within each thread, and no two are
+ * the same; between threads the order is right but for some dozens (registry/live.h). */
 uint64_t ca_registry_sequence(void);
 
 #define CA_REGISTRY_SHARDS 64

@@ -3,6 +3,7 @@
 #ifndef CA_REGISTRY_TABLE_H
 #define CA_REGISTRY_TABLE_H
 
+#include "config/inline.h"
 #include "config/lock.h"
 #include "config/mem.h"
 #include "registry/index.h"
@@ -21,7 +22,7 @@ typedef struct ca_shard {
 extern ca_shard_t ca_registry_shards[SHARDS];
 
 /* Aliases are names, not allocations. */
-static inline bool ca_record_counts(const ca_record_t *record)
+CA_INLINE bool ca_record_counts(const ca_record_t *record)
 {
     return __builtin_expect(record->kind != CA_KIND_ALIAS, 1);
 }
@@ -50,20 +51,62 @@ static inline void ca_slot_copy(const ca_slot_t *slot, uint64_t address, uint64_
     };
 }
 
-static inline uint64_t ca_slot_word(const ca_slot_t *slot)
+CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shared, unsigned device)
+{
+    return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
+}
+
+CA_INLINE void ca_slot_fill(ca_slot_t *slot, const ca_record_t *record)
+{
+    slot->note[0] = ca_slot_what(record->bytes, (ca_kind_t)record->kind,
+                                 (ca_shared_t)record->shared, record->device);
+    slot->note[1] = record->stream;
+    slot->note[2] = (uint64_t)(uintptr_t)record->owner;
+    slot->note[3] = record->stack | (uint64_t)record->thread << 32;
+    slot->note[4] = record->context;
+}
+
+CA_INLINE uint64_t ca_slot_bytes(const ca_slot_t *slot)
+{
+    return slot->note[0] & ((UINT64_C(1) << 48) - 1);
+}
+
+CA_INLINE ca_kind_t ca_slot_kind(const ca_slot_t *slot)
+{
+    return (ca_kind_t)(slot->note[0] >> 48 & 63);
+}
+
+CA_INLINE bool ca_slot_shared(const ca_slot_t *slot)
+{
+    return slot->note[0] >> 54 & 3;
+}
+
+CA_INLINE uint64_t ca_slot_live_word(uint64_t sequence, uint64_t flags)
+{
+    return sequence << CA_SLOT_FLAGS | flags | CA_SLOT_LIVE;
+}
+
+CA_INLINE uint64_t ca_slot_word(const ca_slot_t *slot)
 {
     return atomic_load_explicit(&slot->word, memory_order_acquire);
 }
 
-static inline void ca_slot_set_word(ca_slot_t *slot, uint64_t word)
+CA_INLINE void ca_slot_set_word(ca_slot_t *slot, uint64_t word)
 {
     atomic_store_explicit(&slot->word, word, memory_order_release);
 }
 
 /* What a slot's word is once it is not live any more. */
-static inline uint64_t ca_slot_empty_word(uint64_t word)
+CA_INLINE uint64_t ca_slot_empty_word(uint64_t word)
 {
     return word & ~(uint64_t)(CA_SLOT_LIVE | CA_SLOT_LOCKED);
+}
+
+/* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
+CA_INLINE bool ca_slot_lock(ca_slot_t *slot, uint64_t word)
+{
+    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word | CA_SLOT_LOCKED,
+                                                   memory_order_acquire, memory_order_relaxed);
 }
 
 /* Locks a slot if it is live. -ENOENT when it is not, -EBUSY when it stays locked. */

@@ -2,14 +2,12 @@
  * the whole driver allocation become synchronous, with us the whole segment. It is unset when the
  * last block of a segment that was given it is freed. */
 #include "shim/attributes.h"
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/arena.h"
 #include "shim/driver_table.h"
+#include "shim/hit.h"
 
 #define MARKS_MAX 1024
 
@@ -18,20 +16,21 @@ static struct {
     uint64_t address;
     uint64_t segment; /* base of the driver's allocation */
 } marks[MARKS_MAX];
-static _Atomic size_t mark_count; /* written under the lock */
+_Atomic size_t ca_attributes_marks;
 
 /* Returns whether the mark is there now. */
 static bool mark(uint64_t address, uint64_t segment)
 {
     bool marked = true;
     ca_lock_take(&lock);
-    size_t count = atomic_load(&mark_count), i = 0;
+    size_t count = atomic_load(&ca_attributes_marks), i = 0;
     while (i < count && marks[i].address != address)
         i++;
     if (i == count && count < MARKS_MAX) {
         marks[count].address = address;
         marks[count].segment = segment;
-        atomic_store(&mark_count, count + 1);
+        atomic_store(&ca_attributes_marks, count + 1);
+        ca_hit_settle();
     } else {
         marked = i < count;
     }
@@ -44,7 +43,7 @@ static bool unmark(uint64_t address)
 {
     bool last = false;
     ca_lock_take(&lock);
-    size_t count = atomic_load(&mark_count);
+    size_t count = atomic_load(&ca_attributes_marks);
     for (size_t i = 0; i < count; i++) {
         if (marks[i].address != address)
             continue;
@@ -54,14 +53,15 @@ static bool unmark(uint64_t address)
         for (size_t k = 0; k < count; k++)
             last &= marks[k].segment != segment;
     }
-    atomic_store(&mark_count, count);
+    atomic_store(&ca_attributes_marks, count);
+    ca_hit_settle();
     ca_lock_drop(&lock);
     return last;
 }
 
 void ca_attributes_clear(uint64_t address)
 {
-    if (atomic_load_explicit(&mark_count, memory_order_relaxed) == 0 || !unmark(address))
+    if (!ca_attributes_any() || !unmark(address))
         return;
     unsigned off = 0;
     __typeof__(cuPointerSetAttribute) *set = ca_driver()->cuPointerSetAttribute;
@@ -89,5 +89,5 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
 void ca_attributes_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    atomic_store(&mark_count, 0);
+    atomic_store(&ca_attributes_marks, 0);
 }

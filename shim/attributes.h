@@ -2,7 +2,18 @@
 #ifndef CA_SHIM_ATTRIBUTES_H
 #define CA_SHIM_ATTRIBUTES_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+extern _Atomic size_t ca_attributes_marks; /* written under a lock of its own */
+
+/* Whether any memory of ours has such an attribute now. */
+static inline bool ca_attributes_any(void)
+{
+    return atomic_load_explicit(&ca_attributes_marks, memory_order_relaxed) != 0;
+}
 
 /* The allocation at `address` is being freed: SYNC_MEMOPS, which the program set, is unset. */
 void ca_attributes_clear(uint64_t address);

@@ -31,13 +31,8 @@ static size_t living_count;
 static _Atomic bool unlisted;
 
 /* Advanced whenever an entry changes its state: what a thread remembers is then looked up again. */
-static _Atomic unsigned generation;
-
-static _Thread_local struct {
-    CUcontext handle;
-    ca_context_t *context;
-    unsigned generation;
-} memo;
+_Atomic unsigned ca_context_generation;
+_Thread_local ca_context_memo_t ca_context_memo;
 
 static ca_context_t *find(CUcontext handle)
 {
@@ -226,20 +221,19 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
         *handle = current;
     if (!current)
         return NULL;
-    unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (memo.handle == current && memo.generation == now && memo.context)
-        return note_asked(memo.context, create);
+    unsigned now = atomic_load_explicit(&ca_context_generation, memory_order_acquire);
+    ca_context_t *context = ca_context_again(current);
+    if (context)
+        return note_asked(context, create);
 
-    ca_context_t *context = entry_of(current);
+    context = entry_of(current);
     if (!context && create)
         context = make(current);
     if (context && context->shares)
         context = atomic_load(&context->state) == CA_CONTEXT_SERVING ? context->shares : NULL;
     if (!context || atomic_load(&context->state) != CA_CONTEXT_SERVING)
         return NULL;
-    memo.handle = current;
-    memo.context = context;
-    memo.generation = now;
+    ca_context_memo = (ca_context_memo_t){current, context, now};
     return note_asked(context, create);
 }
 
@@ -254,7 +248,7 @@ CUresult ca_context_check(void)
 static void set_state(ca_context_t *context, ca_context_state_t state)
 {
     atomic_store(&context->state, state);
-    atomic_fetch_add_explicit(&generation, 1, memory_order_release);
+    atomic_fetch_add_explicit(&ca_context_generation, 1, memory_order_release);
 }
 
 ca_context_t *ca_context_suspend(CUcontext handle)
@@ -375,7 +369,7 @@ void ca_contexts_reset_after_fork(void)
     atomic_store(&all, NULL);
     living_count = 0;
     atomic_store(&unlisted, false);
-    atomic_fetch_add(&generation, 1);
+    atomic_fetch_add(&ca_context_generation, 1);
     ca_upstream_reset_after_fork();
     ca_pin_mode_reset_after_fork();
 }

@@ -54,6 +54,27 @@ typedef struct ca_context {
  * NULL) is set to the current context whether we serve it or not. */
 ca_context_t *ca_context_current(bool create, CUcontext *handle);
 
+/* What the calling thread found last, good for as long as no context came or went. */
+typedef struct ca_context_memo {
+    CUcontext handle;
+    ca_context_t *context;
+    unsigned generation;
+} ca_context_memo_t;
+
+extern _Thread_local ca_context_memo_t ca_context_memo;
+extern _Atomic unsigned ca_context_generation;
+
+/* The entry of `handle` if the thread was told it last, else NULL. No driver call. */
+static inline ca_context_t *ca_context_again(CUcontext handle)
+{
+    const ca_context_memo_t *memo = &ca_context_memo;
+    return memo->handle == handle &&
+                   memo->generation ==
+                       atomic_load_explicit(&ca_context_generation, memory_order_acquire)
+               ? memo->context
+               : NULL;
+}
+
 /* CUDA_SUCCESS when a context is current, else the error that the driver's calls give. */
 CUresult ca_context_check(void);
 

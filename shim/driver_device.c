@@ -7,6 +7,7 @@
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
+#include "shim/hit.h"
 #include "shim/life.h"
 #include "shim/room.h"
 #include "shim/shared_memory.h"
@@ -40,6 +41,12 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     CA_REAL(cuMemAlloc_v2);
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
+    uint64_t pointer;
+    if (!ca_track_runtime_stack && ca_hits_allowed(CA_HITS_DRIVER) &&
+        ca_hit_alloc(CA_HITS_DRIVER, bytes, &pointer)) {
+        *address = pointer;
+        return CUDA_SUCCESS;
+    }
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_current(true, NULL);
     if (!context)
@@ -98,6 +105,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
+    if (ca_hits_allowed(CA_HITS_DRIVER) && ca_hit_free(CA_HITS_DRIVER, address))
+        return CUDA_SUCCESS;
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_track_erase(address, &record))

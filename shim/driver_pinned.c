@@ -4,6 +4,7 @@
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
+#include "shim/hit.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
 #include "shim/shared_memory.h"
@@ -12,6 +13,12 @@
 /* Asks the pool. False: the driver is to serve the call. `context` is the current one's entry. */
 static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **context)
 {
+    uint64_t pointer;
+    if (address && !ca_track_runtime_stack && ca_hits_allowed(CA_HITS_DRIVER) &&
+        ca_hit_alloc_pinned(CA_HITS_DRIVER, bytes, flags, &pointer)) {
+        *address = (void *)(uintptr_t)pointer;
+        return true;
+    }
     ca_count(alloc_calls);
     *context = ca_context_current(true, NULL);
     if (!*context || !address || !bytes)
@@ -60,6 +67,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
+    if (ca_hits_allowed(CA_HITS_DRIVER) && ca_hit_free_pinned(CA_HITS_DRIVER, pointer))
+        return CUDA_SUCCESS;
     ca_count(free_calls);
     if (!ca_track_erase(pointer, &record))
         return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer) : real(address);

@@ -31,21 +31,19 @@
 #include "shim/decay.h"
 #include "shim/driver_green.h"
 #include "shim/exit_report.h"
+#include "shim/hit.h"
 #include "shim/leak_report.h"
 #include "shim/record.h"
 #include "shim/streams.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 
-enum { ASLEEP, STARTING, ACTIVE, PASSIVE };
-
-static _Atomic int state = ASLEEP;
+_Atomic int ca_life_state = CA_LIFE_ASLEEP;
 static _Atomic bool context_seen;
 static pid_t started_by;
 
-/* One byte that the kernel wipes in the child of a fork, raw clone included (which skips the
- * pthread_atfork handlers). NULL where the kernel has no MADV_WIPEONFORK. */
-static volatile char *same_process;
+static ca_life_page_t unwiped = {.same_process = true};
+ca_life_page_t *_Atomic ca_life_page = &unwiped;
 
 static void say(void *arg, const char *message)
 {
@@ -59,7 +57,7 @@ static void print_line(void *arg, const char *line)
 }
 
 /* Apart from its caller, and with nothing large on the stack: the first CUDA call may come on a
- * thread that has 16 KiB of it. One thread comes here, once (STARTING). */
+ * thread that has 16 KiB of it. One thread comes here, once (CA_LIFE_STARTING). */
 __attribute__((noinline)) static void show_configuration(void)
 {
     static ca_out_t out;
@@ -98,17 +96,17 @@ static void read_configuration(void)
 
 static void in_child(void)
 {
-    if (atomic_load(&state) == ASLEEP)
+    if (atomic_load(&ca_life_state) == CA_LIFE_ASLEEP)
         return;
-    if (atomic_load(&state) == STARTING) /* by a thread that does not exist here */
-        atomic_store(&state, ASLEEP);
+    if (atomic_load(&ca_life_state) == CA_LIFE_STARTING) /* by a thread that does not exist here */
+        atomic_store(&ca_life_state, CA_LIFE_ASLEEP);
     /* CUDA does not survive a fork. Without a context the parent's start is as good as ours. */
     if (atomic_load(&context_seen) && !CA_MUTATED(fork_child_serves))
-        atomic_store(&state, PASSIVE);
-    else if (same_process)
-        *same_process = 1;
+        atomic_store(&ca_life_state, CA_LIFE_PASSIVE);
+    else
+        atomic_store(&ca_life_page->same_process, true);
     started_by = getpid();
-    memset((void *)&ca_counters, 0, sizeof(ca_counters));
+    ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
     ca_stack_reset_after_fork();
     ca_track_reset_after_fork();
@@ -122,6 +120,7 @@ static void in_child(void)
     ca_decay_reset_after_fork();
     ca_backend_async_reset_after_fork();
     ca_record_reset_after_fork();
+    ca_hit_settle();
 }
 
 static void start(void)
@@ -131,34 +130,33 @@ static void start(void)
     if (CA_MUTATED(report_too_early))
         atexit(ca_exit_report);
     started_by = getpid();
-    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page != MAP_FAILED) {
-        *page = 1;
+    ca_life_page_t *page =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if ((void *)page != MAP_FAILED) {
+        atomic_store(&page->same_process, true);
         if (madvise(page, 4096, MADV_WIPEONFORK) == 0)
-            same_process = page;
+            atomic_store(&ca_life_page, page);
     }
 }
 
-bool ca_life_active(void)
+bool ca_life_wake(void)
 {
-    int now = atomic_load_explicit(&state, memory_order_acquire);
-    if (__builtin_expect(now == ACTIVE, 1))
-        return !same_process || *same_process || CA_MUTATED(wiped_page_ignored);
-    if (now == PASSIVE)
+    if (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_PASSIVE)
         return false;
-    int asleep = ASLEEP;
-    if (atomic_compare_exchange_strong(&state, &asleep, STARTING)) {
+    int asleep = CA_LIFE_ASLEEP;
+    if (atomic_compare_exchange_strong(&ca_life_state, &asleep, CA_LIFE_STARTING)) {
         int cancel =
             ca_cancel_hold(); /* a thread that vanishes here would leave all others waiting */
         start();
         ca_cancel_resume(cancel);
-        atomic_store_explicit(&state, ACTIVE, memory_order_release);
+        atomic_store_explicit(&ca_life_state, CA_LIFE_ACTIVE, memory_order_release);
+        ca_hit_settle();
         return true;
     }
     /* Another thread reads the configuration: short, and it takes no lock that we may hold. */
-    while (atomic_load_explicit(&state, memory_order_acquire) == STARTING)
+    while (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_STARTING)
         sched_yield();
-    return atomic_load_explicit(&state, memory_order_acquire) == ACTIVE;
+    return atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE;
 }
 
 void ca_life_context_in_use(void)
@@ -176,10 +174,10 @@ __attribute__((constructor)) static void at_load(void)
 
 __attribute__((destructor)) static void at_exit(void)
 {
-    int now = atomic_load(&state);
+    int now = atomic_load(&ca_life_state);
     /* A child made by vfork or clone shares or copies our memory but is not the process that
      * started us: it must not report, and must not touch anything. A passive one did nothing. */
-    if (now != ACTIVE || (started_by != getpid() && !CA_MUTATED(pid_unchecked)))
+    if (now != CA_LIFE_ACTIVE || (started_by != getpid() && !CA_MUTATED(pid_unchecked)))
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     if (!CA_MUTATED(report_too_early))

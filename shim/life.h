@@ -3,10 +3,43 @@
 #ifndef CA_SHIM_LIFE_H
 #define CA_SHIM_LIFE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include "config/mutation.h"
+
+typedef enum {
+    CA_LIFE_ASLEEP,
+    CA_LIFE_STARTING,
+    CA_LIFE_ACTIVE,
+    CA_LIFE_PASSIVE,
+} ca_life_state_t;
+
+extern _Atomic int ca_life_state; /* ca_life_state_t */
+/* On a page that the kernel wipes in the child of a fork, raw clone included (which skips the
+ * pthread_atfork handlers); elsewhere where it has no MADV_WIPEONFORK. */
+typedef struct ca_life_page {
+    _Atomic bool same_process;
+    _Atomic unsigned char hits; /* see shim/hit.h */
+} ca_life_page_t;
+
+extern ca_life_page_t *_Atomic ca_life_page;
+
+static inline ca_life_page_t *ca_life_get_page(void)
+{
+    return atomic_load_explicit(&ca_life_page, memory_order_relaxed);
+}
+
+bool ca_life_wake(void);
 
 /* Whether calls are to be served and tracked. Reads the configuration at the first call. */
-bool ca_life_active(void);
+static inline bool ca_life_active(void)
+{
+    if (__builtin_expect(
+            atomic_load_explicit(&ca_life_state, memory_order_acquire) != CA_LIFE_ACTIVE, 0))
+        return ca_life_wake();
+    return atomic_load_explicit(&ca_life_get_page()->same_process, memory_order_relaxed) ||
+           CA_MUTATED(wiped_page_ignored);
+}
 
 /* A context is in use: from now on CUDA does not survive a fork. */
 void ca_life_context_in_use(void);

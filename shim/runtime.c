@@ -3,12 +3,14 @@
  * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
 #include <stdbool.h>
 #include "config/counters.h"
+#include "config/inline.h"
 #include "config/mutation.h"
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/capture.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
+#include "shim/hit.h"
 #include "shim/life.h"
 #include "shim/mempools.h"
 #include "shim/pinned_memory.h"
@@ -21,11 +23,14 @@
 static _Thread_local bool delegate_next;
 
 /* In a wrapper: `real` is the caller's function, or the wrapper returns at once. */
-#define REAL(symbol)                                                                               \
-    __typeof__(symbol) *real =                                                                     \
-        (__typeof__(symbol) *)ca_runtime_real(CA_RUNTIME_##symbol, __builtin_return_address(0));   \
+#define REAL_OF(symbol, caller)                                                                    \
+    __typeof__(symbol) *real = (__typeof__(symbol) *)ca_runtime_real(CA_RUNTIME_##symbol, caller); \
     if (!real)                                                                                     \
     return cudaErrorSharedObjectSymbolNotFound
+#define REAL(symbol) REAL_OF(symbol, __builtin_return_address(0))
+
+/* What a wrapper goes on with where there is no hit: apart, or it would cost the hits registers. */
+#define NO_HIT static __attribute__((noinline)) cudaError_t
 
 /* Around a call of a real allocation function: what lane D tracks gets the stack as it is here,
  * without the runtime's own frames, the same as a hit at this line. */
@@ -44,11 +49,23 @@ static bool may_serve(void)
     return ca_life_active() && ca_options.lane_r && !delegate_next;
 }
 
+CA_INLINE bool may_hit(void)
+{
+    return ca_hits_allowed(CA_HITS_RUNTIME) && !delegate_next;
+}
+
 static bool served_alloc(void **address, CUdeviceptr pointer)
 {
     ca_count(alloc_calls);
     ca_count(lane_r_allocs);
     *address = (void *)(uintptr_t)pointer;
+    return true;
+}
+
+static bool served_free(void)
+{
+    ca_count(free_calls);
+    ca_count(lane_r_frees);
     return true;
 }
 
@@ -62,12 +79,10 @@ static bool serve_alloc(void **address, size_t bytes)
 
 static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 {
+    void *pointer;
     ca_context_t *context = ca_context_current(false, NULL);
-    if (!context || ca_pinned_alloc(context, flags, bytes, CA_DEVICE_HIT_ONLY, address) != 0)
-        return false;
-    ca_count(alloc_calls);
-    ca_count(lane_r_allocs);
-    return true;
+    return context && ca_pinned_alloc(context, flags, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+           served_alloc(address, (CUdeviceptr)(uintptr_t)pointer);
 }
 
 /* Lane D must find what is not ours to serve. */
@@ -80,22 +95,20 @@ static bool take_pooled(const void *address, ca_record_t *record)
 }
 
 /* The record has been taken; `code` tells whether its block went back. */
-static bool served_free(const ca_record_t *record, CUresult code)
+static bool settled_free(const ca_record_t *record, CUresult code)
 {
     if (code != CUDA_SUCCESS) {
         ca_track_restore(record);
         return false;
     }
-    ca_count(free_calls);
-    ca_count(lane_r_frees);
-    return true;
+    return served_free();
 }
 
 /* `free_plain` refuses memory of the other sort, which then is lane D's to answer for. */
 static bool serve_free(const void *address, CUresult (*free_plain)(const ca_record_t *))
 {
     ca_record_t record;
-    return take_pooled(address, &record) && served_free(&record, free_plain(&record));
+    return take_pooled(address, &record) && settled_free(&record, free_plain(&record));
 }
 
 /* Whether a stream was met before, and what the pool calls it; while anything is captured lane D
@@ -123,50 +136,94 @@ static bool serve_free_async(const void *address, CUstream stream)
     ca_context_t *context;
     ca_stream_t *order;
     return known_order(stream, &context, &order) && take_pooled(address, &record) &&
-           served_free(&record, ca_device_free_on(&record, order));
+           settled_free(&record, ca_device_free_on(&record, order));
+}
+
+NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
+{
+    if (address && bytes && may_serve() && serve_alloc(address, bytes))
+        return cudaSuccess;
+    REAL_OF(cudaMalloc, caller);
+    return WITH_STACK(real(address, bytes));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
 {
-    if (address && bytes && may_serve() && serve_alloc(address, bytes))
+    uint64_t pointer;
+    if (address && may_hit() && ca_hit_alloc(CA_HITS_RUNTIME, bytes, &pointer)) {
+        *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
-    REAL(cudaMalloc);
-    return WITH_STACK(real(address, bytes));
+    }
+    return malloc_no_hit(address, bytes, __builtin_return_address(0));
+}
+
+NO_HIT free_no_hit(void *address, void *caller)
+{
+    if (address && may_serve() && serve_free(address, ca_device_free_plain))
+        return cudaSuccess;
+    REAL_OF(cudaFree, caller);
+    delegate_next = false;
+    return real(address);
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
-    if (address && may_serve() && serve_free(address, ca_device_free_plain))
+    if (address && may_hit() && ca_hit_free(CA_HITS_RUNTIME, (uint64_t)(uintptr_t)address))
         return cudaSuccess;
-    REAL(cudaFree);
-    delegate_next = false;
-    return real(address);
+    return free_no_hit(address, __builtin_return_address(0));
+}
+
+NO_HIT malloc_host_no_hit(void **address, size_t bytes, void *caller)
+{
+    if (address && bytes && may_serve() && serve_pinned(address, bytes, 0))
+        return cudaSuccess;
+    REAL_OF(cudaMallocHost, caller);
+    return WITH_STACK(real(address, bytes));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
 {
-    if (address && bytes && may_serve() && serve_pinned(address, bytes, 0))
+    uint64_t pointer;
+    if (address && may_hit() && ca_hit_alloc_pinned(CA_HITS_RUNTIME, bytes, 0, &pointer)) {
+        *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
-    REAL(cudaMallocHost);
-    return WITH_STACK(real(address, bytes));
+    }
+    return malloc_host_no_hit(address, bytes, __builtin_return_address(0));
 }
 
-CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
+NO_HIT host_alloc_no_hit(void **address, size_t bytes, unsigned flags, void *caller)
 {
     /* The flags' values are the driver's. */
     if (address && bytes && may_serve() && serve_pinned(address, bytes, flags))
         return cudaSuccess;
-    REAL(cudaHostAlloc);
+    REAL_OF(cudaHostAlloc, caller);
     return WITH_STACK(real(address, bytes, flags));
+}
+
+CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
+{
+    uint64_t pointer;
+    if (address && may_hit() && ca_hit_alloc_pinned(CA_HITS_RUNTIME, bytes, flags, &pointer)) {
+        *address = (void *)(uintptr_t)pointer;
+        return cudaSuccess;
+    }
+    return host_alloc_no_hit(address, bytes, flags, __builtin_return_address(0));
+}
+
+NO_HIT free_host_no_hit(void *address, void *caller)
+{
+    if (address && may_serve() && serve_free(address, ca_pinned_free_plain))
+        return cudaSuccess;
+    REAL_OF(cudaFreeHost, caller);
+    delegate_next = false;
+    return real(address);
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
 {
-    if (address && may_serve() && serve_free(address, ca_pinned_free_plain))
+    if (address && may_hit() && ca_hit_free_pinned(CA_HITS_RUNTIME, (uint64_t)(uintptr_t)address))
         return cudaSuccess;
-    REAL(cudaFreeHost);
-    delegate_next = false;
-    return real(address);
+    return free_host_no_hit(address, __builtin_return_address(0));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags)

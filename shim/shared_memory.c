@@ -124,7 +124,8 @@ static int insert_alias(const ca_record_t *base, uint64_t address)
         .sequence = base->sequence, /* a name takes no place in the order of allocations */
     };
     int result = ca_registry_insert_new(&alias);
-    return result == 0 && ca_track_dropped(&alias) ? -ENOENT : result;
+    return result == 0 && ca_track_dropped(ca_context_numbered(alias.context), address) ? -ENOENT
+                                                                                        : result;
 }
 
 static int add_alias(uint64_t owner, uint64_t alias)

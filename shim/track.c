@@ -12,14 +12,11 @@
 
 _Thread_local uint32_t ca_track_runtime_stack;
 
-static _Thread_local uint32_t this_thread;
+_Thread_local uint32_t ca_track_this_thread;
 
-/* gettid is a system call: once per thread. */
-uint32_t ca_track_thread(void)
+uint32_t ca_track_ask_thread(void)
 {
-    if (!this_thread)
-        this_thread = (uint32_t)syscall(SYS_gettid);
-    return this_thread;
+    return ca_track_this_thread = (uint32_t)syscall(SYS_gettid);
 }
 
 /* Set by the linker: where this shared object begins and ends. */
@@ -39,16 +36,11 @@ uint32_t ca_track_stack(void)
 }
 
 /* A context that is retired drops its records once: one that comes later goes by itself. */
-static bool dropped(const ca_context_t *context, uint64_t address)
+bool ca_track_dropped(const ca_context_t *context, uint64_t address)
 {
     ca_record_t record;
     return context && atomic_load(&context->state) == CA_CONTEXT_RETIRED &&
            ca_registry_take(address, &record);
-}
-
-bool ca_track_dropped(const ca_record_t *record)
-{
-    return dropped(ca_context_numbered(record->context), record->address);
 }
 
 /* The pool's blocks have a place for the record. */
@@ -87,7 +79,7 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
     };
     int result = note(&record);
     if (result == 0)
-        dropped(context, address);
+        ca_track_dropped(context, address);
     return result;
 }
 
@@ -110,7 +102,7 @@ void ca_track_restore(const ca_record_t *record)
     insert(record);
     if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
         ca_record_alloc(record);
-    ca_track_dropped(record);
+    ca_track_dropped(ca_context_numbered(record->context), record->address);
 }
 
 CUresult ca_track_wrong_free(uint64_t address)
@@ -131,6 +123,6 @@ CUresult ca_track_wrong_free(uint64_t address)
 
 void ca_track_reset_after_fork(void)
 {
-    this_thread = 0; /* the child's only thread is the one that runs this */
+    ca_track_this_thread = 0; /* the child's only thread is the one that runs this */
     ca_track_runtime_stack = 0;
 }

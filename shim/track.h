@@ -31,12 +31,18 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
 /* The same for memory of no context: it is there until it is freed, whatever contexts go. */
 void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device);
 
-/* The calling thread's id. */
-uint32_t ca_track_thread(void);
+/* The calling thread's id. gettid is a system call: it is asked once per thread. */
+extern _Thread_local uint32_t ca_track_this_thread;
+uint32_t ca_track_ask_thread(void);
+static inline uint32_t ca_track_thread(void)
+{
+    uint32_t known = ca_track_this_thread;
+    return __builtin_expect(known != 0, 1) ? known : ca_track_ask_thread();
+}
 
-/* Whether the context of a record that was just inserted is retired: its records were dropped
- * before this one came, which is then taken out too. */
-bool ca_track_dropped(const ca_record_t *record);
+/* Whether the context (NULL for none) of a record that was just inserted is retired: its records
+ * were dropped before this one came, which is then taken out too. */
+bool ca_track_dropped(const ca_context_t *context, uint64_t address);
 
 /* A record was taken out, for what is about to be freed. */
 static inline void ca_track_erased(const ca_record_t *record)

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
+#include "config/counters.h"
 #include "config/mem.h"
 #include "registry/lost.h"
 #include "registry/registry.h"
@@ -50,10 +51,16 @@ static ca_record_t record_of(uint64_t address, uint64_t bytes)
     return record;
 }
 
+static bool with_tally; /* as the threads of a program that hits its caches have */
+
 static int fresh(void **state)
 {
     (void)state;
+    ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
+    if (with_tally)
+        ca_tally_join();
+    assert_int_equal(ca_tally_mine != NULL, with_tally);
     return 0;
 }
 
@@ -162,6 +169,7 @@ static void random_operations_agree_with_the_model(void **state)
     (void)state;
     static const unsigned frees_in_16[] = {4, 8, 14, 3, 15, 8};
     static model_t model;
+    model = (model_t){0};
     for (size_t phase = 0; phase < sizeof frees_in_16 / sizeof *frees_in_16; phase++) {
         for (unsigned step = 0; step < 20000; step++)
             model_step(&model, frees_in_16[phase]);
@@ -349,6 +357,7 @@ static void the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone(void **
     assert_int_equal(ca_registry_insert(&record), 0);
     pid_t child = fork();
     if (child == 0) {
+        ca_tallies_reset_after_fork();
         ca_registry_reset_after_fork();
         ca_record_t own = record_of(BASE + 512, 7);
         bool right = ca_registry_total().count == 0 && !ca_registry_find(BASE, &record) &&
@@ -565,5 +574,7 @@ int main(void)
         cmocka_unit_test_setup(a_counted_record_goes_with_its_last_reference, fresh),
         cmocka_unit_test(every_kind_has_a_name),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("without a tally", tests, NULL, NULL);
+    with_tally = true;
+    return failed + cmocka_run_group_tests_name("with a tally", tests, NULL, NULL);
 }

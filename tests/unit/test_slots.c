@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include "registry/hit.h"
 #include "registry/registry.h"
 
 #define BASE ((uint64_t)0x7f0000000000)
@@ -15,6 +16,7 @@
 static int fresh(void **state)
 {
     (void)state;
+    ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
     return 0;
 }
@@ -166,6 +168,61 @@ static void a_shared_record_stays_in_its_place(void **state)
     assert_false(ca_registry_find(BASE, &out));
 }
 
+static ca_hit_t hit_of(uint64_t bytes, void *owner)
+{
+    return (ca_hit_t){.bytes = bytes,
+                      .kind = CA_KIND_PINNED,
+                      .device = 200,
+                      .context = 65000,
+                      .owner = owner,
+                      .stack = 0xfffffffe,
+                      .thread = 0x7ffffffe};
+}
+
+static void a_hit_leaves_the_same_record(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 5), out;
+    uint64_t word, other;
+    ca_tally_join();
+    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_int_equal(ca_registry_total().count, 0); /* it must be inserted once before */
+    in.stream = 0;
+    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_true(ca_registry_erase(BASE, &out));
+
+    assert_true(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_true(ca_registry_find(BASE, &out));
+    in.sequence = 2;
+    assert_memory_equal(&in, &out, sizeof in);
+    assert_int_equal(ca_registry_total().bytes, 5);
+    assert_ptr_equal(ca_registry_hold(BASE, &word), &slot);
+    assert_null(ca_registry_hold(BASE, &other)); /* one at a time */
+    ca_registry_release_held(&slot, word);
+    assert_ptr_equal(ca_registry_hold(BASE, &word), &slot);
+    ca_registry_erase_held(&slot, word, ca_tally_mine);
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_total().bytes, 0);
+    assert_null(ca_registry_hold(BASE, &word));
+    assert_false(ca_registry_find(BASE, &out));
+
+    ca_registry_end(&slot);
+    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+}
+
+static void a_hit_leaves_alone_what_has_no_place_of_its_own(void **state)
+{
+    (void)state;
+    ca_record_t in = record_of(BASE, 5), out;
+    uint64_t word;
+    assert_int_equal(ca_registry_insert(&in), 0);
+    assert_null(ca_registry_hold(BASE, &word));
+    assert_null(ca_registry_hold(BASE + 512, &word));
+    assert_true(ca_registry_erase(BASE, &out));
+}
+
 /* --- threads ---------------------------------------------------------------------------------- */
 
 #define THREADS 4
@@ -183,6 +240,20 @@ static uint64_t next_random(uint64_t *state)
     return *state * 0x2545f4914f6cdd1du >> 16;
 }
 
+/* As a hit does, unless somebody looks just then; or in the general way. */
+static bool take_out(ca_slot_t *slot, bool as_hit)
+{
+    ca_record_t out;
+    uint64_t word;
+    if (as_hit && ca_registry_hold(slot->address, &word) == slot) {
+        bool right = ca_slot_bytes(slot) == slot->address - BASE;
+        ca_registry_erase_held(slot, word, ca_tally_mine);
+        return right;
+    }
+    return ca_registry_take_owned(slot->address, &out) && out.owner == slot &&
+           out.bytes == slot->address - BASE;
+}
+
 /* Each thread has addresses and places of its own, and moves places from one address to the other;
  * it looks for everybody's. A record names its address in its size. */
 static void *work(void *number)
@@ -190,13 +261,13 @@ static void *work(void *number)
     size_t self = (size_t)(uintptr_t)number;
     uint64_t random = self + 1;
     bool live[PLACES] = {false};
+    ca_tally_join();
     for (unsigned n = 0; n < ROUNDS; n++) {
         size_t i = next_random(&random) % PLACES;
         ca_slot_t *slot = &places[self][i];
         ca_record_t out;
         if (live[i]) {
-            wrong += !ca_registry_take_owned(slot->address, &out) || out.owner != slot ||
-                     out.bytes != slot->address - BASE;
+            wrong += !take_out(slot, next_random(&random) % 2);
             if (next_random(&random) % 4 == 0) {
                 ca_registry_forget(slot);
                 slot->address = BASE + (self * PLACES + i) * 4096 + next_random(&random) % 4 * 512;
@@ -204,7 +275,9 @@ static void *work(void *number)
         } else {
             ca_record_t in = record_of(slot->address, slot->address - BASE);
             in.owner = slot;
-            wrong += ca_registry_insert_at(slot, &in) != 0;
+            if (next_random(&random) % 2 == 0 ||
+                !ca_registry_insert_again(slot, hit_of(in.bytes, slot), ca_tally_mine))
+                wrong += ca_registry_insert_at(slot, &in) != 0;
         }
         live[i] = !live[i];
         uint64_t any = BASE + next_random(&random) % (THREADS * PLACES) * 4096;
@@ -252,6 +325,8 @@ int main(void)
         cmocka_unit_test_setup(what_ends_is_gone_and_takes_nothing_more, fresh),
         cmocka_unit_test_setup(a_dropped_context_takes_its_records_out_of_their_places, fresh),
         cmocka_unit_test_setup(a_shared_record_stays_in_its_place, fresh),
+        cmocka_unit_test_setup(a_hit_leaves_the_same_record, fresh),
+        cmocka_unit_test_setup(a_hit_leaves_alone_what_has_no_place_of_its_own, fresh),
         cmocka_unit_test_setup(threads_find_what_lives_and_nothing_else, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

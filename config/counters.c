@@ -1,0 +1,72 @@
+#include "config/counters.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include "config/lock.h"
+#include "config/mem.h"
+
+#define TALLY_BYTES ((sizeof(ca_tally_t) + 128 + 15) / 16 * 16) /* no pair of lines in common */
+
+_Alignas(128) ca_tally_t ca_tally_common;
+_Thread_local ca_tally_t *ca_tally_mine;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t slab = {.object_bytes = TALLY_BYTES};
+static ca_tally_t *left; /* of threads that ended; under the lock, as is the key */
+static ca_tally_t *_Atomic all;
+static pthread_key_t thread_end;
+static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
+
+/* The thread's other destructors may still come to us: they count in the common one, or get
+ * another, which is left in turn. */
+static void leave(void *unused)
+{
+    ca_tally_t *tally = ca_tally_mine;
+    (void)unused;
+    ca_tally_mine = NULL;
+    if (!tally)
+        return;
+    ca_lock_take(&lock);
+    tally->next_left = left;
+    left = tally;
+    ca_lock_drop(&lock);
+}
+
+void ca_tally_join(void)
+{
+    if (ca_tally_mine)
+        return;
+    ca_lock_take(&lock);
+    if (key == KEY_NONE)
+        key = pthread_key_create(&thread_end, leave) == 0 ? KEY_MADE : KEY_REFUSED;
+    bool made = key == KEY_MADE;
+    ca_lock_drop(&lock);
+    if (!made || pthread_setspecific(thread_end, &slab) != 0) /* any value but NULL */
+        return;
+    ca_lock_take(&lock);
+    ca_tally_t *tally = left;
+    if (tally) {
+        left = tally->next_left;
+    } else if ((tally = ca_slab_take(&slab))) {
+        tally->next = atomic_load_explicit(&all, memory_order_relaxed);
+        atomic_store_explicit(&all, tally, memory_order_release);
+    }
+    ca_lock_drop(&lock);
+    ca_tally_mine = tally;
+}
+
+const ca_tally_t *ca_tally_first(void)
+{
+    return atomic_load_explicit(&all, memory_order_acquire);
+}
+
+void ca_tallies_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    slab = (ca_slab_t){.object_bytes = TALLY_BYTES};
+    left = NULL;
+    atomic_store(&all, NULL);
+    ca_tally_mine = NULL;
+    memset((void *)&ca_tally_common, 0, sizeof(ca_tally_common));
+}

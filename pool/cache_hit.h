@@ -1,0 +1,127 @@
+/* What a hit does in the calling thread's cache, in as few instructions as it takes: for cache.c,
+ * and for whoever has the rest of a hit to put around it (shim/hit.c). Between ca_cache_enter and
+ * ca_cache_leave the heap is not retired and no other thread is in the cache: nothing there may
+ * wait, lock or call out. */
+#ifndef CA_POOL_CACHE_HIT_H
+#define CA_POOL_CACHE_HIT_H
+
+#include "config/inline.h"
+#include "config/mutation.h"
+#include "pool/cache_state.h"
+
+#define CA_CACHE_FINE 16u /* multiples of CA_GRANULE; then as many to each power of two */
+#define CA_CACHE_MEMOS 4u /* a power of two */
+
+/* The calling thread's. */
+typedef struct ca_cache_mine {
+    struct {
+        const ca_arena_t *arena;
+        ca_cache_t *cache;
+    } memo[CA_CACHE_MEMOS];
+    ca_cache_t *caches;
+} ca_cache_mine_t;
+
+extern _Thread_local ca_cache_mine_t ca_cache_mine;
+
+CA_INLINE unsigned ca_cache_memo_at(const ca_arena_t *arena)
+{
+    return (unsigned)((uintptr_t)arena >> 6) % CA_CACHE_MEMOS;
+}
+
+/* In front of `arena`, if it was looked up not long ago, or NULL. */
+CA_INLINE ca_cache_t *ca_cache_memo(const ca_arena_t *arena)
+{
+    unsigned at = ca_cache_memo_at(arena);
+
+    return ca_cache_mine.memo[at].arena == arena ? ca_cache_mine.memo[at].cache : NULL;
+}
+
+/* Of a rounded request that has a class. */
+CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
+{
+    size_t last = (bytes - 1) / CA_GRANULE;
+    unsigned shift =
+        last < 2 * CA_CACHE_FINE ? 0 : 63 - 4 - (unsigned)__builtin_clzll((unsigned long long)last);
+
+    *class_bytes = ((last >> shift) + 1) << shift << 9;
+    return shift * CA_CACHE_FINE + (unsigned)(last >> shift);
+}
+
+_Static_assert(CA_GRANULE == 512, "the shift by 9");
+
+CA_INLINE bool ca_cache_enter(ca_cache_t *cache)
+{
+    uint32_t expected = CA_CACHE_FREE;
+
+    return atomic_compare_exchange_strong_explicit(&cache->entry, &expected, CA_CACHE_IN,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+CA_INLINE void ca_cache_leave_hit(ca_cache_t *cache)
+{
+    atomic_store_explicit(&cache->entry, CA_CACHE_FREE, memory_order_release);
+}
+
+CA_INLINE void ca_cache_set_state(ca_block_t *block, ca_block_state_t state)
+{
+    /* The heap looks at the states of neighbours. */
+    __atomic_store_n(&block->state, (uint8_t)state, __ATOMIC_RELAXED);
+}
+
+/* A block of the class that is ready, live from now on, or NULL. */
+CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index)
+{
+    ca_cache_class_t *class = &cache->classes[index];
+    ca_block_t *block = NULL;
+
+    if (class->ready)
+        block = ca_cache_pop_ready(class);
+    else if (class->first && (ca_cache_has_passed(cache, class->first) || CA_MUTATED(reuse_cached)))
+        block = ca_cache_shift(class);
+    if (block) {
+        ca_block_prefetch(class->first); /* the next one, by then long out of the caches */
+        ca_cache_set_state(block, CA_BLOCK_LIVE);
+        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - block->bytes);
+        cache->allocs++;
+    }
+    return block;
+}
+
+/* Whether the cache takes a block of its size. One that was exported is the heap's to keep. */
+CA_INLINE bool ca_cache_takes(const ca_cache_t *cache, unsigned index, const ca_block_t *block,
+                              size_t bytes)
+{
+    return cache->classes[index].count < CA_CACHE_CLASS_BLOCKS &&
+           ca_cache_get(&cache->stock) + bytes <= cache->stock_most &&
+           ca_block_state(block) == CA_BLOCK_LIVE &&
+           !__atomic_load_n(&block->exported, __ATOMIC_RELAXED);
+}
+
+/* Queues a live block. */
+CA_INLINE void ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block)
+{
+    ca_cache_class_t *class = &cache->classes[index];
+
+    ca_cache_set_state(block, CA_BLOCK_CACHED);
+    block->tag = cache->open;
+    block->next = NULL;
+    if (class->last)
+        class->last->next = block;
+    else
+        class->first = block;
+    class->last = block;
+    class->count++;
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + block->bytes);
+    cache->open_count++;
+    cache->open_bytes += block->bytes;
+    cache->frees++;
+}
+
+/* Whether the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */
+CA_INLINE bool ca_cache_due(const ca_cache_t *cache)
+{
+    return cache->open_count >= CA_EPOCH_BLOCKS ||
+           cache->open_bytes >= ca_cache_get(&cache->epoch_most);
+}
+
+#endif

@@ -1,0 +1,65 @@
+#include "registry/live.h"
+
+ca_live_t ca_live;
+
+void ca_live_tell(uint64_t bytes)
+{
+    uint64_t now = atomic_fetch_add_explicit(&ca_live.told, bytes, memory_order_relaxed) + bytes;
+    uint64_t most = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+    while (now > most && !atomic_compare_exchange_weak_explicit(
+                             &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+void ca_live_untell(uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed);
+}
+
+uint64_t ca_live_next_batch(ca_tally_t *tally)
+{
+    uint64_t batch = tally ? CA_LIVE_BATCH : 1;
+    uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
+    if (tally) {
+        atomic_store_explicit(&tally->sequence, before + 1, memory_order_relaxed);
+        atomic_store_explicit(&tally->last, before + batch, memory_order_relaxed);
+    }
+    return before + 1;
+}
+
+/* Other threads go on meanwhile: what is summed up may have been taken from one part and not yet
+ * come to another, and a sum below 0 is shown as 0. */
+ca_registry_total_t ca_registry_total(void)
+{
+    int64_t live = atomic_load_explicit(&ca_live.live, memory_order_relaxed);
+    uint64_t told = atomic_load_explicit(&ca_live.told, memory_order_relaxed), spare = 0;
+    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one)) {
+        live += atomic_load_explicit(&one->live, memory_order_relaxed);
+        spare += atomic_load_explicit(&one->spare, memory_order_relaxed);
+    }
+    return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0, told > spare ? told - spare : 0};
+}
+
+/* The newest batch may not be used up. */
+uint64_t ca_registry_sequence(void)
+{
+    uint64_t newest = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
+    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+        if (atomic_load_explicit(&one->last, memory_order_relaxed) == newest)
+            return atomic_load_explicit(&one->sequence, memory_order_relaxed);
+    return newest;
+}
+
+uint64_t ca_registry_peak_bytes(void)
+{
+    return atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+}
+
+/* The parts of threads were reset before. */
+void ca_live_reset_after_fork(void)
+{
+    atomic_store(&ca_live.told, 0);
+    atomic_store(&ca_live.live, 0);
+    atomic_store(&ca_live.sequence, 0);
+    atomic_store(&ca_live.peak, 0);
+}

@@ -1,0 +1,99 @@
+/* What all live allocations come to: their number, their bytes, the most bytes there were, and the
+ * sequence numbers of allocations.
+ *
+ * Each thread has a part of its own (config/counters.h), or every allocation of every thread would
+ * write the same line. Live bytes are `told`, which all threads change, less what each one has to
+ * spare: a free leaves its bytes with the thread, up to SPARE_MOST, and an allocation takes from
+ * there first. So `told` is never less than what is live, and its peak at most SPARE_MOST too high
+ * for each thread but the one that reached it. Sequence numbers come to a thread by the batch. */
+#ifndef CA_REGISTRY_LIVE_H
+#define CA_REGISTRY_LIVE_H
+
+#include <stdatomic.h>
+#include "config/counters.h"
+#include "config/inline.h"
+#include "registry/registry.h"
+
+#define CA_LIVE_SPARE_MOST ((uint64_t)1 << 20)
+#define CA_LIVE_BATCH 16u
+#define CA_LIVE_STALE (2 * CA_LIVE_BATCH) /* numbers: a batch that lags so far is dropped */
+
+typedef struct ca_live {
+    _Alignas(128) _Atomic uint64_t told; /* bytes */
+    _Atomic int64_t live;                /* of threads without a tally */
+    _Alignas(128) _Atomic uint64_t sequence;
+    _Alignas(128) _Atomic uint64_t peak; /* of `told`: read often, written while a process grows */
+} ca_live_t;
+
+extern ca_live_t ca_live;
+
+/* All of what it does beyond its own thread's part. */
+void ca_live_tell(uint64_t bytes);
+void ca_live_untell(uint64_t bytes);
+uint64_t ca_live_next_batch(ca_tally_t *tally);
+
+/* `tally` is the calling thread's. */
+CA_INLINE void ca_live_add_own(ca_tally_t *tally, uint64_t bytes)
+{
+    uint64_t spare;
+    ca_tally_add(&tally->live, 1);
+    spare = atomic_load_explicit(&tally->spare, memory_order_relaxed);
+    if (__builtin_expect(spare >= bytes, 1)) {
+        atomic_store_explicit(&tally->spare, spare - bytes, memory_order_relaxed);
+    } else {
+        atomic_store_explicit(&tally->spare, 0, memory_order_relaxed);
+        ca_live_tell(bytes - spare);
+    }
+}
+
+CA_INLINE void ca_live_remove_own(ca_tally_t *tally, uint64_t bytes)
+{
+    uint64_t spare;
+    ca_tally_add(&tally->live, -1);
+    spare = atomic_load_explicit(&tally->spare, memory_order_relaxed) + bytes;
+    if (__builtin_expect(spare > CA_LIVE_SPARE_MOST, 0)) {
+        atomic_store_explicit(&tally->spare, CA_LIVE_SPARE_MOST / 2, memory_order_relaxed);
+        ca_live_untell(spare - CA_LIVE_SPARE_MOST / 2);
+    } else {
+        atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
+    }
+}
+
+/* `tally` may be NULL. */
+CA_INLINE uint64_t ca_live_number(ca_tally_t *tally)
+{
+    uint64_t newest = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
+    if (__builtin_expect(tally != NULL, 1)) {
+        uint64_t mine = atomic_load_explicit(&tally->sequence, memory_order_relaxed);
+        uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
+        if (__builtin_expect(mine < last && newest - last < CA_LIVE_STALE, 1)) {
+            atomic_store_explicit(&tally->sequence, mine + 1, memory_order_relaxed);
+            return mine + 1;
+        }
+    }
+    return ca_live_next_batch(tally);
+}
+
+static inline void ca_live_add(uint64_t bytes)
+{
+    if (__builtin_expect(ca_tally_mine != NULL, 1)) {
+        ca_live_add_own(ca_tally_mine, bytes);
+    } else {
+        atomic_fetch_add_explicit(&ca_live.live, 1, memory_order_relaxed);
+        ca_live_tell(bytes);
+    }
+}
+
+static inline void ca_live_remove(uint64_t bytes)
+{
+    if (__builtin_expect(ca_tally_mine != NULL, 1)) {
+        ca_live_remove_own(ca_tally_mine, bytes);
+    } else {
+        atomic_fetch_sub_explicit(&ca_live.live, 1, memory_order_relaxed);
+        ca_live_untell(bytes);
+    }
+}
+
+void ca_live_reset_after_fork(void);
+
+#endif
