@@ -26,6 +26,8 @@
     X(unwinder_deepbind)       /* libunwind is opened with RTLD_DEEPBIND */                        \
     X(unwinder_global)         /* or with RTLD_GLOBAL */                                           \
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
+    X(memo_unverified)         /* a stack is known again by where it starts */                     \
+    X(memo_returns_only)       /* or by the return addresses that it had */                        \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
     X(report_calls_cuda)       /* the report at exit asks the driver */                            \
     X(report_too_early)        /* it is written before handlers that run later */                  \

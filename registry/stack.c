@@ -14,6 +14,7 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "registry/memo.h"
 #include "registry/unwind.h"
 
 #define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
@@ -173,6 +174,7 @@ void ca_stack_set_own_range(uintptr_t low, uintptr_t high)
 {
     atomic_store_explicit(&own_low, low, memory_order_relaxed);
     atomic_store_explicit(&own_high, high, memory_order_relaxed);
+    ca_memo_forget();
 }
 
 void ca_stack_start(unsigned most_frames)
@@ -180,17 +182,27 @@ void ca_stack_start(unsigned most_frames)
     if (most_frames > CA_STACK_MAX)
         most_frames = CA_STACK_MAX;
     atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
+    ca_memo_forget();
     ca_unwind_start();
+    ca_memo_start();
+}
+
+/* Where the caller of ca_stack_capture is among the frames, `count` where it is not. */
+static size_t find_caller(void *const *frames, size_t count, uintptr_t caller)
+{
+    for (size_t i = 0; i < count && i < OWN_FRAMES; i++)
+        if ((uintptr_t)frames[i] == caller)
+            return i;
+    return count;
 }
 
 /* How many frames at the inner end are ours: up to the caller of ca_stack_capture, then what lies
  * in our shared object. */
-static size_t own_part(void *const *frames, size_t count, const void *caller)
+static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
 {
-    size_t own = 0;
-    for (size_t i = 0; i < count && i < OWN_FRAMES && own == 0; i++)
-        if (frames[i] == caller)
-            own = i;
+    size_t own = find_caller(frames, count, caller);
+    if (own == count)
+        own = 0;
     uintptr_t low = atomic_load_explicit(&own_low, memory_order_relaxed);
     uintptr_t high = atomic_load_explicit(&own_high, memory_order_relaxed);
     while (own < count && (uintptr_t)frames[own] - low < high - low)
@@ -198,7 +210,8 @@ static size_t own_part(void *const *frames, size_t count, const void *caller)
     return own;
 }
 
-__attribute__((noinline)) uint32_t ca_stack_capture(void)
+/* Without the memo, which may keep it. */
+static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame)
 {
     void *frames[CA_STACK_MAX + OWN_FRAMES];
     size_t most = atomic_load_explicit(&depth, memory_order_relaxed);
@@ -206,15 +219,31 @@ __attribute__((noinline)) uint32_t ca_stack_capture(void)
     if (CA_MUTATED(unwind_in_lock))
         ca_lock_take(&lock);
     size_t count = ca_unwind(frames, most + extra);
-    size_t own = own_part(frames, count, __builtin_return_address(0));
+    size_t own = own_part(frames, count, caller);
     if (own > extra && count == most + extra && extra < OWN_FRAMES) {
         extra = own < OWN_FRAMES ? own : OWN_FRAMES;
         atomic_store_explicit(&own_frames, (unsigned)extra, memory_order_relaxed);
         count = ca_unwind(frames, most + extra);
-        own = own_part(frames, count, __builtin_return_address(0));
+        own = own_part(frames, count, caller);
     }
-    count -= own;
-    return ca_stack_intern((const uintptr_t *)frames + own, count < most ? count : most);
+    size_t kept = count - own < most ? count - own : most;
+    uint32_t id = ca_stack_intern((const uintptr_t *)frames + own, kept);
+    size_t first = find_caller(frames, count, caller);
+    bool whole = kept < most && count < most + extra;
+    if (first < count)
+        ca_memo_keep(caller, frame, frames + first, own + kept - first, whole, id);
+    return id;
+}
+
+__attribute__((noinline)) uint32_t ca_stack_capture(void)
+{
+    uintptr_t caller = (uintptr_t)__builtin_return_address(0);
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+    uint32_t id = ca_memo_find(caller, frame);
+    if (id == 0)
+        id = capture(caller, frame);
+    __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to those two */
+    return id;
 }
 
 size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max)
@@ -247,4 +276,5 @@ void ca_stack_reset_after_fork(void)
     atomic_store_explicit(&table, NULL, memory_order_relaxed);
     atomic_store_explicit(&stacks, 0, memory_order_relaxed);
     ca_unwind_reset_after_fork();
+    ca_memo_reset_after_fork();
 }

@@ -16,6 +16,7 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "registry/unwind_words.h"
 
 /* How long a thread waits for another one that opens the unwinder: many times what that takes, and
  * short where the opener waits for the loader's lock, which the waiting thread may hold. */
@@ -63,6 +64,7 @@ void ca_unwind_start(void)
     atomic_store_explicit(&state, OPENING, memory_order_release);
     ca_backtrace_t *function = open_libunwind();
     if (function) {
+        ca_words_start();
         use(function, "libunwind");
     } else if ((function = (ca_backtrace_t *)dlsym(RTLD_DEFAULT, "backtrace")) != NULL) {
         ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");

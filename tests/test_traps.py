@@ -20,6 +20,7 @@ TRIES = 5
 # What fails, and must pass without the fault.
 LOOKUPS = "test_lookups.py::test_every_look_up_answers_as_without_the_shim[None-None]"
 CHILD = "test_life.py::test_a_child_made_after_cuda_changes_nothing"
+SAME_START = "test_stacks.py::test_stacks_that_start_alike_are_told_apart[None]"
 TRAPS = {
     "dlsym_called": "test_resolution.py::test_another_interposer_finds_the_next_one[before]",
     "swap_for_rtld_next": "test_resolution.py::test_a_library_behind_us_finds_the_next_one",
@@ -45,6 +46,8 @@ TRAPS = {
     "unwinder_global":
         "test_unwinder.py::test_exceptions_stay_libgcc_s_where_libunwind_is_open",
     "unwind_in_lock": "test_leaks.py::test_report_gives_totals_and_places[None]",
+    "memo_unverified": SAME_START,
+    "memo_returns_only": SAME_START,
     "return_address_named": "test_leaks.py::test_a_frame_is_named_after_the_call",
     "report_calls_cuda": "test_life.py::test_the_end_makes_no_cuda_call[shim]",
     "report_too_early": "test_life.py::test_an_end_by_exit_is_unchanged_and_reported"
