@@ -16,14 +16,16 @@
  * thread's stack, which was made sure of when they were noted, so reading them is safe. A start
  * elsewhere (an alternate signal stack, a coroutine) is not remembered.
  *
- * Code that is unloaded takes its unwind information along, and nobody tells us. Where the same
- * object is loaded there again, nothing has changed. Another object would need a return address at
- * the very same place and the same values in the words that the old one's information named; this
- * thread's cache in libunwind, which goes by the return address alone and was filled when the stack
- * was kept, then gives the same frames. So the memo is never more wrong than unwinding would be.
+ * Code that is unloaded takes its unwind information along, and nobody tells us; but a thread that
+ * keeps a stack looks whether objects were loaded since, and starts anew if so. Until then, another
+ * object's code would need a return address at the very same place and the same values in the words
+ * that the old one's information named; this thread's cache in libunwind, which goes by the return
+ * address alone and was filled when the stack was kept, then gives the same frames. So the memo is
+ * never more wrong than unwinding would be.
  *
- * An entry costs some 20 us, many captures' worth. So a thread starts with enough credit for a few
- * hundred, and further ones must have been earned by hits. */
+ * An entry costs half a microsecond for each frame, as much as dozens of captures. So a thread
+ * starts with its first few captures unkept and then with credit for some entries; further ones
+ * must be earned by hits. */
 #include "registry/memo.h"
 
 #include <errno.h>
@@ -47,9 +49,10 @@
 
 /* An entry takes what this many captures without one would, and a hit saves. A miss counts a
  * little, so that what has changed for good is noticed. */
-#define KEEP_COST 128u
-#define START_CREDIT (256u * KEEP_COST)
+#define KEEP_COST 64u
+#define START_CREDIT (128u * KEEP_COST)
 #define MISSES_PER_CREDIT 4u
+#define UNKEPT 8 /* captures of a thread, before it remembers any */
 
 typedef struct word {
     uintptr_t value;
@@ -86,7 +89,8 @@ typedef struct table {
     /* In use: a signal handler that comes in between leaves it alone. */
     bool busy;
     uint32_t epoch;
-    uint32_t used; /* units; the first is nobody's */
+    uint32_t used;  /* units; the first is nobody's */
+    uint64_t loads; /* ca_words_refresh's, when the first of its stacks was kept */
     size_t hits, misses, kept, spent;
     uintptr_t stack_low, stack_high;
     struct table *next_free;
@@ -96,6 +100,7 @@ typedef struct table {
 } table_t;
 
 static _Thread_local table_t *mine;
+static _Thread_local uint8_t unkept;
 static _Thread_local bool left; /* this thread's destructors have run, or there is no memory */
 
 static _Atomic uint32_t epoch = 1;
@@ -284,10 +289,13 @@ static bool affordable(const table_t *table)
 static void consider(table_t *table, uintptr_t caller, uintptr_t frame, void *const *frames,
                      size_t count, bool whole, uint32_t id)
 {
-    if (table->epoch != now())
-        forget_all(table);
     if (!affordable(table) || frame < table->stack_low || frame >= table->stack_high)
         return;
+    uint64_t loads = ca_words_refresh();
+    if (table->epoch != now() || table->loads != loads) {
+        forget_all(table);
+        table->loads = loads;
+    }
     head_t *head = one_head(table, caller, frame, 0, 0, true);
     if (head && head->refusals >= REFUSALS_MOST)
         return;
@@ -375,6 +383,10 @@ void ca_memo_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t
 {
     if (left || id == 0 || atomic_load_explicit(&state, memory_order_acquire) != USABLE)
         return;
+    if (unkept < UNKEPT) {
+        unkept++;
+        return;
+    }
     ca_lock_assert_none("unwinding");
     int saved = errno;
     /* The generic unwinder has locks of its own: see ca_unwind. */

@@ -12,10 +12,12 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define CURSOR_WORDS 256  /* 127 */
 #define ACCESSORS_ROOM 16 /* 8 */
+#define CACHE_GLOBAL 1    /* UNW_CACHE_GLOBAL */
 #define NO_INFORMATION 10 /* UNW_ENOINFO */
 #define INVALID 8         /* UNW_EINVAL */
 #define REG_FRAME_POINTER 6
@@ -42,6 +44,8 @@ static struct {
     int (*init)(void *cursor, ca_space_t *, void *);
     int (*step)(void *cursor);
     int (*get)(void *cursor, int, uintptr_t *);
+    int (*set_caching)(ca_space_t *, int);
+    void (*flush)(ca_space_t *, uintptr_t, uintptr_t);
 } generic;
 
 static ca_space_t *space, *local_space;
@@ -174,6 +178,8 @@ static bool load(void *library)
         {(void **)&generic.init, "_Ux86_64_init_remote"},
         {(void **)&generic.step, "_Ux86_64_step"},
         {(void **)&generic.get, "_Ux86_64_get_reg"},
+        {(void **)&generic.set_caching, "_Ux86_64_set_caching_policy"},
+        {(void **)&generic.flush, "_Ux86_64_flush_cache"},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (!(*needed[i].function = dlsym(library, needed[i].name)))
@@ -202,14 +208,37 @@ void ca_words_start(void)
     if (!library || space)
         return;
     if (load(library))
-        space = generic.create(&ours, 0); /* caches nothing: that would outlive objects */
-    if (!space)
+        space = generic.create(&ours, 0);
+    if (space)
+        generic.set_caching(space, CACHE_GLOBAL);
+    else
         dlclose(library);
 }
 
 bool ca_words_usable(void)
 {
     return space != NULL;
+}
+
+static int count_loads(struct dl_phdr_info *object, size_t size, void *arg)
+{
+    (void)size;
+    *(uint64_t *)arg = object->dlpi_adds;
+    return 1;
+}
+
+/* The unwinder's cache knows code by its address. What is on this thread's stack now stays loaded,
+ * so that looking once, before, is enough. */
+uint64_t ca_words_refresh(void)
+{
+    static _Atomic uint64_t before;
+    uint64_t loads = 0;
+    dl_iterate_phdr(count_loads, &loads);
+    if (space && loads != atomic_load(&before)) {
+        generic.flush(space, 0, 0);
+        atomic_store(&before, loads);
+    }
+    return loads;
 }
 
 bool ca_words_unwind(ca_words_t *log, void *const *frames, size_t count, bool whole)
@@ -239,6 +268,11 @@ void ca_words_start(void)
 bool ca_words_usable(void)
 {
     return false;
+}
+
+uint64_t ca_words_refresh(void)
+{
+    return 0;
 }
 
 bool ca_words_unwind(ca_words_t *log, void *const *frames, size_t count, bool whole)

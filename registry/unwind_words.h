@@ -36,10 +36,14 @@ void ca_words_start(void);
 /* Whether there is one. */
 bool ca_words_usable(void);
 
+/* Forgets the unwind information of objects that another one may have taken the place of. Returns
+ * how many objects the process ever loaded. May take the loader's lock. */
+uint64_t ca_words_refresh(void);
+
 /* Whether an unwinding from `log->caller` gives just these `count` frames, of which the first is
  * the caller, and where `whole` nothing after them. True too means that it depends on nothing but
  * the caller, the frame's address and the words told: all of them in the thread's stack, none
- * guessed without unwind information. May take the loader's lock. */
+ * guessed without unwind information. After ca_words_refresh. May take the loader's lock. */
 bool ca_words_unwind(ca_words_t *log, void *const *frames, size_t count, bool whole);
 
 #endif
