@@ -29,21 +29,24 @@ static atomic_int sink; /* written after calls, so that none becomes a jump */
 static atomic_uint faults;
 static atomic_bool in_handler;
 
+#define OURS 6 /* most frames of the unwinder's and of ours */
+
 /* What the unwinder says, from the caller of this function's caller outwards. */
 static NOINLINE size_t unwind_here(void **frames)
 {
-    void *all[DEPTH + 3]; /* ca_unwind's, ours, our caller's own */
-    size_t count = ca_unwind(all, DEPTH + 2);
-    count = count > 3 ? count - 3 : 0;
-    memcpy(frames, all + 3, count * sizeof *frames);
-    return count;
+    void *all[DEPTH + OURS];
+    size_t count = ca_unwind(all, DEPTH + OURS), ours = 0;
+    while (ours < count && all[ours++] != __builtin_return_address(0)) {
+    }
+    memcpy(frames, all + ours, (count - ours) * sizeof *frames);
+    return count - ours;
 }
 
 static NOINLINE uint32_t check(void)
 {
     uint32_t id = ca_stack_capture();
     uintptr_t found[CA_STACK_MAX];
-    void *expected[DEPTH + 2];
+    void *expected[DEPTH + OURS];
     size_t count = ca_stack_frames(id, found, CA_STACK_MAX);
     size_t known = unwind_here(expected);
     if (known > DEPTH - 1)
