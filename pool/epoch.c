@@ -328,21 +328,55 @@ static ca_line_t *line_to_wait_for(ca_arena_t *arena, bool late)
     return &arena->whole;
 }
 
+/* The first that is not late. With `several` the last such of the older half, or of as few as hold
+ * enough to be worth a wait. Sets `place`, from 1. */
+static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *line, bool several,
+                                     size_t *place)
+{
+    size_t bytes = 0, most = several ? (line->closed.count + 1) / 2 : 0, seen = 0;
+    ca_epoch_t *found = NULL;
+
+    for (ca_epoch_t *epoch = line->closed.head; epoch; epoch = epoch->next) {
+        if (found && (seen >= most || bytes >= CA_WAIT_BYTES))
+            break;
+        seen++;
+        if (!ca_epoch_late(arena, epoch)) {
+            found = epoch;
+            *place = seen;
+        }
+        bytes += epoch->bytes;
+    }
+    return found;
+}
+
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
 {
     ca_line_t *line = line_to_wait_for(arena, late);
-    ca_epoch_t *epoch = line->closed.head;
+    bool several = !late && nanoseconds != UINT64_MAX;
+    size_t place = 1;
+    ca_epoch_t *epoch = late ? line->closed.head : epoch_to_wait_for(arena, line, several, &place);
 
-    while (epoch && !late && ca_epoch_late(arena, epoch))
-        epoch = epoch->next;
+    if (several && epoch && epoch != line->closed.head) {
+        /* A later one may have to wait for long where the first has passed already. */
+        if (ca_epoch_harvest(arena, line, 1, true) > 0)
+            return 1;
+        epoch = epoch_to_wait_for(arena, line, several, &place);
+    }
     if (!epoch || !ca_arena_serving(arena))
         return -ENOENT;
+    several &= epoch != line->closed.head;
     epoch->users++;
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
     line->failed_at = 0; /* time has passed */
-    return settle(arena, epoch, answer);
+    if (!several || answer < 0)
+        return settle(arena, epoch, answer);
+    /* Those before it first, each by its own fence. */
+    bool passed = epoch->passed;
+    if (settle(arena, epoch, 0) < 0)
+        return -EIO;
+    return ca_epoch_harvest(arena, line, place, true) > 0 || passed;
 }
 
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)

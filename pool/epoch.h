@@ -24,6 +24,7 @@
 #define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
 #define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */
 #define CA_SYNC_SCALE 16      /* epochs are this much larger where closing one synchronises */
+#define CA_WAIT_BYTES ((size_t)48 << 20) /* enough to be worth a bounded wait */
 
 typedef struct ca_line ca_line_t;
 
@@ -96,9 +97,11 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
  * wait, or a line that once fell behind would stay behind. */
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
 
-/* Waits for the oldest closed epoch that is not late, or with `late` the oldest of any line.
- * Returns 1 when it passed, 0 when time is up, -ENOENT when there is none, or upstream's error.
- * Drops the lock. */
+/* Waits for closed epochs that are not late, or with `late` for the oldest of any line. Without
+ * bound (UINT64_MAX) for the oldest alone; else for CA_WAIT_BYTES, but at most the older half, in
+ * one wait: one for each would be one every few frees, and the device keeps the other half to work
+ * on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none, or upstream's
+ * error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
 
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.

@@ -133,13 +133,44 @@ static void beyond_the_policy_a_bounded_wait_serves(void **state)
     assert_int_equal(fake.unbounded_waits, 0);
 }
 
+/* Each of as many waits would come a few frees after the one before. */
+static void one_bounded_wait_is_for_the_older_half_of_the_epochs(void **state)
+{
+    (void)state;
+    exceed_the_policy();
+    size_t epochs = stats().epochs;
+    assert_true(epochs >= 8);
+    fake.wait_passes = true;
+    held_t held = get(8 * MIB);
+    assert_int_equal(fake.calls[FAKE_WAIT], 1);
+    assert_int_equal(stats().epochs, epochs - (epochs + 1) / 2);
+    put(&held);
+}
+
+static void pass_one(void)
+{
+    fake_pass(fake.passed + 1);
+}
+
+static void a_bounded_wait_that_was_too_short_serves_from_what_passed_meanwhile(void **state)
+{
+    (void)state;
+    exceed_the_policy();
+    fake.on_call[FAKE_WAIT] = pass_one;
+    held_t held = get(8 * MIB);
+    const char *log = fake_log();
+    assert_non_null(strstr(log, "wQq"));
+    assert_null(strchr(log, 'A'));
+    put(&held);
+}
+
 static void after_the_bounded_wait_it_grows_beyond_the_policy(void **state)
 {
     (void)state;
     exceed_the_policy();
     get(8 * MIB);
     const char *log = fake_log();
-    assert_non_null(strstr(log, "wA"));
+    assert_non_null(strstr(log, "wqA")); /* what lies before what was waited for had its chance */
     assert_int_equal(fake.unbounded_waits, 0);
 }
 
@@ -558,6 +589,8 @@ int main(void)
         TEST(the_open_epoch_is_closed_and_queried_before_growing),
         TEST(within_the_policy_it_grows_and_does_not_wait),
         TEST(beyond_the_policy_a_bounded_wait_serves),
+        TEST(one_bounded_wait_is_for_the_older_half_of_the_epochs),
+        TEST(a_bounded_wait_that_was_too_short_serves_from_what_passed_meanwhile),
         TEST(after_the_bounded_wait_it_grows_beyond_the_policy),
         TEST(idle_segments_go_back_before_the_peak_rises),
         TEST(with_work_in_flight_the_peak_rises_instead_of_a_free),
