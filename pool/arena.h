@@ -28,9 +28,12 @@
 #define CA_SEGMENT_UNIT ((size_t)2 << 20) /* segments are multiples of this */
 #define CA_SEGMENT_LEAST ((size_t)8 << 20)
 #define CA_SEGMENT_MOST ((size_t)64 << 20) /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 96                 /* an epoch is closed when it holds this many blocks */
-#define CA_EPOCH_BYTES ((size_t)12 << 20)  /* or this many bytes */
+#define CA_EPOCH_BLOCKS 192                /* an epoch is closed when it holds this many blocks */
 #define CA_EPOCH_LARGE ((size_t)4 << 20)   /* or by a free of this size, at once */
+/* Or when it holds as many bytes as were ever live, but within these bounds: a record may cost
+ * microseconds, and small programs are to stay small. */
+#define CA_EPOCH_BYTES ((size_t)8 << 20)
+#define CA_EPOCH_BYTES_MOST ((size_t)24 << 20)
 
 typedef struct ca_arena ca_arena_t;
 typedef struct ca_block ca_block_t;

@@ -213,8 +213,8 @@ static size_t epoch_most(const ca_arena_t *arena)
         return 0;
     size_t most =
         arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena) / arena->cache_count;
-    if (most > CA_EPOCH_BYTES)
-        most = CA_EPOCH_BYTES;
+    if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count))
+        most = ca_epoch_bytes(arena->live_peak / arena->cache_count);
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
 }
 

@@ -73,6 +73,14 @@ void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block);
 /* Its lowest `bytes` are another block by now. */
 void ca_epoch_shrink(ca_block_t *block, size_t bytes);
 
+/* What an epoch may hold where `live` bytes were live at most and room is no matter. */
+static inline size_t ca_epoch_bytes(size_t live)
+{
+    if (live < CA_EPOCH_BYTES)
+        return CA_EPOCH_BYTES;
+    return live < CA_EPOCH_BYTES_MOST ? live : CA_EPOCH_BYTES_MOST;
+}
+
 /* Whether the open epoch is to be closed by this free. */
 bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
 

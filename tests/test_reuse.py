@@ -137,6 +137,18 @@ def test_less_than_a_record_and_a_query_for_fifty_frees(run, program, kind, conf
     assert synchronised == 0
 
 
+@pytest.mark.parametrize("lag, most", [(0, (0.6, 0.6, 0)), (100, (1, 2, 0.5)),
+                                       (1000, (1, 2, 0.5))])
+def test_many_live_buffers_cost_less_still(run, program, lag, most):
+    """The larger a program, the more frees one fence is for."""
+    records, queries, waits, synchronised, _ = count(run, program, "many", PAIRS, lag)
+
+    assert 0 < records <= most[0] * PAIRS / 100
+    assert 0 < queries <= most[1] * PAIRS / 100
+    assert waits <= most[2] * PAIRS / 100
+    assert synchronised == 0
+
+
 @pytest.mark.parametrize("kind", ["live", "hot"])
 @pytest.mark.parametrize("lag", [100, 1000])
 def test_failed_queries_back_off(run, program, kind, lag):

@@ -1,6 +1,7 @@
 /* Pairs of allocation and free, for counting what they cost in calls to the driver.
  *
  * pairs live PAIRS [LAG]  a random one of 100 buffers of 256 B to 1 MiB is replaced
+ * pairs many PAIRS [LAG]  one of 1,000; without LAG the device has nothing to do
  * pairs hot PAIRS [LAG]   one buffer after the other, sizes as above
  * pairs big PAIRS [LAG]   one buffer of 64 MiB
  * pairs rest PAIRS        the same, and the device has nothing to do
@@ -12,10 +13,11 @@
 #include "shim_stats.h"
 
 #define LIVE 100
+#define MANY 1000
 #define BIG ((size_t)64 << 20)
 #define STEP 20 /* pairs for each piece of lagging work: one a pair would be all switching */
 
-static void *slots[LIVE];
+static void *slots[MANY];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t advanced = PTHREAD_COND_INITIALIZER;
@@ -52,15 +54,16 @@ static size_t random_bytes(uint64_t *random)
 int main(int argc, char **argv)
 {
     CHECK(argc > 2);
-    bool live = strcmp(argv[1], "live") == 0, rest = strcmp(argv[1], "rest") == 0;
-    bool big = rest || strcmp(argv[1], "big") == 0;
+    bool many = strcmp(argv[1], "many") == 0, rest = many || strcmp(argv[1], "rest") == 0;
+    bool big = strcmp(argv[1], "rest") == 0 || strcmp(argv[1], "big") == 0;
+    size_t live = many ? MANY : strcmp(argv[1], "live") == 0 ? LIVE : 1;
     uint64_t pairs = number_argument(argc, argv, 2, 1000), random = 11, reserved = 0;
     uint64_t lagging = number_argument(argc, argv, 3, 0), step = lagging < STEP ? 1 : STEP;
     cachealloc_stats_t stats;
     cudaStream_t stream;
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (uint64_t i = 0; i < pairs; i++) {
-        void **slot = &slots[live ? next_random(&random) % LIVE : 0];
+        void **slot = &slots[next_random(&random) % live];
         if (lagging && i % step == 0)
             OK(cudaLaunchHostFunc(stream, lag, (void *)(uintptr_t)(i + lagging)));
         if (*slot)
@@ -72,7 +75,7 @@ int main(int argc, char **argv)
     }
     advance(UINT64_MAX);
     OK(cudaStreamSynchronize(stream));
-    for (size_t i = 0; i < LIVE; i++)
+    for (size_t i = 0; i < MANY; i++)
         OK(cudaFree(slots[i]));
     if (shim_stats(&stats))
         reserved = stats.reserved_peak_bytes;

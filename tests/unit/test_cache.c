@@ -113,7 +113,7 @@ static void a_pair_in_stock_takes_no_lock_and_makes_no_call(void **state)
     end();
 }
 
-static void an_epoch_is_closed_by_every_96th_free(void **state)
+static void an_epoch_is_closed_by_every_so_many_frees(void **state)
 {
     (void)state;
     start(1024 * MIB, CACHED);
@@ -203,7 +203,7 @@ static void memory_in_another_threads_cache_comes_before_growth(void **state)
 {
     (void)state;
     start(1024 * MIB, CACHED);
-    beside_a_full_cache(64 * KIB, expect_no_growth);
+    beside_a_full_cache(32 * KIB, expect_no_growth);
     end();
 }
 
@@ -397,7 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_class_is_at_most_a_sixteenth_larger_than_the_request),
         cmocka_unit_test(a_pair_in_stock_takes_no_lock_and_makes_no_call),
-        cmocka_unit_test(an_epoch_is_closed_by_every_96th_free),
+        cmocka_unit_test(an_epoch_is_closed_by_every_so_many_frees),
         cmocka_unit_test(what_was_freed_is_not_handed_out_before_its_fence),
         cmocka_unit_test(a_double_free_is_ignored),
         cmocka_unit_test(memory_in_another_threads_cache_comes_before_growth),
