@@ -18,9 +18,9 @@
 #include "pool/state.h"
 #include "pool/stream.h"
 
-#define STATS_TRIES 1000 /* for the lock */
-#define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t))
-#define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16) /* no cache line in common */
+#define STATS_TRIES 1000                                               /* for the lock */
+#define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t)) /* the depot behind them */
+#define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16)         /* no cache line in common */
 
 /* Arenas outlive their contexts: threads may come late with a pointer to one, or to a block. */
 static ca_lock_t arenas_lock = CA_LOCK_INIT(CA_RANK_MEMORY);
@@ -72,7 +72,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
-    ca_cache_make_depot(arena);
+    ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
     arena->room = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
     if (ca_line_start(arena, &arena->whole, NULL) < 0) {

@@ -193,12 +193,12 @@ static inline void restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, si
 /* From the depot into the cache. */
 static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint32_t most)
 {
-    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot.classes[index];
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
     uint32_t fetched = 0;
 
     for (; depot->ready && fetched < most; fetched++) {
         ca_block_t *block = ca_cache_pop_ready(depot);
-        restock(arena, &arena->depot, 0, block->bytes);
+        restock(arena, arena->depot, 0, block->bytes);
         restock(arena, cache, block->bytes, 0);
         ca_cache_push_ready(class, block);
     }
@@ -263,15 +263,15 @@ static ca_block_t *take_passed(ca_cache_t *cache, ca_cache_class_t *class)
  * them finds it whole; as far as there is room. */
 static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
-    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot.classes[index];
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
     ca_block_t *block = NULL;
 
     while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
            (block = take_passed(cache, class))) {
         restock(arena, cache, 0, block->bytes);
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
-            ca_cache_get(&arena->depot.stock) + block->bytes <= arena->params.thread_cache) {
-            restock(arena, &arena->depot, block->bytes, 0);
+            ca_cache_get(&arena->depot->stock) + block->bytes <= arena->params.thread_cache) {
+            restock(arena, arena->depot, block->bytes, 0);
             ca_cache_push_ready(depot, block);
         } else {
             ca_cache_give_ready(arena, block);

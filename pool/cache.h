@@ -12,7 +12,8 @@
  *            that gets a mark, "this cache up to this number", and when its fence has passed the
  *            cache is told. So there is one line of fences, whoever frees.
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
- *            much goes back in batches.
+ *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
+ *            allocates what another frees, they are neither merged nor cut again.
  *
  * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
  * some back, merges or ends, it shuts all caches in front of it and takes their blocks.

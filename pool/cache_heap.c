@@ -296,11 +296,11 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
     atomic_store(&cache->arena, NULL);
 }
 
-void ca_cache_make_depot(ca_arena_t *arena)
+void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot)
 {
-    atomic_store(&arena->depot.entry, CA_CACHE_SHUT);
-    atomic_store(&arena->depot.arena, arena);
-    arena->caches = &arena->depot;
+    atomic_store(&depot->entry, CA_CACHE_SHUT);
+    atomic_store(&depot->arena, arena);
+    arena->depot = arena->caches = depot;
 }
 
 static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)
@@ -323,7 +323,7 @@ void ca_caches_drop(ca_arena_t *arena)
         cache->allocs = cache->frees = 0;
         atomic_store(&cache->arena, NULL);
     }
-    arena->caches = NULL;
+    arena->depot = arena->caches = NULL;
     arena->cache_count = 0;
     arena->stock = 0;
     /* A cache that serves another heap by then must not hear of these. */

@@ -100,7 +100,7 @@ CA_INLINE ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
 
 /* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
-void ca_cache_make_depot(ca_arena_t *arena);
+void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
 
 /* The thread ends: its cache's blocks are the heap's. */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);

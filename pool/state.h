@@ -41,6 +41,7 @@ struct ca_arena {
     ca_segment_t *segments;
     size_t segment_count;
     ca_line_t whole;      /* epochs of plain frees */
+    ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
     ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
     size_t cache_count;   /* of threads */
     unsigned shutters;    /* why they are shut, counted */
@@ -62,7 +63,6 @@ struct ca_arena {
 
     ca_block_slab_t blocks;
     ca_slab_t segment_slab, epochs, marks;
-    ca_cache_t depot; /* no thread's: what caches had too much of, and others may take */
 };
 
 static inline bool ca_arena_serving(const ca_arena_t *arena)
