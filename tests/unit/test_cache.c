@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "config/counters.h"
 #include "fake_upstream.h"
 #include "pool/state.h"
 
@@ -342,6 +343,129 @@ static void a_cache_forgets_a_retired_heap_and_serves_the_next(void **state)
     end();
 }
 
+/* --- the depot ---------------------------------------------------------------------------------
+ */
+
+#define SURPLUS (3 * CA_CACHE_CLASS_BLOCKS)
+
+static void *free_all(void *held)
+{
+    for (unsigned i = 0; i < SURPLUS; i++)
+        let_go(&((held_t *)held)[i]);
+    return NULL;
+}
+
+static uint64_t cuts_and_merges(void)
+{
+    return ca_counter_read(splits) + ca_counter_read(merges);
+}
+
+/* What this thread frees, others allocated: most of it goes to the depot whole. */
+static void *free_then_look(void *held)
+{
+    free_all(held);
+    assert_int_equal(arena->depot->classes[1].count, CA_CACHE_CLASS_BLOCKS);
+    assert_null(ca_arena_check(arena));
+    return NULL;
+}
+
+static void what_one_thread_frees_another_gets_whole(void **state)
+{
+    (void)state;
+    static held_t held[SURPLUS];
+    start(1024 * MIB, 64 * MIB);
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < SURPLUS; i++)
+        assert_int_equal(hold(arena, 1000, &held[i]), 0);
+    on_thread(free_then_look, held);
+    go_through(1000, 1); /* this thread's stock is used up first */
+    while (arena->depot->classes[1].count == CA_CACHE_CLASS_BLOCKS)
+        assert_int_equal(hold(arena, 1000, &held[0]), 0);
+    uint64_t before = cuts_and_merges();
+    for (unsigned i = 1; i < CA_CACHE_CLASS_BLOCKS / 2; i++)
+        assert_int_equal(hold(arena, 1000, &held[i]), 0);
+    assert_int_equal(cuts_and_merges(), before);
+    assert_null(ca_arena_check(arena));
+    ca_arena_stats_t stats;
+    ca_arena_stats(arena, &stats);
+    assert_true(stats.live_bytes < CA_CACHE_CLASS_BLOCKS * 1024);
+    ca_arena_retire(arena);
+    free(fake.stamps);
+    fake.stamps = NULL;
+}
+
+/* Its blocks are the heap's like those of any cache. */
+static void the_depot_comes_before_growth(void **state)
+{
+    (void)state;
+    static held_t held[SURPLUS];
+    held_t large;
+    start(1024 * MIB, 64 * MIB);
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < SURPLUS; i++)
+        assert_int_equal(hold(arena, 1000, &held[i]), 0);
+    on_thread(free_then_look, held);
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    assert_int_equal(hold(arena, 2 * MIB, &large), 0);
+    let_go(&large);
+    assert_int_equal(fake.calls[FAKE_ALLOC], before);
+    end();
+}
+
+/* --- epochs that fell behind --------------------------------------------------------------------
+ */
+
+/* Each free that closes an epoch asks about one; were it never more, the line would stay as long as
+ * it once became. */
+static void a_line_that_fell_behind_catches_up(void **state)
+{
+    (void)state;
+    held_t held;
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = false;
+    for (unsigned i = 0; i < 20 * CA_EPOCH_BLOCKS; i++) {
+        hold(arena, 1000, &held);
+        let_go(&held);
+    }
+    assert_true(arena->whole.closed.count > 10);
+    fake_pass_all();
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < 60 * CA_EPOCH_BLOCKS; i++) {
+        hold(arena, 1000, &held);
+        let_go(&held);
+    }
+    assert_in_range(arena->whole.closed.count, 0, CA_EPOCHS_BEHIND + 1);
+    end();
+}
+
+/* --- climbs ------------------------------------------------------------------------------------
+ */
+
+/* A request that the caches cannot serve comes again and again: what lies in them is not merged and
+ * cut again for each. */
+static void a_climb_that_fences_help_leaves_the_caches_alone(void **state)
+{
+    (void)state;
+    held_t small[32], large;
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    uint64_t before = 0;
+    for (unsigned round = 0; round < 40; round++) {
+        if (round == 20)
+            before = cuts_and_merges();
+        for (unsigned i = 0; i < 32; i++)
+            assert_int_equal(hold(arena, 1000 + i * 1000, &small[i]), 0);
+        for (unsigned i = 0; i < 32; i++)
+            let_go(&small[i]);
+        assert_int_equal(hold(arena, 2 * MIB, &large), 0);
+        let_go(&large);
+    }
+    /* 20 rounds of 33 pairs: now and then all are merged and cut, and the large one is each time.
+     */
+    assert_true(cuts_and_merges() - before < 20 * 8 + 4 * 33);
+    end();
+}
+
 static void a_broken_heap_serves_nothing_from_stock(void **state)
 {
     (void)state;
@@ -408,6 +532,10 @@ int main(void)
         cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),
         cmocka_unit_test(the_stock_is_bounded),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
+        cmocka_unit_test(what_one_thread_frees_another_gets_whole),
+        cmocka_unit_test(the_depot_comes_before_growth),
+        cmocka_unit_test(a_line_that_fell_behind_catches_up),
+        cmocka_unit_test(a_climb_that_fences_help_leaves_the_caches_alone),
         cmocka_unit_test(a_broken_heap_serves_nothing_from_stock),
         cmocka_unit_test(a_refused_fence_loses_nothing),
         cmocka_unit_test(a_request_is_not_refused_for_the_sake_of_its_class),
