@@ -4,32 +4,33 @@ PEERS = ("rmm_pool", "rmm_binning", "rmm_arena", "rmm_tracking", "cub")
 COLUMNS = 5  # of a table, besides the allocator
 
 # What is compared: the figure is first / second, of (allocator, case, threads); "peers" is the
-# fastest of them. A throughput over another one is a time under it.
+# fastest of them. A throughput over another one is a time under it. Then what is aimed at, and a
+# limit so wide that a busy machine stays within it.
 CRITERIA = [
     ("hot pair of 1 KiB, over the fastest peer's", ("cachealloc", "hot_1KiB", 1),
-     ("peers", "hot_1KiB", 1), "<=", 0.40),
+     ("peers", "hot_1KiB", 1), "<=", 0.40, 0.90),
     ("the same with stacks of 16 frames", ("cachealloc_stacks", "hot_1KiB", 1),
-     ("peers", "hot_1KiB", 1), "<=", 0.60),
+     ("peers", "hot_1KiB", 1), "<=", 0.60, 1.50),
     ("10,000 live, over the best peer's", ("cachealloc", "live_10000", 1),
-     ("peers", "live_10000", 1), "<=", 0.45),
+     ("peers", "live_10000", 1), "<=", 0.45, 1.20),
     ("10,000 live, over our own with 64", ("cachealloc", "live_10000", 1),
-     ("cachealloc", "live_64", 1), "<=", 1.6),
+     ("cachealloc", "live_64", 1), "<=", 1.6, 4),
     ("100,000 live, over the best peer's", ("cachealloc", "live_100000", 1),
-     ("peers", "live_100000", 1), "<=", 0.80),
+     ("peers", "live_100000", 1), "<=", 0.80, 4),
     ("hot, throughput of two threads over one's", ("cachealloc", "hot_1KiB", 1),
-     ("cachealloc", "hot_1KiB", 2), ">=", 1.7),
+     ("cachealloc", "hot_1KiB", 2), ">=", 1.7, 0.6),
     ("hot, throughput of eight threads over one's", ("cachealloc", "hot_1KiB", 1),
-     ("cachealloc", "hot_1KiB", 8), ">=", 1.5),
+     ("cachealloc", "hot_1KiB", 8), ">=", 1.5, 0.5),
     ("mixed sizes, 1,000 live, throughput of two threads over one's",
-     ("cachealloc", "live_1000", 1), ("cachealloc", "live_1000", 2), ">=", 1.3),
+     ("cachealloc", "live_1000", 1), ("cachealloc", "live_1000", 2), ">=", 1.3, 0.4),
     ("producer and consumer, over RMM pool's", ("cachealloc", "prodcons", 2),
-     ("rmm_pool", "prodcons", 2), "<=", 0.30),
+     ("rmm_pool", "prodcons", 2), "<=", 0.30, 1.5),
     ("stream-ordered on 8 streams, over 1 stream", ("cachealloc", "async_8", 1),
-     ("cachealloc", "async_1", 1), "<=", 1.3),
+     ("cachealloc", "async_1", 1), "<=", 1.3, 3),
     ("pinned hit of 64 KiB, over a device hit", ("cachealloc", "pinned_64KiB", 1),
-     ("cachealloc", "hot_64KiB", 1), "<=", 1.5),
+     ("cachealloc", "hot_64KiB", 1), "<=", 1.5, 4),
     ("a miss, over the driver's call of 50 us", ("cachealloc", "miss_64MiB", 1),
-     ("driver", "miss_64MiB", 1), "<=", 1.03),
+     ("driver", "miss_64MiB", 1), "<=", 1.03, 1.3),
 ]
 
 
@@ -73,21 +74,27 @@ def print_table(results):
                    [row for row in rows if set(row[1:]) != {"-"}])
 
 
-def print_criteria(results, core_time):
-    rows = []
-    for text, first, second, relation, limit in CRITERIA:
+def compare(results, core_time, wide):
+    """(criterion, figure or None, against whom, whether it is met), for each of them."""
+    for criterion in CRITERIA:
+        _, first, second, relation, aim, widest = criterion
+        limit = widest if wide else aim
         one, other = find(results, *first), find(results, *second)
         # Several threads are measured by the clock on the wall alone.
-        if core_time and first[2] != second[2]:
-            one = None
-        if one and other:
-            figure = one[0] / other[0]
-            met = figure <= limit if relation == "<=" else figure >= limit
-            against = f" ({other[1]})" if second[0] == "peers" else ""
-            rows.append([text, f"{figure:.2f}{against}", f"{relation} {limit:.2f}",
-                         "ok" if met else "MISSED"])
-        else:
-            rows.append([text, "-", f"{relation} {limit:.2f}", "not measured"])
+        if not one or not other or (core_time and first[2] != second[2]):
+            yield criterion, None, "", False
+            continue
+        figure = one[0] / other[0]
+        yield (criterion, figure, f" ({other[1]})" if second[0] == "peers" else "",
+               figure <= limit if relation == "<=" else figure >= limit)
+
+
+def print_criteria(results, core_time):
+    rows = []
+    for (text, _, _, relation, aim, _), figure, against, met in compare(results, core_time, False):
+        state = "not measured" if figure is None else "ok" if met else "MISSED"
+        rows.append([text, "-" if figure is None else f"{figure:.2f}{against}",
+                     f"{relation} {aim:.2f}", state])
     print_rows(["aim", "figure", "target", ""], rows)
 
 
