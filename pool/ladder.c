@@ -36,9 +36,9 @@
 #include "pool/stream.h"
 
 #define HARVEST_MOST 16 /* epochs asked about before growing */
-/* Allocations and frees from one climb that shuts the caches before anything else to the next. From
- * the traces: always would be as good, never costs efficiency. */
-#define SHUT_BACKOFF 1024
+/* Allocations and frees from one climb that shuts the caches before anything else to the next: see
+ * tests/replay/NOTES.md. */
+#define SHUT_BACKOFF 4096
 
 typedef struct climb {
     ca_arena_t *arena;
