@@ -61,6 +61,20 @@ const ca_tally_t *ca_tally_first(void)
     return atomic_load_explicit(&all, memory_order_acquire);
 }
 
+static uint64_t counter_at(const ca_counters_t *counters, size_t offset)
+{
+    const void *counter = (const char *)counters + offset;
+    return atomic_load_explicit((const _Atomic uint64_t *)counter, memory_order_relaxed);
+}
+
+uint64_t ca_counter_sum(size_t offset)
+{
+    uint64_t sum = counter_at(&ca_tally_common.counters, offset);
+    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+        sum += counter_at(&one->counters, offset);
+    return sum;
+}
+
 void ca_tallies_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_MEMORY);

@@ -62,13 +62,8 @@ void ca_tallies_reset_after_fork(void);
     } while (0)
 #define ca_count(name) ca_count_add(name, 1)
 
-#define ca_counter_read(name)                                                                      \
-    ({                                                                                             \
-        uint64_t sum_ =                                                                            \
-            atomic_load_explicit(&ca_tally_common.counters.name, memory_order_relaxed);            \
-        for (const ca_tally_t *one_ = ca_tally_first(); one_; one_ = ca_tally_next(one_))          \
-            sum_ += atomic_load_explicit(&one_->counters.name, memory_order_relaxed);              \
-        sum_;                                                                                      \
-    })
+/* Of all threads together. */
+uint64_t ca_counter_sum(size_t offset);
+#define ca_counter_read(name) ca_counter_sum(offsetof(ca_counters_t, name))
 
 #endif
