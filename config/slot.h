@@ -16,10 +16,22 @@
 #define CA_SLOT_FLAGS 5     /* bits; above them the sequence number, so that no state comes twice */
 
 typedef struct ca_slot {
-    uint64_t address;
+    uint64_t address; /* see ca_slot_set_address */
     _Atomic uint64_t word;
     uint64_t note[5];
 } ca_slot_t;
+
+/* Others may look at the address of a slot that they found by an older one. */
+static inline uint64_t ca_slot_address(const ca_slot_t *slot)
+{
+    return __atomic_load_n(&slot->address, __ATOMIC_ACQUIRE);
+}
+
+/* While no index has the slot. Whoever reads the new address sees that it had left the index. */
+static inline void ca_slot_set_address(ca_slot_t *slot, uint64_t address)
+{
+    __atomic_store_n(&slot->address, address, __ATOMIC_RELEASE);
+}
 
 /* An owner's new slot. One whose word is 0 counts as ended: that is how discarded memory reads. */
 static inline void ca_slot_init(ca_slot_t *slot)

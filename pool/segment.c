@@ -27,7 +27,7 @@ ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes)
 static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segment_t *segment,
                      ca_arena_t *arena)
 {
-    block->address = address;
+    ca_slot_set_address(&block->slot, address);
     block->prev = block->next = NULL;
     block->epoch = NULL;
     block->earlier = block->later = NULL;
@@ -176,7 +176,7 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
     } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
         upper->touched |= block->touched;
         ca_block_forget(upper);
-        upper->address = block->address;
+        ca_slot_set_address(&upper->slot, block->address);
         arena->ready += block->bytes;
         ca_bins_resize(bins, upper, upper->bytes + block->bytes);
         dissolve(arena, block);
@@ -229,7 +229,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     else
         low->segment->first = low;
     block->lower = low;
-    block->address += bytes;
+    ca_slot_set_address(&block->slot, block->address + bytes);
     ca_count(splits);
     return low;
 }

@@ -6,7 +6,7 @@
 #include <time.h>
 #include "config/mem.h"
 
-#define LEAST_ENTRIES 64
+#define PAGE ((size_t)4096) /* where pages are larger, tables are padded */
 #define SPINS 200u
 #define YIELDS 100u
 
@@ -34,32 +34,39 @@ static void end(ca_index_t *index)
     atomic_store_explicit(&index->version, version + 1, memory_order_release);
 }
 
-static uint64_t address_at(const ca_index_entry_t *entry)
+static ca_index_table_t *table_of(const ca_index_t *index)
 {
-    return atomic_load_explicit(&entry->address, memory_order_relaxed);
+    return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_relaxed);
 }
 
-static ca_slot_t *slot_at(const ca_index_entry_t *entry)
+static ca_slot_t *slot_at(const ca_index_table_t *table, size_t at)
 {
-    return atomic_load_explicit(&entry->slot, memory_order_relaxed);
+    uint64_t entry =
+        atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_relaxed);
+    return (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
 }
 
-/* A search for the address ends where it is found: the slot is there first. */
-static void write_entry(ca_index_entry_t *entry, uint64_t address, ca_slot_t *slot)
+static void write_entry(ca_index_table_t *table, size_t at, uint64_t entry)
 {
-    atomic_store_explicit(&entry->slot, slot, memory_order_release);
-    atomic_store_explicit(&entry->address, address, memory_order_release);
+    atomic_store_explicit(&table->entries[at], entry, memory_order_release);
 }
 
-static ca_index_table_t *make_table(size_t entries)
+static uint64_t entry_of(const ca_slot_t *slot, uint64_t hash)
 {
-    size_t bytes = sizeof(ca_index_table_t) + entries * sizeof(ca_index_entry_t);
+    return (uint64_t)(uintptr_t)slot << CA_INDEX_TAG | ca_index_tag(hash);
+}
+
+static size_t table_bytes(const ca_index_table_t *table)
+{
+    return sizeof *table + table->size * sizeof table->entries[0];
+}
+
+/* Fills its pages. */
+static ca_index_table_t *make_table(size_t bytes)
+{
     ca_index_table_t *table = ca_mem_map(bytes);
-    if (table) {
-        table->mask = entries - 1;
-        table->shift = 64u - (unsigned)__builtin_ctzll(entries);
-        table->bytes = bytes;
-    }
+    if (table)
+        table->size = (bytes - sizeof *table) / sizeof table->entries[0];
     return table;
 }
 
@@ -67,22 +74,32 @@ static ca_index_table_t *make_table(size_t entries)
 static void discard(ca_index_table_t *table)
 {
     int saved = errno;
-    (void)madvise(table, table->bytes, MADV_DONTNEED);
+    (void)madvise(table, table_bytes(table), MADV_DONTNEED);
     errno = saved;
 }
 
-/* Doubles the table. Without memory the old one stays in use. */
+/* For a slot that is not there, and a table that has room. */
+static void put(ca_index_table_t *table, uint64_t hash, const ca_slot_t *slot)
+{
+    size_t at = ca_index_home(table->size, hash);
+    while (slot_at(table, at))
+        at = at + 1 < table->size ? at + 1 : 0;
+    write_entry(table, at, entry_of(slot, hash));
+}
+
+/* By half its size, at least a page. Without memory the old table stays in use. */
 static void grow(ca_index_t *index)
 {
-    ca_index_table_t *old = atomic_load_explicit(&index->table, memory_order_relaxed);
-    ca_index_table_t *bigger = make_table(old ? 2 * (old->mask + 1) : LEAST_ENTRIES);
+    ca_index_table_t *old = table_of(index);
+    size_t bytes = old ? table_bytes(old) : 0;
+    ca_index_table_t *bigger =
+        make_table(bytes + (bytes > 2 * PAGE ? bytes / 2 / PAGE * PAGE : PAGE));
     if (!bigger)
         return;
-    for (size_t i = 0; old && i <= old->mask; i++) {
-        uint64_t address = address_at(&old->entries[i]);
-        if (address)
-            write_entry(ca_index_probe(bigger, address, ca_index_place(address)), address,
-                        slot_at(&old->entries[i]));
+    for (size_t i = 0; old && i < old->size; i++) {
+        const ca_slot_t *slot = slot_at(old, i);
+        if (slot)
+            put(bigger, ca_index_place(ca_slot_address(slot)), slot);
     }
     begin(index);
     atomic_store_explicit(&index->table, bigger, memory_order_release);
@@ -91,48 +108,70 @@ static void grow(ca_index_t *index)
         discard(old);
 }
 
-ca_slot_t *ca_index_look(ca_index_t *index, uint64_t address, uint64_t hash)
+ca_slot_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash)
 {
-    ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_relaxed);
-    if (!table)
-        return NULL;
-    ca_index_entry_t *entry = ca_index_probe(table, address, hash);
-    return address_at(entry) == address ? slot_at(entry) : NULL;
+    ca_index_table_t *table = table_of(index);
+    size_t at;
+    return table ? ca_index_seek(table, address, hash, &at) : NULL;
 }
 
-int ca_index_set(ca_index_t *index, uint64_t address, uint64_t hash, ca_slot_t *slot)
+size_t ca_index_size(const ca_index_t *index)
 {
-    ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_relaxed);
-    if (!table || index->count * 8 >= (table->mask + 1) * 5)
-        grow(index);
-    table = atomic_load_explicit(&index->table, memory_order_relaxed);
-    if (!table || index->count >= table->mask) /* one entry must stay free */
+    const ca_index_table_t *table = table_of(index);
+    return table ? table->size : 0;
+}
+
+ca_slot_t *ca_index_at(const ca_index_t *index, size_t place)
+{
+    return slot_at(table_of(index), place);
+}
+
+int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot)
+{
+    ca_index_table_t *table = table_of(index);
+    /* The kernel gives such an address only to who asks for it by name. */
+    if ((uint64_t)(uintptr_t)slot >> (64 - CA_INDEX_TAG))
         return -ENOMEM;
-    ca_index_entry_t *entry = ca_index_probe(table, address, hash);
-    index->count += address_at(entry) != address;
-    /* No version: a reader finds the old slot, the new one, or none, and each was right. */
-    write_entry(entry, address, slot);
+    if (!table || index->count * 5 >= table->size * 4)
+        grow(index);
+    table = table_of(index);
+    if (!table || index->count + 1 >= table->size) /* one entry must stay free */
+        return -ENOMEM;
+    /* No version: a reader finds the slot, or not yet. */
+    put(table, hash, slot);
+    index->count++;
     return 0;
 }
 
-void ca_index_remove(ca_index_t *index, uint64_t address, uint64_t hash, const ca_slot_t *slot)
+static size_t distance(size_t size, size_t from, size_t to)
 {
-    ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_relaxed);
-    ca_index_entry_t *entry = table ? ca_index_probe(table, address, hash) : NULL;
-    if (!entry || address_at(entry) != address || slot_at(entry) != slot)
+    return to >= from ? to - from : to + size - from;
+}
+
+void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
+{
+    ca_index_table_t *table = table_of(index);
+    if (!table)
         return;
+    size_t size = table->size, hole = ca_index_home(size, hash);
+    for (const ca_slot_t *there; (there = slot_at(table, hole)) != slot;
+         hole = hole + 1 < size ? hole + 1 : 0)
+        if (!there)
+            return;
     begin(index);
     /* Moves back each entry behind it that could not be found any more. */
-    size_t mask = table->mask, hole = (size_t)(entry - table->entries);
-    for (size_t at = (hole + 1) & mask; address_at(&table->entries[at]); at = (at + 1) & mask) {
-        uint64_t moved = address_at(&table->entries[at]);
-        size_t home = (size_t)(ca_index_place(moved) >> table->shift) & mask;
-        if (((at - home) & mask) >= ((at - hole) & mask)) {
-            write_entry(&table->entries[hole], moved, slot_at(&table->entries[at]));
+    for (size_t at = hole;;) {
+        at = at + 1 < size ? at + 1 : 0;
+        const ca_slot_t *moved = slot_at(table, at);
+        if (!moved)
+            break;
+        uint64_t place = ca_index_place(ca_slot_address(moved));
+        if (distance(size, ca_index_home(size, place), at) >= distance(size, hole, at)) {
+            write_entry(table, hole, entry_of(moved, place));
             hole = at;
         }
     }
-    atomic_store_explicit(&table->entries[hole].address, 0, memory_order_release);
+    write_entry(table, hole, 0);
     index->count--;
     end(index);
 }

@@ -1,10 +1,25 @@
 /* Slots by address: one shard of the table of live allocations.
  *
- * Open addressing with linear probing; an entry is an address and a pointer, so that a search
- * touches nothing but the table. Writers hold the shard's lock. Readers take none: they read a
- * version before and after, which is odd while a writer moves entries, and search again where it
- * changed. So a table that was outgrown is never unmapped: its pages are given back, and whoever
- * still reads it finds nothing there, and then a new version. */
+ * Open addressing with linear probing. An entry is one word: the slot's pointer, and below it 16
+ * bits of the address's hash as a tag. A search looks into the slots whose tag fits, and believes
+ * what they say of their address: it lies beside the word, which whoever searches needs next.
+ *
+ * Writers hold the shard's lock. Readers take none: they read a version before and after, which is
+ * odd while a writer moves entries, and search again where it changed. What they may meet:
+ * - An entry that leaves, moves, or lies in a table that was outgrown: the version tells. So such a
+ *   table is never unmapped: its pages are given back, and whoever still reads it finds nothing
+ *   there, and then a new version.
+ * - A slot that is given another address after the reader saw its entry. Its memory is readable for
+ *   good: discarded slots read as zeros, which is no address and not live. A slot changes its
+ *   address only after it left the index, thus after the version changed; the address is stored
+ *   with release and read with acquire, so who read the new one reads the new version too. While
+ *   the version stands, an address that was read is the one that the slot is entered for.
+ * - A slot that is taken out or filled again between search and use: whoever uses it locks it by an
+ *   exchange of the word that the search returned, whose sequence number never comes again, and the
+ *   address cannot have changed under a word that stayed.
+ *
+ * For writers the same holds by the lock: a slot in the index keeps its address, and its memory is
+ * not discarded (ca_registry_end takes it out first). */
 #ifndef CA_REGISTRY_INDEX_H
 #define CA_REGISTRY_INDEX_H
 
@@ -13,16 +28,11 @@
 #include "config/lock.h"
 #include "config/slot.h"
 
-typedef struct ca_index_entry {
-    _Atomic uint64_t address; /* 0 marks a free one */
-    ca_slot_t *_Atomic slot;
-} ca_index_entry_t;
+#define CA_INDEX_TAG 16 /* bits; the other 48 are all that a pointer to our memory has */
 
 typedef struct ca_index_table {
-    size_t mask;    /* entries - 1: a power of two less one */
-    unsigned shift; /* a hash, shifted right by this, is a place */
-    size_t bytes;
-    ca_index_entry_t entries[];
+    size_t size;                /* of `entries`; 0 where it was outgrown */
+    _Atomic uint64_t entries[]; /* a slot and a tag; 0 marks a free one */
 } ca_index_table_t;
 
 typedef struct ca_index {
@@ -40,7 +50,7 @@ CA_INLINE uint64_t ca_index_hash(uint64_t address)
     return hash * 0xd6e8feb86659fd93u;
 }
 
-#define CA_INDEX_SHARD_BITS 6
+#define CA_INDEX_SHARD_BITS 5
 
 /* The hash without the bits that choose a shard. */
 CA_INLINE uint64_t ca_index_place(uint64_t address)
@@ -48,16 +58,41 @@ CA_INLINE uint64_t ca_index_place(uint64_t address)
     return ca_index_hash(address) << CA_INDEX_SHARD_BITS;
 }
 
-/* The entry of `address` or the free one where the search ends. */
-CA_INLINE ca_index_entry_t *ca_index_probe(ca_index_table_t *table, uint64_t address, uint64_t hash)
+/* Where the search for a hash begins. */
+CA_INLINE size_t ca_index_home(size_t size, uint64_t hash)
 {
-    size_t mask = table->mask;
-    for (size_t at = (size_t)(hash >> table->shift) & mask, tries = 0;; at = (at + 1) & mask) {
-        ca_index_entry_t *entry = &table->entries[at];
-        uint64_t found = atomic_load_explicit(&entry->address, memory_order_acquire);
-        /* There is always a free entry, unless a writer is at work. */
-        if (found == address || found == 0 || tries++ > mask)
-            return entry;
+    return (size_t)((unsigned __int128)hash * size >> 64);
+}
+
+/* Bits that ca_index_home hardly looks at. */
+CA_INLINE uint16_t ca_index_tag(uint64_t hash)
+{
+    return (uint16_t)(hash >> 16);
+}
+
+/* The slot of `address`, in the entry `*at`; or NULL, and `*at` is the free one where the search
+ * ended. */
+CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, uint64_t hash,
+                                   size_t *at)
+{
+    uint16_t tag = ca_index_tag(hash);
+    size_t size = table->size, i = ca_index_home(size, hash);
+    for (bool again = false;;) {
+        uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
+        *at = i;
+        if (entry == 0)
+            return NULL;
+        if ((uint16_t)entry == tag) {
+            ca_slot_t *slot = (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
+            if (__builtin_expect(ca_slot_address(slot) == address, 1))
+                return slot;
+        }
+        if (++i >= size) {
+            if (again) /* there is always a free entry, unless a writer is at work */
+                return NULL;
+            again = true;
+            i = 0;
+        }
     }
 }
 
@@ -78,12 +113,9 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
         ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
         ca_slot_t *slot = NULL;
         if (table) {
-            ca_index_entry_t *entry = ca_index_probe(table, address, hash);
-            /* Of another address if a writer is at work: then the version tells. */
-            slot = atomic_load_explicit(&entry->slot, memory_order_acquire);
-            if (atomic_load_explicit(&entry->address, memory_order_acquire) != address)
-                slot = NULL;
-            else if (slot)
+            size_t at;
+            slot = ca_index_seek(table, address, hash, &at);
+            if (slot)
                 *word = atomic_load_explicit(&slot->word, memory_order_acquire);
         }
         if (atomic_load_explicit(&index->version, memory_order_relaxed) == version)
@@ -94,11 +126,14 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
 /* Under the shard's lock. `hash` of each is ca_index_place's. */
 
 /* The slot that is there, or NULL. */
-ca_slot_t *ca_index_look(ca_index_t *index, uint64_t address, uint64_t hash);
-/* Sets the slot of an address. 0, or -ENOMEM: nothing has changed. */
-int ca_index_set(ca_index_t *index, uint64_t address, uint64_t hash, ca_slot_t *slot);
-/* Takes an address out, if it leads to `slot`. */
-void ca_index_remove(ca_index_t *index, uint64_t address, uint64_t hash, const ca_slot_t *slot);
+ca_slot_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash);
+/* The slot in a place, or NULL; and how many places there are. */
+ca_slot_t *ca_index_at(const ca_index_t *index, size_t place);
+size_t ca_index_size(const ca_index_t *index);
+/* Enters a slot by its address, where none is. 0, or -ENOMEM: nothing has changed. */
+int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot);
+/* Takes a slot out, if it is there. */
+void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot);
 
 /* Forgets its table, which stays mapped. */
 void ca_index_reset_after_fork(ca_index_t *index);

@@ -119,7 +119,7 @@ static ca_slot_t *new_slot(ca_shard_t *shard)
 void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
 {
     uint64_t word = ca_slot_word(slot);
-    ca_index_remove(&shard->index, address, ca_index_place(address), slot);
+    ca_index_remove(&shard->index, ca_index_place(address), slot);
     ca_slot_set_word(slot, word & ~(uint64_t)CA_SLOT_INDEXED);
     if (!(word & CA_SLOT_EMBEDDED)) {
         slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
@@ -210,13 +210,13 @@ static int fill_place(ca_shard_t *shard, ca_slot_t *slot, const ca_record_t *rec
         slot = new_slot(shard);
         if (!slot)
             return -ENOMEM;
-        if (ca_index_set(&shard->index, address, ca_index_place(address), slot) != 0) {
+        ca_slot_set_address(slot, address);
+        if (ca_index_add(&shard->index, ca_index_place(address), slot) != 0) {
             slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
             shard->spare = slot;
             return -ENOMEM;
         }
     }
-    slot->address = address;
     publish(slot, CA_SLOT_INDEXED, record);
     return 0;
 }
@@ -249,7 +249,9 @@ int ca_registry_insert_new(const ca_record_t *record)
     return insert(record, false);
 }
 
-/* The index learns of a slot in somebody else's memory. What was at its address is not any more. */
+/* The index learns of a slot in somebody else's memory. What was at its address is not any more.
+ * -EIO when that memory ends: ca_registry_end says so before it takes the shard's lock, so nothing
+ * stays in the index that is about to read as zeros. */
 static int enter_index(ca_slot_t *slot, uint64_t address)
 {
     uint64_t place = ca_index_place(address), word;
@@ -267,17 +269,19 @@ static int enter_index(ca_slot_t *slot, uint64_t address)
             }
         ca_shard_retire_slot(shard, address, there);
     }
-    int result = ca_index_set(&shard->index, address, place, slot);
+    int result = there == slot                       ? 0
+                 : ca_slot_ended(ca_slot_word(slot)) ? -EIO
+                                                     : ca_index_add(&shard->index, place, slot);
     ca_lock_drop(&shard->lock);
     return result;
 }
 
-/* It was entered for nothing. */
+/* It was entered for nothing, or its memory ends. */
 static void leave_index(ca_slot_t *slot, uint64_t address)
 {
     ca_shard_t *shard = shard_of(address);
     ca_lock_take(&shard->lock);
-    ca_index_remove(&shard->index, address, ca_index_place(address), slot);
+    ca_index_remove(&shard->index, ca_index_place(address), slot);
     ca_lock_drop(&shard->lock);
 }
 
@@ -291,8 +295,10 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
     /* Nobody else fills it; but its memory may end. */
     while (!ca_slot_ended(word)) {
         if (!(word & CA_SLOT_INDEXED) && !entered) {
-            if (enter_index(slot, record->address) != 0)
+            if (enter_index(slot, record->address) != 0) {
+                word = ca_slot_word(slot); /* it may have ended since */
                 break;
+            }
             entered = true;
         }
         if (atomic_compare_exchange_strong_explicit(
@@ -336,8 +342,8 @@ void ca_registry_end(ca_slot_t *slot)
             break;
         }
     }
-    if (word & CA_SLOT_INDEXED)
-        leave_index(slot, slot->address);
+    /* Even where the word does not say so: another thread may have entered it just now. */
+    leave_index(slot, slot->address);
 }
 
 typedef enum { UNSHARED, OWNED, ANY } which_t;

@@ -141,7 +141,7 @@ uint64_t ca_registry_peak_bytes(void);
  * the same; between threads the order is right but for some dozens (registry/live.h). */
 uint64_t ca_registry_sequence(void);
 
-#define CA_REGISTRY_SHARDS 64
+#define CA_REGISTRY_SHARDS 32
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
  * record is whole, the set is one of some moment for each shard. May be called where a signal

@@ -41,9 +41,7 @@ static ca_snapshot_t *snapshot_resize(ca_snapshot_t *old, size_t used, size_t ca
 
 static size_t entries_of(const ca_shard_t *shard)
 {
-    const ca_index_table_t *table =
-        atomic_load_explicit(&((ca_shard_t *)shard)->index.table, memory_order_relaxed);
-    return table ? table->mask + 1 : 0;
+    return ca_index_size(&shard->index);
 }
 
 typedef struct entry {
@@ -56,11 +54,10 @@ typedef struct entry {
  * locked. */
 static int lock_entry(ca_shard_t *shard, size_t place, entry_t *entry)
 {
-    ca_index_table_t *table = atomic_load_explicit(&shard->index.table, memory_order_relaxed);
-    entry->address = atomic_load_explicit(&table->entries[place].address, memory_order_relaxed);
-    if (!entry->address)
+    entry->slot = ca_index_at(&shard->index, place);
+    if (!entry->slot)
         return -ENOENT;
-    entry->slot = atomic_load_explicit(&table->entries[place].slot, memory_order_relaxed);
+    entry->address = ca_slot_address(entry->slot);
     int result = ca_slot_lock_live(entry->slot, &entry->word);
     if (result == 0)
         ca_slot_copy(entry->slot, entry->address, entry->word, &entry->record);

@@ -5,7 +5,7 @@ import types
 
 HEADER = re.compile(r"^cachealloc\[(\d+)\]: leak report(?:, rank (\d+))?$")
 SUMMARY = re.compile(r"^LEAK SUMMARY: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
-INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 64 shards were in use\)$")
+INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 32 shards were in use\)$")
 DESTROYED = re.compile(r"^ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
                        r"(\d+) bytes in (\d+) allocations, (\d+) stacks$")
 TOTAL = re.compile(r"^  device (\d+), (\w+) memory: (\d+) bytes in (\d+) allocations$")

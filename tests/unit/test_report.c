@@ -276,7 +276,7 @@ static void a_report_amid_an_allocation_leaves_its_shard_out(void **state)
     assert_null(at_next_lock);
     assert_in_range(reported, MANY / 64 * 60, MANY - 1);
     const char *second = strchr(text, '\n') + 1;
-    const char *expected = "(incomplete: 1 of 64 shards were in use)\n  device 0, device memory: ";
+    const char *expected = "(incomplete: 1 of 32 shards were in use)\n  device 0, device memory: ";
     assert_memory_equal(second, expected, strlen(expected));
     assert_int_equal(report(0, 20), MANY + 1);
     assert_null(strstr(text, "incomplete"));

@@ -270,7 +270,8 @@ static void *work(void *number)
             wrong += !take_out(slot, next_random(&random) % 2);
             if (next_random(&random) % 4 == 0) {
                 ca_registry_forget(slot);
-                slot->address = BASE + (self * PLACES + i) * 4096 + next_random(&random) % 4 * 512;
+                ca_slot_set_address(slot, BASE + (self * PLACES + i) * 4096 +
+                                              next_random(&random) % 4 * 512);
             }
         } else {
             ca_record_t in = record_of(slot->address, slot->address - BASE);
