@@ -35,6 +35,10 @@ void *ca_mem_map(size_t bytes)
     errno = saved;
     if (memory == MAP_FAILED)
         return NULL;
+    if ((uint64_t)(uintptr_t)memory >> CA_MEM_POINTER_BITS) {
+        (void)munmap(memory, bytes);
+        return NULL;
+    }
     atomic_fetch_add_explicit(&mapped_bytes, bytes, memory_order_relaxed);
     return memory;
 }

@@ -18,7 +18,7 @@
 typedef struct ca_slot {
     uint64_t address; /* see ca_slot_set_address */
     _Atomic uint64_t word;
-    uint64_t note[5];
+    uint64_t note[4];
 } ca_slot_t;
 
 /* Others may look at the address of a slot that they found by an older one. */

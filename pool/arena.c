@@ -229,7 +229,7 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
-            arena->pending -= block->bytes;
+            arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
         } else if (block->exported && !CA_MUTATED(reuse_exported)) {
             ca_block_retain(arena, block);

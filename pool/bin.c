@@ -20,13 +20,13 @@ void ca_bin_of(size_t bytes, unsigned *row, unsigned *sub)
 void ca_bins_insert(ca_bins_t *bins, ca_block_t *block)
 {
     unsigned row, sub;
-    ca_bin_of(block->bytes, &row, &sub);
+    ca_bin_of(ca_block_size(block), &row, &sub);
     ca_block_t *head = bins->heads[row][sub];
 
-    block->prev = NULL;
+    ca_block_set_prev(block, NULL);
     block->next = head;
     if (head)
-        head->prev = block;
+        ca_block_set_prev(head, block);
     bins->heads[row][sub] = block;
     bins->subs[row] |= 1u << sub;
     bins->rows |= (uint64_t)1 << row;
@@ -35,13 +35,13 @@ void ca_bins_insert(ca_bins_t *bins, ca_block_t *block)
 void ca_bins_remove(ca_bins_t *bins, ca_block_t *block)
 {
     if (block->next)
-        block->next->prev = block->prev;
-    if (block->prev) {
-        block->prev->next = block->next;
+        ca_block_set_prev(block->next, ca_block_prev(block));
+    if (ca_block_prev(block)) {
+        ca_block_prev(block)->next = block->next;
         return;
     }
     unsigned row, sub;
-    ca_bin_of(block->bytes, &row, &sub);
+    ca_bin_of(ca_block_size(block), &row, &sub);
     bins->heads[row][sub] = block->next;
     if (block->next)
         return;
@@ -54,15 +54,15 @@ void ca_bins_remove(ca_bins_t *bins, ca_block_t *block)
 void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes)
 {
     unsigned row, sub, new_row, new_sub;
-    ca_bin_of(block->bytes, &row, &sub);
+    ca_bin_of(ca_block_size(block), &row, &sub);
     ca_bin_of(bytes, &new_row, &new_sub);
 
     if (row == new_row && sub == new_sub) {
-        block->bytes = bytes;
+        ca_block_set_size(block, bytes);
         return;
     }
     ca_bins_remove(bins, block);
-    block->bytes = bytes;
+    ca_block_set_size(block, bytes);
     ca_bins_insert(bins, block);
 }
 
@@ -72,10 +72,10 @@ static ca_block_t *tightest(ca_block_t *block, size_t bytes, size_t alignment, u
     ca_block_t *best = NULL;
 
     for (; block && look; block = block->next, look--) {
-        if (block->bytes < bytes + ca_block_padding(block, alignment))
+        if (ca_block_size(block) < bytes + ca_block_padding(block, alignment))
             continue;
-        if (!best || block->bytes < best->bytes ||
-            (block->bytes == best->bytes && block->address < best->address))
+        if (!best || ca_block_size(block) < ca_block_size(best) ||
+            (ca_block_size(block) == ca_block_size(best) && block->address < best->address))
             best = block;
     }
     return best;
@@ -122,10 +122,10 @@ ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignm
 
     for (ca_block_t *block = bins->heads[row][sub]; block && look; block = block->next) {
         look -= last != NULL;
-        if (block->bytes != bytes || ca_block_padding(block, alignment))
+        if (ca_block_size(block) != bytes || ca_block_padding(block, alignment))
             continue;
         /* The count wraps around. */
-        if (!last || (int32_t)(block->freed - last->freed) > 0)
+        if (!last || ca_block_freed_after(block, last))
             last = block;
     }
     return last;
@@ -141,8 +141,8 @@ static size_t largest_of(const ca_bins_t *bins, unsigned look)
     unsigned sub = 31u - (unsigned)__builtin_clz(bins->subs[row]);
     for (const ca_block_t *block = bins->heads[row][sub]; block && look;
          block = block->next, look--)
-        if (block->bytes > largest)
-            largest = block->bytes;
+        if (ca_block_size(block) > largest)
+            largest = ca_block_size(block);
     return largest;
 }
 

@@ -13,7 +13,7 @@
 
 #define CA_BIN_SUBS 32u
 #define CA_BIN_ROWS 45u                 /* up to 2^57 bytes, an address space */
-#define CA_BYTES_MOST ((size_t)1 << 56) /* larger requests are refused before they get here */
+#define CA_BYTES_MOST ((size_t)1 << 40) /* larger requests are refused before they get here */
 #define CA_BIN_LOOK 16u                 /* blocks compared in one bin on the hit path */
 
 typedef struct ca_bins {

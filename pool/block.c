@@ -1,4 +1,5 @@
-/* Block objects, cut from mapped chunks that double from 16 KiB to 1 MiB.
+/* Block objects, cut from mapped chunks. Each is a 64th of what there is, 16 KiB to
+ * 1 MiB: few mappings for many blocks, and little that lies idle.
  *
  * A free whose record is already erased brings the pointer of a block whose arena may be retired
  * meanwhile, and nothing tells how many of those are on their way. So the addresses of a retired
@@ -12,6 +13,7 @@
 
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
+#define CHUNK_SHARE 64
 
 /* At the start of its chunk. Blocks follow. */
 typedef struct ca_block_chunk {
@@ -21,8 +23,10 @@ typedef struct ca_block_chunk {
 
 static bool add_chunk(ca_block_slab_t *slab)
 {
-    size_t bytes = slab->chunks ? 2 * slab->chunks->bytes : CHUNK_LEAST;
+    size_t bytes = ca_round_up(slab->bytes / CHUNK_SHARE, CHUNK_LEAST);
 
+    if (bytes < CHUNK_LEAST)
+        bytes = CHUNK_LEAST;
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
     chunk_t *chunk = ca_mem_map(bytes);
@@ -31,6 +35,7 @@ static bool add_chunk(ca_block_slab_t *slab)
     chunk->older = slab->chunks;
     chunk->bytes = bytes;
     slab->chunks = chunk;
+    slab->bytes += bytes;
     slab->next = sizeof(chunk_t);
     return true;
 }

@@ -27,32 +27,138 @@ typedef enum {
 typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
+/* Pointers of 48 bits (CA_MEM_POINTER_BITS) leave room for others: the functions below read and set
+ * them. What a hit touches comes first and together. */
 struct ca_block {
     union {
         ca_slot_t slot; /* what is known of it while it is live: the caller's */
         struct {        /* over the slot's note, while it is not */
             uint64_t address;
             uint64_t slot_word;
-            ca_block_t *prev, *next; /* its bin */
+            ca_block_t *next; /* of its bin, or its cache's class */
             union {
-                ca_epoch_t *epoch; /* when pending */
-                uint64_t tag;      /* when cached: see pool/cache.h */
+                uint64_t tag; /* when cached: see pool/cache.h */
+                struct {
+                    uint64_t prev : 48; /* in its bin */
+                    uint64_t epoch_low : 16;
+                };
             };
-            ca_block_t *earlier, *later; /* in that epoch */
+            uint64_t earlier : 48; /* when pending, in its epoch */
+            uint64_t epoch_middle : 16;
+            uint64_t later : 48;
+            uint64_t epoch_high : 16;
         };
     };
     ca_arena_t *arena;
-    size_t bytes;
+    uint32_t granules;  /* its size; see ca_block_size */
+    uint8_t state;      /* ca_block_state_t; see ca_block_state */
+    bool touched;       /* some part of it was handed out before */
+    bool exported;      /* while live: another process may see it */
+    uint8_t freed_high; /* see ca_block_freed */
     ca_segment_t *segment;
-    ca_block_t *lower, *upper; /* neighbours in the segment, by address */
-    uint8_t state;             /* ca_block_state_t; see ca_block_state */
-    bool touched;              /* some part of it was handed out before */
-    bool exported;             /* while live: another process may see it */
-    uint32_t freed;            /* the arena's count of operations when it was freed, cut off */
+    ca_block_t *upper;   /* neighbour in the segment, by address */
+    uint64_t lower : 48; /* the other one */
+    uint64_t freed_low : 16;
 };
 
-_Static_assert(offsetof(struct ca_block, later) + sizeof(void *) == sizeof(ca_slot_t),
+_Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_slot_t),
                "the links lie over the note");
+_Static_assert(sizeof(struct ca_block) == 88, "see tests/unit/test_metadata.c");
+
+#define CA_BLOCK_MOST ((size_t)UINT32_MAX * CA_GRANULE) /* bytes */
+
+static inline size_t ca_block_size(const ca_block_t *block)
+{
+    return (size_t)block->granules * CA_GRANULE;
+}
+
+/* The same, where the arena may be retired meanwhile: then this is 0 from some moment on. */
+static inline size_t ca_block_size_unlocked(const ca_block_t *block)
+{
+    return (size_t)__atomic_load_n(&block->granules, __ATOMIC_RELAXED) * CA_GRANULE;
+}
+
+/* A multiple of CA_GRANULE, up to CA_BLOCK_MOST. */
+static inline void ca_block_set_size(ca_block_t *block, size_t bytes)
+{
+    block->granules = (uint32_t)(bytes / CA_GRANULE);
+}
+
+static inline ca_block_t *ca_block_prev(const ca_block_t *block)
+{
+    return (ca_block_t *)(uintptr_t)block->prev;
+}
+
+static inline void ca_block_set_prev(ca_block_t *block, const ca_block_t *prev)
+{
+    block->prev = (uintptr_t)prev;
+}
+
+static inline ca_block_t *ca_block_earlier(const ca_block_t *block)
+{
+    return (ca_block_t *)(uintptr_t)block->earlier;
+}
+
+static inline void ca_block_set_earlier(ca_block_t *block, const ca_block_t *earlier)
+{
+    block->earlier = (uintptr_t)earlier;
+}
+
+static inline ca_block_t *ca_block_later(const ca_block_t *block)
+{
+    return (ca_block_t *)(uintptr_t)block->later;
+}
+
+static inline void ca_block_set_later(ca_block_t *block, const ca_block_t *later)
+{
+    block->later = (uintptr_t)later;
+}
+
+static inline ca_block_t *ca_block_lower(const ca_block_t *block)
+{
+    return (ca_block_t *)(uintptr_t)block->lower;
+}
+
+static inline void ca_block_set_lower(ca_block_t *block, const ca_block_t *lower)
+{
+    block->lower = (uintptr_t)lower;
+}
+
+/* Of a pending block. */
+static inline ca_epoch_t *ca_block_epoch(const ca_block_t *block)
+{
+    return (ca_epoch_t *)(uintptr_t)((uint64_t)block->epoch_high << 32 |
+                                     (uint64_t)block->epoch_middle << 16 | block->epoch_low);
+}
+
+static inline void ca_block_set_epoch(ca_block_t *block, const ca_epoch_t *epoch)
+{
+    uint64_t bits = (uintptr_t)epoch;
+    block->epoch_low = bits & 0xffff;
+    block->epoch_middle = bits >> 16 & 0xffff;
+    block->epoch_high = bits >> 32;
+}
+
+#define CA_BLOCK_FREED_BITS 24
+
+/* The arena's count of operations when it was freed, cut off. */
+static inline uint32_t ca_block_freed(const ca_block_t *block)
+{
+    return (uint32_t)block->freed_high << 16 | (uint32_t)block->freed_low;
+}
+
+static inline void ca_block_set_freed(ca_block_t *block, uint64_t operations)
+{
+    block->freed_low = operations & 0xffff;
+    block->freed_high = operations >> 16 & 0xff;
+}
+
+/* Of two blocks, whether the first was freed later, where not too many were between. */
+static inline bool ca_block_freed_after(const ca_block_t *block, const ca_block_t *other)
+{
+    uint32_t since = ca_block_freed(block) - ca_block_freed(other);
+    return (int32_t)(since << (32 - CA_BLOCK_FREED_BITS)) > 0;
+}
 
 struct ca_segment {
     uint64_t base; /* as obtained upstream */
@@ -72,8 +178,9 @@ struct ca_segment {
 typedef struct ca_block_slab {
     struct ca_block_chunk *chunks;
     ca_block_t *spare;
-    size_t next; /* bytes handed out of the newest chunk */
-    size_t live; /* objects in use */
+    size_t next;  /* bytes handed out of the newest chunk */
+    size_t live;  /* objects in use */
+    size_t bytes; /* of all chunks */
 } ca_block_slab_t;
 
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */

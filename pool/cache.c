@@ -198,8 +198,8 @@ static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint
 
     for (; depot->ready && fetched < most; fetched++) {
         ca_block_t *block = ca_cache_pop_ready(depot);
-        restock(arena, arena->depot, 0, block->bytes);
-        restock(arena, cache, block->bytes, 0);
+        restock(arena, arena->depot, 0, ca_block_size(block));
+        restock(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(class, block);
     }
     return fetched;
@@ -218,7 +218,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
         if (!block)
             break;
         ca_cache_set_state(block, CA_BLOCK_CACHED);
-        restock(arena, cache, block->bytes, 0);
+        restock(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(&cache->classes[index], block);
     }
     return count;
@@ -268,10 +268,11 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 
     while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
            (block = take_passed(cache, class))) {
-        restock(arena, cache, 0, block->bytes);
+        restock(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
-            ca_cache_get(&arena->depot->stock) + block->bytes <= arena->params.thread_cache) {
-            restock(arena, arena->depot, block->bytes, 0);
+            ca_cache_get(&arena->depot->stock) + ca_block_size(block) <=
+                arena->params.thread_cache) {
+            restock(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {
             ca_cache_give_ready(arena, block);
@@ -285,7 +286,7 @@ static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, 
     ca_block_t *block = NULL;
 
     while (ca_cache_get(&cache->stock) > most && (block = take_passed(cache, class))) {
-        restock(arena, cache, 0, block->bytes);
+        restock(arena, cache, 0, ca_block_size(block));
         ca_cache_give_ready(arena, block);
     }
 }
@@ -403,7 +404,7 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 void ca_cached_free(ca_block_t *block)
 {
     ca_arena_t *arena = ca_block_arena(block);
-    size_t bytes = __atomic_load_n(&block->bytes, __ATOMIC_RELAXED), class_bytes = 0;
+    size_t bytes = ca_block_size_unlocked(block), class_bytes = 0;
     unsigned index = 0;
     ca_cache_t *cache = NULL;
 

@@ -132,7 +132,7 @@ static void forget_all_marks(ca_arena_t *arena, const ca_cache_t *cache)
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block)
 {
     ca_block_unlive(arena, block);
-    arena->pending -= block->bytes;
+    arena->pending -= ca_block_size(block);
     ca_block_ready(arena, block);
 }
 
@@ -365,14 +365,14 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
     for (const ca_block_t *block = class->ready; block; block = block->next, count++) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena)
             return "a block in stock is not";
-        *stock += block->bytes;
+        *stock += ca_block_size(block);
     }
     for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena)
             return "a block in stock is not";
         if (block->tag > cache->open || (last && block->tag < last->tag))
             return "a cache's tags are out of order";
-        *stock += block->bytes;
+        *stock += ca_block_size(block);
         count++;
     }
     *blocks += count;

@@ -81,7 +81,7 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index)
     if (block) {
         ca_block_prefetch(class->first); /* the next one, by then long out of the caches */
         ca_cache_set_state(block, CA_BLOCK_LIVE);
-        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - block->bytes);
+        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - ca_block_size(block));
         cache->allocs++;
     }
     return block;
@@ -111,9 +111,9 @@ CA_INLINE void ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block
         class->first = block;
     class->last = block;
     class->count++;
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + block->bytes);
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + ca_block_size(block));
     cache->open_count++;
-    cache->open_bytes += block->bytes;
+    cache->open_bytes += ca_block_size(block);
     cache->frees++;
 }
 

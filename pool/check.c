@@ -16,28 +16,28 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
     sums->blocks++;
     switch (ca_block_state(block)) {
     case CA_BLOCK_LIVE:
-        sums->live += block->bytes;
+        sums->live += ca_block_size(block);
         sums->live_count++;
         return __atomic_load_n(&block->touched, __ATOMIC_RELAXED)
                    ? NULL
                    : "a live block is not marked touched";
     case CA_BLOCK_CACHED:
-        sums->live += block->bytes;
+        sums->live += ca_block_size(block);
         sums->live_count++;
         return NULL;
     case CA_BLOCK_PENDING:
-        sums->pending += block->bytes;
+        sums->pending += ca_block_size(block);
         sums->pending_count++;
-        return block->epoch ? NULL : "a pending block is in no epoch";
+        return ca_block_epoch(block) ? NULL : "a pending block is in no epoch";
     case CA_BLOCK_READY:
-        sums->ready += block->bytes;
+        sums->ready += ca_block_size(block);
         sums->ready_count++;
-        if (block->lower && ca_block_state(block->lower) == CA_BLOCK_READY &&
+        if (ca_block_lower(block) && ca_block_state(ca_block_lower(block)) == CA_BLOCK_READY &&
             !block->arena->unmerged)
             return "two ready neighbours are not merged";
         return NULL;
     case CA_BLOCK_EXPORTED:
-        sums->exported += block->bytes;
+        sums->exported += ca_block_size(block);
         return block->exported && block->segment->exported
                    ? NULL
                    : "a block is kept that was not exported";
@@ -56,14 +56,14 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
     if (!segment->first || end > segment->base + segment->bytes)
         return "a segment's own fields are wrong";
     for (const ca_block_t *block = segment->first; block; lower = block, block = block->upper) {
-        if (block->arena != arena || block->segment != segment || block->lower != lower)
+        if (block->arena != arena || block->segment != segment || ca_block_lower(block) != lower)
             return "a block's links are wrong";
-        if (block->address != at || block->bytes == 0 || block->bytes % CA_GRANULE)
+        if (block->address != at || ca_block_size(block) == 0 || ca_block_size(block) % CA_GRANULE)
             return "blocks do not tile their segment";
         const char *broken = check_block(block, sums);
         if (broken)
             return broken;
-        at += block->bytes;
+        at += ca_block_size(block);
     }
     if (segment->pool == CA_POOL_OVERSIZE && segment->first->upper)
         return "an oversize segment is split";
@@ -83,10 +83,10 @@ static const char *check_bins(const ca_bins_t *bins, ca_pool_t pool, size_t *cou
                 return "the bins' bitmap is wrong";
             for (; block; prev = block, block = block->next, ++*count) {
                 unsigned its_row, its_sub;
-                ca_bin_of(block->bytes, &its_row, &its_sub);
+                ca_bin_of(ca_block_size(block), &its_row, &its_sub);
                 if (its_row != row || its_sub != sub || block->segment->pool != pool)
                     return "a block is in the wrong bin";
-                if (block->state != CA_BLOCK_READY || block->prev != prev)
+                if (block->state != CA_BLOCK_READY || ca_block_prev(block) != prev)
                     return "a bin's list is wrong";
             }
         }
@@ -99,11 +99,13 @@ static const char *check_epoch(const ca_epoch_t *epoch, size_t *count)
     const ca_block_t *prev = NULL;
     size_t blocks = 0, bytes = 0;
 
-    for (const ca_block_t *block = epoch->blocks; block; prev = block, block = block->later) {
-        if (block->state != CA_BLOCK_PENDING || block->epoch != epoch || block->earlier != prev)
+    for (const ca_block_t *block = epoch->blocks; block;
+         prev = block, block = ca_block_later(block)) {
+        if (block->state != CA_BLOCK_PENDING || ca_block_epoch(block) != epoch ||
+            ca_block_earlier(block) != prev)
             return "an epoch's list is wrong";
         blocks++;
-        bytes += block->bytes;
+        bytes += ca_block_size(block);
     }
     *count += blocks;
     return blocks == epoch->count && bytes == epoch->bytes ? NULL : "an epoch's sums are wrong";

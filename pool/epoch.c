@@ -34,14 +34,14 @@ static void list_remove(ca_epoch_list_t *list, ca_epoch_t *epoch)
 
 void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
 {
-    block->epoch = epoch;
-    block->earlier = NULL;
-    block->later = epoch->blocks;
+    ca_block_set_epoch(block, epoch);
+    ca_block_set_earlier(block, NULL);
+    ca_block_set_later(block, epoch->blocks);
     if (epoch->blocks)
-        epoch->blocks->earlier = block;
+        ca_block_set_earlier(epoch->blocks, block);
     epoch->blocks = block;
     epoch->count++;
-    epoch->bytes += block->bytes;
+    epoch->bytes += ca_block_size(block);
 }
 
 static size_t scale(const ca_arena_t *arena)
@@ -74,25 +74,25 @@ void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
     ca_epoch_push_into(line->open, block);
     if (line->stream)
         ca_stream_list(line->stream, block);
-    else if (block->bytes >= CA_EPOCH_LARGE * scale(arena))
+    else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena))
         line->open->urgent = true;
 }
 
 void ca_epoch_pull(ca_block_t *block)
 {
-    ca_epoch_t *epoch = block->epoch;
+    ca_epoch_t *epoch = ca_block_epoch(block);
 
     if (epoch->line->stream)
         ca_stream_unlist(epoch->line->stream, block);
-    if (block->earlier)
-        block->earlier->later = block->later;
+    if (ca_block_earlier(block))
+        ca_block_set_later(ca_block_earlier(block), ca_block_later(block));
     else
-        epoch->blocks = block->later;
-    if (block->later)
-        block->later->earlier = block->earlier;
-    block->epoch = NULL;
+        epoch->blocks = ca_block_later(block);
+    if (ca_block_later(block))
+        ca_block_set_earlier(ca_block_later(block), ca_block_earlier(block));
+    ca_block_set_epoch(block, NULL);
     epoch->count--;
-    epoch->bytes -= block->bytes;
+    epoch->bytes -= ca_block_size(block);
 }
 
 bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
@@ -127,12 +127,12 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
 {
-    ca_stream_t *stream = block->epoch->line->stream;
+    ca_stream_t *stream = ca_block_epoch(block)->line->stream;
 
-    block->epoch->bytes -= bytes;
+    ca_block_epoch(block)->bytes -= bytes;
     if (stream)
         ca_stream_unlist(stream, block);
-    block->bytes -= bytes;
+    ca_block_set_size(block, ca_block_size(block) - bytes);
     if (stream)
         ca_stream_list(stream, block);
 }
@@ -141,8 +141,8 @@ void ca_epoch_shrink(ca_block_t *block, size_t bytes)
 static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
     for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
-        next = block->later;
-        arena->pending -= block->bytes;
+        next = ca_block_later(block);
+        arena->pending -= ca_block_size(block);
         if (epoch->line->stream)
             ca_stream_unlist(epoch->line->stream, block);
         ca_block_ready(arena, block);
@@ -175,7 +175,7 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
     ca_epoch_t *newer = line->open;
 
     for (ca_block_t *block = newer->blocks, *next; block; block = next) {
-        next = block->later;
+        next = ca_block_later(block);
         ca_epoch_push_into(epoch, block);
     }
     epoch->waitable_from = newer->waitable_from;

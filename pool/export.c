@@ -42,8 +42,8 @@ bool ca_export_reclaim(ca_arena_t *arena)
              block = block->upper) {
             if (ca_block_state(block) != CA_BLOCK_EXPORTED)
                 continue;
-            arena->exported -= block->bytes;
-            arena->pending += block->bytes;
+            arena->exported -= ca_block_size(block);
+            arena->pending += ca_block_size(block);
             block->state = CA_BLOCK_PENDING;
             block->exported = false;
             ca_epoch_push(arena, &arena->whole, block);

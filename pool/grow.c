@@ -104,7 +104,8 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = block->upper)
-        if (ca_block_state(block) == CA_BLOCK_PENDING && ca_epoch_late(arena, block->epoch))
+        if (ca_block_state(block) == CA_BLOCK_PENDING &&
+            ca_epoch_late(arena, ca_block_epoch(block)))
             return false;
     return segment->live_blocks == 0 && !segment->exported;
 }

@@ -14,7 +14,7 @@ size_t ca_block_bytes(ca_block_t *block)
         return 0; /* its context is gone */
     ca_lock_take(&arena->lock);
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
-        bytes = block->bytes;
+        bytes = ca_block_size(block);
     ca_lock_drop(&arena->lock);
     return bytes;
 }

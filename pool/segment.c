@@ -28,15 +28,18 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
                      ca_arena_t *arena)
 {
     ca_slot_set_address(&block->slot, address);
-    block->prev = block->next = NULL;
-    block->epoch = NULL;
-    block->earlier = block->later = NULL;
+    block->next = NULL;
+    ca_block_set_prev(block, NULL);
+    ca_block_set_epoch(block, NULL);
+    ca_block_set_earlier(block, NULL);
+    ca_block_set_later(block, NULL);
     block->arena = arena;
-    block->bytes = bytes;
+    ca_block_set_size(block, bytes);
     block->segment = segment;
-    block->lower = block->upper = NULL;
+    ca_block_set_lower(block, NULL);
+    block->upper = NULL;
     block->touched = block->exported = false;
-    block->freed = 0;
+    ca_block_set_freed(block, 0);
     block->state = 0;
 }
 
@@ -46,7 +49,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
     uint64_t begin = (base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
     uint64_t end = (base + bytes) & ~(uint64_t)(CA_GRANULE - 1);
 
-    if (end <= begin)
+    if (end <= begin || end - begin > CA_BLOCK_MOST)
         return NULL;
     ca_segment_t *segment = ca_slab_take(&arena->segment_slab);
     ca_block_t *block = ca_block_new(&arena->blocks);
@@ -82,10 +85,10 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
         ca_block_forget(block);
         if (ca_block_state(block) == CA_BLOCK_PENDING) {
             ca_epoch_pull(block);
-            arena->pending -= block->bytes;
+            arena->pending -= ca_block_size(block);
         } else {
             ca_bins_remove(bins_of(arena, segment), block);
-            arena->ready -= block->bytes;
+            arena->ready -= ca_block_size(block);
         }
         ca_block_delete(&arena->blocks, block);
     }
@@ -124,7 +127,7 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address)
 {
     ca_block_t *block = segment->first;
 
-    while (block && (address < block->address || address - block->address >= block->bytes))
+    while (block && (address < block->address || address - block->address >= ca_block_size(block)))
         block = block->upper;
     return block;
 }
@@ -132,7 +135,7 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address)
 static void make_ready(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_READY;
-    arena->ready += block->bytes;
+    arena->ready += ca_block_size(block);
     ca_bins_insert(bins_of(arena, block->segment), block);
 }
 
@@ -140,19 +143,19 @@ static void make_ready(ca_arena_t *arena, ca_block_t *block)
 static void unready(ca_arena_t *arena, ca_block_t *block)
 {
     ca_bins_remove(bins_of(arena, block->segment), block);
-    arena->ready -= block->bytes;
+    arena->ready -= ca_block_size(block);
 }
 
 /* Takes a block, in no list, out of its segment's chain: its memory is now a neighbour's. */
 static void dissolve(ca_arena_t *arena, ca_block_t *block)
 {
     ca_block_forget(block);
-    if (block->lower)
-        block->lower->upper = block->upper;
+    if (ca_block_lower(block))
+        ca_block_lower(block)->upper = block->upper;
     else
         block->segment->first = block->upper;
     if (block->upper)
-        block->upper->lower = block->lower;
+        ca_block_set_lower(block->upper, ca_block_lower(block));
     ca_block_delete(&arena->blocks, block);
     ca_count(merges);
 }
@@ -160,15 +163,15 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
 static void merge_ready(ca_arena_t *arena, ca_block_t *block)
 {
     ca_bins_t *bins = bins_of(arena, block->segment);
-    ca_block_t *lower = block->lower, *upper = block->upper;
+    ca_block_t *lower = ca_block_lower(block), *upper = block->upper;
 
     if (lower && ca_block_state(lower) == CA_BLOCK_READY) {
-        size_t bytes = lower->bytes + block->bytes;
+        size_t bytes = ca_block_size(lower) + ca_block_size(block);
         lower->touched |= block->touched; /* what was live is touched: enough for all three */
-        arena->ready += block->bytes;
+        arena->ready += ca_block_size(block);
         dissolve(arena, block);
         if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
-            bytes += upper->bytes;
+            bytes += ca_block_size(upper);
             ca_bins_remove(bins, upper);
             dissolve(arena, upper);
         }
@@ -177,8 +180,8 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
         upper->touched |= block->touched;
         ca_block_forget(upper);
         ca_slot_set_address(&upper->slot, block->address);
-        arena->ready += block->bytes;
-        ca_bins_resize(bins, upper, upper->bytes + block->bytes);
+        arena->ready += ca_block_size(block);
+        ca_bins_resize(bins, upper, ca_block_size(upper) + ca_block_size(block));
         dissolve(arena, block);
     } else {
         make_ready(arena, block);
@@ -220,15 +223,15 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     if (!low)
         return NULL;
     describe(low, block->address, bytes, block->segment, arena);
-    low->lower = block->lower;
+    ca_block_set_lower(low, ca_block_lower(block));
     low->upper = block;
     low->touched = block->touched;
     ca_block_forget(block);
-    if (low->lower)
-        low->lower->upper = low;
+    if (ca_block_lower(low))
+        ca_block_lower(low)->upper = low;
     else
         low->segment->first = low;
-    block->lower = low;
+    ca_block_set_lower(block, low);
     ca_slot_set_address(&block->slot, block->address + bytes);
     ca_count(splits);
     return low;
@@ -240,7 +243,7 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     ca_block_t *low = cut(arena, block, bytes);
 
     if (low) {
-        ca_bins_resize(bins_of(arena, block->segment), block, block->bytes - bytes);
+        ca_bins_resize(bins_of(arena, block->segment), block, ca_block_size(block) - bytes);
         arena->ready -= bytes;
     }
     return low;
@@ -251,34 +254,34 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
     block->state = CA_BLOCK_LIVE;
     block->exported = false; /* an export may have met it before a join that failed */
     block->segment->live_blocks++;
-    arena->live += block->bytes;
+    arena->live += ca_block_size(block);
     ca_arena_note_peak(arena);
 }
 
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_PENDING;
-    block->freed = (uint32_t)arena->operations;
+    ca_block_set_freed(block, arena->operations);
     if (--block->segment->live_blocks == 0) {
         block->segment->idle_since = arena->operations;
         block->segment->idle_tick = arena->tick;
     }
-    arena->live -= block->bytes;
-    arena->pending += block->bytes;
+    arena->live -= ca_block_size(block);
+    arena->pending += ca_block_size(block);
 }
 
 void ca_block_retain(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_EXPORTED;
-    arena->pending -= block->bytes;
-    arena->exported += block->bytes;
+    arena->pending -= ca_block_size(block);
+    arena->exported += ca_block_size(block);
 }
 
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     ca_block_t *taken = block;
 
-    if (block->bytes > bytes && block->segment->pool != CA_POOL_OVERSIZE) {
+    if (ca_block_size(block) > bytes && block->segment->pool != CA_POOL_OVERSIZE) {
         taken = cut(arena, block, bytes);
         if (!taken)
             return NULL;
@@ -286,7 +289,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
     } else {
         ca_epoch_pull(block);
     }
-    arena->pending -= taken->bytes;
+    arena->pending -= ca_block_size(taken);
     make_live(arena, taken);
     return taken;
 }
@@ -296,7 +299,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
     size_t padding = ca_block_padding(block, ca_block_alignment(bytes));
     ca_block_t *taken = NULL;
 
-    if (block->bytes < bytes + padding)
+    if (ca_block_size(block) < bytes + padding)
         return NULL;
     if (padding) {
         ca_block_t *skipped = split(arena, block, padding);
@@ -304,7 +307,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
             return NULL;
         make_ready(arena, skipped);
     }
-    if (block->bytes > bytes && block->segment->pool != CA_POOL_OVERSIZE)
+    if (ca_block_size(block) > bytes && block->segment->pool != CA_POOL_OVERSIZE)
         taken = split(arena, block, bytes);
     if (!taken) {
         /* A perfect fit; or the request gets the rest too, without host memory to describe it. */
@@ -317,7 +320,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
 
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
 {
-    size_t unused = block->bytes - bytes;
+    size_t unused = ca_block_size(block) - bytes;
 
     return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
 }

@@ -134,7 +134,7 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
         return NULL;
     if (block->segment->pool == CA_POOL_OVERSIZE)
         return ca_block_close_enough(block, bytes) ? block : NULL;
-    if (block->bytes - bytes <= bytes / 8)
+    if (ca_block_size(block) - bytes <= bytes / 8)
         return block;
     return cut && block->segment->pool == ca_pool_of(&stream->arena->params, bytes) ? block : NULL;
 }
@@ -147,7 +147,7 @@ ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
     if (CA_MUTATED(reuse_across_streams))
         for (ca_stream_t *other = arena->streams; !block && other; other = other->next)
             block = find(other, bytes, cut);
-    return block ? ca_block_take_pending(arena, block, cut ? bytes : block->bytes) : NULL;
+    return block ? ca_block_take_pending(arena, block, cut ? bytes : ca_block_size(block)) : NULL;
 }
 
 ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
@@ -157,12 +157,12 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
 
     for (const ca_stream_t *other = arena->streams; !block && other; other = other->next) {
         block = other == stream ? NULL : find(other, bytes, true);
-        if (block && !(block->epoch->fence && block->epoch->precise))
+        if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
     }
     if (!block)
         return NULL;
-    ca_epoch_t *epoch = block->epoch;
+    ca_epoch_t *epoch = ca_block_epoch(block);
     block = ca_block_take_pending(arena, block, bytes);
     if (!block)
         return NULL;

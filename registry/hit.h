@@ -28,9 +28,8 @@ CA_INLINE bool ca_registry_insert_again(ca_slot_t *slot, ca_hit_t hit, ca_tally_
     ca_live_add_own(tally, hit.bytes);
     slot->note[0] = ca_slot_what(hit.bytes, hit.kind, CA_SHARED_NOT, hit.device);
     slot->note[1] = 0;
-    slot->note[2] = (uint64_t)(uintptr_t)hit.owner;
+    slot->note[2] = ca_slot_whose(hit.owner, hit.context);
     slot->note[3] = hit.stack | (uint64_t)hit.thread << 32;
-    slot->note[4] = hit.context;
     ca_slot_set_word(slot, ca_slot_live_word(ca_live_number(tally), flags));
     return true;
 }

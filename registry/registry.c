@@ -29,7 +29,7 @@ _Static_assert(SHARDS == 1 << CA_INDEX_SHARD_BITS, "the hash's top bits choose a
 
 ca_shard_t ca_registry_shards[SHARDS] = {
     [0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
-                          .slots = {.object_bytes = (sizeof(ca_slot_t) + 15) / 16 * 16}},
+                          .slots = {.object_bytes = (sizeof(ca_own_slot_t) + 15) / 16 * 16}},
 };
 
 const char *ca_kind_name(ca_kind_t kind)
@@ -155,7 +155,7 @@ static void publish(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
 {
     uint64_t sequence = sequence_of(record);
     account(record);
-    ca_slot_fill(slot, record);
+    ca_slot_fill(slot, flags, record);
     ca_slot_set_word(slot, ca_slot_live_word(sequence, flags));
 }
 
@@ -166,7 +166,7 @@ static void republish(ca_slot_t *slot, uint64_t word, const ca_record_t *old,
     uint64_t sequence = sequence_of(record);
     discount(old);
     account(record);
-    ca_slot_fill(slot, record);
+    ca_slot_fill(slot, word, record);
     ca_slot_set_word(slot,
                      ca_slot_live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
 }
@@ -291,7 +291,7 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
     bool entered = false;
 
     account(record);
-    ca_slot_fill(slot, record);
+    ca_slot_fill(slot, CA_SLOT_EMBEDDED, record);
     /* Nobody else fills it; but its memory may end. */
     while (!ca_slot_ended(word)) {
         if (!(word & CA_SLOT_INDEXED) && !entered) {

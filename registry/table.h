@@ -33,6 +33,25 @@ void ca_registry_discount(const ca_record_t *record);
 /* --- a slot that is locked, or one's own -------------------------------------------------------
  */
 
+/* One of ours. In a block the owner is the block: memory of ours, whose pointer lies in the note
+ * beside the context. Here it may be anything, such as an argument of the program's. */
+typedef struct ca_own_slot {
+    ca_slot_t slot;
+    void *owner;
+} ca_own_slot_t;
+
+CA_INLINE uint64_t ca_slot_whose(const void *owner, uint16_t context)
+{
+    return (uint64_t)(uintptr_t)owner | (uint64_t)context << CA_MEM_POINTER_BITS;
+}
+
+static inline void *ca_slot_owner(const ca_slot_t *slot, uint64_t word)
+{
+    if (!(word & CA_SLOT_EMBEDDED))
+        return ((const ca_own_slot_t *)(const void *)slot)->owner;
+    return (void *)(uintptr_t)(slot->note[2] & ((UINT64_C(1) << CA_MEM_POINTER_BITS) - 1));
+}
+
 static inline void ca_slot_copy(const ca_slot_t *slot, uint64_t address, uint64_t word,
                                 ca_record_t *record)
 {
@@ -43,9 +62,9 @@ static inline void ca_slot_copy(const ca_slot_t *slot, uint64_t address, uint64_
         .shared = slot->note[0] >> 54,
         .device = slot->note[0] >> 56,
         .sequence = word >> CA_SLOT_FLAGS,
-        .context = slot->note[4],
+        .context = (uint16_t)(slot->note[2] >> CA_MEM_POINTER_BITS),
         .stream = slot->note[1],
-        .owner = (void *)(uintptr_t)slot->note[2],
+        .owner = ca_slot_owner(slot, word),
         .stack = (uint32_t)slot->note[3],
         .thread = (uint32_t)(slot->note[3] >> 32),
     };
@@ -56,14 +75,19 @@ CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shar
     return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
 }
 
-CA_INLINE void ca_slot_fill(ca_slot_t *slot, const ca_record_t *record)
+/* `flags`: what its word says, or will. */
+CA_INLINE void ca_slot_fill(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
 {
     slot->note[0] = ca_slot_what(record->bytes, (ca_kind_t)record->kind,
                                  (ca_shared_t)record->shared, record->device);
     slot->note[1] = record->stream;
-    slot->note[2] = (uint64_t)(uintptr_t)record->owner;
+    if (flags & CA_SLOT_EMBEDDED) {
+        slot->note[2] = ca_slot_whose(record->owner, record->context);
+    } else {
+        slot->note[2] = ca_slot_whose(NULL, record->context);
+        ((ca_own_slot_t *)(void *)slot)->owner = record->owner;
+    }
     slot->note[3] = record->stack | (uint64_t)record->thread << 32;
-    slot->note[4] = record->context;
 }
 
 CA_INLINE uint64_t ca_slot_bytes(const ca_slot_t *slot)

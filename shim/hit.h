@@ -117,7 +117,7 @@ CA_INLINE bool ca_hit_put(ca_hits_t lane, ca_slot_t *slot, uint64_t word, bool p
     ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
     ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
     ca_tally_t *tally = ca_tally_mine;
-    size_t class_bytes, bytes = __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
+    size_t class_bytes, bytes = ca_block_size_unlocked(block);
     if (!tally || ca_slot_shared(slot) || (ca_slot_kind(slot) == CA_KIND_PINNED) != pinned ||
         !cache || bytes - 1 >= CA_CACHE_MOST || ca_hit_broken(cache->context))
         return false;

@@ -24,7 +24,8 @@ static int empty_bins(void **state)
 
 static ca_block_t *put(ca_block_t *block, uint64_t address, size_t bytes)
 {
-    *block = (ca_block_t){.address = address, .bytes = bytes, .state = CA_BLOCK_READY};
+    *block = (ca_block_t){
+        .address = address, .granules = (uint32_t)(bytes / CA_GRANULE), .state = CA_BLOCK_READY};
     ca_bins_insert(&bins, block);
     return block;
 }
@@ -147,17 +148,17 @@ static void random_sets_agree_with_a_scan(void **state)
         for (unsigned k = 0; k < N; k++) {
             if (!in[k])
                 continue;
-            if (blocks[k].bytes > largest)
-                largest = blocks[k].bytes;
-            if (blocks[k].bytes >= bytes + ca_block_padding(&blocks[k], alignment) &&
-                blocks[k].bytes < best)
-                best = blocks[k].bytes;
+            if (ca_block_size(&blocks[k]) > largest)
+                largest = ca_block_size(&blocks[k]);
+            if (ca_block_size(&blocks[k]) >= bytes + ca_block_padding(&blocks[k], alignment) &&
+                ca_block_size(&blocks[k]) < best)
+                best = ca_block_size(&blocks[k]);
         }
         ca_block_t *found = ca_bins_find(&bins, bytes, alignment, UINT_MAX);
         if (best == SIZE_MAX)
             assert_null(found);
         else
-            assert_true(found && found->bytes == best);
+            assert_true(found && ca_block_size(found) == best);
         assert_int_equal(ca_bins_largest(&bins), largest);
         unsigned row, sub, hint_row = 0, hint_sub = 0;
         size_t hint = ca_bins_hint(&bins);
