@@ -21,7 +21,7 @@ typedef struct ca_report_options {
  *
  *   cachealloc[PID]: leak report, rank <r>
  *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
- *   (incomplete: <n> of 64 shards were in use)
+ *   (incomplete: <n> of 32 shards were in use)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *     ...
  *   #1: <bytes> bytes in <n> allocations, device 0, device memory
