@@ -26,7 +26,7 @@ extern ca_life_page_t *_Atomic ca_life_page;
 
 static inline ca_life_page_t *ca_life_get_page(void)
 {
-    return atomic_load_explicit(&ca_life_page, memory_order_relaxed);
+    return atomic_load_explicit(&ca_life_page, memory_order_acquire);
 }
 
 bool ca_life_wake(void);
