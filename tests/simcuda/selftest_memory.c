@@ -125,7 +125,7 @@ void stream_ordered_frees_happen_in_stream_order(void)
 {
     CUstream s;
     CUdeviceptr p, q;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     CUmemoryPool pool, same;
     cuuint64_t used = 1;
     primary();
@@ -153,7 +153,7 @@ void pageable_copies_may_reuse_their_buffer(void)
 {
     CUstream s;
     CUdeviceptr p;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     int v = 1, got = 0;
     void *pinned;
     primary();

@@ -176,7 +176,7 @@ static void an_event_queried_until_it_is_done(void)
 
 static void an_event_queried_too_early(void)
 {
-    gate_t g = GATE;
+    static gate_t g = GATE;
     start();
     gate_hold(&g, a);
     writes(a);
@@ -205,7 +205,7 @@ static void a_stream_queried_until_it_is_done(void)
 
 static void a_stream_queried_too_early(void)
 {
-    gate_t g = GATE;
+    static gate_t g = GATE;
     start();
     gate_hold(&g, a);
     writes(a);
@@ -763,7 +763,7 @@ static void a_peer_copy_async(void)
 /* --- what an allocator does --------------------------------------------------------------------*/
 static void hand_out(bool fenced)
 {
-    gate_t g = GATE;
+    static gate_t g = GATE;
     CUdeviceptr segment;
     start();
     OK(cuMemAlloc(&segment, 64 << 10));

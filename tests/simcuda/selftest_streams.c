@@ -13,7 +13,7 @@ static void note_fn(void *arg)
 void streams_run_in_order_and_hold_only_themselves(void)
 {
     CUstream a, b;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     primary();
     OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
@@ -34,7 +34,7 @@ void legacy_stream_orders_blocking_streams_only(void)
 {
     CUstream blocking, free_running;
     CUevent legacy, other, after;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     primary();
     OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     OK(cuStreamCreate(&free_running, CU_STREAM_NON_BLOCKING));
@@ -66,7 +66,7 @@ void legacy_stream_orders_blocking_streams_only(void)
 
 void per_thread_stream_is_another_stream(void)
 {
-    gate_t g = GATE;
+    static gate_t g = GATE;
     unsigned long long a, b;
     primary();
     OK(cuStreamGetId(CU_STREAM_LEGACY, &a));
@@ -128,7 +128,7 @@ void events_wait_across_streams_and_measure_time(void)
 {
     CUstream a, b;
     CUevent start, end, plain;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     float ms = -1;
     primary();
     OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
@@ -169,7 +169,7 @@ void a_second_record_outlives_the_first(void)
 {
     CUstream a, b;
     CUevent e, end;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     float ms = -1;
     primary();
     OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
@@ -230,7 +230,7 @@ static void *free_main(void *arg)
 static void free_against_a_held_stream(bool waits)
 {
     CUstream s;
-    gate_t g = GATE;
+    static gate_t g = GATE;
     freer_t f = {.ctx = primary()};
     pthread_t t;
     OK(cuMemAlloc(&f.p, 1 << 20));
