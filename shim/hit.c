@@ -9,10 +9,11 @@ void ca_hit_settle(void)
     bool plain = !ca_options.zero && !ca_options.free_sync && !ca_attributes_any() &&
                  !atomic_load(&ca_record_on) && !CA_MUTATED(reuse_pending) &&
                  !CA_MUTATED(pinned_reuse);
+    int state = atomic_load(&ca_life_state);
     unsigned char hits = CA_HITS_DRIVER;
     if (ca_options.lane_r)
         hits |= CA_HITS_RUNTIME;
-    if (!plain || atomic_load(&ca_life_state) != CA_LIFE_ACTIVE)
+    if (!plain || (state != CA_LIFE_STARTING && state != CA_LIFE_ACTIVE))
         hits = 0;
     atomic_store(&ca_life_get_page()->hits, hits);
 }

@@ -148,9 +148,9 @@ bool ca_life_wake(void)
         int cancel =
             ca_cancel_hold(); /* a thread that vanishes here would leave all others waiting */
         start();
+        ca_hit_settle(); /* before another thread can have anything to say about that */
         ca_cancel_resume(cancel);
         atomic_store_explicit(&ca_life_state, CA_LIFE_ACTIVE, memory_order_release);
-        ca_hit_settle();
         return true;
     }
     /* Another thread reads the configuration: short, and it takes no lock that we may hold. */
