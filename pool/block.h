@@ -84,45 +84,21 @@ static inline void ca_block_set_size(ca_block_t *block, size_t bytes)
     block->granules = (uint32_t)(bytes / CA_GRANULE);
 }
 
-static inline ca_block_t *ca_block_prev(const ca_block_t *block)
-{
-    return (ca_block_t *)(uintptr_t)block->prev;
-}
-
-static inline void ca_block_set_prev(ca_block_t *block, const ca_block_t *prev)
-{
-    block->prev = (uintptr_t)prev;
-}
-
-static inline ca_block_t *ca_block_earlier(const ca_block_t *block)
-{
-    return (ca_block_t *)(uintptr_t)block->earlier;
-}
-
-static inline void ca_block_set_earlier(ca_block_t *block, const ca_block_t *earlier)
-{
-    block->earlier = (uintptr_t)earlier;
-}
-
-static inline ca_block_t *ca_block_later(const ca_block_t *block)
-{
-    return (ca_block_t *)(uintptr_t)block->later;
-}
-
-static inline void ca_block_set_later(ca_block_t *block, const ca_block_t *later)
-{
-    block->later = (uintptr_t)later;
-}
-
-static inline ca_block_t *ca_block_lower(const ca_block_t *block)
-{
-    return (ca_block_t *)(uintptr_t)block->lower;
-}
-
-static inline void ca_block_set_lower(ca_block_t *block, const ca_block_t *lower)
-{
-    block->lower = (uintptr_t)lower;
-}
+/* ca_block_LINK and ca_block_set_LINK, for the links of 48 bits. */
+#define CA_BLOCK_LINK(link)                                                                        \
+    static inline ca_block_t *ca_block_##link(const ca_block_t *block)                             \
+    {                                                                                              \
+        return (ca_block_t *)(uintptr_t)block->link;                                               \
+    }                                                                                              \
+    static inline void ca_block_set_##link(ca_block_t *block, const ca_block_t *to)                \
+    {                                                                                              \
+        block->link = (uintptr_t)to;                                                               \
+    }
+CA_BLOCK_LINK(prev)
+CA_BLOCK_LINK(earlier)
+CA_BLOCK_LINK(later)
+CA_BLOCK_LINK(lower)
+#undef CA_BLOCK_LINK
 
 /* Of a pending block. */
 static inline ca_epoch_t *ca_block_epoch(const ca_block_t *block)
