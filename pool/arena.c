@@ -14,11 +14,13 @@
 #include "pool/ladder.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
 #include "pool/stream.h"
 
-#define STATS_TRIES 1000                                               /* for the lock */
+#define HARVEST_BY_ALLOC 16 /* epochs asked about before a block is cut */
+#define STATS_TRIES 1000    /* for the lock */
 #define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t)) /* the depot behind them */
 #define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16)         /* no cache line in common */
 
@@ -65,8 +67,8 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     arena->params = *params;
     if (!arena->params.granule)
         arena->params.granule = CA_GRANULE;
-    if (!arena->params.segment_least)
-        arena->params.segment_least = CA_SEGMENT_LEAST;
+    if (!arena->params.segment_first)
+        arena->params.segment_first = CA_SEGMENT_FIRST;
     if (params->small) /* compared with rounded requests */
         arena->params.small = ca_round_request(params, params->small);
     ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
@@ -148,7 +150,10 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     ca_lock_take(&arena->lock);
     arena->operations++;
     check_now_and_then(arena);
-    ca_block_t *found = take(arena, stream, size);
+    ca_settle(arena);
+    /* The heaps of a set are visited in turn: the last resort there asks. */
+    bool asks = !arena->shards && !stream && ca_settle_asks(arena, size);
+    ca_block_t *found = asks ? NULL : take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);
     ca_arena_drop(arena);
@@ -171,6 +176,12 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     ca_lock_take(&arena->lock);
     arena->operations++;
     check_now_and_then(arena);
+    ca_settle(arena);
+    if (!stream && ca_settle_asks(arena, size)) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
+        ca_arena_leave(arena, cancellation);
+    }
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
@@ -224,6 +235,7 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         arena->frees += plain;
+        ca_settle(arena);
         if (foreign) /* what was submitted until here, no plain free has waited for */
             arena->late_until = arena->frees + 1;
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;

@@ -22,14 +22,15 @@
 #include "config/slot.h"
 #include "pool/upstream.h"
 
-#define CA_GRANULE ((size_t)512)          /* blocks are multiples of this */
-#define CA_PAGE ((size_t)4096)            /* alignment of blocks of CA_PAGE_FROM and more */
-#define CA_PAGE_FROM ((size_t)64 << 10)   /* dma-buf exports want whole pages */
-#define CA_SEGMENT_UNIT ((size_t)2 << 20) /* segments are multiples of this */
-#define CA_SEGMENT_LEAST ((size_t)8 << 20)
-#define CA_SEGMENT_MOST ((size_t)64 << 20) /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 192                /* an epoch is closed when it holds this many blocks */
-#define CA_EPOCH_LARGE ((size_t)4 << 20)   /* or by a free of this size, at once */
+#define CA_GRANULE ((size_t)512)            /* blocks are multiples of this */
+#define CA_PAGE ((size_t)4096)              /* alignment of blocks of CA_PAGE_FROM and more */
+#define CA_PAGE_FROM ((size_t)64 << 10)     /* dma-buf exports want whole pages */
+#define CA_SEGMENT_UNIT ((size_t)2 << 20)   /* segments are multiples of this */
+#define CA_SEGMENT_FIRST ((size_t)10 << 20) /* for the whole of a small program */
+#define CA_SEGMENT_SHARE 6u                 /* later ones are this part of what there is */
+#define CA_SEGMENT_MOST ((size_t)96 << 20)  /* except for a single larger request */
+#define CA_EPOCH_BLOCKS 192                 /* an epoch is closed when it holds this many blocks */
+#define CA_EPOCH_LARGE ((size_t)4 << 20)    /* or by a free of this size, at once */
 /* Or when it holds as many bytes as were ever live, but within these bounds: a record may cost
  * microseconds, and small programs are to stay small. */
 #define CA_EPOCH_BYTES ((size_t)8 << 20)
@@ -60,7 +61,7 @@ typedef struct ca_arena_params {
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
     ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
     size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
-    size_t segment_least;   /* bytes asked of upstream at least; 0: CA_SEGMENT_LEAST */
+    size_t segment_first;   /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
     bool host;              /* host memory: counted apart; as upstream's free waits for all work, it
                                goes back only while nothing runs */
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
@@ -73,6 +74,10 @@ typedef struct ca_arena_params {
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
     size_t device_bytes; /* 0 when unknown */
+    /* Allocations and frees from a growth until the arena counts as settled. Until then memory
+     * comes before time: what was freed is asked about before a larger block is cut, and threads
+     * keep nothing for themselves. 0: it is settled from the start. */
+    uint64_t settle;
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -86,7 +91,8 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
 int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
                    bool *reused);
 
-/* The same from memory that is ready now: makes no upstream call. -EAGAIN when there is none. */
+/* The same from memory that is ready now: makes no upstream call. -EAGAIN when there is none, or
+ * when ca_arena_alloc would first ask for better. */
 int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
                          bool *reused);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include "pool/cache.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 #include "pool/stream.h"
 
@@ -74,7 +75,8 @@ void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
     ca_epoch_push_into(line->open, block);
     if (line->stream)
         ca_stream_list(line->stream, block);
-    else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena))
+    else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena) ||
+             ca_settle_closes(arena, ca_block_size(block)))
         line->open->urgent = true;
 }
 
@@ -111,8 +113,8 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 
     if (arena->cache_count) /* the other half is theirs */
         most /= 2;
-    if (most > ca_epoch_bytes(arena->live_peak) * scale(arena))
-        most = ca_epoch_bytes(arena->live_peak) * scale(arena);
+    if (most > ca_settle_epoch_bytes(arena) * scale(arena))
+        most = ca_settle_epoch_bytes(arena) * scale(arena);
     return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&
            (arena->no_fences || arena->operations >= line->close_after) && ca_arena_serving(arena);
 }

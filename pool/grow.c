@@ -6,6 +6,7 @@
 #include "pool/epoch.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 
 /* Of the set that the heap belongs to; see shards.h. */
@@ -43,17 +44,19 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
     return bytes > arena->params.limit || reserved(arena) > arena->params.limit - bytes;
 }
 
-/* A quarter of what there is: kind to small programs, few calls for large ones. */
+/* A part of what there is: kind to small programs, few calls for large ones. Not less than the
+ * first segment, but while the arena is careful: then less will do. */
 static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
 {
-    size_t bytes = arena->reserved / 4;
+    size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
+    size_t least = ca_settle_may_ask(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
 
     /* Small blocks live long: in small segments they keep less from going back. */
-    if (pool == CA_POOL_SMALL || bytes < arena->params.segment_least)
-        return arena->params.segment_least;
-    if (bytes > CA_SEGMENT_MOST)
-        return CA_SEGMENT_MOST;
-    return ca_round_up(bytes, CA_SEGMENT_UNIT);
+    if (pool == CA_POOL_SMALL)
+        return arena->params.segment_first;
+    if (bytes < least)
+        return least;
+    return bytes < CA_SEGMENT_MOST ? bytes / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT : CA_SEGMENT_MOST;
 }
 
 static void give_up(ca_arena_t *arena, size_t bytes)
@@ -91,6 +94,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
+    ca_settle_grown(arena);
     *block = ca_block_take_from(arena, segment->first, bytes);
     return *block ? 0 : -ENOBUFS;
 }
@@ -218,7 +222,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t preferred = preferred_bytes(arena, pool);
     if (pool == CA_POOL_OVERSIZE || preferred < whole)
         preferred = whole;
-    else if (preferred > arena->params.segment_least) /* no rest that none of its kind fits in */
+    else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;

@@ -133,11 +133,17 @@ static bool rung_caches(climb_t *c)
     return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
 }
 
+/* However lately they had not: a segment costs more than a question. */
+static bool rung_asked(climb_t *c)
+{
+    return ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, true) > 0 && search(c);
+}
+
 static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.join == CA_POOL_JOIN_FIRST && rung_joined(c))
         return true;
-    return ca_grow_allowed(c->arena) && grow(c);
+    return ca_grow_allowed(c->arena) && (rung_asked(c) || grow(c));
 }
 
 uint64_t ca_now_ns(void)

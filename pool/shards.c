@@ -46,11 +46,14 @@ ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
 {
     size_t bytes = sizeof(ca_shards_t) + count * sizeof(slot_t);
     ca_shards_t *shards = ca_mem_map(bytes);
+    ca_arena_params_t each = *params;
 
     if (!shards)
         return NULL;
+    if (!each.segment_first && count > 1) /* there is one for each heap */
+        each.segment_first = 2 * CA_SEGMENT_UNIT;
     for (; shards->count < count; shards->count++) {
-        ca_arena_t *heap = ca_arena_create(upstream, context, params);
+        ca_arena_t *heap = ca_arena_create(upstream, context, &each);
         if (!heap)
             break;
         heap->shards = shards;

@@ -144,6 +144,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
             .reuse_wait_ns = ca_options.reuse_wait,
             .join = (ca_join_t)ca_options.async_reuse,
             .thread_cache = ca_options.thread_cache,
+            .settle = ca_options.settle,
             .size_classes = ca_options.size_classes.bytes,
             .size_class_count = ca_options.size_classes.count,
             .small = ca_options.small,

@@ -9,7 +9,7 @@
 #include "shim/upstream.h"
 #include "shim/upstream_pinned.h"
 
-#define SEGMENT_LEAST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
+#define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
 
 /* The arena for `flags`, made where it is missing and asked for. */
 static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
@@ -23,8 +23,9 @@ static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
         .reuse = (ca_reuse_t)ca_options.reuse,
         .reuse_wait_ns = ca_options.reuse_wait,
         .thread_cache = ca_options.thread_cache,
+        .settle = ca_options.settle,
         .granule = CA_PAGE, /* direct I/O and network cards want pages */
-        .segment_least = SEGMENT_LEAST,
+        .segment_first = SEGMENT_FIRST,
         .host = true,
     };
     ca_arena_t *fresh = ca_arena_create(&ca_upstream_pinned[flags], context, &params);

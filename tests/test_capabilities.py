@@ -91,7 +91,7 @@ def test_retry_ladder(capable):
 def test_small_and_large_pools(capable):
     one, two = (capable("two_pools", conf=conf).out for conf in ("small:0", "small:1M"))
 
-    assert (one, two) == (f"1 1 {64 * MIB}\n", f"2 3 {8 * MIB}\n")
+    assert (one, two) == (f"1 1 {64 * MIB}\n", f"2 3 {10 * MIB}\n")
 
 
 def test_max_split(capable):

@@ -62,6 +62,8 @@ FULL = [("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("h
         ("hot_1KiB_busy", 1), ("hot_2MiB_busy", 1), ("live_1000_busy", 1), ("async_8_busy", 1),
         ("pinned_64KiB_busy", 1)]
 
+REST_PAIRS = 150000  # after as many, or as long, an allocator has come to rest
+REST_MS = 150
 GATE_TRIES = 3
 SKIPPED = 77     # exit status: no such memory
 PATIENCE_S = 120  # for one answer
@@ -128,8 +130,14 @@ def warmed(bench, case, args):
         if args.pairs:
             return args.pairs
         if ns > args.repetition_ms * 1e6 / 8:
-            return max(1, int(pairs * args.repetition_ms * 1e6 / ns))
+            break
         pairs *= 4
+    # Some change when they have seen enough.
+    done, spent = 4 * pairs / 3, 0
+    while done < REST_PAIRS and spent < REST_MS * 1e6:
+        ns = bench.run(pairs)[0]
+        done, spent = done + pairs, spent + ns
+    return max(1, int(pairs * args.repetition_ms * 1e6 / ns))
 
 
 def start(case, threads, args, notes):

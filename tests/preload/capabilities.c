@@ -130,11 +130,11 @@ static void twice(void)
     OK(cudaFree(neighbour));
 }
 
-/* Eight neighbours fill a segment; freed in any order they are one block again. */
+/* Ten neighbours fill a segment; freed in any order they are one block again. */
 static void neighbours(void)
 {
-    enum { COUNT = 8 };
-    static const int order[COUNT] = {3, 0, 7, 1, 5, 2, 6, 4};
+    enum { COUNT = 10 };
+    static const int order[COUNT] = {3, 0, 7, 1, 5, 9, 2, 6, 8, 4};
     char *buffers[COUNT];
     for (int i = 0; i < COUNT; i++)
         buffers[i] = take(MIB);

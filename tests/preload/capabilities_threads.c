@@ -94,7 +94,7 @@ static void workspaces(void)
     OK(cudaDeviceSynchronize());
     on_threads(workspace_thread);
     /* For 8,000 pairs. How much is pending at once depends on the scheduler: up to 64 MiB more than
-     * what lives may be had, in segments of 8 MiB, and each heap has a first one. */
+     * what lives may be had, in segments of 8 MiB or so, and each heap has a first one. */
     CHECK(upstream() <= 64 / 8 + THREADS + 2);
 }
 

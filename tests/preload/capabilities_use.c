@@ -109,7 +109,7 @@ static void per_stream(void)
     enum { BYTES = 1 << 20, ROUNDS = 200 };
     static gate_t gate = GATE_CLOSED;
     cudaStream_t streams[2] = {make_stream(), make_stream()};
-    char *first[2], *rest = take(6 * BYTES); /* of the segment: nothing else is ready */
+    char *first[2], *rest[] = {take(5 * BYTES), take(3 * BYTES)}; /* of the segment */
     for (int i = 0; i < 2; i++) {
         first[i] = take_on(streams[i], BYTES);
         gate_hold(&gate, streams[i]);
@@ -128,7 +128,8 @@ static void per_stream(void)
     CHECK(after.hits - before.hits == 2 * ROUNDS && after.fence_waits == before.fence_waits);
     CHECK(after.fence_queries == before.fence_queries);
     gate_open(&gate);
-    OK(cudaFree(rest));
+    OK(cudaFree(rest[0]));
+    OK(cudaFree(rest[1]));
     OK(cudaDeviceSynchronize());
 }
 

@@ -417,7 +417,10 @@ static inline void let_go(held_t *held)
     ca_cached_free(block);
 }
 
-static const ca_arena_params_t fake_params = {
-    .max_split = SIZE_MAX, .limit = SIZE_MAX, .reuse_wait_ns = 1000 * 1000};
+#define FAKE_SEGMENT ((size_t)8 << 20) /* the first one */
+static const ca_arena_params_t fake_params = {.max_split = SIZE_MAX,
+                                              .limit = SIZE_MAX,
+                                              .reuse_wait_ns = 1000 * 1000,
+                                              .segment_first = FAKE_SEGMENT};
 
 #endif

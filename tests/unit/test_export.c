@@ -264,7 +264,7 @@ static void dedicated_blocks_begin_where_their_segment_does(void **state)
 {
     (void)state;
     start();
-    held_t before = get(3 * MIB), shared = get(3 * MIB);
+    held_t before = get(2 * MIB), shared = get(2 * MIB);
     ca_pool_dedicate(true);
     held_t a = get(2 * MIB), b = get(5 * MIB), small = get(2 * MIB - CA_PAGE);
     exported(before.address, CA_EXPORT_BASE);

@@ -64,12 +64,13 @@ typedef struct cost {
 } cost_t;
 
 /* Random ones of `live` blocks are replaced, first to warm up, then to count. */
-static cost_t cost_of(unsigned live, uint64_t late, bool wait_passes)
+static cost_t cost_of(unsigned live, uint64_t late, bool wait_passes, uint64_t settle)
 {
     ca_arena_params_t params = fake_params;
     uint64_t before[FAKE_CALLS] = {0};
 
     params.thread_cache = CACHED;
+    params.settle = settle;
     fake_reset((size_t)80 << 30, 0);
     fake.wait_passes = wait_passes;
     random_state = 1;
@@ -86,8 +87,8 @@ static cost_t cost_of(unsigned live, uint64_t late, bool wait_passes)
     cost_t cost = {(double)(fake.calls[FAKE_RECORD] - before[FAKE_RECORD]) * 100 / FREES,
                    (double)(fake.calls[FAKE_QUERY] - before[FAKE_QUERY]) * 100 / FREES,
                    (double)(fake.calls[FAKE_WAIT] - before[FAKE_WAIT]) * 100 / FREES};
-    print_message("live %u, %" PRIu64 " late: records %.2f, queries %.2f, waits %.2f\n", live, late,
-                  cost.records, cost.queries, cost.waits);
+    print_message("live %u, %" PRIu64 " late%s: records %.2f, queries %.2f, waits %.2f\n", live,
+                  late, settle ? ", not settled" : "", cost.records, cost.queries, cost.waits);
     for (unsigned i = 0; i < live; i++)
         let_go(&held[i]);
     assert_null(ca_arena_check(arena));
@@ -103,9 +104,22 @@ static void an_idle_device_is_asked_once_in_many_frees(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < LIVES; i++) {
-        cost_t cost = cost_of(lives[i], 0, false);
+        cost_t cost = cost_of(lives[i], 0, false, 0);
         assert_true(cost.records <= 0.6);
         assert_true(cost.queries <= 0.6);
+        assert_true(cost.waits == 0);
+    }
+}
+
+/* Where little is live an epoch is smaller then. */
+static void nor_is_it_asked_much_more_until_the_pool_has_settled(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < LIVES; i++) {
+        cost_t cost = cost_of(lives[i], 0, false, UINT32_MAX);
+        double most = lives[i] < 1000 ? 1.2 : 0.6;
+        assert_true(cost.records <= most);
+        assert_true(cost.queries <= most);
         assert_true(cost.waits == 0);
     }
 }
@@ -114,8 +128,9 @@ static void a_device_that_lags_behind_is_too(void **state)
 {
     (void)state;
     static const uint64_t lags[] = {10, 100, 1000, 10000};
-    for (unsigned i = 0; i < 2 * LIVES * sizeof lags / sizeof *lags; i++) {
-        cost_t cost = cost_of(lives[i / 2 % LIVES], lags[i / 2 / LIVES], i % 2);
+    for (unsigned i = 0; i < 4 * LIVES * sizeof lags / sizeof *lags; i++) {
+        cost_t cost =
+            cost_of(lives[i / 4 % LIVES], lags[i / 4 / LIVES], i % 2, i / 2 % 2 ? UINT32_MAX : 0);
         assert_true(cost.records <= 1);
         assert_true(cost.queries <= 2);
         assert_true(cost.waits <= 0.5);
@@ -150,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_device_is_asked_once_in_many_frees),
+        cmocka_unit_test(nor_is_it_asked_much_more_until_the_pool_has_settled),
         cmocka_unit_test(a_device_that_lags_behind_is_too),
         cmocka_unit_test(few_live_blocks_are_not_outnumbered_by_pending_ones),
     };

@@ -14,7 +14,7 @@ static int set_up(void **state)
     fake_reset(1024 * MIB, 1024 * MIB);
     ca_arena_params_t params = fake_params;
     params.granule = CA_PAGE;
-    params.segment_least = CA_SEGMENT_UNIT;
+    params.segment_first = CA_SEGMENT_UNIT;
     params.host = true;
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     return arena ? 0 : -1;

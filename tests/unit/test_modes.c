@@ -125,7 +125,7 @@ static void small_blocks_do_not_break_up_large_ones(void **state)
     put(&large);
     settle();
     held_t small = get(MIB), least = get(1);
-    assert_int_equal(stats().reserved_bytes, 20 * MIB + CA_SEGMENT_LEAST);
+    assert_int_equal(stats().reserved_bytes, 20 * MIB + FAKE_SEGMENT);
     assert_int_equal(stats().largest_ready, 20 * MIB);
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
     put(&small), put(&least);
@@ -163,7 +163,7 @@ static void small_segments_stay_small(void **state)
     params.small = MIB;
     start();
     held_t large = get(512 * MIB), small = get(1);
-    assert_int_equal(stats().reserved_bytes, 512 * MIB + CA_SEGMENT_LEAST);
+    assert_int_equal(stats().reserved_bytes, 512 * MIB + FAKE_SEGMENT);
     put(&large), put(&small);
 }
 
@@ -171,7 +171,7 @@ static void a_full_device_serves_small_requests_from_large_blocks(void **state)
 {
     (void)state;
     params.small = MIB;
-    fake.limit = CA_SEGMENT_LEAST;
+    fake.limit = FAKE_SEGMENT;
     start();
     held_t large = get(4 * MIB), small = get(MIB); /* 4 MiB of that segment are ready */
     assert_int_equal(stats().segments, 1);
@@ -182,7 +182,7 @@ static void a_full_device_serves_large_requests_from_small_segments(void **state
 {
     (void)state;
     params.small = MIB;
-    fake.limit = CA_SEGMENT_LEAST;
+    fake.limit = FAKE_SEGMENT;
     start();
     held_t small = get(1), large = get(4 * MIB), none;
     assert_int_equal(stats().segments, 1);
@@ -194,7 +194,7 @@ static void at_the_limit_the_other_pool_serves_too(void **state)
 {
     (void)state;
     params.small = MIB;
-    params.limit = CA_SEGMENT_LEAST;
+    params.limit = FAKE_SEGMENT;
     start();
     held_t large = get(4 * MIB), small = get(MIB);
     assert_int_equal(stats().segments, 1);

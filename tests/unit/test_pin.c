@@ -145,7 +145,7 @@ static void repeated_work_stays_where_it_was(void **state)
 static uint64_t halves(void)
 {
     held_t a = get(4 * MIB), b = get(4 * MIB);
-    assert_int_equal(stats().reserved_bytes, CA_SEGMENT_LEAST);
+    assert_int_equal(stats().reserved_bytes, FAKE_SEGMENT);
     pin(true);
     put(&a), put(&b);
     settle();
@@ -169,7 +169,7 @@ static void when_pin_mode_ends_nothing_moves_until_a_trim(void **state)
     pin(false);
     settle();
     assert_int_equal(stats().blocks, 2);
-    assert_int_equal(ca_arena_trim(arena, 1), CA_SEGMENT_LEAST);
+    assert_int_equal(ca_arena_trim(arena, 1), FAKE_SEGMENT);
     sound();
 }
 
@@ -209,7 +209,7 @@ static void memory_that_runs_out_is_merged(void **state)
 {
     (void)state;
     for (unsigned on = 0; on < 2; on++) {
-        fake_reset(CA_SEGMENT_LEAST, CA_SEGMENT_LEAST);
+        fake_reset(FAKE_SEGMENT, FAKE_SEGMENT);
         with(fake_params);
         uint64_t base = halves();
         if (!on)

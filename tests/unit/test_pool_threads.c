@@ -247,10 +247,12 @@ static void one_thread_grows_while_others_hit_or_wait(void **state)
     (void)state;
     held_t first, second;
     fake_reset(1024 * MIB, 1024 * MIB);
-    growing = ca_arena_create(&fake_upstream, NULL, &fake_params);
-    assert_int_equal(hold(growing, 7 * MIB, &first), 0); /* leaves 1 MiB for the hit */
+    ca_arena_params_t params = fake_params;
+    params.segment_first = 48 * MIB;
+    growing = ca_arena_create(&fake_upstream, NULL, &params);
+    assert_int_equal(hold(growing, 47 * MIB, &first), 0); /* leaves 1 MiB for the hit */
     fake.on_call[FAKE_ALLOC] = while_growing;
-    assert_int_equal(hold(growing, 6 * MIB, &second), 0); /* leaves 2 MiB for the miss */
+    assert_int_equal(hold(growing, 4 * MIB, &second), 0); /* leaves 4 MiB for the miss */
     pthread_join(misses, NULL);
     assert_non_null(hit.block);
     assert_non_null(miss.block);

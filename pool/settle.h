@@ -1,0 +1,75 @@
+/* Memory first, then time. While a program is still growing, each block that is cut though another
+ * one would have fitted, and each that a thread keeps for itself, makes the pool grow more: what it
+ * then holds it holds for long. Once it has not grown for a while its sizes come round again, and
+ * hits can be had cheaply. So after each growth the arena is careful for params.settle allocations
+ * and frees:
+ *
+ *   - the thread caches are shut: every request takes the block that fits best;
+ *   - a free of more than CA_CAREFUL_CLOSES closes its epoch at once, and smaller ones when they
+ * are a part of what was ever live;
+ *   - a request of CA_CAREFUL_ASKS or more asks what was freed before it takes anything.
+ *
+ * Where the device lags behind, so that asking is in vain, the last two are not done. What all this
+ * is worth is in tests/replay/NOTES.md. Every function takes the arena with its lock held, and none
+ * drops it. */
+#ifndef CA_POOL_SETTLE_H
+#define CA_POOL_SETTLE_H
+
+#include "pool/cache.h"
+#include "pool/state.h"
+
+#define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
+#define CA_CAREFUL_ASKS ((size_t)64 << 10)
+#define CA_CAREFUL_SHARE 4u /* of what was ever live, in an epoch at most, but at least */
+#define CA_CAREFUL_EPOCH ((size_t)2 << 20)
+
+/* The arena has grown. */
+static inline void ca_settle_grown(ca_arena_t *arena)
+{
+    arena->settles_at = arena->operations + arena->params.settle;
+    if (arena->careful || !arena->params.settle)
+        return;
+    arena->careful = true;
+    ca_caches_shut(arena);
+}
+
+/* For every allocation and free: whether the time has come. */
+static inline void ca_settle(ca_arena_t *arena)
+{
+    if (!arena->careful || arena->operations < arena->settles_at)
+        return;
+    arena->careful = false;
+    ca_caches_open(arena);
+}
+
+/* Whether the arena is careful, and to ask may help. */
+static inline bool ca_settle_may_ask(const ca_arena_t *arena)
+{
+    return arena->careful && !arena->no_fences && !arena->whole.failures;
+}
+
+/* Whether a request is to ask about what was freed before anything is cut for it. In pin mode what
+ * was freed last is taken anyway. */
+static inline bool ca_settle_asks(const ca_arena_t *arena, size_t bytes)
+{
+    return bytes >= CA_CAREFUL_ASKS && ca_settle_may_ask(arena) && arena->whole.closed.head &&
+           !arena->pins && ca_arena_serving(arena);
+}
+
+/* Whether a plain free of a block of this size is to close its epoch. */
+static inline bool ca_settle_closes(const ca_arena_t *arena, size_t bytes)
+{
+    return bytes > CA_CAREFUL_CLOSES && ca_settle_may_ask(arena);
+}
+
+/* What an epoch of plain frees may hold where room is no matter, in bytes. */
+static inline size_t ca_settle_epoch_bytes(const ca_arena_t *arena)
+{
+    size_t most = ca_epoch_bytes(arena->live_peak), part = arena->live_peak / CA_CAREFUL_SHARE;
+
+    if (part < CA_CAREFUL_EPOCH)
+        part = CA_CAREFUL_EPOCH;
+    return part < most && ca_settle_may_ask(arena) ? part : most;
+}
+
+#endif

@@ -1,0 +1,208 @@
+/* Until an arena has settled, memory comes before time; see pool/settle.h. The log of upstream
+ * calls (see fake_upstream.h) shows what was asked. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "one_arena.h"
+#include "pool/settle.h"
+
+#define SETTLE 1000u
+
+static void start(uint64_t settle, size_t segment)
+{
+    ca_arena_params_t params = fake_params;
+
+    params.settle = settle;
+    params.segment_first = segment;
+    params.thread_cache = 8 * MIB;
+    fake_reset(1024 * MIB, 1024 * MIB);
+    fake.auto_pass = true;
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    assert_non_null(arena);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    start(SETTLE, 0);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    sound();
+    ca_arena_retire(arena);
+    return fake.errors ? -1 : 0;
+}
+
+static void churn(size_t bytes, unsigned pairs)
+{
+    for (unsigned i = 0; i < pairs; i++) {
+        held_t held = get(bytes);
+        put(&held);
+    }
+}
+
+/* Whether the calling thread keeps what it frees. */
+static bool keeps_stock(void)
+{
+    churn(512, 1);
+    return ca_caches_stock(arena) > 0;
+}
+
+static void the_first_segment_is_for_a_small_program(void **state)
+{
+    (void)state;
+    held_t a = get(1);
+    assert_int_equal(arena->reserved, CA_SEGMENT_FIRST);
+    put(&a);
+}
+
+static void threads_keep_nothing_until_it_has_settled(void **state)
+{
+    (void)state;
+    churn(CA_EPOCH_LARGE, 1); /* a fence was had */
+    assert_false(keeps_stock());
+    churn(512, SETTLE / 2 - 10);
+    assert_false(keeps_stock());
+    churn(512, 10);
+    assert_true(keeps_stock());
+}
+
+static void each_growth_begins_it_anew(void **state)
+{
+    (void)state;
+    churn(CA_EPOCH_LARGE, 1);
+    churn(512, SETTLE / 2);
+    assert_true(keeps_stock());
+    held_t large = get(100 * MIB);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    churn(512, SETTLE / 4);
+    held_t another = get(100 * MIB); /* before it has settled */
+    churn(512, SETTLE / 4 + 10);
+    assert_false(keeps_stock());
+    churn(512, SETTLE / 4);
+    assert_true(keeps_stock());
+    put(&large), put(&another);
+}
+
+static void without_the_wish_it_is_settled_at_once(void **state)
+{
+    (void)state;
+    ca_arena_retire(arena);
+    start(0, 0);
+    churn(CA_EPOCH_LARGE, 1);
+    assert_true(keeps_stock());
+    fake_log();
+    churn(MIB, 2);
+    assert_string_equal(fake_log(), "");
+}
+
+/* Of 3 MiB, freed beside a ready rest that is larger. */
+static held_t free_beside_a_larger_rest(void)
+{
+    held_t held = get(3 * MIB);
+    put(&held);
+    return held;
+}
+
+static void a_request_takes_what_was_freed_and_cuts_nothing_larger(void **state)
+{
+    (void)state;
+    held_t freed = free_beside_a_larger_rest();
+    assert_string_equal(fake_log(), "AR");
+    held_t again = get(3 * MIB);
+    assert_string_equal(fake_log(), "Q");
+    assert_int_equal(again.address, freed.address);
+    put(&again);
+}
+
+static void where_the_device_lags_behind_it_does_not_go_on_asking(void **state)
+{
+    (void)state;
+    fake.auto_pass = false;
+    held_t freed = free_beside_a_larger_rest();
+    held_t a = get(2 * MIB), b = get(2 * MIB);
+    assert_string_equal(fake_log(), "ARq");
+    assert_int_not_equal(a.address, freed.address);
+    assert_int_equal(fake.calls[FAKE_WAIT], 0);
+    put(&a), put(&b);
+    assert_string_equal(fake_log(), ""); /* nor has it a fence for each */
+    fake.auto_pass = true;
+    fake_pass_all();
+}
+
+static void small_blocks_are_not_worth_a_fence(void **state)
+{
+    (void)state;
+    churn(CA_EPOCH_LARGE, 1);
+    churn(512, 1); /* sees that it has passed */
+    held_t live = get(100 * MIB), a = get(CA_CAREFUL_CLOSES), b = get(CA_CAREFUL_CLOSES + CA_PAGE);
+    fake_log();
+    put(&a);
+    assert_string_equal(fake_log(), "");
+    put(&b);
+    assert_string_equal(fake_log(), "R");
+    put(&live);
+}
+
+static void an_epoch_holds_a_part_of_what_was_ever_live(void **state)
+{
+    (void)state;
+    held_t live = get(28 * MIB), four[4];
+    for (unsigned i = 0; i < 4; i++)
+        four[i] = get(MIB);
+    for (unsigned i = 0; i < 4; i++)
+        put(&four[i]), fake_note('-');
+    assert_string_equal(fake_log(), "AA----"); /* of 32 MiB, less than 8 */
+    put(&live);
+    fake_log();
+    for (unsigned i = 0; i < 8; i++)
+        churn(MIB, 1), fake_note('-');
+    assert_string_equal(fake_log(), "Q-------R-"); /* the eighth */
+}
+
+static void without_fences_no_free_waits_for_it(void **state)
+{
+    (void)state;
+    fake.no_fences = true;
+    churn(CA_EPOCH_LARGE * CA_SYNC_SCALE, 1); /* learns it */
+    fake_log();
+    churn(MIB, 4);
+    assert_int_equal(fake.calls[FAKE_SYNC], 1);
+}
+
+static void a_hit_that_may_call_nothing_leaves_the_asking_to_another(void **state)
+{
+    (void)state;
+    held_t freed = free_beside_a_larger_rest(), again = {.bytes = 3 * MIB};
+    fake_log();
+    assert_int_equal(
+        ca_arena_alloc_ready(arena, 3 * MIB, &again.block, &again.address, &again.reused), -EAGAIN);
+    assert_string_equal(fake_log(), "");
+    again = get(3 * MIB);
+    assert_int_equal(again.address, freed.address);
+    put(&again);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_first_segment_is_for_a_small_program),
+        TEST(threads_keep_nothing_until_it_has_settled),
+        TEST(each_growth_begins_it_anew),
+        TEST(without_the_wish_it_is_settled_at_once),
+        TEST(a_request_takes_what_was_freed_and_cuts_nothing_larger),
+        TEST(where_the_device_lags_behind_it_does_not_go_on_asking),
+        TEST(small_blocks_are_not_worth_a_fence),
+        TEST(an_epoch_holds_a_part_of_what_was_ever_live),
+        TEST(without_fences_no_free_waits_for_it),
+        TEST(a_hit_that_may_call_nothing_leaves_the_asking_to_another),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
