@@ -5,6 +5,7 @@
 #include <string.h>
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mine.h"
 
 #define TALLY_BYTES ((sizeof(ca_tally_t) + 128 + 15) / 16 * 16) /* no pair of lines in common */
 
@@ -25,6 +26,7 @@ static void leave(void *unused)
     ca_tally_t *tally = ca_tally_mine;
     (void)unused;
     ca_tally_mine = NULL;
+    ca_mine_forget();
     if (!tally)
         return;
     ca_lock_take(&lock);
@@ -82,5 +84,6 @@ void ca_tallies_reset_after_fork(void)
     left = NULL;
     atomic_store(&all, NULL);
     ca_tally_mine = NULL;
+    ca_mine_forget();
     memset((void *)&ca_tally_common, 0, sizeof(ca_tally_common));
 }

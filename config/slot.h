@@ -21,6 +21,12 @@ typedef struct ca_slot {
     uint64_t note[4];
 } ca_slot_t;
 
+/* What the notes of many allocations have in common, as it lies in them: made once, see
+ * registry/table.h. */
+typedef struct ca_slot_origin {
+    uint64_t what, whose, who;
+} ca_slot_origin_t;
+
 /* Others may look at the address of a slot that they found by an older one. */
 static inline uint64_t ca_slot_address(const ca_slot_t *slot)
 {

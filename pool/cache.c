@@ -6,6 +6,7 @@
 #include "config/counters.h"
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mine.h"
 #include "config/mutation.h"
 #include "pool/cache_hit.h"
 #include "pool/cache_state.h"
@@ -49,6 +50,7 @@ static void forget_mine(const ca_cache_t *cache)
     for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
         if (ca_cache_mine.memo[i].cache == cache)
             ca_cache_mine.memo[i].arena = NULL;
+    ca_mine_forget();
 }
 
 /* The thread ends. Its other destructors may still free: a cache made for that is left in turn. */
@@ -438,4 +440,5 @@ void ca_caches_reset_after_fork(void)
     for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
         ca_cache_mine.memo[i].arena = NULL;
     ca_cache_mine.caches = NULL;
+    ca_mine_forget();
 }

@@ -49,6 +49,15 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
 
 _Static_assert(CA_GRANULE == 512, "the shift by 9");
 
+/* Of a request of at most cache->most, rounded to the cache's granule. */
+CA_INLINE unsigned ca_cache_class_for(const ca_cache_t *cache, size_t bytes)
+{
+    size_t last = ((bytes - 1) | (cache->granule - 1)) / CA_GRANULE;
+    unsigned shift = 63 - 4 - (unsigned)__builtin_clzll(last | CA_CACHE_FINE);
+
+    return shift * CA_CACHE_FINE + (unsigned)(last >> shift);
+}
+
 CA_INLINE bool ca_cache_enter(ca_cache_t *cache)
 {
     uint32_t expected = CA_CACHE_FREE;

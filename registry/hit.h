@@ -7,45 +7,37 @@
 #include "registry/live.h"
 #include "registry/table.h"
 
-/* What a slot of an owner's is filled with; see ca_record_t. */
-typedef struct ca_hit {
-    uint64_t bytes;
-    ca_kind_t kind;
-    uint8_t device;
-    uint16_t context;
-    void *owner;
-    uint32_t stack, thread;
-} ca_hit_t;
-
-/* What ca_registry_insert_at does, for a slot that was inserted before at its address, and no
- * stream. For the owner of the slot's memory while that cannot end; false: not of that sort,
- * nothing has changed. `tally` is the calling thread's. */
-CA_INLINE bool ca_registry_insert_again(ca_slot_t *slot, ca_hit_t hit, ca_tally_t *tally)
+/* What ca_registry_insert_at does, for a slot that was inserted before at its address. For the
+ * owner of the slot's memory while that cannot end; false: not of that sort, nothing has changed.
+ * `tally` is the calling thread's, after ca_live_ready. */
+CA_INLINE bool ca_registry_insert_again(ca_slot_t *slot, const ca_slot_origin_t *origin,
+                                        uint64_t bytes, const void *owner, uint32_t stack,
+                                        ca_tally_t *tally)
 {
     const uint64_t flags = CA_SLOT_INDEXED | CA_SLOT_EMBEDDED;
     if (__builtin_expect((ca_slot_word(slot) & ((1u << CA_SLOT_FLAGS) - 1)) != flags, 0))
         return false;
-    ca_live_add_own(tally, hit.bytes);
-    slot->note[0] = ca_slot_what(hit.bytes, hit.kind, CA_SHARED_NOT, hit.device);
-    slot->note[1] = 0;
-    slot->note[2] = ca_slot_whose(hit.owner, hit.context);
-    slot->note[3] = hit.stack | (uint64_t)hit.thread << 32;
-    ca_slot_set_word(slot, ca_slot_live_word(ca_live_number(tally), flags));
+    ca_slot_fill_own(slot, origin, bytes, owner, stack);
+    ca_slot_set_word(slot, ca_slot_live_word(ca_live_add_ready(tally, bytes), flags));
     return true;
 }
 
-/* Finds an allocation whose slot is its owner's and locks it: until one of the next two, with
- * nothing in between that may wait. NULL when it is none such, or not to be had at once. */
-CA_INLINE ca_slot_t *ca_registry_hold(uint64_t address, uint64_t *word)
+/* Finds an allocation whose slot is its owner's, as of `*word`; or NULL, also where somebody is
+ * changing the index or the slot. What was found is not believed before it is locked. */
+CA_INLINE ca_slot_t *ca_registry_glance(uint64_t address, uint64_t *word)
 {
-    *word = 0;
+    const uint64_t wanted = CA_SLOT_LIVE | CA_SLOT_EMBEDDED;
     uint64_t hash = ca_index_hash(address);
     ca_shard_t *shard = &ca_registry_shards[hash >> (64 - CA_INDEX_SHARD_BITS)];
-    ca_slot_t *slot = ca_index_find(&shard->index, address, hash << CA_INDEX_SHARD_BITS, word);
-    const uint64_t wanted = CA_SLOT_LIVE | CA_SLOT_EMBEDDED;
-    if (!slot || (*word & (wanted | CA_SLOT_LOCKED)) != wanted || !ca_slot_lock(slot, *word))
-        return NULL;
-    return slot;
+    ca_slot_t *slot = ca_index_glance(&shard->index, address, hash << CA_INDEX_SHARD_BITS, word);
+    return slot && (*word & (wanted | CA_SLOT_LOCKED)) == wanted ? slot : NULL;
+}
+
+/* The same, and locks it: until one of the next two, with nothing in between that may wait. */
+CA_INLINE ca_slot_t *ca_registry_hold(uint64_t address, uint64_t *word)
+{
+    ca_slot_t *slot = ca_registry_glance(address, word);
+    return slot && ca_slot_lock(slot, *word) ? slot : NULL;
 }
 
 /* It stays. */
@@ -54,12 +46,10 @@ CA_INLINE void ca_registry_release_held(ca_slot_t *slot, uint64_t word)
     ca_slot_set_word(slot, word);
 }
 
-/* It is not live any more. */
-CA_INLINE void ca_registry_erase_held(ca_slot_t *slot, uint64_t word, ca_tally_t *tally)
+/* It is not live any more; its bytes are to be taken off (ca_live_remove_own). */
+CA_INLINE void ca_registry_erase_held(ca_slot_t *slot, uint64_t word)
 {
-    uint64_t bytes = ca_slot_bytes(slot);
     ca_slot_set_word(slot, ca_slot_empty_word(word));
-    ca_live_remove_own(tally, bytes);
 }
 
 #endif

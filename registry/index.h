@@ -123,6 +123,33 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
     }
 }
 
+/* The same without a look at the version, for who then locks the slot by that word: it may miss
+ * what is there, but what it finds is right once it is locked. The word was read before the
+ * address, and its number never comes again: a slot that had the word then and has it still was
+ * live all the time, and a live slot keeps its address. */
+CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64_t hash,
+                                     uint64_t *word)
+{
+    ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
+    if (__builtin_expect(!table, 0))
+        return NULL;
+    uint16_t tag = ca_index_tag(hash);
+    size_t size = table->size;
+    for (size_t i = ca_index_home(size, hash);; i++) {
+        uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
+        if (__builtin_expect((uint16_t)entry == tag, 1)) {
+            ca_slot_t *slot = (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
+            if (__builtin_expect(slot != NULL, 1)) {
+                *word = atomic_load_explicit(&slot->word, memory_order_acquire);
+                if (__builtin_expect(ca_slot_address(slot) == address, 1))
+                    return slot;
+            }
+        }
+        if (entry == 0 || i + 1 >= size)
+            return NULL;
+    }
+}
+
 /* Under the shard's lock. `hash` of each is ca_index_place's. */
 
 /* The slot that is there, or NULL. */

@@ -27,6 +27,19 @@ uint64_t ca_live_next_batch(ca_tally_t *tally)
     return before + 1;
 }
 
+void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes)
+{
+    uint64_t spare = atomic_load_explicit(&tally->spare, memory_order_relaxed);
+    if (!ca_live_has_number(tally)) {
+        uint64_t next = ca_live_next_batch(tally);
+        atomic_store_explicit(&tally->sequence, next - 1, memory_order_relaxed);
+    }
+    if (spare < bytes) {
+        atomic_store_explicit(&tally->spare, bytes, memory_order_relaxed);
+        ca_live_tell(bytes - spare);
+    }
+}
+
 /* Other threads go on meanwhile: what is summed up may have been taken from one part and not yet
  * come to another, and a sum below 0 is shown as 0. */
 ca_registry_total_t ca_registry_total(void)

@@ -59,19 +59,48 @@ CA_INLINE void ca_live_remove_own(ca_tally_t *tally, uint64_t bytes)
     }
 }
 
+/* Whether the thread has a number left that is not stale. */
+CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
+{
+    uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
+    return atomic_load_explicit(&tally->sequence, memory_order_relaxed) < last &&
+           atomic_load_explicit(&ca_live.sequence, memory_order_relaxed) - last < CA_LIVE_STALE;
+}
+
+/* The next one, of a thread that has one. */
+CA_INLINE uint64_t ca_live_next_own(ca_tally_t *tally)
+{
+    uint64_t next = atomic_load_explicit(&tally->sequence, memory_order_relaxed) + 1;
+    atomic_store_explicit(&tally->sequence, next, memory_order_relaxed);
+    return next;
+}
+
 /* `tally` may be NULL. */
 CA_INLINE uint64_t ca_live_number(ca_tally_t *tally)
 {
-    uint64_t newest = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
-    if (__builtin_expect(tally != NULL, 1)) {
-        uint64_t mine = atomic_load_explicit(&tally->sequence, memory_order_relaxed);
-        uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
-        if (__builtin_expect(mine < last && newest - last < CA_LIVE_STALE, 1)) {
-            atomic_store_explicit(&tally->sequence, mine + 1, memory_order_relaxed);
-            return mine + 1;
-        }
-    }
+    if (__builtin_expect(tally && ca_live_has_number(tally), 1))
+        return ca_live_next_own(tally);
     return ca_live_next_batch(tally);
+}
+
+/* A hit sees to it before anything else that it needs nothing from beyond its own thread's part:
+ * after this, ca_live_add_ready can add `bytes`. A request that then is not served at all may have
+ * raised the peak. */
+void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes);
+CA_INLINE void ca_live_ready(ca_tally_t *tally, uint64_t bytes)
+{
+    if (__builtin_expect(!ca_live_has_number(tally) ||
+                             atomic_load_explicit(&tally->spare, memory_order_relaxed) < bytes,
+                         0))
+        ca_live_make_ready(tally, bytes);
+}
+
+/* One more allocation; its number. */
+CA_INLINE uint64_t ca_live_add_ready(ca_tally_t *tally, uint64_t bytes)
+{
+    ca_tally_add(&tally->live, 1);
+    ca_tally_add(&tally->spare, -bytes);
+    return ca_live_next_own(tally);
 }
 
 static inline void ca_live_add(uint64_t bytes)

@@ -45,6 +45,32 @@ CA_INLINE uint64_t ca_slot_whose(const void *owner, uint16_t context)
     return (uint64_t)(uintptr_t)owner | (uint64_t)context << CA_MEM_POINTER_BITS;
 }
 
+CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shared, unsigned device)
+{
+    return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
+}
+
+/* Of allocations that differ in their bytes, their owner and their stack alone. */
+static inline ca_slot_origin_t ca_slot_origin(ca_kind_t kind, unsigned device, uint16_t context,
+                                              uint32_t thread)
+{
+    return (ca_slot_origin_t){
+        .what = ca_slot_what(0, kind, CA_SHARED_NOT, device),
+        .whose = ca_slot_whose(NULL, context),
+        .who = (uint64_t)thread << 32,
+    };
+}
+
+/* ca_slot_fill for those, of no stream; for an owner's slot. */
+CA_INLINE void ca_slot_fill_own(ca_slot_t *slot, const ca_slot_origin_t *origin, uint64_t bytes,
+                                const void *owner, uint32_t stack)
+{
+    slot->note[0] = origin->what | bytes;
+    slot->note[1] = 0;
+    slot->note[2] = origin->whose | (uint64_t)(uintptr_t)owner;
+    slot->note[3] = origin->who | stack;
+}
+
 static inline void *ca_slot_owner(const ca_slot_t *slot, uint64_t word)
 {
     if (!(word & CA_SLOT_EMBEDDED))
@@ -68,11 +94,6 @@ static inline void ca_slot_copy(const ca_slot_t *slot, uint64_t address, uint64_
         .stack = (uint32_t)slot->note[3],
         .thread = (uint32_t)(slot->note[3] >> 32),
     };
-}
-
-CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shared, unsigned device)
-{
-    return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
 }
 
 /* `flags`: what its word says, or will. */

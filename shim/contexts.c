@@ -12,6 +12,7 @@
 #include "shim/decay.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
+#include "shim/hit.h"
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
 #include "shim/pin_mode.h"
@@ -250,6 +251,7 @@ static void set_state(ca_context_t *context, ca_context_state_t state)
 {
     atomic_store(&context->state, state);
     atomic_fetch_add_explicit(&ca_context_generation, 1, memory_order_release);
+    ca_hit_settle();
 }
 
 ca_context_t *ca_context_suspend(CUcontext handle)

@@ -42,8 +42,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
     uint64_t pointer;
-    if (!ca_track_runtime_stack && ca_hits_allowed(CA_HITS_DRIVER) &&
-        ca_hit_alloc(CA_HITS_DRIVER, bytes, &pointer)) {
+    if (!ca_track_runtime_stack && ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer)) {
         *address = pointer;
         return CUDA_SUCCESS;
     }
@@ -52,8 +51,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!context)
         return alloc_from_driver(NULL, address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
-    if (result == 0)
+    if (result == 0) {
+        ca_hit_remember(CA_LANE_DRIVER);
         return CUDA_SUCCESS;
+    }
     if (result == -ENOMEM) {
         ca_count(out_of_memory);
         if (ca_device_over_limit(context, bytes))
@@ -105,7 +106,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
-    if (ca_hits_allowed(CA_HITS_DRIVER) && ca_hit_free(CA_HITS_DRIVER, address))
+    if (ca_hit_free(CA_LANE_DRIVER, address))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */
@@ -120,5 +121,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
                                                      : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
+    else
+        ca_hit_remember(CA_LANE_DRIVER);
     return code;
 }

@@ -14,8 +14,8 @@
 static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **context)
 {
     uint64_t pointer;
-    if (address && !ca_track_runtime_stack && ca_hits_allowed(CA_HITS_DRIVER) &&
-        ca_hit_alloc_pinned(CA_HITS_DRIVER, bytes, flags, &pointer)) {
+    if (address && !ca_track_runtime_stack &&
+        ca_hit_alloc_pinned(CA_LANE_DRIVER, bytes, flags, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return true;
     }
@@ -24,7 +24,9 @@ static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **
     if (!*context || !address || !bytes)
         return false;
     int result = ca_pinned_alloc(*context, flags, bytes, CA_DEVICE_ANY, address);
-    if (result == -ENOMEM)
+    if (result == 0)
+        ca_hit_remember(CA_LANE_DRIVER);
+    else if (result == -ENOMEM)
         ca_count(out_of_memory);
     return result == 0;
 }
@@ -67,7 +69,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
-    if (ca_hits_allowed(CA_HITS_DRIVER) && ca_hit_free_pinned(CA_HITS_DRIVER, pointer))
+    if (ca_hit_free_pinned(CA_LANE_DRIVER, pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     if (!ca_track_erase(pointer, &record))
@@ -77,5 +79,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     CUresult code = record.owner ? ca_pinned_free_plain(&record) : real(address);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
+    else
+        ca_hit_remember(CA_LANE_DRIVER);
     return code;
 }

@@ -1,37 +1,89 @@
 #include "shim/hit.h"
 #include <stdatomic.h>
 #include "config/mutation.h"
+#include "shim/attributes.h"
+#include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/record.h"
 
-void ca_hit_settle(void)
+static const char no_context; /* a handle that no context has */
+
+static bool allowed(const ca_life_page_t *page)
 {
-    bool plain = !ca_options.zero && !ca_options.free_sync && !ca_attributes_any() &&
-                 !atomic_load(&ca_record_on) && !CA_MUTATED(reuse_pending) &&
-                 !CA_MUTATED(pinned_reuse);
     int state = atomic_load(&ca_life_state);
-    unsigned char hits = CA_HITS_DRIVER;
-    if (ca_options.lane_r)
-        hits |= CA_HITS_RUNTIME;
-    if (!plain || (state != CA_LIFE_STARTING && state != CA_LIFE_ACTIVE))
-        hits = 0;
-    atomic_store(&ca_life_get_page()->hits, hits);
+    return (state == CA_LIFE_STARTING || state == CA_LIFE_ACTIVE) &&
+           atomic_load(&page->same_process) && !ca_options.zero && !ca_options.free_sync &&
+           !ca_attributes_any() && !atomic_load(&ca_record_on) && !CA_MUTATED(reuse_pending) &&
+           !CA_MUTATED(pinned_reuse);
 }
 
-bool ca_hit_note_first(ca_block_t *block, ca_hit_t hit)
+/* Whoever comes second looks again: the last ticket says what held after the last change. */
+void ca_hit_settle(void)
 {
+    ca_life_page_t *page = ca_life_get_page();
+    uint64_t old = atomic_load(&page->ticket), ticket;
+    do
+        ticket = (old | 1) + 1 + allowed(page);
+    while (!atomic_compare_exchange_weak(&page->ticket, &old, ticket));
+}
+
+/* The current context, if allocations of it may be hits. */
+static const ca_context_t *current(void)
+{
+    const ca_context_t *context = ca_context_again(ca_context_memo.handle);
+    if (!context)
+        context = ca_context_current(false, NULL);
+    return context && context->arena && !context->shards && !atomic_load(&context->broken) ? context
+                                                                                           : NULL;
+}
+
+/* The ticket is read before all that it vouches for. Without a cache in front of the context's heap
+ * there are hits for what is freed to others. */
+void ca_hit_remember(ca_lane_t lane)
+{
+    uint64_t ticket = atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_acquire);
+    if (!(ticket & 1) ||
+        (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle))
+        return;
+    ca_mine_forget();
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    const ca_context_t *context = current();
+    ca_cache_t *cache = context ? ca_cache_memo(context->arena) : NULL;
+    if (!get || !ca_tally_mine)
+        return;
+    ca_mine.get_current = (void (*)(void))get;
+    ca_mine.tally = ca_tally_mine;
+    ca_mine.cache = cache;
+    ca_mine.arena = cache ? context->arena : NULL;
+    ca_mine.handle = cache ? (const void *)ca_context_memo.handle : &no_context;
+    if (cache) {
+        ca_mine.context = context;
+        ca_mine.origin =
+            ca_slot_origin(CA_KIND_DEVICE, context->device, context->number, ca_track_thread());
+    }
+    ca_mine.tickets[CA_LANE_DRIVER] = ticket;
+    if (lane == CA_LANE_RUNTIME && ca_options.lane_r)
+        ca_mine.tickets[CA_LANE_RUNTIME] = ticket;
+}
+
+bool ca_hit_note_first(ca_block_t *block, uint64_t bytes, ca_kind_t kind, uint32_t stack)
+{
+    const ca_context_t *context = ca_mine.context;
     ca_record_t record = {
         .address = block->address,
-        .bytes = hit.bytes,
-        .kind = hit.kind,
-        .device = hit.device,
-        .context = hit.context,
+        .bytes = bytes,
+        .kind = kind,
+        .device = context->device,
+        .context = context->number,
         .owner = block,
-        .stack = hit.stack,
-        .thread = hit.thread,
+        .stack = stack,
+        .thread = ca_track_thread(),
     };
-    if (ca_registry_insert_at(&block->slot, &record) == 0)
-        return true;
-    ca_cached_free(block);
-    return false;
+    if (ca_registry_insert_at(&block->slot, &record) != 0) {
+        ca_cached_free(block);
+        return false;
+    }
+    /* A context that is retired drops its records once: one that comes later goes by itself. */
+    ca_track_dropped(context, record.address);
+    return true;
 }

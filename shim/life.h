@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include "config/mutation.h"
 
 typedef enum {
@@ -19,7 +20,9 @@ extern _Atomic int ca_life_state; /* ca_life_state_t */
  * pthread_atfork handlers); elsewhere where it has no MADV_WIPEONFORK. */
 typedef struct ca_life_page {
     _Atomic bool same_process;
-    _Atomic unsigned char hits; /* see shim/hit.h */
+    /* Odd where hits are allowed (shim/hit.h), and another one after anything changed that a thread
+     * relies on in them: see config/mine.h. */
+    _Atomic uint64_t ticket;
 } ca_life_page_t;
 
 extern ca_life_page_t *_Atomic ca_life_page;

@@ -49,15 +49,11 @@ static bool may_serve(void)
     return ca_life_active() && ca_options.lane_r && !delegate_next;
 }
 
-CA_INLINE bool may_hit(void)
-{
-    return ca_hits_allowed(CA_HITS_RUNTIME) && !delegate_next;
-}
-
 static bool served_alloc(void **address, CUdeviceptr pointer)
 {
     ca_count(alloc_calls);
     ca_count(lane_r_allocs);
+    ca_hit_remember(CA_LANE_RUNTIME);
     *address = (void *)(uintptr_t)pointer;
     return true;
 }
@@ -66,6 +62,7 @@ static bool served_free(void)
 {
     ca_count(free_calls);
     ca_count(lane_r_frees);
+    ca_hit_remember(CA_LANE_RUNTIME);
     return true;
 }
 
@@ -150,7 +147,7 @@ NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
 {
     uint64_t pointer;
-    if (address && may_hit() && ca_hit_alloc(CA_HITS_RUNTIME, bytes, &pointer)) {
+    if (address && ca_hit_alloc(CA_LANE_RUNTIME, bytes, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -168,7 +165,7 @@ NO_HIT free_no_hit(void *address, void *caller)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
-    if (address && may_hit() && ca_hit_free(CA_HITS_RUNTIME, (uint64_t)(uintptr_t)address))
+    if (address && ca_hit_free(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
         return cudaSuccess;
     return free_no_hit(address, __builtin_return_address(0));
 }
@@ -184,7 +181,7 @@ NO_HIT malloc_host_no_hit(void **address, size_t bytes, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
 {
     uint64_t pointer;
-    if (address && may_hit() && ca_hit_alloc_pinned(CA_HITS_RUNTIME, bytes, 0, &pointer)) {
+    if (address && ca_hit_alloc_pinned(CA_LANE_RUNTIME, bytes, 0, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -203,7 +200,7 @@ NO_HIT host_alloc_no_hit(void **address, size_t bytes, unsigned flags, void *cal
 CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
 {
     uint64_t pointer;
-    if (address && may_hit() && ca_hit_alloc_pinned(CA_HITS_RUNTIME, bytes, flags, &pointer)) {
+    if (address && ca_hit_alloc_pinned(CA_LANE_RUNTIME, bytes, flags, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -221,7 +218,7 @@ NO_HIT free_host_no_hit(void *address, void *caller)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
 {
-    if (address && may_hit() && ca_hit_free_pinned(CA_HITS_RUNTIME, (uint64_t)(uintptr_t)address))
+    if (address && ca_hit_free_pinned(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
         return cudaSuccess;
     return free_host_no_hit(address, __builtin_return_address(0));
 }
@@ -286,5 +283,7 @@ CA_EXPORT cudaError_t CUDARTAPI cudaSetDevice(int device)
     REAL(cudaSetDevice);
     cudaError_t code = real(device);
     delegate_next = !CA_MUTATED(setdevice_trusted);
+    if (delegate_next)
+        ca_mine_forget();
     return code;
 }

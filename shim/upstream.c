@@ -9,6 +9,7 @@
 #include "shim/driver_table.h"
 #include "shim/fences.h"
 #include "shim/heaps.h"
+#include "shim/hit.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
@@ -101,7 +102,8 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
         return 0;
     if (ca_upstream_is_sticky(code)) {
         int none = 0;
-        atomic_compare_exchange_strong(&context->broken, &none, (int)code);
+        if (atomic_compare_exchange_strong(&context->broken, &none, (int)code))
+            ca_hit_settle();
         return -EIO;
     }
     if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)

@@ -168,15 +168,20 @@ static void a_shared_record_stays_in_its_place(void **state)
     assert_false(ca_registry_find(BASE, &out));
 }
 
-static ca_hit_t hit_of(uint64_t bytes, void *owner)
+/* What record_of tells, as a hit leaves it. */
+static bool insert_again(ca_slot_t *slot, uint64_t bytes, const void *owner)
 {
-    return (ca_hit_t){.bytes = bytes,
-                      .kind = CA_KIND_PINNED,
-                      .device = 200,
-                      .context = 65000,
-                      .owner = owner,
-                      .stack = 0xfffffffe,
-                      .thread = 0x7ffffffe};
+    ca_slot_origin_t origin = ca_slot_origin(CA_KIND_PINNED, 200, 65000, 0x7ffffffe);
+    ca_live_ready(ca_tally_mine, bytes);
+    return ca_registry_insert_again(slot, &origin, bytes, owner, 0xfffffffe, ca_tally_mine);
+}
+
+/* A slot that is held. */
+static void erase_held(ca_slot_t *slot, uint64_t word)
+{
+    uint64_t bytes = ca_slot_bytes(slot);
+    ca_registry_erase_held(slot, word);
+    ca_live_remove_own(ca_tally_mine, bytes);
 }
 
 static void a_hit_leaves_the_same_record(void **state)
@@ -184,16 +189,16 @@ static void a_hit_leaves_the_same_record(void **state)
     (void)state;
     ca_slot_t slot = slot_at(BASE);
     ca_record_t in = record_of(BASE, 5), out;
-    uint64_t word, other;
+    uint64_t word = 0, other;
     ca_tally_join();
-    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_false(insert_again(&slot, 5, &fresh));
     assert_int_equal(ca_registry_total().count, 0); /* it must be inserted once before */
     in.stream = 0;
     assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
-    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_false(insert_again(&slot, 5, &fresh));
     assert_true(ca_registry_erase(BASE, &out));
 
-    assert_true(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_true(insert_again(&slot, 5, &fresh));
     assert_true(ca_registry_find(BASE, &out));
     in.sequence = 2;
     assert_memory_equal(&in, &out, sizeof in);
@@ -202,14 +207,14 @@ static void a_hit_leaves_the_same_record(void **state)
     assert_null(ca_registry_hold(BASE, &other)); /* one at a time */
     ca_registry_release_held(&slot, word);
     assert_ptr_equal(ca_registry_hold(BASE, &word), &slot);
-    ca_registry_erase_held(&slot, word, ca_tally_mine);
+    erase_held(&slot, word);
     assert_int_equal(ca_registry_total().count, 0);
     assert_int_equal(ca_registry_total().bytes, 0);
     assert_null(ca_registry_hold(BASE, &word));
     assert_false(ca_registry_find(BASE, &out));
 
     ca_registry_end(&slot);
-    assert_false(ca_registry_insert_again(&slot, hit_of(5, &fresh), ca_tally_mine));
+    assert_false(insert_again(&slot, 5, &fresh));
 }
 
 static void a_hit_leaves_alone_what_has_no_place_of_its_own(void **state)
@@ -247,7 +252,7 @@ static bool take_out(ca_slot_t *slot, bool as_hit)
     uint64_t word;
     if (as_hit && ca_registry_hold(slot->address, &word) == slot) {
         bool right = ca_slot_bytes(slot) == slot->address - BASE;
-        ca_registry_erase_held(slot, word, ca_tally_mine);
+        erase_held(slot, word);
         return right;
     }
     return ca_registry_take_owned(slot->address, &out) && out.owner == slot &&
@@ -276,8 +281,7 @@ static void *work(void *number)
         } else {
             ca_record_t in = record_of(slot->address, slot->address - BASE);
             in.owner = slot;
-            if (next_random(&random) % 2 == 0 ||
-                !ca_registry_insert_again(slot, hit_of(in.bytes, slot), ca_tally_mine))
+            if (next_random(&random) % 2 == 0 || !insert_again(slot, in.bytes, slot))
                 wrong += ca_registry_insert_at(slot, &in) != 0;
         }
         live[i] = !live[i];

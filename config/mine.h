@@ -1,0 +1,42 @@
+/* What the calling thread keeps at hand for its hits (shim/hit.h): one object, since each
+ * thread-local one costs a look-up of its address.
+ *
+ * It is filled in after a call that was no hit, and good for as long as the process's ticket
+ * (shim/life.h) is the one that it was filled in under: whatever makes any of it untrue for all
+ * threads changes that. What is the thread's own and leaves it (its tally, its cache) is forgotten
+ * by who takes it away. */
+#ifndef CA_CONFIG_MINE_H
+#define CA_CONFIG_MINE_H
+
+#include <stdint.h>
+#include "config/slot.h"
+
+#define CA_MINE_NO_TICKET UINT64_MAX /* is never the process's */
+
+typedef enum {
+    CA_LANE_DRIVER,
+    CA_LANE_RUNTIME,
+    CA_LANES,
+} ca_lane_t;
+
+typedef struct ca_mine {
+    uint64_t tickets[CA_LANES]; /* of each lane: it may be that only one has hits */
+    void (*get_current)(void);  /* the driver's cuCtxGetCurrent */
+    const void *handle;         /* what it says while the rest holds */
+    struct ca_tally *tally;     /* as ca_tally_mine */
+    struct ca_arena *arena;     /* of that context, and the thread's cache in front of it */
+    struct ca_cache *cache;
+    ca_slot_origin_t origin; /* of device memory */
+    const struct ca_context *context;
+} ca_mine_t;
+
+extern _Thread_local ca_mine_t ca_mine;
+
+/* No hits until it is filled in again. */
+static inline void ca_mine_forget(void)
+{
+    for (unsigned i = 0; i < CA_LANES; i++)
+        ca_mine.tickets[i] = CA_MINE_NO_TICKET;
+}
+
+#endif
