@@ -171,10 +171,11 @@ static inline void serve(ca_block_t *block, served_t *served)
 
 static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
 {
-    ca_block_t *block = ca_cache_take(cache, index);
+    bool reused;
+    ca_block_t *block = ca_cache_take(cache, index, &reused);
 
     if (block)
-        serve(block, served);
+        *served = (served_t){block, block->address, reused};
 }
 
 /* --- beyond it: under the heap's lock --------------------------------------------------------- */
@@ -419,9 +420,7 @@ void ca_cached_free(ca_block_t *block)
         ca_arena_free(block);
         return;
     }
-    bool taken = ca_cache_takes(cache, index, block, bytes);
-    if (taken)
-        ca_cache_put(cache, index, block);
+    bool taken = ca_cache_put(cache, index, block, bytes);
     bool closes = ca_cache_due(cache);
     ca_cache_leave_hit(cache);
     if (!taken) {

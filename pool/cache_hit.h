@@ -36,24 +36,31 @@ CA_INLINE ca_cache_t *ca_cache_memo(const ca_arena_t *arena)
     return ca_cache_mine.memo[at].arena == arena ? ca_cache_mine.memo[at].cache : NULL;
 }
 
+/* By how many bits the classes about a size of `last` + 1 granules are apart. No branch: sizes come
+ * as they like. */
+CA_INLINE unsigned ca_cache_class_shift(size_t last)
+{
+    return 63 - 4 - (unsigned)__builtin_clzll(last | CA_CACHE_FINE);
+}
+
+_Static_assert(CA_CACHE_FINE == 1 << 4 && CA_GRANULE == 512, "the shifts by 4 and by 9");
+
 /* Of a rounded request that has a class. */
 CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
 {
     size_t last = (bytes - 1) / CA_GRANULE;
-    unsigned shift =
-        last < 2 * CA_CACHE_FINE ? 0 : 63 - 4 - (unsigned)__builtin_clzll((unsigned long long)last);
+    unsigned shift = ca_cache_class_shift(last);
 
-    *class_bytes = ((last >> shift) + 1) << shift << 9;
-    return shift * CA_CACHE_FINE + (unsigned)(last >> shift);
+    last >>= shift;
+    *class_bytes = (last + 1) << shift << 9;
+    return shift * CA_CACHE_FINE + (unsigned)last;
 }
 
-_Static_assert(CA_GRANULE == 512, "the shift by 9");
-
-/* Of a request of at most cache->most, rounded to the cache's granule. */
+/* The same of a request of at most cache->most, rounded to the cache's granule. */
 CA_INLINE unsigned ca_cache_class_for(const ca_cache_t *cache, size_t bytes)
 {
     size_t last = ((bytes - 1) | (cache->granule - 1)) / CA_GRANULE;
-    unsigned shift = 63 - 4 - (unsigned)__builtin_clzll(last | CA_CACHE_FINE);
+    unsigned shift = ca_cache_class_shift(last);
 
     return shift * CA_CACHE_FINE + (unsigned)(last >> shift);
 }
@@ -77,40 +84,42 @@ CA_INLINE void ca_cache_set_state(ca_block_t *block, ca_block_state_t state)
     __atomic_store_n(&block->state, (uint8_t)state, __ATOMIC_RELAXED);
 }
 
-/* A block of the class that is ready, live from now on, or NULL. */
-CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index)
+/* A block of the class that is ready, live from now on, or NULL; and whether some part of it was
+ * handed out before. */
+CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index, bool *reused)
 {
     ca_cache_class_t *class = &cache->classes[index];
-    ca_block_t *block = NULL;
+    ca_block_t *block = class->ready;
 
-    if (class->ready)
-        block = ca_cache_pop_ready(class);
-    else if (class->first && (ca_cache_has_passed(cache, class->first) || CA_MUTATED(reuse_cached)))
+    *reused = true;
+    if (__builtin_expect(block != NULL, 0)) {
+        ca_cache_pop_ready(class);
+        *reused = ca_block_touch(block);
+    } else if (class->first &&
+               (ca_cache_has_passed(cache, class->first) || CA_MUTATED(reuse_cached))) {
         block = ca_cache_shift(class);
-    if (block) {
-        ca_block_prefetch(class->first); /* the next one, by then long out of the caches */
-        ca_cache_set_state(block, CA_BLOCK_LIVE);
-        ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - ca_block_size(block));
-        cache->allocs++;
+    } else {
+        return NULL;
     }
+    ca_block_prefetch(class->first); /* the next one, by then long out of the caches */
+    ca_cache_set_state(block, CA_BLOCK_LIVE);
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - ca_block_size(block));
+    cache->allocs++;
     return block;
 }
 
-/* Whether the cache takes a block of its size. One that was exported is the heap's to keep. */
-CA_INLINE bool ca_cache_takes(const ca_cache_t *cache, unsigned index, const ca_block_t *block,
-                              size_t bytes)
-{
-    return cache->classes[index].count < CA_CACHE_CLASS_BLOCKS &&
-           ca_cache_get(&cache->stock) + bytes <= cache->stock_most &&
-           ca_block_state(block) == CA_BLOCK_LIVE &&
-           !__atomic_load_n(&block->exported, __ATOMIC_RELAXED);
-}
-
-/* Queues a live block. */
-CA_INLINE void ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block)
+/* Queues a live block of this size, or leaves it as it is: where there is no room, and where it was
+ * exported, which the heap keeps. */
+CA_INLINE bool ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block, size_t bytes)
 {
     ca_cache_class_t *class = &cache->classes[index];
+    size_t stock = ca_cache_get(&cache->stock) + bytes;
 
+    if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS || stock > cache->stock_most ||
+                             ca_block_state(block) != CA_BLOCK_LIVE ||
+                             __atomic_load_n(&block->exported, __ATOMIC_RELAXED),
+                         0))
+        return false;
     ca_cache_set_state(block, CA_BLOCK_CACHED);
     block->tag = cache->open;
     block->next = NULL;
@@ -120,10 +129,11 @@ CA_INLINE void ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block
         class->first = block;
     class->last = block;
     class->count++;
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + ca_block_size(block));
+    ca_cache_set(&cache->stock, stock);
     cache->open_count++;
-    cache->open_bytes += ca_block_size(block);
     cache->frees++;
+    cache->open_bytes += bytes;
+    return true;
 }
 
 /* Whether the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */

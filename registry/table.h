@@ -116,14 +116,10 @@ CA_INLINE uint64_t ca_slot_bytes(const ca_slot_t *slot)
     return slot->note[0] & ((UINT64_C(1) << 48) - 1);
 }
 
-CA_INLINE ca_kind_t ca_slot_kind(const ca_slot_t *slot)
+/* Of that kind, and not shared. */
+CA_INLINE bool ca_slot_plain(const ca_slot_t *slot, ca_kind_t kind)
 {
-    return (ca_kind_t)(slot->note[0] >> 48 & 63);
-}
-
-CA_INLINE bool ca_slot_shared(const ca_slot_t *slot)
-{
-    return slot->note[0] >> 54 & 3;
+    return (slot->note[0] >> 48 & 255) == (uint64_t)kind;
 }
 
 CA_INLINE uint64_t ca_slot_live_word(uint64_t sequence, uint64_t flags)

@@ -56,12 +56,12 @@ CA_INLINE bool ca_hit_take(ca_lane_t lane, ca_cache_t *cache, ca_kind_t kind, si
     unsigned index = ca_cache_class_for(cache, bytes);
     if (!ca_cache_enter(cache))
         return false;
-    ca_block_t *block = ca_cache_take(cache, index);
+    bool reused;
+    ca_block_t *block = ca_cache_take(cache, index, &reused);
     if (!block) {
         ca_cache_leave_hit(cache);
         return false;
     }
-    ca_block_touch(block);
     ca_slot_origin_t origin = ca_mine.origin;
     origin.what |= ca_slot_what(0, kind, CA_SHARED_NOT, 0);
     *address = block->address;
@@ -103,40 +103,29 @@ CA_INLINE ca_cache_t *ca_hit_other_cache(const ca_arena_t *arena)
 }
 
 /* Puts the block of a slot that is locked into the cache, or leaves all as it is. */
-CA_INLINE bool ca_hit_put(ca_lane_t lane, ca_slot_t *slot, uint64_t word, bool pinned,
-                          ca_cache_t **due)
+CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **due)
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
     ca_cache_t *cache =
         __builtin_expect(arena == ca_mine.arena, 1) ? ca_mine.cache : ca_hit_other_cache(arena);
-    ca_tally_t *tally = ca_mine.tally;
     size_t class_bytes, bytes = ca_block_size_unlocked(block);
-    uint64_t asked = ca_slot_bytes(slot);
-    if (!cache || ca_slot_shared(slot) || (ca_slot_kind(slot) == CA_KIND_PINNED) != pinned ||
-        bytes - 1 >= CA_CACHE_MOST)
+    if (!cache || !ca_slot_plain(slot, kind) || bytes - 1 >= CA_CACHE_MOST)
         return false;
     unsigned index = ca_cache_class_of(bytes, &class_bytes);
     if (class_bytes != bytes || !ca_cache_enter(cache))
         return false;
-    bool takes = ca_cache_takes(cache, index, block, bytes);
-    if (takes) {
-        /* In this order: who is given the memory next finds nothing known of it. */
+    bool taken = ca_cache_put(cache, index, block, bytes);
+    if (taken) {
+        /* Before the cache is left: who is given the memory next finds nothing known of it. */
         ca_registry_erase_held(slot, word);
-        ca_cache_put(cache, index, block);
         *due = ca_cache_due(cache) ? cache : NULL;
     }
     ca_cache_leave_hit(cache);
-    if (!takes)
-        return false;
-    ca_tally_count(tally, free_calls);
-    if (lane == CA_LANE_RUNTIME)
-        ca_tally_count(tally, lane_r_frees);
-    ca_live_remove_own(tally, asked);
-    return true;
+    return taken;
 }
 
-CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, bool pinned)
+CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind)
 {
     uint64_t word;
     ca_cache_t *due = NULL;
@@ -146,10 +135,16 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, bool pinned)
     ca_slot_t *slot = ca_registry_glance(address, &word);
     if (!slot || !ca_hit_context() || !ca_slot_lock(slot, word))
         return false;
-    if (__builtin_expect(!ca_hit_put(lane, slot, word, pinned, &due), 0)) {
+    uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
+    if (__builtin_expect(!ca_hit_put(slot, word, kind, &due), 0)) {
         ca_registry_release_held(slot, word);
         return false;
     }
+    ca_tally_t *tally = ca_mine.tally;
+    ca_tally_count(tally, free_calls);
+    if (lane == CA_LANE_RUNTIME)
+        ca_tally_count(tally, lane_r_frees);
+    ca_live_remove_own(tally, bytes);
     if (__builtin_expect(due != NULL, 0))
         ca_cache_close_epoch(due);
     return true;
@@ -158,12 +153,12 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, bool pinned)
 /* Of cuMemFree, and of the runtime's above it; then of pinned memory. */
 CA_INLINE bool ca_hit_free(ca_lane_t lane, uint64_t address)
 {
-    return ca_hit_take_back(lane, address, false);
+    return ca_hit_take_back(lane, address, CA_KIND_DEVICE);
 }
 
 CA_INLINE bool ca_hit_free_pinned(ca_lane_t lane, uint64_t address)
 {
-    return ca_hit_take_back(lane, address, true);
+    return ca_hit_take_back(lane, address, CA_KIND_PINNED);
 }
 
 #endif
