@@ -28,8 +28,8 @@ CA_INLINE ca_slot_t *ca_registry_glance(uint64_t address, uint64_t *word)
 {
     const uint64_t wanted = CA_SLOT_LIVE | CA_SLOT_EMBEDDED;
     uint64_t hash = ca_index_hash(address);
-    ca_shard_t *shard = &ca_registry_shards[hash >> (64 - CA_INDEX_SHARD_BITS)];
-    ca_slot_t *slot = ca_index_glance(&shard->index, address, hash << CA_INDEX_SHARD_BITS, word);
+    ca_shard_t *shard = &ca_registry_shards[ca_index_shard(hash)];
+    ca_slot_t *slot = ca_index_glance(&shard->index, address, hash, word);
     return slot && (*word & (wanted | CA_SLOT_LOCKED)) == wanted ? slot : NULL;
 }
 

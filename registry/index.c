@@ -99,7 +99,7 @@ static void grow(ca_index_t *index)
     for (size_t i = 0; old && i < old->size; i++) {
         const ca_slot_t *slot = slot_at(old, i);
         if (slot)
-            put(bigger, ca_index_place(ca_slot_address(slot)), slot);
+            put(bigger, ca_index_hash(ca_slot_address(slot)), slot);
     }
     begin(index);
     atomic_store_explicit(&index->table, bigger, memory_order_release);
@@ -165,7 +165,7 @@ void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
         const ca_slot_t *moved = slot_at(table, at);
         if (!moved)
             break;
-        uint64_t place = ca_index_place(ca_slot_address(moved));
+        uint64_t place = ca_index_hash(ca_slot_address(moved));
         if (distance(size, ca_index_home(size, place), at) >= distance(size, hole, at)) {
             write_entry(table, hole, entry_of(moved, place));
             hole = at;

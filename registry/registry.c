@@ -9,7 +9,7 @@
  * held before. Whoever reads or changes a live slot locks it, for some instructions.
  *
  * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by the
- * top bits of a hash of the address.
+ * some bits of a hash of the address.
  *
  * Bytes are added to the totals before the slot is live, and taken off after. */
 #include "registry/registry.h"
@@ -25,7 +25,7 @@
 
 #define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
-_Static_assert(SHARDS == 1 << CA_INDEX_SHARD_BITS, "the hash's top bits choose a shard");
+_Static_assert(SHARDS == 1 << CA_INDEX_SHARD_BITS, "some bits of the hash choose a shard");
 
 ca_shard_t ca_registry_shards[SHARDS] = {
     [0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
@@ -44,7 +44,7 @@ const char *ca_kind_name(ca_kind_t kind)
 
 static inline ca_shard_t *shard_of(uint64_t address)
 {
-    return &ca_registry_shards[ca_index_hash(address) >> (64 - CA_INDEX_SHARD_BITS)];
+    return &ca_registry_shards[ca_index_shard(ca_index_hash(address))];
 }
 
 /* --- totals ----------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
 static inline ca_slot_t *find_locked(uint64_t address, uint64_t *word)
 {
     ca_shard_t *shard = shard_of(address);
-    uint64_t place = ca_index_place(address);
+    uint64_t place = ca_index_hash(address);
 
     for (unsigned tries = 0; address; tries++) {
         ca_slot_t *slot = ca_index_find(&shard->index, address, place, word);
@@ -119,7 +119,7 @@ static ca_slot_t *new_slot(ca_shard_t *shard)
 void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
 {
     uint64_t word = ca_slot_word(slot);
-    ca_index_remove(&shard->index, ca_index_place(address), slot);
+    ca_index_remove(&shard->index, ca_index_hash(address), slot);
     ca_slot_set_word(slot, word & ~(uint64_t)CA_SLOT_INDEXED);
     if (!(word & CA_SLOT_EMBEDDED)) {
         slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
@@ -134,7 +134,7 @@ static void drop_empty(uint64_t address, ca_slot_t *slot)
 {
     ca_shard_t *shard = shard_of(address);
     ca_lock_take(&shard->lock);
-    if (ca_index_look(&shard->index, address, ca_index_place(address)) == slot &&
+    if (ca_index_look(&shard->index, address, ca_index_hash(address)) == slot &&
         !(ca_slot_word(slot) & CA_SLOT_LIVE))
         ca_shard_retire_slot(shard, address, slot);
     ca_lock_drop(&shard->lock);
@@ -211,7 +211,7 @@ static int fill_place(ca_shard_t *shard, ca_slot_t *slot, const ca_record_t *rec
         if (!slot)
             return -ENOMEM;
         ca_slot_set_address(slot, address);
-        if (ca_index_add(&shard->index, ca_index_place(address), slot) != 0) {
+        if (ca_index_add(&shard->index, ca_index_hash(address), slot) != 0) {
             slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
             shard->spare = slot;
             return -ENOMEM;
@@ -230,7 +230,7 @@ static int insert(const ca_record_t *record, bool replace)
     if (address == 0)
         return -ENOMEM;
     ca_lock_take(&shard->lock);
-    ca_slot_t *slot = ca_index_look(&shard->index, address, ca_index_place(address));
+    ca_slot_t *slot = ca_index_look(&shard->index, address, ca_index_hash(address));
     bool lived = slot && ca_slot_word(slot) & CA_SLOT_LIVE;
     bool fills = !lived || make_way(slot, record, replace);
     if (fills)
@@ -254,7 +254,7 @@ int ca_registry_insert_new(const ca_record_t *record)
  * stays in the index that is about to read as zeros. */
 static int enter_index(ca_slot_t *slot, uint64_t address)
 {
-    uint64_t place = ca_index_place(address), word;
+    uint64_t place = ca_index_hash(address), word;
     ca_shard_t *shard = shard_of(address);
 
     ca_lock_take(&shard->lock);
@@ -281,7 +281,7 @@ static void leave_index(ca_slot_t *slot, uint64_t address)
 {
     ca_shard_t *shard = shard_of(address);
     ca_lock_take(&shard->lock);
-    ca_index_remove(&shard->index, ca_index_place(address), slot);
+    ca_index_remove(&shard->index, ca_index_hash(address), slot);
     ca_lock_drop(&shard->lock);
 }
 
