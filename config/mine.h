@@ -24,7 +24,7 @@ typedef struct ca_mine {
     void (*get_current)(void);  /* the driver's cuCtxGetCurrent */
     const void *handle;         /* what it says while the rest holds */
     struct ca_tally *tally;     /* as ca_tally_mine */
-    struct ca_arena *arena;     /* of that context, and the thread's cache in front of it */
+    const void *arena;          /* of that context, and the thread's cache in front of it */
     struct ca_cache *cache;
     ca_slot_origin_t origin; /* of device memory */
     const struct ca_context *context;

@@ -182,11 +182,9 @@ static inline bool ca_block_touch(ca_block_t *block)
     return before;
 }
 
-/* All of what a hit reads. NULL will do. */
+/* All of what a hit reads. */
 static inline void ca_block_prefetch(const ca_block_t *block)
 {
-    if (!block)
-        return;
     __builtin_prefetch(block);
     __builtin_prefetch(&block->state);
 }

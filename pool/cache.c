@@ -259,7 +259,9 @@ static ca_block_t *take_passed(ca_cache_t *cache, ca_cache_class_t *class)
 {
     if (class->ready)
         return ca_cache_pop_ready(class);
-    return class->first && ca_cache_has_passed(cache, class->first) ? ca_cache_shift(class) : NULL;
+    return class->first && ca_cache_has_passed(cache, class->first)
+               ? ca_cache_shift(class, class->first)
+               : NULL;
 }
 
 /* What has passed of a class that has too many goes to the depot, where the thread that runs out of

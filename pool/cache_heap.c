@@ -166,7 +166,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
             while (class->ready)
                 ca_cache_give_ready(arena, ca_cache_pop_ready(class));
             while (class->first) {
-                ca_block_t *block = ca_cache_shift(class);
+                ca_block_t *block = ca_cache_shift(class, class->first);
                 if (ca_cache_has_passed(cache, block)) {
                     ca_cache_give_ready(arena, block);
                     continue;
@@ -254,11 +254,9 @@ void ca_caches_open(ca_arena_t *arena)
 static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 {
     const ca_arena_params_t *params = &arena->params;
-    bool simple = !params->size_class_count && !params->roundup &&
-                  ca_pool_of(params, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
-
-    cache->most = simple ? CA_CACHE_MOST : 0;
-    cache->granule = params->granule;
+    cache->simple = !params->size_class_count && !params->roundup &&
+                    ca_pool_of(params, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
+    cache->granule_mask = params->granule - 1;
     cache->stock_most = params->thread_cache;
     cache->context = arena->context;
 }

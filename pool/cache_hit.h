@@ -56,13 +56,24 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
     return shift * CA_CACHE_FINE + (unsigned)last;
 }
 
-/* The same of a request of at most cache->most, rounded to the cache's granule. */
-CA_INLINE unsigned ca_cache_class_for(const ca_cache_t *cache, size_t bytes)
+/* Of a block of this size; false where no class has it. */
+CA_INLINE bool ca_cache_class_exact(size_t granules, size_t *index)
 {
-    size_t last = ((bytes - 1) | (cache->granule - 1)) / CA_GRANULE;
+    size_t last = granules - 1;
     unsigned shift = ca_cache_class_shift(last);
 
-    return shift * CA_CACHE_FINE + (unsigned)(last >> shift);
+    *index = shift * CA_CACHE_FINE + (last >> shift);
+    return last < CA_CACHE_MOST / CA_GRANULE && ((last >> shift) + 1) << shift == granules;
+}
+
+/* The same of a request of at most CA_CACHE_MOST in a cache that is simple, rounded to the cache's
+ * granule. */
+CA_INLINE size_t ca_cache_class_for(const ca_cache_t *cache, size_t bytes)
+{
+    size_t last = ((bytes - 1) | cache->granule_mask) / CA_GRANULE;
+    unsigned shift = ca_cache_class_shift(last);
+
+    return shift * CA_CACHE_FINE + (last >> shift);
 }
 
 CA_INLINE bool ca_cache_enter(ca_cache_t *cache)
@@ -86,7 +97,7 @@ CA_INLINE void ca_cache_set_state(ca_block_t *block, ca_block_state_t state)
 
 /* A block of the class that is ready, live from now on, or NULL; and whether some part of it was
  * handed out before. */
-CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index, bool *reused)
+CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reused)
 {
     ca_cache_class_t *class = &cache->classes[index];
     ca_block_t *block = class->ready;
@@ -95,13 +106,12 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index, bool *reu
     if (__builtin_expect(block != NULL, 0)) {
         ca_cache_pop_ready(class);
         *reused = ca_block_touch(block);
-    } else if (class->first &&
-               (ca_cache_has_passed(cache, class->first) || CA_MUTATED(reuse_cached))) {
-        block = ca_cache_shift(class);
     } else {
-        return NULL;
+        block = class->first;
+        if (!block || !(ca_cache_has_passed(cache, block) || CA_MUTATED(reuse_cached)))
+            return NULL;
+        ca_cache_shift(class, block);
     }
-    ca_block_prefetch(class->first); /* the next one, by then long out of the caches */
     ca_cache_set_state(block, CA_BLOCK_LIVE);
     ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - ca_block_size(block));
     cache->allocs++;
@@ -110,7 +120,7 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, unsigned index, bool *reu
 
 /* Queues a live block of this size, or leaves it as it is: where there is no room, and where it was
  * exported, which the heap keeps. */
-CA_INLINE bool ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block, size_t bytes)
+CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, size_t bytes)
 {
     ca_cache_class_t *class = &cache->classes[index];
     size_t stock = ca_cache_get(&cache->stock) + bytes;
@@ -131,8 +141,8 @@ CA_INLINE bool ca_cache_put(ca_cache_t *cache, unsigned index, ca_block_t *block
     class->count++;
     ca_cache_set(&cache->stock, stock);
     cache->open_count++;
-    cache->frees++;
     cache->open_bytes += bytes;
+    cache->frees++;
     return true;
 }
 

@@ -23,22 +23,23 @@ typedef struct ca_cache_class {
 /* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
  * the cache is shut. */
 struct ca_cache {
-    _Atomic uint32_t entry;        /* ca_cache_entry_t */
-    ca_arena_t *_Atomic arena;     /* NULL: it has no heap any more */
-    uint64_t open;                 /* tag of what is freed now */
-    _Atomic uint64_t passed;       /* up to this tag all is ready; under the heap's lock */
-    size_t open_count, open_bytes; /* freed with the tag `open` */
-    _Atomic size_t stock;          /* bytes of all blocks in here */
-    _Atomic size_t epoch_most;     /* bytes that an epoch of its may hold */
-    size_t told;                   /* part of `stock` that arena->stock has */
-    uint64_t allocs, frees;        /* since the heap was told of them */
-    ca_cache_t *prev, *next;       /* of the same heap, under its lock */
-    ca_cache_t *next_mine;         /* of the same thread */
-    /* Of the heap's parameters, for its owner: set when it joins. */
-    size_t most;       /* the largest request whose class its size alone tells; 0: none */
-    size_t granule;    /* that such requests are rounded to */
-    size_t stock_most; /* bytes */
-    void *context;     /* the heap's */
+    _Atomic uint32_t entry;    /* ca_cache_entry_t */
+    bool simple;               /* a request's size alone tells its class; see granule_mask */
+    uint64_t open;             /* tag of what is freed now */
+    _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */
+    _Atomic size_t stock;      /* bytes of all blocks in here */
+    size_t stock_most;         /* bytes; the heap's parameter, set when it joins, as the next are */
+    size_t open_count;         /* blocks freed with the tag `open` */
+    _Atomic size_t epoch_most; /* bytes that an epoch of its may hold */
+    size_t open_bytes;         /* of the open_count blocks */
+    size_t granule_mask;       /* where it is simple, requests are rounded to this and 1 */
+    uint64_t allocs;           /* since the heap was told of them, */
+    size_t told;               /* which has this part of `stock` in arena->stock; */
+    uint64_t frees;            /* as allocs */
+    void *context;             /* the heap's */
+    ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
+    ca_cache_t *prev, *next;   /* of the same heap, under its lock */
+    ca_cache_t *next_mine;     /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
 };
 
@@ -65,16 +66,19 @@ CA_INLINE bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *bl
     return block->tag <= atomic_load_explicit(&cache->passed, memory_order_acquire);
 }
 
-/* The oldest block of a class leaves its queue. */
-CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class)
+/* The oldest block of a class, class->first, leaves its queue. The next one is the next to go, and
+ * by then long out of the processor's caches. */
+CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
 {
-    ca_block_t *block = class->first;
+    ca_block_t *next = first->next;
 
-    class->first = block->next;
-    if (!class->first)
-        class->last = NULL;
+    class->first = next;
     class->count--;
-    return block;
+    if (next)
+        ca_block_prefetch(next);
+    else
+        class->last = NULL;
+    return first;
 }
 
 CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)

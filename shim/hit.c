@@ -6,7 +6,7 @@
 #include "shim/life.h"
 #include "shim/record.h"
 
-static const char no_context; /* a handle that no context has */
+static const char none; /* no context has this handle, no heap this address */
 
 static bool allowed(const ca_life_page_t *page)
 {
@@ -49,13 +49,15 @@ void ca_hit_remember(ca_lane_t lane)
     __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
     const ca_context_t *context = current();
     ca_cache_t *cache = context ? ca_cache_memo(context->arena) : NULL;
+    if (cache && !cache->simple)
+        cache = NULL;
     if (!get || !ca_tally_mine)
         return;
     ca_mine.get_current = (void (*)(void))get;
     ca_mine.tally = ca_tally_mine;
     ca_mine.cache = cache;
-    ca_mine.arena = cache ? context->arena : NULL;
-    ca_mine.handle = cache ? (const void *)ca_context_memo.handle : &no_context;
+    ca_mine.arena = cache ? (const void *)context->arena : &none;
+    ca_mine.handle = cache ? (const void *)ca_context_memo.handle : &none;
     if (cache) {
         ca_mine.context = context;
         ca_mine.origin =
@@ -66,7 +68,8 @@ void ca_hit_remember(ca_lane_t lane)
         ca_mine.tickets[CA_LANE_RUNTIME] = ticket;
 }
 
-bool ca_hit_note_first(ca_block_t *block, uint64_t bytes, ca_kind_t kind, uint32_t stack)
+bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
+                       uint32_t stack)
 {
     const ca_context_t *context = ca_mine.context;
     ca_record_t record = {
@@ -81,6 +84,10 @@ bool ca_hit_note_first(ca_block_t *block, uint64_t bytes, ca_kind_t kind, uint32
     };
     if (ca_registry_insert_at(&block->slot, &record) != 0) {
         ca_cached_free(block);
+        ca_count_add(pool_hits, -1);
+        ca_count_add(alloc_calls, -1);
+        if (lane == CA_LANE_RUNTIME)
+            ca_count_add(lane_r_allocs, -1);
         return false;
     }
     /* A context that is retired drops its records once: one that comes later goes by itself. */

@@ -25,8 +25,10 @@ void ca_hit_settle(void);
 /* After a call that was no hit: the next one of this lane, or below, may be. */
 void ca_hit_remember(ca_lane_t lane);
 
-/* The first record of a block. Takes the index's lock. */
-bool ca_hit_note_first(ca_block_t *block, uint64_t bytes, ca_kind_t kind, uint32_t stack);
+/* The first record of a block. Takes the index's lock. Where it cannot be had the hit is none, and
+ * not counted. */
+bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
+                       uint32_t stack);
 
 /* Whether this thread has hits at hand. Never in the child of a fork. */
 CA_INLINE bool ca_hit_ready(ca_lane_t lane)
@@ -35,28 +37,34 @@ CA_INLINE bool ca_hit_ready(ca_lane_t lane)
            atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_relaxed);
 }
 
-/* The current context's handle; NULL where none is, and where the driver cannot tell. */
-CA_INLINE CUcontext ca_hit_context(void)
+/* The current context's handle, which may be NULL. False where the driver cannot tell. */
+CA_INLINE bool ca_hit_context(CUcontext *handle)
 {
-    CUcontext handle;
     ca_lock_assert_none("driver call");
     __typeof__(cuCtxGetCurrent) *get = (__typeof__(cuCtxGetCurrent) *)ca_mine.get_current;
-    return get(&handle) == CUDA_SUCCESS ? handle : NULL;
+    return get(handle) == CUDA_SUCCESS;
+}
+
+/* All of a hit that calls out, since nothing may inside the cache: other threads may wait for
+ * whoever is there. The current context last: after it no call is left, and no register to save. */
+CA_INLINE bool ca_hit_begin(ca_lane_t lane, size_t bytes, uint32_t *stack)
+{
+    CUcontext handle;
+    if (!ca_hit_ready(lane) || bytes - 1 >= CA_CACHE_MOST)
+        return false;
+    ca_live_ready(ca_mine.tally, bytes);
+    *stack = ca_options.stacks == CA_STACKS_OFF ? 0 : ca_track_stack();
+    return ca_hit_context(&handle) && handle == ca_mine.handle;
 }
 
 CA_INLINE bool ca_hit_take(ca_lane_t lane, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
-                           uint64_t *address)
+                           uint32_t stack, uint64_t *address)
 {
     ca_tally_t *tally = ca_mine.tally;
-    if (bytes - 1 >= cache->most)
-        return false;
-    /* Here, since other threads may wait for whoever is inside the cache. */
-    ca_live_ready(tally, bytes);
-    uint32_t stack = ca_options.stacks == CA_STACKS_OFF ? 0 : ca_track_stack();
-    unsigned index = ca_cache_class_for(cache, bytes);
+    bool reused;
+    size_t index = ca_cache_class_for(cache, bytes);
     if (!ca_cache_enter(cache))
         return false;
-    bool reused;
     ca_block_t *block = ca_cache_take(cache, index, &reused);
     if (!block) {
         ca_cache_leave_hit(cache);
@@ -68,30 +76,31 @@ CA_INLINE bool ca_hit_take(ca_lane_t lane, ca_cache_t *cache, ca_kind_t kind, si
     bool noted = ca_registry_insert_again(&block->slot, &origin, bytes, block, stack, tally);
     /* A context that is retired drops its records after it has shut the caches. */
     ca_cache_leave_hit(cache);
-    if (__builtin_expect(!noted, 0) && !ca_hit_note_first(block, bytes, kind, stack))
-        return false;
     ca_tally_count(tally, pool_hits);
     ca_tally_count(tally, alloc_calls);
     if (lane == CA_LANE_RUNTIME)
         ca_tally_count(tally, lane_r_allocs);
-    return true;
+    return __builtin_expect(noted, 1) || ca_hit_note_first(lane, block, bytes, kind, stack);
 }
 
 /* These count the call. False where nothing has changed. */
 CA_INLINE bool ca_hit_alloc(ca_lane_t lane, size_t bytes, uint64_t *address)
 {
-    return ca_hit_ready(lane) && ca_hit_context() == ca_mine.handle &&
-           ca_hit_take(lane, ca_mine.cache, CA_KIND_DEVICE, bytes, address);
+    uint32_t stack;
+    return ca_hit_begin(lane, bytes, &stack) &&
+           ca_hit_take(lane, ca_mine.cache, CA_KIND_DEVICE, bytes, stack, address);
 }
 
 CA_INLINE bool ca_hit_alloc_pinned(ca_lane_t lane, size_t bytes, unsigned flags, uint64_t *address)
 {
-    if (!ca_hit_ready(lane) || flags >= CA_PINNED_KINDS || ca_hit_context() != ca_mine.handle)
+    uint32_t stack;
+    if (flags >= CA_PINNED_KINDS || !ca_hit_begin(lane, bytes, &stack))
         return false;
     const ca_arena_t *arena =
         atomic_load_explicit(&ca_mine.context->pinned[flags], memory_order_acquire);
     ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
-    return cache && ca_hit_take(lane, cache, CA_KIND_PINNED, bytes, address);
+    return cache && cache->simple &&
+           ca_hit_take(lane, cache, CA_KIND_PINNED, bytes, stack, address);
 }
 
 /* The thread's cache for a block of another heap than the current context's, or NULL. */
@@ -107,13 +116,13 @@ CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cac
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
-    ca_cache_t *cache =
-        __builtin_expect(arena == ca_mine.arena, 1) ? ca_mine.cache : ca_hit_other_cache(arena);
-    size_t class_bytes, bytes = ca_block_size_unlocked(block);
-    if (!cache || !ca_slot_plain(slot, kind) || bytes - 1 >= CA_CACHE_MOST)
+    ca_cache_t *cache = ca_mine.cache;
+    if (__builtin_expect(arena != ca_mine.arena, 0) && !(cache = ca_hit_other_cache(arena)))
         return false;
-    unsigned index = ca_cache_class_of(bytes, &class_bytes);
-    if (class_bytes != bytes || !ca_cache_enter(cache))
+    size_t bytes = ca_block_size_unlocked(block);
+    size_t index;
+    if (!ca_slot_plain(slot, kind) || !ca_cache_class_exact(bytes / CA_GRANULE, &index) ||
+        !ca_cache_enter(cache))
         return false;
     bool taken = ca_cache_put(cache, index, block, bytes);
     if (taken) {
@@ -128,12 +137,13 @@ CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cac
 CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind)
 {
     uint64_t word;
+    CUcontext handle;
     ca_cache_t *due = NULL;
     if (!ca_hit_ready(lane))
         return false;
     /* The driver is asked while the block's line comes. */
     ca_slot_t *slot = ca_registry_glance(address, &word);
-    if (!slot || !ca_hit_context() || !ca_slot_lock(slot, word))
+    if (!slot || !ca_hit_context(&handle) || !handle || !ca_slot_lock(slot, word))
         return false;
     uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
     if (__builtin_expect(!ca_hit_put(slot, word, kind, &due), 0)) {

@@ -165,7 +165,7 @@ NO_HIT free_no_hit(void *address, void *caller)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
-    if (address && ca_hit_free(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
+    if (ca_hit_free(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
         return cudaSuccess;
     return free_no_hit(address, __builtin_return_address(0));
 }
