@@ -141,9 +141,11 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind
     ca_cache_t *due = NULL;
     if (!ca_hit_ready(lane))
         return false;
-    /* The driver is asked while the block's line comes. */
     ca_slot_t *slot = ca_registry_glance(address, &word);
-    if (!slot || !ca_hit_context(&handle) || !handle || !ca_slot_lock(slot, word))
+    if (!slot)
+        return false;
+    __builtin_prefetch(&((ca_block_t *)(void *)slot)->state); /* while the driver is asked */
+    if (!ca_hit_context(&handle) || !handle || !ca_slot_lock(slot, word))
         return false;
     uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
     if (__builtin_expect(!ca_hit_put(slot, word, kind, &due), 0)) {
