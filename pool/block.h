@@ -50,11 +50,14 @@ struct ca_block {
         };
     };
     ca_arena_t *arena;
-    uint32_t granules;  /* its size; see ca_block_size */
-    uint8_t state;      /* ca_block_state_t; see ca_block_state */
-    bool touched;       /* some part of it was handed out before */
-    bool exported;      /* while live: another process may see it */
-    uint8_t freed_high; /* see ca_block_freed */
+    uint32_t granules; /* its size; see ca_block_size */
+    uint8_t state;     /* ca_block_state_t; see ca_block_state */
+    bool touched;      /* some part of it was handed out before */
+    bool exported;     /* while live: another process may see it */
+    union {
+        uint8_t freed_high; /* see ca_block_freed */
+        uint8_t class_mark; /* while live or cached: see ca_cache_class_mark */
+    };
     ca_segment_t *segment;
     ca_block_t *upper;   /* neighbour in the segment, by address */
     uint64_t lower : 48; /* the other one */
@@ -70,12 +73,6 @@ _Static_assert(sizeof(struct ca_block) == 88, "see tests/unit/test_metadata.c");
 static inline size_t ca_block_size(const ca_block_t *block)
 {
     return (size_t)block->granules * CA_GRANULE;
-}
-
-/* The same, where the arena may be retired meanwhile: then this is 0 from some moment on. */
-static inline size_t ca_block_size_unlocked(const ca_block_t *block)
-{
-    return (size_t)__atomic_load_n(&block->granules, __ATOMIC_RELAXED) * CA_GRANULE;
 }
 
 /* A multiple of CA_GRANULE, up to CA_BLOCK_MOST. */
@@ -117,7 +114,7 @@ static inline void ca_block_set_epoch(ca_block_t *block, const ca_epoch_t *epoch
 
 #define CA_BLOCK_FREED_BITS 24
 
-/* The arena's count of operations when it was freed, cut off. */
+/* The arena's count of operations when it was freed, cut off; of a block that is not live. */
 static inline uint32_t ca_block_freed(const ca_block_t *block)
 {
     return (uint32_t)block->freed_high << 16 | (uint32_t)block->freed_low;

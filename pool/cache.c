@@ -409,24 +409,20 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 void ca_cached_free(ca_block_t *block)
 {
     ca_arena_t *arena = ca_block_arena(block);
-    size_t bytes = ca_block_size_unlocked(block), class_bytes = 0;
-    unsigned index = 0;
+    size_t mark = ca_cache_mark_of(block);
     ca_cache_t *cache = NULL;
 
-    if (bytes && bytes <= CA_CACHE_MOST)
-        index = ca_cache_class_of(bytes, &class_bytes);
-    if (arena && class_bytes && class_bytes == bytes && !CA_MUTATED(reuse_pending) &&
-        !CA_MUTATED(pinned_reuse))
+    if (arena && mark && !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
     if (!cache || !ca_cache_enter(cache)) {
         ca_arena_free(block);
         return;
     }
-    bool taken = ca_cache_put(cache, index, block, bytes);
+    bool taken = ca_cache_put(cache, mark - 1, block);
     bool closes = ca_cache_due(cache);
     ca_cache_leave_hit(cache);
     if (!taken) {
-        spill(arena, cache, index);
+        spill(arena, cache, (unsigned)mark - 1);
         ca_arena_free(block);
     } else if (closes) {
         ca_cache_close_epoch(cache);

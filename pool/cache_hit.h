@@ -56,14 +56,23 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
     return shift * CA_CACHE_FINE + (unsigned)last;
 }
 
-/* Of a block of this size; false where no class has it. */
-CA_INLINE bool ca_cache_class_exact(size_t granules, size_t *index)
+/* What a live block of this size keeps, so that its free need not work it out: 1 and its class, or
+ * 0 where it has none. */
+CA_INLINE uint8_t ca_cache_class_mark(size_t bytes)
 {
-    size_t last = granules - 1;
-    unsigned shift = ca_cache_class_shift(last);
+    size_t class_bytes;
+    if (bytes - 1 >= CA_CACHE_MOST)
+        return 0;
+    unsigned index = ca_cache_class_of(bytes, &class_bytes);
+    return class_bytes == bytes ? (uint8_t)(index + 1) : 0;
+}
 
-    *index = shift * CA_CACHE_FINE + (last >> shift);
-    return last < CA_CACHE_MOST / CA_GRANULE && ((last >> shift) + 1) << shift == granules;
+_Static_assert(CA_CACHE_CLASSES < 255, "a mark is a byte");
+
+/* Where the heap may be retired meanwhile: then this is 0 from some moment on. */
+CA_INLINE size_t ca_cache_mark_of(const ca_block_t *block)
+{
+    return __atomic_load_n(&block->class_mark, __ATOMIC_RELAXED);
 }
 
 /* The same of a request of at most CA_CACHE_MOST in a cache that is simple, rounded to the cache's
@@ -118,11 +127,12 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
     return block;
 }
 
-/* Queues a live block of this size, or leaves it as it is: where there is no room, and where it was
- * exported, which the heap keeps. */
-CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, size_t bytes)
+/* Queues a live block of this class, or leaves it as it is: where there is no room, and where it
+ * was exported, which the heap keeps. */
+CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block)
 {
     ca_cache_class_t *class = &cache->classes[index];
+    size_t bytes = ca_block_size(block);
     size_t stock = ca_cache_get(&cache->stock) + bytes;
 
     if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS || stock > cache->stock_most ||

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include "config/counters.h"
+#include "pool/cache_hit.h"
 #include "pool/epoch.h"
 #include "pool/export.h"
 #include "pool/span.h"
@@ -252,6 +253,7 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 static void make_live(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_LIVE;
+    block->class_mark = ca_cache_class_mark(ca_block_size(block));
     block->exported = false; /* an export may have met it before a join that failed */
     block->segment->live_blocks++;
     arena->live += ca_block_size(block);

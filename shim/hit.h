@@ -119,12 +119,10 @@ CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cac
     ca_cache_t *cache = ca_mine.cache;
     if (__builtin_expect(arena != ca_mine.arena, 0) && !(cache = ca_hit_other_cache(arena)))
         return false;
-    size_t bytes = ca_block_size_unlocked(block);
-    size_t index;
-    if (!ca_slot_plain(slot, kind) || !ca_cache_class_exact(bytes / CA_GRANULE, &index) ||
-        !ca_cache_enter(cache))
+    size_t mark = ca_cache_mark_of(block);
+    if (!ca_slot_plain(slot, kind) || !mark || !ca_cache_enter(cache))
         return false;
-    bool taken = ca_cache_put(cache, index, block, bytes);
+    bool taken = ca_cache_put(cache, mark - 1, block);
     if (taken) {
         /* Before the cache is left: who is given the memory next finds nothing known of it. */
         ca_registry_erase_held(slot, word);
