@@ -18,8 +18,8 @@
  * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
  * some back, merges or ends, it shuts all caches in front of it and takes their blocks.
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
- * stay shut in pin mode, where no fence was had yet, until the heap has settled (pool/settle.h), and
- * where little room is left: then every free is followed by its fence.
+ * stay shut in pin mode, where no fence was had yet, until the heap has settled (pool/settle.h),
+ * and where little room is left: then every free is followed by its fence.
  *
  * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
  * does without. Nobody else enters; the heap shuts a cache under its lock. */

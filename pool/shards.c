@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include "config/mem.h"
+#include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
@@ -41,6 +42,16 @@ static unsigned home_of(const ca_shards_t *shards, const ca_stream_t *stream)
     return (thread - 1) % shards->count;
 }
 
+/* Of each heap's first segment, so that growth allows one to all of them. */
+static size_t first_bytes(unsigned count)
+{
+    size_t bytes = CA_GROW_SPARE / count / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT;
+
+    if (bytes < CA_SEGMENT_UNIT)
+        return CA_SEGMENT_UNIT;
+    return bytes < CA_SEGMENT_FIRST ? bytes : CA_SEGMENT_FIRST;
+}
+
 ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
                               const ca_arena_params_t *params, unsigned count)
 {
@@ -50,8 +61,8 @@ ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
 
     if (!shards)
         return NULL;
-    if (!each.segment_first && count > 1) /* there is one for each heap */
-        each.segment_first = 2 * CA_SEGMENT_UNIT;
+    if (!each.segment_first && count > 1)
+        each.segment_first = first_bytes(count);
     for (; shards->count < count; shards->count++) {
         ca_arena_t *heap = ca_arena_create(upstream, context, &each);
         if (!heap)

@@ -120,10 +120,14 @@ def program():
     return lambda name: BUILD / "tests" / "preload" / name
 
 
+SETTLES_EARLY = "settle:16"
+
+
 def runner(directory):
     """run(cmd, ...) runs a program on the simulated CUDA, under the shim unless preload=False.
 
-    conf is ALLOC_CONF, sim is SIMCUDA. The result has rc, out, err; with stats=True also sim, what
+    conf is ALLOC_CONF, sim is SIMCUDA. Where conf says nothing of it the pool settles early, so that a
+    short program sees both: a pool that is careful, and one whose threads have hits. The result has rc, out, err; with stats=True also sim, what
     the simulator counted: sim["calls"][NAME], sim["devices"][0]["peak_bytes"]. A program that exits
     with 77 skips the test. Further arguments go to Popen (cwd=...).
     """
@@ -139,6 +143,8 @@ def runner(directory):
         if preload:
             # Never a sanitizer's run-time alone: without one module of its own libtsan crashes.
             full["LD_PRELOAD"] = " ".join(SANITIZER_PRELOAD + [str(SHIM)])
+        if preload and "settle" not in (conf or ""):
+            conf = ",".join(filter(None, (conf, SETTLES_EARLY)))
         if conf is not None:
             full["ALLOC_CONF"] = conf
         counted = directory / f"sim-{count}.json"

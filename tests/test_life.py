@@ -252,6 +252,14 @@ def test_five_hundred_threads_at_once(run, program, tmp_path, conf):
 
 
 @pytest.mark.parametrize("conf", LANES)
+def test_a_thread_works_on_in_its_last_destructor(run, program, tmp_path, conf):
+    expected, found = unchanged(run, [program("life_threads"), "late"], tmp_path, conf)
+
+    assert (expected.rc, expected.out) == (4, "done\n"), expected.err
+    assert found == [(1600, 16)]
+
+
+@pytest.mark.parametrize("conf", LANES)
 def test_what_ended_threads_freed_serves_the_next_ones(run, program, conf):
     result = run([program("life_threads"), "cached"], conf=conf, stats=True)
 

@@ -2,6 +2,7 @@
  *
  *   many        500 threads at once, with little stack; every other one leaks 100 bytes
  *   cached      200 threads, one after the other: each ends with what it freed in the cache
+ *   late        a thread ends, and works on in its last destructor while another takes its place
  *   cancelled   threads are cancelled amid allocations, 8 at a time; nothing may stay locked
  *   pending     a thread that is to be cancelled makes CUDA calls: none of them is where it ends
  *   first       as `pending`, and its calls are the process's first
@@ -18,6 +19,8 @@
 #define SMALL_STACK ((size_t)256 << 10)
 #define CANCELLED 8
 #define ROUNDS 20
+#define LATE 5000
+#define LATE_THREADS 8
 
 static pthread_barrier_t all_there;
 
@@ -53,6 +56,46 @@ static void many(void)
         OK(pthread_create(&threads[i], &attributes, one_of_many, (void *)i));
     for (int i = 0; i < MANY; i++)
         OK(pthread_join(threads[i], NULL));
+}
+
+static void *keep_one(void *is_next)
+{
+    void *kept;
+    if (is_next)
+        work(5); /* what the other left is this one's */
+    pthread_barrier_wait(&all_there);
+    work(LATE);
+    OK(cudaMalloc(&kept, 100));
+    return NULL;
+}
+
+/* The shim's own destructors have run by then: its keys are older. */
+static void at_thread_end(void *arg)
+{
+    pthread_t next;
+    OK(pthread_create(&next, NULL, keep_one, arg));
+    keep_one(NULL);
+    OK(pthread_join(next, NULL));
+}
+
+static void *end_late(void *key)
+{
+    work(5);
+    OK(pthread_setspecific(*(pthread_key_t *)key, key));
+    return NULL;
+}
+
+static void late(void)
+{
+    pthread_key_t key;
+    pthread_t thread;
+    work(5);
+    OK(pthread_barrier_init(&all_there, NULL, 2));
+    OK(pthread_key_create(&key, at_thread_end));
+    for (int i = 0; i < LATE_THREADS; i++) {
+        OK(pthread_create(&thread, NULL, end_late, &key));
+        OK(pthread_join(thread, NULL));
+    }
 }
 
 static void *end_with_cached(void *arg)
@@ -223,14 +266,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"many", many},           {"cached", cached},
-                 {"cancelled", cancelled}, {"pending", pending_later},
-                 {"first", pending},       {"reset", reset}};
+    } cases[] = {{"many", many},           {"cached", cached},         {"late", late},
+                 {"cancelled", cancelled}, {"pending", pending_later}, {"first", pending},
+                 {"reset", reset}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (argc > 1 && strcmp(argv[1], cases[i].name) == 0) {
             cases[i].run();
             printf("done\n");
             return 4;
         }
-    FAIL("life_threads many|cached|cancelled|pending|first|reset");
+    FAIL("life_threads many|cached|late|cancelled|pending|first|reset");
 }

@@ -22,8 +22,8 @@ DIFFERENT = -1001  # instead of 0: the run printed something else than the one w
 # live, and not much more: the pool has to give back and to wait.
 CONFIGURATIONS = {
     "plain": (False, "", ""),
-    "shim": (True, "", ""),
-    "lane_d": (True, "lane_r:false", ""),
+    "shim": (True, "settle:16", ""),
+    "lane_d": (True, "lane_r:false,settle:16", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
     "wait": (True, "async_reuse:wait", ""),
 }
