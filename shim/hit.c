@@ -7,6 +7,7 @@
 #include "shim/record.h"
 
 static const char none; /* no context has this handle, no heap this address */
+static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for who has none */
 
 static bool allowed(const ca_life_page_t *page)
 {
@@ -37,28 +38,33 @@ static const ca_context_t *current(void)
                                                                                            : NULL;
 }
 
+/* In front of its heap of device memory. */
+static ca_cache_t *cache_before(const ca_context_t *context)
+{
+    ca_cache_t *cache = ca_cache_memo(context->arena);
+    return cache && cache->simple ? cache : &closed;
+}
+
 /* The ticket is read before all that it vouches for. Without a cache in front of the context's heap
- * there are hits for what is freed to others. */
+ * there are hits for pinned memory, and for what is freed to others. */
 void ca_hit_remember(ca_lane_t lane)
 {
     uint64_t ticket = atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_acquire);
     if (!(ticket & 1) ||
-        (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle))
+        (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
+         ca_mine.cache == cache_before(ca_mine.context)))
         return;
     ca_mine_forget();
     __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
     const ca_context_t *context = current();
-    ca_cache_t *cache = context ? ca_cache_memo(context->arena) : NULL;
-    if (cache && !cache->simple)
-        cache = NULL;
     if (!get || !ca_tally_mine)
         return;
     ca_mine.get_current = (void (*)(void))get;
     ca_mine.tally = ca_tally_mine;
-    ca_mine.cache = cache;
-    ca_mine.arena = cache ? (const void *)context->arena : &none;
-    ca_mine.handle = cache ? (const void *)ca_context_memo.handle : &none;
-    if (cache) {
+    ca_mine.cache = context ? cache_before(context) : &closed;
+    ca_mine.arena = ca_mine.cache == &closed ? &none : (const void *)context->arena;
+    ca_mine.handle = context ? (const void *)ca_context_memo.handle : &none;
+    if (context) {
         ca_mine.context = context;
         ca_mine.origin =
             ca_slot_origin(CA_KIND_DEVICE, context->device, context->number, ca_track_thread());

@@ -16,6 +16,8 @@ import conftest
 HIT_CEILING = 380
 # The same with its call stack.
 STACK_CEILING = 515
+# Of cudaMallocHost and cudaFreeHost of 4 KiB, as the first.
+PINNED_CEILING = 425
 
 PAIRS = 3000
 # Device addresses as valgrind has them to give.
@@ -100,6 +102,13 @@ def test_a_hit_takes_few_instructions_with_its_stack_too(run, build, tmp_path):
     everything, _ = per_call(run, build, tmp_path, "pair", conf="stacks:all,settle:0")
     print(f"{everything:.1f}")
     assert everything <= STACK_CEILING
+
+
+@release
+def test_a_hit_of_pinned_memory_takes_few_instructions(run, build, tmp_path):
+    everything, shim = per_call(run, build, tmp_path, "pinned")
+    print(f"{everything:.1f}, of them {shim:.1f} ours")
+    assert 0 < shim < everything <= PINNED_CEILING
 
 
 @release

@@ -2,6 +2,7 @@
  * counts is the call's alone, start-up and warm-up cancel.
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
+ * pinned  cudaMallocHost and cudaFreeHost of 4 KiB, with no device memory allocated before
  * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
  * launch  cuLaunchKernel: the linker found it */
 #include <cuda.h>
@@ -20,6 +21,13 @@ static void pair(void)
     OK(cudaFree(block));
 }
 
+static void pinned(void)
+{
+    void *block;
+    OK(cudaMallocHost(&block, 4096));
+    OK(cudaFreeHost(block));
+}
+
 static void copy(void)
 {
     OK(cudaMemcpyAsync(to, from, 64, cudaMemcpyDeviceToDevice, NULL));
@@ -33,14 +41,17 @@ static void launch(void)
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
-    void (*call)(void) = strcmp(argv[1], "pair") == 0   ? pair
-                         : strcmp(argv[1], "copy") == 0 ? copy
-                                                        : launch;
+    void (*call)(void) = strcmp(argv[1], "pair") == 0     ? pair
+                         : strcmp(argv[1], "pinned") == 0 ? pinned
+                         : strcmp(argv[1], "copy") == 0   ? copy
+                                                          : launch;
     uint64_t count = number_argument(argc, argv, 2, 1) + WARM_UP;
     CUmodule module;
     OK(cudaFree(NULL));
-    OK(cudaMalloc(&from, 4096));
-    OK(cudaMalloc(&to, 4096));
+    if (call != pinned) {
+        OK(cudaMalloc(&from, 4096));
+        OK(cudaMalloc(&to, 4096));
+    }
     OK(cuModuleLoadData(&module, "image"));
     OK(cuModuleGetFunction(&kernel, module, "kernel"));
     for (uint64_t i = 0; i < count; i++)
