@@ -61,10 +61,13 @@ void ca_hit_remember(ca_lane_t lane)
         return;
     ca_mine.get_current = (void (*)(void))get;
     ca_mine.tally = ca_tally_mine;
-    ca_mine.cache = context ? cache_before(context) : &closed;
-    ca_mine.arena = ca_mine.cache == &closed ? &none : (const void *)context->arena;
-    ca_mine.handle = context ? (const void *)ca_context_memo.handle : &none;
+    ca_mine.cache = &closed;
+    ca_mine.arena = ca_mine.handle = &none;
     if (context) {
+        ca_mine.cache = cache_before(context);
+        if (ca_mine.cache != &closed)
+            ca_mine.arena = context->arena;
+        ca_mine.handle = ca_context_memo.handle;
         ca_mine.context = context;
         ca_mine.origin =
             ca_slot_origin(CA_KIND_DEVICE, context->device, context->number, ca_track_thread());
