@@ -45,7 +45,7 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 }
 
 /* A part of what there is: kind to small programs, few calls for large ones. Not less than the
- * first segment, but while the arena is careful: then less will do. */
+ * first segment, but where what was freed is asked about in time (settle.h): then less will do. */
 static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
 {
     size_t bytes = arena->reserved / CA_SEGMENT_SHARE;

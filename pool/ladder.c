@@ -3,15 +3,19 @@
  *
  *   passed      epochs whose fence has passed
  *   open        the open epochs: closed and queried, never waited for
- *   caches      what threads have in stock; until the climb is over frees go where it looks. Now
- * and then this comes first: see ca_ladder_climb policy      a new segment, while the reserve is in
- * proportion to what was ever live joined      in the order of a stream: what was freed on others,
- * with this one made to wait pause       a bounded wait for pending memory, unless in the order of
- * a stream grow        a new segment all the same spare       if nothing runs: idle and reclaim, so
- * that the headroom is kept headroom    a new segment from what growth has left to the driver until
- * here idle        idle segments of this arena go back upstream, then growth heaps       so do
- * those of the other heaps of its set (shards.h), then growth reclaim     others who cache memory
- * on this device give back, then growth wait        every closed epoch, oldest first, without bound
+ *   caches      what threads have in stock; until the climb is over frees go where it looks. This
+ *               comes first now and then: see ca_ladder_climb
+ *   policy      a new segment, while the reserve is in proportion to what was ever live, and
+ *               closed epochs, asked once more, did not help
+ *   joined      in the order of a stream: what was freed on others, with this one made to wait
+ *   pause       a bounded wait for pending memory, unless in the order of a stream
+ *   grow        a new segment all the same
+ *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
+ *   headroom    a new segment from what growth has left to the driver until here
+ *   idle        idle segments of this arena go back upstream, then growth
+ *   heaps       so do those of the other heaps of its set (shards.h), then growth
+ *   reclaim     others who cache memory on this device give back, then growth
+ *   wait        every closed epoch, oldest first, without bound
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait for epochs that allocations closed, and for those of streams

@@ -4,12 +4,12 @@
  * hits can be had cheaply. So after each growth the arena is careful for params.settle allocations
  * and frees:
  *
- *   - the thread caches are shut: every request takes the block that fits best;
- *   - a free of more than CA_CAREFUL_CLOSES closes its epoch at once, and smaller ones when they
- * are a part of what was ever live;
- *   - a request of CA_CAREFUL_ASKS or more asks what was freed before it takes anything.
+ *   caches   are shut: every request takes the block that fits best
+ *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
+ *            part of what was ever live
+ *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
  *
- * Where the device lags behind, so that asking is in vain, the last two are not done. What all this
+ * Where the device lags behind, so that asking is in vain, only the caches stay shut. What all this
  * is worth is in tests/replay/NOTES.md. Every function takes the arena with its lock held, and none
  * drops it. */
 #ifndef CA_POOL_SETTLE_H

@@ -33,14 +33,8 @@ CA_INLINE ca_slot_t *ca_registry_glance(uint64_t address, uint64_t *word)
     return slot && (*word & (wanted | CA_SLOT_LOCKED)) == wanted ? slot : NULL;
 }
 
-/* The same, and locks it: until one of the next two, with nothing in between that may wait. */
-CA_INLINE ca_slot_t *ca_registry_hold(uint64_t address, uint64_t *word)
-{
-    ca_slot_t *slot = ca_registry_glance(address, word);
-    return slot && ca_slot_lock(slot, *word) ? slot : NULL;
-}
-
-/* It stays. */
+/* Once it is locked by that word (ca_slot_lock), until one of the next two, nothing may wait. It
+ * stays. */
 CA_INLINE void ca_registry_release_held(ca_slot_t *slot, uint64_t word)
 {
     ca_slot_set_word(slot, word);

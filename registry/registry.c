@@ -8,8 +8,8 @@
  * The word holds the sequence number, so a slot that was filled again is not mistaken for what it
  * held before. Whoever reads or changes a live slot locks it, for some instructions.
  *
- * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by the
- * some bits of a hash of the address.
+ * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by some
+ * bits of a hash of the address.
  *
  * Bytes are added to the totals before the slot is live, and taken off after. */
 #include "registry/registry.h"
