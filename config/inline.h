@@ -4,4 +4,7 @@
 
 #define CA_INLINE static inline __attribute__((always_inline))
 
+/* For an address that is used several times: the compiler must not work it out anew at each. */
+#define CA_KEEP_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
+
 #endif

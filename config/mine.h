@@ -26,6 +26,9 @@ typedef struct ca_mine {
     struct ca_tally *tally;     /* as ca_tally_mine */
     const void *arena;          /* of that context, and the thread's cache in front of it */
     struct ca_cache *cache;
+    const void *pinned_arena; /* the same of pinned memory, as asked for last, or NULL */
+    struct ca_cache *pinned_cache;
+    unsigned pinned_flags;
     ca_slot_origin_t origin; /* of device memory */
     const struct ca_context *context;
 } ca_mine_t;

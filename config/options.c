@@ -179,6 +179,8 @@ static const char *reason(int error)
         return "has too many entries";
     case -EEXIST:
         return "names a size twice";
+    case -ENODATA:
+        return "lacks its size";
     case -EILSEQ:
         return "holds control characters";
     default:

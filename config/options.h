@@ -24,15 +24,33 @@ typedef struct ca_size_list {
     size_t bytes[CA_LIST_MAX];
 } ca_size_list_t;
 
-/* Positions in the `choices` of the ENUM options. */
+/* One of some words, and its size where it has one. */
+typedef struct ca_choice {
+    size_t which; /* its position in `choices` */
+    size_t bytes; /* 0 where it has none */
+} ca_choice_t;
+
+/* Positions in the `choices` of the ENUM and CHOICE options. */
 enum { CA_BACKEND_POOL, CA_BACKEND_OFF, CA_BACKEND_ASYNC };
 enum { CA_REUSE_AUTO, CA_REUSE_GROW, CA_REUSE_WAIT };
 enum { CA_ASYNC_POOL, CA_ASYNC_DRIVER };
 enum { CA_ASYNC_REUSE_AUTO, CA_ASYNC_REUSE_QUERY, CA_ASYNC_REUSE_WAIT };
 enum { CA_IPC_AUTO, CA_IPC_DEDICATED };
 #define CA_ROUNDUP_STEPS(position) ((position) ? 1u << ((position)-1) : 0u)
-enum { CA_STACKS_ALL, CA_STACKS_OFF };
+enum { CA_STACKS_ALL, CA_STACKS_SAMPLE, CA_STACKS_OFF };
+enum { CA_PEAK_LEAKS, CA_PEAK_ALWAYS, CA_PEAK_OFF };
 enum { CA_STATS_OFF, CA_STATS_EXIT };
+/* A SET option has the bit 1 << position of each choice that was made. */
+enum {
+    CA_FORMAT_TEXT,
+    CA_FORMAT_JSON,
+    CA_FORMAT_PPROF,
+    CA_FORMAT_FOLDED,
+    CA_FORMAT_PYTORCH,
+    CA_FORMATS
+};
+enum { CA_DEBUG_FREES = 1 << 1, CA_DEBUG_POISON = 1 << 2, CA_DEBUG_REDZONE = 1 << 3 };
+#define CA_DEBUG_ANY (CA_DEBUG_FREES | CA_DEBUG_POISON | CA_DEBUG_REDZONE)
 
 #define CA_FIELD_SIZE(name) size_t name;
 #define CA_FIELD_SHARE(name) ca_share_t name;
@@ -40,9 +58,12 @@ enum { CA_STATS_OFF, CA_STATS_EXIT };
 #define CA_FIELD_UINT(name) unsigned name;
 #define CA_FIELD_DURATION(name) uint64_t name;
 #define CA_FIELD_ENUM(name) int name;
+#define CA_FIELD_SET(name) unsigned name;
+#define CA_FIELD_CHOICE(name) ca_choice_t name;
 #define CA_FIELD_STRING(name) char name[CA_STRING_MAX];
 #define CA_FIELD_PATH(name) char name[CA_STRING_MAX];
 #define CA_FIELD_LIST(name) ca_size_list_t name;
+#define CA_FIELD_SIGNAL(name) int name; /* 0: off */
 
 typedef struct ca_options {
 #define CA_OPTION(name, type, ...) CA_FIELD_##type(name)

@@ -118,6 +118,28 @@ static bool append(ca_out_t *out, const char *format, va_list args)
     return true;
 }
 
+void ca_out_bytes(ca_out_t *out, const void *data, size_t length)
+{
+    const char *at = data;
+    while (length > 0) {
+        if (out->used == sizeof out->buffer)
+            ca_out_flush(out);
+        size_t room = sizeof out->buffer - out->used;
+        size_t taken = length < room ? length : room;
+        memcpy(out->buffer + out->used, at, taken);
+        out->used += taken;
+        at += taken;
+        length -= taken;
+    }
+}
+
+void ca_out_fail(ca_out_t *out, int error)
+{
+    ca_out_flush(out);
+    if (!out->error)
+        out->error = -error;
+}
+
 void ca_out_printf(ca_out_t *out, const char *format, ...)
 {
     va_list args, again;

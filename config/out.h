@@ -1,4 +1,4 @@
-/* Buffered text output to a file descriptor, for the reports: no stdio, no heap. Not thread-safe;
+/* Buffered output to a file descriptor, for the reports: no stdio, no heap. Not thread-safe;
  * one writer each. A write error (full disk, closed descriptor) is remembered, never raised. */
 #ifndef CA_CONFIG_OUT_H
 #define CA_CONFIG_OUT_H
@@ -15,6 +15,11 @@ typedef struct ca_out {
 void ca_out_open(ca_out_t *out, int fd);
 /* At most what the buffer holds at a time: a longer piece ends in `...`, its newline kept. */
 void ca_out_printf(ca_out_t *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Any bytes, as many as there are. */
+void ca_out_bytes(ca_out_t *out, const void *data, size_t length);
+/* For who cannot write all that belongs there: from now on nothing is written, and flushing fails
+ * with `error`, a negative errno, unless something else failed before. */
+void ca_out_fail(ca_out_t *out, int error);
 /* Writes what is buffered. Returns 0 or the negative errno of the first failure. */
 int ca_out_flush(ca_out_t *out);
 

@@ -43,25 +43,49 @@ void ca_text_printf(ca_text_t *text, const char *format, ...)
     va_end(args);
 }
 
-/* Bytes of the character that starts here, 0 where it is a control character or not UTF-8. */
-static size_t character_bytes(const unsigned char *at, size_t left)
+size_t ca_text_decode(const char *text, size_t left, uint32_t *code)
 {
+    const unsigned char *at = (const unsigned char *)text;
+    if (left == 0)
+        return 0;
+    *code = at[0];
     if (at[0] < 0x80)
-        return at[0] >= 0x20 && at[0] != 0x7f;
-
+        return 1;
     size_t bytes = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
     if (at[0] < 0xc2 || at[0] > 0xf4 || bytes > left)
         return 0;
-    uint32_t code = at[0] & (0x7fu >> bytes);
+    *code = at[0] & (0x7fu >> bytes);
     for (size_t i = 1; i < bytes; i++) {
         if ((at[i] & 0xc0) != 0x80)
             return 0;
-        code = code << 6 | (at[i] & 0x3fu);
+        *code = *code << 6 | (at[i] & 0x3fu);
     }
-    bool overlong = (bytes == 3 && code < 0x800) || (bytes == 4 && code < 0x10000);
-    bool control = code < 0xa0 || code == 0x2028 || code == 0x2029;
-    bool surrogate = code >= 0xd800 && code < 0xe000;
-    return overlong || control || surrogate || code > 0x10ffff ? 0 : bytes;
+    bool overlong = (bytes == 3 && *code < 0x800) || (bytes == 4 && *code < 0x10000);
+    bool surrogate = *code >= 0xd800 && *code < 0xe000;
+    return overlong || surrogate || *code > 0x10ffff ? 0 : bytes;
+}
+
+/* Bytes of the character that starts here, 0 where it is a control character or not UTF-8. */
+static size_t character_bytes(const char *at, size_t left)
+{
+    uint32_t code = 0;
+    size_t bytes = ca_text_decode(at, left, &code);
+    bool control = code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029;
+    return control ? 0 : bytes;
+}
+
+size_t ca_text_escape_next(const char *piece, size_t length, char shown[5])
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t bytes = character_bytes(piece, length);
+    if (bytes == 0) {
+        unsigned char code = (unsigned char)*piece;
+        memcpy(shown, (char[]){'\\', 'x', digits[code >> 4], digits[code & 15], '\0'}, 5);
+        return 1;
+    }
+    memcpy(shown, piece, bytes);
+    shown[bytes] = '\0';
+    return bytes;
 }
 
 void ca_text_escape(ca_text_t *text, const char *piece, size_t length, size_t most)
@@ -71,16 +95,9 @@ void ca_text_escape(ca_text_t *text, const char *piece, size_t length, size_t mo
     size_t start = text->length;
 
     for (size_t i = 0; i < length;) {
-        size_t bytes = character_bytes((const unsigned char *)piece + i, length - i);
-        char code[8];
-        const char *shown = piece + i;
-        size_t shown_bytes = bytes;
-        if (bytes == 0) {
-            bytes = 1;
-            shown_bytes = 4;
-            snprintf(code, sizeof code, "\\x%02x", (unsigned char)piece[i]);
-            shown = code;
-        }
+        char shown[5];
+        i += ca_text_escape_next(piece + i, length - i, shown);
+        size_t shown_bytes = strlen(shown);
         if (written + shown_bytes > most) {
             if (most < 3)
                 return;
@@ -92,7 +109,6 @@ void ca_text_escape(ca_text_t *text, const char *piece, size_t length, size_t mo
         written += shown_bytes;
         if (written + 3 <= most)
             whole = written;
-        i += bytes;
     }
 }
 

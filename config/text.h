@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ca_text {
     char *buffer;
@@ -18,10 +19,18 @@ void ca_text_printf(ca_text_t *text, const char *format, ...) __attribute__((for
 void ca_text_vprintf(ca_text_t *text, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 
+/* Reads one UTF-8 character. Its bytes, or 0 where there is none: `left` is 0, or these bytes are
+ * not UTF-8. */
+size_t ca_text_decode(const char *at, size_t left, uint32_t *code);
+
 /* Appends bytes of unknown origin so that they are safe to show: control characters and what is not
  * UTF-8 become \xNN. At most `most` bytes are appended; a longer one ends in `...`. Applying it
  * twice changes nothing. */
 void ca_text_escape(ca_text_t *text, const char *piece, size_t length, size_t most);
+
+/* One step of that: what stands for the first character of `piece` (not empty), a NUL behind it.
+ * Returns how many bytes of `piece` that was. */
+size_t ca_text_escape_next(const char *piece, size_t length, char shown[5]);
 
 /* Where the text was cut: ends it in `...`, at the border of a character. */
 void ca_text_mark_cut(ca_text_t *text);

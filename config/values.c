@@ -3,8 +3,10 @@
 
 #include "config/numbers.h"
 #include "config/path.h"
+#include "config/signals.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
@@ -69,6 +71,72 @@ static int parse_enum(const char *choices, const char *text, size_t length, int 
     return -EINVAL;
 }
 
+/* Takes the entry at `*at` of a list joined with `+`, without the spaces around it. False where it
+ * was the last. */
+static bool take_entry(const char *text, size_t length, size_t *at, const char **entry,
+                       size_t *bytes)
+{
+    size_t from = *at;
+    size_t end = from;
+    while (end < length && text[end] != '+')
+        end++;
+    *at = end + 1;
+    size_t last = end;
+    while (from < last && is_space(text[from]))
+        from++;
+    while (last > from && is_space(text[last - 1]))
+        last--;
+    *entry = text + from;
+    *bytes = last - from;
+    return end < length;
+}
+
+/* A choice that is named twice is meant once. */
+static int parse_set(const char *choices, const char *text, size_t length, unsigned *value)
+{
+    unsigned chosen = 0;
+    bool more = true;
+    for (size_t at = 0; more;) {
+        const char *entry;
+        size_t bytes;
+        int position;
+        more = take_entry(text, length, &at, &entry, &bytes);
+        int rc = parse_enum(choices, entry, bytes, &position);
+        if (rc)
+            return rc;
+        chosen |= 1u << position;
+    }
+    *value = chosen;
+    return 0;
+}
+
+/* The size of a choice stands behind it; in `choices`, `sample:SIZE` is one that has a size. */
+static int parse_choice(const ca_option_t *option, const char *text, size_t length,
+                        ca_choice_t *value)
+{
+    const char *choice;
+    size_t bytes, word = 0;
+    while (word < length && text[word] != ':' && text[word] != '=')
+        word++;
+    for (int i = 0; (choice = choice_at(option->choices, i, &bytes)) != NULL; i++) {
+        size_t name = strcspn(choice, "|:");
+        uint64_t size = 0;
+        int rc = name < bytes && word == length ? -ENODATA : 0;
+        if (!same_choice(choice, name, text, word))
+            continue;
+        if (name == bytes && word != length)
+            return -EINVAL;
+        if (!rc && name < bytes)
+            rc = ca_size_parse(text + word + 1, length - word - 1, &size);
+        if (!rc && name < bytes)
+            rc = in_range(option, size);
+        if (!rc)
+            *value = (ca_choice_t){(size_t)i, (size_t)size};
+        return rc;
+    }
+    return -EINVAL;
+}
+
 static int parse_string(const char *text, size_t length, char *value)
 {
     if (length >= CA_STRING_MAX)
@@ -85,6 +153,12 @@ static int parse_path(const char *text, size_t length, char *value)
 {
     int rc = ca_path_check(text, length, NULL);
     return rc ? rc : parse_string(text, length, value);
+}
+
+/* A duration whose `choices` are "off": UINT64_MAX then. */
+static bool may_be_off(const ca_option_t *option)
+{
+    return strcmp(option->choices, "off") == 0;
 }
 
 static bool is_distinct(const ca_option_t *option)
@@ -105,18 +179,12 @@ static int parse_list(const ca_option_t *option, const char *text, size_t length
 {
     ca_size_list_t list = {0};
     bool more = length > 0 && !ca_word_same(text, length, "none");
-    for (size_t i = 0; more; i++) {
-        size_t end = i;
-        while (end < length && text[end] != '+')
-            end++;
-        more = end < length;
-        size_t last = end;
-        while (i < last && is_space(text[i]))
-            i++;
-        while (last > i && is_space(text[last - 1]))
-            last--;
+    for (size_t at = 0; more;) {
+        const char *entry;
+        size_t entry_bytes;
         uint64_t bytes;
-        int rc = ca_size_parse(text + i, last - i, &bytes);
+        more = take_entry(text, length, &at, &entry, &entry_bytes);
+        int rc = ca_size_parse(entry, entry_bytes, &bytes);
         if (!rc)
             rc = in_range(option, bytes);
         if (!rc && list.count == CA_LIST_MAX)
@@ -126,7 +194,6 @@ static int parse_list(const ca_option_t *option, const char *text, size_t length
         if (rc)
             return rc;
         list.bytes[list.count++] = (size_t)bytes;
-        i = end;
     }
     *value = list;
     return 0;
@@ -161,6 +228,10 @@ int ca_value_parse(const ca_option_t *option, const char *text, size_t length, v
         return parse_bool(text, length, value);
     case CA_TYPE_ENUM:
         return parse_enum(option->choices, text, length, value);
+    case CA_TYPE_SET:
+        return parse_set(option->choices, text, length, value);
+    case CA_TYPE_CHOICE:
+        return parse_choice(option, text, length, value);
     case CA_TYPE_STRING:
         return parse_string(text, length, value);
     case CA_TYPE_PATH:
@@ -169,10 +240,16 @@ int ca_value_parse(const ca_option_t *option, const char *text, size_t length, v
         return parse_list(option, text, length, value);
     case CA_TYPE_SHARE:
         return parse_share(option, text, length, value);
+    case CA_TYPE_SIGNAL:
+        return ca_signal_parse(text, length, value);
     case CA_TYPE_SIZE:
         rc = ca_size_parse(text, length, &number);
         break;
     case CA_TYPE_DURATION:
+        if (may_be_off(option) && ca_word_same(text, length, "off")) {
+            *(uint64_t *)value = UINT64_MAX;
+            return 0;
+        }
         rc = ca_duration_parse(text, length, &number);
         break;
     default:
@@ -204,6 +281,20 @@ static void print_as(ca_type_t type, uint64_t value, ca_text_t *out)
         ca_size_print(value, out);
 }
 
+static void print_choices(const char *choices, unsigned chosen, const char *between, ca_text_t *out)
+{
+    const char *choice;
+    size_t bytes;
+    bool first = true;
+    for (int i = 0; (choice = choice_at(choices, i, &bytes)) != NULL; i++) {
+        if (!(chosen >> i & 1))
+            continue;
+        ca_text_add(out, between, first ? 0 : strlen(between));
+        ca_text_add(out, choice, bytes);
+        first = false;
+    }
+}
+
 void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out)
 {
     switch (option->type) {
@@ -222,7 +313,13 @@ void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out
         print_as(option->type, *(const unsigned *)value, out);
         break;
     case CA_TYPE_DURATION:
-        print_as(option->type, *(const uint64_t *)value, out);
+        if (may_be_off(option) && *(const uint64_t *)value == UINT64_MAX)
+            ca_text_printf(out, "off");
+        else
+            print_as(option->type, *(const uint64_t *)value, out);
+        break;
+    case CA_TYPE_SIGNAL:
+        ca_signal_print(*(const int *)value, out);
         break;
     case CA_TYPE_BOOL:
         ca_text_printf(out, "%s", *(const bool *)value ? "true" : "false");
@@ -231,6 +328,21 @@ void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out
         size_t bytes = 0;
         const char *choice = choice_at(option->choices, *(const int *)value, &bytes);
         ca_text_add(out, choice ? choice : "?", choice ? bytes : 1);
+        break;
+    }
+    case CA_TYPE_SET:
+        print_choices(option->choices, *(const unsigned *)value, "+", out);
+        break;
+    case CA_TYPE_CHOICE: {
+        const ca_choice_t *made = value;
+        size_t bytes = 0;
+        const char *choice = choice_at(option->choices, (int)made->which, &bytes);
+        size_t name = choice ? strcspn(choice, "|:") : 0;
+        ca_text_add(out, choice, name);
+        if (name < bytes) {
+            ca_text_add(out, ":", 1);
+            print_as(CA_TYPE_SIZE, made->bytes, out);
+        }
         break;
     }
     case CA_TYPE_STRING:
@@ -270,21 +382,37 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
         ca_text_printf(out, ", or 1%% to 100%%");
         break;
     case CA_TYPE_DURATION:
+        if (may_be_off(option))
+            ca_text_printf(out, "off, or ");
         print_range(option, option->type, out);
         ca_text_printf(out, ", with its unit: ns, us, ms or s");
         break;
     case CA_TYPE_BOOL:
         ca_text_printf(out, "true, false");
         break;
-    case CA_TYPE_ENUM: {
+    case CA_TYPE_ENUM:
+        print_choices(option->choices, ~0u, ", ", out);
+        break;
+    case CA_TYPE_SET:
+        print_choices(option->choices, ~0u, ", ", out);
+        ca_text_printf(out, ", or several joined with +");
+        break;
+    case CA_TYPE_CHOICE: {
         const char *choice;
         size_t bytes;
         for (int i = 0; (choice = choice_at(option->choices, i, &bytes)) != NULL; i++) {
             ca_text_add(out, ", ", i ? 2 : 0);
             ca_text_add(out, choice, bytes);
+            if (memchr(choice, ':', bytes)) {
+                ca_text_printf(out, " with SIZE from ");
+                print_range(option, CA_TYPE_SIZE, out);
+            }
         }
         break;
     }
+    case CA_TYPE_SIGNAL:
+        ca_text_printf(out, "off, or a signal: HUP, USR1, USR2 and so on, or 34 to %d", NSIG - 1);
+        break;
     case CA_TYPE_STRING:
     case CA_TYPE_PATH:
         ca_text_printf(out, "%s", option->choices[0] ? option->choices : "any text");
@@ -299,7 +427,8 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
 
 const char *ca_value_type_name(ca_type_t type)
 {
-    static const char *const names[] = {"size",   "size or %", "bool", "uint", "duration",
-                                        "choice", "string",    "path", "list"};
+    static const char *const names[] = {"size",     "size or %", "bool",    "uint",
+                                        "duration", "choice",    "choices", "choice",
+                                        "string",   "path",      "list",    "signal"};
     return names[type];
 }

@@ -13,9 +13,12 @@ typedef enum {
     CA_TYPE_UINT,
     CA_TYPE_DURATION,
     CA_TYPE_ENUM,
+    CA_TYPE_SET,
+    CA_TYPE_CHOICE, /* as an ENUM, of words that may have a size: `sample:512K` */
     CA_TYPE_STRING,
     CA_TYPE_PATH, /* a string that ca_path_check accepts */
     CA_TYPE_LIST,
+    CA_TYPE_SIGNAL,
 } ca_type_t;
 
 /* One line of options.def. */
@@ -47,7 +50,8 @@ const char *ca_value_type_name(ca_type_t type);
  *   -ENAMETOOLONG  a string of CA_STRING_MAX bytes or more
  *   -EILSEQ        a string with control characters in it
  *   -E2BIG         a list of more than CA_LIST_MAX entries
- *   -EEXIST        a list that names a size twice, where `choices` is "distinct" */
+ *   -EEXIST        a list that names a size twice, where `choices` is "distinct"
+ *   -ENODATA       a choice without the size that it must have */
 int ca_value_parse(const ca_option_t *option, const char *text, size_t length, void *value);
 
 /* Appends the value as ca_value_parse reads it back. Strings come without quotes. */

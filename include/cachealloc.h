@@ -103,6 +103,35 @@ CACHEALLOC_API size_t cachealloc_trim(void);
  * is idle with cachealloc_trim(). */
 CACHEALLOC_API int cachealloc_set_pin_mode(int on);
 
+/* Gives this moment a name: JSON reports have it with the time, the number of the latest allocation
+ * and the live bytes, so that what a program held can be told by its phases. `name` is copied, up
+ * to 95 bytes of it; a longer one ends in `...`. The last 1,024 marks are kept, and reports tell
+ * how many came before. Takes some hundred nanoseconds. NULL and a library that serves nothing are
+ * no error: nothing happens. */
+CACHEALLOC_API void cachealloc_mark(const char *name);
+
+/* Writes a leak report of what is live now to `path`, which may have the patterns of the option
+ * leak_report; NULL: to where that option says, and to stderr where it says off. A file that is
+ * there is not replaced: the report then goes to PATH.PID, and a message says so. Its first line
+ * ends in `cause dump`. Other threads go on, and what they allocate and free meanwhile is in it or
+ * not; allocation calls wait for it for microseconds. It takes as long as names of functions take,
+ * and uses the heap.
+ * EINVAL: a bad pattern. EBUSY: another report took 10 s, or this thread was interrupted in its
+ * own. ENOMEM: no host memory. Otherwise the error of the file; with NULL the report is then on
+ * stderr, and the answer is 0. */
+CACHEALLOC_API int cachealloc_dump(const char *path);
+
+typedef int (*cachealloc_oom_t)(size_t bytes, int device, int pinned, void *arg);
+
+/* From now on fn(bytes, device, pinned, arg) is called, in the thread that allocates, where an
+ * allocation of `bytes` on `device` (or of pinned memory of the host, where `pinned` is 1) is out
+ * of memory, before that is reported and answered. It may free memory, allocate, and call this
+ * interface, and returns: 1 for one more try of the allocation, anything else to let it fail. No
+ * lock of the library's is held, but the CUDA runtime is inside the call that allocates: free what
+ * the library serves, with cudaFree and its kin. It is not called inside itself. NULL: no function.
+ * There is one; another call replaces it, while threads may still be in the old one. */
+CACHEALLOC_API int cachealloc_on_oom(cachealloc_oom_t fn, void *arg);
+
 /* --- single allocations ----------------------------------------------------------------------- */
 
 typedef enum cachealloc_kind {
@@ -175,6 +204,33 @@ CACHEALLOC_API int cachealloc_unregister(void *ptr);
 
 /* 1 when `ptr` was registered and neither freed nor unregistered since, otherwise 0. */
 CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
+
+/* --- for python/cachealloc.py ----------------------------------------------------------------- */
+
+/* Functions of Python's C interface, and functions of C that drop references to Python's objects:
+ * from any thread, with or without the interpreter's lock, and whatever exception is set; after the
+ * interpreter's end they do nothing. */
+typedef struct cachealloc_python_s {
+    size_t size; /* set by the caller, as all up to `content` */
+    int (*is_initialized)(void);
+    void *(*this_thread)(void); /* PyGILState_GetThisThreadState */
+    int (*ensure)(void);        /* PyGILState_Ensure */
+    void (*release)(int state);
+    void (*drop)(void *object); /* Py_DecRef */
+    int (*is_capsule)(void *capsule, const char *name);
+    void *(*content)(void *capsule, const char *name);
+    /* Set by the call: what DLPack's capsules are called, a deleter for a DLManagedTensor and a
+     * destructor for a capsule, which drop the object that is the tensor's manager_ctx, and a
+     * cachealloc_deleter_t that drops `arg`. */
+    const char *tensor_name;
+    void (*delete_tensor)(void *tensor);
+    void (*end_capsule)(void *capsule);
+    void (*delete_registered)(void *ptr, size_t bytes, void *arg);
+} cachealloc_python_t;
+
+/* A process has one interface to Python: of a second call the functions are not used. EINVAL: it is
+ * NULL, or not whole. EBUSY: another thread is in its first call. */
+CACHEALLOC_API int cachealloc_python(cachealloc_python_t *interface);
 
 #ifdef __cplusplus
 }

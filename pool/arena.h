@@ -183,6 +183,21 @@ size_t ca_block_bytes(ca_block_t *block);
  * that people ask, not for every call. */
 uint64_t ca_pool_block_at(uint64_t address);
 
+/* A block in a thread's cache. */
+typedef struct ca_pool_cached {
+    uint64_t address; /* its start */
+    size_t bytes;     /* rounding included */
+    /* The last word of its slot's note, as of when it was live; 0 where it was not since it came
+     * into a cache. */
+    uint64_t note;
+    void *context; /* of its arena */
+    bool host;
+} ca_pool_cached_t;
+
+/* The same for one that is in a cache. False where there is none. Other threads may be taking it:
+ * what it says may be the next one's. */
+bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached);
+
 typedef struct ca_arena_stats {
     size_t reserved_bytes; /* obtained upstream */
     size_t reserved_peak;

@@ -220,6 +220,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
         arena->stock -= bytes;
         if (!block)
             break;
+        block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
         ca_cache_set_state(block, CA_BLOCK_CACHED);
         restock(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(&cache->classes[index], block);
@@ -412,7 +413,8 @@ void ca_cached_free(ca_block_t *block)
     size_t mark = ca_cache_mark_of(block);
     ca_cache_t *cache = NULL;
 
-    if (arena && mark && !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse))
+    if (arena && mark && ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
+        !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
     if (!cache || !ca_cache_enter(cache)) {
         ca_arena_free(block);

@@ -362,13 +362,13 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
 
     for (const ca_block_t *block = class->ready; block; block = block->next, count++) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
-            block->class_mark != index + 1)
+            (block->class_mark != index + 1 && !block->exported))
             return "a block in stock is not";
         *stock += ca_block_size(block);
     }
     for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
-            block->class_mark != index + 1)
+            (block->class_mark != index + 1 && !block->exported))
             return "a block in stock is not";
         if (block->tag > cache->open || (last && block->tag < last->tag))
             return "a cache's tags are out of order";

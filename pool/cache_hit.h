@@ -57,7 +57,7 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
 }
 
 /* What a live block of this size keeps, so that its free need not work it out: 1 and its class, or
- * 0 where it has none. */
+ * 0 where it has none. One that was exported has none either. */
 CA_INLINE uint8_t ca_cache_class_mark(size_t bytes)
 {
     size_t class_bytes;
@@ -127,18 +127,15 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
     return block;
 }
 
-/* Queues a live block of this class, or leaves it as it is: where there is no room, and where it
- * was exported, which the heap keeps. */
+/* Queues a live block of this class, or leaves it as it is, where there is no room. */
 CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block)
 {
     ca_cache_class_t *class = &cache->classes[index];
+    CA_KEEP_IN_REGISTER(class);
     size_t bytes = ca_block_size(block);
     size_t stock = ca_cache_get(&cache->stock) + bytes;
 
-    if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS || stock > cache->stock_most ||
-                             ca_block_state(block) != CA_BLOCK_LIVE ||
-                             __atomic_load_n(&block->exported, __ATOMIC_RELAXED),
-                         0))
+    if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS || stock > cache->stock_most, 0))
         return false;
     ca_cache_set_state(block, CA_BLOCK_CACHED);
     block->tag = cache->open;

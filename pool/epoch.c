@@ -2,6 +2,7 @@
 #include "pool/epoch.h"
 
 #include <errno.h>
+#include "config/history.h"
 #include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -147,6 +148,8 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
         arena->pending -= ca_block_size(block);
         if (epoch->line->stream)
             ca_stream_unlist(epoch->line->stream, block);
+        ca_history_note(.event = CA_EVENT_READY, .address = block->address,
+                        .device = CA_EVENT_NO_DEVICE);
         ca_block_ready(arena, block);
     }
     epoch->blocks = NULL;

@@ -13,10 +13,11 @@ void ca_pool_dedicate(bool on)
     atomic_store(&ca_export_dedicating, on);
 }
 
-/* Other threads may be freeing theirs. */
+/* Other threads may be freeing theirs. No cache takes what has no class. */
 static void export_block(ca_block_t *block)
 {
     __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&block->class_mark, 0, __ATOMIC_RELAXED);
 }
 
 /* The blocks that are meant; see export.h. */

@@ -19,6 +19,15 @@ size_t ca_block_bytes(ca_block_t *block)
     return bytes;
 }
 
+/* In that state, or NULL. Under the arena's lock. */
+static const ca_block_t *block_at(const ca_arena_t *arena, uint64_t address, ca_block_state_t state)
+{
+    /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
+    const ca_segment_t *segment = ca_segment_at(arena, address);
+    const ca_block_t *block = segment ? ca_segment_block_at(segment, address) : NULL;
+    return block && ca_block_state(block) == state ? block : NULL;
+}
+
 uint64_t ca_pool_block_at(uint64_t address)
 {
     ca_arena_t *arena = ca_span_arena(address);
@@ -27,11 +36,29 @@ uint64_t ca_pool_block_at(uint64_t address)
     if (!arena)
         return 0;
     ca_lock_take(&arena->lock);
-    /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
-    const ca_segment_t *segment = ca_segment_at(arena, address);
-    const ca_block_t *block = segment ? ca_segment_block_at(segment, address) : NULL;
-    if (block && ca_block_state(block) == CA_BLOCK_LIVE)
+    const ca_block_t *block = block_at(arena, address, CA_BLOCK_LIVE);
+    if (block)
         start = block->address;
     ca_lock_drop(&arena->lock);
     return start;
+}
+
+bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached)
+{
+    ca_arena_t *arena = ca_span_arena(address);
+
+    if (!arena)
+        return false;
+    ca_lock_take(&arena->lock);
+    const ca_block_t *block = block_at(arena, address, CA_BLOCK_CACHED);
+    if (block)
+        *cached = (ca_pool_cached_t){
+            .address = block->address,
+            .bytes = ca_block_size(block),
+            .note = __atomic_load_n(&block->slot.note[3], __ATOMIC_RELAXED),
+            .context = arena->context,
+            .host = arena->params.host,
+        };
+    ca_lock_drop(&arena->lock);
+    return block != NULL;
 }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "registry/demangle.h"
 
 typedef struct Dwfl Dwfl;
 typedef struct Dwfl_Module Dwfl_Module;
@@ -46,7 +47,9 @@ typedef struct {
     char **debuginfo_path;
 } Dwfl_Callbacks;
 
-enum { TAG_INLINED = 0x1d, TAG_SUBPROGRAM = 0x2e };
+enum { TAG_INLINED = 0x1d, TAG_MODULE = 0x1e, TAG_SUBPROGRAM = 0x2e, TAG_NAMESPACE = 0x39 };
+
+#define SCOPES_MOST 64 /* scopes in each other that are looked into */
 enum { AT_CALL_FILE = 0x58, AT_CALL_LINE = 0x59, AT_LINKAGE_NAME = 0x6e };
 
 /* CA_DW(result, name, parameters) */
@@ -68,6 +71,9 @@ enum { AT_CALL_FILE = 0x58, AT_CALL_LINE = 0x59, AT_LINKAGE_NAME = 0x6e };
     X(Dwarf_Die *, dwfl_module_addrdie, (Dwfl_Module *, Dwarf_Addr, Dwarf_Addr *))                 \
     X(int, dwarf_getscopes, (Dwarf_Die *, Dwarf_Addr, Dwarf_Die **))                               \
     X(int, dwarf_getscopes_die, (Dwarf_Die *, Dwarf_Die **))                                       \
+    X(int, dwarf_child, (Dwarf_Die *, Dwarf_Die *))                                                \
+    X(int, dwarf_siblingof, (Dwarf_Die *, Dwarf_Die *))                                            \
+    X(int, dwarf_haspc, (Dwarf_Die *, Dwarf_Addr))                                                 \
     X(int, dwarf_tag, (Dwarf_Die *))                                                               \
     X(const char *, dwarf_diename, (Dwarf_Die *))                                                  \
     X(Dwarf_Attribute *, dwarf_attr, (Dwarf_Die *, unsigned, Dwarf_Attribute *))                   \
@@ -81,6 +87,9 @@ static struct {
 #define CA_DW(result, name, parameters) result(*name) parameters;
     CA_DW_FUNCTIONS(CA_DW)
 #undef CA_DW
+    /* Not in libdw before 0.171: may be NULL. */
+    int (*dwarf_cu_info)(void *, uint16_t *, uint8_t *, Dwarf_Die *, Dwarf_Die *, uint64_t *,
+                         uint8_t *, uint8_t *);
 } dw;
 
 struct ca_dwarf {
@@ -106,6 +115,7 @@ static bool load_libdw(void)
         return false;
     CA_DW_FUNCTIONS(CA_DW)
 #undef CA_DW
+    *(void **)&dw.dwarf_cu_info = dlsym(library, "dwarf_cu_info");
     state = LOADED;
     return true;
 }
@@ -118,7 +128,10 @@ static int find_no_elf(Dwfl_Module *module, void **data, const char *name, Dwarf
     return -1;
 }
 
-static Dwfl_Callbacks callbacks = {.find_elf = find_no_elf};
+static int find_debug_file(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base,
+                           const char *file_name, const char *link, unsigned crc, char **found);
+
+static Dwfl_Callbacks callbacks = {.find_elf = find_no_elf, .find_debuginfo = find_debug_file};
 
 static bool same_build_id(Dwfl_Module *module, const void *build_id, size_t bytes)
 {
@@ -143,8 +156,6 @@ ca_dwarf_t *ca_dwarf_open(const char *path, uintptr_t bias, const void *build_id
     int fd = -1;
     if (!load_libdw() || (fd = open_plain(path)) < 0)
         return NULL;
-    /* Looks under /usr/lib/debug/.build-id; dwfl_standard_find_debuginfo would ask debuginfod. */
-    callbacks.find_debuginfo = dw.dwfl_build_id_find_debuginfo;
     ca_dwarf_t *dwarf = calloc(1, sizeof *dwarf);
     if (!dwarf || !(dwarf->session = dw.dwfl_begin(&callbacks)))
         goto failed;
@@ -174,58 +185,42 @@ void ca_dwarf_close(ca_dwarf_t *dwarf)
     free(dwarf);
 }
 
-void ca_dwarf_demangle(const char *name, char *text, size_t bytes)
+/* A descriptor of `path` where that is the debug file of `module`. */
+static int open_debug_file(Dwfl_Module *module, const char *path)
 {
-    typedef char *demangle_t(const char *, char *, size_t *, int *);
-    char *plain = NULL;
-    int status = 0;
-    if (name[0] == '_' && name[1] == 'Z') {
-        demangle_t *demangle = (demangle_t *)dlsym(RTLD_DEFAULT, "__cxa_demangle");
-        if (demangle)
-            plain = demangle(name, NULL, NULL, &status);
+    const unsigned char *build_id;
+    Dwarf_Addr where;
+    int bytes = dw.dwfl_module_build_id(module, &build_id, &where);
+    ca_dwarf_t *candidate = bytes > 0 ? ca_dwarf_open(path, 0, build_id, (size_t)bytes) : NULL;
+    if (!candidate)
+        return -1;
+    ca_dwarf_close(candidate);
+    return open_plain(path);
+}
+
+/* Looks under /usr/lib/debug/.build-id, then for the file that the module's .gnu_debuglink names,
+ * beside the module as debuggers do. dwfl_standard_find_debuginfo would ask debuginfod. */
+static int find_debug_file(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base,
+                           const char *file_name, const char *link, unsigned crc, char **found)
+{
+    static const char *const folders[] = {"", ".debug/"};
+    static char path[4096];
+    int fd = dw.dwfl_build_id_find_debuginfo(module, data, name, base, file_name, link, crc, found);
+    const char *slash = file_name ? strrchr(file_name, '/') : NULL;
+    if (fd >= 0 || !slash || !link || strchr(link, '/'))
+        return fd;
+    for (size_t i = 0; fd < 0 && i < sizeof folders / sizeof folders[0]; i++) {
+        int length = snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - file_name), file_name,
+                              folders[i], link);
+        if (length > 0 && (size_t)length < sizeof path)
+            fd = open_debug_file(module, path);
     }
-    snprintf(text, bytes, "%s", plain ? plain : name);
-    free(plain);
+    if (fd >= 0)
+        *found = strdup(path); /* libdw frees it */
+    return fd;
 }
 
 /* --- names ------------------------------------------------------------------------------------ */
-
-typedef struct ca_place {
-    const char *file; /* NULL when not known */
-    uint64_t line;
-} ca_place_t;
-
-/* A line of text that is filled from the left and cut where it is full. */
-typedef struct ca_line {
-    char *text;
-    size_t bytes;
-    size_t used;
-} ca_line_t;
-
-static void append(ca_line_t *line, const char *text)
-{
-    int wrote = snprintf(line->text + line->used, line->bytes - line->used, "%s", text);
-    line->used += (size_t)wrote;
-    if (line->used >= line->bytes)
-        line->used = line->bytes - 1;
-}
-
-static void append_place(ca_line_t *line, ca_place_t place)
-{
-    const char *slash = strrchr(place.file, '/');
-    char number[32];
-    snprintf(number, sizeof number, ":%llu", (unsigned long long)place.line);
-    append(line, " at ");
-    append(line, slash ? slash + 1 : place.file);
-    append(line, number);
-}
-
-static void append_function(ca_line_t *line, const char *name)
-{
-    static char plain[1024]; /* one user at a time */
-    ca_dwarf_demangle(name ? name : "??", plain, sizeof plain);
-    append(line, plain);
-}
 
 /* The name with namespaces and parameters where there is one: a C++ linkage name. */
 static const char *function_name(Dwarf_Die *function)
@@ -237,82 +232,139 @@ static const char *function_name(Dwarf_Die *function)
     return name ? name : dw.dwarf_diename(function);
 }
 
+/* That of the function with the code at `pc`. Compilers note no linkage name for what other files
+ * do not see: static C++ functions, those in anonymous namespaces, templates of local types. The
+ * symbol table has it. */
+static const char *outer_name(Dwfl_Module *module, uintptr_t pc, Dwarf_Die *function)
+{
+    const char *name = function_name(function);
+    const char *symbol = dw.dwfl_module_addrname(module, pc);
+    bool is_mangled = symbol && symbol[0] == '_' && symbol[1] == 'Z';
+    return is_mangled && !(name && name[0] == '_' && name[1] == 'Z') ? symbol : name;
+}
+
 /* Where the inlined function `function` was called. */
 static ca_place_t call_place(Dwarf_Die *function, Dwarf_Die *unit)
 {
-    ca_place_t place = {NULL, 0};
+    ca_place_t place = {NULL, NULL, 0};
     Dwarf_Attribute attribute;
     Dwarf_Files *files;
     size_t count;
-    uint64_t file;
+    uint64_t file, line;
     if (dw.dwarf_formudata(dw.dwarf_attr(function, AT_CALL_FILE, &attribute), &file) == 0 &&
-        dw.dwarf_formudata(dw.dwarf_attr(function, AT_CALL_LINE, &attribute), &place.line) == 0 &&
-        dw.dwarf_getsrcfiles(unit, &files, &count) == 0 && file < count)
+        dw.dwarf_formudata(dw.dwarf_attr(function, AT_CALL_LINE, &attribute), &line) == 0 &&
+        dw.dwarf_getsrcfiles(unit, &files, &count) == 0 && file < count) {
         place.file = dw.dwarf_filesrc(files, file, NULL, NULL);
+        place.line = (unsigned)line;
+    }
     return place;
 }
 
 static ca_place_t place_of(Dwfl_Module *module, uintptr_t pc)
 {
-    ca_place_t place = {NULL, 0};
+    ca_place_t place = {NULL, NULL, 0};
     int number = 0;
     Dwfl_Line *line = dw.dwfl_module_getsrc(module, pc);
     if (line)
         place.file = dw.dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL);
-    place.line = (uint64_t)number;
+    place.line = (unsigned)number;
     return place;
 }
 
+/* The innermost scope below `die` with the code at `pc`. */
+static bool find_scope(Dwarf_Die *die, uintptr_t pc, Dwarf_Die *found, int depth)
+{
+    Dwarf_Die child;
+    if (depth == SCOPES_MOST || dw.dwarf_child(die, &child) != 0)
+        return false;
+    do {
+        int tag = dw.dwarf_tag(&child);
+        bool is_there = dw.dwarf_haspc(&child, pc) > 0;
+        bool may_hold = is_there || tag == TAG_NAMESPACE || tag == TAG_MODULE;
+        if (may_hold && find_scope(&child, pc, found, depth + 1))
+            return true;
+        if (is_there) {
+            *found = child;
+            return true;
+        }
+    } while (dw.dwarf_siblingof(&child, &child) == 0);
+    return false;
+}
+
 /* The scopes around `pc`, innermost first, for the caller to free. dwarf_getscopes alone leaves an
- * inlined function for the place where it was written, so it is asked for the innermost only. */
+ * inlined function for the place where it was written, so it is asked for the innermost only. It
+ * finds nothing where that place is in another unit, as after link-time optimisation. */
 static int scopes_of(Dwarf_Die *unit, uintptr_t pc, Dwarf_Die **scopes)
 {
     Dwarf_Die *innermost = NULL;
     int count = dw.dwarf_getscopes(unit, pc, &innermost);
+    Dwarf_Die found;
     if (count > 0)
         count = dw.dwarf_getscopes_die(&innermost[0], scopes);
+    else if (find_scope(unit, pc, &found, 0))
+        count = dw.dwarf_getscopes_die(&found, scopes);
     free(innermost);
     return count;
 }
 
-/* Appends the functions around `pc`, the innermost first. False when DWARF knows none. */
-static bool append_scopes(ca_line_t *line, Dwfl_Module *module, uintptr_t pc, ca_place_t place)
+/* `place` with the name of its function, in memory of ours. */
+static ca_place_t kept(ca_place_t place, const char *function, ca_bump_t *memory)
+{
+    if (function)
+        place.function = ca_demangle(function, memory);
+    if (place.file)
+        place.file = ca_bump_text(memory, place.file, strlen(place.file));
+    if (!place.file)
+        place.line = 0;
+    return place;
+}
+
+/* With -gsplit-dwarf the module has a skeleton of the unit; the functions are in a .dwo file. */
+static Dwarf_Die *whole_unit(Dwarf_Die *unit, Dwarf_Die *split)
+{
+    bool is_split = dw.dwarf_cu_info &&
+                    dw.dwarf_cu_info(unit->cu, NULL, NULL, NULL, split, NULL, NULL, NULL) == 0 &&
+                    split->addr;
+    return is_split ? split : unit;
+}
+
+/* The functions around `pc`, as DWARF knows them. */
+static size_t places_in_scopes(Dwfl_Module *module, uintptr_t pc, ca_place_t place,
+                               ca_place_t *places, size_t max, ca_bump_t *memory)
 {
     Dwarf_Addr bias = 0;
     Dwarf_Die *unit = dw.dwfl_module_addrdie(module, pc, &bias);
-    Dwarf_Die *scopes = NULL;
+    Dwarf_Die *scopes = NULL, split;
+    if (unit)
+        unit = whole_unit(unit, &split);
     int count = unit ? scopes_of(unit, pc - bias, &scopes) : 0;
-    bool any = false;
-    for (int i = 0; i < count; i++) {
+    size_t found = 0;
+    for (int i = 0; i < count && found < max; i++) {
         int tag = dw.dwarf_tag(&scopes[i]);
         if (tag != TAG_INLINED && tag != TAG_SUBPROGRAM)
             continue;
-        if (any)
-            append(line, " < ");
-        any = true;
-        append_function(line, function_name(&scopes[i]));
-        if (place.file)
-            append_place(line, place);
-        if (tag == TAG_SUBPROGRAM)
+        bool is_outer = tag == TAG_SUBPROGRAM;
+        const char *name =
+            is_outer ? outer_name(module, pc, &scopes[i]) : function_name(&scopes[i]);
+        places[found++] = kept(place, name, memory);
+        if (is_outer)
             break;
         place = call_place(&scopes[i], unit);
     }
     free(scopes);
-    return any;
+    return found;
 }
 
-bool ca_dwarf_name(ca_dwarf_t *dwarf, uintptr_t pc, char *text, size_t bytes)
+size_t ca_dwarf_places(ca_dwarf_t *dwarf, uintptr_t pc, ca_place_t *places, size_t max,
+                       ca_bump_t *memory)
 {
-    ca_line_t line = {text, bytes, 0};
-    text[0] = '\0';
     ca_place_t place = place_of(dwarf->module, pc);
-    if (append_scopes(&line, dwarf->module, pc, place))
-        return place.file != NULL;
+    size_t found = places_in_scopes(dwarf->module, pc, place, places, max, memory);
+    if (found != 0)
+        return found;
     const char *symbol = dw.dwfl_module_addrname(dwarf->module, pc);
-    if (symbol) {
-        append_function(&line, symbol);
-        if (place.file)
-            append_place(&line, place);
-    }
-    return symbol && place.file;
+    if (!symbol)
+        return 0;
+    places[0] = kept(place, symbol, memory);
+    return 1;
 }

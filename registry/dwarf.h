@@ -1,13 +1,16 @@
 /* Function names and source lines of one module, from its ELF and DWARF, through elfutils' libdw.
  *
  * libdw.so.1 is opened with dlopen at the first use. Only local files are ever read: the module
- * itself and separate debug files by build id. For reports only: uses the heap; not thread-safe. */
+ * itself and separate debug files, by build id or by the name that the module gives, beside it. For
+ * reports only: uses the heap; not thread-safe. */
 #ifndef CA_REGISTRY_DWARF_H
 #define CA_REGISTRY_DWARF_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/bump.h"
+#include "registry/model.h"
 
 typedef struct ca_dwarf ca_dwarf_t;
 
@@ -18,11 +21,10 @@ ca_dwarf_t *ca_dwarf_open(const char *path, uintptr_t bias, const void *build_id
                           size_t build_id_bytes);
 void ca_dwarf_close(ca_dwarf_t *dwarf);
 
-/* Writes "function at file:line", innermost inlined function first, joined with " < ". False when
- * the line is not known; `text` then holds the function's name alone, or nothing. */
-bool ca_dwarf_name(ca_dwarf_t *dwarf, uintptr_t pc, char *text, size_t bytes);
-
-/* Copies `name` to `text`, demangled when it is a C++ name and the process has a demangler. */
-void ca_dwarf_demangle(const char *name, char *text, size_t bytes);
+/* The functions at `pc`, at most `max`, innermost inlined function first: names demangled, paths of
+ * source files as the compiler noted them. Strings are copied to `memory`. Returns how many; 0
+ * where nothing is known. */
+size_t ca_dwarf_places(ca_dwarf_t *dwarf, uintptr_t pc, ca_place_t *places, size_t max,
+                       ca_bump_t *memory);
 
 #endif

@@ -1,21 +1,28 @@
 #include "registry/groups.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "config/mem.h"
 
 #define LEAST_CAPACITY 64
 
+static bool same(const ca_group_t *a, const ca_group_t *b)
+{
+    return a->stack == b->stack && a->thread == b->thread && a->device == b->device &&
+           a->kind == b->kind;
+}
+
 /* The entry of the same group as `like`, or the free one where it belongs. */
 static ca_group_t *probe(const ca_groups_t *groups, const ca_group_t *like)
 {
     uint64_t key = (uint64_t)like->stack << 16 | (uint64_t)like->device << 8 | like->kind;
     size_t mask = groups->capacity - 1;
-    for (size_t at = (key * 0x9e3779b97f4a7c15u >> 24) & mask;; at = (at + 1) & mask) {
+    key = (key ^ (uint64_t)like->thread << 32) * 0x9e3779b97f4a7c15u;
+    for (size_t at = (key >> 24) & mask;; at = (at + 1) & mask) {
         ca_group_t *group = &groups->entries[at];
-        if (group->count == 0 || (group->stack == like->stack && group->device == like->device &&
-                                  group->kind == like->kind))
+        if (group->count == 0 || same(group, like))
             return group;
     }
 }
@@ -35,11 +42,36 @@ static void grow(ca_groups_t *groups)
     *groups = bigger;
 }
 
+/* Counts a record in its group. */
+static void count_in(ca_group_t *group, const ca_record_t *record)
+{
+    bool has_stream = record->shared == CA_SHARED_NOT && record->stream != 0;
+    group->count++;
+    group->bytes += record->bytes;
+    if (record->bytes < group->smallest)
+        group->smallest = record->bytes;
+    if (record->bytes > group->largest)
+        group->largest = record->bytes;
+    if (record->sequence < group->first)
+        group->first = record->sequence;
+    if (record->sequence > group->last)
+        group->last = record->sequence;
+    if (has_stream && record->sequence >= group->stream_at) {
+        group->stream = record->stream;
+        group->stream_at = record->sequence;
+    }
+}
+
 void ca_groups_add(ca_groups_t *groups, const ca_record_t *record)
 {
-    ca_group_t fresh = {.stack = record->stack, .first = record->sequence};
-    fresh.device = (uint8_t)record->device;
-    fresh.kind = (uint8_t)record->kind;
+    ca_group_t fresh = {
+        .stack = record->stack,
+        .thread = record->thread,
+        .device = (uint8_t)record->device,
+        .kind = (uint8_t)record->kind,
+        .smallest = UINT64_MAX,
+        .first = UINT64_MAX,
+    };
     groups->total.count++;
     groups->total.bytes += record->bytes;
     if (groups->count * 2 >= groups->capacity)
@@ -51,10 +83,7 @@ void ca_groups_add(ca_groups_t *groups, const ca_record_t *record)
         *group = fresh;
         groups->count++;
     }
-    group->count++;
-    group->bytes += record->bytes;
-    if (record->sequence < group->first)
-        group->first = record->sequence;
+    count_in(group, record);
 }
 
 void ca_groups_pack(ca_groups_t *groups)

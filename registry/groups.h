@@ -1,4 +1,4 @@
-/* Totals of allocations by call stack, device and kind: what the leak report lists.
+/* Totals of allocations by call stack, thread, device and kind: what reports are made of.
  *
  * A hash table in mapped memory that grows with the number of different groups. Not thread-safe:
  * the owner guards it. All zero is an empty one. */
@@ -11,11 +11,14 @@
 
 typedef struct ca_group {
     uint32_t stack;
+    uint32_t thread;
     uint8_t device;
     uint8_t kind;
     uint64_t count; /* 0: a free entry of the hash table */
     uint64_t bytes;
-    uint64_t first; /* sequence number of its earliest allocation */
+    uint64_t smallest, largest; /* bytes of one */
+    uint64_t first, last;       /* sequence numbers of the earliest and the latest */
+    uint64_t stream, stream_at; /* of the latest that was given one, and its sequence number */
 } ca_group_t;
 
 typedef struct ca_groups {

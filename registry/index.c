@@ -39,21 +39,19 @@ static ca_index_table_t *table_of(const ca_index_t *index)
     return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_relaxed);
 }
 
+static uint64_t entry_at(const ca_index_table_t *table, size_t at)
+{
+    return atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_relaxed);
+}
+
 static ca_slot_t *slot_at(const ca_index_table_t *table, size_t at)
 {
-    uint64_t entry =
-        atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_relaxed);
-    return (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
+    return ca_index_slot(entry_at(table, at));
 }
 
 static void write_entry(ca_index_table_t *table, size_t at, uint64_t entry)
 {
     atomic_store_explicit(&table->entries[at], entry, memory_order_release);
-}
-
-static uint64_t entry_of(const ca_slot_t *slot, uint64_t hash)
-{
-    return (uint64_t)(uintptr_t)slot << CA_INDEX_TAG | ca_index_tag(hash);
 }
 
 static size_t table_bytes(const ca_index_table_t *table)
@@ -78,13 +76,19 @@ static void discard(ca_index_table_t *table)
     errno = saved;
 }
 
-/* For a slot that is not there, and a table that has room. */
-static void put(ca_index_table_t *table, uint64_t hash, const ca_slot_t *slot)
+/* Where an entry belongs whose place is not further on. */
+static size_t home_of(const ca_index_table_t *table, uint64_t entry)
 {
-    size_t at = ca_index_home(table->size, hash);
-    while (slot_at(table, at))
+    return ca_index_home(table->size, entry & CA_INDEX_TAGS);
+}
+
+/* For a slot that is not there, and a table that has room. */
+static void put(ca_index_table_t *table, uint64_t entry)
+{
+    size_t at = home_of(table, entry);
+    while (entry_at(table, at))
         at = at + 1 < table->size ? at + 1 : 0;
-    write_entry(table, at, entry_of(slot, hash));
+    write_entry(table, at, entry);
 }
 
 /* By half its size, at least a page. Without memory the old table stays in use. */
@@ -97,9 +101,9 @@ static void grow(ca_index_t *index)
     if (!bigger)
         return;
     for (size_t i = 0; old && i < old->size; i++) {
-        const ca_slot_t *slot = slot_at(old, i);
-        if (slot)
-            put(bigger, ca_index_hash(ca_slot_address(slot)), slot);
+        uint64_t entry = entry_at(old, i);
+        if (entry)
+            put(bigger, entry);
     }
     begin(index);
     atomic_store_explicit(&index->table, bigger, memory_order_release);
@@ -130,7 +134,7 @@ int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot)
 {
     ca_index_table_t *table = table_of(index);
     /* The kernel gives such an address only to who asks for it by name. */
-    if ((uint64_t)(uintptr_t)slot >> (64 - CA_INDEX_TAG))
+    if ((uint64_t)(uintptr_t)slot >> CA_MEM_POINTER_BITS)
         return -ENOMEM;
     if (!table || index->count * 5 >= table->size * 4)
         grow(index);
@@ -138,7 +142,7 @@ int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot)
     if (!table || index->count + 1 >= table->size) /* one entry must stay free */
         return -ENOMEM;
     /* No version: a reader finds the slot, or not yet. */
-    put(table, hash, slot);
+    put(table, ca_index_entry(slot, ca_index_tag(hash)));
     index->count++;
     return 0;
 }
@@ -153,8 +157,9 @@ void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
     ca_index_table_t *table = table_of(index);
     if (!table)
         return;
-    size_t size = table->size, hole = ca_index_home(size, hash);
-    for (const ca_slot_t *there; (there = slot_at(table, hole)) != slot;
+    uint64_t own = ca_index_entry(slot, ca_index_tag(hash));
+    size_t size = table->size, hole = home_of(table, own);
+    for (uint64_t there; (there = entry_at(table, hole)) != own;
          hole = hole + 1 < size ? hole + 1 : 0)
         if (!there)
             return;
@@ -162,12 +167,11 @@ void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
     /* Moves back each entry behind it that could not be found any more. */
     for (size_t at = hole;;) {
         at = at + 1 < size ? at + 1 : 0;
-        const ca_slot_t *moved = slot_at(table, at);
+        uint64_t moved = entry_at(table, at);
         if (!moved)
             break;
-        uint64_t place = ca_index_hash(ca_slot_address(moved));
-        if (distance(size, ca_index_home(size, place), at) >= distance(size, hole, at)) {
-            write_entry(table, hole, entry_of(moved, place));
+        if (distance(size, home_of(table, moved), at) >= distance(size, hole, at)) {
+            write_entry(table, hole, moved);
             hole = at;
         }
     }

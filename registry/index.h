@@ -1,8 +1,10 @@
 /* Slots by address: one shard of the table of live allocations.
  *
- * Open addressing with linear probing. An entry is one word: the slot's pointer, and below it 16
- * bits of the address's hash as a tag. A search looks into the slots whose tag fits, and believes
- * what they say of their address: it lies beside the word, which whoever searches needs next.
+ * Open addressing with linear probing. An entry is one word: the slot's pointer, and below it the
+ * upper bits of the address's hash as a tag. The tag alone tells where the search for an entry
+ * begins, so that none of the slots is looked at where entries move. A search looks into the slots
+ * whose tag fits, and believes what they say of their address: it lies beside the word, which
+ * whoever searches needs next.
  *
  * Writers hold the shard's lock. Readers take none: they read a version before and after, which is
  * odd while a writer moves entries, and search again where it changed. What they may meet:
@@ -28,7 +30,10 @@
 #include "config/lock.h"
 #include "config/slot.h"
 
-#define CA_INDEX_TAG 16 /* bits; the other 48 are all that a pointer to our memory has */
+/* Bits of a tag. The others are all that a pointer to our memory has, which is a multiple of 8.
+ * Where a shard has more entries than there are tags, 16 million of all shards, searches begin at
+ * some of its places only, and grow longer. */
+#define CA_INDEX_TAG 19
 
 typedef struct ca_index_table {
     size_t size;                /* of `entries`; 0 where it was outgrown */
@@ -57,16 +62,27 @@ CA_INLINE size_t ca_index_shard(uint64_t hash)
     return hash >> 7 & ((1u << CA_INDEX_SHARD_BITS) - 1);
 }
 
-/* Where the search for a hash begins. */
-CA_INLINE size_t ca_index_home(size_t size, uint64_t hash)
+CA_INLINE uint64_t ca_index_tag(uint64_t hash)
 {
-    return (size_t)((unsigned __int128)hash * size >> 64);
+    return hash >> (64 - CA_INDEX_TAG);
 }
 
-/* Bits that ca_index_home hardly looks at. */
-CA_INLINE uint16_t ca_index_tag(uint64_t hash)
+/* Where the search for a tag begins. */
+CA_INLINE size_t ca_index_home(size_t size, uint64_t tag)
 {
-    return (uint16_t)(hash >> 16);
+    return tag * size >> CA_INDEX_TAG;
+}
+
+#define CA_INDEX_TAGS (((uint64_t)1 << CA_INDEX_TAG) - 1) /* the bits of an entry that are one */
+
+CA_INLINE uint64_t ca_index_entry(const ca_slot_t *slot, uint64_t tag)
+{
+    return (uint64_t)(uintptr_t)slot << (CA_INDEX_TAG - 3) | tag;
+}
+
+CA_INLINE ca_slot_t *ca_index_slot(uint64_t entry)
+{
+    return (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG << 3);
 }
 
 /* The slot of `address`, in the entry `*at`; or NULL, and `*at` is the free one where the search
@@ -74,15 +90,15 @@ CA_INLINE uint16_t ca_index_tag(uint64_t hash)
 CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, uint64_t hash,
                                    size_t *at)
 {
-    uint16_t tag = ca_index_tag(hash);
-    size_t size = table->size, i = ca_index_home(size, hash);
+    uint64_t tag = ca_index_tag(hash);
+    size_t size = table->size, i = ca_index_home(size, tag);
     for (bool again = false;;) {
         uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
         *at = i;
         if (entry == 0)
             return NULL;
-        if ((uint16_t)entry == tag) {
-            ca_slot_t *slot = (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
+        if ((entry & CA_INDEX_TAGS) == tag) {
+            ca_slot_t *slot = ca_index_slot(entry);
             if (__builtin_expect(ca_slot_address(slot) == address, 1))
                 return slot;
         }
@@ -132,12 +148,12 @@ CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64
     ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
     if (__builtin_expect(!table, 0))
         return NULL;
-    uint16_t tag = ca_index_tag(hash);
+    uint64_t tag = ca_index_tag(hash);
     size_t size = table->size;
-    for (size_t i = ca_index_home(size, hash);; i++) {
+    for (size_t i = ca_index_home(size, tag);; i++) {
         uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
-        if (__builtin_expect((uint16_t)entry == tag, 1)) {
-            ca_slot_t *slot = (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG);
+        if (__builtin_expect((entry & CA_INDEX_TAGS) == tag, 1)) {
+            ca_slot_t *slot = ca_index_slot(entry);
             if (__builtin_expect(slot != NULL, 1)) {
                 *word = atomic_load_explicit(&slot->word, memory_order_acquire);
                 if (__builtin_expect(ca_slot_address(slot) == address, 1))

@@ -1,14 +1,21 @@
 #include "registry/live.h"
 
+#include "registry/peak.h"
+#include "registry/timeline.h"
+
 ca_live_t ca_live;
 
 void ca_live_tell(uint64_t bytes)
 {
     uint64_t now = atomic_fetch_add_explicit(&ca_live.told, bytes, memory_order_relaxed) + bytes;
     uint64_t most = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+    if (now <= most)
+        return;
     while (now > most && !atomic_compare_exchange_weak_explicit(
                              &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
         ;
+    if (now >= atomic_load_explicit(&ca_peak_next, memory_order_relaxed))
+        ca_peak_reached();
 }
 
 void ca_live_untell(uint64_t bytes)
@@ -18,12 +25,15 @@ void ca_live_untell(uint64_t bytes)
 
 uint64_t ca_live_next_batch(ca_tally_t *tally)
 {
-    uint64_t batch = tally ? CA_LIVE_BATCH : 1;
+    bool single = !tally || atomic_load_explicit(&ca_live.sequence, memory_order_relaxed) <
+                                CA_TIMELINE_SINGLE;
+    uint64_t batch = single ? 1 : CA_LIVE_BATCH;
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
     if (tally) {
         atomic_store_explicit(&tally->sequence, before + 1, memory_order_relaxed);
         atomic_store_explicit(&tally->last, before + batch, memory_order_relaxed);
     }
+    ca_timeline_at(before + 1);
     return before + 1;
 }
 

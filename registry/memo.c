@@ -13,15 +13,14 @@
  * chooses among trees. It need not be right in that: the stacks in each are compared in full.
  *
  * All this is a thread's own and needs no lock. The words lie between the start and the end of the
- * thread's stack, which was made sure of when they were noted, so reading them is safe. A start
- * elsewhere (an alternate signal stack, a coroutine) is not remembered.
+ * thread's stack, which was made sure of when they were noted, so reading them is safe, and some
+ * may be read beyond the first that differs. A start elsewhere (an alternate signal stack, a
+ * coroutine) is not remembered.
  *
- * Code that is unloaded takes its unwind information along, and nobody tells us; but a thread that
- * keeps a stack looks whether objects were loaded since, and starts anew if so. Until then, another
- * object's code would need a return address at the very same place and the same values in the words
- * that the old one's information named; this thread's cache in libunwind, which goes by the return
- * address alone and was filled when the stack was kept, then gives the same frames. So the memo is
- * never more wrong than unwinding would be.
+ * Code that is unloaded takes its unwind information along: everything is then forgotten
+ * (unload.c), and nothing found or kept as long as a library is being closed. Where one is closed
+ * behind our back, a thread that keeps a stack notices that objects were loaded since, and starts
+ * anew.
  *
  * An entry costs half a microsecond for each frame, as much as dozens of captures. So a thread
  * starts with its first few captures unkept and then with credit for some entries; further ones
@@ -29,19 +28,19 @@
 #include "registry/memo.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "config/cancel.h"
 #include "config/lock.h"
-#include "config/mem.h"
 #include "config/mutation.h"
+#include "registry/memo_tables.h"
 #include "registry/unwind_words.h"
 
-#define HEADS 512u      /* starts, of all stacks */
+#define HEADS CA_MEMO_HEADS
+#define UNITS CA_MEMO_UNITS
 #define PROBES 4u       /* places where a start may be */
-#define UNITS 8192u     /* of 16 bytes, for the stacks */
+#define AT_A_TIME 4u    /* words that are compared */
 #define TRIED_MOST 32   /* stacks, for one capture */
 #define SIBLINGS_MOST 3 /* that differ in one word, before it is learned */
 #define LEARNED_MOST 4  /* words, for one start */
@@ -54,71 +53,24 @@
 #define MISSES_PER_CREDIT 4u
 #define UNKEPT 8 /* captures of a thread, before it remembers any */
 
-typedef struct word {
-    uintptr_t value;
-    uint32_t offset; /* from the start, in words */
-    uint32_t other;  /* the entry to go on with where the value differs, 0 for none */
-} word_t;
-
-/* Followed by its words. Counted in units, as those are. */
-typedef struct entry {
-    uint32_t id;
-    uint32_t count;
-    uint64_t unused;
-} entry_t;
-
-_Static_assert(sizeof(word_t) == 16 && sizeof(entry_t) == 16, "units");
-
-typedef union unit {
-    word_t word;
-    entry_t entry;
-} unit_t;
-
-/* A tree of stacks with one start. */
-typedef struct head {
-    uintptr_t caller, frame; /* 0: free */
-    uintptr_t value;         /* of the word that was learned last */
-    uint8_t level;           /* how many were learned to come here */
-    bool learned;            /* the stacks are one level up, by the value of the word at `offset` */
-    uint16_t refusals;
-    uint32_t offset;
-    uint32_t first; /* entry */
-} head_t;
-
-typedef struct table {
-    /* In use: a signal handler that comes in between leaves it alone. */
-    bool busy;
-    uint32_t epoch;
-    uint32_t used;  /* units; the first is nobody's */
-    uint64_t loads; /* ca_words_refresh's, when the first of its stacks was kept */
-    size_t hits, misses, kept, spent;
-    uintptr_t stack_low, stack_high;
-    struct table *next_free;
-    ca_words_t log;
-    head_t heads[HEADS];
-    unit_t units[UNITS];
-} table_t;
-
-static _Thread_local table_t *mine;
 static _Thread_local uint8_t unkept;
-static _Thread_local bool left; /* this thread's destructors have run, or there is no memory */
 
-static _Atomic uint32_t epoch = 1;
+/* Where a table has another one, its stacks do not count. The upper part is how many are in
+ * ca_memo_rest. */
+static _Atomic uint64_t epoch = 1;
+#define RESTING (UINT64_C(1) << 48)
+
+static _Atomic bool lavish;
 
 static _Atomic enum { UNTRIED, USABLE, UNUSABLE } state;
-static pthread_key_t thread_end;
 
-/* Tables of threads that have ended. */
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_STACKS);
-static table_t *free_tables;
-
-static uint32_t now(void)
+static uint64_t now(void)
 {
     return atomic_load_explicit(&epoch, memory_order_relaxed);
 }
 
 /* What a handler must not see out of order. */
-static void set_busy(table_t *table, bool busy)
+static void set_busy(ca_memo_table_t *table, bool busy)
 {
     atomic_signal_fence(memory_order_seq_cst);
     *(volatile bool *)&table->busy = busy;
@@ -129,19 +81,25 @@ static void set_busy(table_t *table, bool busy)
 
 typedef uintptr_t __attribute__((may_alias)) stack_word_t;
 
-static inline head_t *one_head(table_t *table, uintptr_t caller, uintptr_t frame, uint8_t level,
-                               uintptr_t value, bool make)
+static inline size_t place_of(uintptr_t caller, uintptr_t frame, uintptr_t value)
 {
-    uint64_t hash = (caller ^ frame << 20 ^ value << 7) * 0x9e3779b97f4a7c15u;
+    return ((caller ^ frame << 20 ^ value << 7) * 0x9e3779b97f4a7c15u) >> 40 & (HEADS - 1);
+}
+
+static inline ca_memo_head_t *one_head(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame,
+                                       uint8_t level, uintptr_t value, bool make)
+{
+    size_t place = place_of(caller, frame, value);
     for (unsigned probe = 0; probe < PROBES; probe++) {
-        head_t *head = &table->heads[(hash >> 40 ^ probe) % HEADS];
+        ca_memo_head_t *head = &table->heads[place ^ probe];
         if (head->caller == caller && head->frame == frame && head->value == value &&
             head->level == level)
             return head;
         if (head->caller == 0) {
             if (!make)
                 return NULL;
-            *head = (head_t){.caller = caller, .frame = frame, .value = value, .level = level};
+            *head =
+                (ca_memo_head_t){.caller = caller, .frame = frame, .value = value, .level = level};
             return head;
         }
     }
@@ -149,40 +107,52 @@ static inline head_t *one_head(table_t *table, uintptr_t caller, uintptr_t frame
 }
 
 /* The tree for the stack as it is now. The words are other functions' variables to sanitizers. */
-__attribute__((no_sanitize_address, no_sanitize_thread)) static inline head_t *
-head_of(table_t *table, uintptr_t caller, uintptr_t frame, bool make)
+__attribute__((no_sanitize_address, no_sanitize_thread)) static inline ca_memo_head_t *
+head_of(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, bool make)
 {
     const stack_word_t *start = (const stack_word_t *)frame;
-    head_t *head = one_head(table, caller, frame, 0, 0, make);
+    ca_memo_head_t *head = one_head(table, caller, frame, 0, 0, make);
     while (head && head->learned)
         head = one_head(table, caller, frame, head->level + 1, start[head->offset], make);
     return head;
 }
 
+/* One branch for them all: most words agree. */
+__attribute__((no_sanitize_address, no_sanitize_thread)) static inline bool
+four_agree(const ca_memo_word_t *words, const stack_word_t *start)
+{
+    uintptr_t first = start[words[0].offset] ^ words[0].value;
+    uintptr_t second = start[words[1].offset] ^ words[1].value;
+    uintptr_t third = start[words[2].offset] ^ words[2].value;
+    uintptr_t fourth = start[words[3].offset] ^ words[3].value;
+    return (first | second | third | fourth) == 0;
+}
+
 __attribute__((no_sanitize_address, no_sanitize_thread)) static uint32_t
-search(const table_t *table, uint32_t at, const stack_word_t *start)
+search(const ca_memo_table_t *table, uint32_t at, const stack_word_t *start)
 {
     uint32_t index = 0;
     for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
-        const entry_t *entry = &table->units[at].entry;
-        const word_t *words = &table->units[at + 1].word;
-        uint32_t count = entry->count;
-        while (index < count && start[words[index].offset] == words[index].value)
-            index++;
-        if (index == count || CA_MUTATED(memo_unverified))
+        const ca_memo_entry_t *entry = &table->units[at].entry;
+        const ca_memo_word_t *words = &table->units[at + 1].word, *end = words + entry->padded;
+        const ca_memo_word_t *word = words + index - index % AT_A_TIME;
+        while (word != end && four_agree(word, start))
+            word += AT_A_TIME;
+        if (word == end || CA_MUTATED(memo_unverified))
             return entry->id;
-        at = words[index].other;
+        while (start[word->offset] == word->value)
+            word++;
+        index = (uint32_t)(word - words);
+        at = word->other;
     }
     return 0;
 }
 
-uint32_t ca_memo_find(uintptr_t caller, uintptr_t frame)
+/* Marked as busy by the caller. */
+static __attribute__((noinline)) uint32_t find(ca_memo_table_t *table, uintptr_t caller,
+                                               uintptr_t frame)
 {
-    table_t *table = mine;
-    if (!table || table->epoch != now() || table->busy)
-        return 0;
-    set_busy(table, true);
-    const head_t *head = head_of(table, caller, frame, false);
+    const ca_memo_head_t *head = head_of(table, caller, frame, false);
     uint32_t id = head ? search(table, head->first, (const stack_word_t *)frame) : 0;
     if (id)
         table->hits++;
@@ -192,13 +162,36 @@ uint32_t ca_memo_find(uintptr_t caller, uintptr_t frame)
     return id;
 }
 
+/* The first stack that starts here, at the first place where a start may be; for others `find`. */
+__attribute__((no_sanitize_address, no_sanitize_thread)) uint32_t ca_memo_find(uintptr_t caller,
+                                                                               uintptr_t frame)
+{
+    ca_memo_table_t *table = ca_memo_mine;
+    if (!table || table->epoch != now() || table->busy)
+        return 0;
+    set_busy(table, true);
+    const ca_memo_head_t *head = &table->heads[place_of(caller, frame, 0)];
+    if (head->caller != caller || head->frame != frame || (head->level | head->learned) != 0)
+        return find(table, caller, frame);
+    const ca_memo_entry_t *entry = &table->units[head->first].entry;
+    uint32_t id = entry->id; /* 0 where there is none */
+    const ca_memo_word_t *word = (const ca_memo_word_t *)(entry + 1), *end = word + entry->padded;
+    while (word != end && four_agree(word, (const stack_word_t *)frame))
+        word += AT_A_TIME;
+    if (word != end || id == 0)
+        return find(table, caller, frame);
+    table->hits++;
+    set_busy(table, false);
+    return id;
+}
+
 /* --- keeping ---------------------------------------------------------------------------------- */
 
-static void forget_all(table_t *table)
+static void forget_all(ca_memo_table_t *table, uint64_t current)
 {
     memset(table->heads, 0, sizeof table->heads);
     table->used = 1;
-    table->epoch = now();
+    table->epoch = current;
 }
 
 static uint32_t offset_of(const ca_words_t *log, size_t index)
@@ -207,30 +200,34 @@ static uint32_t offset_of(const ca_words_t *log, size_t index)
 }
 
 /* Returns an entry for the words, or 0 where there is no room. */
-static uint32_t write_entry(table_t *table, const ca_words_t *log, uint32_t id)
+static uint32_t write_entry(ca_memo_table_t *table, const ca_words_t *log, uint32_t id)
 {
     uint32_t at = table->used;
-    if (UNITS - at < log->count + 1)
+    uint32_t count = (uint32_t)log->count;
+    uint32_t padded = (count + AT_A_TIME - 1) / AT_A_TIME * AT_A_TIME;
+    if (UNITS - at < padded + 1)
         return 0;
-    table->units[at].entry = (entry_t){.id = id, .count = (uint32_t)log->count};
-    for (size_t i = 0; i < log->count; i++)
-        table->units[at + 1 + i].word = (word_t){
-            .value = log->words[i].value,
-            .offset = offset_of(log, i),
+    table->units[at].entry = (ca_memo_entry_t){.id = id, .count = count, .padded = padded};
+    for (uint32_t i = 0; i < padded; i++) {
+        uint32_t from = i < count ? i : 0;
+        table->units[at + 1 + i].word = (ca_memo_word_t){
+            .value = log->words[from].value,
+            .offset = offset_of(log, from),
         };
-    table->used += (uint32_t)log->count + 1;
+    }
+    table->used += padded + 1;
     return at;
 }
 
 /* Where an entry with the words belongs in the tree: a link that is 0. NULL where too many are in
  * the way, or what these words cannot follow or be followed by. */
-static uint32_t *link_for(table_t *table, head_t *head, const ca_words_t *log)
+static uint32_t *link_for(ca_memo_table_t *table, ca_memo_head_t *head, const ca_words_t *log)
 {
     uint32_t *link = &head->first;
     uint32_t index = 0;
     for (unsigned tried = 0, siblings = 0; *link != 0; tried++) {
         uint32_t before = index, count = table->units[*link].entry.count;
-        unit_t *words = &table->units[*link + 1];
+        ca_memo_unit_t *words = &table->units[*link + 1];
         while (index < count && index < log->count &&
                words[index].word.value == log->words[index].value)
             index++;
@@ -261,11 +258,11 @@ static void keep_returns(ca_words_t *log, void *const *frames, size_t count)
 }
 
 /* False where there is no room. */
-static bool keep(table_t *table, uintptr_t caller, uintptr_t frame, uint32_t id)
+static bool keep(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, uint32_t id)
 {
     uint32_t *link = NULL;
     while (!link) {
-        head_t *head = head_of(table, caller, frame, true);
+        ca_memo_head_t *head = head_of(table, caller, frame, true);
         if (!head)
             return false;
         link = link_for(table, head, &table->log);
@@ -280,23 +277,25 @@ static bool keep(table_t *table, uintptr_t caller, uintptr_t frame, uint32_t id)
     return true;
 }
 
-static bool affordable(const table_t *table)
+static bool affordable(const ca_memo_table_t *table)
 {
     size_t earned = START_CREDIT + table->hits + table->misses / MISSES_PER_CREDIT;
-    return earned >= table->spent + KEEP_COST;
+    return earned >= table->spent + KEEP_COST || lavish;
 }
 
-static void consider(table_t *table, uintptr_t caller, uintptr_t frame, void *const *frames,
+static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, void *const *frames,
                      size_t count, bool whole, uint32_t id)
 {
-    if (!affordable(table) || frame < table->stack_low || frame >= table->stack_high)
+    uint64_t current = now();
+    if (current >= RESTING || !affordable(table) || frame < table->stack_low ||
+        frame >= table->stack_high)
         return;
     uint64_t loads = ca_words_refresh();
-    if (table->epoch != now() || table->loads != loads) {
-        forget_all(table);
+    if (table->epoch != current || table->loads != loads) {
+        forget_all(table, current);
         table->loads = loads;
     }
-    head_t *head = one_head(table, caller, frame, 0, 0, true);
+    ca_memo_head_t *head = one_head(table, caller, frame, 0, 0, true);
     if (head && head->refusals >= REFUSALS_MOST)
         return;
     table->spent += KEEP_COST;
@@ -313,75 +312,15 @@ static void consider(table_t *table, uintptr_t caller, uintptr_t frame, void *co
     if (CA_MUTATED(memo_returns_only))
         keep_returns(log, frames, count);
     if (!keep(table, caller, frame, id)) {
-        forget_all(table);
+        forget_all(table, current);
         keep(table, caller, frame, id);
     }
-}
-
-/* --- tables ----------------------------------------------------------------------------------- */
-
-static void recycle(table_t *table)
-{
-    ca_lock_take(&lock);
-    table->next_free = free_tables;
-    free_tables = table;
-    ca_lock_drop(&lock);
-}
-
-static void leave(void *table)
-{
-    left = true;
-    mine = NULL;
-    recycle(table);
-}
-
-/* glibc's own allocates, and reads a file for the first thread: once per thread. */
-static bool find_stack(table_t *table)
-{
-    pthread_attr_t attributes;
-    void *low;
-    size_t bytes;
-    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return false;
-    bool found = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
-    pthread_attr_destroy(&attributes);
-    if (!found)
-        return false;
-    table->stack_low = (uintptr_t)low;
-    table->stack_high = (uintptr_t)low + bytes;
-    return true;
-}
-
-static table_t *make_table(void)
-{
-    left = true; /* what is called here may bring us here again */
-    ca_lock_take(&lock);
-    table_t *table = free_tables;
-    if (table)
-        free_tables = table->next_free;
-    ca_lock_drop(&lock);
-    if (!table)
-        table = ca_mem_map(sizeof *table);
-    if (!table)
-        return NULL;
-    table->hits = table->misses = table->kept = table->spent = 0;
-    table->busy = false;
-    table->epoch = 0;
-    if (!find_stack(table))
-        table->stack_low = table->stack_high = 0; /* remembers nothing */
-    if (pthread_setspecific(thread_end, table) != 0) {
-        recycle(table);
-        return NULL;
-    }
-    left = false;
-    mine = table;
-    return table;
 }
 
 void ca_memo_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t count, bool whole,
                   uint32_t id)
 {
-    if (left || id == 0 || atomic_load_explicit(&state, memory_order_acquire) != USABLE)
+    if (id == 0 || atomic_load_explicit(&state, memory_order_acquire) != USABLE)
         return;
     if (unkept < UNKEPT) {
         unkept++;
@@ -391,7 +330,7 @@ void ca_memo_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t
     int saved = errno;
     /* The generic unwinder has locks of its own: see ca_unwind. */
     int cancel = ca_cancel_hold();
-    table_t *table = mine ? mine : make_table();
+    ca_memo_table_t *table = ca_memo_table();
     if (table && !table->busy) {
         set_busy(table, true);
         consider(table, caller, frame, frames, count, whole, id);
@@ -405,7 +344,7 @@ void ca_memo_start(void)
 {
     if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
         return;
-    bool usable = ca_words_usable() && pthread_key_create(&thread_end, leave) == 0;
+    bool usable = ca_words_usable() && ca_memo_tables_start();
     atomic_store_explicit(&state, usable ? USABLE : UNUSABLE, memory_order_release);
 }
 
@@ -414,19 +353,34 @@ void ca_memo_forget(void)
     atomic_fetch_add_explicit(&epoch, 1, memory_order_relaxed);
 }
 
+void ca_memo_rest(void)
+{
+    atomic_fetch_add(&epoch, RESTING);
+}
+
+void ca_memo_go_on(bool forget)
+{
+    atomic_fetch_add(&epoch, forget - RESTING);
+}
+
+void ca_memo_set_thrift(bool thrift)
+{
+    lavish = !thrift;
+}
+
 size_t ca_memo_hits(void)
 {
-    return mine ? mine->hits : 0;
+    return ca_memo_mine ? ca_memo_mine->hits : 0;
 }
 
 size_t ca_memo_kept(void)
 {
-    return mine ? mine->kept : 0;
+    return ca_memo_mine ? ca_memo_mine->kept : 0;
 }
 
 void ca_memo_reset_after_fork(void)
 {
-    ca_lock_init(&lock, CA_RANK_STACKS);
-    free_tables = NULL;
+    ca_memo_tables_reset_after_fork();
+    atomic_fetch_and(&epoch, RESTING - 1); /* whoever was closing a library is not here */
     ca_memo_forget();
 }

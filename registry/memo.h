@@ -23,10 +23,19 @@ uint32_t ca_memo_find(uintptr_t caller, uintptr_t frame);
 void ca_memo_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t count, bool whole,
                   uint32_t id);
 
+/* Whether a stack is remembered only where it seems worth the time, which is how it begins; else
+ * each one is. For tests. */
+void ca_memo_set_thrift(bool thrift);
+
 /* How many captures of this thread were found here, and how many stacks were remembered. For
  * tests. */
 size_t ca_memo_hits(void);
 size_t ca_memo_kept(void);
+
+/* Nothing is found or remembered, by any thread, until as many calls of the second; with `forget`
+ * what was remembered before is forgotten too. */
+void ca_memo_rest(void);
+void ca_memo_go_on(bool forget);
 
 /* In the child of a fork, after everything else was forgotten. */
 void ca_memo_reset_after_fork(void);

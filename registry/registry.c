@@ -20,8 +20,11 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "registry/lost.h"
+#include "registry/peak.h"
 #include "registry/table.h"
 #include "registry/live.h"
+#include "registry/marks.h"
+#include "registry/timeline.h"
 
 #define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
@@ -446,4 +449,7 @@ void ca_registry_reset_after_fork(void)
     }
     ca_live_reset_after_fork();
     ca_lost_reset_after_fork();
+    ca_peak_reset_after_fork();
+    ca_timeline_reset_after_fork();
+    ca_marks_reset_after_fork();
 }

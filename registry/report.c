@@ -1,230 +1,237 @@
-/* The leak report.
- *
- * A snapshot is folded into groups, the groups are sorted in place. Both live in mapped memory:
- * thousands of leaks must not go through the host's heap at exit. Only the names of the listed
- * frames do (symbols.c), and only as many groups as are listed are named. */
 #include "registry/report.h"
 
 #include <stdbool.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "config/cancel.h"
-#include "registry/groups.h"
-#include "registry/lost.h"
-#include "registry/stack.h"
-#include "registry/symbols.h"
+#include "config/numbers.h"
+#include "config/text.h"
 
-#define NAME_BYTES 1024
+#define PEAK_GROUPS 5u
 
-typedef bool ca_before_t(const ca_group_t *a, const ca_group_t *b);
-
-/* Fills `groups` with the live records' groups. 0 or -ENOMEM. */
-static int collect(ca_groups_t *groups, unsigned *busy)
-{
-    ca_record_t *records;
-    size_t count;
-    memset(groups, 0, sizeof *groups);
-    int result = ca_registry_snapshot(&records, &count, busy);
-    for (size_t i = 0; i < count; i++)
-        ca_groups_add(groups, &records[i]);
-    ca_registry_snapshot_free(records, count);
-    ca_groups_pack(groups);
-    return result;
-}
-
-/* --- sorting ---------------------------------------------------------------------------------- */
-
-/* The earlier group first among equals: an order that two runs of a program share, which
- * addresses and stack ids are not. */
-static bool larger(const ca_group_t *a, const ca_group_t *b)
-{
-    if (a->bytes != b->bytes)
-        return a->bytes > b->bytes;
-    if (a->count != b->count)
-        return a->count > b->count;
-    return a->first < b->first;
-}
-
-static bool by_stack(const ca_group_t *a, const ca_group_t *b)
-{
-    return a->stack < b->stack;
-}
-
-static bool by_device(const ca_group_t *a, const ca_group_t *b)
-{
-    return a->device != b->device ? a->device < b->device : a->kind < b->kind;
-}
-
-static void sift_down(ca_group_t *groups, size_t at, size_t count, ca_before_t *before)
-{
-    for (size_t child = at * 2 + 1; child < count; child = at * 2 + 1) {
-        if (child + 1 < count && before(&groups[child], &groups[child + 1]))
-            child++;
-        if (!before(&groups[at], &groups[child]))
-            return;
-        ca_group_t swap = groups[at];
-        groups[at] = groups[child];
-        groups[child] = swap;
-        at = child;
-    }
-}
-
-/* Heap sort: qsort takes memory from the host's heap. */
-static void sort(ca_groups_t *groups, ca_before_t *before)
-{
-    ca_group_t *entries = groups->entries;
-    for (size_t i = groups->count / 2; i-- > 0;)
-        sift_down(entries, i, groups->count, before);
-    for (size_t end = groups->count; end-- > 1;) {
-        ca_group_t swap = entries[0];
-        entries[0] = entries[end];
-        entries[end] = swap;
-        sift_down(entries, 0, end, before);
-    }
-}
-
-/* --- writing ---------------------------------------------------------------------------------- */
+typedef unsigned long long number_t;
 
 static void write_amount(ca_out_t *out, uint64_t bytes, uint64_t count)
 {
-    ca_out_printf(out, "%llu bytes in %llu allocations", (unsigned long long)bytes,
-                  (unsigned long long)count);
+    ca_out_printf(out, "%llu bytes in %llu allocations", (number_t)bytes, (number_t)count);
 }
 
-static void write_place(ca_out_t *out, const ca_group_t *group)
+static void write_place(ca_out_t *out, unsigned device, ca_kind_t kind)
 {
-    ca_out_printf(out, "device %u, %s memory", group->device, ca_kind_name((ca_kind_t)group->kind));
+    ca_out_printf(out, "device %u, %s memory", device, ca_kind_name(kind));
 }
 
-static void write_total(ca_out_t *out, const char *title, ca_groups_t *groups)
+static void write_total(ca_out_t *out, const char *title, const ca_model_section_t *section)
 {
-    const ca_group_t *entries = groups->entries;
-    size_t stacks = 0;
-    sort(groups, by_stack);
-    for (size_t i = 0; i < groups->count; i++)
-        if (entries[i].stack != 0 && (i == 0 || entries[i].stack != entries[i - 1].stack))
-            stacks++;
     ca_out_printf(out, "%s: ", title);
-    write_amount(out, groups->total.bytes, groups->total.count);
-    ca_out_printf(out, ", %zu stacks\n", stacks);
+    write_amount(out, section->bytes, section->count);
+    ca_out_printf(out, ", %zu stacks\n", section->stacks);
+    if (section->incomplete)
+        ca_out_printf(out, "(incomplete: these groups cannot be read: in use, or no memory)\n");
 }
 
-static void write_places(ca_out_t *out, ca_groups_t *groups)
+static void write_totals(ca_out_t *out, const ca_model_section_t *section)
 {
-    const ca_group_t *entries = groups->entries;
-    sort(groups, by_device);
-    for (size_t i = 0; i < groups->count;) {
-        ca_group_t sum = entries[i];
-        for (i++; i < groups->count && !by_device(&sum, &entries[i]); i++) {
-            sum.count += entries[i].count;
-            sum.bytes += entries[i].bytes;
-        }
+    for (size_t i = 0; i < section->total_count; i++) {
+        const ca_model_total_t *total = &section->totals[i];
         ca_out_printf(out, "  ");
-        write_place(out, &sum);
+        write_place(out, total->device, total->kind);
         ca_out_printf(out, ": ");
-        write_amount(out, sum.bytes, sum.count);
+        write_amount(out, total->bytes, total->count);
         ca_out_printf(out, "\n");
     }
 }
 
-static void write_stack(ca_out_t *out, uint32_t stack, ca_symbols_t *symbols)
+static void write_threads(ca_out_t *out, const ca_model_group_t *group)
 {
-    uintptr_t frames[CA_STACK_MAX];
-    char name[NAME_BYTES];
-    size_t count = ca_stack_frames(stack, frames, CA_STACK_MAX);
-    if (count == 0)
-        ca_out_printf(out, "    (no call stack)\n");
-    for (size_t i = 0; i < count; i++) {
-        ca_symbols_name(symbols, frames[i], name, sizeof name);
-        ca_out_printf(out, "    %s\n", name);
+    char shown[128];
+    ca_text_t text;
+    ca_text_init(&text, shown, sizeof shown);
+    size_t named = 0;
+    for (; named < CA_MODEL_NAMES && group->threads[named]; named++) {
+        ca_text_add(&text, ", ", named ? 2 : 0);
+        ca_text_escape(&text, group->threads[named], strlen(group->threads[named]), 24);
     }
+    if (named == CA_MODEL_NAMES && group->thread_count > named)
+        ca_text_add(&text, ", ...", 5);
+    if (group->thread_count == 1)
+        ca_out_printf(out, ", thread %s", shown);
+    else if (group->thread_count > 1)
+        ca_out_printf(out, ", %zu threads: %s", group->thread_count, shown);
 }
 
-/* Totals `count` groups that are not listed because of the option `reason`. */
-static void write_omitted(ca_out_t *out, const ca_group_t *groups, size_t count, const char *reason,
+static void write_details(ca_out_t *out, const ca_model_group_t *group)
+{
+    ca_out_printf(out, "  ");
+    if (group->smallest != group->largest)
+        ca_out_printf(out, "sizes %llu to %llu, ", (number_t)group->smallest,
+                      (number_t)group->largest);
+    ca_out_printf(out, "sequence %llu", (number_t)group->first);
+    if (group->last != group->first)
+        ca_out_printf(out, " to %llu", (number_t)group->last);
+    write_threads(out, group);
+    ca_out_printf(out, "\n");
+}
+
+static void write_group(ca_out_t *out, size_t number, const ca_model_group_t *group)
+{
+    ca_out_printf(out, "#%zu: ", number);
+    write_amount(out, group->bytes, group->count);
+    ca_out_printf(out, ", ");
+    write_place(out, group->device, group->kind);
+    ca_out_printf(out, "\n");
+    write_details(out, group);
+    if (group->frame_count == 0)
+        ca_out_printf(out, "    (no call stack)\n");
+    for (size_t i = 0; i < group->frame_count; i++)
+        ca_out_printf(out, "    %s\n", group->frames[i]->text);
+}
+
+static void write_omitted(ca_out_t *out, uint64_t groups, uint64_t bytes, const char *reason,
                           size_t value)
 {
-    unsigned long long bytes = 0;
-    if (count == 0)
-        return;
-    for (size_t i = 0; i < count; i++)
-        bytes += groups[i].bytes;
-    ca_out_printf(out, "(%zu more groups, %llu bytes, not listed: %s:%zu)\n", count, bytes, reason,
-                  value);
+    if (groups != 0)
+        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed: %s:%zu)\n", (number_t)groups,
+                      (number_t)bytes, reason, value);
 }
 
-static void write_groups(ca_out_t *out, ca_groups_t *groups, const ca_report_options_t *options)
+static void write_groups(ca_out_t *out, const ca_model_t *model, const ca_model_section_t *section)
 {
-    const ca_group_t *entries = groups->entries;
-    size_t large = 0; /* groups that leak_min lets through: they come first */
-    sort(groups, larger);
-    while (large < groups->count && entries[large].bytes >= options->least_bytes)
-        large++;
-    size_t listed = large < options->most_groups ? large : options->most_groups;
+    for (size_t i = 0; i < section->group_count; i++)
+        write_group(out, i + 1, &section->groups[i]);
+    write_omitted(out, section->omitted_most, section->omitted_most_bytes, "leak_max",
+                  model->leak_max);
+    write_omitted(out, section->omitted_small, section->omitted_small_bytes, "leak_min",
+                  model->leak_min);
+}
 
-    ca_symbols_t *symbols = ca_symbols_open();
+static void write_live(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *section = &model->sections[CA_SECTION_LEAKED];
+    write_total(out, "LEAK SUMMARY", section);
+    if (model->shards_busy != 0)
+        ca_out_printf(out, "(incomplete: %u of %d shards were in use)\n", model->shards_busy,
+                      CA_REGISTRY_SHARDS);
+    write_totals(out, section);
+    write_groups(out, model, section);
+}
+
+/* --- rules ------------------------------------------------------------------------------------ */
+
+static void write_rule(ca_out_t *out, const ca_model_t *model, const ca_model_rule_t *rule)
+{
+    char shown[512];
+    ca_text_t text;
+    ca_text_init(&text, shown, sizeof shown);
+    ca_text_escape(&text, rule->text, strlen(rule->text), sizeof shown - 1);
+    ca_out_printf(out, "  ");
+    if (rule->groups != 0)
+        write_amount(out, rule->bytes, rule->count);
+    else
+        ca_out_printf(out, "not used");
+    ca_out_printf(out, ": %s (%s:%u)\n", shown, model->rules_path, rule->line);
+}
+
+static void write_suppressed(ca_out_t *out, const ca_model_t *model)
+{
+    write_total(out, "SUPPRESSED", &model->sections[CA_SECTION_SUPPRESSED]);
+    for (size_t i = 0; i < model->rule_count; i++)
+        if (model->rules[i].groups != 0)
+            write_rule(out, model, &model->rules[i]);
+    for (size_t i = 0; i < model->rule_count; i++)
+        if (model->rules[i].groups == 0)
+            write_rule(out, model, &model->rules[i]);
+}
+
+/* What a rule for the group would look for: its innermost function that has a name, or NULL. */
+static const char *function_of(const ca_model_group_t *group)
+{
+    for (size_t i = 0; i < group->frame_count; i++)
+        for (size_t j = 0; j < group->frames[i]->place_count; j++)
+            if (group->frames[i]->places[j].function)
+                return group->frames[i]->places[j].function;
+    return NULL;
+}
+
+/* Whether none of the groups before, some hundred at most, has the rule of this one. */
+static bool is_new(const ca_model_section_t *section, size_t at, const char *function)
+{
+    enum { COMPARED = 200 };
+    for (size_t i = at > COMPARED ? at - COMPARED : 0; i < at; i++) {
+        const char *other = function_of(&section->groups[i]);
+        if (other && section->groups[i].kind == section->groups[at].kind &&
+            strcmp(other, function) == 0)
+            return false;
+    }
+    return true;
+}
+
+static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
+{
+    for (size_t i = 0; i < section->group_count; i++) {
+        const char *function = function_of(&section->groups[i]);
+        if (function && is_new(section, i, function))
+            ca_out_printf(out, "leak:^%s$ kind=%s\n", function,
+                          ca_kind_name(section->groups[i].kind));
+    }
+}
+
+/* The largest few of who held most: more is in the other formats. */
+static void write_peak(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *peak = &model->sections[CA_SECTION_PEAK];
+    size_t listed = peak->group_count < PEAK_GROUPS ? peak->group_count : PEAK_GROUPS;
+    uint64_t bytes = peak->bytes;
+    ca_out_printf(out, "PEAK: ");
+    write_amount(out, peak->bytes, peak->count);
+    ca_out_printf(out, ", %zu stacks, %.3f s after the start\n", peak->stacks,
+                  (double)model->peak_ns / 1e9);
+    if (peak->incomplete)
+        ca_out_printf(out, "(incomplete: these groups cannot be read: in use, or no memory)\n");
+    write_totals(out, peak);
     for (size_t i = 0; i < listed; i++) {
-        ca_out_printf(out, "#%zu: ", i + 1);
-        write_amount(out, entries[i].bytes, entries[i].count);
-        ca_out_printf(out, ", ");
-        write_place(out, &entries[i]);
-        ca_out_printf(out, "\n");
-        write_stack(out, entries[i].stack, symbols);
+        write_group(out, i + 1, &peak->groups[i]);
+        bytes -= peak->groups[i].bytes;
     }
-    ca_symbols_close(symbols);
-    write_omitted(out, entries + listed, large - listed, "leak_max", options->most_groups);
-    write_omitted(out, entries + large, groups->count - large, "leak_min", options->least_bytes);
+    uint64_t more = peak->group_count - listed + peak->omitted_most + peak->omitted_small;
+    if (more != 0)
+        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed here)\n", (number_t)more,
+                      (number_t)bytes);
 }
 
-static void write_header(ca_out_t *out, const char *rank)
+static void write_header(ca_out_t *out, const ca_model_t *model)
 {
-    bool has_rank = rank && rank[0] != '\0';
-    ca_out_printf(out, "cachealloc[%d]: leak report%s%s\n", (int)getpid(),
-                  has_rank ? ", rank " : "", has_rank ? rank : "");
-}
-
-static void write_live(ca_out_t *out, ca_groups_t *groups, unsigned busy,
-                       const ca_report_options_t *options)
-{
-    write_total(out, "LEAK SUMMARY", groups);
-    if (busy != 0)
-        ca_out_printf(out, "(incomplete: %u of %d shards were in use)\n", busy, CA_REGISTRY_SHARDS);
-    write_places(out, groups);
-    write_groups(out, groups, options);
-}
-
-static void write_lost(ca_out_t *out, const ca_report_options_t *options)
-{
-    ca_groups_t groups;
-    int result = ca_lost_copy(&groups);
-    if (result != 0)
-        groups.total = ca_registry_lost();
-    ca_groups_pack(&groups);
-    write_total(out, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED", &groups);
-    if (result != 0)
-        ca_out_printf(out, "(incomplete: these groups cannot be read: %s)\n", strerror(-result));
-    write_groups(out, &groups, options);
-    ca_groups_free(&groups);
-}
-
-long ca_report_leaks(ca_out_t *out, const ca_report_options_t *options)
-{
-    ca_groups_t groups;
-    unsigned busy;
-    int before = ca_cancel_hold(); /* libdw opens and reads files */
-    long result = collect(&groups, &busy);
-    ca_registry_total_t lost = ca_registry_lost();
-    if (result == 0) {
-        result = (long)(groups.total.count + lost.count);
-        if (result != 0 || busy != 0) {
-            write_header(out, options->rank);
-            write_live(out, &groups, busy, options);
-        }
-        if (lost.count != 0)
-            write_lost(out, options);
+    bool has_rank = model->rank[0] != '\0', has_cause = strcmp(model->cause, "exit") != 0;
+    char buffer[64] = "";
+    ca_text_t sampled;
+    ca_text_init(&sampled, buffer, sizeof buffer);
+    if (model->sampled != 0) {
+        ca_text_printf(&sampled, ", stacks sampled: ");
+        ca_size_print(model->sampled, &sampled);
     }
-    ca_groups_free(&groups);
-    ca_cancel_resume(before);
-    return result;
+    ca_out_printf(out, "cachealloc[%ld]: leak report%s%s%s%s%s\n", model->pid,
+                  has_rank ? ", rank " : "", model->rank, has_cause ? ", cause " : "",
+                  has_cause ? model->cause : "", buffer);
+}
+
+void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)
+{
+    const ca_model_section_t *leaked = &model->sections[CA_SECTION_LEAKED];
+    const ca_model_section_t *destroyed = &model->sections[CA_SECTION_DESTROYED];
+    if (ca_model_is_empty(model))
+        return;
+    write_header(out, model);
+    write_live(out, model);
+    if (destroyed->present) {
+        write_total(out, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED", destroyed);
+        write_groups(out, model, destroyed);
+    }
+    if (model->sections[CA_SECTION_SUPPRESSED].present)
+        write_suppressed(out, model);
+    if (print_rules && leaked->group_count + destroyed->group_count != 0) {
+        ca_out_printf(out, "RULES FOR THE GROUPS ABOVE:\n");
+        write_rules_for(out, leaked);
+        write_rules_for(out, destroyed);
+    }
+    if (model->sections[CA_SECTION_PEAK].present)
+        write_peak(out, model);
 }

@@ -15,6 +15,8 @@
 #include "config/mem.h"
 #include "config/mutation.h"
 #include "registry/memo.h"
+#include "registry/modules.h"
+#include "registry/unload.h"
 #include "registry/unwind.h"
 
 #define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
@@ -25,7 +27,8 @@
 #define LEAST_SLOTS 4096u
 
 typedef struct ca_stack {
-    size_t count;
+    uint32_t count;
+    uint32_t epoch; /* when it was first seen: see modules.h */
     uintptr_t frames[];
 } ca_stack_t;
 
@@ -137,7 +140,8 @@ static uint32_t store(const uintptr_t *frames, size_t count)
     ca_stack_t *stack = (ca_stack_t *)(void *)chunk;
     chunk += bytes;
     chunk_left -= bytes;
-    stack->count = count;
+    stack->count = (uint32_t)count;
+    stack->epoch = ca_modules_epoch();
     memcpy(stack->frames, frames, count * sizeof *frames);
     (*page)[index & (PAGE_STACKS - 1)] = stack;
     atomic_store_explicit(&stacks, index + 1, memory_order_release);
@@ -167,7 +171,10 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count)
     ca_stack_table_t *in = atomic_load_explicit(&table, memory_order_acquire);
     size_t unused;
     uint32_t id = in ? look_up(in, hash, frames, count, &unused) : 0;
-    return id != 0 ? id : add(hash, frames, count);
+    if (id != 0)
+        return id;
+    ca_modules_note(); /* the libraries that it goes through are there now */
+    return add(hash, frames, count);
 }
 
 void ca_stack_set_own_range(uintptr_t low, uintptr_t high)
@@ -256,6 +263,12 @@ size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max)
     return count;
 }
 
+uint32_t ca_stack_epoch(uint32_t id)
+{
+    bool known = id != 0 && id <= atomic_load_explicit(&stacks, memory_order_acquire);
+    return known ? stack_of(id)->epoch : 0;
+}
+
 const char *ca_stack_unwinder(void)
 {
     return ca_unwind_name();
@@ -275,6 +288,8 @@ void ca_stack_reset_after_fork(void)
     chunk_left = 0;
     atomic_store_explicit(&table, NULL, memory_order_relaxed);
     atomic_store_explicit(&stacks, 0, memory_order_relaxed);
+    ca_modules_reset_after_fork();
+    ca_unload_reset_after_fork();
     ca_unwind_reset_after_fork();
     ca_memo_reset_after_fork();
 }

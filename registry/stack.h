@@ -33,6 +33,10 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count);
 /* Copies at most `max` return addresses, innermost first. Returns how many. */
 size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
 
+/* When it was first captured (registry/modules.h), which says what its addresses were; 0 where that
+ * is not known. */
+uint32_t ca_stack_epoch(uint32_t id);
+
 /* Which unwinder is in use: "libunwind", "backtrace" or "none". */
 const char *ca_stack_unwinder(void);
 

@@ -1,9 +1,10 @@
-/* From a code address to a readable name.
+/* From a code address to what is known of it.
  *
- * dladdr1 says which module an address lies in; libdw (dwarf.c) is then asked for function and
- * line, one session for each module, opened when the first address in it comes up. Where that
- * knows nothing the dynamic symbol table gives the function, and where that has nothing (a
- * stripped program) the module and the offset in it remain, which is what addr2line takes. */
+ * The table of modules (modules.c), or where that lacks it the loader, says which module an address
+ * lies in; libdw (dwarf.c) is then asked for functions and lines, one session for each module,
+ * opened when the first address in it comes up. Where that knows nothing the dynamic symbol table
+ * gives the function, and where that has nothing (a stripped program) the module and the offset in
+ * it remain, which is what addr2line takes. */
 #include "registry/symbols.h"
 
 #include <dlfcn.h>
@@ -17,216 +18,316 @@
 #include <unistd.h>
 
 #include "config/mutation.h"
+#include "config/text.h"
+#include "registry/demangle.h"
 #include "registry/dwarf.h"
+#include "registry/modules.h"
+#include "registry/plain_names.h"
 
 #define PATH_BYTES 4096
-#define NAME_BYTES 1024
+#define TEXT_BYTES 2048
+#define PLACES_MOST 64 /* functions at one address */
+#define LISTS 8192
 
-typedef struct ca_module {
-    struct ca_module *next;
-    const void *base;
-    ca_dwarf_t *dwarf; /* NULL when there is nothing to ask */
-} ca_module_t;
-
-typedef struct ca_name {
-    struct ca_name *next;
-    uintptr_t address;
-    char text[];
-} ca_name_t;
-
-#define NAME_LISTS 1024
+/* A module that names were asked of. */
+typedef struct opened {
+    struct opened *next;
+    const ca_module_t *module; /* NULL where the loader alone knows it */
+    uintptr_t base;            /* of that */
+    uintptr_t bias;
+    const char *path;     /* for people */
+    const char *build_id; /* in hexadecimal, or NULL */
+    ca_dwarf_t *dwarf;    /* NULL when there is nothing to ask */
+} opened_t;
 
 struct ca_symbols {
-    ca_module_t *modules;
-    ca_name_t *names[NAME_LISTS]; /* what was answered already, by address */
+    ca_bump_t *memory;
+    bool quick; /* by plain_names.c */
+    opened_t *modules;
+    ca_named_t *lists[LISTS]; /* what was answered already, by address */
 };
 
-/* What the loader knows about the module around an address. */
-typedef struct ca_place_in {
-    Dl_info info;
-    uintptr_t bias;
-    char *path;         /* PATH_BYTES */
-    const char *file;   /* what is opened: the path, or something that works better */
-    const char *module; /* the last component of the path, for people */
-} ca_place_in_t;
+/* Where there is no memory to tell more. */
+static ca_named_t nothing_known = {.frame = {.text = "(no memory for names)"}};
 
-typedef struct ca_build_id {
-    uintptr_t address; /* in: of the module */
-    const void *bits;
-    size_t bytes;
-} ca_build_id_t;
+/* --- modules ---------------------------------------------------------------------------------- */
 
 /* The main program's name is "" for the loader. Its file may have been deleted since it started:
- * /proc/self/exe then still opens it. Without /proc there is the name it was started by. */
-static void main_program(ca_place_in_t *place)
+ * /proc/self/exe then still opens it. Without /proc there is the name it was started by. Returns
+ * what is to be opened; `path` is what is to be shown. */
+static const char *main_program(char *path)
 {
     static const char deleted[] = " (deleted)";
-    ssize_t length = readlink("/proc/self/exe", place->path, PATH_BYTES - 1);
+    ssize_t length = readlink("/proc/self/exe", path, PATH_BYTES - 1);
     if (length <= 0) {
         const char *name = (const char *)(uintptr_t)getauxval(AT_EXECFN);
-        snprintf(place->path, PATH_BYTES, "%s", name ? name : program_invocation_name);
-        return;
+        snprintf(path, PATH_BYTES, "%s", name ? name : program_invocation_name);
+        return path;
     }
-    place->path[length] = '\0';
+    path[length] = '\0';
     size_t suffix = sizeof deleted - 1;
-    if ((size_t)length > suffix && strcmp(place->path + length - suffix, deleted) == 0) {
-        place->path[(size_t)length - suffix] = '\0';
-        place->file = "/proc/self/exe";
+    if ((size_t)length > suffix && strcmp(path + length - suffix, deleted) == 0) {
+        path[(size_t)length - suffix] = '\0';
+        return "/proc/self/exe";
+    }
+    return path;
+}
+
+static const char *hexadecimal(const ca_module_t *module, ca_bump_t *memory)
+{
+    size_t bytes = module ? module->build_id_bytes : 0;
+    char *text = bytes ? ca_bump_take(memory, bytes * 2 + 1) : NULL;
+    for (size_t i = 0; text && i < bytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", module->build_id[i]);
+    return text;
+}
+
+/* Opens the module that the loader calls `name`. Buffers are static: the report may run on the
+ * small stack of whoever calls exit, and there is one user at a time. */
+static opened_t *open_module(ca_symbols_t *symbols, const ca_module_t *module, uintptr_t base,
+                             uintptr_t bias, const char *name)
+{
+    static char path[PATH_BYTES];
+    opened_t *opened = ca_bump_take(symbols->memory, sizeof *opened);
+    if (!opened)
+        return NULL;
+    const char *file = path;
+    if (name[0] == '\0')
+        file = main_program(path);
+    else
+        snprintf(path, sizeof path, "%s", name);
+    opened->module = module;
+    opened->base = base;
+    opened->bias = bias;
+    opened->build_id = hexadecimal(module, symbols->memory);
+    opened->path = ca_bump_text(symbols->memory, path, strlen(path));
+    if (strchr(path, '/')) /* the vdso has no file */
+        opened->dwarf = ca_dwarf_open(file, bias, opened->build_id ? module->build_id : NULL,
+                                      module ? module->build_id_bytes : 0);
+    opened->next = symbols->modules;
+    symbols->modules = opened;
+    return opened->path ? opened : NULL;
+}
+
+/* The module that `pc` lies in, opened at most once. NULL where it lies in none. */
+static opened_t *module_of(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *module)
+{
+    Dl_info info = {.dli_fbase = NULL};
+    struct link_map *map = NULL;
+    if (!module && (!dladdr1((const void *)pc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map))
+        return NULL;
+    for (opened_t *one = symbols->modules; one; one = one->next)
+        if (one->module == module && one->base == (uintptr_t)info.dli_fbase)
+            return one;
+    return module ? open_module(symbols, module, 0, module->bias, module->path)
+                  : open_module(symbols, NULL, (uintptr_t)info.dli_fbase, (uintptr_t)map->l_addr,
+                                map->l_name);
+}
+
+/* --- texts ------------------------------------------------------------------------------------ */
+
+static const char *last_component(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void add_escaped(ca_text_t *text, const char *piece)
+{
+    ca_text_escape(text, piece, strlen(piece), TEXT_BYTES);
+}
+
+static void add_offset(ca_text_t *text, const ca_frame_t *frame)
+{
+    add_escaped(text, last_component(frame->module));
+    ca_text_printf(text, "+0x%llx", (unsigned long long)frame->offset);
+}
+
+static void add_places(ca_text_t *text, const ca_frame_t *frame)
+{
+    for (size_t i = 0; i < frame->place_count; i++) {
+        const ca_place_t *place = &frame->places[i];
+        ca_text_printf(text, "%s", i ? " < " : "");
+        add_escaped(text, place->function ? place->function : "??");
+        if (place->file) {
+            ca_text_printf(text, " at ");
+            add_escaped(text, last_component(place->file));
+            ca_text_printf(text, ":%u", place->line);
+        }
     }
 }
 
-/* Buffers here are static: the report may run on the small stack of whoever calls exit, and there
- * is one user at a time. */
-static bool locate(uintptr_t pc, ca_place_in_t *place)
+static const char *make_text(const ca_frame_t *frame, ca_bump_t *memory)
 {
-    static char path[PATH_BYTES];
-    struct link_map *map = NULL;
-    if (!dladdr1((const void *)pc, &place->info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+    static char buffer[TEXT_BYTES];
+    ca_text_t text;
+    ca_text_init(&text, buffer, sizeof buffer);
+    add_places(&text, frame);
+    if (!frame->module) {
+        ca_text_printf(&text, "0x%llx", (unsigned long long)frame->address);
+    } else if (frame->place_count == 0) {
+        add_offset(&text, frame);
+    } else if (!frame->places[0].file) {
+        ca_text_printf(&text, " (");
+        add_offset(&text, frame);
+        ca_text_printf(&text, ")");
+    }
+    ca_text_mark_cut(&text);
+    const char *copy = ca_bump_text(memory, buffer, strlen(buffer));
+    return copy ? copy : nothing_known.frame.text;
+}
+
+/* --- frames ----------------------------------------------------------------------------------- */
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text != '\0'; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return (hash ^ 0xff) * 0x100000001b3u;
+}
+
+static bool has_name(const ca_frame_t *frame)
+{
+    return frame->place_count != 0 && frame->places[0].function;
+}
+
+/* Of what two runs of a program have in common: no address. */
+static uint64_t hash_names(const ca_frame_t *frame)
+{
+    uint64_t hash = hash_text(0xcbf29ce484222325u, frame->module ? frame->module : "");
+    for (size_t i = 0; i < frame->place_count; i++)
+        hash = hash_text(hash, frame->places[i].function ? frame->places[i].function : "");
+    return has_name(frame) ? hash : (hash ^ frame->offset) * 0x9e3779b97f4a7c15u;
+}
+
+static size_t find_places(const opened_t *opened, uintptr_t pc, ca_place_t *places,
+                          ca_bump_t *memory)
+{
+    Dl_info info;
+    size_t count =
+        opened->dwarf ? ca_dwarf_places(opened->dwarf, pc, places, PLACES_MOST, memory) : 0;
+    bool is_loaded = !opened->module || atomic_load(&opened->module->until) == 0;
+    if (count == 0 && is_loaded && dladdr((const void *)pc, &info) && info.dli_sname) {
+        places[0] = (ca_place_t){ca_demangle(info.dli_sname, memory), NULL, 0};
+        count = places[0].function != NULL;
+    }
+    return count;
+}
+
+/* Fills the frame; `pc` is inside the call. */
+static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *module,
+                    ca_frame_t *frame)
+{
+    static ca_place_t places[PLACES_MOST];
+    const opened_t *opened = module_of(symbols, pc, module);
+    if (!opened)
+        return;
+    frame->module = opened->path;
+    frame->build_id = opened->build_id;
+    frame->offset = pc - opened->bias;
+    size_t count = find_places(opened, pc, places, symbols->memory);
+    ca_place_t *copy = ca_bump_take(symbols->memory, count * sizeof *copy);
+    if (copy) {
+        memcpy(copy, places, count * sizeof *copy);
+        frame->places = copy;
+        frame->place_count = count;
+    }
+}
+
+/* "function (module+0x1234)", "module+0x1234" or an address, taken apart again. */
+static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, ca_frame_t *frame)
+{
+    static char text[TEXT_BYTES];
+    ca_plain_names_write(pc, text, sizeof text);
+    const char *copy = ca_bump_text(symbols->memory, text, strlen(text));
+    frame->text = copy ? copy : "(no memory for names)";
+    const char *plus = strrchr(text, '+'), *space = strstr(text, " (");
+    if (!plus)
+        return;
+    const char *module = space ? space + 2 : text;
+    frame->offset = strtoull(plus + 1, NULL, 16);
+    frame->module = ca_bump_text(symbols->memory, module, (size_t)(plus - module));
+    ca_place_t *place = space ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
+    if (!place)
+        return;
+    place->function = ca_bump_text(symbols->memory, text, (size_t)(space - text));
+    frame->places = place;
+    frame->place_count = 1;
+}
+
+ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t epoch)
+{
+    if (!symbols)
+        return &nothing_known;
+    const ca_module_t *module = ca_modules_find(address - 1, epoch ? epoch : ca_modules_epoch());
+    const void *closed = module && atomic_load(&module->until) != 0 ? module : NULL;
+    ca_named_t **list = &symbols->lists[(address ^ address >> 13 ^ address >> 26) % LISTS];
+    for (ca_named_t *named = *list; named; named = named->next)
+        if (named->frame.address == address && named->closed == closed)
+            return named;
+    ca_named_t *named = ca_bump_take(symbols->memory, sizeof *named);
+    if (!named)
+        return &nothing_known;
+    named->frame.address = address;
+    named->closed = closed;
+    if (symbols->quick) {
+        look_up_quickly(symbols, address - 1, &named->frame);
+    } else {
+        look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
+                &named->frame);
+        named->frame.text = make_text(&named->frame, symbols->memory);
+    }
+    named->names = hash_names(&named->frame);
+    named->next = *list;
+    *list = named;
+    return named;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
+{
+    if (a == b)
+        return true;
+    const ca_frame_t *x = &a->frame, *y = &b->frame;
+    if (a->names != b->names || x->place_count != y->place_count || !has_name(x) ||
+        !same_text(x->module, y->module))
         return false;
-    place->bias = (uintptr_t)map->l_addr;
-    place->path = path;
-    place->file = path;
-    if (map->l_name[0] == '\0')
-        main_program(place);
-    else
-        snprintf(path, sizeof path, "%s", map->l_name);
-    const char *slash = strrchr(path, '/');
-    place->module = slash ? slash + 1 : path;
+    for (size_t i = 0; i < x->place_count; i++)
+        if (!same_text(x->places[i].function, y->places[i].function))
+            return false;
     return true;
 }
 
-static void read_notes(const char *notes, size_t bytes, size_t align, ca_build_id_t *id)
+ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
 {
-    size_t at = 0;
-    while (at + sizeof(ElfW(Nhdr)) <= bytes) {
-        ElfW(Nhdr) head;
-        memcpy(&head, notes + at, sizeof head);
-        size_t name = at + sizeof head;
-        size_t desc = name + ((head.n_namesz + align - 1) & ~(align - 1));
-        size_t next = desc + ((head.n_descsz + align - 1) & ~(align - 1));
-        if (next <= at || desc + head.n_descsz > bytes)
-            return;
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-            memcmp(notes + name, "GNU", 4) == 0) {
-            id->bits = notes + desc;
-            id->bytes = head.n_descsz;
-            return;
-        }
-        at = next;
-    }
+    ca_modules_note();
+    ca_symbols_t *symbols = ca_bump_take(memory, sizeof *symbols);
+    if (symbols)
+        symbols->memory = memory;
+    return symbols;
 }
 
-static int find_build_id(struct dl_phdr_info *module, size_t bytes, void *arg)
+ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory)
 {
-    (void)bytes;
-    ca_build_id_t *id = arg;
-    bool here = false;
-    for (int i = 0; i < module->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &module->dlpi_phdr[i];
-        uintptr_t start = (uintptr_t)(module->dlpi_addr + segment->p_vaddr);
-        if (segment->p_type == PT_LOAD && id->address - start < segment->p_memsz)
-            here = true;
+    ca_symbols_t *symbols = ca_bump_take(memory, sizeof *symbols);
+    if (symbols) {
+        symbols->memory = memory;
+        symbols->quick = true;
+        ca_plain_names_begin();
     }
-    for (int i = 0; here && !id->bits && i < module->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &module->dlpi_phdr[i];
-        if (segment->p_type == PT_NOTE)
-            read_notes((const char *)(uintptr_t)(module->dlpi_addr + segment->p_vaddr),
-                       segment->p_memsz, segment->p_align == 8 ? 8 : 4, id);
-    }
-    return here;
-}
-
-/* The module's libdw session, opened at most once. */
-static ca_dwarf_t *dwarf_of(ca_symbols_t *symbols, uintptr_t pc, const ca_place_in_t *place)
-{
-    for (const ca_module_t *module = symbols->modules; module; module = module->next)
-        if (module->base == place->info.dli_fbase)
-            return module->dwarf;
-    ca_module_t *module = calloc(1, sizeof *module);
-    if (!module)
-        return NULL;
-    module->base = place->info.dli_fbase;
-    module->next = symbols->modules;
-    symbols->modules = module;
-    if (strchr(place->path, '/')) { /* the vdso has no file */
-        ca_build_id_t id = {.address = pc};
-        dl_iterate_phdr(find_build_id, &id);
-        module->dwarf = ca_dwarf_open(place->file, place->bias, id.bits, id.bytes);
-    }
-    return module->dwarf;
-}
-
-/* The name that is looked up, without the cache. `pc` is inside the call. */
-static void make_name(ca_symbols_t *symbols, uintptr_t pc, char *text, size_t bytes)
-{
-    static char function[NAME_BYTES];
-    ca_place_in_t place;
-    function[0] = '\0';
-    if (!locate(pc, &place)) {
-        snprintf(text, bytes, "0x%llx", (unsigned long long)pc + 1);
-        return;
-    }
-    ca_dwarf_t *dwarf = symbols ? dwarf_of(symbols, pc, &place) : NULL;
-    if (dwarf && ca_dwarf_name(dwarf, pc, function, sizeof function)) {
-        snprintf(text, bytes, "%s", function);
-        return;
-    }
-    if (function[0] == '\0' && place.info.dli_sname)
-        ca_dwarf_demangle(place.info.dli_sname, function, sizeof function);
-    unsigned long long offset = pc - place.bias;
-    if (function[0] != '\0')
-        snprintf(text, bytes, "%s (%s+0x%llx)", function, place.module, offset);
-    else
-        snprintf(text, bytes, "%s+0x%llx", place.module, offset);
-}
-
-ca_symbols_t *ca_symbols_open(void)
-{
-    return calloc(1, sizeof(ca_symbols_t));
+    return symbols;
 }
 
 void ca_symbols_close(ca_symbols_t *symbols)
 {
-    if (!symbols)
-        return;
-    for (size_t i = 0; i < NAME_LISTS; i++) {
-        while (symbols->names[i]) {
-            ca_name_t *name = symbols->names[i];
-            symbols->names[i] = name->next;
-            free(name);
-        }
+    if (symbols && symbols->quick)
+        ca_plain_names_end();
+    for (opened_t *one = symbols ? symbols->modules : NULL; one; one = one->next) {
+        ca_dwarf_close(one->dwarf);
+        one->dwarf = NULL;
     }
-    while (symbols->modules) {
-        ca_module_t *module = symbols->modules;
-        symbols->modules = module->next;
-        ca_dwarf_close(module->dwarf);
-        free(module);
-    }
-    free(symbols);
-}
-
-void ca_symbols_name(ca_symbols_t *symbols, uintptr_t address, char *text, size_t bytes)
-{
-    static char made[NAME_BYTES];
-    if (!symbols) {
-        make_name(NULL, address - 1, text, bytes);
-        return;
-    }
-    ca_name_t **list = &symbols->names[(address ^ address >> 10 ^ address >> 20) % NAME_LISTS];
-    for (const ca_name_t *name = *list; name; name = name->next) {
-        if (name->address == address) {
-            snprintf(text, bytes, "%s", name->text);
-            return;
-        }
-    }
-    make_name(symbols, CA_MUTATED(return_address_named) ? address : address - 1, made, sizeof made);
-    snprintf(text, bytes, "%s", made);
-    size_t length = strlen(made) + 1;
-    ca_name_t *name = malloc(sizeof *name + length);
-    if (!name)
-        return;
-    name->address = address;
-    memcpy(name->text, made, length);
-    name->next = *list;
-    *list = name;
 }

@@ -1,7 +1,12 @@
 /* Finding and calling an unwinder.
  *
  * Knows nothing of interning. The order of the attempts is by cost of a capture: libunwind's
- * cached fast path takes about 130 ns for 10 frames, glibc's backtrace ten times that. */
+ * cached fast path takes about 130 ns for 10 frames, glibc's backtrace ten times that.
+ *
+ * That fast path goes by a cache of each thread's, of what to do at each return address, which is
+ * never emptied. Where libraries were unloaded, that is another library's: a stack that leads
+ * through such a place is unwound step by step, by the cache that can be emptied, which takes
+ * microseconds. The frames up to such a place are right, so that none is missed. */
 #include "registry/unwind.h"
 
 #include <dlfcn.h>
@@ -16,6 +21,7 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "registry/unload.h"
 #include "registry/unwind_words.h"
 
 /* How long a thread waits for another one that opens the unwinder: many times what that takes, and
@@ -31,6 +37,70 @@ static _Atomic enum { UNTRIED, OPENING, TRIED } state;
 
 static _Thread_local bool inside;
 
+#if defined(__x86_64__)
+#define CONTEXT_WORDS 256 /* of a ucontext_t, 121 */
+#define CURSOR_WORDS 256  /* of an unw_cursor_t, 127 */
+#define REG_INSTRUCTION 16
+
+/* libunwind's step by step: its names for this architecture, where its headers are not needed. */
+static struct {
+    int (*context)(void *context);
+    int (*init)(void *cursor, void *context);
+    int (*step)(void *cursor);
+    int (*get)(void *cursor, int, uintptr_t *);
+    void (*flush)(void *space, uintptr_t low, uintptr_t high);
+    void **space;
+} steps;
+
+static void find_steps(void *library)
+{
+    steps.context = (int (*)(void *))dlsym(library, "_Ux86_64_getcontext");
+    steps.init = (int (*)(void *, void *))dlsym(library, "_ULx86_64_init_local");
+    steps.step = (int (*)(void *))dlsym(library, "_ULx86_64_step");
+    steps.get = (int (*)(void *, int, uintptr_t *))dlsym(library, "_ULx86_64_get_reg");
+    steps.flush = (void (*)(void *, uintptr_t, uintptr_t))dlsym(library, "_Ux86_64_flush_cache");
+    steps.space = dlsym(library, "_ULx86_64_local_addr_space");
+    if (!steps.context || !steps.init || !steps.step || !steps.get || !steps.space)
+        steps.flush = NULL;
+}
+
+/* From the caller outwards. -1 where it cannot be done. Returns twice, like setjmp, to some: apart
+ * from what has variables to lose. */
+static __attribute__((noinline)) int step_by_step(void **frames, int max)
+{
+    uintptr_t context[CONTEXT_WORDS], cursor[CURSOR_WORDS], address;
+    int count = 0;
+    if (!steps.flush || steps.context(context) != 0 || steps.init(cursor, context) < 0)
+        return -1;
+    while (count < max && steps.step(cursor) > 0 &&
+           steps.get(cursor, REG_INSTRUCTION, &address) == 0 && address != 0)
+        frames[count++] = (void *)address;
+    return count;
+}
+
+void ca_unwind_forget(void)
+{
+    if (steps.flush)
+        steps.flush(*steps.space, 0, 0);
+}
+#else
+static void find_steps(void *library)
+{
+    (void)library;
+}
+
+static int step_by_step(void **frames, int max)
+{
+    (void)frames;
+    (void)max;
+    return -1;
+}
+
+void ca_unwind_forget(void)
+{
+}
+#endif
+
 static ca_backtrace_t *open_libunwind(void)
 {
     /* libunwind frees a thread's cache in the last round of the thread's destructors, which is
@@ -44,6 +114,8 @@ static ca_backtrace_t *open_libunwind(void)
                 : CA_MUTATED(unwinder_global) ? RTLD_GLOBAL
                                               : 0;
     void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | wrong);
+    if (library)
+        find_steps(library);
     return library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
 }
 
@@ -116,6 +188,10 @@ size_t ca_unwind(void **frames, size_t max)
     int cancel = ca_cancel_hold();
     inside = true;
     int count = function(frames, (int)max);
+    if (count > 0 && ca_unload_concerns(frames, (size_t)count)) {
+        int fresh = step_by_step(frames, (int)max);
+        count = fresh >= 0 ? fresh : count;
+    }
     inside = false;
     ca_cancel_resume(cancel);
     errno = saved;

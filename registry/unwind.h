@@ -16,6 +16,9 @@ void ca_unwind_start(void);
  * another thread opens the unwinder it is waited for, 100 ms at most. */
 size_t ca_unwind(void **frames, size_t max);
 
+/* What libunwind remembers of code is forgotten, as far as it can be: see unload.h. */
+void ca_unwind_forget(void);
+
 /* "libunwind", "backtrace" or "none". */
 const char *ca_unwind_name(void);
 

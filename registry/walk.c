@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "config/mem.h"
 #include "registry/lost.h"
@@ -11,6 +12,7 @@
 
 #define LEAST_CAPACITY 64
 #define KEPT_AT_A_TIME 1024 /* records */
+#define BUSY_TRIES 20       /* in a snapshot, of 2 ms and more */
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
@@ -99,9 +101,22 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
     return result;
 }
 
+/* For a thread that was taken off its core with the shard, or a slot of it, in use. Nothing is
+ * locked meanwhile. False when it has been waited for often enough: it may be this very thread. */
+static bool wait_for_busy(unsigned *tries)
+{
+    int saved = errno;
+    if ((*tries)++ >= BUSY_TRIES)
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    errno = saved;
+    return true;
+}
+
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
 {
     size_t used = 0;
+    unsigned waits = 0;
     *records = NULL;
     *count = 0;
     *busy = 0;
@@ -109,8 +124,12 @@ int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
     ca_snapshot_t *snapshot =
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
     for (size_t s = 0; snapshot && s < SHARDS;) {
-        size_t want = 0;
+        size_t want = 0, before = used;
         int result = copy_shard(&ca_registry_shards[s], snapshot, &used, &want);
+        if (result == -EBUSY && wait_for_busy(&waits)) {
+            used = before;
+            continue;
+        }
         *busy += result == -EBUSY;
         if (result == -ENOSPC)
             snapshot = snapshot_resize(snapshot, used, (used + want) * 2);

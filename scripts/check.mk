@@ -5,6 +5,7 @@
 #   tests/unit/*.c               (the others)            linked into each of those
 #   tests/preload/*.c *.cc       $B/tests/preload/*      -lcudart
 #   tests/preload/drv_*.c        $B/tests/preload/drv_*  -lcuda
+#   tests/preload/both_*.c       $B/tests/preload/both_* -lcudart -lcuda
 #   tests/preload/plugin_*.c     $B/tests/preload/plugin_*.so
 #   tests/preload/*_host.c       $B/tests/preload/*_host, a program that links no CUDA library
 #   tests/parity/*.c             $B/tests/parity/*       -lcudart -lcuda
@@ -20,6 +21,9 @@ JOBS ?= $(shell nproc)
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/cachealloc
+# One file for every version of Python, so not below one's own; PYTHONDIR=... puts it there.
+OWN_PYTHONDIR := $(LIBDIR)/cachealloc
+PYTHONDIR ?= $(OWN_PYTHONDIR)
 
 # --- objects --------------------------------------------------------------------------------------
 # Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
@@ -68,7 +72,8 @@ OPTION_TABLE := $B/option_table
 $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
 $(DRIVER): LINK = -L$(SIM) -lcuda
-$(PARITY) $(FACTS) $(RANDOM): LINK = -L$(SIM) -lcudart -lcuda
+$(filter $B/tests/preload/both_%,$(RUNTIME)) $(PARITY) $(FACTS) $(RANDOM): \
+    LINK = -L$(SIM) -lcudart -lcuda
 # Found without LD_LIBRARY_PATH too, which it sets for the processes that it starts.
 $(REPLAY): LINK = -L$(SIM) -lcudart -lz -Wl,-rpath,'$$ORIGIN/simcuda'
 $(PLUGIN): LINK += -shared
@@ -120,6 +125,7 @@ TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),600,120)
 
 check: ## build and run every test (K=NAME: only those; the last line is the totals)
 	@scripts/deps.sh
+	@scripts/d3.sh || echo "check: without D3, so without the tests of the report page"
 	$(AGAIN) run-check
 
 # gcc's thread sanitizer cannot live with much address randomisation.
@@ -162,6 +168,14 @@ demo: ## build and run the example, on a GPU where there is one, otherwise simul
 
 run-demo: all $(DEMO) $(PROBE)
 	@scripts/demo.sh $B
+
+page: ## the example's leak report as a page, build/demo.html, and its picture
+	@scripts/deps.sh --build
+	@scripts/d3.sh
+	$(AGAIN) run-page
+
+run-page: all $(DEMO) $(PROBE)
+	@scripts/demo_page.sh $B
 
 facts: ## ask the GPU (or the simulator) the questions of tests/gpu
 	@scripts/deps.sh --build
@@ -208,14 +222,20 @@ deps: ## install what building and testing need, or print the command
 
 # --- installing -----------------------------------------------------------------------------------
 install: lib ## install under PREFIX (/usr/local), below DESTDIR
-	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)"
+	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)" \
+	    "$(DESTDIR)$(PYTHONDIR)"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
+	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
 	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
+	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
+	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
 	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE"
+	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)"; do \
+	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 
 clean: ## remove every build directory
@@ -225,4 +245,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help
+.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help

@@ -154,6 +154,10 @@ look_for_test() {
         need "python3-pytest python3-pytest-timeout python3-pytest-xdist" \
             "python3-pytest python3-pytest-timeout python3-pytest-xdist" \
             "python3-pytest python3-pytest-timeout python3-pytest-xdist"
+    first_python 'import pytest, pytest_timeout, xdist, jsonschema' >/dev/null ||
+        need python3-jsonschema python3-jsonschema python3-jsonschema
+    first_python 'import pytest, pytest_timeout, xdist, google.protobuf' >/dev/null ||
+        need python3-protobuf python3-protobuf python3-protobuf
 }
 
 # Libraries that are preloaded beside the shim are not all on the linker's path.
@@ -175,6 +179,30 @@ look_for_matrix() {
     has_preload libtcmalloc_minimal.so.4 ||
         need libtcmalloc-minimal4 gperftools-libs libtcmalloc4
     has_command mpirun || need openmpi-bin openmpi openmpi
+}
+
+has_browser() { # as tests/browser.py looks for one
+    for name in chromium-headless-shell chromium chromium-browser google-chrome-stable \
+        google-chrome; do
+        ! has_command "$name" || return 0
+    done
+    return 1
+}
+
+# For tests/test_report_page.py, which skips where there is none. Not every distribution has one as
+# a package: no part of the others.
+bring_browser() {
+    has_browser && return
+    if ! has_command apt-get; then
+        echo "deps.sh: no Chromium, so the report page is not tested in a browser" >&2
+        return
+    fi
+    echo "deps.sh: installing chromium-headless-shell" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    if ! apt-get update -qq >&2 ||
+        ! apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null; then
+        echo "deps.sh: no Chromium, so the report page is not tested in a browser" >&2
+    fi
 }
 
 look_for_bench() {
@@ -259,5 +287,8 @@ all)
 esac
 install_missing
 [ "$mode" = static ] && exit
+if [ "$mode" = all ] && [ "$(id -u)" = 0 ]; then
+    bring_browser
+fi
 # After the packages, because pip may have been among them.
 is_cuda_include "$(cuda_include)" || fetch_headers

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include "config/counters.h"
 #include "config/mem.h"
+#include "registry/marks.h"
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/api_struct.h"
@@ -84,6 +85,12 @@ CA_PUBLIC int cachealloc_set_pin_mode(int on)
         return ENOTSUP;
     ca_pin_mode_set(on != 0);
     return 0;
+}
+
+CA_PUBLIC void cachealloc_mark(const char *name)
+{
+    if (name && ca_life_active())
+        ca_marks_add(name);
 }
 
 CA_PUBLIC const char *cachealloc_version(void)

@@ -237,7 +237,7 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
         ca_backend_async_trim(context); /* before cuMemAlloc is asked */
         return false;
     }
-    if ((ca_options.zero && ca_upstream_zero(context, pointer, bytes) != CUDA_SUCCESS) ||
+    if ((ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) ||
         ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, backend->own.allocs, NULL) != 0) {
         /* Without a record a free could not tell where it came from. */
         free_on_stream(context, pointer, backend->own.allocs);

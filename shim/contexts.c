@@ -10,6 +10,7 @@
 #include "registry/registry.h"
 #include "shim/backend_async.h"
 #include "shim/decay.h"
+#include "shim/dump_signal.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
 #include "shim/hit.h"
@@ -167,6 +168,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
     ca_decay_start();
+    ca_dump_signal_start();
     return context;
 }
 

@@ -12,6 +12,7 @@
 #undef cuGetProcAddress
 #undef cuCtxCreate
 #undef cuCtxDestroy
+#undef cuCtxPopCurrent
 #undef cuStreamBeginCapture
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
@@ -22,6 +23,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice dev
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
                                 unsigned flags, CUdevice device);
 CUresult CUDAAPI cuCtxDestroy(CUcontext context);
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);

@@ -19,7 +19,6 @@
 #include "shim/decay.h"
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -31,6 +30,7 @@
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
+#include "shim/helper.h"
 #include "shim/life.h"
 #include "shim/upstream.h"
 
@@ -105,43 +105,14 @@ static void stop(void)
         pause_for(500000);
 }
 
-static int create(void)
-{
-    pthread_attr_t attributes;
-    pthread_t thread;
-    if (pthread_attr_init(&attributes) != 0)
-        return -1;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int code = -1;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0)
-        code = pthread_create(&thread, &attributes, run, NULL);
-    if (code != 0) { /* too small where other libraries have much thread-local memory */
-        pthread_attr_destroy(&attributes);
-        pthread_attr_init(&attributes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    }
-#endif
-    if (code != 0)
-        code = pthread_create(&thread, &attributes, run, NULL);
-    pthread_attr_destroy(&attributes);
-    return code;
-}
-
 /* Perhaps from a library's constructor, under the loader's lock: the thread takes none, and nobody
  * waits for it here. */
 void ca_decay_start(void)
 {
-    sigset_t every, before;
     if (ca_options.decay == 0 || ca_options.backend != CA_BACKEND_POOL ||
         atomic_exchange(&started, true))
         return;
-    ca_lock_assert_none("thread");
-    sigfillset(&every);
-    if (pthread_sigmask(SIG_SETMASK, &every, &before) != 0)
-        return;
-    int code = create();
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int code = ca_helper_start(run, NULL, STACK_BYTES);
     if (code != 0)
         ca_warn_once("decay: no thread could be made; idle memory stays cached");
     else

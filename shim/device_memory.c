@@ -4,18 +4,10 @@
 #include "config/options.h"
 #include "pool/cache.h"
 #include "shim/attributes.h"
+#include "shim/debug_fill.h"
 #include "shim/heaps.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
-
-/* Memory that comes in the order of a stream may still be at work there: it is filled in that
- * order, any other at once. */
-static CUresult zero(ca_context_t *context, CUdeviceptr address, size_t bytes, bool ordered,
-                     CUstream stream)
-{
-    return ordered ? ca_upstream_zero_on(context, address, bytes, stream)
-                   : ca_upstream_zero(context, address, bytes);
-}
 
 static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUstream stream,
                  size_t bytes, ca_device_effort_t effort, CUdeviceptr *address)
@@ -25,11 +17,11 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     bool reused;
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
-    int result = ca_heaps_alloc(context, order, bytes, effort == CA_DEVICE_HIT_ONLY, &block,
-                                &pointer, &reused);
+    int result = ca_heaps_alloc(context, order, ca_debug_padded(bytes),
+                                effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
     if (result != 0)
         return result;
-    if (ca_options.zero && reused && zero(context, pointer, bytes, order, stream) != CUDA_SUCCESS) {
+    if (ca_debug_fill(context, pointer, bytes, reused, order ? &stream : NULL) != CUDA_SUCCESS) {
         ca_cached_free(block);
         return -EIO;
     }
@@ -81,6 +73,7 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
 
 CUresult ca_device_free(const ca_record_t *record)
 {
+    ca_debug_freed(record, NULL, NULL);
     return ca_device_free_on(record, NULL);
 }
 

@@ -8,6 +8,7 @@
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/oom.h"
 #include "shim/room.h"
 #include "shim/track.h"
 
@@ -119,8 +120,10 @@ CA_EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DES
                                     .Format = what->Format,
                                     .NumChannels = what->NumChannels};
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(array, what));
-    return track(code, CA_KIND_ARRAY, *array, level_bytes(&flat, 0), context);
+    size_t bytes = level_bytes(&flat, 0);
+    CUresult code =
+        CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+    return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
 CA_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
@@ -129,8 +132,10 @@ CA_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D
     if (!array || !what || !ca_life_active())
         return real(array, what);
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(array, what));
-    return track(code, CA_KIND_ARRAY, *array, level_bytes(what, 0), context);
+    size_t bytes = level_bytes(what, 0);
+    CUresult code =
+        CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+    return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
 CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
@@ -141,8 +146,10 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
     if (!mipmap || !what || !ca_life_active())
         return real(mipmap, what, levels);
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(mipmap, what, levels));
-    return track(code, CA_KIND_MIPMAP, *mipmap, mipmap_bytes(what, levels), context);
+    size_t bytes = mipmap_bytes(what, levels);
+    CUresult code = CA_WITH_OOM(CA_KIND_MIPMAP, bytes,
+                                CA_WITH_ROOM(ca_room_make(context), real(mipmap, what, levels)));
+    return track(code, CA_KIND_MIPMAP, *mipmap, bytes, context);
 }
 
 /* Erased before the driver is called: another thread may be given this handle at once. */

@@ -9,10 +9,12 @@
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/capture.h"
+#include "shim/debug_fill.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/mempools.h"
+#include "shim/oom.h"
 #include "shim/shared_memory.h"
 #include "shim/room.h"
 #include "shim/streams.h"
@@ -26,15 +28,12 @@ static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
     return code;
 }
 
-static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
-                            __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
-                            size_t bytes, CUstream given, CUstream stream)
+/* On a stream that is not being captured: `given` by the program, `stream` for the pool. */
+static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *address, size_t bytes,
+                           CUstream given, CUstream stream)
 {
     ca_context_t *context;
     ca_stream_t *order;
-    if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, given))
-        return real(address, bytes, given);
-    ca_count(alloc_calls);
     if (ca_options.async == CA_ASYNC_POOL &&
         ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
         ca_mempool_untouched(context->device)) {
@@ -51,6 +50,16 @@ static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
     context = ca_context_known();
     CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, given));
     return track(code, address, bytes, context, given);
+}
+
+static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
+                            __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
+                            size_t bytes, CUstream given, CUstream stream)
+{
+    if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, given))
+        return real(address, bytes, given);
+    ca_count(alloc_calls);
+    return CA_WITH_OOM(CA_KIND_ASYNC, bytes, alloc_live(real, address, bytes, given, stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -74,7 +83,9 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
         return real(address, bytes, pool, stream);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, pool, stream));
+    CUresult code =
+        CA_WITH_OOM(CA_KIND_ASYNC, bytes,
+                    CA_WITH_ROOM(ca_room_make(context), real(address, bytes, pool, stream)));
     return track(code, address, bytes, context, stream);
 }
 
@@ -99,7 +110,10 @@ static CUresult free_pooled(const ca_record_t *record, CUstream stream)
     ca_context_t *context;
     ca_stream_t *order;
     CUresult code = ca_streams_find(stream, true, &context, &order);
-    return code == CUDA_SUCCESS ? ca_device_free_on(record, order) : code;
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_debug_freed(record, context, stream);
+    return ca_device_free_on(record, order);
 }
 
 static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
@@ -111,7 +125,8 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         return real(address, given);
     ca_count(free_calls);
     if (!ca_track_erase(address, &record))
-        return ca_pool_owns(address) ? ca_track_wrong_free(address) : real(address, given);
+        return ca_pool_owns(address) ? ca_track_wrong_free(address)
+                                     : ca_debug_explain_refusal(address, real(address, given));
     if (record.shared)
         return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE
                                                      : ca_shared_free_async(&record, real, given);
@@ -122,8 +137,10 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         code = CUDA_ERROR_INVALID_VALUE;
     else
         code = free_pooled(&record, stream);
-    if (code != CUDA_SUCCESS)
+    if (code != CUDA_SUCCESS) {
         ca_track_restore(&record);
+        ca_debug_explain_kind(&record, CA_FREES_DEVICE, code);
+    }
     return code;
 }
 

@@ -3,6 +3,7 @@
  * The entry is suspended before the driver is called: once a context is destroyed its handle may
  * come again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
+#include "config/mine.h"
 #include "config/mutation.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
@@ -70,9 +71,48 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams 
     return made(real(context, params, flags, device), context, device);
 }
 
+/* --- which one is current -----------------------------------------------------------------------
+ *
+ * The runtime's cudaFree makes the device's primary context current in a thread that has none. What
+ * a thread has at hand says that it has one, so that a hit need not ask (shim/hit.h). */
+
+static CUresult popped(CUresult code)
+{
+    CUcontext now = NULL;
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    if (code == CUDA_SUCCESS && (!get || get(&now) != CUDA_SUCCESS || !now))
+        ca_mine_forget();
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context)
+{
+    CA_REAL(cuCtxPopCurrent);
+    return popped(real(context));
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *context)
+{
+    CA_REAL(cuCtxPopCurrent_v2);
+    return popped(real(context));
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
+{
+    CA_REAL(cuCtxSetCurrent);
+    CUresult code = real(context);
+    if (code == CUDA_SUCCESS && !context)
+        ca_mine_forget();
+    return code;
+}
+
+/* --- their ends ---------------------------------------------------------------------------------
+ */
+
 /* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */
 static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 {
+    ca_mine_forget(); /* it may have been current */
     if (entry)
         ca_context_settle(entry, gone);
     if (gone && handle)

@@ -9,6 +9,7 @@
 #include "shim/heaps.h"
 #include "shim/hit.h"
 #include "shim/life.h"
+#include "shim/oom.h"
 #include "shim/room.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
@@ -36,17 +37,8 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes)
     return bytes > context->limit || ca_heaps_reserved(context, &idle) > context->limit - bytes;
 }
 
-CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+static CUresult alloc(CUdeviceptr *address, size_t bytes)
 {
-    CA_REAL(cuMemAlloc_v2);
-    if (!address || !bytes || !ca_life_active())
-        return real(address, bytes);
-    uint64_t pointer;
-    if (!ca_track_runtime_stack && ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer)) {
-        *address = pointer;
-        return CUDA_SUCCESS;
-    }
-    ca_count(alloc_calls);
     ca_context_t *context = ca_context_current(true, NULL);
     if (!context)
         return alloc_from_driver(NULL, address, bytes);
@@ -61,6 +53,20 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return alloc_from_driver(context, address, bytes);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    CA_REAL(cuMemAlloc_v2);
+    if (!address || !bytes || !ca_life_active())
+        return real(address, bytes);
+    uint64_t pointer;
+    if (!ca_track_runtime_stack && ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer)) {
+        *address = pointer;
+        return CUDA_SUCCESS;
+    }
+    ca_count(alloc_calls);
+    return CA_WITH_OOM(CA_KIND_DEVICE, bytes, alloc(address, bytes));
 }
 
 /* What the arenas of a device would give for one allocation: segments without a live block. */
@@ -113,15 +119,17 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     if (!ca_track_erase(address, &record))
         return ca_pool_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)
-                   : real(address);
+                   : ca_debug_explain_refusal(address, real(address));
     if (record.shared)
         return ca_shared_free(&record);
     CUresult code = record.owner                     ? ca_device_free_plain(&record)
                     : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
                                                      : real(address);
-    if (code != CUDA_SUCCESS)
-        ca_track_restore(&record);
-    else
+    if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
+        return code;
+    }
+    ca_track_restore(&record);
+    ca_debug_explain_kind(&record, CA_FREES_DEVICE, code);
     return code;
 }

@@ -6,6 +6,7 @@
 #include "shim/driver_table.h"
 #include "shim/hit.h"
 #include "shim/life.h"
+#include "shim/oom.h"
 #include "shim/pinned_memory.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
@@ -46,9 +47,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
     ca_context_t *context;
     if (!ca_life_active())
         return real(address, bytes);
-    if (pooled(address, bytes, 0, &context))
-        return CUDA_SUCCESS;
-    return track(real(address, bytes), address, bytes, context);
+    return CA_WITH_OOM(CA_KIND_PINNED, bytes,
+                       pooled(address, bytes, 0, &context)
+                           ? CUDA_SUCCESS
+                           : track(real(address, bytes), address, bytes, context));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
@@ -57,9 +59,10 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
     ca_context_t *context;
     if (!ca_life_active())
         return real(address, bytes, flags);
-    if (pooled(address, bytes, flags, &context))
-        return CUDA_SUCCESS;
-    return track(real(address, bytes, flags), address, bytes, context);
+    return CA_WITH_OOM(CA_KIND_PINNED, bytes,
+                       pooled(address, bytes, flags, &context)
+                           ? CUDA_SUCCESS
+                           : track(real(address, bytes, flags), address, bytes, context));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
@@ -73,13 +76,16 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
         return CUDA_SUCCESS;
     ca_count(free_calls);
     if (!ca_track_erase(pointer, &record))
-        return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer) : real(address);
+        return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer)
+                                     : ca_debug_explain_refusal(pointer, real(address));
     if (record.shared)
         return ca_shared_free_host(&record);
     CUresult code = record.owner ? ca_pinned_free_plain(&record) : real(address);
-    if (code != CUDA_SUCCESS)
-        ca_track_restore(&record);
-    else
+    if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
+        return code;
+    }
+    ca_track_restore(&record);
+    ca_debug_explain_kind(&record, CA_FREES_HOST, code);
     return code;
 }

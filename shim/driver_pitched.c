@@ -15,6 +15,7 @@
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/oom.h"
 #include "shim/room.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
@@ -111,15 +112,9 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     return code;
 }
 
-CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
-                                              size_t height, unsigned element)
+static CUresult alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                      unsigned element)
 {
-    CA_REAL(cuMemAllocPitch_v2);
-    bool good =
-        address && pitch && width && height && (element == 4 || element == 8 || element == 16);
-    if (!good || !ca_life_active())
-        return real(address, pitch, width, height, element);
-    ca_count(alloc_calls);
     ca_context_t *context = ca_context_current(true, NULL);
     size_t learned = context ? known_pitch(asker_of(context, element), width) : 0, bytes;
     if (!learned || __builtin_mul_overflow(learned, height, &bytes))
@@ -135,4 +130,17 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitc
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return alloc_from_driver(context, address, pitch, width, height, element);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
+                                              size_t height, unsigned element)
+{
+    CA_REAL(cuMemAllocPitch_v2);
+    bool good =
+        address && pitch && width && height && (element == 4 || element == 8 || element == 16);
+    if (!good || !ca_life_active())
+        return real(address, pitch, width, height, element);
+    ca_count(alloc_calls);
+    return CA_WITH_OOM(CA_KIND_PITCHED, width * height,
+                       alloc(address, pitch, width, height, element));
 }

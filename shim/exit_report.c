@@ -1,4 +1,5 @@
 #include "shim/exit_report.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <unistd.h>
 #include "include/cachealloc.h"
@@ -11,6 +12,14 @@
 #include "shim/leak_report.h"
 #include "shim/record.h"
 #include "shim/totals.h"
+#include "shim/turn.h"
+
+/* For a report that another thread is at. Whoever calls _exit may have interrupted it. */
+#define WAIT_MS 5000
+#define QUICK_WAIT_MS 1000
+
+static _Atomic bool begun;  /* at the end of the process, once */
+static _Atomic bool leaked; /* as it found */
 
 static void write_stats(ca_out_t *out)
 {
@@ -48,14 +57,35 @@ static void write_stats(ca_out_t *out)
         ca_out_printf(out, "  (incomplete: an arena was in use)\n");
 }
 
-void ca_exit_report(void)
+static void write_all(bool quick)
 {
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
-    ca_leak_report_write(&out);
+    atomic_store(&leaked, ca_leak_report_write(&out, quick) != 0);
     ca_record_write(&out);
     if (ca_options.stats == CA_STATS_EXIT) {
         ca_out_open(&out, ca_out_stderr());
         write_stats(&out);
         ca_out_flush(&out);
     }
+}
+
+/* A second one waits for the first: it ends the process. */
+void ca_exit_report(bool quick)
+{
+    if (!ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS))
+        return;
+    if (!atomic_exchange(&begun, true))
+        write_all(quick);
+    ca_turn_drop();
+}
+
+bool ca_exit_leaked(void)
+{
+    return atomic_load(&leaked);
+}
+
+void ca_exit_report_reset_after_fork(void)
+{
+    atomic_store(&begun, false);
+    atomic_store(&leaked, false);
 }

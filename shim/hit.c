@@ -1,6 +1,8 @@
 #include "shim/hit.h"
 #include <stdatomic.h>
+#include "config/history.h"
 #include "config/mutation.h"
+#include "registry/peak.h"
 #include "shim/attributes.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -14,8 +16,9 @@ static bool allowed(const ca_life_page_t *page)
     int state = atomic_load(&ca_life_state);
     return (state == CA_LIFE_STARTING || state == CA_LIFE_ACTIVE) &&
            atomic_load(&page->same_process) && !ca_options.zero && !ca_options.free_sync &&
-           !ca_attributes_any() && !atomic_load(&ca_record_on) && !CA_MUTATED(reuse_pending) &&
-           !CA_MUTATED(pinned_reuse);
+           !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
+           !atomic_load(&ca_peak_due) && !atomic_load(&ca_record_on) &&
+           !atomic_load(&ca_history_on) && !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);
 }
 
 /* Whoever comes second looks again: the last ticket says what held after the last change. */
@@ -63,6 +66,7 @@ void ca_hit_remember(ca_lane_t lane)
     ca_mine.tally = ca_tally_mine;
     ca_mine.cache = &closed;
     ca_mine.arena = ca_mine.handle = &none;
+    ca_mine.pinned_arena = NULL;
     if (context) {
         ca_mine.cache = cache_before(context);
         if (ca_mine.cache != &closed)

@@ -53,7 +53,7 @@ CA_INLINE bool ca_hit_begin(ca_lane_t lane, size_t bytes, uint32_t *stack)
     if (!ca_hit_ready(lane) || bytes - 1 >= CA_CACHE_MOST)
         return false;
     ca_live_ready(ca_mine.tally, bytes);
-    *stack = ca_options.stacks == CA_STACKS_OFF ? 0 : ca_track_stack();
+    *stack = ca_track_stack_of(bytes);
     return ca_hit_context(&handle) && handle == ca_mine.handle;
 }
 
@@ -91,21 +91,36 @@ CA_INLINE bool ca_hit_alloc(ca_lane_t lane, size_t bytes, uint64_t *address)
            ca_hit_take(lane, ca_mine.cache, CA_KIND_DEVICE, bytes, stack, address);
 }
 
+/* In front of the current context's heap of such memory, or NULL. */
+CA_INLINE ca_cache_t *ca_hit_pinned_cache(unsigned flags)
+{
+    if (__builtin_expect(ca_mine.pinned_arena && ca_mine.pinned_flags == flags, 1))
+        return ca_mine.pinned_cache;
+    const ca_arena_t *arena =
+        atomic_load_explicit(&ca_mine.context->pinned[flags], memory_order_acquire);
+    ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
+    if (!cache || !cache->simple)
+        return NULL;
+    ca_mine.pinned_arena = arena;
+    ca_mine.pinned_cache = cache;
+    ca_mine.pinned_flags = flags;
+    return cache;
+}
+
 CA_INLINE bool ca_hit_alloc_pinned(ca_lane_t lane, size_t bytes, unsigned flags, uint64_t *address)
 {
     uint32_t stack;
     if (flags >= CA_PINNED_KINDS || !ca_hit_begin(lane, bytes, &stack))
         return false;
-    const ca_arena_t *arena =
-        atomic_load_explicit(&ca_mine.context->pinned[flags], memory_order_acquire);
-    ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
-    return cache && cache->simple &&
-           ca_hit_take(lane, cache, CA_KIND_PINNED, bytes, stack, address);
+    ca_cache_t *cache = ca_hit_pinned_cache(flags);
+    return cache && ca_hit_take(lane, cache, CA_KIND_PINNED, bytes, stack, address);
 }
 
 /* The thread's cache for a block of another heap than the current context's, or NULL. */
 CA_INLINE ca_cache_t *ca_hit_other_cache(const ca_arena_t *arena)
 {
+    if (__builtin_expect(arena && arena == ca_mine.pinned_arena, 1))
+        return ca_mine.pinned_cache;
     ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
     const ca_context_t *context = cache ? cache->context : NULL;
     return context && !atomic_load_explicit(&context->broken, memory_order_relaxed) ? cache : NULL;
@@ -142,8 +157,11 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind
     ca_slot_t *slot = ca_registry_glance(address, &word);
     if (!slot)
         return false;
-    __builtin_prefetch(&((ca_block_t *)(void *)slot)->state); /* while the driver is asked */
-    if (!ca_hit_context(&handle) || !handle || !ca_slot_lock(slot, word))
+    /* The driver's function is refused in a thread without a context. The runtime's has one: what
+     * is at hand was filled in with one, and forgotten with the last (driver_contexts.c). */
+    if (lane == CA_LANE_DRIVER && (!ca_hit_context(&handle) || !handle))
+        return false;
+    if (!ca_slot_lock(slot, word))
         return false;
     uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
     if (__builtin_expect(!ca_hit_put(slot, word, kind, &due), 0)) {

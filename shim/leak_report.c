@@ -1,6 +1,6 @@
 /* The leak report goes to stderr, to a descriptor by one of its names in /dev, to a device, a pipe
- * or a socket, or into a new file. A file that is there already is never touched: it may be
- * another rank's or a forked child's, and a symbolic link may be somebody's trap. */
+ * or a socket, or into a new file for each format. A file that is there already is never touched:
+ * it may be another rank's or a forked child's, and a symbolic link may be somebody's trap. */
 #include "shim/leak_report.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -17,15 +17,81 @@
 #include "config/options.h"
 #include "config/path.h"
 #include "config/text.h"
+#include "registry/format_folded.h"
+#include "registry/format_json.h"
+#include "registry/format_pprof.h"
+#include "registry/format_pytorch.h"
 #include "registry/registry.h"
 #include "registry/report.h"
 #include "shim/driver_table.h"
+#include "shim/report_model.h"
 
 #define SHOWN_PATH 400 /* bytes of a path in a message, so that the line has room for the rest */
 
-static char settled[PATH_MAX]; /* the path, patterns of the process still in it */
-static bool too_long;
+/* Where there is no path for a report that is no text. */
+#define ASIDE "cachealloc.%p"
+
+typedef struct format {
+    const char *name;
+    const char *ending; /* of its file's name; text has none */
+    void (*write)(ca_out_t *out, const ca_model_t *model);
+} format_t;
+
+static void write_text(ca_out_t *out, const ca_model_t *model)
+{
+    ca_format_text(out, model, ca_options.suppressions_print);
+}
+
+static const format_t formats[CA_FORMATS] = {
+    [CA_FORMAT_TEXT] = {"text", "", write_text},
+    [CA_FORMAT_JSON] = {"json", ".json", ca_format_json},
+    [CA_FORMAT_PPROF] = {"pprof", ".pprof", ca_format_pprof},
+    [CA_FORMAT_FOLDED] = {"folded", ".folded", ca_format_folded},
+    [CA_FORMAT_PYTORCH] = {"pytorch", ".pickle", ca_format_pytorch},
+};
+
+/* What a path leads to. */
+typedef enum { TO_STDERR, TO_SPECIAL, TO_FILES } place_t;
+
+/* Where reports are to go. */
+typedef struct target {
+    char pattern[PATH_MAX]; /* the path, patterns of the process still in it */
+    bool too_long;
+    const format_t *own; /* the format whose ending it has, or NULL */
+} target_t;
+
+typedef struct report {
+    ca_out_t *out;
+    const ca_model_t *model;
+    const target_t *target;
+    const format_t *format;
+    char *path; /* where it goes, PATH_MAX bytes */
+} report_t;
+
+static target_t settled; /* what leak_report says */
 static char rank[16];
+
+/* The format whose own name `path` is, with its ending, or NULL. */
+static const format_t *format_of(const char *path)
+{
+    size_t length = strlen(path);
+    for (int i = 0; i < CA_FORMATS; i++) {
+        size_t bytes = strlen(formats[i].ending);
+        bool fits = bytes != 0 && length > bytes && path[length - bytes - 1] != '/';
+        if (fits && strcmp(path + length - bytes, formats[i].ending) == 0)
+            return &formats[i];
+    }
+    return NULL;
+}
+
+static void settle(const char *path, target_t *target)
+{
+    ca_text_t text;
+    ca_text_init(&text, target->pattern, sizeof target->pattern);
+    ca_path_settle(path, &text);
+    target->too_long = text.length >= text.bytes;
+    target->own = format_of(target->pattern);
+}
 
 void ca_leak_report_settle(void)
 {
@@ -33,17 +99,14 @@ void ca_leak_report_settle(void)
     const char *found = ca_path_rank();
     ca_text_init(&text, rank, sizeof rank);
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
-    ca_text_init(&text, settled, sizeof settled);
-    ca_path_settle(ca_options.leak_report, &text);
-    too_long = text.length >= text.bytes;
+    settle(ca_options.leak_report, &settled);
 }
 
-static int write_report(ca_out_t *out, int fd)
+static int write_report(const report_t *report, int fd)
 {
-    ca_report_options_t options = {ca_options.leak_min, ca_options.leak_max, rank};
-    ca_out_open(out, fd);
-    ca_report_leaks(out, &options);
-    return ca_out_flush(out);
+    ca_out_open(report->out, fd);
+    report->format->write(report->out, report->model);
+    return ca_out_flush(report->out);
 }
 
 /* --- files ------------------------------------------------------------------------------------ */
@@ -55,32 +118,70 @@ static void shorten(char *shown, size_t bytes, const char *path)
     ca_text_escape(&text, path, strlen(path), bytes - 1);
 }
 
-static int name_file(ca_whole_file_t *file, char *path, size_t bytes)
+static int name_file(const report_t *report, ca_whole_file_t *file, const char *pattern)
 {
     char wanted[SHOWN_PATH], given[SHOWN_PATH];
     unsigned tried;
-    shorten(wanted, sizeof wanted, path);
-    int error = ca_new_file_name(file, settled, path, bytes, &tried);
-    if (!error && tried > 1 && !ca_path_is_numbered(settled)) {
-        shorten(given, sizeof given, path);
+    shorten(wanted, sizeof wanted, report->path);
+    int error = ca_new_file_name(file, pattern, report->path, PATH_MAX, &tried);
+    if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
+        shorten(given, sizeof given, report->path);
         ca_warn("leak_report: %s exists, so the report is in %s", wanted, given);
     }
     return error;
 }
 
-static int write_file(ca_out_t *out, char *path, size_t bytes)
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return lstat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+/* Puts the format's ending behind the first `length` bytes of a pattern. */
+static int add_ending(const report_t *report, const char *pattern, size_t length, ca_text_t *name)
+{
+    ca_text_add(name, pattern, length);
+    ca_text_add(name, report->format->ending, strlen(report->format->ending));
+    int error = name->length < name->bytes ? 0 : -ENAMETOOLONG;
+    if (!error)
+        error = ca_new_file_path(name->buffer, 0, report->path, PATH_MAX);
+    bool is_bare = length == 0 || pattern[length - 1] == '/'; /* the ending alone is no name */
+    return !error && (is_bare || is_directory(report->path)) ? -EISDIR : error;
+}
+
+static int write_file(const report_t *report, const char *pattern, size_t length)
 {
     static ca_whole_file_t file;
-    int error = ca_whole_file_begin(&file, path);
+    static char name[PATH_MAX];
+    ca_text_t text;
+    ca_text_init(&text, name, sizeof name);
+    int error = add_ending(report, pattern, length, &text);
+    if (!error)
+        error = ca_whole_file_begin(&file, report->path);
     if (error)
         return error;
-    error = write_report(out, file.fd);
-    int ended = ca_whole_file_end(&file);
+    error = write_report(report, file.fd);
+    int closed = ca_whole_file_end(&file);
     if (!error)
-        error = ended;
+        error = closed;
     if (!error)
-        error = name_file(&file, path, bytes);
+        error = name_file(report, &file, name);
     ca_whole_file_discard(&file);
+    return error;
+}
+
+/* For a format that cannot go where leak_report says. */
+static int write_aside(const report_t *report)
+{
+    char shown[SHOWN_PATH], taken[SHOWN_PATH];
+    shorten(taken, sizeof taken, report->path);
+    int error = write_file(report, ASIDE, strlen(ASIDE));
+    if (!error) {
+        shorten(shown, sizeof shown, report->path);
+        ca_warn("leak_report: %s takes the text alone: the %s report is in %s; leak_report:PATH "
+                "puts it elsewhere",
+                taken, report->format->name, shown);
+    }
     return error;
 }
 
@@ -101,10 +202,13 @@ static int descriptor(const char *path)
 
 /* A device, a pipe or a socket that is there. A pipe that nobody reads must not hold up the exit.
  */
-static int write_special(ca_out_t *out, const char *path)
+static int write_special(const report_t *report)
 {
     struct stat found;
-    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int fd = descriptor(report->path);
+    if (fd >= 0)
+        return write_report(report, fd == STDERR_FILENO ? ca_out_stderr() : fd);
+    fd = open(report->path, O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
     int error = 0;
@@ -112,48 +216,140 @@ static int write_special(ca_out_t *out, const char *path)
         error = -errno;
     else if (S_ISREG(found.st_mode)) /* put there since we looked */
         error = -EEXIST;
+    else if (S_ISBLK(found.st_mode)) /* a disk is no place for a report */
+        error = -ENOTSUP;
     if (!error)
-        error = write_report(out, fd);
+        error = write_report(report, fd);
     close(fd);
     return error;
 }
 
-static int write_destination(ca_out_t *out, char *path, size_t bytes)
+/* --- places ----------------------------------------------------------------------------------- */
+
+/* A directory is where no file can be written, and beside which one of another format can. */
+static place_t place_of(const char *path)
 {
     struct stat found;
-    int error = too_long ? -ENAMETOOLONG : ca_new_file_path(settled, 0, path, bytes);
-    if (error)
-        return error;
-    int fd = descriptor(path);
-    if (fd >= 0)
-        return write_report(out, fd == STDERR_FILENO ? ca_out_stderr() : fd);
-    if (lstat(path, &found) != 0 || S_ISREG(found.st_mode) || S_ISLNK(found.st_mode))
-        return write_file(out, path, bytes);
-    if (S_ISBLK(found.st_mode)) /* a disk is no place for a text */
-        return -ENOTSUP;
-    return write_special(out, path);
+    if (strcmp(path, "stderr") == 0)
+        return TO_STDERR;
+    if (descriptor(path) >= 0)
+        return TO_SPECIAL;
+    bool is_special = lstat(path, &found) == 0 && !S_ISREG(found.st_mode) &&
+                      !S_ISLNK(found.st_mode) && !S_ISDIR(found.st_mode);
+    return is_special ? TO_SPECIAL : TO_FILES;
 }
 
-void ca_leak_report_write(ca_out_t *out)
+/* `alone`: no other format goes to the same place. */
+static int write_format(const report_t *report, bool alone)
 {
-    static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
+    bool is_text = report->format == &formats[CA_FORMAT_TEXT];
+    const target_t *target = report->target;
+    const format_t *own = target->own;
+    memcpy(report->path, target->pattern, sizeof target->pattern);
+    int error = target->too_long ? -ENAMETOOLONG
+                                 : ca_new_file_path(target->pattern, 0, report->path, PATH_MAX);
+    if (error)
+        return error;
+    switch (place_of(report->path)) {
+    case TO_STDERR:
+        return is_text ? write_report(report, ca_out_stderr()) : write_aside(report);
+    case TO_SPECIAL:
+        return is_text || alone ? write_special(report) : write_aside(report);
+    default:
+        return write_file(report, target->pattern,
+                          strlen(target->pattern) - (own ? strlen(own->ending) : 0));
+    }
+}
+
+/* Tells what could not be written. Somewhere what leaked must be said: `told` says that a text did.
+ */
+static void fall_back(report_t *report, int error, bool told)
+{
     char shown[SHOWN_PATH];
-    if (strcmp(ca_options.leak_report, "off") == 0 ||
-        (ca_registry_total().count == 0 && ca_registry_lost().count == 0))
-        return;
-    if (CA_MUTATED(report_calls_cuda))
-        ca_driver()->cuCtxSynchronize();
-    int cancel = ca_cancel_hold(); /* a temporary file would be left */
-    bool is_stderr = strcmp(ca_options.leak_report, "stderr") == 0;
-    int error =
-        is_stderr ? write_report(out, ca_out_stderr()) : write_destination(out, path, sizeof path);
-    if (error && !is_stderr) {
-        shorten(shown, sizeof shown, path);
-        ca_warn("leak_report: cannot write %s (%s): the report goes to stderr", shown,
-                strerror(-error));
-        error = write_report(out, ca_out_stderr());
+    if (strcmp(report->path, "stderr") != 0) {
+        shorten(shown, sizeof shown, report->path);
+        ca_warn("leak_report: cannot write %s (%s)%s", shown, strerror(-error),
+                told ? "" : ": the report goes to stderr");
+        report->format = &formats[CA_FORMAT_TEXT];
+        error = told ? 0 : write_report(report, ca_out_stderr());
     }
     if (error)
         ca_warn("leak_report: the report is not complete: %s", strerror(-error));
+}
+
+/* A path that is a format's own asks for that one, where no other is asked for. */
+static unsigned chosen_formats(const target_t *target)
+{
+    const format_t *own = target->own;
+    unsigned chosen = ca_options.report_format;
+    return own && chosen == 1u << CA_FORMAT_TEXT ? 1u << (own - formats) : chosen;
+}
+
+/* Returns the first error. `falls_back`: and tells what could not be written. */
+static int write_formats(report_t *report, bool falls_back)
+{
+    unsigned chosen = chosen_formats(report->target);
+    bool told = false;
+    int first = 0;
+    for (int i = 0; i < CA_FORMATS; i++) {
+        if (!(chosen >> i & 1))
+            continue;
+        report->format = &formats[i];
+        int error = write_format(report, chosen == 1u << i);
+        if (error && falls_back)
+            fall_back(report, error, told);
+        told |= error || i == CA_FORMAT_TEXT;
+        first = first ? first : error;
+    }
+    return first;
+}
+
+static uint64_t leaks_in(const ca_model_t *model)
+{
+    return model->sections[CA_SECTION_LEAKED].count + model->sections[CA_SECTION_DESTROYED].count;
+}
+
+uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
+{
+    static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
+    uint64_t leaks = ca_registry_total().count + ca_registry_lost().count;
+    if (strcmp(ca_options.leak_report, "off") == 0 ||
+        (leaks == 0 && ca_options.peak != CA_PEAK_ALWAYS))
+        return leaks;
+    if (CA_MUTATED(report_calls_cuda))
+        ca_driver()->cuCtxSynchronize();
+    int cancel = ca_cancel_hold(); /* a temporary file would be left */
+    ca_model_t *model = ca_report_model(NULL, rank, quick);
+    report_t report = {.out = out, .model = model, .target = &settled, .path = path};
+    if (!model)
+        ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
+    else if (!ca_model_is_empty(model))
+        write_formats(&report, true);
+    leaks = model ? leaks_in(model) : leaks;
+    ca_model_free(model);
     ca_cancel_resume(cancel);
+    return leaks;
+}
+
+int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
+{
+    static char finished[PATH_MAX];
+    static target_t asked;
+    report_t report = {.out = out, .target = path ? &asked : &settled, .path = finished};
+    int error = path ? ca_path_check(path, strlen(path), NULL) : 0;
+    if (error)
+        return error;
+    if (path)
+        settle(path, &asked);
+    int cancel = ca_cancel_hold();
+    ca_model_t *model = ca_report_model(cause, rank, false);
+    report.model = model;
+    if (!path && strcmp(ca_options.leak_report, "off") == 0) {
+        settle("stderr", &asked);
+        report.target = &asked;
+    }
+    error = model ? write_formats(&report, !path) : -ENOMEM;
+    ca_model_free(model);
+    ca_cancel_resume(cancel);
+    return path || !model ? error : 0; /* without a path it is on stderr now */
 }

@@ -2,13 +2,23 @@
 #ifndef CA_SHIM_LEAK_REPORT_H
 #define CA_SHIM_LEAK_REPORT_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include "config/out.h"
 
 /* Keeps what the environment says of the destination. Once, with the configuration. */
 void ca_leak_report_settle(void);
 
-/* Writes the report where something leaked, through `out`. What cannot go to its destination goes
- * to stderr, whole. Makes no CUDA call; other threads may still run. */
-void ca_leak_report_write(ca_out_t *out);
+/* Both are for whoever has the turn (shim/turn.h), make no CUDA call, and let other threads run. */
+
+/* At the end of the process: writes the report where something leaked, through `out`. What cannot
+ * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how
+ * many allocations leaked, reported or not. */
+uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
+
+/* While it runs: what is live, to the file that `path`, with the patterns of leak_report, names.
+ * NULL: where leak_report says, and to stderr where it says off. 0 or a negative errno: -EINVAL for
+ * a bad pattern, otherwise of the file. */
+int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path);
 
 #endif

@@ -3,7 +3,8 @@
  * Nothing happens before the first allocation call: the library rides in every child of the
  * program, bash and make included, and must stay silent and cheap there. The report is written from
  * our destructor: after the program's atexit handlers and static destructors, before those of the
- * libraries, which may go on freeing. No lock and no table is ever destroyed. */
+ * libraries, which may go on freeing. Where destructors are skipped ends.c has it written. No lock
+ * and no table is ever destroyed. */
 #include "shim/life.h"
 #include <elf.h>
 #include <link.h>
@@ -17,26 +18,34 @@
 #include <unistd.h>
 #include "config/cancel.h"
 #include "config/counters.h"
+#include "config/history.h"
 #include "config/log.h"
 #include "config/mutation.h"
 #include "config/options.h"
 #include "config/out.h"
+#include "registry/peak.h"
 #include "registry/registry.h"
 #include "registry/stack.h"
+#include "registry/timeline.h"
 #include "pool/arena.h"
 #include "shim/attributes.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
+#include "shim/debug_fill.h"
 #include "shim/decay.h"
 #include "shim/driver_green.h"
+#include "shim/dump_signal.h"
 #include "shim/exit_report.h"
 #include "shim/hit.h"
 #include "shim/leak_report.h"
+#include "shim/oom.h"
 #include "shim/record.h"
+#include "shim/report_model.h"
 #include "shim/streams.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
+#include "shim/turn.h"
 
 _Atomic int ca_life_state = CA_LIFE_ASLEEP;
 static _Atomic bool context_seen;
@@ -89,7 +98,9 @@ static void read_configuration(void)
     ca_options_parse(&ca_options, conf, say, NULL);
     ca_options_parse(&ca_options, alias, say, NULL);
     ca_leak_report_settle();
+    ca_report_model_settle();
     ca_record_settle();
+    ca_debug_settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
 }
@@ -120,16 +131,40 @@ static void in_child(void)
     ca_decay_reset_after_fork();
     ca_backend_async_reset_after_fork();
     ca_record_reset_after_fork();
+    ca_history_reset_after_fork();
+    ca_dump_signal_reset_after_fork();
+    ca_turn_reset_after_fork();
+    ca_oom_reset_after_fork();
+    ca_exit_report_reset_after_fork();
+    ca_debug_reset_after_fork();
     ca_hit_settle();
+}
+
+static uint64_t reserved_bytes(void)
+{
+    size_t now, peak;
+    ca_pool_reserved(&now, &peak);
+    return now;
+}
+
+static void report_early(void)
+{
+    ca_exit_report(false);
 }
 
 static void start(void)
 {
     read_configuration();
+    ca_track_start();
     ca_mutation_read();
     if (CA_MUTATED(report_too_early))
-        atexit(ca_exit_report);
+        atexit(report_early);
     started_by = getpid();
+    ca_timeline_start(reserved_bytes);
+    if (ca_options.peak != CA_PEAK_OFF)
+        ca_peak_listen(ca_hit_settle);
+    if (ca_history_start(ca_options.history, ca_timeline_now) != 0)
+        ca_warn("history: no host memory for %u events: none are kept", ca_options.history);
     ca_life_page_t *page =
         mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if ((void *)page != MAP_FAILED) {
@@ -172,16 +207,21 @@ __attribute__((constructor)) static void at_load(void)
     pthread_atfork(NULL, NULL, in_child);
 }
 
+/* A child made by vfork or clone shares or copies our memory but is not the process that started
+ * us: it must not report, and must not touch anything. A passive one did nothing. */
+bool ca_life_reports(void)
+{
+    return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE &&
+           (started_by == getpid() || CA_MUTATED(pid_unchecked));
+}
+
 __attribute__((destructor)) static void at_exit(void)
 {
-    int now = atomic_load(&ca_life_state);
-    /* A child made by vfork or clone shares or copies our memory but is not the process that
-     * started us: it must not report, and must not touch anything. A passive one did nothing. */
-    if (now != CA_LIFE_ACTIVE || (started_by != getpid() && !CA_MUTATED(pid_unchecked)))
+    if (!ca_life_reports())
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     if (!CA_MUTATED(report_too_early))
-        ca_exit_report();
+        ca_exit_report(false);
     if (CA_MUTATED(tables_end))
         ca_registry_reset_after_fork();
     ca_cancel_resume(cancel);

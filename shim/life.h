@@ -44,6 +44,9 @@ static inline bool ca_life_active(void)
            CA_MUTATED(wiped_page_ignored);
 }
 
+/* Whether this process has a report to write when it ends. Touches nothing, in whatever child. */
+bool ca_life_reports(void);
+
 /* A context is in use: from now on CUDA does not survive a fork. */
 void ca_life_context_in_use(void);
 

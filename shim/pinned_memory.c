@@ -1,9 +1,9 @@
 #include "shim/pinned_memory.h"
 #include <errno.h>
-#include <string.h>
 #include "config/options.h"
 #include "pool/cache.h"
 #include "shim/attributes.h"
+#include "shim/debug_fill.h"
 #include "shim/pin_mode.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
@@ -55,11 +55,11 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     ca_arena_t *arena = arena_for(context, flags, !ready_only);
     if (!arena)
         return -EIO;
-    int result = ca_cached_alloc(arena, bytes, ready_only, &block, &pointer, &reused);
+    int result =
+        ca_cached_alloc(arena, ca_debug_padded(bytes), ready_only, &block, &pointer, &reused);
     if (result != 0)
         return result;
-    if (ca_options.zero && reused)
-        memset((void *)(uintptr_t)pointer, 0, bytes);
+    ca_debug_fill_host(pointer, bytes, reused);
     if (ca_track_alloc(CA_KIND_PINNED, pointer, bytes, context, NULL, block) != 0) {
         /* Without a record a free could not find the block. */
         ca_cached_free(block);
@@ -86,6 +86,7 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context);
     ca_attributes_clear(record->address);
+    ca_debug_freed_host(context, record);
     ca_cached_free(record->owner);
     return CUDA_SUCCESS;
 }

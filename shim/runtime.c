@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/capture.h"
+#include "shim/debug_fill.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/hit.h"
@@ -85,9 +86,11 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 /* Lane D must find what is not ours to serve. */
 static bool take_pooled(const void *address, ca_record_t *record)
 {
+    uint32_t stack = ca_debug_free_stack();
+    ca_peak_before_free();
     if (!ca_registry_take_owned((uint64_t)(uintptr_t)address, record))
         return false;
-    ca_track_erased(record);
+    ca_track_erased(record, stack);
     return true;
 }
 
@@ -132,8 +135,10 @@ static bool serve_free_async(const void *address, CUstream stream)
     ca_record_t record;
     ca_context_t *context;
     ca_stream_t *order;
-    return known_order(stream, &context, &order) && take_pooled(address, &record) &&
-           settled_free(&record, ca_device_free_on(&record, order));
+    if (!known_order(stream, &context, &order) || !take_pooled(address, &record))
+        return false;
+    ca_debug_freed(&record, context, stream);
+    return settled_free(&record, ca_device_free_on(&record, order));
 }
 
 NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)

@@ -324,7 +324,7 @@ int ca_shared_register(uint64_t address, size_t bytes, ca_deleter_t *deleter, vo
         .shared = CA_SHARED_HANDLED,
         .stream = (uint64_t)(uintptr_t)deleter,
         .owner = argument,
-        .stack = ca_track_stack(),
+        .stack = ca_track_stack_of(bytes),
         .thread = ca_track_thread(),
     };
     return ca_registry_insert_new(&record);

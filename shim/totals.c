@@ -11,6 +11,7 @@ static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
         return true;
     if (!ca_arena_stats_try(arena, &one))
         return false;
+    total->reserved_bytes += one.reserved_bytes;
     total->live_bytes += one.live_bytes;
     total->live_peak += one.live_peak;
     total->pending_bytes += one.pending_bytes;
@@ -51,6 +52,18 @@ bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
         complete &= add_heaps(living[i], total);
     ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
+    return complete;
+}
+
+bool ca_totals_on(unsigned device, ca_arena_stats_t *total)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    bool complete = true;
+    size_t count = ca_contexts_living(living);
+    memset(total, 0, sizeof(*total));
+    for (size_t i = 0; i < count; i++)
+        if (living[i]->device == device)
+            complete &= add_heaps(living[i], total);
     return complete;
 }
 

@@ -11,6 +11,9 @@
  * called from a signal handler, over a frame that holds its lock) and is left out. */
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts);
 
+/* The same of one device, with what its arenas reserve, but without the peak of that. */
+bool ca_totals_on(unsigned device, ca_arena_stats_t *total);
+
 /* The same of pinned host memory. */
 bool ca_totals_pinned(ca_arena_stats_t *total);
 

@@ -8,6 +8,8 @@
 #include "config/log.h"
 #include "config/options.h"
 #include "registry/stack.h"
+#include "registry/threads.h"
+#include "shim/debug_free.h"
 #include "shim/record.h"
 
 _Thread_local uint32_t ca_track_runtime_stack;
@@ -16,23 +18,47 @@ _Thread_local uint32_t ca_track_this_thread;
 
 uint32_t ca_track_ask_thread(void)
 {
-    return ca_track_this_thread = (uint32_t)syscall(SYS_gettid);
+    ca_track_this_thread = (uint32_t)syscall(SYS_gettid);
+    ca_threads_note(ca_track_this_thread);
+    return ca_track_this_thread;
 }
 
 /* Set by the linker: where this shared object begins and ends. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char _end[] __attribute__((visibility("hidden")));
 
+/* Every allocation has its stack, and the unwinder is open: hits need not ask for more. */
+static _Atomic bool always;
+
 uint32_t ca_track_stack(void)
 {
     static _Atomic bool opened;
-    if (ca_options.stacks == CA_STACKS_OFF)
+    if (ca_options.stacks.which == CA_STACKS_OFF)
         return 0;
     if (!atomic_load_explicit(&opened, memory_order_relaxed) && !atomic_exchange(&opened, true)) {
         ca_stack_set_own_range((uintptr_t)__ehdr_start, (uintptr_t)_end);
         ca_stack_start(ca_options.stack_depth);
+        atomic_store_explicit(&always, ca_options.stacks.which == CA_STACKS_ALL,
+                              memory_order_relaxed);
     }
     return ca_stack_capture();
+}
+
+uint32_t ca_track_stack_drawn(size_t bytes)
+{
+    if (__builtin_expect(atomic_load_explicit(&always, memory_order_relaxed), 1)) {
+        ca_sample_left = -1;
+        return ca_stack_capture();
+    }
+    return ca_sample_draw(bytes) ? ca_track_stack() : 0;
+}
+
+void ca_track_start(void)
+{
+    const ca_choice_t *stacks = &ca_options.stacks;
+    ca_sample_start(stacks->which == CA_STACKS_ALL   ? CA_SAMPLE_ALL
+                    : stacks->which == CA_STACKS_OFF ? CA_SAMPLE_NONE
+                                                     : stacks->bytes);
 }
 
 /* A context that is retired drops its records once: one that comes later goes by itself. */
@@ -41,6 +67,17 @@ bool ca_track_dropped(const ca_context_t *context, uint64_t address)
     ca_record_t record;
     return context && atomic_load(&context->state) == CA_CONTEXT_RETIRED &&
            ca_registry_take(address, &record);
+}
+
+void ca_track_history(ca_event_kind_t event, const ca_record_t *record)
+{
+    bool freed = event == CA_EVENT_FREE;
+    if (!record->shared)
+        ca_history_note(.event = (uint8_t)event, .address = record->address,
+                        .bytes = freed ? 0 : record->bytes, .stream = record->stream,
+                        .stack = freed ? ca_track_stack() : record->stack,
+                        .thread = ca_track_thread(), .device = record->device,
+                        .kind = record->kind);
 }
 
 /* The pool's blocks have a place for the record. */
@@ -55,13 +92,17 @@ static int insert(const ca_record_t *record)
 /* Notes where and by whom, too. */
 static int note(ca_record_t *record)
 {
-    record->stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
+    record->stack = ca_sample_passes(record->bytes) || !ca_sample_draw(record->bytes) ? 0
+                    : ca_track_runtime_stack ? ca_track_runtime_stack
+                                             : ca_track_stack();
     record->thread = ca_track_thread();
     int result = insert(record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
     else if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
         ca_record_alloc(record);
+    if (result != -ENOMEM && atomic_load_explicit(&ca_history_on, memory_order_relaxed))
+        ca_track_history(CA_EVENT_ALLOC, record);
     return result == -EEXIST ? 0 : result;
 }
 
@@ -107,17 +148,11 @@ void ca_track_restore(const ca_record_t *record)
 
 CUresult ca_track_wrong_free(uint64_t address)
 {
-    /* The last few addresses, so that a loop over one bad pointer says it once. */
-    static _Atomic uint64_t said[64];
-    _Atomic uint64_t *slot = &said[(address >> 9) % 64];
     CUresult code = ca_context_check();
     if (code != CUDA_SUCCESS)
         return code;
     ca_count(wrong_frees);
-    if (atomic_exchange(slot, address) != address)
-        ca_warn("free of %#llx: it lies in pooled memory but is not the start of a live "
-                "allocation (freed twice, or an interior pointer); refused",
-                (unsigned long long)address);
+    ca_debug_explain_free(address);
     return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -125,4 +160,5 @@ void ca_track_reset_after_fork(void)
 {
     ca_track_this_thread = 0; /* the child's only thread is the one that runs this */
     ca_track_runtime_stack = 0;
+    ca_threads_reset_after_fork();
 }

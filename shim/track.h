@@ -4,18 +4,32 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "config/history.h"
+#include "registry/peak.h"
 #include "registry/registry.h"
+#include "registry/sample.h"
 #include "shim/contexts.h"
 #include "shim/cuda_decls.h"
+#include "shim/debug_free.h"
 #include "shim/record.h"
 
 /* The stack of the runtime call under way in this thread, set by lane R before it goes down into
  * the driver: one line of the program has one stack, whichever lane served it. 0 for none. */
 extern _Thread_local uint32_t ca_track_runtime_stack;
 
+/* The configuration was read. */
+void ca_track_start(void);
+
 /* The stack of the calling thread, interned; 0 with stacks:off. The first call opens the unwinder,
  * so none is loaded in a process that allocates nothing. Never under a lock of ours. */
 uint32_t ca_track_stack(void);
+
+/* The same for an allocation of `bytes`: 0 too where it is none of those that are sampled. */
+uint32_t ca_track_stack_drawn(size_t bytes);
+static inline uint32_t ca_track_stack_of(size_t bytes)
+{
+    return ca_sample_passes(bytes) ? 0 : ca_track_stack_drawn(bytes);
+}
 
 /* Notes a live allocation. `context` may be NULL, `owner` is the pool's block or NULL. 0, or
  * -ENOMEM: it is then not tracked. */
@@ -31,7 +45,8 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
 /* The same for memory of no context: it is there until it is freed, whatever contexts go. */
 void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device);
 
-/* The calling thread's id. gettid is a system call: it is asked once per thread. */
+/* The calling thread's id. gettid is a system call: it is asked once per thread, when its name is
+ * noted for the reports too. Under no lock of ours. */
 extern _Thread_local uint32_t ca_track_this_thread;
 uint32_t ca_track_ask_thread(void);
 static inline uint32_t ca_track_thread(void)
@@ -44,27 +59,37 @@ static inline uint32_t ca_track_thread(void)
  * were dropped before this one came, which is then taken out too. */
 bool ca_track_dropped(const ca_context_t *context, uint64_t address);
 
-/* A record was taken out, for what is about to be freed. */
-static inline void ca_track_erased(const ca_record_t *record)
+/* What happened to a live allocation, for the ring of the last events; a free with the stack of the
+ * calling thread. */
+void ca_track_history(ca_event_kind_t event, const ca_record_t *record);
+
+/* A record was taken out, for what is about to be freed. With no lock held; `stack` is
+ * ca_debug_free_stack's of before. */
+static inline void ca_track_erased(const ca_record_t *record, uint32_t stack)
 {
+    ca_debug_note_free(record, stack);
     if (__builtin_expect(atomic_load_explicit(&ca_record_on, memory_order_relaxed), 0))
         ca_record_free(record);
+    if (__builtin_expect(atomic_load_explicit(&ca_history_on, memory_order_relaxed), 0))
+        ca_track_history(CA_EVENT_FREE, record);
 }
 
-/* ca_registry_erase and that. */
+/* ca_registry_erase and that. Takes locks, with none held. */
 static inline bool ca_track_erase(uint64_t address, ca_record_t *record)
 {
+    uint32_t stack = ca_debug_free_stack();
+    ca_peak_before_free();
     if (!ca_registry_erase(address, record))
         return false;
-    ca_track_erased(record);
+    ca_track_erased(record, stack);
     return true;
 }
 
 /* Puts back a record whose free the driver refused. */
 void ca_track_restore(const ca_record_t *record);
 
-/* A free of a pointer into our memory that is not live: double, or interior. Said once per address
- * seen; the answer is the driver's own for a pointer that it does not know. */
+/* A free of a pointer into our memory that is not live: double, or interior. Explained
+ * (debug_free.h); the answer is the driver's own for a pointer that it does not know. */
 CUresult ca_track_wrong_free(uint64_t address);
 
 void ca_track_reset_after_fork(void);

@@ -2,6 +2,7 @@
 #include "shim/upstream.h"
 #include <errno.h>
 #include <time.h>
+#include "config/history.h"
 #include "config/lock.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
@@ -136,15 +137,25 @@ static int alloc(void *arg, size_t bytes, uint64_t *address)
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
         tell_room(context, 0);
+    if (code == CUDA_SUCCESS)
+        ca_history_note(.event = CA_EVENT_SEGMENT, .address = pointer, .bytes = bytes,
+                        .device = context->device, .kind = CA_KIND_DEVICE);
     *address = pointer;
     return ca_upstream_result(context, code);
 }
 
+static void note_trim(const ca_context_t *context, uint64_t address, size_t bytes)
+{
+    ca_history_note(.event = CA_EVENT_TRIM, .address = address, .bytes = bytes,
+                    .device = context->device, .kind = CA_KIND_DEVICE);
+}
+
+/* It is noted first: another thread may be given the address at once. */
 static int release(void *arg, uint64_t address, size_t bytes)
 {
     ca_context_t *context = arg;
     ca_entered_t entered;
-    (void)bytes;
+    note_trim(context, address, bytes);
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         code = ca_driver()->cuMemFree_v2(address);
@@ -226,8 +237,10 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
         return ca_upstream_result(context, code);
     CUstream stream;
     code = own_stream(context, &stream);
-    if (code == CUDA_SUCCESS)
+    if (code == CUDA_SUCCESS) {
+        note_trim(context, address, bytes);
         code = driver->cuMemFreeAsync(address, stream);
+    }
     bool freed = code == CUDA_SUCCESS;
     if (freed)
         code = driver->cuStreamSynchronize(stream);
@@ -277,7 +290,8 @@ static size_t reclaim(void *arg, size_t bytes)
     return given;
 }
 
-CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes)
+CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                          size_t bytes)
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
@@ -289,15 +303,15 @@ CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t byt
     CUstream stream;
     code = own_stream(context, &stream);
     if (code == CUDA_SUCCESS)
-        code = driver->cuMemsetD8Async(address, 0, bytes, stream);
+        code = driver->cuMemsetD8Async(address, value, bytes, stream);
     if (code == CUDA_SUCCESS)
         code = driver->cuStreamSynchronize(stream);
     ca_upstream_leave(&entered);
     return code;
 }
 
-CUresult ca_upstream_zero_on(ca_context_t *context, CUdeviceptr address, size_t bytes,
-                             CUstream stream)
+CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                             size_t bytes, CUstream stream)
 {
     const ca_driver_t *driver = ca_driver();
     ca_entered_t entered;
@@ -306,9 +320,40 @@ CUresult ca_upstream_zero_on(ca_context_t *context, CUdeviceptr address, size_t 
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return code;
-    code = driver->cuMemsetD8Async(address, 0, bytes, stream);
+    code = driver->cuMemsetD8Async(address, value, bytes, stream);
     ca_upstream_leave(&entered);
     return code;
+}
+
+static CUresult read_from(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
+                          bool own, CUstream stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuMemcpyDtoHAsync_v2 || !driver->cuStreamSynchronize)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    if (own)
+        code = own_stream(context, &stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuMemcpyDtoHAsync_v2(to, address, bytes, stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+CUresult ca_upstream_read(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes)
+{
+    return read_from(context, address, to, bytes, true, NULL);
+}
+
+CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
+                             CUstream stream)
+{
+    return read_from(context, address, to, bytes, false, stream);
 }
 
 void ca_upstream_reset_after_fork(void)

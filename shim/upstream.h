@@ -38,11 +38,18 @@ bool ca_upstream_idle_free_waits(void);
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
                                ca_trim_t how);
 
-/* Fills memory that is handed out again with zeros and waits for that alone. */
-CUresult ca_upstream_zero(ca_context_t *context, CUdeviceptr address, size_t bytes);
+/* Fills memory that nothing is at work on with a byte, and waits for that alone. */
+CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                          size_t bytes);
 
 /* The same in the order of a stream of the context, without waiting. */
-CUresult ca_upstream_zero_on(ca_context_t *context, CUdeviceptr address, size_t bytes,
+CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                             size_t bytes, CUstream stream);
+
+/* Copies memory that nothing is at work on; `_on`: after the work of a stream of the context, for
+ * which it waits. */
+CUresult ca_upstream_read(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes);
+CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
                              CUstream stream);
 
 void ca_upstream_reset_after_fork(void);

@@ -2,6 +2,7 @@
  * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
  * memory back only while nothing runs. */
 #include "shim/upstream_pinned.h"
+#include "config/history.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/fences.h"
@@ -25,6 +26,9 @@ static int alloc(ca_context_t *context, size_t bytes, unsigned flags, uint64_t *
         ca_upstream_leave(&entered);
     }
     *address = (uintptr_t)pointer;
+    if (code == CUDA_SUCCESS)
+        ca_history_note(.event = CA_EVENT_SEGMENT, .address = *address, .bytes = bytes,
+                        .device = context->device, .kind = CA_KIND_PINNED);
     return ca_upstream_result(context, code);
 }
 
@@ -32,7 +36,8 @@ static int release(void *arg, uint64_t address, size_t bytes)
 {
     ca_context_t *context = arg;
     ca_entered_t entered;
-    (void)bytes;
+    ca_history_note(.event = CA_EVENT_TRIM, .address = address, .bytes = bytes,
+                    .device = context->device, .kind = CA_KIND_PINNED);
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         __typeof__(cuMemFreeHost) *real = ca_driver()->cuMemFreeHost;

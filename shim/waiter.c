@@ -16,12 +16,12 @@
 #include "shim/waiter.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 #include "config/lock.h"
 #include "shim/driver_table.h"
+#include "shim/helper.h"
 
 #define IDLE_NS ((uint64_t)1000 * 1000 * 1000)
 #define STACK_BYTES ((size_t)1 << 20) /* for the driver, and for tools that sit in its calls */
@@ -106,35 +106,6 @@ static void *help(void *unused)
     return unused;
 }
 
-static int create(size_t stack_bytes)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    int rc = pthread_attr_init(&attributes);
-    if (rc != 0)
-        return rc;
-    if (stack_bytes)
-        pthread_attr_setstacksize(&attributes, stack_bytes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    rc = pthread_create(&thread, &attributes, help, NULL);
-    pthread_attr_destroy(&attributes);
-    return rc;
-}
-
-/* No signal of the program is handled on the helper. */
-static bool start(void)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
-        return false;
-    int rc = create(STACK_BYTES);
-    if (rc == EINVAL) /* the thread-local variables of the program need more */
-        rc = create(0);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc == 0;
-}
-
 /* --- its callers ------------------------------------------------------------------------------ */
 
 static void prepare(void)
@@ -182,7 +153,7 @@ int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_
     } else {
         helped = true;
         ca_lock_drop(&lock);
-        bool started = start();
+        bool started = ca_helper_start(help, NULL, STACK_BYTES) == 0;
         ca_lock_take(&lock);
         if (!started) {
             helped = false;

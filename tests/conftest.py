@@ -121,15 +121,18 @@ def program():
 
 
 SETTLES_EARLY = "settle:16"
+# Running out of memory is what many a program here is about; test_oom.py sees what is said of it.
+EXPECTS_OOM = "oom_report:off"
 
 
 def runner(directory):
     """run(cmd, ...) runs a program on the simulated CUDA, under the shim unless preload=False.
 
-    conf is ALLOC_CONF, sim is SIMCUDA. Where conf says nothing of it the pool settles early, so that a
-    short program sees both: a pool that is careful, and one whose threads have hits. The result has rc, out, err; with stats=True also sim, what
-    the simulator counted: sim["calls"][NAME], sim["devices"][0]["peak_bytes"]. A program that exits
-    with 77 skips the test. Further arguments go to Popen (cwd=...).
+    conf is ALLOC_CONF, sim is SIMCUDA. Where conf says nothing of it the pool settles early, so that
+    a short program sees both: a pool that is careful, and one whose threads have hits. The result
+    has rc, out, err; with stats=True also sim, what the simulator counted: sim["calls"][NAME],
+    sim["devices"][0]["peak_bytes"]. A program that exits with 77 skips the test. Further arguments
+    go to Popen (cwd=...).
     """
     count = 0
 
@@ -145,6 +148,8 @@ def runner(directory):
             full["LD_PRELOAD"] = " ".join(SANITIZER_PRELOAD + [str(SHIM)])
         if preload and "settle" not in (conf or ""):
             conf = ",".join(filter(None, (conf, SETTLES_EARLY)))
+        if preload and "oom_report" not in conf:
+            conf = ",".join(filter(None, (conf, EXPECTS_OOM)))
         if conf is not None:
             full["ALLOC_CONF"] = conf
         counted = directory / f"sim-{count}.json"

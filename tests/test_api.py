@@ -56,7 +56,7 @@ def test_programs_run_without_the_library(run, program, name):
 
 
 def test_a_cplusplus_program_without_cuda_finds_it(run, program):
-    with_library = run(program("weak_api_host"))
+    with_library = run(program("weak_api_host"), conf="leak_report:off")
     without = run(program("weak_api_host"), preload=False)
 
     assert (with_library.rc, with_library.out, with_library.err) == (

@@ -1,6 +1,7 @@
 """Building, installing and checking: the checks must be able to fail, install leaves no trace."""
 
 import os
+import py_compile
 import shutil
 
 import pytest
@@ -115,13 +116,34 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert rc == 0, said
     assert files_below(tmp_path) == [
         "opt/include/cachealloc.h",
+        "opt/lib/cachealloc/cachealloc.py",
         "opt/lib/libcachealloc.so",
         "opt/lib/libother.so",
         "opt/share/doc/cachealloc/LICENSE",
         "opt/share/doc/cachealloc/README.md",
     ]
+    assert "cachealloc.py is in /opt/lib/cachealloc: " in said
+    py_compile.compile(str(tmp_path / "opt/lib/cachealloc/cachealloc.py"))
 
     rc, said = call("make", "uninstall", *where)
     assert rc == 0, said
     assert files_below(tmp_path) == ["opt/lib/libother.so"]
+    assert not (tmp_path / "opt/lib/cachealloc").exists()
     assert not (tmp_path / "opt/share/doc/cachealloc").exists()
+
+
+def test_the_module_for_python_goes_where_it_is_wanted(tmp_path):
+    site = tmp_path / "opt/site-packages"
+    site.mkdir(parents=True)
+    (site / "other.py").touch()
+    flavour = conftest.BUILD.name.partition("-")[2] or "release"
+    where = (f"BUILD={flavour}", "PREFIX=/opt", f"DESTDIR={tmp_path}", "PYTHONDIR=/opt/site-packages")
+
+    rc, said = call("make", "install", *where)
+    assert rc == 0, said
+    assert "opt/site-packages/cachealloc.py" in files_below(tmp_path)
+    assert "opt/lib/cachealloc/cachealloc.py" not in files_below(tmp_path)
+
+    rc, said = call("make", "uninstall", *where)
+    assert rc == 0, said
+    assert files_below(tmp_path) == ["opt/site-packages/other.py"]

@@ -31,11 +31,11 @@ POOLS = {"cuDeviceSetMemPool", "cuMemPoolSetAttribute", "cuMemPoolSetAccess", "c
 # What only an option makes the shim call.
 OPTIONS = {"cuMemsetD8Async": "zero:true", "cuCtxSynchronize": "free_sync:true",
            "cuDeviceTotalMem_v2": "limit:90%", "cuMemAllocAsync": "async:driver",
-           "cuMemAllocAsync_ptsz": "async:driver"}
+           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSetCurrent",  # follows two failures: a test of its own
-             # As cuCtxCreate_v2 and cuDeviceSetMemPool.
-             "cuCtxCreate", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuMemSetMemPool",
+             # As cuCtxCreate_v2, cuCtxPopCurrent_v2 and cuDeviceSetMemPool.
+             "cuCtxCreate", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuCtxPopCurrent", "cuMemSetMemPool",
              "cuCtxGetDevice",  # of a context that was made behind our back
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}

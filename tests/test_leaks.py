@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import conftest
 import leak_report
 
 # What leaks.c forgets: (bytes, count) by kind and in the order of the groups.
@@ -23,7 +24,7 @@ def leaks(run, program, conf=None, *arguments, **kwargs):
 def test_report_gives_totals_and_places(run, program, conf):
     report = leak_report.parse(leaks(run, program, conf).err)
 
-    assert (report.bytes, report.count, report.stacks) == (310173, 7, 4)
+    assert (report.bytes, report.count, report.stacks) == (310173, 7, 2)
     assert report.totals == TOTALS
     assert [(group.bytes, group.count, group.kind) for group in report.groups] == [
         group[:3] for group in GROUPS]
@@ -127,6 +128,51 @@ def test_every_stack_is_a_group(run, program, conf):
     assert report.stacks == 6
     depths = [leak_report.places(group).count("forget_at_depth") for group in report.groups]
     assert depths == [6, 5, 4, 3, 2, 1]
+
+
+def test_one_function_is_one_group_whatever_the_lines(run, program):
+    group, = leak_report.parse(leaks(run, program, None, "lines").err).groups
+
+    assert (group.bytes, group.count) == (800, 4)
+    assert (group.smallest, group.largest) == (100, 300)
+    assert group.last > group.first
+
+
+def test_a_group_shows_its_own_lines(run, program):
+    """Two kinds of memory in two lines of one function."""
+    source = (conftest.ROOT / "tests" / "preload" / "leaks.c").read_text().splitlines()
+    groups = leak_report.parse(leaks(run, program).err).groups
+
+    for group, call in ((groups[0], "cudaMalloc("), (groups[2], "cudaMallocHost(")):
+        frame, = [frame for frame in group.frames if frame.startswith("forget_tiles at ")]
+        assert call in source[int(frame.rpartition(":")[2]) - 1]
+
+
+def test_depth_tells_how_many_functions_tell_groups_apart(run, program):
+    group, = leak_report.parse(leaks(run, program, "leak_depth:1", "stacks", 6).err).groups
+    assert (group.bytes, group.count, len(group.frames)) == (21000, 6, 1)
+    assert leak_report.places(group) == ["forget_at_depth"]
+
+    groups = leak_report.parse(leaks(run, program, "leak_depth:3", "stacks", 6).err).groups
+    assert [(group.bytes, group.count) for group in groups] == [(18000, 4), (2000, 1), (1000, 1)]
+
+
+def test_threads_are_named(run, program):
+    threads, main = leak_report.parse(leaks(run, program, None, "threads").err).groups
+
+    assert (threads.bytes, threads.count, threads.thread_count) == (7000, 7, 7)
+    assert threads.threads == ["loader", "saver", "worker"]
+    assert (main.thread_count, main.threads) == (1, ["renamed"])
+    assert main.first == main.last < threads.first
+
+
+def test_groups_of_one_size_come_in_an_order_that_runs_share(run, program):
+    """Whatever the addresses were."""
+    command, conf = [program("many_stacks"), 64, 64], "leak_max:64,peak:off"
+    first, second = (run(command, conf=conf).err.splitlines()[1:] for _ in range(2))
+
+    assert sum(line.startswith("#") for line in first) == 64
+    assert first == second
 
 
 def test_a_forked_child_does_not_report_its_parents_memory(run, program):

@@ -112,13 +112,13 @@ def test_a_daemon_reports_to_its_file_and_nowhere_else(run, program, tmp_path, c
 
 # --- ends -----------------------------------------------------------------------------------------
 
-SILENT = [("_exit", 4), ("_Exit", 4), ("quick_exit", 4), ("handled", 7), ("term", -15), ("kill", -9),
+SILENT = [("term", -15), ("kill", -9),
           pytest.param("abort", -6, marks=OWN_SIGNALS), pytest.param("segv", -11, marks=OWN_SIGNALS)]
 
 
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("way, status", SILENT)
-def test_an_end_that_skips_exit_is_unchanged_and_silent(run, program, tmp_path, way, status, conf):
+def test_an_end_by_a_signal_is_unchanged_and_silent(run, program, tmp_path, way, status, conf):
     expected, found = unchanged(run, [program("life_ends"), way], tmp_path,
                                 joined(conf, "stats:exit,decay:10ms"))
 
@@ -130,9 +130,11 @@ def test_an_end_that_skips_exit_is_unchanged_and_silent(run, program, tmp_path, 
 @pytest.mark.parametrize("way, status, found", [
     ("return", 4, (2222, 1)), ("exit", 4, (2222, 1)), ("atexit", 4, (3000, 1)),
     ("early", 4, (3000, 1)),
+    ("_exit", 4, (2222, 1)), ("_Exit", 4, (2222, 1)), ("quick_exit", 4, (2222, 1)),
+    ("handled", 7, (2222, 1)),
     pytest.param("pthread_exit", 0, (3222, 2), marks=JOINS_FIRST),
     pytest.param("cancelled", 4, (2222, 1), marks=CANCELS)])
-def test_an_end_by_exit_is_unchanged_and_reported(run, program, tmp_path, way, status, found, conf):
+def test_an_end_of_its_own_is_unchanged_and_reported(run, program, tmp_path, way, status, found, conf):
     expected, reports = unchanged(run, [program("life_ends"), way], tmp_path, conf)
 
     assert expected.rc == status, expected.err
@@ -149,8 +151,10 @@ def test_threads_may_allocate_while_main_returns(run, program, tmp_path, conf):
 
     reports = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
     assert len(reports) == 5
-    for report in reports:  # what the threads held at that moment is among it
-        assert report.incomplete or (report.bytes >= 2222 and report.count <= 4), vars(report)
+    # What the threads held at that moment is among it. The moment is another one for each shard, so
+    # that one thread's successive allocations may be in several.
+    for report in reports:
+        assert report.incomplete or (report.bytes >= 2222 and report.count <= 16), vars(report)
 
 
 @pytest.mark.parametrize("conf", LANES)

@@ -52,8 +52,19 @@ def test_bad_value_is_told_and_the_default_stays(run, program):
     assert value(line, "leak_max") == "7"
 
 
+def test_a_choice_that_is_none_is_told_with_those_there_are(run, program):
+    for wrong in ("xml", "json+xml", "json+", "+json", "text json"):
+        err = said(run, program, f"report_format:{wrong}")
+        assert (f"report_format:{wrong} is not understood; accepted: text, json, pprof, folded, "
+                "pytorch, or several joined with +; stays text\n") in err
+
+    line = effective(run, program, "report_format:Folded + json+folded")
+    assert value(line, "report_format") == "json+folded"
+
+
 def test_values_out_of_range_are_told(run, program):
-    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "lane_r:maybe"):
+    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "lane_r:maybe",
+                 "stacks:sample", "stacks:sample:0", "stacks:sample:2T", "stacks:all:1M"):
         err = said(run, program, item)
         assert len(err.splitlines()) == 1 and item.partition(":")[0] in err, err
 
@@ -68,14 +79,16 @@ def test_sizes_and_separators_mean_the_same(run, program):
 
 def test_print_can_be_pasted_back(run, program, tmp_path):
     conf = (f"backend:off,lane_r:false,max_split:96M,limit:75%,leak_report:'{tmp_path}/a b,%p',"
-            "leak_min:1K,leak_max:5,stacks:off,stack_depth:9,zero:true,log:info")
+            "leak_min:1K,leak_max:5,report_format:text+pprof,stacks:sample:512K,stack_depth:9,"
+            "zero:true,log:info")
     line = effective(run, program, conf)
 
     again = effective(run, program, line)
 
     assert again == line
     for key, expected in (("backend", "off"), ("lane_r", "false"), ("max_split", "96M"),
-                          ("limit", "75%"), ("leak_max", "5"), ("stacks", "off"),
+                          ("limit", "75%"), ("leak_max", "5"), ("report_format", "text+pprof"),
+                          ("stacks", "sample:512K"),
                           ("stack_depth", "9"), ("zero", "true"), ("log", "info")):
         assert value(line, key) == expected
 

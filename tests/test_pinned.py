@@ -96,10 +96,11 @@ def test_views_and_wrong_calls_answer_as_without_the_pool(run, program, conf):
 
 @pytest.mark.parametrize("conf", POOLED)
 def test_wrong_frees_are_told(run, program, conf):
-    """The insides of two buffers, and a double free."""
+    """The insides of two buffers, a double free, and one by the call for device memory."""
     result = run([program("pinned_views")], conf=conf)
 
-    assert len(re.findall(r"warning: free of 0x", result.err)) == 4
+    assert len(re.findall(r"warning: free of 0x", result.err)) == 5
+    assert len(re.findall(r"warning: free of 0x.* which cudaFreeHost frees", result.err)) == 1
     assert run([program("pinned_views")], conf=with_log(conf, "off")).err == ""
 
 

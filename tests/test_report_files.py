@@ -316,7 +316,7 @@ def test_merge_adds_up_four_ranks(run, program, reports):
 
     assert (rc, err) == (0, "")
     assert out.splitlines()[0] == "MERGED LEAK REPORT: 4 processes"
-    assert f"LEAK SUMMARY: {4 * LEAKED[0]} bytes in {4 * LEAKED[1]} allocations, 4 stacks" in out
+    assert f"LEAK SUMMARY: {4 * LEAKED[0]} bytes in {4 * LEAKED[1]} allocations, 2 stacks" in out
     for (device, kind), (total, count) in single.totals.items():
         assert f"  device {device}, {kind} memory: {4 * total} bytes in {4 * count}" in out
     for rank, file in enumerate(files):
@@ -326,7 +326,8 @@ def test_merge_adds_up_four_ranks(run, program, reports):
     assert [group[:4] for group in groups] == [
         (4 * group.bytes, 4 * group.count, group.kind, "0") for group in single.groups]
     assert [group[5] for group in groups] == [group.frames for group in single.groups]
-    assert all(group[4] == ["in 4 of 4 processes: ranks 0-3"] for group in groups)
+    assert all(group[4] == ["in 4 of 4 processes: ranks 0-3", "4 threads: leaks"]
+               for group in groups)
 
 
 REPORT = """cachealloc[{pid}]: leak report{rank}
@@ -347,10 +348,11 @@ def made(pid, device=0, where="a.c:1", leaked=100, rank=""):
                          rank=rank)
 
 
-def test_merge_tells_stacks_apart_and_processes_by_pid(reports):
-    """One file with several reports, as a shared stderr is, and what else stands there."""
-    (reports / "err").write_text("hello\n" + made(11) + made(12, device=1, leaked=50) + "bye\n" +
-                                 made(13, where="a.c:2"))
+def test_merge_tells_functions_apart_and_processes_by_pid(reports):
+    """Not lines. One file with several reports, as a shared stderr is, and what else stands there."""
+    (reports / "err").write_text("hello\n" + made(11) +
+                                 made(12, device=1, leaked=50, where="a.c:2") + "bye\n" +
+                                 made(13, where="a.c:1\n    between at a.c:5"))
 
     rc, out, err = merge(reports / "err")
 
@@ -364,6 +366,34 @@ def test_merge_tells_stacks_apart_and_processes_by_pid(reports):
         (192, 3, "pinned", "0-1", ["in 3 of 3 processes: pids 11, 12, 13"])]
 
 
+def test_merge_counts_what_is_suppressed_apart(run, program, reports):
+    rules = reports / "rules"
+    rules.write_text("leak:forget_tiles\nleak:nowhere\n")
+    for rank in range(2):
+        run(program("leaks"), f"leak_report:{reports}/r%r,suppressions:{rules},suppressions_print:1",
+            env={"RANK": rank})
+
+    rc, out, err = merge(reports / "r0", reports / "r1")
+
+    assert (rc, err) == (0, "")
+    assert "LEAK SUMMARY: 12154 bytes in 6 allocations, 1 stacks\n" in out
+    assert out.endswith("\nSUPPRESSED: 608192 bytes in 8 allocations\n")
+    assert [group[:3] for group in merged_groups(out)] == [(12000, 4, "managed"), (154, 2, "device")]
+
+
+def test_merge_keeps_sizes_and_threads(reports):
+    details = ["sizes 20 to 80, sequence 1 to 9, 5 threads: a, b, c, d, ...",
+               "sequence 3, thread e", "sizes 10 to 60, sequence 3 to 4"]
+    (reports / "a").write_text("".join(
+        made(pid).replace("memory\n    load", f"memory\n  {detail}\n    load")
+        for pid, detail in enumerate(details)))
+
+    _, out, _ = merge(reports / "a")
+
+    assert merged_groups(out)[0][4] == ["in 3 of 3 processes: pids 0, 1, 2",
+                                        "sizes 10 to 100, 6 threads: a, b, c, d, e, ..."]
+
+
 def test_merge_tells_kinds_of_memory_apart(reports):
     pinned = made(2).replace("device memory\n    load", "pinned memory\n    load")
     (reports / "a").write_text(made(1) + pinned)
@@ -374,8 +404,18 @@ def test_merge_tells_kinds_of_memory_apart(reports):
                                                                (100, 1, "pinned")]
 
 
+def test_merge_says_whose_stacks_were_sampled(reports):
+    (reports / "a").write_text(made(1).replace("leak report", "leak report, stacks sampled: 1M"))
+    (reports / "b").write_text(made(2))
+
+    rc, out, _ = merge(reports / "a", reports / "b")
+
+    assert rc == 0
+    assert [", stacks sampled: 1M, " in line for line in out.splitlines()[1:3]] == [True, False]
+
+
 def test_merge_lists_as_many_groups_as_asked(reports):
-    (reports / "a").write_text(made(1) + made(2, where="b.c:1", leaked=7))
+    (reports / "a").write_text(made(1) + made(2, where="b.c:1\n    between at b.c:5", leaked=7))
 
     rc, out, _ = merge("--most", 1, reports / "a")
 
@@ -435,14 +475,18 @@ def test_ranks_under_mpirun_get_a_report_each_which_merge(run, program, reports)
     rc, out, err = merge(*files)
     assert (rc, err) == (0, "")
     assert [group[4] for group in merged_groups(out)] == (
-        len(single.groups) * [["in 4 of 4 processes: ranks 0-3"]])
+        len(single.groups) * [["in 4 of 4 processes: ranks 0-3", "4 threads: leaks"]])
+
+
+def without_times(text):
+    return re.sub(r"[0-9.]+ s after", "some s after", text)
 
 
 def test_reports_of_ranks_on_one_stderr_have_whole_lines(run, program, reports):
     mpirun(run, program, conf=f"leak_report:{reports}/one")
-    whole = set((reports / "one").read_text().splitlines()[1:])
+    whole = set(without_times((reports / "one").read_text()).splitlines()[1:])
 
-    lines = mpirun(run, program, conf="").err.splitlines()
+    lines = without_times(mpirun(run, program, conf="").err).splitlines()
 
     heads = [line for line in lines if re.fullmatch(r"cachealloc\[\d+\]: .*leak report.*", line)]
     assert len(heads) == 4 == len(set(heads))

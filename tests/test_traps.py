@@ -48,9 +48,11 @@ TRAPS = {
     "unwind_in_lock": "test_leaks.py::test_report_gives_totals_and_places[None]",
     "memo_unverified": SAME_START,
     "memo_returns_only": SAME_START,
+    "unload_unseen":
+        "test_stacks.py::test_a_module_in_another_ones_place_has_stacks_of_its_own",
     "return_address_named": "test_leaks.py::test_a_frame_is_named_after_the_call",
     "report_calls_cuda": "test_life.py::test_the_end_makes_no_cuda_call[shim]",
-    "report_too_early": "test_life.py::test_an_end_by_exit_is_unchanged_and_reported"
+    "report_too_early": "test_life.py::test_an_end_of_its_own_is_unchanged_and_reported"
                         "[early-4-found3-shim]",
     "tables_end": "test_life.py::test_libraries_free_after_the_report[shim]",
     "pid_unchecked": f"{CHILD}[clone-exit-shim]",

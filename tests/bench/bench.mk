@@ -1,19 +1,20 @@
 # The programs of `make bench`: bench.c and the cases with one allocator family each.
 #
-# $B/bench/cuda, libc, calls are built with the tests. $B/bench/cub needs CCCL's headers (the
-# toolkit's, or those that RMM brings), $B/bench/rmm what scripts/peers.sh brings; both are left out
-# where they are not.
+# $B/bench/cuda, libc, calls, stacks are built with the tests; stacks is of the registry's objects.
+# $B/bench/cub needs CCCL's headers (the toolkit's, or those that RMM brings), $B/bench/rmm what
+# scripts/peers.sh brings; both are left out where they are not.
 PEERS := build/peers
 CUB_INC := $(firstword $(patsubst %/cub/util_allocator.cuh,%,$(wildcard $(CUDA_INC)/cccl/cub/util_allocator.cuh \
     $(CUDA_INC)/cub/util_allocator.cuh $(PEERS)/rapids/cub/util_allocator.cuh)))
 
 BENCH_CASES := $(patsubst %,$B/obj/tests/bench/%.o,bench cases prodcons busy)
 BENCH_FOUND := $(if $(CUB_INC),$B/bench/cub) $(if $(wildcard $(PEERS)/rmm),$B/bench/rmm)
-BENCH_OWN := $(addprefix $B/bench/,cuda libc calls)
+BENCH_OWN := $(addprefix $B/bench/,cuda libc calls stacks)
 BENCH := $(BENCH_OWN) $(BENCH_FOUND)
 
 $(addprefix $B/bench/,cuda libc cub rmm): $B/bench/%: $(BENCH_CASES) $B/obj/tests/bench/peer_%.o
 $B/bench/calls: $B/obj/tests/bench/calls.o
+$B/bench/stacks: $B/obj/tests/bench/stacks.o $(filter-out $B/obj/pool/%,$(CORE_OBJ))
 $(BENCH): LINK = -L$(SIM) -lcudart -lcuda
 $(BENCH): | simcuda
 $B/bench/cub $B/bench/rmm: LINKER = $(CXX)

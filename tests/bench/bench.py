@@ -4,6 +4,7 @@
     bench.py                      everything                          (make bench)
     bench.py --short              the main cases, under 50 seconds    (make bench-short)
     bench.py --allocators cachealloc,rmm_pool --cases hot_1KiB,live_64:1
+    bench.py --cases stacks       what call stacks cost, alone
 
 Each case runs with every allocator in a process of its own, all at the same time, but only one of
 them works at any moment: in each round every process does one repetition. So whatever else the
@@ -65,6 +66,7 @@ FULL = [("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("h
 REST_PAIRS = 150000  # after as many, or as long, an allocator has come to rest
 REST_MS = 150
 GATE_TRIES = 3
+STACKS_MS = 10   # for one measurement of stacks, at most
 SKIPPED = 77     # exit status: no such memory
 PATIENCE_S = 120  # for one answer
 
@@ -185,6 +187,27 @@ def measure(case, threads, args, notes):
              "repetitions": [round(one, 2) for one in times[bench]]} for bench in running], shares
 
 
+def measure_stacks(args, notes):
+    """What captures of call stacks take, a dictionary for each case; [] where it cannot be told."""
+    program = args.build / "bench" / "stacks"
+    if not program.exists():
+        notes.append("stacks: not built")
+        return []
+    command = [program, str(args.rounds), str(min(STACKS_MS, args.repetition_ms))]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=PATIENCE_S)
+    if done.returncode != 0:
+        notes.append(f"stacks: {done.stderr.strip() or done.returncode}")
+        return []
+    clock, figures = "core" if args.core_time else "wall", []
+    for line in map(json.loads, done.stdout.splitlines()):
+        # Without what the calls around it take, which was measured in the same round.
+        taken = {what: [round(one - floor, 2) for one, floor in
+                        zip(line[f"{what}_{clock}"], line[f"floor_{clock}"])]
+                 for what in ("ours", "unw_backtrace")}
+        figures.append({"case": line["case"], "threads": line["threads"], **taken})
+    return figures
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description="measures allocators beside each other")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
@@ -208,8 +231,10 @@ def parse(argv):
     for name in args.allocators:
         if name not in ALLOCATORS:
             parser.error(f"no allocator {name}; there are {', '.join(ALLOCATORS)}")
+    args.stacks = not args.cases or "stacks" in args.cases.split(",")
     if args.cases:
-        words = [word.partition(":") for word in args.cases.split(",")]
+        args.cases = ",".join(word for word in args.cases.split(",") if word != "stacks")
+        words = [word.partition(":") for word in args.cases.split(",") if word]
         args.cases = [(case, int(threads or (2 if case == "prodcons" else 1)))
                       for case, _, threads in words]
     else:
@@ -220,7 +245,7 @@ def parse(argv):
 def main(argv):
     args = parse(argv)
     notes, results, shares = [], [], []
-    for allocator in list(args.allocators):
+    for allocator in list(args.allocators if args.cases else ()):
         program = args.build / "bench" / ALLOCATORS[allocator][0]
         if not program.exists():
             notes.append(f"{allocator}: not built, its headers or libraries are missing")
@@ -234,14 +259,21 @@ def main(argv):
         shares += seen
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
+    stacks = measure_stacks(args, notes) if args.stacks else []
 
     (args.output / "bench.json").write_text(
         "[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
-    tables.show(results, args.core_time)
+    if args.cases:
+        tables.show(results, args.core_time)
+    if args.stacks:
+        (args.output / "bench_stacks.json").write_text(
+            "[\n" + ",\n".join(json.dumps(one) for one in stacks) + "\n]\n")
+        tables.show_stacks(stacks, results, args.core_time)
     try:
-        import chart
-        chart.draw(results, args.output / "bench.svg")
-        notes.append(f"chart: {args.output / 'bench.svg'}")
+        if results:
+            import chart
+            chart.draw(results, args.output / "bench.svg")
+            notes.append(f"chart: {args.output / 'bench.svg'}")
     except ImportError as error:
         notes.append(f"no chart: {error}")
     if shares and statistics.mean(shares) < 0.9:

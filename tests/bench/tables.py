@@ -1,5 +1,7 @@
 """Tables of a bench's results, and how they compare with what is aimed at."""
 
+import statistics
+
 PEERS = ("rmm_pool", "rmm_binning", "rmm_arena", "rmm_tracking", "cub")
 COLUMNS = 5  # of a table, besides the allocator
 
@@ -115,3 +117,46 @@ def show(results, core_time):
         print("ns of an allocation that goes to the driver, which takes 50 us:\n")
         print_table(misses)
     print_criteria(results, core_time)
+
+
+# Of call stacks: (text, case, whether over unw_backtrace's, aim).
+STACK_AIMS = [
+    ("a capture of 16 frames, over unw_backtrace's", "frames_16", True, 0.125),
+    ("a capture of 16 frames, ns", "frames_16", False, 20),
+    ("one of 8 stacks by one wrapper, ns", "wrapper_8", False, 40),
+    ("one of 32 stacks by one wrapper, ns", "wrapper_32", False, 40),
+]
+PAIR_AIM = 20  # ns that a hot pair takes more with stacks
+
+
+def compare_stacks(stacks, results):
+    """(text, figure or None, aim) for each aim and number of threads."""
+    for threads in (1, 2):
+        for text, case, over, aim in STACK_AIMS:
+            found = [one for one in stacks if (one["case"], one["threads"]) == (case, threads)]
+            figure = None
+            if found:
+                ours = statistics.median(found[0]["ours"])
+                figure = ours / statistics.median(found[0]["unw_backtrace"]) if over else ours
+            yield title(text, threads), figure, aim
+        pair = [find(results, name, "hot_1KiB", threads)
+                for name in ("cachealloc_stacks", "cachealloc")]
+        # Of several threads, the time of each: what is in the results is all pairs'.
+        figure = (pair[0][0] - pair[1][0]) * threads if all(pair) else None
+        yield title("hot pair of 1 KiB with stacks, ns more", threads), figure, PAIR_AIM
+
+
+def show_stacks(stacks, results, core_time):
+    what = "time on a core" if core_time else "wall time"
+    print(f"ns per capture of a call stack of 16 frames, {what} of each thread, median "
+          "(least..most), without the calls around it:\n")
+    print_rows(["", "ours", "unw_backtrace"],
+               [[title(one["case"], one["threads"])] +
+                [f"{number(statistics.median(one[what]))} ({number(min(one[what]))}.."
+                 f"{number(max(one[what]))})" for what in ("ours", "unw_backtrace")]
+                for one in stacks])
+    rows = []
+    for text, figure, aim in compare_stacks(stacks, results):
+        rows.append([text, "-" if figure is None else f"{figure:.2f}", f"<= {aim:.3g}",
+                     "not measured" if figure is None else "ok" if figure <= aim else "MISSED"])
+    print_rows(["aim", "figure", "target", ""], rows)

@@ -18,6 +18,8 @@ static inline bool api_there(void)
     CHECK((cachealloc_trim != NULL) == there && (cachealloc_version != NULL) == there);
     CHECK((cachealloc_set_pin_mode != NULL) == there && (cachealloc_info != NULL) == there);
     CHECK((cachealloc_alias != NULL) == there && (cachealloc_register != NULL) == there);
+    CHECK((cachealloc_mark != NULL) == there && (cachealloc_python != NULL) == there);
+    CHECK((cachealloc_dump != NULL) == there && (cachealloc_on_oom != NULL) == there);
     CHECK((cachealloc_unregister != NULL) == there && (cachealloc_is_registered != NULL) == there);
     if (!there)
         puts("no shim");

@@ -3,11 +3,17 @@
  *   leaks            three kinds in two functions (the figures are in test_leaks.py)
  *   leaks none       the same, and frees all of it
  *   leaks clearenv  the three kinds, after its environment is gone
+ *   leaks chdir     the three kinds, and then it is in another directory
  *   leaks stacks N   N leaks of 1000, 2000, ... bytes, each with a call stack of its own (N <= 8)
  *   leaks last       77 bytes, below a call that never returns
  *   leaks many N     N leaks of 512 bytes, all in one place
+ *   leaks lines      100 and 300 bytes in two lines of one function, which is called twice
+ *   leaks threads    1000 bytes by each of two threads "loader", one "saver" and four "worker",
+ *                    2000 by the main thread, which then calls itself "renamed"
  */
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <unistd.h>
 #include "check.h"
 
 #define KEPT 6
@@ -62,6 +68,35 @@ __attribute__((noinline)) static void forget_many(uint64_t count)
         OK(cudaMalloc(&pointer, 512));
 }
 
+__attribute__((noinline)) static void forget_by_lines(void)
+{
+    void *pointer;
+    OK(cudaMalloc(&pointer, 100));
+    OK(cudaMalloc(&pointer, 300));
+}
+
+static void *forget_in_thread(void *name)
+{
+    void *pointer;
+    pthread_setname_np(pthread_self(), name);
+    OK(cudaMalloc(&pointer, 1000));
+    return NULL;
+}
+
+static void forget_in_threads(void)
+{
+    static char *const names[] = {"loader", "loader", "saver", "worker",
+                                  "worker", "worker", "worker"};
+    void *pointer;
+    OK(cudaMalloc(&pointer, 2000));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, forget_in_thread, names[i]) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    pthread_setname_np(pthread_self(), "renamed");
+}
+
 int main(int argc, char **argv)
 {
     void *freed[64];
@@ -79,12 +114,23 @@ int main(int argc, char **argv)
         forget_many(number_argument(argc, argv, 2, 1));
         return 0;
     }
+    if (argc > 1 && strcmp(argv[1], "lines") == 0) {
+        forget_by_lines();
+        forget_by_lines();
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "threads") == 0) {
+        forget_in_threads();
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "last") == 0)
         forget_last();
     if (argc > 1 && strcmp(argv[1], "clearenv") == 0)
         CHECK(clearenv() == 0);
     forget_tiles();
     forget_tables();
+    if (argc > 1 && strcmp(argv[1], "chdir") == 0)
+        CHECK(chdir("/") == 0);
     if (argc > 1 && strcmp(argv[1], "none") == 0) {
         for (int i = 0; i < KEPT; i++)
             OK(cudaFree(kept_device[i]));

@@ -157,6 +157,79 @@ static void a_double_free_is_ignored(void **state)
     end();
 }
 
+static void a_block_in_stock_says_what_it_was(void **state)
+{
+    (void)state;
+    ca_pool_cached_t cached;
+    held_t held[8];
+    size_t others = 0;
+    start(1024 * MIB, CACHED);
+    for (unsigned i = 0; i < 8; i++) {
+        hold(arena, 1000, &held[i]);
+        assert_non_null(held[i].block);
+        ca_block_slot(held[i].block)->note[3] = 1000 + i;
+    }
+    assert_false(ca_pool_cached_at(held[0].address, &cached)); /* it is live */
+    for (unsigned i = 0; i < 8; i++)
+        let_go(&held[i]);
+    for (unsigned i = 0; i < 8; i++) {
+        assert_true(ca_pool_cached_at(held[i].address + 100, &cached));
+        assert_int_equal(cached.address, held[i].address);
+        assert_int_equal(cached.bytes, 1024);
+        assert_int_equal(cached.note, 1000 + i);
+        assert_false(cached.host);
+    }
+    /* What came into stock for later was nobody's. */
+    for (uint64_t at = held[0].address; ca_pool_owns(at); at += 512)
+        if (ca_pool_cached_at(at, &cached) && (cached.note < 1000 || cached.note >= 1008)) {
+            assert_int_equal(cached.note, 0);
+            others++;
+        }
+    assert_int_not_equal(others, 0);
+    end();
+    assert_false(ca_pool_cached_at(held[0].address, &cached));
+}
+
+static void let_go_to_the_heap(held_t *held)
+{
+    fake_unuse(held->address, held->bytes);
+    ca_arena_free(held->block);
+}
+
+static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
+{
+    (void)state;
+    ca_pool_cached_t cached;
+    held_t held[64], more[64];
+    size_t seen = 0;
+    start(1024 * MIB, CACHED);
+    for (unsigned i = 0; i < 64; i++) {
+        hold(arena, 1000, &held[i]);
+        assert_non_null(held[i].block);
+        ca_block_slot(held[i].block)->note[3] = UINT64_MAX;
+    }
+    for (unsigned i = 0; i < 64; i += 2) /* no two merge */
+        let_go_to_the_heap(&held[i]);
+    hold(arena, 4 * MIB, &more[0]);
+    let_go(&more[0]); /* which closes the epoch */
+    fake_pass_all();
+    ca_arena_trim(arena, SIZE_MAX); /* which asks */
+    for (unsigned i = 0; i < 64; i++) {
+        hold(arena, 1000, &more[i]);
+        for (unsigned k = 0; k < 64; k += 2)
+            if (ca_pool_cached_at(held[k].address, &cached)) {
+                assert_int_equal(cached.note, 0);
+                seen++;
+            }
+    }
+    for (unsigned i = 0; i < 64; i++)
+        let_go(&more[i]);
+    assert_int_not_equal(seen, 0);
+    for (unsigned i = 1; i < 64; i += 2)
+        let_go_to_the_heap(&held[i]);
+    end();
+}
+
 /* --- the heap wants it -------------------------------------------------------------------------
  */
 
@@ -524,6 +597,8 @@ int main(void)
         cmocka_unit_test(an_epoch_is_closed_by_every_so_many_frees),
         cmocka_unit_test(what_was_freed_is_not_handed_out_before_its_fence),
         cmocka_unit_test(a_double_free_is_ignored),
+        cmocka_unit_test(a_block_in_stock_says_what_it_was),
+        cmocka_unit_test(a_block_that_comes_into_stock_for_later_was_nothing),
         cmocka_unit_test(memory_in_another_threads_cache_comes_before_growth),
         cmocka_unit_test(statistics_do_not_take_stock_for_live),
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),

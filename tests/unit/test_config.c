@@ -198,6 +198,45 @@ static void an_oversized_piece_is_cut_and_keeps_its_newline(void **state)
     fclose(file);
 }
 
+static void bytes_of_any_value_and_number_arrive(void **state)
+{
+    static char bytes[30000], got[40000];
+    FILE *file = tmpfile();
+    size_t written = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (char)(i * 7 + i / 256);
+    ca_out_open(&out, fileno(file));
+    ca_out_printf(&out, "before");
+    for (size_t step = 1; written < sizeof bytes; step = step * 3 + 1) {
+        size_t left = sizeof bytes - written, length = step < left ? step : left;
+        ca_out_bytes(&out, bytes + written, length);
+        written += length;
+    }
+    ca_out_printf(&out, "after");
+    assert_int_equal(ca_out_flush(&out), 0);
+    assert_int_equal(pread(fileno(file), got, sizeof got, 0), 6 + sizeof bytes + 5);
+    assert_memory_equal(got, "before", 6);
+    assert_memory_equal(got + 6, bytes, sizeof bytes);
+    assert_memory_equal(got + 6 + sizeof bytes, "after", 5);
+    fclose(file);
+}
+
+static void what_a_writer_gives_up_fails_as_a_write_would(void **state)
+{
+    FILE *file = tmpfile();
+    char got[16];
+    (void)state;
+    ca_out_open(&out, fileno(file));
+    ca_out_printf(&out, "part");
+    ca_out_fail(&out, -ENOMEM);
+    ca_out_fail(&out, -EIO);
+    ca_out_bytes(&out, "rest", 4);
+    assert_int_equal(ca_out_flush(&out), -ENOMEM);
+    assert_int_equal(pread(fileno(file), got, sizeof got, 0), 4);
+    fclose(file);
+}
+
 static void a_full_disk_is_remembered_and_not_raised(void **state)
 {
     int fd = open("/dev/full", O_WRONLY);
@@ -399,6 +438,8 @@ int main(void)
         cmocka_unit_test(lines_of_several_threads_do_not_mix),
         cmocka_unit_test(output_arrives_whole_and_in_order),
         cmocka_unit_test(an_oversized_piece_is_cut_and_keeps_its_newline),
+        cmocka_unit_test(bytes_of_any_value_and_number_arrive),
+        cmocka_unit_test(what_a_writer_gives_up_fails_as_a_write_would),
         cmocka_unit_test(a_full_disk_is_remembered_and_not_raised),
         cmocka_unit_test(a_reader_that_went_away_raises_no_signal),
         cmocka_unit_test(a_limit_on_the_size_of_files_raises_no_signal),

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,16 @@ static void random_value(const ca_option_t *option, void *value)
     case CA_TYPE_ENUM:
         *(int *)value = (int)(random64() % (uint64_t)choice_count(option->choices));
         break;
+    case CA_TYPE_SET: /* one at least */
+        *(unsigned *)value = (unsigned)random_between(1, (1u << choice_count(option->choices)) - 1);
+        break;
+    case CA_TYPE_CHOICE: {
+        ca_choice_t *choice = value;
+        choice->which = random64() % (uint64_t)choice_count(option->choices);
+        bool sized = strcmp(option->choices, "all|sample:SIZE|off") == 0 && choice->which == 1;
+        choice->bytes = sized ? random_between(option->least, option->most) : 0;
+        break;
+    }
     case CA_TYPE_STRING:
         random_string(value);
         break;
@@ -146,6 +157,9 @@ static void random_value(const ca_option_t *option, void *value)
             drop_doubles(list);
         break;
     }
+    case CA_TYPE_SIGNAL:
+        *(int *)value = (int)random_between(0, 1) * SIGUSR1;
+        break;
     }
 }
 
@@ -154,6 +168,8 @@ static const ca_option_t a_duration = {
     .name = "wait", .type = CA_TYPE_DURATION, .most = 10000000000, .choices = ""};
 static const ca_option_t a_list = {
     .name = "classes", .type = CA_TYPE_LIST, .least = 512, .most = SIZE_MAX, .choices = ""};
+
+static const ca_option_t a_set = {.name = "kinds", .type = CA_TYPE_SET, .choices = "one|two|three"};
 
 static int parse_value(const ca_option_t *option, const char *text, void *value)
 {
@@ -310,6 +326,25 @@ static void lists_are_joined_with_plus(void **state)
     assert_int_equal(parse_value(&a_list, many, &list), -E2BIG);
     assert_int_equal(parse_value(&a_list, "none", &list), 0);
     assert_int_equal(list.count, 0);
+}
+
+static void sets_are_choices_joined_with_plus(void **state)
+{
+    static const char *const wrong[] = {"", "+", "one+", "+one", "one++two", "one+four", "one,two"};
+    char accepted[64];
+    unsigned set = 0;
+    ca_text_t text;
+    (void)state;
+    assert_int_equal(parse_value(&a_set, "three", &set), 0);
+    assert_int_equal(set, 4);
+    assert_int_equal(parse_value(&a_set, "Two + one+two", &set), 0);
+    assert_int_equal(set, 3);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(parse_value(&a_set, wrong[i], &set), -EINVAL);
+    assert_int_equal(set, 3);
+    ca_text_init(&text, accepted, sizeof accepted);
+    ca_value_accepted(&a_set, &text);
+    assert_string_equal(accepted, "one, two, three, or several joined with +");
 }
 
 static void all_spellings_of_a_boolean_are_read(void **state)
@@ -522,6 +557,47 @@ static void roundup_takes_powers_of_two_only(void **state)
     }
 }
 
+static void a_choice_may_have_a_size(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t which, bytes;
+    } good[] = {
+        {"stacks:all", CA_STACKS_ALL, 0},
+        {"stacks:off", CA_STACKS_OFF, 0},
+        {"stacks:sample:512K", CA_STACKS_SAMPLE, 512 << 10},
+        {"stacks=sample=1", CA_STACKS_SAMPLE, 1},
+        {"stacks: SAMPLE:0x1000 ", CA_STACKS_SAMPLE, 4096},
+        {"stacks:'sample:1T'", CA_STACKS_SAMPLE, (size_t)1 << 40},
+    };
+    static const struct {
+        const char *text, *why;
+    } bad[] = {
+        {"stacks:sample", "stacks:sample lacks its size; accepted: all, sample:SIZE with SIZE from "
+                          "1 to 1T, off; stays all"},
+        {"stacks:sample:", "stacks:sample: is not understood; accepted: all, sample:SIZE"},
+        {"stacks:sample:often", "is not understood"},
+        {"stacks:sample:0", "is out of range"},
+        {"stacks:sample:2T", "is out of range"},
+        {"stacks:sample:inf", "is out of range"},
+        {"stacks:all:1M", "stacks:all:1M is not understood"},
+        {"stacks:1M", "is not understood"},
+        {"stacks:sampl:1M", "is not understood"},
+        {"stacks::1M", "is not understood"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(parse(good[i].text), 0);
+        assert_int_equal(options.stacks.which, good[i].which);
+        assert_int_equal(options.stacks.bytes, good[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(parse(bad[i].text), 1);
+        assert_says(bad[i].why);
+        assert_int_equal(options.stacks.which, CA_STACKS_ALL);
+    }
+}
+
 static void noise_is_counted_but_not_all_listed(void **state)
 {
     char text[4096] = "";
@@ -567,13 +643,17 @@ static void a_value_of_every_type_is_read_back(void **state)
         {.type = CA_TYPE_UINT, .most = UINT_MAX, .choices = ""},
         {.type = CA_TYPE_DURATION, .most = UINT64_MAX, .choices = ""},
         {.type = CA_TYPE_ENUM, .choices = "one|two|three"},
+        {.type = CA_TYPE_CHOICE, .most = SIZE_MAX, .choices = "all|sample:SIZE|off"},
         {.type = CA_TYPE_BOOL, .choices = ""},
         {.type = CA_TYPE_LIST, .most = SIZE_MAX, .choices = ""},
         {.type = CA_TYPE_SHARE, .most = SIZE_MAX, .choices = ""},
+        {.type = CA_TYPE_SET, .choices = "one|two|three"},
+        {.type = CA_TYPE_DURATION, .most = UINT64_MAX, .choices = "off"},
+        {.type = CA_TYPE_SIGNAL, .choices = ""},
     };
     (void)state;
     for (int round = 0; round < 60000; round++) {
-        const ca_option_t *option = &types[round % 7];
+        const ca_option_t *option = &types[round % 8];
         ca_size_list_t made, read;
         char buffer[4096];
         ca_text_t text;
@@ -661,6 +741,12 @@ static void assert_options_sound(void)
         if (option->type == CA_TYPE_ENUM)
             assert_true(*(const int *)value >= 0 &&
                         *(const int *)value < choice_count(option->choices));
+        if (option->type == CA_TYPE_CHOICE) {
+            const ca_choice_t *choice = value;
+            assert_true(choice->which < (size_t)choice_count(option->choices));
+            assert_true(choice->bytes == 0 ||
+                        (choice->bytes >= option->least && choice->bytes <= option->most));
+        }
         if (option->type == CA_TYPE_STRING || option->type == CA_TYPE_PATH)
             assert_non_null(memchr(value, '\0', CA_STRING_MAX));
     }
@@ -710,6 +796,7 @@ int main(void)
         cmocka_unit_test(what_is_no_size_is_refused),
         cmocka_unit_test(durations_need_a_unit),
         cmocka_unit_test(lists_are_joined_with_plus),
+        cmocka_unit_test(sets_are_choices_joined_with_plus),
         cmocka_unit_test(all_spellings_of_a_boolean_are_read),
         cmocka_unit_test(quoted_values_may_hold_commas_and_quotes),
         cmocka_unit_test(the_last_of_a_key_given_twice_wins),
@@ -723,6 +810,7 @@ int main(void)
         cmocka_unit_test(messages_are_escaped_and_bounded),
         cmocka_unit_test(no_size_class_is_named_twice_or_zero),
         cmocka_unit_test(roundup_takes_powers_of_two_only),
+        cmocka_unit_test(a_choice_may_have_a_size),
         cmocka_unit_test(noise_is_counted_but_not_all_listed),
         cmocka_unit_test(a_missing_complainer_is_no_problem),
         cmocka_unit_test(what_is_printed_is_read_back_to_the_same_values),

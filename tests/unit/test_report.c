@@ -22,7 +22,10 @@
 static char text[1 << 16];
 static uint64_t next_address;
 static const char *rank;
-static uint16_t context; /* of what leaks next */
+static size_t sampled;
+static uint16_t context; /* of what leaks next, as are these */
+static uint32_t thread;
+static unsigned depth; /* of the report */
 
 static int fresh(void **state)
 {
@@ -31,7 +34,10 @@ static int fresh(void **state)
     ca_stack_reset_after_fork();
     next_address = 0x7f0000000000;
     context = 0;
+    thread = 0;
+    depth = 0;
     rank = NULL;
+    sampled = 0;
     return 0;
 }
 
@@ -47,29 +53,39 @@ static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind
     record.device = (uint8_t)device;
     record.kind = kind;
     record.context = context;
+    record.thread = thread;
     next_address += 512;
     assert_int_equal(ca_registry_insert(&record), 0);
     return record.address;
 }
 
-/* Writes the report to `text`, without the line that carries the process id. */
+/* Writes the report to `text`, without the line that carries the process id. Returns the leaks. */
 static long report(size_t least_bytes, unsigned most_groups)
 {
-    ca_out_t out;
-    ca_report_options_t options = {least_bytes, most_groups, rank};
+    static ca_out_t out;
+    ca_model_options_t options = {.rank = rank, .sampled = sampled};
+    options.leak_min = least_bytes;
+    options.leak_max = most_groups;
+    options.leak_depth = depth;
     char header[64];
     int fd = memfd_create("report", 0);
     assert_true(fd >= 0);
     ca_out_open(&out, fd);
-    long leaks = ca_report_leaks(&out, &options);
+    ca_model_t *model = ca_model_make(&options);
+    assert_non_null(model);
+    ca_format_text(&out, model, false);
+    long leaks = (long)(model->sections[CA_SECTION_LEAKED].count +
+                        model->sections[CA_SECTION_DESTROYED].count);
+    ca_model_free(model);
     assert_int_equal(ca_out_flush(&out), 0);
     ssize_t length = pread(fd, text, sizeof text - 1, 0);
     close(fd);
     assert_true(length >= 0);
     text[length] = '\0';
     if (length != 0) {
-        int prefix = snprintf(header, sizeof header, "cachealloc[%d]: leak report%s%s\n",
-                              (int)getpid(), rank ? ", rank " : "", rank ? rank : "");
+        int prefix = snprintf(header, sizeof header, "cachealloc[%d]: leak report%s%s%s\n",
+                              (int)getpid(), rank ? ", rank " : "", rank ? rank : "",
+                              sampled ? ", stacks sampled: 3M" : "");
         assert_memory_equal(text, header, (size_t)prefix);
         memmove(text, text + prefix, (size_t)(length - prefix) + 1);
     }
@@ -94,6 +110,7 @@ static void one_leak_of_one_byte(void **state)
     assert_string_equal(text, "LEAK SUMMARY: 1 bytes in 1 allocations, 1 stacks\n"
                               "  device 0, device memory: 1 bytes in 1 allocations\n"
                               "#1: 1 bytes in 1 allocations, device 0, device memory\n"
+                              "  sequence 1\n"
                               "    0x1000\n"
                               "    0x2000\n");
 }
@@ -115,18 +132,23 @@ static void groups_are_by_stack_device_and_kind_largest_first(void **state)
                               "  device 1, device memory: 5000 bytes in 1 allocations\n"
                               "  device 1, managed memory: 20 bytes in 1 allocations\n"
                               "#1: 5000 bytes in 1 allocations, device 1, device memory\n"
+                              "  sequence 2\n"
                               "    0x1100\n"
                               "    0x2000\n"
                               "#2: 300 bytes in 1 allocations, device 0, pinned memory\n"
+                              "  sequence 4\n"
                               "    0x1000\n"
                               "    0x2000\n"
                               "#3: 250 bytes in 2 allocations, device 0, device memory\n"
+                              "  sizes 100 to 150, sequence 1 to 3\n"
                               "    0x1000\n"
                               "    0x2000\n"
                               "#4: 100 bytes in 1 allocations, device 0, device memory\n"
+                              "  sequence 5\n"
                               "    0x1100\n"
                               "    0x2000\n"
                               "#5: 20 bytes in 1 allocations, device 1, managed memory\n"
+                              "  sequence 6\n"
                               "    (no call stack)\n");
 }
 
@@ -138,7 +160,17 @@ static void the_rank_is_in_the_first_line(void **state)
     assert_int_equal(report(0, 20), 1);
 }
 
-static void equal_groups_come_by_count_and_then_by_age(void **state)
+static void sampled_stacks_are_said_to_be_so_in_the_first_line(void **state)
+{
+    (void)state;
+    leak(0, 1, 0, CA_KIND_DEVICE);
+    sampled = 3 << 20;
+    assert_int_equal(report(0, 20), 1);
+    rank = "17";
+    assert_int_equal(report(0, 20), 1);
+}
+
+static void equal_groups_come_by_count_and_nameless_ones_by_age(void **state)
 {
     (void)state;
     uint32_t first = stack(0x1100, 0x1), twice = stack(0x1200, 0x1), late = stack(0x1300, 0x1);
@@ -162,9 +194,11 @@ static void omitted_groups_are_totalled_with_the_reason(void **state)
     assert_string_equal(text, "LEAK SUMMARY: 5500 bytes in 10 allocations, 10 stacks\n"
                               "  device 0, device memory: 5500 bytes in 10 allocations\n"
                               "#1: 1000 bytes in 1 allocations, device 0, device memory\n"
+                              "  sequence 10\n"
                               "    0x1009\n"
                               "    0x2000\n"
                               "#2: 900 bytes in 1 allocations, device 0, device memory\n"
+                              "  sequence 9\n"
                               "    0x1008\n"
                               "    0x2000\n"
                               "(6 more groups, 3300 bytes, not listed: leak_max:2)\n"
@@ -214,10 +248,12 @@ static void what_destroyed_contexts_held_comes_after_what_is_live(void **state)
         text, "LEAK SUMMARY: 30 bytes in 1 allocations, 1 stacks\n"
               "  device 0, device memory: 30 bytes in 1 allocations\n"
               "#1: 30 bytes in 1 allocations, device 0, device memory\n"
+              "  sequence 5\n"
               "    0x1100\n"
               "    0x2000\n"
               "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 1905 bytes in 4 allocations, 2 stacks\n"
               "#1: 1000 bytes in 2 allocations, device 0, device memory\n"
+              "  sizes 300 to 700, sequence 1 to 3\n"
               "    0x1000\n"
               "    0x2000\n"
               "(1 more groups, 900 bytes, not listed: leak_max:1)\n"
@@ -235,6 +271,7 @@ static void what_destroyed_contexts_held_is_reported_alone(void **state)
         text, "LEAK SUMMARY: 0 bytes in 0 allocations, 0 stacks\n"
               "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: 64 bytes in 1 allocations, 1 stacks\n"
               "#1: 64 bytes in 1 allocations, device 0, device memory\n"
+              "  sequence 1\n"
               "    0x1000\n"
               "    0x2000\n");
 }
@@ -298,10 +335,13 @@ static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
 static void *report_although_cancelled(void *arg)
 {
     static ca_out_t out; /* as are the options: a cancelled thread's frames stay poisoned by ASan */
-    static const ca_report_options_t options = {0, 20, NULL};
+    static const ca_model_options_t options = {.leak_max = 20};
     ca_out_open(&out, STDERR_FILENO);
     pthread_cancel(pthread_self());
-    reported = ca_report_leaks(&out, &options); /* not flushed */
+    ca_model_t *model = ca_model_make(&options);
+    ca_format_text(&out, model, false); /* not flushed */
+    reported = (long)model->sections[CA_SECTION_LEAKED].count;
+    ca_model_free(model);
     *(bool *)arg = true;
     pthread_testcancel();
     return NULL;
@@ -328,7 +368,8 @@ int main(void)
         cmocka_unit_test_setup(one_leak_of_one_byte, fresh),
         cmocka_unit_test_setup(groups_are_by_stack_device_and_kind_largest_first, fresh),
         cmocka_unit_test_setup(the_rank_is_in_the_first_line, fresh),
-        cmocka_unit_test_setup(equal_groups_come_by_count_and_then_by_age, fresh),
+        cmocka_unit_test_setup(sampled_stacks_are_said_to_be_so_in_the_first_line, fresh),
+        cmocka_unit_test_setup(equal_groups_come_by_count_and_nameless_ones_by_age, fresh),
         cmocka_unit_test_setup(omitted_groups_are_totalled_with_the_reason, fresh),
         cmocka_unit_test_setup(groups_below_the_least_size_alone_are_still_totalled, fresh),
         cmocka_unit_test_setup(many_leaks_are_all_counted, fresh),

@@ -1,0 +1,24 @@
+/* Libraries that are unloaded: the code at an address becomes another one's.
+ *
+ * What is known of code by its address goes stale then: libunwind's caches, one of which is each
+ * thread's own and cannot be emptied, and the memo of stacks. The loader tells nobody, and to ask
+ * it takes its lock; so who closes a library does it through here. */
+#ifndef CA_REGISTRY_UNLOAD_H
+#define CA_REGISTRY_UNLOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Calls `close` with `handle`, as dlclose, and returns what that returns. Meanwhile and afterwards
+ * captures give what a fresh unwinding would, on every thread. Takes the loader's lock, so never
+ * under one of ours; errno is left as `close` left it. */
+int ca_unload(int (*close)(void *handle), void *handle);
+
+/* Whether what is remembered of any of these return addresses may be another library's. Takes no
+ * lock. For ca_unwind. */
+bool ca_unload_concerns(void *const *frames, size_t count);
+
+/* In the child of a fork. */
+void ca_unload_reset_after_fork(void);
+
+#endif

@@ -1,0 +1,15 @@
+#!/bin/sh
+# demo_page.sh [BUILD_DIR]: the example's leak report as a page, BUILD_DIR/demo.html, and where there
+# is a browser its picture, BUILD_DIR/demo.png; the README shows a copy, tests/demo/report.png.
+set -eu
+cd "$(dirname "$0")/.."
+build=${1:-build}
+
+rm -f "$build/demo.json" # reports replace nothing
+cuda=$(scripts/pick_cuda.sh "$build")
+LD_LIBRARY_PATH=$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LD_PRELOAD=$PWD/$build/libcachealloc.so \
+    ALLOC_CONF="leak_report:$build/demo.json" "$build/demo/tiles"
+scripts/cachealloc-report -o "$build/demo.html" "$build/demo.json"
+if python3 -B tests/browser.py "$build/demo.html" "$build/demo.png"; then
+    echo "$build/demo.png: its picture"
+fi

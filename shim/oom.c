@@ -1,0 +1,113 @@
+/* See oom.h. The report is for whoever gets the turn at once: what is out of memory waits for
+ * nobody, and the next one will be like it. */
+#include "shim/oom.h"
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+#include "config/cancel.h"
+#include "config/history.h"
+#include "config/lock.h"
+#include "config/log.h"
+#include "config/options.h"
+#include "config/out.h"
+#include "include/cachealloc.h"
+#include "shim/api_struct.h"
+#include "shim/contexts.h"
+#include "shim/driver_table.h"
+#include "shim/life.h"
+#include "shim/oom_report.h"
+#include "shim/track.h"
+#include "shim/turn.h"
+
+/* --- the program's function ------------------------------------------------------------------- */
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* innermost: taken alone */
+static cachealloc_oom_t function;                       /* under the lock, as is its argument */
+static void *argument;
+static _Atomic bool has_function;
+
+/* In the function, or in the report of this thread. */
+static _Thread_local bool inside;
+
+static unsigned current_device(void)
+{
+    CUdevice device = 0;
+    __typeof__(cuCtxGetDevice) *get = ca_driver()->cuCtxGetDevice;
+    return get && get(&device) == CUDA_SUCCESS && device > 0 ? (unsigned)device : 0;
+}
+
+bool ca_oom_retry(ca_kind_t kind, size_t bytes)
+{
+    if (!atomic_load(&has_function) || inside)
+        return false;
+    ca_lock_take(&lock);
+    cachealloc_oom_t now = function;
+    void *its = argument;
+    ca_lock_drop(&lock);
+    if (!now)
+        return false;
+    ca_lock_assert_none("the program's function");
+    /* Its allocations have stacks of their own, ours keeps the one of the call to the runtime. */
+    uint32_t stack = ca_track_runtime_stack;
+    ca_track_runtime_stack = 0;
+    inside = true;
+    int again = now(bytes, (int)current_device(), kind == CA_KIND_PINNED, its);
+    inside = false;
+    ca_track_runtime_stack = stack;
+    return again == 1;
+}
+
+CA_PUBLIC int cachealloc_on_oom(cachealloc_oom_t wanted, void *arg)
+{
+    if (!ca_life_active())
+        return ENOTSUP;
+    ca_lock_take(&lock);
+    function = wanted;
+    argument = arg;
+    atomic_store(&has_function, wanted != NULL);
+    ca_lock_drop(&lock);
+    return 0;
+}
+
+/* --- the report ------------------------------------------------------------------------------- */
+
+/* Whether it is time for one; then the next is later. */
+static bool is_due(void)
+{
+    static _Atomic uint64_t last; /* when, or 0 */
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    uint64_t before = atomic_load(&last);
+    return (before == 0 || now - before >= ca_options.oom_report) &&
+           atomic_compare_exchange_strong(&last, &before, now);
+}
+
+void ca_oom_report(ca_kind_t kind, size_t bytes)
+{
+    static ca_out_t out;
+    ca_history_note(.event = CA_EVENT_OOM, .bytes = bytes, .device = (uint8_t)current_device(),
+                    .kind = (uint8_t)kind, .thread = ca_track_thread(),
+                    .stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack());
+    if (inside || ca_options.oom_report == UINT64_MAX || ca_options.log < CA_LOG_WARN)
+        return;
+    int cancel = ca_cancel_hold();
+    if (ca_turn_take(0)) {
+        inside = true;
+        if (is_due()) {
+            ca_out_open(&out, ca_out_stderr());
+            ca_oom_report_write(&out, kind, bytes, current_device());
+            ca_out_flush(&out);
+        }
+        inside = false;
+        ca_turn_drop();
+    }
+    ca_cancel_resume(cancel);
+}
+
+void ca_oom_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    inside = false;
+}

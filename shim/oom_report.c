@@ -1,0 +1,143 @@
+#include "shim/oom_report.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+#include "config/bump.h"
+#include "registry/holders.h"
+#include "shim/contexts.h"
+#include "shim/driver_table.h"
+#include "shim/heaps.h"
+#include "shim/totals.h"
+#include "shim/track.h"
+#include "shim/upstream.h"
+
+#define LISTED 10 /* stacks */
+
+typedef struct figures {
+    size_t asked;
+    bool host;        /* pinned memory, of which the driver tells nothing */
+    bool told;        /* by the driver: */
+    size_t free, all; /* bytes of the device */
+    size_t limit;     /* SIZE_MAX for none */
+    size_t reserved;  /* in the context whose limit that is */
+    bool complete;
+    ca_arena_stats_t pool; /* all contexts on the device */
+    ca_holders_t holders;
+} figures_t;
+
+/* The driver's own figures, not those that count what we cache as free. */
+static void ask_driver(figures_t *now, ca_context_t *context)
+{
+    __typeof__(cuMemGetInfo_v2) *ask = ca_driver()->cuMemGetInfo_v2;
+    ca_entered_t entered;
+    if (now->host || !ask)
+        return;
+    if (context && ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return;
+    now->told = ask(&now->free, &now->all) == CUDA_SUCCESS;
+    if (context)
+        ca_upstream_leave(&entered);
+}
+
+static void read_figures(figures_t *now, unsigned device)
+{
+    ca_context_t *context = ca_context_known();
+    now->limit = SIZE_MAX;
+    if (context && context->arena && !now->host) {
+        size_t idle;
+        now->limit = context->limit;
+        now->reserved = ca_heaps_reserved(context, &idle);
+    }
+    ask_driver(now, context);
+    now->complete = now->host ? ca_totals_pinned(&now->pool) : ca_totals_on(device, &now->pool);
+    ca_holders_read(&now->holders, device, now->host);
+}
+
+/* Of the device: what neither the pool nor the driver's other allocations here account for. */
+static size_t elsewhere(const figures_t *now)
+{
+    size_t known = now->free + now->pool.reserved_bytes + (size_t)now->holders.unpooled;
+    return now->told && known < now->all ? now->all - known : 0;
+}
+
+#define BYTES(value) ((unsigned long long)(value))
+
+static void write_figures(ca_out_t *out, const figures_t *now)
+{
+    const ca_arena_stats_t *pool = &now->pool;
+    size_t cached = pool->ready_bytes;
+    unsigned pieces =
+        cached ? (unsigned)(100 - (double)pool->largest_ready / (double)cached * 100) : 0;
+    if (now->told)
+        ca_out_printf(out, "driver: %llu bytes free of %llu\n", BYTES(now->free), BYTES(now->all));
+    if (now->limit != SIZE_MAX)
+        ca_out_printf(out, "limit: %llu bytes in each context\n", BYTES(now->limit));
+    ca_out_printf(out,
+                  "pool: %llu bytes reserved: %llu live, %llu pending, %llu cached in blocks of up "
+                  "to %llu (%u%% fragmented), %llu kept for other processes%s\n",
+                  BYTES(pool->reserved_bytes), BYTES(pool->live_bytes), BYTES(pool->pending_bytes),
+                  BYTES(cached), BYTES(pool->largest_ready), pieces, BYTES(pool->exported_bytes),
+                  now->complete ? "" : " (incomplete: a heap was in use)");
+    if (now->holders.unpooled)
+        ca_out_printf(out, "not pooled: %llu bytes\n", BYTES(now->holders.unpooled));
+    if (elsewhere(now))
+        ca_out_printf(out, "others: %llu bytes held by other processes and by the driver itself\n",
+                      BYTES(elsewhere(now)));
+}
+
+/* What would have helped. Several may; none where the program holds it all. */
+static void write_hints(ca_out_t *out, const figures_t *now)
+{
+    const ca_arena_stats_t *pool = &now->pool;
+    size_t asked = now->asked, all_free = now->free + pool->ready_bytes + pool->pending_bytes;
+    bool over =
+        now->limit != SIZE_MAX && (asked > now->limit || now->reserved > now->limit - asked);
+    if (now->told && asked > now->all)
+        ca_out_printf(out, "hint: the device has less than that in all\n");
+    if (over && now->free >= asked)
+        ca_out_printf(out, "hint: `limit` is in the way: the device itself has room\n");
+    else if (over)
+        ca_out_printf(out, "hint: `limit` is in the way\n");
+    if (pool->ready_bytes >= asked && pool->largest_ready < asked)
+        ca_out_printf(out,
+                      "hint: %llu bytes are cached, but in pieces: `max_split`, `small` and "
+                      "`size_classes` keep large blocks whole\n",
+                      BYTES(pool->ready_bytes));
+    if (pool->pending_bytes != 0 && all_free >= asked)
+        ca_out_printf(out,
+                      "hint: %llu bytes were freed and wait for work on the device: with a "
+                      "synchronisation before the call they can be had\n",
+                      BYTES(pool->pending_bytes));
+    if (pool->exported_bytes >= asked)
+        ca_out_printf(out,
+                      "hint: %llu bytes were freed, but other processes may have them open "
+                      "(IPC)\n",
+                      BYTES(pool->exported_bytes));
+    if (now->told && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
+        ca_out_printf(out, "hint: without what others hold there would be enough: nvidia-smi "
+                           "names them\n");
+    if (now->host)
+        ca_out_printf(out, "hint: pinned memory takes the host's memory: see `ulimit -l` and "
+                           "what is free there\n");
+}
+
+void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned device)
+{
+    static figures_t now; /* not on a small stack */
+    ca_bump_t names = {0};
+    uint32_t stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
+    now = (figures_t){.asked = bytes, .host = kind == CA_KIND_PINNED || kind == CA_KIND_REGISTERED};
+    read_figures(&now, device);
+    ca_symbols_t *symbols = ca_symbols_open_quick(&names);
+    ca_out_printf(out, "cachealloc[%d]: warning: out of memory: %llu bytes, device %u, %s memory\n",
+                  (int)getpid(), BYTES(bytes), device, ca_kind_name(kind));
+    ca_holders_write_stack(stack, out, symbols);
+    write_figures(out, &now);
+    write_hints(out, &now);
+    ca_out_printf(out, "held by %zu stacks, the largest first:%s\n", now.holders.groups.count,
+                  now.holders.incomplete ? " (incomplete: some were in use)" : "");
+    ca_holders_write(&now.holders, LISTED, out, symbols);
+    ca_symbols_close(symbols);
+    ca_bump_free(&names);
+    ca_holders_free(&now.holders);
+}

@@ -1,0 +1,214 @@
+"""Ends that skip destructors: the report is there, once, nothing hangs and the status is the
+program's."""
+
+import pytest
+
+import conftest
+import leak_report
+
+LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+
+
+def joined(*items):
+    return ",".join(item for item in items if item)
+
+
+def reported(tmp_path):
+    """The reports that were written as asked by `destination`, as (bytes, allocations)."""
+    parsed = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
+    assert None not in parsed
+    return [(report.bytes, report.count) for report in parsed]
+
+
+def destination(tmp_path):
+    return f"leak_report:{tmp_path}/leaks-%n"
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("way", ["_exit", "_Exit"])
+@pytest.mark.parametrize("status", [0, 1, 77 + 256, 255])
+def test_the_report_comes_before_the_end_and_the_status_is_the_programs(run, program, tmp_path, way,
+                                                                        status, conf):
+    if status & 255 == 77:
+        status += 1  # which would skip
+    result = run([program("exits"), way, status], conf=joined(destination(tmp_path), conf))
+
+    assert (result.rc, result.out, result.err) == (status & 255, "", "")
+    assert reported(tmp_path) == [(2222, 1)]
+
+
+def test_functions_are_named_without_debug_information(run, program):
+    """By the symbol table of the file, local functions too, with the offset for addr2line."""
+    result = run([program("exits"), "_exit", 4])
+
+    group, = leak_report.parse(result.err).groups
+    assert leak_report.places(group)[:2] == ["leak_here", "main"]
+    assert group.frames[0].startswith("leak_here (exits+0x")
+    assert all(" at " not in frame for frame in group.frames)
+
+
+def test_the_offset_is_the_one_that_the_full_report_names(run, program):
+    """Where that knows no lines: the last frame of a program is its start, which has none."""
+    full = leak_report.parse(run([program("exits")]).err).groups[0]
+    quick = leak_report.parse(run([program("exits"), "_exit", 4]).err).groups[0]
+
+    assert len(full.frames) == len(quick.frames)
+    assert full.frames[-1].startswith("_start (exits+0x") and quick.frames[-1] == full.frames[-1]
+
+
+def test_handlers_of_quick_exit_come_before_the_report(run, program, tmp_path):
+    result = run([program("exits"), "quick"], conf=destination(tmp_path))
+
+    assert (result.rc, result.err) == (4, "")
+    assert reported(tmp_path) == [(3000, 1)]
+
+
+def test_the_statistics_are_there_too(run, program):
+    result = run([program("exits"), "_exit", 4], conf="leak_report:off,stats:exit")
+
+    assert result.rc == 4
+    assert result.err.count(": statistics") == 1
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_nothing_is_written_where_nothing_leaked(run, program, conf):
+    result = run([program("exits"), "_exit", 4], conf=joined("leak_report:off", conf))
+
+    assert (result.rc, result.out, result.err) == (4, "", "")
+
+
+# --- once -----------------------------------------------------------------------------------------
+
+
+def test_an_end_in_an_exit_handler_has_one_report(run, program, tmp_path):
+    result = run([program("exits"), "nested"], conf=joined(destination(tmp_path), "stats:exit"))
+
+    assert result.rc == 5
+    assert result.err.count(": statistics") == 1
+    assert reported(tmp_path) == [(2222, 1)]
+
+
+def test_an_end_after_the_report_has_no_second_one(run, program, tmp_path):
+    """In the destructor of a library, which comes after ours."""
+    result = run([program("exits"), "exit", program("plugin_leaves.so")],
+                 conf=joined(destination(tmp_path), "stats:exit"))
+
+    assert result.rc == 8
+    assert result.err.count(": statistics") == 1
+    assert reported(tmp_path) == [(2222, 1)]
+
+
+# --- where nothing may be waited for --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.skipif(conftest.SANITIZER is not None,
+                    reason="its run-time takes locks at exit that the interrupted code may hold")
+def test_a_handler_that_interrupts_anything_does_not_hang(run, program, tmp_path, conf):
+    """The pool, the heap and the loader among it, in two threads. What is written is whole."""
+    for microseconds in range(500, 12_500, 500):
+        result = run([program("exits"), "interrupted", microseconds],
+                     conf=joined(destination(tmp_path), conf), timeout=20)
+        assert (result.rc, result.out, result.err) == (9, "", "")
+
+    found = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
+    assert len(found) >= 12  # the first ones end before there is CUDA
+    for report in found:
+        assert report.incomplete or report.bytes >= 2222, vars(report)
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its frames are larger")
+@pytest.mark.parametrize("conf", [None, "stats:exit"])
+def test_a_handler_on_a_small_stack_of_its_own_has_a_report(run, program, tmp_path, conf):
+    """As small as it may be without the library."""
+    plain = run([program("exits"), "fault", 1024], preload=False)
+    result = run([program("exits"), "fault", 1024], conf=joined(destination(tmp_path), conf))
+
+    assert plain.rc == result.rc == 7
+    assert reported(tmp_path) == [(2222, 1)]
+
+
+def test_a_handler_that_interrupts_the_report_ends_the_process(run, program):
+    result = run([program("exits"), "blocked"], timeout=20)
+
+    assert result.rc == 7
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_another_thread_may_end_the_process(run, program, tmp_path, conf):
+    for _ in range(5):
+        result = run([program("exits"), "thread"], conf=joined(destination(tmp_path), conf),
+                     timeout=20)
+        assert (result.rc, result.err) == (6, "")
+
+    assert len(reported(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_the_child_of_a_vfork_touches_nothing(run, program, tmp_path, conf):
+    result = run([program("exits"), "vfork"], conf=joined(destination(tmp_path), conf))
+
+    assert (result.rc, result.err) == (4, "")
+    assert reported(tmp_path) == [(3222, 2)]
+
+
+def test_ends_of_programs_without_cuda_are_unchanged(run):
+    code = "import os, sys; os._exit(int(sys.argv[1]))"
+    for status in (0, 3):
+        result = run(["python3", "-c", code, status], conf="stats:exit,print:true")
+        assert (result.rc, result.out, result.err) == (status, "", "")
+
+
+# --- leak_exitcode --------------------------------------------------------------------------------
+
+
+def ended(run, program, how, status, bytes_leaked, *conf, **kwargs):
+    return run([program("exit_status"), how, status, bytes_leaked],
+               conf=joined("leak_report:off", *conf), **kwargs)
+
+
+@pytest.mark.parametrize("how", ["exit", "return", "_exit", "handler", "fork"])
+@pytest.mark.parametrize("status, leaked, expected", [(0, 100, 23), (3, 100, 3), (0, 0, 0),
+                                                      (3, 0, 3), (256, 100, 23)])
+def test_a_leak_fails_a_program_that_would_succeed(run, program, how, status, leaked, expected):
+    assert ended(run, program, how, status, leaked, "leak_exitcode:23").rc == expected
+    assert ended(run, program, how, status, leaked).rc == status & 255
+
+
+def test_the_report_is_there_too(run, program):
+    result = run([program("exit_status"), "exit", 0, 100], conf="leak_exitcode:23")
+
+    assert result.rc == 23
+    assert leak_report.parse(result.err).bytes == 100
+
+
+def test_what_lies_in_buffers_arrives(run, program):
+    assert ended(run, program, "stdio", 0, 100, "leak_exitcode:23").out == "buffered"
+    assert ended(run, program, "destructor", 0, 100, "leak_exitcode:23").out == "destroyed"
+
+
+def test_destructors_of_libraries_run(run, program, shim):
+    """Also those that come after ours, and what they leave in buffers arrives."""
+    libraries = [*conftest.SANITIZER_PRELOAD, shim, program("plugin_last.so")]
+
+    result = ended(run, program, "exit", 0, 100, "leak_exitcode:23",
+                   env={"LD_PRELOAD": " ".join(map(str, libraries))})
+
+    assert (result.rc, result.out) == (23, "last")
+
+
+def test_a_thread_that_reads_stdin_does_not_hold_up_the_end(run, program):
+    result = ended(run, program, "reader", 0, 100, "leak_exitcode:23", timeout=20)
+
+    assert (result.rc, result.out) == (23, "buffered")
+
+
+@pytest.mark.parametrize("value", ["256", "-1", "yes"])
+def test_a_status_that_cannot_be_had_is_refused(run, program, value):
+    result = ended(run, program, "exit", 0, 100, f"leak_exitcode:{value}")
+
+    assert result.rc == 0
+    assert "leak_exitcode" in result.err and "accepted: 0 to 255" in result.err

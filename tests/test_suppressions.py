@@ -1,0 +1,155 @@
+"""Leaks that are known: rules as LeakSanitizer has them, and what each was for."""
+
+import pytest
+
+import leak_report
+
+TILES, TABLES = (304096, 4), (6077, 3)  # bytes and allocations of the two functions of leaks.c
+
+
+@pytest.fixture
+def report(run, program, tmp_path):
+    """report(rules) is the report of leaks.c under these rules, and what was said before it."""
+    def suppressed(rules, conf="", name="leaks", binary=False, **kwargs):
+        path = tmp_path / "known.supp"
+        if binary:
+            path.write_bytes(rules)
+        else:
+            path.write_text(rules)
+        result = run(program(name), conf=f"suppressions:{path},{conf}", **kwargs)
+        assert (result.rc, result.out) == (0, "")
+        said, _, text = result.err.rpartition("cachealloc[")
+        return leak_report.parse("cachealloc[" + text), said
+
+    return suppressed
+
+
+def amount(section):
+    return section.bytes, section.count
+
+
+@pytest.mark.parametrize("conf", ["", "lane_r:false", "backend:off"])
+def test_what_a_rule_is_for_is_counted_and_not_listed(report, conf):
+    found, said = report("# known since June\n\n  leak:forget_tables  \nleak:nowhere\n", conf)
+
+    assert said == ""
+    assert amount(found) == TILES and amount(found.suppressed) == TABLES
+    assert [group.bytes for group in found.groups] == [300000, 4096]
+    assert not any("forget_tables" in frame for group in found.groups for frame in group.frames)
+    used, unused = found.suppressed.rules
+    assert used[:3] == (*TABLES, "leak:forget_tables") and used[3].endswith("known.supp")
+    assert unused[2] == "leak:nowhere" and (used[4], unused[4]) == (3, 4)
+
+
+@pytest.mark.parametrize("pattern, tiles, tables", [
+    ("forget_ti", True, False), ("^forget_tiles$", True, False), ("orget_tiles$", True, False),
+    ("^orget_tiles", False, False), ("forget_tile$", False, False), ("^forget_t*s$", True, True),
+    ("f*t_tab*s", False, True), ("leaks.c", True, True), ("/tests/preload/leaks$", True, True),
+    ("libcudart", False, False), ("main", True, True), ("^*$", True, True)])
+def test_a_pattern_is_looked_for_in_functions_files_and_modules(report, pattern, tiles, tables):
+    found, said = report(f"leak:{pattern}\n")
+
+    assert said == ""
+    expected = [part for part, is_known in ((TILES, tiles), (TABLES, tables)) if is_known]
+    assert amount(found.suppressed) == (sum(part[0] for part in expected),
+                                        sum(part[1] for part in expected))
+    assert found.bytes + found.suppressed.bytes == TILES[0] + TABLES[0]
+
+
+@pytest.mark.parametrize("conditions, groups", [
+    ("kind=pinned", [4096]), ("dev=0 kind=managed", [6000]), ("dev=1", []),
+    ("max_bytes=4K", [4096, 77]), ("max_bytes=4095", [77]), ("max_count=2", [6000, 4096, 77]),
+    ("max_count=1 kind=device max_bytes=77", [77])])
+def test_conditions_narrow_a_rule(report, conditions, groups):
+    found, said = report(f"leak:forget_ {conditions}\n")
+
+    assert said == ""
+    assert found.suppressed.bytes == sum(groups)
+    assert sorted(group.bytes for group in found.groups) == sorted(
+        {300000, 6000, 4096, 77} - set(groups))
+
+
+def test_of_several_rules_the_first_counts(report):
+    found, _ = report("leak:nowhere\n" * 70 + "leak:forget_tiles kind=pinned\nleak:forget_\n")
+
+    amounts = {rule[4]: rule[:2] for rule in found.suppressed.rules}
+    assert (amounts[71], amounts[72]) == ((4096, 1), (306077, 6))
+    assert len(amounts) == 72
+
+
+def test_what_destroyed_contexts_held_is_suppressed_too(report):
+    found, _ = report("leak:allocate_on_first\n", name="multi_ctx", sim="devices:2")
+
+    assert found.destroyed is None and found.bytes == 0
+    assert found.suppressed.count == 100
+
+
+@pytest.mark.parametrize("line, wrong", [
+    ("race:forget", "it does not begin with leak:"), ("forget_tables", "it does not begin with"),
+    ("leak:", "there is no pattern"), ("leak: kind=device", "there is no pattern"),
+    ("leak:a dev=x", "dev= must be"), ("leak:a dev=256", "dev= must be"),
+    ("leak:a kind=gpu", "kind= must be"), ("leak:a max_bytes=-1", "max_bytes= must be a size"),
+    ("leak:a max_count=many", "max_count= must be"), ("leak:a maxbytes=3", "unknown condition")])
+def test_a_bad_line_is_named_and_the_others_count(report, line, wrong):
+    found, said = report(f"leak:forget_tables\n{line}\n")
+
+    message, = said.splitlines()
+    for piece in ("warning: suppressions: ", f"known.supp:2: \"{line}\" is no rule: ", wrong,
+                  "accepted: leak:PATTERN", "dev=N, kind=NAME, max_bytes=SIZE, max_count=N"):
+        assert piece in message, message
+    assert amount(found.suppressed) == TABLES and len(found.suppressed.rules) == 1
+
+
+def test_operators_are_no_conditions(report):
+    found, said = report("leak:T::operator= kind=device\nleak:bool operator=\n")
+
+    assert said == "" and len(found.suppressed.rules) == 2
+
+
+def test_a_file_of_noise_is_survived(report):
+    found, said = report(bytes(range(256)) * 400, binary=True)
+
+    assert amount(found) == (TILES[0] + TABLES[0], 7)
+    lines = said.splitlines()
+    assert len(lines) == 17 and "more lines of" in lines[-1]
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("path, reason", [("/no/such/file", "No such file"),
+                                          ("/dev/zero", "Invalid argument"), ("/", "")])
+def test_a_file_that_cannot_be_read_suppresses_nothing(run, program, path, reason):
+    result = run(program("leaks"), conf=f"suppressions:{path}")
+
+    message = result.err.splitlines()[0]
+    for piece in (f"suppressions: cannot read {path} ({reason}", "no leak is suppressed", "accepted:"):
+        assert piece in message
+    found = leak_report.parse(result.err)
+    assert found.count == 7 and found.suppressed is None
+
+
+def test_the_file_is_read_before_the_program_goes_elsewhere(run, program, tmp_path):
+    (tmp_path / "known.supp").write_text("leak:forget_\n")
+    result = run([program("leaks"), "chdir"], conf="suppressions:known.supp", cwd=tmp_path)
+
+    found = leak_report.parse(result.err)
+    assert (found.count, found.suppressed.count) == (0, 7)
+
+
+@pytest.mark.parametrize("name", ["leaks", "multi_ctx"])
+def test_printed_rules_suppress_what_they_were_printed_for(report, name):
+    first, _ = report("", conf="suppressions_print:true", name=name, sim="devices:2")
+    again, said = report("\n".join(first.rules) + "\n", name=name, sim="devices:2")
+
+    if name == "leaks":
+        assert first.rules == ["leak:^forget_tiles$ kind=device", "leak:^forget_tables$ kind=managed",
+                               "leak:^forget_tiles$ kind=pinned", "leak:^forget_tables$ kind=device"]
+    assert said == "" and again.bytes == 0 and again.destroyed is None
+    lost = first.destroyed.bytes if first.destroyed else 0
+    assert again.suppressed.bytes == first.bytes + lost
+    assert all(rule[1] for rule in again.suppressed.rules)
+
+
+def test_without_rules_nothing_is_said_of_them(report):
+    found, said = report("# none\n")
+
+    assert said == "" and found.suppressed is None and found.rules is None
