@@ -14,6 +14,7 @@
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
 #   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
+#   tests/leaks/leaks.mk         $B/tests/leaks/*        -lcudart, and as it says
 #   tests/bench/bench.mk         $B/bench/*              each as it says
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
@@ -28,7 +29,7 @@ PYTHONDIR ?= $(OWN_PYTHONDIR)
 # --- objects --------------------------------------------------------------------------------------
 # Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
 # need none.
-CUDA_TESTS := preload parity gpu replay random demo matrix
+CUDA_TESTS := preload parity gpu replay random demo matrix leaks
 $B/obj/tests/%.o: ALL_CFLAGS += -UNDEBUG
 $(CUDA_TESTS:%=$B/obj/tests/%/%.o): ALL_CFLAGS += -isystem $(CUDA_INC)
 
@@ -97,6 +98,7 @@ LINKER = $(CC)
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
     $(RANDOM) $(OPTION_TABLE)
 include tests/matrix/matrix.mk
+include tests/leaks/leaks.mk
 include tests/bench/bench.mk
 
 $(PROGRAMS) $(PROBE) $(BENCH):

@@ -1,0 +1,15 @@
+/* abort runs no handler of ours: nothing is said.
+ *
+ * exit: SIGABRT
+ * expect: nothing
+ */
+#include <sys/resource.h>
+#include "tests/leaks/leak.h"
+
+int main(void)
+{
+    void *pointer;
+    OK(cudaMalloc(&pointer, 5500));
+    CHECK(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}) == 0);
+    abort();
+}

@@ -1,0 +1,14 @@
+/* A library's destructor frees after the report, which tells the memory: it was live until then.
+ *
+ * parts: late_library.c
+ * prints: freed
+ * expect: 6100 bytes in 1, device: late_take@take < main@main
+ */
+#include "tests/leaks/leak.h"
+#include "tests/leaks/late_library.h"
+
+int main(void)
+{
+    CHECK(late_take(6100) == 1); /* @main */
+    return 0;
+}
