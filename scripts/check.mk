@@ -16,6 +16,7 @@
 #   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
 #   tests/leaks/leaks.mk         $B/tests/leaks/*        -lcudart, and as it says
 #   tests/bench/bench.mk         $B/bench/*              each as it says
+#   tests/callgraphs/*.mk        $B/callgraphs/*         each as it says
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
@@ -100,8 +101,9 @@ PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(F
 include tests/matrix/matrix.mk
 include tests/leaks/leaks.mk
 include tests/bench/bench.mk
+include tests/callgraphs/callgraphs.mk
 
-$(PROGRAMS) $(PROBE) $(BENCH):
+$(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
 
