@@ -137,11 +137,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         code = CUDA_ERROR_INVALID_VALUE;
     else
         code = free_pooled(&record, stream);
-    if (code != CUDA_SUCCESS) {
-        ca_track_restore(&record);
-        ca_debug_explain_kind(&record, CA_FREES_DEVICE, code);
-    }
-    return code;
+    return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)

@@ -85,7 +85,5 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
         ca_hit_remember(CA_LANE_DRIVER);
         return code;
     }
-    ca_track_restore(&record);
-    ca_debug_explain_kind(&record, CA_FREES_HOST, code);
-    return code;
+    return ca_track_refused(&record, CA_FREES_HOST, code);
 }

@@ -10,6 +10,7 @@
 #include "registry/stack.h"
 #include "registry/threads.h"
 #include "shim/debug_free.h"
+#include "shim/driver_table.h"
 #include "shim/record.h"
 
 _Thread_local uint32_t ca_track_runtime_stack;
@@ -144,6 +145,25 @@ void ca_track_restore(const ca_record_t *record)
     if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
         ca_record_alloc(record);
     ca_track_dropped(ca_context_numbered(record->context), record->address);
+}
+
+/* While the record was out, another thread could not tell the pointer from one that is not ours,
+ * and its free went to the driver as well. Only memory that the driver served can go so. */
+static bool went_meanwhile(const ca_record_t *record, CUresult code)
+{
+    unsigned type;
+    return code == CUDA_ERROR_INVALID_VALUE && !record->owner &&
+           ca_driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                              record->address) == CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult ca_track_refused(const ca_record_t *record, ca_frees_t call, CUresult code)
+{
+    if (went_meanwhile(record, code))
+        return ca_debug_explain_refusal(record->address, code);
+    ca_track_restore(record);
+    ca_debug_explain_kind(record, call, code);
+    return code;
 }
 
 CUresult ca_track_wrong_free(uint64_t address)

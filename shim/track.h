@@ -88,6 +88,11 @@ static inline bool ca_track_erase(uint64_t address, ca_record_t *record)
 /* Puts back a record whose free the driver refused. */
 void ca_track_restore(const ca_record_t *record);
 
+/* The same for memory that such a call frees, answered with `code`, which is returned. Where
+ * another thread's free of the same pointer came in between, there is nothing to put back.
+ * Explained (debug_free.h). */
+CUresult ca_track_refused(const ca_record_t *record, ca_frees_t call, CUresult code);
+
 /* A free of a pointer into our memory that is not live: double, or interior. Explained
  * (debug_free.h); the answer is the driver's own for a pointer that it does not know. */
 CUresult ca_track_wrong_free(uint64_t address);

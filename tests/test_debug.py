@@ -107,6 +107,16 @@ def test_of_two_threads_that_free_one_is_refused_and_told(run, program, conf):
         assert goes_through(notice.stacks["freed again"], "frees_first", "in_thread")
 
 
+def test_of_two_frees_in_the_driver_at_once_no_record_stays(run, program):
+    """Either may be the one that the driver takes, with or without the record."""
+    for _ in range(40):
+        result = run([program("misuse"), "threads", 1000], conf="backend:off",
+                     sim="latency:cuMemFree_v2=60000")
+
+        assert " it was freed before and was 1000 bytes" in the_notice(result).line
+        assert "LEAK SUMMARY" not in result.err
+
+
 @pytest.mark.parametrize("conf", [*LANES, "backend:off"])
 @pytest.mark.parametrize("kind", ["device", "pinned", "async"])
 def test_an_interior_pointer_is_told_with_what_it_lies_in(run, program, kind, conf):

@@ -204,6 +204,18 @@ static void ask_addresses(void)
     (void)WORKED(drv.cuGetProcAddress("cuMemFree", &address, 13000, 0));
 }
 
+/* The driver refuses it, and the memory stays. */
+static void free_as_another_kind(void)
+{
+    buffer_t managed = {.kind = MANAGED};
+    if (!WORKED(allocate(&managed, 4)))
+        return;
+    int code = (int)cudaFreeHost(managed.pointer);
+    HOLDS(code == (int)cudaErrorInvalidValue || legal(code));
+    (void)cudaGetLastError();
+    (void)RETRIED(release(&managed));
+}
+
 static void special(unsigned number)
 {
     if (number % 2)
@@ -223,6 +235,7 @@ static void special(unsigned number)
         break;
     default:
         tell_memory();
+        free_as_another_kind();
     }
     if (number % 4 == 0)
         green_context();
