@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/lock.h"
-#include "registry/patience.h"
+#include "config/patience.h"
 
 /* Never taken together with a shard's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);

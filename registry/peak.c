@@ -5,7 +5,7 @@
 
 #include "config/cancel.h"
 #include "config/lock.h"
-#include "registry/patience.h"
+#include "config/patience.h"
 #include "registry/registry.h"
 #include "registry/timeline.h"
 

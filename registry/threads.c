@@ -10,7 +10,7 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
-#include "registry/patience.h"
+#include "config/patience.h"
 
 #define LEAST_CAPACITY 256
 /* Later threads have numbers: 1.3 MB is enough for names. */

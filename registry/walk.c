@@ -7,7 +7,7 @@
 
 #include "config/mem.h"
 #include "registry/lost.h"
-#include "registry/patience.h"
+#include "config/patience.h"
 #include "registry/table.h"
 
 #define LEAST_CAPACITY 64

@@ -6,6 +6,7 @@
 #include "config/mem.h"
 #include "config/mutation.h"
 #include "config/options.h"
+#include "config/patience.h"
 #include "pool/export.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
@@ -323,15 +324,31 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
     publish(fresh);
 }
 
-size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
+/* Under the lock. */
+static size_t list_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
 {
-    ca_lock_take(&lock);
     size_t count = 0;
     for (size_t i = 0; i < living_count; i++)
         if (!living[i]->shares)
             contexts[count++] = living[i];
+    return count;
+}
+
+size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
+{
+    ca_lock_take(&lock);
+    size_t count = list_living(contexts);
     ca_lock_drop(&lock);
     return count;
+}
+
+bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count)
+{
+    bool taken = ca_patience_take(&lock);
+    *count = taken ? list_living(contexts) : 0;
+    if (taken)
+        ca_lock_drop(&lock);
+    return taken;
 }
 
 ca_context_t *ca_context_numbered(uint16_t number)

@@ -107,6 +107,10 @@ bool ca_context_lost_id(const ca_context_t *context);
  * many. */
 size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
 
+/* The same for a report, which may have interrupted who is at them: false where they stay in use,
+ * and then 0 of them. */
+bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count);
+
 /* The current context's entry, for its number: one that is about to be destroyed too. Made where it
  * is missing; NULL when it cannot be. */
 ca_context_t *ca_context_known(void);

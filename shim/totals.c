@@ -45,8 +45,8 @@ static bool add_heaps(const ca_context_t *context, ca_arena_stats_t *total)
 bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    bool complete = true;
-    size_t count = ca_contexts_living(living);
+    size_t count;
+    bool complete = ca_contexts_try_living(living, &count);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         complete &= add_heaps(living[i], total);
@@ -58,8 +58,8 @@ bool ca_totals(ca_arena_stats_t *total, size_t *contexts)
 bool ca_totals_on(unsigned device, ca_arena_stats_t *total)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    bool complete = true;
-    size_t count = ca_contexts_living(living);
+    size_t count;
+    bool complete = ca_contexts_try_living(living, &count);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         if (living[i]->device == device)
@@ -70,8 +70,8 @@ bool ca_totals_on(unsigned device, ca_arena_stats_t *total)
 bool ca_totals_pinned(ca_arena_stats_t *total)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    bool complete = true;
-    size_t count = ca_contexts_living(living);
+    size_t count;
+    bool complete = ca_contexts_try_living(living, &count);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         for (unsigned k = 0; k < CA_PINNED_KINDS; k++)

@@ -169,6 +169,14 @@ def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, c
 
 
 @pytest.mark.parametrize("conf", LANES)
+def test_statistics_asked_for_in_a_signal_handler_do_not_hang(run, program, conf):
+    """Nor does the report at exit, which asks for the same."""
+    result = run([program("life_ends"), "asked", 10000], conf=joined(conf, "stacks:off"), timeout=30)
+
+    assert (result.rc, result.out) == (9, "")
+
+
+@pytest.mark.parametrize("conf", LANES)
 def test_libraries_free_after_the_report(run, program, shim, conf):
     """Before and after it they get the same answers."""
     libraries = [*conftest.SANITIZER_PRELOAD, shim, program("plugin_frees.so")]

@@ -4,6 +4,8 @@
  *   abort, term, kill, segv                  by a signal
  *   handled                                  by _exit(7) in a handler of SIGSEGV
  *   interrupted                              by exit(9) in the handler of a timer, amid allocations
+ *   asked COUNT                              by exit(9) after that many of a timer's handlers each
+ *                                            asked for the statistics, amid allocations
  *   atexit                                   frees the leak and leaks 3000 bytes in a handler
  *   early                                    the same in a handler that was there before CUDA
  *   pthread_exit                             main ends first, another thread leaks 1000 bytes more
@@ -25,6 +27,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 #include "check.h"
+#include "shim_stats.h"
 
 #define THREADS 3
 
@@ -111,6 +114,31 @@ static void end_interrupted(int microseconds)
     allocate(NULL);
 }
 
+static volatile sig_atomic_t asked;
+
+/* What was interrupted has some time before it is again. */
+static void ask(int number)
+{
+    static const struct itimerval timer = {.it_value = {.tv_usec = 100}};
+    cachealloc_stats_t stats;
+    if (number != 0)
+        shim_stats(&stats);
+    asked++;
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static void end_asked(int count)
+{
+    signal(SIGALRM, ask);
+    ask(0);
+    while (asked < count) {
+        void *pointer = NULL;
+        if (cudaMalloc(&pointer, 500 << asked % 8) == cudaSuccess)
+            cudaFree(pointer);
+    }
+    exit(9);
+}
+
 static void end_while_running(int status)
 {
     static _Atomic int ready;
@@ -185,6 +213,7 @@ static const struct way {
             {"segv", end_by_signal, SIGSEGV},
             {"handled", end_handled, 0},
             {"interrupted", end_interrupted, 1000},
+            {"asked", end_asked, 1000},
             {"atexit", end_atexit, 4},
             {"pthread_exit", end_last_thread, 0},
             {"running", end_while_running, 4},

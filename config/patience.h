@@ -1,7 +1,7 @@
 /* Taking a lock at exit: exit() may run in a signal handler whose interrupted frame holds the lock,
  * and would wait for itself. */
-#ifndef CA_REGISTRY_PATIENCE_H
-#define CA_REGISTRY_PATIENCE_H
+#ifndef CA_CONFIG_PATIENCE_H
+#define CA_CONFIG_PATIENCE_H
 
 #include <sched.h>
 #include "config/lock.h"
