@@ -205,6 +205,15 @@ CACHEALLOC_API int cachealloc_unregister(void *ptr);
 /* 1 when `ptr` was registered and neither freed nor unregistered since, otherwise 0. */
 CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
 
+/* Writes the leak report of another process, from the journal that it kept (option `journal`), as
+ * ALLOC_CONF of this process says: report_format, leak_max, suppressions and so on. Names are
+ * looked up in the files that its program and libraries were then, where those are still the same.
+ * For a process of its own, which is not to use CUDA: see scripts/cachealloc-journal. `path` is as
+ * for cachealloc_dump. EINVAL: `journal` is NULL or no journal that this version reads, which is
+ * said on stderr, or `path` is a bad pattern. EBUSY: this process has allocated, or read a journal.
+ * Another errno: a file cannot be opened, read or written. */
+CACHEALLOC_API int cachealloc_report_journal(const char *journal, const char *path);
+
 /* --- for python/cachealloc.py ----------------------------------------------------------------- */
 
 /* Functions of Python's C interface, and functions of C that drop references to Python's objects:

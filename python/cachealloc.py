@@ -27,8 +27,9 @@ import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 __all__ = ["Buffer", "CudaError", "Error", "Info", "NotPreloadedError", "Stats", "UnsupportedError",
-           "alias", "dump", "empty", "info", "is_registered", "mark", "phase", "pin_mode",
-           "preloaded", "register", "set_pin_mode", "stats", "trim", "unregister", "version"]
+           "alias", "dump", "empty", "info", "is_registered", "mark", "on_oom", "phase", "pin_mode",
+           "preloaded", "register", "report_journal", "set_pin_mode", "stats", "trim", "unregister",
+           "version"]
 
 
 class Error(RuntimeError):
@@ -65,6 +66,7 @@ _SIGNATURES = {
     "cachealloc_trim": (ctypes.c_size_t,),
     "cachealloc_set_pin_mode": (ctypes.c_int, ctypes.c_int),
     "cachealloc_dump": (ctypes.c_int, ctypes.c_char_p),
+    "cachealloc_report_journal": (ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p),
     "cachealloc_on_oom": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
     "cachealloc_mark": (None, ctypes.c_char_p),
     "cachealloc_info": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
@@ -244,6 +246,15 @@ def dump(path: Any = None) -> None:
     code = _function("cachealloc_dump")(None if path is None else os.fsencode(path))
     if code:
         raise OSError(code, os.strerror(code), path)
+
+
+def report_journal(journal: Any, path: Any = None) -> None:
+    """Writes the leak report of a process that was killed, from its journal; for a process that does
+    not use CUDA. Where there is no library preloaded: scripts/cachealloc-journal."""
+    code = _function("cachealloc_report_journal")(os.fsencode(journal),
+                                                  None if path is None else os.fsencode(path))
+    if code:
+        raise OSError(code, os.strerror(code), journal)
 
 
 _oom_functions: List[Any] = []  # for good: threads may still be in an older one

@@ -432,6 +432,20 @@ static void describe_process(maker_t *maker)
         model->sections[i].name = names[i];
 }
 
+static void describe_origin(ca_model_t *model, const ca_model_origin_t *origin)
+{
+    model->version = origin->version;
+    model->rank = origin->rank;
+    model->pid = origin->pid;
+    model->program = origin->program;
+    model->host = origin->host;
+    model->unwinder = origin->unwinder;
+    model->start_s = origin->start_s;
+    model->stack_depth = origin->stack_depth;
+    model->sampled = origin->sampled;
+    model->peak_bytes = origin->peak_bytes;
+}
+
 static void copy_marks(maker_t *maker)
 {
     ca_model_t *model = &maker->model;
@@ -456,13 +470,18 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
     maker->classes.symbols =
         options->quick ? ca_symbols_open_quick(&maker->memory) : ca_symbols_open(&maker->memory);
     describe_process(maker);
-    ca_moments_points(&maker->model, &maker->memory);
+    if (!options->origin)
+        ca_moments_points(&maker->model, &maker->memory);
     make_sections(maker);
-    if (options->peak)
-        make_peak(maker);
-    ca_moments_events(&maker->model, &maker->memory, &maker->classes);
-    maker->model.now_ns = ca_timeline_now();
-    copy_marks(maker);
+    if (options->origin) {
+        describe_origin(&maker->model, options->origin); /* of its times nothing is known */
+    } else {
+        if (options->peak)
+            make_peak(maker);
+        ca_moments_events(&maker->model, &maker->memory, &maker->classes);
+        maker->model.now_ns = ca_timeline_now();
+        copy_marks(maker);
+    }
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);
     return &maker->model;

@@ -124,7 +124,7 @@ typedef struct ca_model_event {
 
 typedef struct ca_model {
     const char *version; /* the library's */
-    const char *cause;   /* "exit", "dump", "signal", "oom" */
+    const char *cause;   /* "exit", "dump", "signal", "oom", "journal" */
     long pid;
     const char *program, *host, *rank; /* rank: empty where a launcher set none */
     uint64_t start_s; /* since 1970: when the library first served; other times count from there */
@@ -152,6 +152,16 @@ typedef struct ca_model {
     uint64_t marks_dropped;       /* older ones */
 } ca_model_t;
 
+/* A process that is not this one: what is live here was live there (journal.h). */
+typedef struct ca_model_origin {
+    long pid;
+    const char *program, *host, *rank, *unwinder, *version;
+    uint64_t start_s; /* since 1970 */
+    unsigned stack_depth;
+    size_t sampled;      /* as in ca_model_t */
+    uint64_t peak_bytes; /* most live bytes there ever were */
+} ca_model_origin_t;
+
 struct ca_rules;
 
 /* What decides what a report says. Strings must outlive the model. */
@@ -163,9 +173,10 @@ typedef struct ca_model_options {
     unsigned leak_depth;  /* innermost frames that tell groups apart and are shown; 0: all */
     unsigned stack_depth; /* most frames that were kept of a stack */
     size_t sampled;       /* as in ca_model_t */
-    const struct ca_rules *rules; /* for leaks that are known, or NULL */
-    bool quick;                   /* names without libdw, heap and loader: see plain_names.h */
-    bool peak, even_empty;        /* tells of the peak; is no empty one, though nothing leaked */
+    const struct ca_rules *rules;    /* for leaks that are known, or NULL */
+    bool quick;                      /* names without libdw, heap and loader: see plain_names.h */
+    bool peak, even_empty;           /* tells of the peak; is no empty one, though nothing leaked */
+    const ca_model_origin_t *origin; /* NULL: this process */
 } ca_model_options_t;
 
 /* A model of what is live now, and of what destroyed contexts held. Its pool is 0: the caller

@@ -10,12 +10,14 @@
 
 #include "config/bump.h"
 #include "config/lock.h"
+#include "registry/journal.h"
 
 static ca_bump_t memory; /* of whoever raised the flag */
 static atomic_flag noting = ATOMIC_FLAG_INIT;
 static ca_module_t *_Atomic newest;
 static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
+static bool foreign;
 
 typedef struct visit {
     bool is_first;
@@ -78,18 +80,32 @@ static ca_module_t *known(const struct dl_phdr_info *info, const char *path)
     return NULL;
 }
 
-static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoch)
+static ca_module_t *make(const char *path)
 {
     ca_module_t *module = ca_bump_take(&memory, sizeof *module);
     const char *copy = module ? ca_bump_text(&memory, path, strlen(path)) : NULL;
     if (!copy)
-        return;
-    read_headers(info, module);
+        return NULL;
     module->path = copy;
-    module->from = epoch;
-    module->seen = true;
+    return module;
+}
+
+static void enter(ca_module_t *module)
+{
     module->next = atomic_load_explicit(&newest, memory_order_relaxed);
     atomic_store_explicit(&newest, module, memory_order_release);
+}
+
+static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoch)
+{
+    ca_module_t *module = make(path);
+    if (!module)
+        return;
+    read_headers(info, module);
+    module->from = epoch;
+    module->seen = true;
+    enter(module);
+    ca_journal_module(module);
 }
 
 static int visit_module(struct dl_phdr_info *info, size_t bytes, void *arg)
@@ -122,14 +138,16 @@ void ca_modules_note(void)
     visit_t visit = {.is_first = true};
     int saved = errno;
     ca_lock_assert_none("a look at the loader's list");
-    if (atomic_flag_test_and_set_explicit(&noting, memory_order_acquire))
+    if (foreign || atomic_flag_test_and_set_explicit(&noting, memory_order_acquire))
         return;
     dl_iterate_phdr(visit_module, &visit);
     if (visit.epoch != 0) {
         ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
         for (; module; module = module->next)
-            if (is_there(module) && !module->seen)
+            if (is_there(module) && !module->seen) {
                 atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
+                ca_journal_gone(module);
+            }
         atomic_store_explicit(&latest, visit.epoch, memory_order_release);
     }
     atomic_flag_clear_explicit(&noting, memory_order_release);
@@ -151,6 +169,48 @@ const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch)
             return module;
     }
     return NULL;
+}
+
+void ca_modules_journal(void)
+{
+    if (atomic_flag_test_and_set_explicit(&noting, memory_order_acquire))
+        return; /* who is noting tells it */
+    ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
+    for (; module; module = module->next) {
+        ca_journal_module(module);
+        if (!is_there(module))
+            ca_journal_gone(module);
+    }
+    atomic_flag_clear_explicit(&noting, memory_order_release);
+}
+
+void ca_modules_put_begin(void)
+{
+    foreign = true;
+    atomic_store(&newest, NULL);
+}
+
+void ca_modules_put(const ca_module_t *module)
+{
+    ca_module_t *copy = make(module->path);
+    if (!copy)
+        return;
+    const char *path = copy->path;
+    memcpy(copy, module, sizeof *copy);
+    copy->path = path;
+    enter(copy);
+}
+
+void ca_modules_put_gone(uintptr_t bias, uint32_t from, uint32_t until)
+{
+    for (ca_module_t *module = atomic_load(&newest); module; module = module->next)
+        if (module->bias == bias && module->from == from)
+            atomic_store(&module->until, until);
+}
+
+bool ca_modules_are_foreign(void)
+{
+    return foreign;
 }
 
 void ca_modules_reset_after_fork(void)

@@ -38,6 +38,17 @@ uint32_t ca_modules_epoch(void);
 /* The module that `address` lay in at `epoch`, or NULL. */
 const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch);
 
+/* Tells a journal of all that are known. */
+void ca_modules_journal(void);
+
+/* From another process's journal, for a process whose own modules count for nothing from now on: a
+ * copy of `module`, whose `path` may go; and that one went. Not thread-safe. */
+void ca_modules_put_begin(void);
+void ca_modules_put(const ca_module_t *module);
+void ca_modules_put_gone(uintptr_t bias, uint32_t from, uint32_t until);
+/* Whether that is so: the loader then knows none of them. */
+bool ca_modules_are_foreign(void);
+
 /* In the child of a fork: another thread may have been noting. */
 void ca_modules_reset_after_fork(void);
 

@@ -19,6 +19,7 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
+#include "registry/journal.h"
 #include "registry/lost.h"
 #include "registry/peak.h"
 #include "registry/table.h"
@@ -53,16 +54,22 @@ static inline ca_shard_t *shard_of(uint64_t address)
 /* --- totals ----------------------------------------------------------------------------------- */
 
 /* What comes with a record. */
-static inline void account(const ca_record_t *record)
+static inline void account(const ca_record_t *record, uint64_t sequence)
 {
-    if (ca_record_counts(record))
-        ca_live_add(record->bytes);
+    if (!ca_record_counts(record))
+        return;
+    ca_live_add(record->bytes);
+    if (__builtin_expect(atomic_load_explicit(&ca_journal_on, memory_order_relaxed), 0))
+        ca_journal_add(record, sequence);
 }
 
 static inline void discount(const ca_record_t *record)
 {
-    if (ca_record_counts(record))
-        ca_live_remove(record->bytes);
+    if (!ca_record_counts(record))
+        return;
+    ca_live_remove(record->bytes);
+    if (__builtin_expect(atomic_load_explicit(&ca_journal_on, memory_order_relaxed), 0))
+        ca_journal_remove(record);
 }
 
 void ca_registry_discount(const ca_record_t *record)
@@ -157,7 +164,7 @@ static inline void take_out(uint64_t address, ca_slot_t *slot, uint64_t word,
 static void publish(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
 {
     uint64_t sequence = sequence_of(record);
-    account(record);
+    account(record, sequence);
     ca_slot_fill(slot, flags, record);
     ca_slot_set_word(slot, ca_slot_live_word(sequence, flags));
 }
@@ -168,7 +175,7 @@ static void republish(ca_slot_t *slot, uint64_t word, const ca_record_t *old,
 {
     uint64_t sequence = sequence_of(record);
     discount(old);
-    account(record);
+    account(record, sequence);
     ca_slot_fill(slot, word, record);
     ca_slot_set_word(slot,
                      ca_slot_live_word(sequence, word & (CA_SLOT_INDEXED | CA_SLOT_EMBEDDED)));
@@ -290,10 +297,12 @@ static void leave_index(ca_slot_t *slot, uint64_t address)
 
 int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
 {
-    uint64_t word = ca_slot_word(slot), sequence = sequence_of(record);
+    uint64_t word = ca_slot_word(slot);
+    ca_record_t numbered = *record;
     bool entered = false;
 
-    account(record);
+    numbered.sequence = sequence_of(record);
+    account(&numbered, numbered.sequence);
     ca_slot_fill(slot, CA_SLOT_EMBEDDED, record);
     /* Nobody else fills it; but its memory may end. */
     while (!ca_slot_ended(word)) {
@@ -305,11 +314,12 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
             entered = true;
         }
         if (atomic_compare_exchange_strong_explicit(
-                &slot->word, &word, ca_slot_live_word(sequence, CA_SLOT_INDEXED | CA_SLOT_EMBEDDED),
+                &slot->word, &word,
+                ca_slot_live_word(numbered.sequence, CA_SLOT_INDEXED | CA_SLOT_EMBEDDED),
                 memory_order_seq_cst, memory_order_acquire))
             return 0;
     }
-    discount(record);
+    discount(&numbered);
     if (entered)
         leave_index(slot, record->address);
     return ca_slot_ended(word) ? -EIO : -ENOMEM;

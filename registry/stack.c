@@ -14,6 +14,7 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "registry/journal.h"
 #include "registry/memo.h"
 #include "registry/modules.h"
 #include "registry/unload.h"
@@ -122,7 +123,7 @@ static ca_stack_table_t *roomy_table(void)
 }
 
 /* Writes a new stack and gives it an id, which nobody can look up yet. Under the lock. */
-static uint32_t store(const uintptr_t *frames, size_t count)
+static uint32_t store(const uintptr_t *frames, size_t count, uint32_t epoch)
 {
     uint32_t index = atomic_load_explicit(&stacks, memory_order_relaxed);
     size_t bytes = sizeof(ca_stack_t) + count * sizeof *frames;
@@ -141,14 +142,15 @@ static uint32_t store(const uintptr_t *frames, size_t count)
     chunk += bytes;
     chunk_left -= bytes;
     stack->count = (uint32_t)count;
-    stack->epoch = ca_modules_epoch();
+    stack->epoch = epoch;
     memcpy(stack->frames, frames, count * sizeof *frames);
     (*page)[index & (PAGE_STACKS - 1)] = stack;
     atomic_store_explicit(&stacks, index + 1, memory_order_release);
+    ca_journal_stack(index + 1, epoch, frames, count);
     return index + 1;
 }
 
-static uint32_t add(uint64_t hash, const uintptr_t *frames, size_t count)
+static uint32_t add(uint64_t hash, const uintptr_t *frames, size_t count, uint32_t epoch)
 {
     uint32_t id = 0;
     ca_lock_take(&lock);
@@ -156,7 +158,7 @@ static uint32_t add(uint64_t hash, const uintptr_t *frames, size_t count)
     if (in) {
         size_t at = 0;
         id = look_up(in, hash, frames, count, &at); /* another thread may have been first */
-        if (id == 0 && (id = store(frames, count)) != 0)
+        if (id == 0 && (id = store(frames, count, epoch)) != 0)
             atomic_store_explicit(&in->slots[at], slot_word(hash, id), memory_order_release);
     }
     ca_lock_drop(&lock);
@@ -174,7 +176,12 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count)
     if (id != 0)
         return id;
     ca_modules_note(); /* the libraries that it goes through are there now */
-    return add(hash, frames, count);
+    return add(hash, frames, count, ca_modules_epoch());
+}
+
+uint32_t ca_stack_intern_of(const uintptr_t *frames, size_t count, uint32_t epoch)
+{
+    return count ? add(hash_frames(frames, count), frames, count, epoch) : 0;
 }
 
 void ca_stack_set_own_range(uintptr_t low, uintptr_t high)

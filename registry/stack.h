@@ -30,6 +30,9 @@ uint32_t ca_stack_capture(void);
  * frames and when there is no memory. Takes no lock for a stack that is known. */
 uint32_t ca_stack_intern(const uintptr_t *frames, size_t count);
 
+/* The same for a stack that was captured elsewhere, in `epoch`. */
+uint32_t ca_stack_intern_of(const uintptr_t *frames, size_t count, uint32_t epoch);
+
 /* Copies at most `max` return addresses, innermost first. Returns how many. */
 size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
 

@@ -114,7 +114,8 @@ static opened_t *module_of(ca_symbols_t *symbols, uintptr_t pc, const ca_module_
 {
     Dl_info info = {.dli_fbase = NULL};
     struct link_map *map = NULL;
-    if (!module && (!dladdr1((const void *)pc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map))
+    if (!module && (ca_modules_are_foreign() ||
+                    !dladdr1((const void *)pc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map))
         return NULL;
     for (opened_t *one = symbols->modules; one; one = one->next)
         if (one->module == module && one->base == (uintptr_t)info.dli_fbase)
@@ -206,7 +207,8 @@ static size_t find_places(const opened_t *opened, uintptr_t pc, ca_place_t *plac
     Dl_info info;
     size_t count =
         opened->dwarf ? ca_dwarf_places(opened->dwarf, pc, places, PLACES_MOST, memory) : 0;
-    bool is_loaded = !opened->module || atomic_load(&opened->module->until) == 0;
+    bool is_loaded =
+        !opened->module || (atomic_load(&opened->module->until) == 0 && !ca_modules_are_foreign());
     if (count == 0 && is_loaded && dladdr((const void *)pc, &info) && info.dli_sname) {
         places[0] = (ca_place_t){ca_demangle(info.dli_sname, memory), NULL, 0};
         count = places[0].function != NULL;

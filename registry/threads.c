@@ -10,6 +10,7 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
+#include "registry/journal.h"
 #include "config/patience.h"
 
 #define LEAST_CAPACITY 256
@@ -29,6 +30,7 @@ typedef struct table {
 /* Never taken together with a shard's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static table_t table; /* under the lock */
+static bool foreign;
 
 /* The entry of `thread`, or the free one where it belongs; NULL without a table. */
 static entry_t *probe(const table_t *in, uint32_t thread)
@@ -60,11 +62,8 @@ static bool grow(void)
     return true;
 }
 
-void ca_threads_note(uint32_t thread)
+void ca_threads_put(uint32_t thread, const char name[CA_THREAD_NAME])
 {
-    char name[CA_THREAD_NAME] = "";
-    int saved = errno;
-    prctl(PR_GET_NAME, name);
     ca_lock_take(&lock);
     entry_t *entry = probe(&table, thread);
     if (!entry || entry->thread == 0) {
@@ -74,10 +73,33 @@ void ca_threads_note(uint32_t thread)
     }
     if (entry) {
         entry->thread = thread;
-        memcpy(entry->name, name, sizeof name);
+        memcpy(entry->name, name, CA_THREAD_NAME);
     }
     ca_lock_drop(&lock);
+}
+
+void ca_threads_note(uint32_t thread)
+{
+    char name[CA_THREAD_NAME] = "";
+    int saved = errno;
+    prctl(PR_GET_NAME, name);
+    ca_threads_put(thread, name);
+    ca_journal_thread(thread, name);
     errno = saved;
+}
+
+void ca_threads_journal(void)
+{
+    ca_lock_take(&lock);
+    for (size_t i = 0; i < table.capacity; i++)
+        if (table.entries[i].thread != 0)
+            ca_journal_thread(table.entries[i].thread, table.entries[i].name);
+    ca_lock_drop(&lock);
+}
+
+void ca_threads_put_begin(void)
+{
+    foreign = true;
 }
 
 /* What a thread that still runs is called now. */
@@ -111,7 +133,7 @@ static bool recall(uint32_t thread, char name[CA_THREAD_NAME])
 void ca_threads_name(uint32_t thread, char name[CA_THREAD_NAME])
 {
     int saved = errno;
-    if (!read_name(thread, name) && !recall(thread, name))
+    if ((foreign || !read_name(thread, name)) && !recall(thread, name))
         snprintf(name, CA_THREAD_NAME, "%u", thread);
     errno = saved;
 }

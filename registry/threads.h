@@ -15,6 +15,13 @@ void ca_threads_note(uint32_t thread);
 /* The name of a thread; its number where none is known. For reports: opens a file of /proc. */
 void ca_threads_name(uint32_t thread, char name[CA_THREAD_NAME]);
 
+/* Tells a journal of all that are known. */
+void ca_threads_journal(void);
+
+/* From another process's journal, whose threads are the only ones from now on. */
+void ca_threads_put_begin(void);
+void ca_threads_put(uint32_t thread, const char name[CA_THREAD_NAME]);
+
 void ca_threads_reset_after_fork(void);
 
 #endif

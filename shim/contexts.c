@@ -12,6 +12,7 @@
 #include "shim/backend_async.h"
 #include "shim/decay.h"
 #include "shim/dump_signal.h"
+#include "shim/keep_journal.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
 #include "shim/hit.h"
@@ -160,6 +161,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
         ca_heaps_make(fresh, &params, ca_options.shards);
     }
 
+    ca_keep_journal_start(); /* before anything is allocated in it */
     ca_context_t *context = publish(fresh);
     if (context != fresh) {
         ca_heaps_retire_begin(fresh); /* another thread was first */

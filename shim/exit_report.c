@@ -7,6 +7,7 @@
 #include "config/mem.h"
 #include "config/options.h"
 #include "config/out.h"
+#include "registry/journal.h"
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/leak_report.h"
@@ -62,6 +63,7 @@ static void write_all(bool quick)
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
     atomic_store(&leaked, ca_leak_report_write(&out, quick) != 0);
     ca_record_write(&out);
+    ca_journal_end();
     if (ca_options.stats == CA_STATS_EXIT) {
         ca_out_open(&out, ca_out_stderr());
         write_stats(&out);

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include "config/history.h"
 #include "config/mutation.h"
+#include "registry/journal.h"
 #include "registry/peak.h"
 #include "shim/attributes.h"
 #include "shim/driver_table.h"
@@ -18,7 +19,8 @@ static bool allowed(const ca_life_page_t *page)
            atomic_load(&page->same_process) && !ca_options.zero && !ca_options.free_sync &&
            !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
            !atomic_load(&ca_peak_due) && !atomic_load(&ca_record_on) &&
-           !atomic_load(&ca_history_on) && !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);
+           !atomic_load(&ca_history_on) && !atomic_load(&ca_journal_on) &&
+           !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);
 }
 
 /* Whoever comes second looks again: the last ticket says what held after the last change. */

@@ -331,25 +331,31 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
     return leaks;
 }
 
-int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path)
 {
     static char finished[PATH_MAX];
     static target_t asked;
-    report_t report = {.out = out, .target = path ? &asked : &settled, .path = finished};
+    report_t report = {
+        .out = out, .model = model, .target = path ? &asked : &settled, .path = finished};
     int error = path ? ca_path_check(path, strlen(path), NULL) : 0;
-    if (error)
-        return error;
+    if (error || !model)
+        return error ? error : -ENOMEM;
     if (path)
         settle(path, &asked);
-    int cancel = ca_cancel_hold();
-    ca_model_t *model = ca_report_model(cause, rank, false);
-    report.model = model;
     if (!path && strcmp(ca_options.leak_report, "off") == 0) {
         settle("stderr", &asked);
         report.target = &asked;
     }
-    error = model ? write_formats(&report, !path) : -ENOMEM;
+    error = write_formats(&report, !path);
+    return path ? error : 0; /* without a path it is on stderr now */
+}
+
+int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
+{
+    int cancel = ca_cancel_hold();
+    ca_model_t *model = ca_report_model(cause, rank, false);
+    int error = ca_leak_report_of(out, model, path);
     ca_model_free(model);
     ca_cancel_resume(cancel);
-    return path || !model ? error : 0; /* without a path it is on stderr now */
+    return error;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "config/out.h"
+#include "registry/model.h"
 
 /* Keeps what the environment says of the destination. Once, with the configuration. */
 void ca_leak_report_settle(void);
@@ -20,5 +21,8 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
  * NULL: where leak_report says, and to stderr where it says off. 0 or a negative errno: -EINVAL for
  * a bad pattern, otherwise of the file. */
 int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path);
+
+/* The same for a model that is there; NULL: there was no memory for one. */
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path);
 
 #endif

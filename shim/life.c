@@ -38,6 +38,7 @@
 #include "shim/dump_signal.h"
 #include "shim/exit_report.h"
 #include "shim/hit.h"
+#include "shim/keep_journal.h"
 #include "shim/leak_report.h"
 #include "shim/oom.h"
 #include "shim/record.h"
@@ -100,6 +101,7 @@ static void read_configuration(void)
     ca_leak_report_settle();
     ca_report_model_settle();
     ca_record_settle();
+    ca_keep_journal_settle();
     ca_debug_settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
@@ -132,6 +134,7 @@ static void in_child(void)
     ca_backend_async_reset_after_fork();
     ca_record_reset_after_fork();
     ca_history_reset_after_fork();
+    ca_keep_journal_reset_after_fork();
     ca_dump_signal_reset_after_fork();
     ca_turn_reset_after_fork();
     ca_oom_reset_after_fork();

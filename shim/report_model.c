@@ -28,12 +28,11 @@ static void fill_pool(ca_model_pool_t *said)
     said->incomplete = !complete;
 }
 
-ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
+static ca_model_options_t options_of(const char *cause)
 {
-    ca_model_options_t options = {
+    return (ca_model_options_t){
         .cause = cause,
         .version = cachealloc_version(),
-        .rank = rank,
         .leak_min = ca_options.leak_min,
         .leak_max = ca_options.leak_max,
         .leak_depth = ca_options.leak_depth,
@@ -42,10 +41,23 @@ ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
         .rules = &rules,
         .peak = ca_options.peak != CA_PEAK_OFF,
         .even_empty = cause || ca_options.peak == CA_PEAK_ALWAYS,
-        .quick = quick,
     };
+}
+
+ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
+{
+    ca_model_options_t options = options_of(cause);
+    options.rank = rank;
+    options.quick = quick;
     ca_model_t *model = ca_model_make(&options);
     if (model)
         fill_pool(&model->pool);
     return model;
+}
+
+ca_model_t *ca_report_model_of(const ca_model_origin_t *origin)
+{
+    ca_model_options_t options = options_of("journal");
+    options.origin = origin;
+    return ca_model_make(&options);
 }

@@ -14,4 +14,7 @@ void ca_report_model_settle(void);
  * memory. Makes no CUDA call. One at a time. */
 ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick);
 
+/* The same of what was read of another process. */
+ca_model_t *ca_report_model_of(const ca_model_origin_t *origin);
+
 #endif

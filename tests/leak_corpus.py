@@ -10,12 +10,14 @@ four more. `key[BUILD]` stands for that build alone, in the place of `key`:
     exit: 3, exit: SIGABRT    how it ends, where it is not by 0
     prints: TEXT              what is on stdout
     plain: REASON             why not in a process with a sanitizer's run-time
+    journal: REASON           why a journal of it does not say the same
     expect: nothing           no report at all
     expect: BYTES bytes in COUNT, KIND[, device N][, thread NAME][, N threads NAME ...]
         [, sizes A to B][, up to N frames][, no stack][, a stream][: FRAMES]
     expect destroyed: ...     of what a destroyed context held
     expect peak: ...          of when there was most memory; looked at where there is such a line
     expect child: ...         in a report of another process
+    expect journal: ...       in the report of a journal, where that is not the same
     omitted: leak_max N groups N bytes, leak_min ...
 
 Each `expect` is a group and nothing else may be reported. What it says nothing of is as of one
@@ -37,8 +39,8 @@ import subprocess
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "leaks"
 KEY = re.compile(r"^[ *#/]{0,3}"
-                 r"(builds|also|arguments|conf|sim|parts|exit|prints|expect|omitted|plain)"
-                 r"(?: (destroyed|peak|child))?(?:\[(\w+)\])?: (.*)$")
+                 r"(builds|also|arguments|conf|sim|parts|exit|prints|expect|omitted|plain|journal)"
+                 r"(?: (destroyed|peak|child|journal))?(?:\[(\w+)\])?: (.*)$")
 CONTINUED = re.compile(r"^[ *#/]{0,3} {4}(\S.*)$")
 MARK = re.compile(r"(?:/\*|#) @(\w+)")
 GROUP = re.compile(r"^(\d+) bytes in (\d+), ([^:]*)(?::\s+(.*))?$")
@@ -144,12 +146,19 @@ class Program:
         {"": {"leaked": [...]}, "child": ...}."""
         found = {}
         for name, text in self.all("expect"):
+            if name == "journal":
+                continue
             process, section = ("", name) if name in SECTIONS else (name, "leaked")
             if text != "nothing":
                 sections = found.setdefault(process, {"leaked": []})
                 sections.setdefault(section, []).append(self.group(text))
         assert self.all("expect"), f"{self.source.name} expects nothing in particular"
         return found
+
+    def journals(self):
+        """The groups that are expected of each process's journal, in no particular order."""
+        own = [self.group(text) for name, text in self.all("expect") if name == "journal"]
+        return [own] if own else [sections["leaked"] for sections in self.reports().values()]
 
     def group(self, text):
         match = GROUP.match(text)

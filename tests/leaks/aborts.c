@@ -2,6 +2,7 @@
  *
  * exit: SIGABRT
  * expect: nothing
+ * expect journal: 5500 bytes in 1, device: main@main
  */
 #include <sys/resource.h>
 #include "tests/leaks/leak.h"
@@ -9,7 +10,7 @@
 int main(void)
 {
     void *pointer;
-    OK(cudaMalloc(&pointer, 5500));
+    OK(cudaMalloc(&pointer, 5500)); /* @main */
     CHECK(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}) == 0);
     abort();
 }

@@ -1,6 +1,7 @@
 /* What a program held is gone when it becomes another one, without a word; the other one reports
  * what it leaks itself.
  *
+ * journal: the first program's is there, which the second one says
  * expect: 1400 bytes in 1, device: forget@forget < main@after
  */
 #include <unistd.h>

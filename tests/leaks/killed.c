@@ -1,8 +1,8 @@
-/* A process that is killed has no say. What a journal on disk would tell of it belongs here, as one
- * more `expect` line, once there is one.
+/* A process that is killed has no say, but its journal has.
  *
  * exit: SIGKILL
  * expect: nothing
+ * expect journal: 5500 bytes in 1, device: main@main
  */
 #include <signal.h>
 #include "tests/leaks/leak.h"
@@ -10,7 +10,7 @@
 int main(void)
 {
     void *pointer;
-    OK(cudaMalloc(&pointer, 5500));
+    OK(cudaMalloc(&pointer, 5500)); /* @main */
     raise(SIGKILL);
     return 1;
 }

@@ -2,6 +2,7 @@
  *
  * parts: late_library.c
  * prints: freed
+ * journal: what is freed late is freed
  * expect: 6100 bytes in 1, device: late_take@take < main@main
  */
 #include "tests/leaks/leak.h"
