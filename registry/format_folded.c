@@ -30,6 +30,8 @@ static void write_frame(ca_out_t *out, const ca_frame_t *frame)
 
 static void write_group(ca_out_t *out, const ca_model_group_t *group, const char *note)
 {
+    if (group->bytes == 0) /* flamegraph.pl takes such a box for its neighbour */
+        return;
     ca_out_printf(out, "device %u, %s memory%s", group->device, ca_kind_name(group->kind), note);
     for (size_t i = group->frame_count; i-- > 0;)
         write_frame(out, group->frames[i]);

@@ -5,8 +5,8 @@
  *
  * for flamegraph.pl, speedscope and what else reads them. What leaked, and, with `, context
  * destroyed` in the first name, what contexts held that were destroyed; the sum is the model's:
- * groups that are not listed are a line `(not listed)`. A `;` in a name becomes `:`, a control
- * character, and what is not UTF-8, \xNN. */
+ * groups that are not listed are a line `(not listed)`, groups of no bytes are none. A `;` in a
+ * name becomes `:`, a control character, and what is not UTF-8, \xNN. */
 #ifndef CA_REGISTRY_FORMAT_FOLDED_H
 #define CA_REGISTRY_FORMAT_FOLDED_H
 

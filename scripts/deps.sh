@@ -145,10 +145,16 @@ look_for_build() {
     look_for_headers
 }
 
+has_flamegraph() { # as tests/read_formats.py looks for it
+    has_command flamegraph.pl || [ -e /usr/share/perl5/Devel/NYTProf/flamegraph.pl ] ||
+        [ -e /usr/share/perl5/vendor_perl/Devel/NYTProf/flamegraph.pl ]
+}
+
 look_for_test() {
     has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
     has_header zlib.h || need zlib1g-dev zlib-devel zlib-devel
     has_command valgrind || need valgrind valgrind valgrind
+    has_flamegraph || need libdevel-nytprof-perl perl-Devel-NYTProf perl-Devel-NYTProf
     has_header cmocka.h || need libcmocka-dev libcmocka-devel libcmocka-devel
     test_python >/dev/null ||
         need "python3-pytest python3-pytest-timeout python3-pytest-xdist" \

@@ -1,11 +1,13 @@
 """Reads reports in other formats than text: by the formats' own rules, with what others wrote."""
 
 import io
+import pathlib
 import pickle
 import pickletools
 import re
 import shutil
 import subprocess
+import xml.etree.ElementTree
 
 import pytest
 
@@ -82,6 +84,24 @@ def folded(path):
         assert match, line
         stacks.append((match[1].split(";"), int(match[2])))
     return stacks
+
+
+def flamegraph(path):
+    """{name: bytes of each box of that name} in the picture that flamegraph.pl draws."""
+    places = [shutil.which("flamegraph.pl"), "/usr/share/perl5/Devel/NYTProf/flamegraph.pl",
+              "/usr/share/perl5/vendor_perl/Devel/NYTProf/flamegraph.pl"]
+    tool = next((place for place in places if place and pathlib.Path(place).exists()), None)
+    if not tool:
+        pytest.skip("flamegraph.pl is not there")
+    done = subprocess.run(["perl", tool, "--minwidth", "0", "--countname", "bytes", str(path)],
+                          check=True, capture_output=True)
+    assert done.stderr == b""
+    boxes = {}
+    for title in xml.etree.ElementTree.fromstring(done.stdout).iter(
+            "{http://www.w3.org/2000/svg}title"):
+        if match := re.fullmatch(r"(.*) \(([\d,]+) bytes, [\d.]+%\)", title.text, re.DOTALL):
+            boxes.setdefault(match[1], []).append(int(match[2].replace(",", "")))
+    return boxes
 
 
 # What the reader in memory_viz knows: torch/utils/viz/MemoryViz.js.

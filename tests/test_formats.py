@@ -109,15 +109,35 @@ def folded_names(first, frames):
     return [first, *(name.replace(";", ":") for name in reversed(names))]
 
 
-def test_folded_has_a_line_for_each_group(made):
+def test_folded_has_a_line_for_each_group_that_has_bytes(made):
     stacks = read_formats.folded(made / "made.folded")
 
     assert stacks == [
         *((folded_names(f"device {device}, {kind} memory", frames) or "", size)
           for size, _, device, kind, _, frames in LEAKED[:-1]),
         (["device 0, device memory", "(no call stack)"], 77),
-        (folded_names("device 1, external memory", TABLE), 0), (["(not listed)"], 1000),
+        (["(not listed)"], 1000),
         (folded_names("device 1, managed memory, context destroyed", TABLE), 6400)]
+
+
+def boxes(stacks):
+    """The flame graph of such lines: neighbours with one name and one way down are one box."""
+    wholes = {}
+    for names, size in stacks:
+        for depth in range(len(names) + 1):
+            wholes.setdefault(("all", *names[:depth]), []).append(size)
+    found = {}
+    for names, sizes in wholes.items():
+        found.setdefault(names[-1], []).append(sum(sizes))
+    return found
+
+
+def test_flamegraph_draws_what_folded_says(made):
+    drawn = read_formats.flamegraph(made / "made.folded")
+
+    expected = boxes(read_formats.folded(made / "made.folded"))
+    assert {name: sorted(filter(None, sizes)) for name, sizes in drawn.items() if any(sizes)} == {
+        name: sorted(filter(None, sizes)) for name, sizes in expected.items() if any(sizes)}
 
 
 # --- PyTorch's snapshot ---------------------------------------------------------------------------
