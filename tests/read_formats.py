@@ -96,8 +96,12 @@ def flamegraph(path):
     done = subprocess.run(["perl", tool, "--minwidth", "0", "--countname", "bytes", str(path)],
                           check=True, capture_output=True)
     assert done.stderr == b""
+    return boxes_of(done.stdout)
+
+
+def boxes_of(picture):
     boxes = {}
-    for title in xml.etree.ElementTree.fromstring(done.stdout).iter(
+    for title in xml.etree.ElementTree.fromstring(picture).iter(
             "{http://www.w3.org/2000/svg}title"):
         if match := re.fullmatch(r"(.*) \(([\d,]+) bytes, [\d.]+%\)", title.text, re.DOTALL):
             boxes.setdefault(match[1], []).append(int(match[2].replace(",", "")))

@@ -1,10 +1,15 @@
-"""The example of `make demo`: right results, and a report that names both bugs."""
+"""The example of `make demo`: right results, a report that names both bugs, and what the README
+shows of it."""
 
+import ast
+import json
 import re
 
 import pytest
 
+import conftest
 import leak_report
+import read_formats
 
 EDGES, ROW = (2 * 2048, 2), (1024, 1)  # bytes and buffers forgotten in the two places
 
@@ -36,3 +41,83 @@ def test_temporaries_come_from_the_pool(run, build):
 
     assert result.rc == 0, result.err
     assert result.sim["calls"]["cuMemAlloc_v2"] < 50  # of more than 250 allocations
+
+
+# --- what the README shows ------------------------------------------------------------------------
+
+
+def shown(name):
+    """The block of that name in the README."""
+    text = (conftest.ROOT / "README.md").read_text()
+    return re.search(rf"<!-- {name} -->\n```\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What the example leaves in every format."""
+    directory = tmp_path_factory.mktemp("demo")
+    result = conftest.runner(directory)(
+        conftest.BUILD / "demo" / "tiles",
+        conf=f"leak_report:{directory}/leaks,report_format:text+json+pprof+folded+pytorch")
+    assert (result.rc, result.err) == (0, "")
+    return directory
+
+
+def from_main(names):
+    """What runs before main differs from system to system."""
+    return names[names.index("main"):]
+
+
+def test_the_text_shown_is_the_example_s(reports):
+    now, then = (leak_report.parse(text)
+                 for text in ((reports / "leaks").read_text(), shown("report")))
+
+    assert (now.bytes, now.count, now.stacks) == (then.bytes, then.count, then.stacks)
+    for one, other in zip(now.groups + now.peak.groups, then.groups + then.peak.groups, strict=True):
+        assert (one.bytes, one.count, one.kind) == (other.bytes, other.count, other.kind)
+        assert other.frames[0] == one.frames[0]
+
+
+def test_the_json_shown_is_the_example_s(reports):
+    now = json.loads((reports / "leaks.json").read_text())
+    lines = shown("json")
+    group, frame = (json.loads(part) for part in re.split(r"\n(?=\{)", lines))
+
+    same = now["sections"]["leaked"]["groups"][0]
+    assert {**group, "first_ns": 0, "last_ns": 0, "frames": []} == {
+        **same, "first_ns": 0, "last_ns": 0, "frames": []}
+    assert set(frame) == set(now["frames"][same["frames"][0]])
+    for key in ("text", "places"):
+        assert frame[key] == now["frames"][same["frames"][0]][key]
+
+
+def test_the_profile_shown_is_the_example_s(reports):
+    profile = read_formats.pprof(reports / "leaks.pprof")
+
+    flat = {}
+    for size, _, _, _, _, frames in read_formats.pprof_samples(profile, "inuse_space"):
+        name = frames[0][0][0]
+        flat[name] = flat.get(name, 0) + size
+    then = {name: int(size) << 10 for size, name in re.findall(
+        r"^ +(\d+)kB +[\d.]+%.* (\w+)$", shown("pprof"), re.MULTILINE)}
+    assert flat == then == {"load_tile_halo": 4096, "update_statistics": 1024}
+
+
+def test_the_flame_graph_shown_is_the_example_s(reports, tmp_path):
+    (tmp_path / "shown.folded").write_text(shown("folded"))
+    now, then = (read_formats.folded(path)
+                 for path in (reports / "leaks.folded", tmp_path / "shown.folded"))
+
+    assert [(names[0], from_main(names), size) for names, size in now] == [
+        (names[0], from_main(names), size) for names, size in then]
+    assert read_formats.boxes_of((conftest.ROOT / "tests" / "demo" / "flame.svg").read_text()) == (
+        read_formats.flamegraph(tmp_path / "shown.folded"))
+
+
+def test_the_snapshot_shown_is_the_example_s(reports):
+    snapshot = read_formats.pytorch(reports / "leaks.pickle")
+    lines = shown("pytorch")
+    then = ast.literal_eval(lines.replace(", ...", "]}"))
+
+    block = snapshot["segments"][0]["blocks"][0]
+    assert {**block, "frames": block["frames"][:3]} == then
