@@ -320,6 +320,16 @@ static void suppress(maker_t *maker, unsigned number, making_t *making, ca_model
     making->count = kept;
 }
 
+/* Built-in rules that were for nothing are nobody's concern. */
+static size_t drop_unused_builtin(ca_model_rule_t *rules, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].line != 0 || rules[i].groups != 0)
+            rules[kept++] = rules[i];
+    return kept;
+}
+
 static void apply_rules(maker_t *maker, making_t *leaked, making_t *destroyed)
 {
     const ca_rules_t *given = maker->options.rules;
@@ -338,8 +348,8 @@ static void apply_rules(maker_t *maker, making_t *leaked, making_t *destroyed)
     suppress(maker, CA_SECTION_DESTROYED, destroyed, rules, &suppressed);
     maker->model.rules_path = given->path;
     maker->model.rules = rules;
-    maker->model.rule_count = given->count;
-    maker->model.sections[CA_SECTION_SUPPRESSED].present = true;
+    maker->model.rule_count = drop_unused_builtin(rules, given->count);
+    maker->model.sections[CA_SECTION_SUPPRESSED].present = maker->model.rule_count != 0;
     fill_section(maker, CA_SECTION_SUPPRESSED, &suppressed);
 }
 

@@ -81,7 +81,7 @@ enum {
  */
 typedef struct ca_model_rule {
     const char *text; /* as in the file */
-    unsigned line;
+    unsigned line;    /* 0: built in */
     uint64_t groups, count, bytes;
 } ca_model_rule_t;
 
@@ -136,9 +136,9 @@ typedef struct ca_model {
     bool even_empty;
     unsigned shards_busy; /* left out of the snapshot: in use where a signal interrupted them */
     ca_model_section_t sections[CA_SECTIONS];
-    const char *rules_path; /* of the file with the rules, or NULL */
+    const char *rules_path; /* of the file with the rules, or NULL without one */
     size_t rule_count;
-    const ca_model_rule_t *rules;    /* in the order of the file */
+    const ca_model_rule_t *rules;    /* in the order of the file; built-in ones last, if used */
     uint64_t peak_bytes;             /* most live bytes there ever were */
     uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
     ca_model_pool_t pool;

@@ -128,7 +128,10 @@ static void write_rule(ca_out_t *out, const ca_model_t *model, const ca_model_ru
         write_amount(out, rule->bytes, rule->count);
     else
         ca_out_printf(out, "not used");
-    ca_out_printf(out, ": %s (%s:%u)\n", shown, model->rules_path, rule->line);
+    if (rule->line != 0)
+        ca_out_printf(out, ": %s (%s:%u)\n", shown, model->rules_path, rule->line);
+    else
+        ca_out_printf(out, ": %s (built in)\n", shown);
 }
 
 static void write_suppressed(ca_out_t *out, const ca_model_t *model)

@@ -217,6 +217,25 @@ int ca_suppress_read(ca_rules_t *rules, const char *path)
     return error;
 }
 
+/* --- built in --------------------------------------------------------------------------------- */
+
+/* PyTorch's own sources say so of each: DeviceThreadHandles.h of the pools of handles ("never
+ * destroyed until the end of the process"), whose destruction some builds leave out altogether; and
+ * CUDACachingAllocator.cpp leaves what it caches to the end of the process. The names are in the
+ * linker's names too, which is all that a report after _exit has. */
+static const char *const builtin[] = {
+    "leak:CUDACachingAllocator",         "leak:getCurrentCUDABlasHandle",
+    "leak:getCurrentCUDABlasLtHandle",   "leak:getCurrentCUDASparseHandle",
+    "leak:getCurrentCUDASolverDnHandle", "leak:getCudnnHandle",
+};
+
+void ca_suppress_add_builtin(ca_rules_t *rules)
+{
+    const char *wrong;
+    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++)
+        ca_suppress_add(rules, builtin[i], strlen(builtin[i]), 0, &wrong);
+}
+
 /* --- matching --------------------------------------------------------------------------------- */
 
 static bool is_in(const ca_rule_t *rule, const ca_frame_t *frame)

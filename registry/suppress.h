@@ -21,7 +21,7 @@ typedef struct ca_rule {
     struct ca_rule *next;
     const char *text; /* the whole line, without spaces around it */
     const char *pattern;
-    unsigned line;
+    unsigned line; /* 0: built in */
     bool any_device, any_kind;
     unsigned device;
     ca_kind_t kind;
@@ -29,7 +29,7 @@ typedef struct ca_rule {
 } ca_rule_t;
 
 typedef struct ca_rules {
-    const char *path;
+    const char *path; /* NULL without a file */
     size_t count; /* of rules that are understood */
     ca_rule_t *first;
     ca_rule_t **end; /* where the next one is added */
@@ -40,6 +40,9 @@ typedef struct ca_rules {
  * warnings with file, line and what is accepted; the rest counts. No heap. 0 or a negative errno,
  * with no rules. */
 int ca_suppress_read(ca_rules_t *rules, const char *path);
+
+/* Adds the rules for what is known to be kept until the process ends, behind all others. */
+void ca_suppress_add_builtin(ca_rules_t *rules);
 
 /* Reads one line of `length` bytes, for ca_suppress_read and tests. 0, or -EINVAL with what is
  * wrong in `*wrong`. A comment or an empty line is no rule, and fine. */

@@ -11,6 +11,8 @@ void ca_report_model_settle(void)
 {
     if (strcmp(ca_options.suppressions, "off") != 0)
         ca_suppress_read(&rules, ca_options.suppressions);
+    if (ca_options.suppressions_builtin)
+        ca_suppress_add_builtin(&rules);
 }
 
 static void fill_pool(ca_model_pool_t *said)

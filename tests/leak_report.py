@@ -9,7 +9,8 @@ INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 32 shards were in use\)$")
 DESTROYED = re.compile(r"^ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
                        r"(\d+) bytes in (\d+) allocations, (\d+) stacks$")
 SUPPRESSED = re.compile(r"^SUPPRESSED: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
-RULE = re.compile(r"^  (?:(\d+) bytes in (\d+) allocations|not used): (leak:.*) \((.*):(\d+)\)$")
+RULE = re.compile(r"^  (?:(\d+) bytes in (\d+) allocations|not used): (leak:.*) "
+                  r"\((?:(.*):(\d+)|built in)\)$")
 PEAK = re.compile(r"^PEAK: (\d+) bytes in (\d+) allocations, (\d+) stacks, "
                   r"(\d+\.\d{3}) s after the start$")
 ELSEWHERE = re.compile(r"^\((\d+) more groups, (\d+) bytes, not listed here\)$")
@@ -64,7 +65,7 @@ def parse(text):
             current.rules = []
         elif (match := RULE.match(line)) and current is report.suppressed:
             current.rules.append((int(match[1] or 0), int(match[2] or 0), *match.groups()[2:4],
-                                  int(match[5])))
+                                  int(match[5] or 0)))
         elif match := PEAK.match(line):
             current = report.peak = part(match)
             report.peak.seconds = float(match[4])
