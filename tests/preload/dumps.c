@@ -4,7 +4,8 @@
  * to stdout: for each report the allocations and bytes that it must have at least and at most, by
  * what the threads counted before and after it, the longest call meanwhile that waited, and how
  * long the report took, in nanoseconds. Waits are those that the kernel counts as of the thread's
- * own will: to have been taken off its core is none. */
+ * own will: to have been taken off its core is none. For every fourth report the threads rest
+ * between two calls: what it must have is then known to the byte. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <pthread.h>
@@ -30,8 +31,8 @@ static struct {
 } counted[THREADS];
 
 static atomic_ullong longest;
-static atomic_int ready;
-static atomic_bool stop;
+static atomic_int ready, resting;
+static atomic_bool stop, rest;
 
 static uint64_t now_ns(void)
 {
@@ -104,6 +105,12 @@ static void *work(void *arg)
         exchange(self, &pointers[i % WINDOW], &bytes[i % WINDOW], 1 + random % (600u << 10));
         if (i == WINDOW)
             atomic_fetch_add(&ready, 1);
+        if (atomic_load(&rest)) {
+            atomic_fetch_add(&resting, 1);
+            while (atomic_load(&rest))
+                sched_yield();
+            atomic_fetch_sub(&resting, 1);
+        }
     }
     for (size_t i = 0; i < WINDOW; i++)
         OK(cudaFree(pointers[i]));
@@ -148,6 +155,9 @@ int main(int argc, char **argv)
         sched_yield();
     for (int n = 0; n < atoi(argv[2]); n++) {
         sums_t sums = {0};
+        atomic_store(&rest, n % 4 == 3);
+        while (atomic_load(&resting) != (n % 4 == 3 ? THREADS : 0))
+            sched_yield();
         snprintf(path, sizeof path, "%s/report-%d", argv[1], n);
         atomic_store(&longest, 0);
         sum_up(&sums, true);
@@ -160,6 +170,7 @@ int main(int argc, char **argv)
         printf("%lld %lld %lld %lld %llu %llu\n", sums.least_calls, sums.most_calls,
                sums.least_bytes, sums.most_bytes, atomic_load(&longest), (unsigned long long)took);
     }
+    atomic_store(&rest, false);
     atomic_store(&stop, true);
     for (size_t i = 0; i < THREADS; i++)
         OK(pthread_join(threads[i], NULL));
