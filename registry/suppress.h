@@ -30,7 +30,7 @@ typedef struct ca_rule {
 
 typedef struct ca_rules {
     const char *path; /* NULL without a file */
-    size_t count; /* of rules that are understood */
+    size_t count;     /* of rules that are understood */
     ca_rule_t *first;
     ca_rule_t **end; /* where the next one is added */
     ca_bump_t memory;
