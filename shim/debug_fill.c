@@ -81,7 +81,7 @@ static void freed_on(ca_context_t *context, const ca_record_t *record, CUstream 
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     uint64_t end = record->address + record->bytes;
     if (guards() && ca_upstream_read_on(context, end, guard, sizeof guard, stream) == CUDA_SUCCESS)
-        ca_guard_check(record, guard, true);
+        ca_guard_check(record, guard, CA_GUARD_FREE);
     if (poisons())
         ca_upstream_fill_on(context, record->address, CA_DEBUG_FREED, record->bytes, stream);
 }
@@ -93,7 +93,7 @@ static void freed_now(ca_context_t *context, const ca_record_t *record)
     if (ca_fence_synchronize(context) != 0)
         return;
     if (guards() && ca_upstream_read(context, end, guard, sizeof guard) == CUDA_SUCCESS)
-        ca_guard_check(record, guard, true);
+        ca_guard_check(record, guard, CA_GUARD_FREE);
     if (poisons())
         ca_upstream_fill(context, record->address, CA_DEBUG_FREED, record->bytes);
 }
@@ -117,7 +117,7 @@ void ca_debug_freed_host(ca_context_t *context, const ca_record_t *record)
         ca_fence_synchronize_host(context) != 0)
         return;
     if (guards())
-        ca_guard_check(record, (const unsigned char *)memory + record->bytes, true);
+        ca_guard_check(record, (const unsigned char *)memory + record->bytes, CA_GUARD_FREE);
     if (poisons())
         memset(memory, CA_DEBUG_FREED, record->bytes);
 }

@@ -21,8 +21,26 @@
 
 typedef unsigned long long number_t;
 
-void ca_guard_check(const ca_record_t *record, const unsigned char *guard, bool by_free)
+/* A context is looked at when it may go, and again when it does; so each allocation is told once.
+ */
+static bool is_new(uint64_t sequence)
 {
+    static _Atomic uint64_t told[CA_NOTICES];
+    static _Atomic unsigned next;
+    for (size_t i = 0; i < CA_NOTICES; i++)
+        if (atomic_load(&told[i]) == sequence)
+            return false;
+    atomic_store(&told[atomic_fetch_add(&next, 1) % CA_NOTICES], sequence);
+    return true;
+}
+
+void ca_guard_check(const ca_record_t *record, const unsigned char *guard, ca_guard_when_t when)
+{
+    static const char *const found[] = {
+        [CA_GUARD_FREE] = "by its free",
+        [CA_GUARD_EXIT] = "at exit",
+        [CA_GUARD_CONTEXT] = "when its context was to go",
+    };
     ca_notice_t notice = {.count = 0};
     ca_text_t text;
     size_t first = 0, written = 0;
@@ -30,7 +48,7 @@ void ca_guard_check(const ca_record_t *record, const unsigned char *guard, bool 
         first++;
     for (size_t i = first; i < CA_DEBUG_GUARD_BYTES; i++)
         written += guard[i] != CA_DEBUG_GUARD;
-    if (written == 0 || !ca_notice_wanted())
+    if (written == 0 || (when != CA_GUARD_FREE && !is_new(record->sequence)) || !ca_notice_wanted())
         return;
     ca_text_init(&text, notice.text, sizeof notice.text);
     ca_text_printf(&text,
@@ -38,15 +56,14 @@ void ca_guard_check(const ca_record_t *record, const unsigned char *guard, bool 
                    "first bad byte is at offset %llu, %zu of the %u behind it differ (found %s)",
                    (number_t)record->bytes, ca_kind_name((ca_kind_t)record->kind),
                    (unsigned)record->device, (number_t)record->address,
-                   (number_t)record->bytes + first, written, CA_DEBUG_GUARD_BYTES,
-                   by_free ? "by its free" : "at exit");
+                   (number_t)record->bytes + first, written, CA_DEBUG_GUARD_BYTES, found[when]);
     ca_notice_add(&notice, "allocated", record->stack, record->thread);
-    if (by_free)
+    if (when == CA_GUARD_FREE)
         ca_notice_add(&notice, "freed", ca_track_stack(), ca_track_thread());
     ca_notice_say(&notice);
 }
 
-/* --- at exit ---------------------------------------------------------------------------------- */
+/* --- at the end ------------------------------------------------------------------------------- */
 
 /* Whether all work on the memory of the context is done. */
 static bool at_rest(ca_context_t *context, bool host)
@@ -70,17 +87,35 @@ static bool copy_guard(ca_context_t *context, const ca_record_t *record, unsigne
     return true;
 }
 
-static void look_at(ca_context_t *context, const ca_record_t *record)
+static void look_at(ca_context_t *context, const ca_record_t *record, ca_guard_when_t when)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     ca_record_t now;
     /* Another thread may have freed it while we looked. */
     if (copy_guard(context, record, guard) && ca_registry_find(record->address, &now) &&
         now.sequence == record->sequence)
-        ca_guard_check(record, guard, false);
+        ca_guard_check(record, guard, when);
 }
 
-static void look_at_all(void)
+static void look_in(ca_context_t *context, const ca_record_t *records, size_t count,
+                    ca_guard_when_t when)
+{
+    if (atomic_load(&context->state) != CA_CONTEXT_SERVING || !context->arena)
+        return;
+    if (!at_rest(context, true)) {
+        ca_warn("debug:redzone: what is alive on device %u is not checked at %s: it is still at "
+                "work, or cannot tell",
+                (unsigned)context->device,
+                when == CA_GUARD_EXIT ? "exit" : "the end of its context");
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (records[i].context == context->number && records[i].owner && !records[i].shared)
+            look_at(context, &records[i], when);
+}
+
+/* In every context, or in that of `handle`. */
+static void look(CUcontext handle, ca_guard_when_t when)
 {
     ca_record_t *records;
     size_t count;
@@ -88,20 +123,21 @@ static void look_at_all(void)
     if (!ca_life_active() || ca_registry_snapshot(&records, &count, &busy) != 0)
         return;
     /* The copy comes first: what fills a guard in it was submitted before the fence. */
-    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
-        if (atomic_load(&c->state) != CA_CONTEXT_SERVING || !c->arena)
-            continue;
-        if (!at_rest(c, true)) {
-            ca_warn("debug:redzone: what is alive on device %u is not checked at exit: it is still "
-                    "at work, or cannot tell",
-                    (unsigned)c->device);
-            continue;
-        }
-        for (size_t i = 0; i < count; i++)
-            if (records[i].context == c->number && records[i].owner && !records[i].shared)
-                look_at(c, &records[i]);
-    }
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
+        if (!handle || c->handle == handle)
+            look_in(c, records, count, when);
     ca_registry_snapshot_free(records, count);
+}
+
+static void look_at_all(void)
+{
+    look(NULL, CA_GUARD_EXIT);
+}
+
+void ca_guard_look_in(CUcontext handle)
+{
+    if (handle)
+        look(handle, CA_GUARD_CONTEXT);
 }
 
 void ca_guard_made(void)

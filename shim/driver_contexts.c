@@ -9,6 +9,7 @@
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
+#include "shim/debug_guard.h"
 #include "shim/driver_table.h"
 
 #define DEVICES_MAX 256
@@ -109,6 +110,13 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
 /* --- their ends ---------------------------------------------------------------------------------
  */
 
+/* The driver is about to destroy `handle`, or may be: its entry, or NULL. */
+static ca_context_t *leave(CUcontext handle)
+{
+    ca_guard_before_end(handle);
+    return ca_context_suspend(handle);
+}
+
 /* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */
 static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 {
@@ -121,7 +129,7 @@ static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 
 static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext context)
 {
-    ca_context_t *entry = ca_context_suspend(context);
+    ca_context_t *entry = leave(context);
     CUresult code = real(context);
     settle(entry, context, code == CUDA_SUCCESS);
     return code;
@@ -158,7 +166,7 @@ static bool is_gone(const ca_context_t *entry, CUcontext handle)
 CA_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext context)
 {
     CA_REAL(cuCtxDetach);
-    ca_context_t *entry = ca_context_suspend(context);
+    ca_context_t *entry = leave(context);
     CUresult code = real(context);
     settle(entry, context, code == CUDA_SUCCESS && is_gone(entry, context));
     return code;
@@ -183,7 +191,7 @@ bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
-    ca_context_t *entry = ca_context_suspend(primary_context);
+    ca_context_t *entry = leave(primary_context);
     CUresult code = real(device);
     settle(entry, primary_context, code == CUDA_SUCCESS && ca_primary_inactive(device, entry));
     return code;
@@ -204,7 +212,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
-    ca_context_t *entry = ca_context_suspend(primary_context);
+    ca_context_t *entry = leave(primary_context);
     CUresult code = real(device);
     settle(entry, primary_context, code == CUDA_SUCCESS);
     return code;

@@ -250,6 +250,20 @@ def test_or_at_exit(run, program, kind, lane):
     assert leak_report.parse(result.err).bytes == 1000
 
 
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("kind", ["device", "pinned", "async"])
+def test_or_before_the_context_goes(run, program, kind, lane):
+    result = run([program("misuse"), "reset", kind], conf=f"debug:redzone,{lane}",
+                 sim="racecheck:1")
+    notice = notices(result.err)[0]
+
+    assert result.rc == 0 and result.err.count("written behind") == 1
+    assert ("offset 1000, 1 of the 256 behind it differ (found when its context was to go)"
+            in notice.line)
+    assert goes_through(notice.stacks["allocated"], "allocates", "main")
+    assert leak_report.parse(result.err).destroyed.bytes == 1000
+
+
 @pytest.mark.parametrize("kind", ["device", "pinned", "async"])
 def test_the_last_byte_may_be_written(run, program, kind):
     for size in 1, 512, 1000, 3 << 20:

@@ -10,6 +10,7 @@
  *   misuse loop N             frees two pointers inside, in turn, N times each
  *   misuse behind KIND BYTES  writes one byte too far, then frees
  *   misuse kept KIND BYTES    the same, and never frees
+ *   misuse reset KIND BYTES    the same, and resets the device
  *   misuse before-its-end KIND BYTES
  *                             writes the last byte that it may, and frees
  *   misuse neighbours KIND BYTES
@@ -229,11 +230,14 @@ int main(int argc, char **argv)
         flood(number_argument(argc, argv, 2, 100), 1);
     } else if (strcmp(what, "loop") == 0) {
         flood(2, number_argument(argc, argv, 2, 100));
-    } else if (strcmp(what, "behind") == 0 || strcmp(what, "kept") == 0) {
+    } else if (strcmp(what, "behind") == 0 || strcmp(what, "kept") == 0 ||
+               strcmp(what, "reset") == 0) {
         char *pointer = allocates();
         write_byte(pointer + bytes, 0x11);
         if (what[0] == 'b')
             OK(frees_first(pointer));
+        if (what[0] == 'r')
+            OK(cudaDeviceReset());
     } else if (strcmp(what, "before-its-end") == 0) {
         char *pointer = allocates();
         write_byte(pointer + bytes - 1, 0x11);
