@@ -5,7 +5,10 @@
  * what the threads counted before and after it, the longest call meanwhile that waited, and how
  * long the report took, in nanoseconds. Waits are those that the kernel counts as of the thread's
  * own will: to have been taken off its core is none. For every fourth report the threads rest
- * between two calls: what it must have is then known to the byte. */
+ * between two calls: what it must have is then known to the byte. After each of the others
+ * the same time is spent without a report, by this thread's doing nothing of use: the longest wait
+ * meanwhile, the last figure of the line (0 where there was none), is what threads on few cores do
+ * to each other. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <pthread.h>
@@ -141,6 +144,16 @@ static void sum_up(sums_t *sums, bool before)
 #undef READ
 }
 
+/* As long as a report took. */
+static uint64_t wait_amid_nothing(uint64_t took)
+{
+    uint64_t begin = now_ns();
+    atomic_store(&longest, 0);
+    while (now_ns() - begin < took)
+        ;
+    return atomic_load(&longest);
+}
+
 int main(int argc, char **argv)
 {
     pthread_t threads[THREADS];
@@ -167,8 +180,10 @@ int main(int argc, char **argv)
         CHECK(errno == 1234);
         uint64_t took = now_ns() - begin;
         sum_up(&sums, false);
-        printf("%lld %lld %lld %lld %llu %llu\n", sums.least_calls, sums.most_calls,
-               sums.least_bytes, sums.most_bytes, atomic_load(&longest), (unsigned long long)took);
+        unsigned long long wait = atomic_load(&longest);
+        printf("%lld %lld %lld %lld %llu %llu %llu\n", sums.least_calls, sums.most_calls,
+               sums.least_bytes, sums.most_bytes, wait, (unsigned long long)took,
+               n % 4 == 3 ? 0 : (unsigned long long)wait_amid_nothing(took));
     }
     atomic_store(&rest, false);
     atomic_store(&stop, true);
