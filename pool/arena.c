@@ -2,12 +2,12 @@
 #include "pool/arena.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include "config/cancel.h"
 #include "config/counters.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "config/patience.h"
 #include "pool/cache.h"
 #include "pool/cache_state.h"
 #include "pool/grow.h"
@@ -20,7 +20,6 @@
 #include "pool/stream.h"
 
 #define HARVEST_BY_ALLOC 16 /* epochs asked about before a block is cut */
-#define STATS_TRIES 1000    /* for the lock */
 #define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t)) /* the depot behind them */
 #define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16)         /* no cache line in common */
 
@@ -374,15 +373,11 @@ void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 
 bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
-    for (unsigned i = 0; i < STATS_TRIES; i++) {
-        if (ca_lock_try(&arena->lock)) {
-            fill_stats(arena, stats);
-            ca_lock_drop(&arena->lock);
-            return true;
-        }
-        sched_yield();
-    }
-    return false;
+    if (!ca_patience_take(&arena->lock))
+        return false;
+    fill_stats(arena, stats);
+    ca_lock_drop(&arena->lock);
+    return true;
 }
 
 void ca_pool_reset_after_fork(void)

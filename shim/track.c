@@ -152,9 +152,10 @@ void ca_track_restore(const ca_record_t *record)
 static bool went_meanwhile(const ca_record_t *record, CUresult code)
 {
     unsigned type;
-    return code == CUDA_ERROR_INVALID_VALUE && !record->owner &&
-           ca_driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                              record->address) == CUDA_ERROR_INVALID_VALUE;
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    return code == CUDA_ERROR_INVALID_VALUE && !record->owner && ask &&
+           ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, record->address) ==
+               CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult ca_track_refused(const ca_record_t *record, ca_frees_t call, CUresult code)
