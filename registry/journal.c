@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,8 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/cancel.h"
 #include "config/lock.h"
 #include "config/new_file.h"
+#include "config/patience.h"
 #include "registry/index.h"
 #include "registry/journal_file.h"
 #include "registry/live.h"
@@ -33,6 +36,9 @@
 #define LEAST_LOG ((size_t)256 << 10)
 #define MOST_LOG ((size_t)16 << 20)
 #define NAMES_MOST 65536u /* that are tried */
+#define PIECE ((uint64_t)256 << 10)
+#define INTERRUPTED_MOST 1000u /* times */
+#define LOCK_WAIT_NS UINT64_C(2000000000)
 #define RECORD_WORDS (sizeof(ca_record_t) / sizeof(uint64_t))
 #define SEQUENCE_WORD 2 /* of a record */
 
@@ -59,7 +65,23 @@ static _Atomic uint32_t table_count;
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static char *log_at; /* under the lock, as is what follows */
 static size_t log_left, log_bytes;
-static _Atomic bool full; /* the file grows no more */
+static _Atomic bool full;  /* the file grows no more */
+static _Atomic bool stuck; /* the lock was in use for too long */
+
+/* A signal handler that ends the process may have interrupted who has it: waited for once. Others
+ * wait for as long as a file system takes to find room. */
+static bool take_lock(void)
+{
+    bool taken = ca_lock_try(&lock);
+    uint64_t begin = taken ? 0 : ca_patience_now();
+    while (!taken && !atomic_load(&stuck)) {
+        sched_yield();
+        taken = ca_lock_try(&lock);
+        if (!taken && ca_patience_now() - begin > LOCK_WAIT_NS)
+            atomic_store(&stuck, true);
+    }
+    return taken;
+}
 
 /* --- the file --------------------------------------------------------------------------------- */
 
@@ -71,6 +93,23 @@ static bool within_limit(uint64_t bytes)
            bytes <= limit.rlim_cur;
 }
 
+/* In pieces: memory of a file system may be allocated from the start again after each signal, and a
+ * program may have a timer that is quicker than that. 0 or an errno value. */
+static int allocate(int fd, uint64_t offset, uint64_t bytes)
+{
+    int error = 0;
+    unsigned interrupted = 0;
+    for (uint64_t done = 0; done < bytes && !error;) {
+        uint64_t piece = bytes - done < PIECE ? bytes - done : PIECE;
+        error = posix_fallocate(fd, (off_t)(offset + done), (off_t)piece);
+        if (!error)
+            done += piece;
+        else if (error == EINTR && ++interrupted < INTERRUPTED_MOST)
+            error = 0;
+    }
+    return error;
+}
+
 /* The file's next `bytes`, mapped. NULL with errno. */
 static void *extend(int fd, uint64_t bytes)
 {
@@ -78,16 +117,16 @@ static void *extend(int fd, uint64_t bytes)
         errno = EFBIG;
         return NULL;
     }
-    int error;
-    while ((error = posix_fallocate(fd, (off_t)file.bytes, (off_t)bytes)) == EINTR)
-        ;
-    if (error != 0) {
+    int error = allocate(fd, file.bytes, bytes);
+    void *at = error ? MAP_FAILED
+                     : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)file.bytes);
+    if (at == MAP_FAILED) {
+        error = error ? error : errno;
+        if (ftruncate(fd, (off_t)file.bytes) != 0) /* what was allocated in vain */
+            error = errno;
         errno = error;
         return NULL;
     }
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)file.bytes);
-    if (at == MAP_FAILED)
-        return NULL;
     file.bytes += bytes;
     return at;
 }
@@ -97,8 +136,8 @@ static int reopen(void)
 {
     struct stat found;
     int fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != file.device ||
-                    found.st_ino != file.inode || (uint64_t)found.st_size != file.bytes)) {
+    if (fd >= 0 &&
+        (fstat(fd, &found) != 0 || found.st_dev != file.device || found.st_ino != file.inode)) {
         close(fd);
         return -1;
     }
@@ -111,7 +150,10 @@ static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
     uint32_t count = atomic_load_explicit(&head->chunk_count, memory_order_relaxed);
     int fd = !atomic_load(&full) && count < CA_JOURNAL_CHUNKS ? reopen() : -1;
     uint64_t offset = file.bytes;
-    void *at = fd >= 0 ? extend(fd, bytes) : NULL;
+    struct stat found;
+    void *at = fd >= 0 && fstat(fd, &found) == 0 && (uint64_t)found.st_size == offset
+                   ? extend(fd, bytes)
+                   : NULL;
     int error = errno;
     if (fd >= 0)
         close(fd);
@@ -129,7 +171,11 @@ static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
 static bool add_table(uint32_t known)
 {
     bool added = true;
-    ca_lock_take(&lock);
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep all locks that it has */
+    if (!take_lock()) {
+        ca_cancel_resume(cancel);
+        return false;
+    }
     uint32_t count = atomic_load_explicit(&table_count, memory_order_relaxed);
     if (count == known) {
         uint32_t slots = count < TABLES ? LEAST_SLOTS << count : 0;
@@ -147,6 +193,7 @@ static bool add_table(uint32_t known)
         }
     }
     ca_lock_drop(&lock);
+    ca_cancel_resume(cancel);
     return added;
 }
 
@@ -292,9 +339,9 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
         return;
     memcpy(&word, &entry, sizeof word);
-    int saved = errno;
-    ca_lock_take(&lock);
-    char *at = take_room(bytes);
+    int saved = errno, cancel = ca_cancel_hold();
+    bool taken = take_lock();
+    char *at = taken ? take_room(bytes) : NULL;
     if (at) {
         memcpy(at + sizeof entry, fixed, fixed_bytes);
         if (more_bytes)
@@ -303,7 +350,9 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     } else {
         atomic_fetch_add_explicit(&head->unlogged, 1, memory_order_relaxed);
     }
-    ca_lock_drop(&lock);
+    if (taken)
+        ca_lock_drop(&lock);
+    ca_cancel_resume(cancel);
     errno = saved;
 }
 
@@ -451,23 +500,24 @@ int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, 
 
 void ca_journal_end(void)
 {
-    int saved = errno;
+    int saved = errno, cancel = ca_cancel_hold();
     int fd = atomic_load(&ca_journal_on) ? reopen() : -1;
     if (fd >= 0) {
         unlink(file.path);
         close(fd);
     }
+    ca_cancel_resume(cancel);
     errno = saved;
 }
 
 void ca_journal_reset_after_fork(void)
 {
-    if (!atomic_exchange(&ca_journal_on, false))
-        return;
+    atomic_store(&ca_journal_on, false);
     /* The mappings stay: a thread that is not here may have been in the middle of growing them. */
     ca_lock_init(&lock, CA_RANK_MEMORY);
     atomic_store(&table_count, 0);
     atomic_store(&full, false);
+    atomic_store(&stuck, false);
     log_left = log_bytes = 0;
     head = NULL;
 }

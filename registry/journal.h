@@ -58,8 +58,8 @@ typedef struct ca_journal_read {
     char program[64], host[64], rank[16], unwinder[16], version[32];
     uint64_t lost, unlogged;
     size_t records;
-    const void *map; /* of the file */
-    size_t map_bytes;
+    char *copy; /* of the file */
+    size_t copy_bytes;
 } ca_journal_read_t;
 
 /* Makes what a journal says this process's own: its live records, stacks, modules, threads. For a

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,7 +24,22 @@ typedef struct reader {
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-static int map_file(const char *path, ca_journal_read_t *read)
+/* What is missing at the end of a file that shrinks reads as zeros. */
+static int read_whole(int fd, char *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(fd, to + done, bytes - done, (off_t)done);
+        if (got < 0 && errno != EINTR)
+            return -errno;
+        if (got == 0)
+            break;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return 0;
+}
+
+/* A copy: its process, or anybody, may be changing the file. */
+static int copy_file(const char *path, ca_journal_read_t *read)
 {
     struct stat found;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -36,11 +50,12 @@ static int map_file(const char *path, ca_journal_read_t *read)
                 : found.st_size < (off_t)CA_JOURNAL_HEAD_BYTES ? -EINVAL
                                                                : 0;
     if (!error) {
-        void *map = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        error = map == MAP_FAILED ? -errno : 0;
-        read->map = error ? NULL : map;
-        read->map_bytes = (size_t)found.st_size;
+        read->copy_bytes = (size_t)found.st_size;
+        read->copy = ca_mem_map(read->copy_bytes);
+        error = read->copy ? read_whole(fd, read->copy, read->copy_bytes) : -ENOMEM;
     }
+    if (error && read->copy)
+        ca_mem_unmap(read->copy, read->copy_bytes);
     close(fd);
     return error;
 }
@@ -236,15 +251,17 @@ static void read_head(const ca_journal_head_t *head, ca_journal_read_t *read)
 int ca_journal_read(const char *path, ca_journal_read_t *read, ca_text_t *why)
 {
     memset(read, 0, sizeof *read);
-    int error = map_file(path, read);
+    int error = copy_file(path, read);
     if (error == -EINVAL)
         ca_text_printf(why, "it is no journal");
     if (error)
         return error;
-    reader_t reader = {.bytes = read->map,
-                       .size = read->map_bytes,
-                       .head = read->map,
-                       .stack_most = (uint32_t)(read->map_bytes / sizeof(ca_entry_stack_t))};
+    reader_t reader = {
+        .bytes = read->copy,
+        .size = read->copy_bytes,
+        .head = (const ca_journal_head_t *)(const void *)read->copy,
+        .stack_most = (uint32_t)(read->copy_bytes / sizeof(ca_entry_stack_t)),
+    };
     if (reader.stack_most > STACKS_MOST)
         reader.stack_most = STACKS_MOST;
     error = check_head(&reader, why);
@@ -260,7 +277,7 @@ int ca_journal_read(const char *path, ca_journal_read_t *read, ca_text_t *why)
         ca_mem_unmap(reader.stacks, reader.stack_most * sizeof *reader.stacks);
         return 0;
     }
-    munmap((void *)(uintptr_t)read->map, read->map_bytes);
+    ca_mem_unmap(read->copy, read->copy_bytes);
     return error;
 }
 
@@ -274,5 +291,5 @@ void ca_journal_read_end(ca_journal_read_t *read)
             ca_registry_take(records[i].address, &record);
         ca_registry_snapshot_free(records, count);
     }
-    munmap((void *)(uintptr_t)read->map, read->map_bytes);
+    ca_mem_unmap(read->copy, read->copy_bytes);
 }

@@ -10,7 +10,10 @@
 
 #include "config/bump.h"
 #include "config/lock.h"
+#include "config/patience.h"
 #include "registry/journal.h"
+
+#define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */
 
 static ca_bump_t memory; /* of whoever raised the flag */
 static atomic_flag noting = ATOMIC_FLAG_INIT;
@@ -173,8 +176,13 @@ const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch)
 
 void ca_modules_journal(void)
 {
-    if (atomic_flag_test_and_set_explicit(&noting, memory_order_acquire))
-        return; /* who is noting tells it */
+    /* Who is noting tells what is new, but nothing of what was known. */
+    for (uint64_t begin = ca_patience_now();
+         atomic_flag_test_and_set_explicit(&noting, memory_order_acquire);) {
+        if (ca_patience_now() - begin > WAIT_NS)
+            return;
+        sched_yield();
+    }
     ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
     for (; module; module = module->next) {
         ca_journal_module(module);

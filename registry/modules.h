@@ -38,7 +38,7 @@ uint32_t ca_modules_epoch(void);
 /* The module that `address` lay in at `epoch`, or NULL. */
 const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch);
 
-/* Tells a journal of all that are known. */
+/* Tells a journal of all that are known. May wait for the loader, with no lock held. */
 void ca_modules_journal(void);
 
 /* From another process's journal, for a process whose own modules count for nothing from now on: a

@@ -8,6 +8,9 @@
  * with what a signal handler may use, and waiting for nobody who may be waiting for it. */
 void ca_exit_report(bool quick);
 
+/* There is nothing to write, whatever the options say. */
+void ca_exit_report_leave_out(void);
+
 /* Whether that found leaks, listed or not. */
 bool ca_exit_leaked(void);
 

@@ -13,9 +13,11 @@
 #include "config/text.h"
 #include "include/cachealloc.h"
 #include "registry/journal.h"
+#include "registry/modules.h"
 #include "registry/stack.h"
 #include "registry/threads.h"
 #include "shim/api_struct.h"
+#include "shim/exit_report.h"
 #include "shim/hit.h"
 #include "shim/leak_report.h"
 #include "shim/life.h"
@@ -127,6 +129,7 @@ static int report(const char *journal, const char *path)
         ca_warn("%s cannot be read: %s", shown, reason[0] ? reason : strerror(-error));
         return error;
     }
+    ca_exit_report_leave_out(); /* of this process */
     if (read.lost || read.unlogged)
         ca_warn("%s had no room for %llu allocations, live or freed since, and for %llu stacks and "
                 "names",
@@ -140,11 +143,10 @@ static int report(const char *journal, const char *path)
 
 CA_PUBLIC int cachealloc_report_journal(const char *journal, const char *path)
 {
-    static _Atomic bool read;
-    if (!journal)
+    if (!journal || (path && ca_path_check(path, strlen(path), NULL) != 0))
         return EINVAL;
     if ((!ca_life_active() && !ca_life_wake()) || ca_registry_total().count != 0 ||
-        ca_stack_count() != 0 || atomic_exchange(&read, true))
+        ca_stack_count() != 0 || ca_modules_are_foreign())
         return EBUSY;
     int saved = errno, error = -EBUSY;
     if (ca_turn_take(WAIT_MS)) {

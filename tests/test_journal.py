@@ -1,5 +1,6 @@
 """A process that is killed leaves a journal, and its report is that of the moment."""
 
+import errno
 import json
 import random
 import re
@@ -213,6 +214,32 @@ def test_the_script_finds_the_library_that_is_built(run, program, tmp_path):
 
     assert result.rc == 0
     assert leak_report.parse(result.err).bytes == 1000
+
+
+def test_of_the_process_that_reads_it_nothing_is_told(run, program, tmp_path):
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+
+    result = run([sys.executable, SCRIPT, tmp_path / "journal", tmp_path / "report"],
+                 conf="peak:always,stats:exit,leak_exitcode:9")
+
+    assert (result.rc, result.out, result.err) == (0, "", "")
+    assert leak_report.parse((tmp_path / "report").read_text()).bytes == 1000
+
+
+def test_a_process_reads_one_that_can_be_read(run, program, tmp_path):
+    """What is refused leaves it as it was."""
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+    (tmp_path / "none").write_text("no journal")
+    code = ("import ctypes, os, sys; call = ctypes.CDLL(None).cachealloc_report_journal;"
+            "print(*(call(*map(os.fsencode, pair.split(','))) for pair in sys.argv[1:]))")
+    pairs = [f"{tmp_path}/{name},{tmp_path}/{report}" for name, report in [
+        ("missing", "a"), ("none", "b"), ("journal", "bad-%z"), ("journal", "c"), ("journal", "d")]]
+
+    result = run([sys.executable, "-c", code, *pairs])
+
+    assert result.out.split() == [str(code) for code in (errno.ENOENT, errno.EINVAL, errno.EINVAL,
+                                                         0, errno.EBUSY)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "journal", "none"]
 
 
 def test_python_reads_one(run, program, tmp_path):

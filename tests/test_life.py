@@ -160,11 +160,14 @@ def test_threads_may_allocate_while_main_returns(run, program, tmp_path, conf):
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.skipif(conftest.SANITIZER is not None,
                     reason="its run-time takes locks at exit that the interrupted code may hold")
-def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, conf):
+@pytest.mark.parametrize("journal", [False, True])
+def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, tmp_path, conf,
+                                                                 journal):
     """Without stacks: to name functions takes malloc, which the handler may have interrupted."""
     for microseconds in range(500, 10_500, 1000):
         result = run([program("life_ends"), "interrupted", microseconds],
-                     conf=joined(conf, "stacks:off"), timeout=20)
+                     conf=joined(conf, "stacks:off", journal and f"journal:{tmp_path}/%p"),
+                     timeout=20)
         assert (result.rc, result.out) == (9, "")
 
 
@@ -282,10 +285,12 @@ def test_what_ended_threads_freed_serves_the_next_ones(run, program, conf):
 @CANCELS
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("case", ["cancelled", "pending", "first"])
-def test_a_cancelled_thread_leaves_no_lock_taken(run, program, tmp_path, case, conf):
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_cancelled_thread_leaves_no_lock_taken(run, program, tmp_path, case, conf, journal):
     """Nor does it end in a call of ours, where the plain program's thread would not have ended."""
     expected, found = unchanged(run, [program("life_threads"), case], tmp_path,
-                                joined(conf, "reuse_wait:1ms"))
+                                joined(conf, "reuse_wait:1ms",
+                                       journal and f"journal:{tmp_path}/journal-%p"))
 
     assert expected.rc == 4, expected.err
     assert found == ([(1 << 15, 1)] if "all of it" in expected.out else [])
