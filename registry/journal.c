@@ -486,7 +486,7 @@ int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, 
         error = head ? 0 : -errno;
     }
     close(fd);
-    if (!error) {
+    if (!error && head) {
         describe(about);
         errno = ENOSPC;
         if (!add_log(LEAST_LOG) || !add_table(0))

@@ -22,7 +22,7 @@ DETAILS = re.compile(r"^  (?:sizes (\d+) to (\d+), )?sequence (\d+)(?: to (\d+))
 OMITTED = re.compile(r"^\((\d+) more groups, (\d+) bytes, not listed: (leak_\w+):(\d+)\)$")
 
 
-def parse(text, amid=False):
+def parse(text, at_rest=False):
     """The report in `text`, or None. Anything between its lines that is no report fails.
 
     pid, sampled, bytes, count, stacks; totals[(device, kind)] = (bytes, count); groups with bytes, count,
@@ -32,8 +32,8 @@ def parse(text, amid=False):
     None or bytes, count, stacks and rules: [(bytes, count, rule, path, line)]. rules are those printed
     for the groups.
 
-    `amid`: threads went on meanwhile. What one of them freed and allocated again may then be in it
-    twice, and the peak, which is of one moment before, be less.
+    `at_rest`: no thread was at work meanwhile. What one of them freed and allocated again may
+    otherwise be in it twice, and the peak, which is of one moment before, be less.
     """
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if HEADER.match(line)]
@@ -92,7 +92,7 @@ def parse(text, amid=False):
         check(report.peak)
         assert len(report.peak.groups) <= 5
         assert sum(total[0] for total in report.peak.totals.values()) == report.peak.bytes
-        assert report.peak.bytes >= report.bytes or report.incomplete or amid
+        assert report.peak.bytes >= report.bytes or report.incomplete or not at_rest
     if report.suppressed:
         for index, total in enumerate((report.suppressed.bytes, report.suppressed.count)):
             assert sum(rule[index] for rule in report.suppressed.rules) == total

@@ -24,7 +24,7 @@ def test_demo_verifies_its_result(run, build, preload):
 
 @pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off"])
 def test_report_names_both_places(run, build, conf):
-    report = leak_report.parse(run(build / "demo" / "tiles", conf=conf).err)
+    report = leak_report.parse(run(build / "demo" / "tiles", conf=conf).err, at_rest=True)
 
     assert (report.bytes, report.count) == (EDGES[0] + ROW[0], 3)
     by_place = {"load_tile_halo": [0, 0], "update_statistics": [0, 0]}
@@ -69,7 +69,7 @@ def from_main(names):
 
 
 def test_the_text_shown_is_the_example_s(reports):
-    now, then = (leak_report.parse(text)
+    now, then = (leak_report.parse(text, at_rest=True)
                  for text in ((reports / "leaks").read_text(), shown("report")))
 
     assert (now.bytes, now.count, now.stacks) == (then.bytes, then.count, then.stacks)

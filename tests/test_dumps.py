@@ -36,7 +36,7 @@ def test_reports_amid_allocations_agree_with_the_threads_own_counts(run, program
     lines = [[int(word) for word in line.split()] for line in result.out.splitlines()]
     assert len(lines) == DUMPS
     for n, (least, most, least_bytes, most_bytes, *_) in enumerate(lines):
-        report = leak_report.parse((tmp_path / f"report-{n}").read_text(), amid=n % 4 != 3)
+        report = leak_report.parse((tmp_path / f"report-{n}").read_text(), at_rest=n % 4 == 3)
         assert report.cause == "dump" and not report.incomplete
         assert max(least, 1000) <= report.count <= most
         assert n % 4 != 3 or (least == most and least_bytes == most_bytes)  # the threads rested

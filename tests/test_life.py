@@ -149,7 +149,7 @@ def test_threads_may_allocate_while_main_returns(run, program, tmp_path, conf):
         result = run(cmd, conf=joined(f"leak_report:{tmp_path}/leaks-%p", conf))
         assert (result.rc, result.out, result.err) == (4, "threads at work\n", "")
 
-    reports = [leak_report.parse(path.read_text(), amid=True) for path in tmp_path.glob("leaks-*")]
+    reports = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
     assert len(reports) == 5
     # What the threads held at that moment is among it. The moment is another one for each shard, so
     # that one thread's successive allocations may be in several.
