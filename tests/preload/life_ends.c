@@ -129,7 +129,8 @@ static void ask(int number)
 
 static void end_asked(int count)
 {
-    signal(SIGALRM, ask);
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     ask(0);
     while (asked < count) {
         void *pointer = NULL;
