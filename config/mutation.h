@@ -29,6 +29,7 @@
     X(memo_unverified)         /* a stack is known again by where it starts */                     \
     X(memo_returns_only)       /* or by the return addresses that it had */                        \
     X(unload_unseen)           /* nobody notices that a library was closed */                      \
+    X(unload_cached)           /* or libunwind's own cache is used even so */                      \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
     X(report_calls_cuda)       /* the report at exit asks the driver */                            \
     X(report_too_early)        /* it is written before handlers that run later */                  \
@@ -52,7 +53,6 @@
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \
-    X(unload_cached)        /* libunwind's word is taken where libraries were closed */            \
     X(reuse_exported)       /* memory that another process may see is handed out again */          \
     CA_TRAPS(X)
 

@@ -6,17 +6,18 @@
 #ifndef CA_REGISTRY_UNLOAD_H
 #define CA_REGISTRY_UNLOAD_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include <stdint.h>
+
+#define CA_UNLOAD_UNDER_WAY 0
 
 /* Calls `close` with `handle`, as dlclose, and returns what that returns. Meanwhile and afterwards
  * captures give what a fresh unwinding would, on every thread. Takes the loader's lock, so never
  * under one of ours; errno is left as `close` left it. */
 int ca_unload(int (*close)(void *handle), void *handle);
 
-/* Whether what is remembered of any of these return addresses may be another library's. Takes no
- * lock. For ca_unwind. */
-bool ca_unload_concerns(void *const *frames, size_t count);
+/* Another number since code was unloaded. CA_UNLOAD_UNDER_WAY as long as it may be unloaded just
+ * now. Takes no lock. */
+uint64_t ca_unload_epoch(void);
 
 /* In the child of a fork. */
 void ca_unload_reset_after_fork(void);

@@ -4,9 +4,10 @@
  * cached fast path takes about 130 ns for 10 frames, glibc's backtrace ten times that.
  *
  * That fast path goes by a cache of each thread's, of what to do at each return address, which is
- * never emptied. Where libraries were unloaded, that is another library's: a stack that leads
- * through such a place is unwound step by step, by the cache that can be emptied, which takes
- * microseconds. The frames up to such a place are right, so that none is missed. */
+ * never emptied, and it reads wherever that leads: where another library took the place of one that
+ * was unloaded it would read anywhere, and end the host. So a thread that has such a cache from
+ * before something was unloaded unwinds step by step from then on, by the cache that can be
+ * emptied, which takes microseconds. */
 #include "registry/unwind.h"
 
 #include <dlfcn.h>
@@ -32,10 +33,12 @@
 typedef int ca_backtrace_t(void **frames, int max);
 
 static _Atomic(ca_backtrace_t *) unwinder;
+static ca_backtrace_t *careful; /* right whatever was unloaded. Set before `unwinder` */
 static const char *_Atomic unwinder_name = "none";
 static _Atomic enum { UNTRIED, OPENING, TRIED } state;
 
 static _Thread_local bool inside;
+static _Thread_local uint64_t cached_since; /* an epoch of unload.h, 0 without such a cache */
 
 #if defined(__x86_64__)
 #define CONTEXT_WORDS 256 /* of a ucontext_t, 121 */
@@ -52,7 +55,10 @@ static struct {
     void **space;
 } steps;
 
-static void find_steps(void *library)
+static int step_by_step(void **frames, int max);
+
+/* NULL where it lacks something. */
+static ca_backtrace_t *find_steps(void *library)
 {
     steps.context = (int (*)(void *))dlsym(library, "_Ux86_64_getcontext");
     steps.init = (int (*)(void *, void *))dlsym(library, "_ULx86_64_init_local");
@@ -60,18 +66,18 @@ static void find_steps(void *library)
     steps.get = (int (*)(void *, int, uintptr_t *))dlsym(library, "_ULx86_64_get_reg");
     steps.flush = (void (*)(void *, uintptr_t, uintptr_t))dlsym(library, "_Ux86_64_flush_cache");
     steps.space = dlsym(library, "_ULx86_64_local_addr_space");
-    if (!steps.context || !steps.init || !steps.step || !steps.get || !steps.space)
-        steps.flush = NULL;
+    bool all = steps.context && steps.init && steps.step && steps.get && steps.flush && steps.space;
+    steps.flush = all ? steps.flush : NULL;
+    return all ? step_by_step : NULL;
 }
 
-/* From the caller outwards. -1 where it cannot be done. Returns twice, like setjmp, to some: apart
- * from what has variables to lose. */
+/* Returns twice, like setjmp, to some: apart from what has variables to lose. */
 static __attribute__((noinline)) int step_by_step(void **frames, int max)
 {
     uintptr_t context[CONTEXT_WORDS], cursor[CURSOR_WORDS], address;
     int count = 0;
-    if (!steps.flush || steps.context(context) != 0 || steps.init(cursor, context) < 0)
-        return -1;
+    if (steps.context(context) != 0 || steps.init(cursor, context) < 0)
+        return 0;
     while (count < max && steps.step(cursor) > 0 &&
            steps.get(cursor, REG_INSTRUCTION, &address) == 0 && address != 0)
         frames[count++] = (void *)address;
@@ -84,16 +90,10 @@ void ca_unwind_forget(void)
         steps.flush(*steps.space, 0, 0);
 }
 #else
-static void find_steps(void *library)
+static ca_backtrace_t *find_steps(void *library)
 {
     (void)library;
-}
-
-static int step_by_step(void **frames, int max)
-{
-    (void)frames;
-    (void)max;
-    return -1;
+    return NULL;
 }
 
 void ca_unwind_forget(void)
@@ -101,7 +101,7 @@ void ca_unwind_forget(void)
 }
 #endif
 
-static ca_backtrace_t *open_libunwind(void)
+static void *open_libunwind(void)
 {
     /* libunwind frees a thread's cache in the last round of the thread's destructors, which is
      * when ThreadSanitizer has already taken the thread's state away: its mutex interceptor then
@@ -113,10 +113,16 @@ static ca_backtrace_t *open_libunwind(void)
     int wrong = CA_MUTATED(unwinder_deepbind) ? RTLD_DEEPBIND
                 : CA_MUTATED(unwinder_global) ? RTLD_GLOBAL
                                               : 0;
-    void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | wrong);
-    if (library)
-        find_steps(library);
-    return library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
+    return dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | wrong);
+}
+
+static ca_backtrace_t *open_backtrace(void)
+{
+    void *frames[4];
+    ca_backtrace_t *function = (ca_backtrace_t *)dlsym(RTLD_DEFAULT, "backtrace");
+    if (function)
+        function(frames, 4); /* opens another library */
+    return function;
 }
 
 static void use(ca_backtrace_t *function, const char *name)
@@ -134,11 +140,15 @@ void ca_unwind_start(void)
     int cancel = ca_cancel_hold();
     inside = true; /* the loader may call malloc, and that us */
     atomic_store_explicit(&state, OPENING, memory_order_release);
-    ca_backtrace_t *function = open_libunwind();
+    void *library = open_libunwind();
+    ca_backtrace_t *function = library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
+    careful = function ? find_steps(library) : NULL;
+    if (!careful)
+        careful = open_backtrace();
     if (function) {
         ca_words_start();
         use(function, "libunwind");
-    } else if ((function = (ca_backtrace_t *)dlsym(RTLD_DEFAULT, "backtrace")) != NULL) {
+    } else if ((function = careful) != NULL) {
         ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");
         use(function, "backtrace");
     } else {
@@ -176,6 +186,21 @@ static ca_backtrace_t *wait_for_unwinder(void)
     return opened();
 }
 
+/* Whether the thread's cache, which there is from now on, leads nowhere but where the code does. */
+static bool may_use_cache(void)
+{
+    uint64_t epoch = ca_unload_epoch();
+    if (CA_MUTATED(unload_cached))
+        return true;
+    if (epoch == CA_UNLOAD_UNDER_WAY) {
+        ca_unwind_forget();
+        return false;
+    }
+    if (cached_since == 0)
+        cached_since = epoch;
+    return cached_since == epoch;
+}
+
 size_t ca_unwind(void **frames, size_t max)
 {
     ca_lock_assert_none("unwinding"); /* it may take the loader's lock and call malloc */
@@ -187,11 +212,9 @@ size_t ca_unwind(void **frames, size_t max)
      * thread that is cancelled there would leave that to all others. */
     int cancel = ca_cancel_hold();
     inside = true;
-    int count = function(frames, (int)max);
-    if (count > 0 && ca_unload_concerns(frames, (size_t)count)) {
-        int fresh = step_by_step(frames, (int)max);
-        count = fresh >= 0 ? fresh : count;
-    }
+    if (!may_use_cache())
+        function = careful;
+    int count = function ? function(frames, (int)max) : 0;
     inside = false;
     ca_cancel_resume(cancel);
     errno = saved;

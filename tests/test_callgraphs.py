@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import resource
+import signal
 
 import pytest
 
@@ -29,6 +30,8 @@ def walk(run, seed, captures, threads, name="callgraphs", mutation=None):
     """What the program counted, and its exit status."""
     result = run([FOLDER / name, seed, captures, threads, DEPTH, *MODULES], preload=False,
                  env={"CA_MUTATION": mutation} if mutation else None, timeout=60 + captures // 5000)
+    if mutation not in (None, "none") and result.rc == -signal.SIGSEGV:
+        return {"wrong": 1}, result.err  # a stale frame led nowhere
     assert result.rc in (0, 1), result.err
     found = json.loads(result.out)
     assert (found["wrong"] != 0) == (result.rc == 1)

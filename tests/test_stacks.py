@@ -1,6 +1,7 @@
 """Call stacks are told as they are, whichever way they are found (DESIGN 7)."""
 
 import math
+import platform
 import subprocess
 
 import pytest
@@ -83,6 +84,87 @@ def test_a_module_in_another_ones_place_has_stacks_of_its_own(run, tmp_path):
     result = run([tmp_path / "host", *modules])
 
     assert result.rc == 0, result.err
+    assert len(set(result.out.split())) == 1  # else this shows nothing
+
+
+# Two functions whose addresses are the same: one has a frame pointer, the other has something else
+# in that register. By what is true of the first one an unwinder reads the second one's stack at an
+# address that is none.
+FRAME = """
+.globl enter
+.type enter, @function
+enter:
+    .cfi_startproc
+    push %rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset %rbp, -16
+.if FRAMED
+    mov %rsp, %rbp
+    .cfi_def_cfa_register %rbp
+.else
+    xor %ebp, %ebp
+    nop
+.endif
+    call *%rdi
+    pop %rbp
+    .cfi_def_cfa %rsp, 8
+    ret
+    .cfi_endproc
+"""
+FRAME_HOST = """
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "cachealloc.h"
+static void *above;
+static void allocate(void)
+{
+    void *pointer, *stack[4];
+    cachealloc_info_t info = {.size = sizeof(info), .stack = stack, .stack_capacity = 4};
+    if (cudaMalloc(&pointer, 1000) || cachealloc_info(pointer, &info) || info.stack_count != 4 ||
+        stack[2] != above || cudaFree(pointer))
+        abort();
+}
+static __attribute__((noinline)) void through(void (*enter)(void (*)(void)))
+{
+    enter(allocate);
+    __asm__ volatile("after_enter:");
+}
+int main(int argc, char **argv)
+{
+    extern char after_enter[];
+    above = after_enter;
+    for (int i = 0; i < 10; i++) {
+        void *module = dlopen(argv[1 + i % (argc - 1)], RTLD_NOW);
+        size_t address = (size_t)dlsym(module, "enter");
+        printf("%zx\\n", address);
+        through((void (*)(void (*)(void)))address);
+        if (dlclose(module))
+            return 2;
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its frames")
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="modules of another compilation")
+def test_a_library_in_another_ones_place_does_not_end_the_program(run, tmp_path):
+    (tmp_path / "module.s").write_text(FRAME)
+    (tmp_path / "host.c").write_text(FRAME_HOST)
+    modules = [tmp_path / f"module{framed}.so" for framed in (1, 0)]
+    for framed, module in zip((1, 0), modules):
+        subprocess.run(["gcc", f"-Wa,--defsym,FRAMED={framed}", "-shared", "-o", module,
+                        tmp_path / "module.s"], check=True)
+    subprocess.run(["gcc", "-O2", "-fno-optimize-sibling-calls", "-DCACHEALLOC_WEAK", "-o",
+                    tmp_path / "host", tmp_path / "host.c", "-I", conftest.ROOT / "include",
+                    "-isystem", conftest.cuda_include(), "-L", conftest.BUILD / "simcuda",
+                    "-lcudart", "-ldl"], check=True)
+
+    result = run([tmp_path / "host", *modules])
+
+    assert result.rc == 0, (result.rc, result.err)
     assert len(set(result.out.split())) == 1  # else this shows nothing
 
 

@@ -50,6 +50,8 @@ TRAPS = {
     "memo_returns_only": SAME_START,
     "unload_unseen":
         "test_stacks.py::test_a_module_in_another_ones_place_has_stacks_of_its_own",
+    "unload_cached":
+        "test_stacks.py::test_a_library_in_another_ones_place_does_not_end_the_program",
     "return_address_named": "test_leaks.py::test_a_frame_is_named_after_the_call",
     "report_calls_cuda": "test_life.py::test_the_end_makes_no_cuda_call[shim]",
     "report_too_early": "test_life.py::test_an_end_of_its_own_is_unchanged_and_reported"
