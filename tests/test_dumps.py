@@ -28,8 +28,8 @@ def answers(result):
 @pytest.mark.parametrize("conf", LANES)
 def test_reports_amid_allocations_agree_with_the_threads_own_counts(run, program, tmp_path, conf,
                                                                     capsys):
-    """And no call waits for them for 10 ms. Threads may be taken off their cores, also while they
-    wait, but not in every report: asserted is the best one, all are printed."""
+    """And no call waits for them for 10 ms, apart from what its thread waits for a core. Whoever it
+    waits for may lack one too, but not in half of the reports; the longest wait is printed."""
     result = run([program("dumps"), tmp_path, DUMPS], conf=joined("leak_report:off", conf))
 
     assert (result.rc, result.err) == (0, "")
@@ -49,7 +49,7 @@ def test_reports_amid_allocations_agree_with_the_threads_own_counts(run, program
     with capsys.disabled():
         print(f"longest wait amid each report: {longest[0]:.1f} to {longest[-1]:.1f} ms, reports of "
               f"{took[0]:.0f} to {took[-1]:.0f} ms; without: {without[0]:.1f} to {without[-1]:.1f} ms")
-    assert longest[0] < 10 * conftest.SLOWDOWN
+    assert longest[len(longest) // 2] < 10 * conftest.SLOWDOWN
 
 
 def test_a_report_of_nothing_says_so(run, program, tmp_path):

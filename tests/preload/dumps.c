@@ -2,20 +2,21 @@
  *
  * Two threads hold 500 blocks each for good and allocate and free others without a pause. Written
  * to stdout: for each report the allocations and bytes that it must have at least and at most, by
- * what the threads counted before and after it, the longest call meanwhile that waited, and how
- * long the report took, in nanoseconds. Waits are those that the kernel counts as of the thread's
- * own will: to have been taken off its core is none. For every fourth report the threads rest
+ * what the threads counted before and after it, the longest call meanwhile, and how long the
+ * report took, in nanoseconds. Left out of a call's time is that for which the thread was ready to
+ * run and had no core, by /proc/thread-self/schedstat. For every fourth report the threads rest
  * between two calls: what it must have is then known to the byte. After each of the others
- * the same time is spent without a report, by this thread's doing nothing of use: the longest wait
+ * the same time is spent without a report, by this thread's doing nothing of use: the longest call
  * meanwhile, the last figure of the line (0 where there was none), is what threads on few cores do
  * to each other. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #include "check.h"
 #include "shim_stats.h"
 
@@ -50,19 +51,40 @@ static void add(count_t *count, size_t bytes)
     atomic_fetch_add(&count->bytes, bytes);
 }
 
-/* How often the thread waited for something, other than for its core. */
-static long waits(void)
+/* How long the thread was ready to run and had no core, in nanoseconds: the second figure. */
+static uint64_t without_core(int schedstat)
 {
-    struct rusage usage;
-    CHECK(getrusage(RUSAGE_THREAD, &usage) == 0);
-    return usage.ru_nvcsw;
+    char text[64] = "";
+    unsigned long long ran, stood = 0;
+    if (schedstat >= 0 && pread(schedstat, text, sizeof text - 1, 0) > 0)
+        CHECK(sscanf(text, "%llu %llu", &ran, &stood) == 2);
+    return stood;
 }
 
-static void note_time(uint64_t begin, long waited)
+typedef struct moment {
+    uint64_t time, stood;
+} moment_t;
+
+static _Thread_local int schedstat;
+
+/* Both of one moment: not off its core between them. */
+static moment_t now(void)
 {
-    unsigned long long took = now_ns() - begin, most = atomic_load(&longest);
-    if (waits() == waited)
+    moment_t moment;
+    do {
+        moment.stood = without_core(schedstat);
+        moment.time = now_ns();
+    } while (without_core(schedstat) != moment.stood);
+    return moment;
+}
+
+static void note_call(moment_t begin)
+{
+    unsigned long long took = now_ns() - begin.time, most = atomic_load(&longest);
+    if (took <= most)
         return;
+    moment_t end = now();
+    took = (end.time - begin.time) - (end.stood - begin.stood);
     while (took > most && !atomic_compare_exchange_weak(&longest, &most, took))
         ;
 }
@@ -82,18 +104,16 @@ static NOINLINE void exchange(size_t self, void **pointer, size_t *bytes, size_t
 {
     if (*pointer) {
         add(&counted[self].free_begun, *bytes);
-        uint64_t begin = now_ns();
-        long waited = waits();
+        moment_t begin = now();
         OK(cudaFree(*pointer));
-        note_time(begin, waited);
+        note_call(begin);
         add(&counted[self].free_done, *bytes);
     }
     *bytes = next;
     add(&counted[self].alloc_begun, next);
-    uint64_t begin = now_ns();
-    long waited = waits();
+    moment_t begin = now();
     OK(cudaMalloc(pointer, next));
-    note_time(begin, waited);
+    note_call(begin);
     add(&counted[self].alloc_done, next);
 }
 
@@ -102,6 +122,7 @@ static void *work(void *arg)
     size_t self = (size_t)(uintptr_t)arg, bytes[WINDOW] = {0};
     void *pointers[WINDOW] = {NULL};
     uint64_t seed = self + 1;
+    schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     hold(self);
     for (size_t i = 0; !atomic_load(&stop); i++) {
         uint64_t random = next_random(&seed);
@@ -117,6 +138,8 @@ static void *work(void *arg)
     }
     for (size_t i = 0; i < WINDOW; i++)
         OK(cudaFree(pointers[i]));
+    if (schedstat >= 0)
+        close(schedstat);
     return NULL;
 }
 
