@@ -8,6 +8,7 @@
 #ifndef CA_CONFIG_MINE_H
 #define CA_CONFIG_MINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "config/slot.h"
 
@@ -26,6 +27,7 @@ typedef struct ca_mine {
     struct ca_tally *tally;     /* as ca_tally_mine */
     const void *arena;          /* of that context, and the thread's cache in front of it */
     struct ca_cache *cache;
+    size_t cache_most;        /* bytes of the largest request that it may serve */
     const void *pinned_arena; /* the same of pinned memory, as asked for last, or NULL */
     struct ca_cache *pinned_cache;
     unsigned pinned_flags;

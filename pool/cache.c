@@ -299,7 +299,7 @@ static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, 
 
 static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
-    size_t half = arena->params.thread_cache / 2;
+    size_t half = cache->stock_most / 2;
 
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
@@ -307,7 +307,7 @@ static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
             hand_over(arena, cache, index);
         if (ca_cache_get(&cache->stock) > half)
-            for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+            for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) /* of the largest few will do */
                 give(arena, cache, &cache->classes[i], half);
         ca_arena_note_peak(arena);
     }
@@ -373,7 +373,7 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     if (class_bytes != size && !may_round(&arena->params))
         return -EAGAIN;
     ca_cache_t *cache = cache_of(arena);
-    if (!cache || !ca_cache_enter(cache))
+    if (!cache || size > ca_cache_get(&cache->most) || !ca_cache_enter(cache))
         return -EAGAIN;
     take(cache, index, &served);
     ca_cache_leave_hit(cache);

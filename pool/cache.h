@@ -1,9 +1,10 @@
 /* Thread caches: in front of a heap each thread keeps a stock of blocks of its own, so that most
  * allocations and frees take no lock that threads share.
  *
- *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 96 sizes: multiples of 512 B to
+ *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 128 sizes: multiples of 512 B to
  *            8 KiB, then 16 steps to each power of two. So a block that was freed fits the next
- *            request of about its size without being cut.
+ *            request of about its size without being cut. Those above CA_CACHE_ALWAYS only as far
+ *            as they are a small part of what the program has live.
  *   stock    What the thread frees queues up behind what it freed before, a queue for each class. A
  *            block carries the number of the cache's open epoch; the cache knows up to which number
  *            all work has passed. So the oldest block of a class is taken if its number has passed:
@@ -29,10 +30,17 @@
 #include "pool/arena.h"
 #include "pool/epoch.h"
 
-/* Bytes. Larger blocks in stock hold more memory apart than their hits are worth: see the traces.
- */
-#define CA_CACHE_MOST ((size_t)256 << 10)
-#define CA_CACHE_CLASSES 96u
+/* Bytes. Larger blocks in stock hold more memory apart than their hits are worth (see the traces),
+ * and so do those above CA_CACHE_ALWAYS where little is live: a thread's are CA_CACHE_SHARE times
+ * smaller than what was live at most, divided by the threads. */
+#define CA_CACHE_MOST ((size_t)1 << 20)
+#define CA_CACHE_ALWAYS ((size_t)256 << 10)
+#define CA_CACHE_SHARE 1024u
+#define CA_CACHE_CLASSES 128u
+/* Of params.thread_cache a thread uses no more than this, or that part of what was live at most,
+ * divided by the threads, where that is more. */
+#define CA_CACHE_STOCK ((size_t)64 << 20)
+#define CA_CACHE_STOCK_SHARE 8u
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)

@@ -218,6 +218,27 @@ static size_t epoch_most(const ca_arena_t *arena)
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
 }
 
+static size_t at_least(size_t least, size_t bytes)
+{
+    return bytes > least ? bytes : least;
+}
+
+static size_t at_most(size_t most, size_t bytes)
+{
+    return bytes < most ? bytes : most;
+}
+
+/* How much it may keep. It is shut. */
+static void set_limits(ca_arena_t *arena, ca_cache_t *cache)
+{
+    size_t live = arena->live_peak / at_least(1, arena->cache_count);
+
+    arena->cache_most = at_most(CA_CACHE_MOST, at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
+    ca_cache_set(&cache->most, arena->cache_most);
+    cache->stock_most =
+        at_most(arena->params.thread_cache, at_least(CA_CACHE_STOCK, live / CA_CACHE_STOCK_SHARE));
+}
+
 void ca_caches_review(ca_arena_t *arena)
 {
     size_t most = epoch_most(arena);
@@ -231,8 +252,10 @@ void ca_caches_review(ca_arena_t *arena)
             continue;
         }
         ca_cache_set(&cache->epoch_most, most);
-        uint32_t entry = CA_CACHE_SHUT;
-        atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_FREE);
+        if (atomic_load(&cache->entry) != CA_CACHE_SHUT)
+            continue;
+        set_limits(arena, cache);
+        atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
 
@@ -257,7 +280,6 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
     cache->simple = !params->size_class_count && !params->roundup &&
                     ca_pool_of(params, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
     cache->granule_mask = params->granule - 1;
-    cache->stock_most = params->thread_cache;
     cache->context = arena->context;
 }
 

@@ -57,11 +57,11 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
 }
 
 /* What a live block of this size keeps, so that its free need not work it out: 1 and its class, or
- * 0 where it has none. One that was exported has none either. */
-CA_INLINE uint8_t ca_cache_class_mark(size_t bytes)
+ * 0 where it has none, as has what is larger than `most`, and what was exported. */
+CA_INLINE uint8_t ca_cache_class_mark(size_t bytes, size_t most)
 {
     size_t class_bytes;
-    if (bytes - 1 >= CA_CACHE_MOST)
+    if (bytes - 1 >= most)
         return 0;
     unsigned index = ca_cache_class_of(bytes, &class_bytes);
     return class_bytes == bytes ? (uint8_t)(index + 1) : 0;

@@ -28,11 +28,13 @@ struct ca_cache {
     uint64_t open;             /* tag of what is freed now */
     _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */
     _Atomic size_t stock;      /* bytes of all blocks in here */
-    size_t stock_most;         /* bytes; the heap's parameter, set when it joins, as the next are */
+    size_t stock_most;         /* bytes; set by the heap while it is shut, as the next one is */
+    _Atomic size_t most;       /* bytes of the largest block that it keeps */
     size_t open_count;         /* blocks freed with the tag `open` */
     _Atomic size_t epoch_most; /* bytes that an epoch of its may hold */
     size_t open_bytes;         /* of the open_count blocks */
-    size_t granule_mask;       /* where it is simple, requests are rounded to this and 1 */
+    size_t granule_mask;       /* where it is simple, requests are rounded to this and 1; set when
+                                * it joins */
     uint64_t allocs;           /* since the heap was told of them, */
     size_t told;               /* which has this part of `stock` in arena->stock; */
     uint64_t frees;            /* as allocs */

@@ -253,7 +253,7 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 static void make_live(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_LIVE;
-    block->class_mark = ca_cache_class_mark(ca_block_size(block));
+    block->class_mark = ca_cache_class_mark(ca_block_size(block), arena->cache_most);
     block->exported = false; /* an export may have met it before a join that failed */
     block->segment->live_blocks++;
     arena->live += ca_block_size(block);

@@ -44,6 +44,7 @@ struct ca_arena {
     ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
     ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
     size_t cache_count;   /* of threads */
+    size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
     unsigned shutters;    /* why they are shut, counted */
     uint64_t shut_after;  /* operations: see ladder.c */
     bool careful;         /* not settled yet: see pool/settle.h */

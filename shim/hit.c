@@ -55,10 +55,13 @@ static ca_cache_t *cache_before(const ca_context_t *context)
 void ca_hit_remember(ca_lane_t lane)
 {
     uint64_t ticket = atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_acquire);
-    if (!(ticket & 1) ||
-        (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
-         ca_mine.cache == cache_before(ca_mine.context)))
+    if (!(ticket & 1))
         return;
+    if (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
+        ca_mine.cache == cache_before(ca_mine.context)) {
+        ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most); /* follows what is live */
+        return;
+    }
     ca_mine_forget();
     __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
     const ca_context_t *context = current();
@@ -69,8 +72,10 @@ void ca_hit_remember(ca_lane_t lane)
     ca_mine.cache = &closed;
     ca_mine.arena = ca_mine.handle = &none;
     ca_mine.pinned_arena = NULL;
+    ca_mine.cache_most = 0;
     if (context) {
         ca_mine.cache = cache_before(context);
+        ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most);
         if (ca_mine.cache != &closed)
             ca_mine.arena = context->arena;
         ca_mine.handle = ca_context_memo.handle;

@@ -45,12 +45,13 @@ CA_INLINE bool ca_hit_context(CUcontext *handle)
     return get(handle) == CUDA_SUCCESS;
 }
 
-/* All of a hit that calls out, since nothing may inside the cache: other threads may wait for
- * whoever is there. The current context last: after it no call is left, and no register to save. */
-CA_INLINE bool ca_hit_begin(ca_lane_t lane, size_t bytes, uint32_t *stack)
+/* All of a hit of at most `most` bytes that calls out, where hits are ready; since nothing may
+ * inside the cache: other threads may wait for whoever is there. The current context last: after it
+ * no call is left, and no register to save. */
+CA_INLINE bool ca_hit_begin(size_t bytes, size_t most, uint32_t *stack)
 {
     CUcontext handle;
-    if (!ca_hit_ready(lane) || bytes - 1 >= CA_CACHE_MOST)
+    if (bytes - 1 >= most)
         return false;
     ca_live_ready(ca_mine.tally, bytes);
     *stack = ca_track_stack_of(bytes);
@@ -87,7 +88,7 @@ CA_INLINE bool ca_hit_take(ca_lane_t lane, ca_cache_t *cache, ca_kind_t kind, si
 CA_INLINE bool ca_hit_alloc(ca_lane_t lane, size_t bytes, uint64_t *address)
 {
     uint32_t stack;
-    return ca_hit_begin(lane, bytes, &stack) &&
+    return ca_hit_ready(lane) && ca_hit_begin(bytes, ca_mine.cache_most, &stack) &&
            ca_hit_take(lane, ca_mine.cache, CA_KIND_DEVICE, bytes, stack, address);
 }
 
@@ -110,7 +111,8 @@ CA_INLINE ca_cache_t *ca_hit_pinned_cache(unsigned flags)
 CA_INLINE bool ca_hit_alloc_pinned(ca_lane_t lane, size_t bytes, unsigned flags, uint64_t *address)
 {
     uint32_t stack;
-    if (flags >= CA_PINNED_KINDS || !ca_hit_begin(lane, bytes, &stack))
+    if (flags >= CA_PINNED_KINDS || !ca_hit_ready(lane) ||
+        !ca_hit_begin(bytes, CA_CACHE_MOST, &stack))
         return false;
     ca_cache_t *cache = ca_hit_pinned_cache(flags);
     return cache && ca_hit_take(lane, cache, CA_KIND_PINNED, bytes, stack, address);

@@ -171,7 +171,7 @@ static void without_fences_no_free_waits_for_it(void **state)
     fake.no_fences = true;
     churn(CA_EPOCH_LARGE * CA_SYNC_SCALE, 1); /* learns it */
     fake_log();
-    churn(MIB, 4);
+    churn(2 * MIB, 2);
     assert_int_equal(fake.calls[FAKE_SYNC], 1);
 }
 
