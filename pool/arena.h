@@ -74,9 +74,10 @@ typedef struct ca_arena_params {
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
     size_t device_bytes; /* 0 when unknown */
-    /* Allocations and frees from a growth until the arena counts as settled. Until then memory
-     * comes before time: what was freed is asked about before a larger block is cut, and threads
-     * keep nothing for themselves. 0: it is settled from the start. */
+    /* Allocations and frees from a growth until the arena counts as settled, twice as many each
+     * time that it then grows though no more is live. Until then memory comes before time: what was
+     * freed is asked about before a larger block is cut, and threads keep nothing for themselves.
+     * 0: it is settled from the start. */
     uint64_t settle;
 } ca_arena_params_t;
 

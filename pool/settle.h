@@ -2,7 +2,7 @@
  * one would have fitted, and each that a thread keeps for itself, makes the pool grow more: what it
  * then holds it holds for long. Once it has not grown for a while its sizes come round again, and
  * hits can be had cheaply. So after each growth the arena is careful for params.settle allocations
- * and frees:
+ * and frees, longer where it grows again without need:
  *
  *   caches   are shut: every request takes the block that fits best
  *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
@@ -21,12 +21,22 @@
 #define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
 #define CA_CAREFUL_ASKS ((size_t)64 << 10)
 #define CA_CAREFUL_SHARE 4u /* of what was ever live, in an epoch at most, but at least */
+#define CA_SETTLE_MOST 64u  /* times params.settle */
+#define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
 
-/* The arena has grown. */
+/* The arena has grown. Where it had settled and no more is live than before, that was too early: it
+ * takes twice as long from then on. */
 static inline void ca_settle_grown(ca_arena_t *arena)
 {
-    arena->settles_at = arena->operations + arena->params.settle;
+    if (!arena->settle ||
+        arena->live_peak > arena->settle_peak + arena->settle_peak / CA_SETTLE_MORE) {
+        arena->settle = arena->params.settle;
+        arena->settle_peak = arena->live_peak;
+    } else if (!arena->careful && arena->settle < arena->params.settle * CA_SETTLE_MOST) {
+        arena->settle *= 2;
+    }
+    arena->settles_at = arena->operations + arena->settle;
     if (arena->careful || !arena->params.settle)
         return;
     arena->careful = true;

@@ -89,6 +89,29 @@ static void each_growth_begins_it_anew(void **state)
     put(&large), put(&another);
 }
 
+static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
+{
+    (void)state;
+    held_t all = get(100 * MIB);
+    put(&all);
+    held_t parts[] = {get(25 * MIB), get(25 * MIB), get(25 * MIB), get(25 * MIB)};
+    put(&parts[0]), put(&parts[2]);
+    parts[0] = get(40 * MIB);
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    put(&parts[0]);
+    parts[0] = get(50 * MIB);
+    churn(512, SETTLE / 2 + 10);
+    assert_false(keeps_stock());
+    churn(512, SETTLE / 2);
+    assert_true(keeps_stock());
+    parts[2] = get(150 * MIB);
+    held_t more = get(150 * MIB);
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    put(&parts[0]), put(&parts[1]), put(&parts[2]), put(&parts[3]), put(&more);
+}
+
 static void without_the_wish_it_is_settled_at_once(void **state)
 {
     (void)state;
@@ -196,6 +219,7 @@ int main(void)
         TEST(the_first_segment_is_for_a_small_program),
         TEST(threads_keep_nothing_until_it_has_settled),
         TEST(each_growth_begins_it_anew),
+        TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(without_the_wish_it_is_settled_at_once),
         TEST(a_request_takes_what_was_freed_and_cuts_nothing_larger),
         TEST(where_the_device_lags_behind_it_does_not_go_on_asking),
