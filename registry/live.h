@@ -15,7 +15,7 @@
 #include "registry/registry.h"
 
 #define CA_LIVE_SPARE_MOST ((uint64_t)1 << 20)
-#define CA_LIVE_BATCH 16u
+#define CA_LIVE_BATCH 64u
 #define CA_LIVE_STALE (2 * CA_LIVE_BATCH) /* numbers: a batch that lags so far is dropped */
 
 typedef struct ca_live {

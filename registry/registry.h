@@ -138,7 +138,7 @@ ca_registry_total_t ca_registry_total(void);
  * thread but the one that reached it. */
 uint64_t ca_registry_peak_bytes(void);
 /* The sequence number of the latest allocation. They rise from 1 within each thread, and no two are
- * the same; between threads the order is right but for some dozens (registry/live.h). */
+ * the same; between threads the order is right but for a hundred or two (registry/live.h). */
 uint64_t ca_registry_sequence(void);
 
 #define CA_REGISTRY_SHARDS 32
