@@ -1,8 +1,9 @@
 # cachealloc: build, test, install. `make help` lists the targets.
 #
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
-# build/. BUILD=aarch64 is release for that architecture, by a cross compiler. Sources are found by
-# folder: a new .c file in a room needs no change here.
+# build/. BUILD=aarch64 is release for that architecture, by a cross compiler, and BUILD=fuzz what
+# `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room needs no change
+# here.
 
 BUILD ?= release
 ifeq ($(BUILD),release)
@@ -12,7 +13,7 @@ B := build-$(BUILD)
 endif
 
 ifeq ($(origin CC),default)
-CC := $(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc
+CC := $(if $(filter fuzz,$(BUILD)),clang,$(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc)
 endif
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -26,12 +27,14 @@ OPT_aarch64 := $(OPT_release)
 OPT_debug := -O1 -DCA_DEBUG=1
 OPT_asan := -O1 -DCA_DEBUG=1 -fno-omit-frame-pointer
 OPT_tsan := $(OPT_asan)
+OPT_fuzz := -O2 -DCA_DEBUG=1 -fno-omit-frame-pointer
 SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan := -fsanitize=thread
+SANITIZE_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 SANITIZE := $(SANITIZE_$(BUILD))
 OPT = $(OPT_$(BUILD)) $(SANITIZE)
 ifeq ($(OPT_$(BUILD)),)
-$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan, aarch64)
+$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan, fuzz, aarch64)
 endif
 ALL_CFLAGS = $(BASE) $(OPT) $(CFLAGS) -MMD -MP
 

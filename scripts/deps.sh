@@ -5,6 +5,7 @@
 #   deps.sh                  to build and to run `make demo` and `make check`
 #   deps.sh --build          to build and to run `make demo` only
 #   deps.sh --static         to run `make static`
+#   deps.sh --fuzz           to run `make fuzz`
 #   deps.sh --bench          to run `make bench`
 #   deps.sh --headers        only the CUDA headers
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
@@ -21,7 +22,9 @@ mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --headers | --cuda-include | --python | --bench | --bench-python) mode=${arg#--} ;;
+    --build | --static | --fuzz | --headers | --cuda-include | --python | --bench | --bench-python)
+        mode=${arg#--}
+        ;;
     *)
         echo "deps.sh: unknown argument $arg; see the top of the file" >&2
         exit 2
@@ -233,6 +236,17 @@ look_for_static() {
     has_command shellcheck || need shellcheck ShellCheck ShellCheck
 }
 
+# clang's own fuzzer, and the sanitizers that it runs with.
+has_fuzzer() {
+    has_command clang &&
+        echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return !d && n; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null
+}
+
+look_for_fuzz() {
+    has_fuzzer || need 'clang libclang-rt-dev' 'clang compiler-rt' clang
+}
+
 # --- and what is to be done about it --------------------------------------------------------------
 
 install_missing() {
@@ -277,6 +291,11 @@ bench-python)
 headers) look_for_headers ;;
 build) look_for_build ;;
 static) look_for_static ;;
+fuzz)
+    look_for_build
+    look_for_test
+    look_for_fuzz
+    ;;
 bench)
     look_for_build
     look_for_bench

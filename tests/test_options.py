@@ -131,3 +131,21 @@ def test_statistics_at_exit(run, program):
         figures["served by a new segment"]) == 1000
     assert 1 <= int(figures["upstream allocations"]) < 50
     assert "live" in result.err and "reserved" in result.err
+
+
+def test_an_environment_of_a_mebibyte_is_read_in_part_and_the_program_runs_on(run, program):
+    """The kernel takes 128 KiB for one string at most."""
+    longest = 128 << 10
+    hostile = ",".join(["\udcff\udcfe\x01:\udc80", "max_split:" + "9" * 5000, "=" * 3000, "'"] * 20)
+    conf = "leak_max:7," + hostile[:longest - 100]
+    env = {f"CA_TEST_{i}": "x" * (longest - 100) for i in range(8)} | {
+        "CUDA_VISIBLE_DEVICES": "0", "SLURM_PROCID": "9" * 60000}
+
+    result = run([program("versioned"), 1], conf=f"{conf}", env=env)
+
+    assert (result.rc, result.out) == (0, "")
+    lines = result.err.splitlines()
+    assert 2 <= len(lines) <= 18, lines[-3:]
+    assert all(len(line) < 1000 and line.isascii() and line.isprintable() for line in lines), lines
+    line = effective(run, program, conf.rpartition(",'")[0], env=env)
+    assert value(line, "leak_max") == "7"

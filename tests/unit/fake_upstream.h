@@ -27,7 +27,9 @@
 #define MIB ((size_t)1 << 20)
 #define KIB ((size_t)1 << 10)
 #define FAKE_BASE ((uint64_t)0x7f0000000000)
+#ifndef FAKE_RANGES /* segments at a time */
 #define FAKE_RANGES 65536
+#endif
 
 typedef enum {
     FAKE_ALLOC,

@@ -1,0 +1,116 @@
+/* ALLOC_CONF: any text is read without a crash, every value is in its range, what is printed is
+ * read back as the same, and an item that is wrong changes no other. */
+#include "tests/fuzz/fuzz.h"
+
+#include "config/options.h"
+
+#define TEXT_MOST 4096
+
+static unsigned messages;
+
+static void complain(void *arg, const char *message)
+{
+    (void)arg;
+    messages++;
+    CLAIM(strlen(message) < 768);
+    for (const char *at = message; *at; at++)
+        CLAIM((unsigned char)*at >= 0x20 && *at != 0x7f);
+}
+
+static void in_range_size(size_t value, size_t least, size_t most)
+{
+    CLAIM(value >= least && value <= most);
+}
+
+static void in_range_share(ca_share_t value, size_t least, size_t most)
+{
+    CLAIM(value.percent <= 100);
+    CLAIM(value.percent ? value.bytes == 0 : value.bytes >= least && value.bytes <= most);
+}
+
+static size_t choices_in(const char *choices)
+{
+    size_t count = 1;
+    for (; *choices; choices++)
+        count += *choices == '|';
+    return count;
+}
+
+static void in_range_string(const char *value)
+{
+    CLAIM(memchr(value, '\0', CA_STRING_MAX));
+}
+
+static void in_range_list(const ca_size_list_t *list, size_t least, size_t most)
+{
+    CLAIM(list->count <= CA_LIST_MAX);
+    for (size_t i = 0; i < list->count; i++)
+        in_range_size(list->bytes[i], least, most);
+}
+
+/* What a DURATION may also be, and an ENUM's and a SET's bounds, are in `choices`. */
+#define RANGE_SIZE(value, least, most, choices) in_range_size(value, least, most);
+#define RANGE_SHARE(value, least, most, choices) in_range_share(value, least, most);
+#define RANGE_BOOL(value, least, most, choices) CLAIM(value == false || value == true);
+#define RANGE_UINT(value, least, most, choices) in_range_size(value, least, most);
+#define RANGE_DURATION(value, least, most, choices)                                                \
+    if (!(*choices && value == UINT64_MAX))                                                        \
+        in_range_size(value, least, most);
+#define RANGE_ENUM(value, least, most, choices)                                                    \
+    CLAIM(value >= 0 && (size_t)value < choices_in(choices));
+#define RANGE_SET(value, least, most, choices) CLAIM(value >> choices_in(choices) == 0);
+#define RANGE_CHOICE(value, least, most, choices) CLAIM(value.which < choices_in(choices));
+#define RANGE_STRING(value, least, most, choices) in_range_string(value);
+#define RANGE_PATH(value, least, most, choices) in_range_string(value);
+#define RANGE_LIST(value, least, most, choices) in_range_list(&value, least, most);
+#define RANGE_SIGNAL(value, least, most, choices) CLAIM(value >= 0 && value <= 64);
+
+static void check_ranges(const ca_options_t *options)
+{
+#define CA_OPTION(name, type, text, least, most, choices, ...)                                     \
+    RANGE_##type(options->name, (size_t)(least), (size_t)(most), choices)
+#include "config/options.def"
+#undef CA_OPTION
+}
+
+static const char *printed(const ca_options_t *options, char *buffer, size_t bytes)
+{
+    int length = ca_options_print(options, buffer, bytes);
+    CLAIM(length >= 0 && (size_t)length < bytes && strlen(buffer) == (size_t)length);
+    return buffer;
+}
+
+static void ignore_line(void *arg, const char *text)
+{
+    (void)arg;
+    (void)text;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static char text[TEXT_MOST + 64], first[64 << 10], second[sizeof first];
+    static ca_options_t options, again;
+    if (size > TEXT_MOST)
+        return 0;
+    memcpy(text, data, size);
+    text[size] = '\0';
+
+    messages = 0;
+    ca_options_default(&options);
+    int refused = ca_options_parse(&options, text, complain, NULL);
+    CLAIM(refused >= 0 && messages == (refused > 16 ? 17u : (unsigned)refused));
+    check_ranges(&options);
+    if (size % 64 == 0) /* takes long, and few values change it */
+        ca_options_help(&options, ignore_line, NULL);
+
+    ca_options_default(&again);
+    CLAIM(ca_options_parse(&again, printed(&options, first, sizeof first), complain, NULL) == 0);
+    CLAIM(strcmp(printed(&again, second, sizeof second), first) == 0);
+
+    memmove(text + strlen("no_such_key:1,"), text, strlen(text) + 1);
+    memcpy(text, "no_such_key:1,", strlen("no_such_key:1,"));
+    ca_options_default(&again);
+    CLAIM(ca_options_parse(&again, text, NULL, NULL) == refused + 1);
+    CLAIM(strcmp(printed(&again, second, sizeof second), first) == 0);
+    return 0;
+}
