@@ -15,17 +15,10 @@ sha512=bdce7caafbc176b0d1e1eb5bc4c7654ede06050935aa3bf23914769ebb0fb053f2aecfbfb
 
 [ ! -r "$target" ] || exit 0
 
-python=
-for candidate in /usr/bin/python3 python3; do
-    if "$candidate" -c 'import pip' >/dev/null 2>&1; then
-        python=$candidate
-        break
-    fi
-done
-if [ -z "$python" ]; then
+python=$(scripts/deps.sh --pip-python) || {
     echo "d3.sh: no pip to bring D3 with" >&2
     exit 1
-fi
+}
 
 tmp=build/d3.$$
 trap 'rm -rf "$tmp"' EXIT

@@ -11,6 +11,7 @@
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
 #   deps.sh --python         prints the python that has the test runner, installs nothing
 #   deps.sh --bench-python   prints the python that can draw charts, or any, installs nothing
+#   deps.sh --pip-python     prints the python that has pip, installs nothing
 #
 # --no-toolkit, or CA_NO_TOOLKIT=1 in the environment, pretends that there is no CUDA toolkit.
 set -eu
@@ -22,7 +23,8 @@ mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --fuzz | --headers | --cuda-include | --python | --bench | --bench-python)
+    --build | --static | --fuzz | --bench | --headers | --cuda-include | --python | --bench-python | \
+        --pip-python)
         mode=${arg#--}
         ;;
     *)
@@ -286,6 +288,10 @@ python)
     ;;
 bench-python)
     bench_python
+    exit
+    ;;
+pip-python)
+    pip_python
     exit
     ;;
 headers) look_for_headers ;;

@@ -14,17 +14,10 @@ logger='0.2.*'
 
 [ ! -r "$peers/rmm/mr/pool_memory_resource.hpp" ] || exit 0
 
-python=
-for candidate in /usr/bin/python3 python3; do
-    if "$candidate" -c 'import pip' >/dev/null 2>&1; then
-        python=$candidate
-        break
-    fi
-done
-if [ -z "$python" ]; then
+python=$(scripts/deps.sh --pip-python) || {
     echo "peers.sh: no pip to bring RMM with" >&2
     exit 1
-fi
+}
 
 tmp=build/peers.$$
 trap 'rm -rf "$tmp"' EXIT
