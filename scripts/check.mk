@@ -122,6 +122,13 @@ aarch64: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
 	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
 
+# What tests/test_build.py looks at.
+ifeq ($(BUILD),release)
+tests: portable
+endif
+portable: | $(CUDA_INC)/cuda.h
+	@$(MAKE) -s --no-print-directory BUILD=portable CFLAGS= LDFLAGS= lib
+
 # --- running --------------------------------------------------------------------------------------
 # What is missing is brought first and make started anew, because the second make sees it. V=1 shows
 # the commands.
@@ -150,7 +157,7 @@ matrix: ## every kind of process, one line each (K=NAME: only those)
 run-matrix: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(K)
 
-SECONDS ?= 600
+soak run-soak: SECONDS ?= 600
 soak: ## run random programs for SECONDS=600, with and without the shim, under the race check
 	@scripts/deps.sh --build
 	$(AGAIN) run-soak
@@ -245,10 +252,10 @@ uninstall: ## remove what install put there
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 
 clean: ## remove every build directory
-	rm -rf build build-debug build-asan build-tsan build-aarch64
+	rm -rf build build-debug build-asan build-tsan build-portable build-fuzz build-aarch64
 
 help: ## this list
-	@echo "make TARGET [BUILD=release|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
+	@echo "make TARGET [BUILD=release|portable|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help
+.PHONY: tests portable aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help

@@ -1,12 +1,15 @@
 """Building, installing and checking: the checks must be able to fail, install leaves no trace."""
 
 import os
+import pathlib
 import py_compile
+import re
 import shutil
 
 import pytest
 
 import conftest
+import leak_report
 
 SCRIPTS = conftest.ROOT / "scripts"
 
@@ -71,6 +74,34 @@ def test_links_refuse_another_library(tmp_path):
 
     assert rc != 0
     assert "libm.so.6" in said
+
+
+def newer_than(most, library):
+    """What it asks of libc under a version name that glibc `most` has not got."""
+    rc, said = call("readelf", "--wide", "--dyn-syms", library)
+    assert rc == 0, said
+    found = re.findall(r"UND (\S+@GLIBC_(\d+)\.(\d+)\S*)", said)
+    assert found
+    return [name for name, major, minor in found if (int(major), int(minor)) > most]
+
+
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+@pytest.mark.skipif(not pathlib.Path("/lib/x86_64-linux-gnu/libdl.so.2").exists(),
+                    reason="its linker looks elsewhere")
+def test_one_build_is_for_every_glibc_from_2_28_on(run, program):
+    rc, said = call("make", "-s", "BUILD=portable", "lib")
+    assert rc == 0, said
+    portable = conftest.ROOT / "build-portable"
+
+    library = portable / "libcachealloc.so"
+    result = run([program("leaks"), "many", 10], preload=False,
+                 env={"LD_PRELOAD": library, "ALLOC_CONF": "stats:exit"})
+
+    assert newer_than((2, 28), library) == []
+    assert newer_than((2, 14), library)  # else this shows nothing
+    rc, said = call(SCRIPTS / "check_links.sh", portable)
+    assert rc == 0 and {"libdl.so.2", "libpthread.so.0"} <= set(said.split()), said
+    assert leak_report.parse(result.err).count == 10
 
 
 def test_cuda_headers_come_from_the_toolkit_named(tmp_path):

@@ -1,7 +1,6 @@
 # $B/fuzz/NAME from fuzz_NAME.c, with the objects of config, registry and pool: programs of
 # libFuzzer's, which comes with clang. Built in build-fuzz alone, by `make fuzz`.
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-SECONDS ?= 60
 
 ifeq ($(BUILD),fuzz)
 FUZZ_PROGRAMS := $(FUZZ:%=$B/fuzz/%)
@@ -13,6 +12,7 @@ $(FUZZ_PROGRAMS): $B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $(CORE_OBJ)
 fuzz-programs: $(FUZZ_PROGRAMS)
 endif
 
+fuzz: SECONDS ?= 60
 fuzz: ## fuzz each target of tests/fuzz for SECONDS=60 (FUZZ=NAME: only that; the last line is the totals)
 	@scripts/deps.sh --fuzz
 	+@echo "building in build-fuzz/" && $(MAKE) -s --no-print-directory BUILD=fuzz \
