@@ -36,7 +36,10 @@ extern "C" {
 #define CACHEALLOC_API
 #endif
 
-/* The library's version, "MAJOR.MINOR.PATCH"; static storage. */
+/* This header's version, "MAJOR.MINOR.PATCH". */
+#define CACHEALLOC_VERSION "0.1.0"
+
+/* The library's; static storage. */
 CACHEALLOC_API const char *cachealloc_version(void);
 
 /* --- statistics and steering ------------------------------------------------------------------ */

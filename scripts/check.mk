@@ -24,6 +24,7 @@ JOBS ?= $(shell nproc)
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/cachealloc
+MANDIR ?= $(PREFIX)/share/man
 # One file for every version of Python, so not below one's own; PYTHONDIR=... puts it there.
 OWN_PYTHONDIR := $(LIBDIR)/cachealloc
 PYTHONDIR ?= $(OWN_PYTHONDIR)
@@ -234,19 +235,38 @@ deps: ## install what building and testing need, or print the command
 	@scripts/deps.sh
 
 # --- installing -----------------------------------------------------------------------------------
-install: lib ## install under PREFIX (/usr/local), below DESTDIR
+VERSION := $(shell sed -n 's/^\#define CACHEALLOC_VERSION "\(.*\)"/\1/p' include/cachealloc.h)
+
+$B/cachealloc.7: scripts/cachealloc.7.in $(OPTION_TABLE) include/cachealloc.h
+	$(OPTION_TABLE) --man >$@.options
+	sed -e 's/@VERSION@/$(VERSION)/' -e '/@OPTIONS@/{r $@.options' -e 'd;}' $< >$@
+
+# It tells where it was installed, which another PREFIX would change.
+$B/cachealloc.pc: scripts/cachealloc.pc.in include/cachealloc.h FORCE
+	@sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< >$@
+
+dist: ## the committed tree as $B/cachealloc-VERSION.tar.gz, the same bytes each time
+	@mkdir -p $B
+	git archive --format=tar --prefix=cachealloc-$(VERSION)/ HEAD | \
+	    gzip -9n >$B/cachealloc-$(VERSION).tar.gz
+
+install: lib $B/cachealloc.7 $B/cachealloc.pc ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)" \
-	    "$(DESTDIR)$(PYTHONDIR)"
+	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(MANDIR)/man7" "$(DESTDIR)$(LIBDIR)/pkgconfig"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
 	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
 	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
+	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
+	install -m 644 $B/cachealloc.pc "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
 	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
-	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE"
+	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE" \
+	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
 	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)"; do \
 	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
@@ -258,4 +278,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps install uninstall clean help
+.PHONY: tests portable aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist install uninstall clean help

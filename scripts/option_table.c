@@ -5,7 +5,8 @@
  *      config/values.c config/numbers.c config/nearest.c config/path.c config/text.c
  *   ./option_table                   prints the table
  *   ./option_table --check FILE      fails where the block in FILE differs from it
- *   ./option_table --update FILE     writes the block in FILE anew */
+ *   ./option_table --update FILE     writes the block in FILE anew
+ *   ./option_table --man             prints them for the manual page */
 #include "config/values.h"
 
 #include <stdio.h>
@@ -41,6 +42,35 @@ static void make_table(ca_text_t *table)
     }
 }
 
+static void add_roff(ca_text_t *page, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        bool special = *text == '\\' || *text == '-';
+        ca_text_add(page, special ? *text == '-' ? "\\-" : "\\e" : text, special ? 2 : 1);
+    }
+    ca_text_add(page, "\n", 1);
+}
+
+/* No text begins with a dot or an apostrophe, which would be a request. */
+static void make_man(ca_text_t *page)
+{
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        char buffer[1024];
+        ca_text_t accepted;
+        ca_text_init(&accepted, buffer, sizeof buffer);
+        ca_value_accepted(option, &accepted);
+        ca_text_printf(page, ".TP\n.B %s\n", option->name);
+        add_roff(page, option->help);
+        ca_text_printf(page, ".br\nDefault ");
+        add_roff(page, option->default_text);
+        ca_text_printf(page, ".br\nAccepted: ");
+        add_roff(page, buffer);
+        ca_text_printf(page, ".br\nWhen to change it: ");
+        add_roff(page, option->when);
+    }
+}
+
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "r");
@@ -61,15 +91,16 @@ int main(int argc, char **argv)
     static char buffer[65536];
     ca_text_t table;
     ca_text_init(&table, buffer, sizeof buffer);
-    make_table(&table);
+    bool man = argc == 2 && strcmp(argv[1], "--man") == 0;
+    (man ? make_man : make_table)(&table);
     if (table.length >= sizeof buffer) {
         fprintf(stderr, "option_table: the table outgrew its buffer\n");
         return 2;
     }
-    if (argc == 1)
+    if (argc == 1 || man)
         return fputs(buffer, stdout) < 0;
     if (argc != 3 || (strcmp(argv[1], "--check") != 0 && strcmp(argv[1], "--update") != 0)) {
-        fprintf(stderr, "usage: option_table [--check FILE | --update FILE]\n");
+        fprintf(stderr, "usage: option_table [--man | --check FILE | --update FILE]\n");
         return 2;
     }
 

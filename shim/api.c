@@ -95,5 +95,5 @@ CA_PUBLIC void cachealloc_mark(const char *name)
 
 CA_PUBLIC const char *cachealloc_version(void)
 {
-    return "0.1.0";
+    return CACHEALLOC_VERSION;
 }

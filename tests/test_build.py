@@ -5,6 +5,7 @@ import pathlib
 import py_compile
 import re
 import shutil
+import tarfile
 
 import pytest
 
@@ -12,6 +13,8 @@ import conftest
 import leak_report
 
 SCRIPTS = conftest.ROOT / "scripts"
+VERSION = re.search(r'^#define CACHEALLOC_VERSION "(.*)"$',
+                    (conftest.ROOT / "include/cachealloc.h").read_text(), re.MULTILINE)[1]
 
 
 def call(*cmd, **env):
@@ -150,8 +153,10 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/lib/cachealloc/cachealloc.py",
         "opt/lib/libcachealloc.so",
         "opt/lib/libother.so",
+        "opt/lib/pkgconfig/cachealloc.pc",
         "opt/share/doc/cachealloc/LICENSE",
         "opt/share/doc/cachealloc/README.md",
+        "opt/share/man/man7/cachealloc.7",
     ]
     assert "cachealloc.py is in /opt/lib/cachealloc: " in said
     py_compile.compile(str(tmp_path / "opt/lib/cachealloc/cachealloc.py"))
@@ -161,6 +166,53 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert files_below(tmp_path) == ["opt/lib/libother.so"]
     assert not (tmp_path / "opt/lib/cachealloc").exists()
     assert not (tmp_path / "opt/share/doc/cachealloc").exists()
+
+
+def make(*arguments):
+    flavour = conftest.BUILD.name.partition("-")[2] or "release"
+    rc, said = call("make", "-s", f"BUILD={flavour}", *arguments)
+    assert rc == 0, said
+
+
+def test_the_version_is_the_headers_everywhere(tmp_path):
+    make("install", "PREFIX=/opt", f"DESTDIR={tmp_path}")
+    changes = re.search(r"^## (\S+?),", (conftest.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    package = (tmp_path / "opt/lib/pkgconfig/cachealloc.pc").read_text()
+    page = (tmp_path / "opt/share/man/man7/cachealloc.7").read_text()
+
+    assert changes[1] == VERSION
+    assert f"Version: {VERSION}\n" in package
+    assert "prefix=/opt\nlibdir=/opt/lib\nincludedir=/opt/include\n" in package
+    assert page.startswith(f'.TH CACHEALLOC 7 "" "cachealloc {VERSION}"\n')
+    assert "@" not in package + page
+
+
+def test_the_manual_page_has_every_option(tmp_path):
+    make("install", "PREFIX=/opt", f"DESTDIR={tmp_path}")
+    page = tmp_path / "opt/share/man/man7/cachealloc.7"
+    keys = re.findall(r"^CA_OPTION\(\s*(\w+),", (conftest.ROOT / "config/options.def").read_text(),
+                      re.MULTILINE)
+
+    assert re.findall(r"^\.TP\n\.B (\w+)\n(?=.*\n\.br\nDefault)", page.read_text(),
+                      re.MULTILINE) == keys
+    if shutil.which("groff"):
+        assert call("groff", "-man", "-Tascii", "-ww", "-z", page) == (0, "")
+
+
+@pytest.mark.skipif(not (conftest.ROOT / ".git").exists(), reason="not a clone")
+def test_a_release_is_the_same_bytes_each_time(tmp_path):
+    archive = conftest.BUILD / f"cachealloc-{VERSION}.tar.gz"
+
+    make("dist")
+    first = archive.read_bytes()
+    make("dist")
+    with tarfile.open(archive) as files:
+        names = files.getnames()
+
+    assert archive.read_bytes() == first
+    top = f"cachealloc-{VERSION}"
+    assert {f"{top}/README.md", f"{top}/Makefile", f"{top}/LICENSE"} <= set(names)
+    assert all(name.split("/")[0] == top and ".git/" not in name for name in names)
 
 
 def test_the_module_for_python_goes_where_it_is_wanted(tmp_path):

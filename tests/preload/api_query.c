@@ -177,7 +177,7 @@ int main(void)
 {
     if (!api_there())
         return 0;
-    CHECK(strcmp(cachealloc_version(), "0.1.0") == 0);
+    CHECK(strcmp(cachealloc_version(), CACHEALLOC_VERSION) == 0);
     stats_of_every_size();
     CHECK(cachealloc_trim() == 0); /* before the first context */
     OK(cudaFree(NULL));
