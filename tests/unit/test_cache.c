@@ -390,6 +390,72 @@ static void the_stock_is_bounded(void **state)
     end();
 }
 
+/* A program that has so much live besides. */
+static void live_is(size_t bytes, held_t *held)
+{
+    assert_int_equal(hold(arena, bytes, held), 0);
+    ca_lock_take(&arena->lock);
+    ca_caches_review(arena); /* as after every growth */
+    ca_lock_drop(&arena->lock);
+}
+
+static size_t stock_of(size_t bytes)
+{
+    size_t before = ca_caches_stock(arena);
+
+    go_through(bytes, 1);
+    return ca_caches_stock(arena) - before;
+}
+
+static void large_blocks_are_kept_where_much_is_live(void **state)
+{
+    (void)state;
+    held_t held[2];
+    start(8192 * MIB, 1024 * MIB);
+    assert_int_equal(stock_of(CA_CACHE_ALWAYS), CA_CACHE_ALWAYS);
+    assert_int_equal(stock_of(CA_CACHE_ALWAYS + 1), 0);
+    live_is(512 * KIB * CA_CACHE_SHARE, &held[0]);
+    assert_int_equal(stock_of(512 * KIB), 512 * KIB);
+    assert_int_equal(stock_of(512 * KIB + 1), 0);
+    live_is(2048 * MIB, &held[1]);
+    assert_int_equal(stock_of(CA_CACHE_MOST), CA_CACHE_MOST);
+    assert_int_equal(stock_of(CA_CACHE_MOST + 1), 0);
+    let_go(&held[0]), let_go(&held[1]);
+    end();
+}
+
+/* The most that lies in stock while so many blocks of 256 KiB are freed. */
+static size_t most_in_stock(unsigned count)
+{
+    static held_t held[2000];
+    size_t most = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        hold(arena, 256 * KIB, &held[i]);
+    for (unsigned i = 0; i < count; i++) {
+        let_go(&held[i]);
+        if (ca_caches_stock(arena) > most)
+            most = ca_caches_stock(arena);
+    }
+    return most;
+}
+
+static void more_is_kept_where_much_is_live(void **state)
+{
+    (void)state;
+    held_t held;
+    for (unsigned less = 0; less < 2; less++) {
+        start(8192 * MIB, less ? 100 * MIB : 1024 * MIB);
+        fake.auto_pass = true;
+        assert_in_range(most_in_stock(200), 32 * MIB, CA_CACHE_STOCK);
+        live_is(2048 * MIB, &held);
+        assert_in_range(most_in_stock(2000), less ? 65 * MIB : 150 * MIB,
+                        less ? 100 * MIB : 3072 * MIB / CA_CACHE_STOCK_SHARE);
+        let_go(&held);
+        end();
+    }
+}
+
 /* --- ends and failures -------------------------------------------------------------------------
  */
 
@@ -606,6 +672,8 @@ int main(void)
         cmocka_unit_test(caches_are_shut_while_room_is_short),
         cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),
         cmocka_unit_test(the_stock_is_bounded),
+        cmocka_unit_test(large_blocks_are_kept_where_much_is_live),
+        cmocka_unit_test(more_is_kept_where_much_is_live),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
         cmocka_unit_test(what_one_thread_frees_another_gets_whole),
         cmocka_unit_test(the_depot_comes_before_growth),
