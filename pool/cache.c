@@ -277,7 +277,7 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
         restock(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
             ca_cache_get(&arena->depot->stock) + ca_block_size(block) <=
-                arena->params.thread_cache) {
+                arena->depot->stock_most) {
             restock(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {
@@ -299,10 +299,9 @@ static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, 
 
 static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
-    size_t half = cache->stock_most / 2;
-
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
+        size_t half = cache->stock_most / 2;
         ca_cache_tell(arena, cache);
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
             hand_over(arena, cache, index);

@@ -7,6 +7,7 @@
 #include "pool/grow.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 
 void ca_arena_tick(ca_arena_t *arena)
@@ -40,6 +41,8 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     if (segment && waits) /* looked for again: the lock was dropped in between */
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
     size_t given = segment ? ca_give_segment(arena, segment, true) : 0;
+    if (given)
+        ca_settle_gave(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
     return given;

@@ -25,8 +25,8 @@
 #define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
 
-/* The arena has grown. Where it had settled and no more is live than before, that was too early: it
- * takes twice as long from then on. */
+/* The arena has grown. Where it had settled, gave nothing back and has no more live than before, it
+ * settled too early: it takes twice as long from then on, CA_SETTLE_MOST times as long at most. */
 static inline void ca_settle_grown(ca_arena_t *arena)
 {
     if (!arena->settle ||
@@ -41,6 +41,12 @@ static inline void ca_settle_grown(ca_arena_t *arena)
         return;
     arena->careful = true;
     ca_caches_shut(arena);
+}
+
+/* The arena gave memory back that nobody was short of here. That it grows again shows nothing. */
+static inline void ca_settle_gave(ca_arena_t *arena)
+{
+    arena->settle = 0;
 }
 
 /* For every allocation and free: whether the time has come. */

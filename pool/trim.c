@@ -4,6 +4,7 @@
 #include "pool/cache.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 #include "pool/stream.h"
 
@@ -44,6 +45,8 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
+    if (given)
+        ca_settle_gave(arena);
     ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);

@@ -16,9 +16,9 @@
 #include "registry/memo.h"
 #include "registry/unwind.h"
 
-/* How often something was unloaded, from one on, and in the upper part how many threads are in
+/* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads are in
  * ca_unload. */
-static _Atomic uint64_t epoch = 1;
+static _Atomic uint64_t epoch = CA_UNLOAD_NONE;
 #define CLOSING (UINT64_C(1) << 48)
 
 static int read_count(struct dl_phdr_info *info, size_t bytes, void *arg)

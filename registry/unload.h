@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define CA_UNLOAD_UNDER_WAY 0
+#define CA_UNLOAD_NONE 1 /* the epoch before anything was unloaded */
 
 /* Calls `close` with `handle`, as dlclose, and returns what that returns. Meanwhile and afterwards
  * captures give what a fresh unwinding would, on every thread. Takes the loader's lock, so never

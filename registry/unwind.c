@@ -40,6 +40,11 @@ static _Atomic enum { UNTRIED, OPENING, TRIED } state;
 static _Thread_local bool inside;
 static _Thread_local uint64_t cached_since; /* an epoch of unload.h, 0 without such a cache */
 
+static ca_backtrace_t *opened(void)
+{
+    return atomic_load_explicit(&unwinder, memory_order_acquire);
+}
+
 #if defined(__x86_64__)
 #define CONTEXT_WORDS 256 /* of a ucontext_t, 121 */
 #define CURSOR_WORDS 256  /* of an unw_cursor_t, 127 */
@@ -84,9 +89,15 @@ static __attribute__((noinline)) int step_by_step(void **frames, int max)
     return count;
 }
 
+/* Before it is opened there is nothing to forget. */
+static bool can_forget(void)
+{
+    return opened() && steps.flush;
+}
+
 void ca_unwind_forget(void)
 {
-    if (steps.flush)
+    if (can_forget())
         steps.flush(*steps.space, 0, 0);
 }
 #else
@@ -94,6 +105,11 @@ static ca_backtrace_t *find_steps(void *library)
 {
     (void)library;
     return NULL;
+}
+
+static bool can_forget(void)
+{
+    return false;
 }
 
 void ca_unwind_forget(void)
@@ -169,11 +185,6 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static ca_backtrace_t *opened(void)
-{
-    return atomic_load_explicit(&unwinder, memory_order_acquire);
-}
-
 /* The unwinder, if another thread is opening one just now, else NULL. */
 static ca_backtrace_t *wait_for_unwinder(void)
 {
@@ -196,8 +207,8 @@ static bool may_use_cache(void)
         ca_unwind_forget();
         return false;
     }
-    if (cached_since == 0)
-        cached_since = epoch;
+    if (cached_since == 0) /* what all threads share may be older */
+        cached_since = can_forget() ? epoch : CA_UNLOAD_NONE;
     return cached_since == epoch;
 }
 

@@ -237,21 +237,24 @@ deps: ## install what building and testing need, or print the command
 # --- installing -----------------------------------------------------------------------------------
 VERSION := $(shell sed -n 's/^\#define CACHEALLOC_VERSION "\(.*\)"/\1/p' include/cachealloc.h)
 
-$B/cachealloc.7: scripts/cachealloc.7.in $(OPTION_TABLE) include/cachealloc.h
-	$(OPTION_TABLE) --man >$@.options
+# For another architecture the table of this one.
+MAN_TABLE := $(if $(filter aarch64,$(BUILD)),build/option_table,$(OPTION_TABLE))
+ifeq ($(BUILD),aarch64)
+$(MAN_TABLE): FORCE
+	@$(MAKE) -s --no-print-directory BUILD=release CC=gcc CFLAGS= LDFLAGS= $@
+endif
+$B/cachealloc.7: scripts/cachealloc.7.in $(MAN_TABLE) include/cachealloc.h
+	$(MAN_TABLE) --man >$@.options
 	sed -e 's/@VERSION@/$(VERSION)/' -e '/@OPTIONS@/{r $@.options' -e 'd;}' $< >$@
-
-# It tells where it was installed, which another PREFIX would change.
-$B/cachealloc.pc: scripts/cachealloc.pc.in include/cachealloc.h FORCE
-	@sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
-	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< >$@
 
 dist: ## the committed tree as $B/cachealloc-VERSION.tar.gz, the same bytes each time
 	@mkdir -p $B
-	git archive --format=tar --prefix=cachealloc-$(VERSION)/ HEAD | \
-	    gzip -9n >$B/cachealloc-$(VERSION).tar.gz
+	git archive --format=tar --prefix=cachealloc-$(VERSION)/ HEAD >$B/cachealloc-$(VERSION).tar
+	gzip -9nf $B/cachealloc-$(VERSION).tar
 
-install: lib $B/cachealloc.7 $B/cachealloc.pc ## install under PREFIX (/usr/local), below DESTDIR
+tests: $B/cachealloc.7
+
+install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)" \
 	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(MANDIR)/man7" "$(DESTDIR)$(LIBDIR)/pkgconfig"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
@@ -259,7 +262,9 @@ install: lib $B/cachealloc.7 $B/cachealloc.pc ## install under PREFIX (/usr/loca
 	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
 	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
-	install -m 644 $B/cachealloc.pc "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
+	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' scripts/cachealloc.pc.in \
+	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
 	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there

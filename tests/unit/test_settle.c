@@ -112,6 +112,18 @@ static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
     put(&parts[0]), put(&parts[1]), put(&parts[2]), put(&parts[3]), put(&more);
 }
 
+static void what_was_given_back_is_needed_again(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        held_t all = get(100 * MIB);
+        put(&all);
+        churn(512, SETTLE / 2 + 10);
+        assert_true(keeps_stock());
+        assert_true(ca_arena_trim(arena, SIZE_MAX) >= 100 * MIB);
+    }
+}
+
 static void without_the_wish_it_is_settled_at_once(void **state)
 {
     (void)state;
@@ -220,6 +232,7 @@ int main(void)
         TEST(threads_keep_nothing_until_it_has_settled),
         TEST(each_growth_begins_it_anew),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
+        TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
         TEST(a_request_takes_what_was_freed_and_cuts_nothing_larger),
         TEST(where_the_device_lags_behind_it_does_not_go_on_asking),
