@@ -276,8 +276,7 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
            (block = take_passed(cache, class))) {
         restock(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
-            ca_cache_get(&arena->depot->stock) + ca_block_size(block) <=
-                arena->depot->stock_most) {
+            ca_cache_get(&arena->depot->stock) + ca_block_size(block) <= arena->depot->stock_most) {
             restock(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {

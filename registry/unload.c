@@ -16,8 +16,8 @@
 #include "registry/memo.h"
 #include "registry/unwind.h"
 
-/* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads are in
- * ca_unload. */
+/* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads
+ * are in ca_unload. */
 static _Atomic uint64_t epoch = CA_UNLOAD_NONE;
 #define CLOSING (UINT64_C(1) << 48)
 
