@@ -2,8 +2,8 @@
 #
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
 # build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=aarch64
-# release for that architecture, by a cross compiler, and BUILD=fuzz what `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room needs no change
-# here.
+# release for that architecture, by a cross compiler, and BUILD=fuzz what `make fuzz` builds, by
+# clang. Sources are found by folder: a new .c file in a room needs no change here.
 
 BUILD ?= release
 ifeq ($(BUILD),release)

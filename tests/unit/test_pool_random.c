@@ -149,10 +149,7 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
     /* Nothing leaks. */
     if (pinned)
         ca_arena_pin(arena, false);
-    memset(fake.fail_at, 0, sizeof fake.fail_at);
-    fake.capturing = false;
-    fake.auto_pass = true;
-    fake_pass_all();
+    fake_calm_down();
     ca_arena_trim(arena, SIZE_MAX);
     sound(arena);
     ca_arena_stats_t stats;
