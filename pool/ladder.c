@@ -137,10 +137,16 @@ static bool rung_caches(climb_t *c)
     return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
 }
 
-/* However lately they had not: a segment costs more than a question. */
+/* However lately they had not: a segment costs more than a question. One by one: the question after
+ * the one that helped would be in vain, and put off those that frees ask. */
 static bool rung_asked(climb_t *c)
 {
-    return ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, true) > 0 && search(c);
+    for (unsigned asked = 0; asked < HARVEST_MOST; asked++)
+        if (!ca_epoch_harvest(c->arena, &c->arena->whole, 1, true))
+            return false;
+        else if (search(c))
+            return true;
+    return false;
 }
 
 static bool rung_policy(climb_t *c)

@@ -7,7 +7,9 @@
  * pairs rest PAIRS        the same, and the device has nothing to do
  *
  * With LAG the work submitted before a free ends LAG allocations later: this program's own progress
- * lets it go. Prints the most bytes that the pool held, where there is one. */
+ * lets it go. How soon the device then notices is up to its thread, unless the last argument is
+ * `exact`: every pair waits until it has (LAG up to 64). Prints the most bytes that the pool
+ * held, where there is one. */
 #include <stdatomic.h>
 #include "gate.h"
 #include "shim_stats.h"
@@ -15,6 +17,7 @@
 #define LIVE 100
 #define MANY 1000
 #define BIG ((size_t)64 << 20)
+#define MARKS 64
 #define STEP 20 /* pairs for each piece of lagging work: one a pair would be all switching */
 
 static void *slots[MANY];
@@ -44,6 +47,20 @@ static void advance(uint64_t to)
     }
 }
 
+/* Waits until the device has come to where it was `pairs` pairs ago. */
+static void catch_up(cudaStream_t stream, uint64_t pair, uint64_t pairs)
+{
+    static cudaEvent_t marks[MARKS];
+    cudaEvent_t *mark = &marks[pair % MARKS];
+
+    CHECK(pairs < MARKS);
+    if (!*mark)
+        OK(cudaEventCreateWithFlags(mark, cudaEventDisableTiming));
+    OK(cudaEventRecord(*mark, stream));
+    if (pair >= pairs)
+        OK(cudaEventSynchronize(marks[(pair - pairs) % MARKS]));
+}
+
 /* 256 B to 1 MiB, log-uniform */
 static size_t random_bytes(uint64_t *random)
 {
@@ -55,10 +72,11 @@ int main(int argc, char **argv)
 {
     CHECK(argc > 2);
     bool many = strcmp(argv[1], "many") == 0, rest = many || strcmp(argv[1], "rest") == 0;
+    bool exact = argc > 3 && strcmp(argv[argc - 1], "exact") == 0;
     bool big = strcmp(argv[1], "rest") == 0 || strcmp(argv[1], "big") == 0;
     size_t live = many ? MANY : strcmp(argv[1], "live") == 0 ? LIVE : 1;
     uint64_t pairs = number_argument(argc, argv, 2, 1000), random = 11, reserved = 0;
-    uint64_t lagging = number_argument(argc, argv, 3, 0), step = lagging < STEP ? 1 : STEP;
+    uint64_t lagging = number_argument(argc - exact, argv, 3, 0), step = lagging < STEP ? 1 : STEP;
     cachealloc_stats_t stats;
     cudaStream_t stream;
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -72,6 +90,8 @@ int main(int argc, char **argv)
         if (!lagging && !rest)
             OK(cudaMemsetAsync(*slot, (int)i, 64, stream));
         advance(i + 1);
+        if (exact)
+            catch_up(stream, i, lagging ? lagging - 1 : 0);
     }
     advance(UINT64_MAX);
     OK(cudaStreamSynchronize(stream));
