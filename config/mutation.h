@@ -49,6 +49,7 @@
     X(query_unrecorded)     /* an event that was never recorded counts as completed */             \
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
     X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
+    X(lost_addresses_kept)  /* what a context had is its own until its end has returned */         \
     X(capture_gate)         /* fences are recorded while streams are captured */                   \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \

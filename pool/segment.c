@@ -102,7 +102,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
     arena->segment_count--;
     arena->leaving += segment->bytes;
     /* Before the memory goes back: another context may get the address at once. */
-    ca_span_remove(segment->base, segment->bytes);
+    ca_span_remove(segment->base, arena);
     ca_slab_give(&arena->segment_slab, segment);
 }
 

@@ -62,12 +62,12 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
     return rc;
 }
 
-void ca_span_remove(uint64_t base, size_t bytes)
+void ca_span_remove(uint64_t base, const ca_arena_t *arena)
 {
     ca_lock_take(&lock);
     size_t at = upper_bound(base);
-    /* A context that died unnoticed may have left a range with the same base. */
-    while (at > 0 && spans[at - 1].begin == base && spans[at - 1].end != base + bytes)
+    /* A context that dies may leave a range with the same base: we are told late, or not at all. */
+    while (at > 0 && spans[at - 1].begin == base && spans[at - 1].arena != arena)
         at--;
     if (at > 0 && spans[at - 1].begin == base) {
         count--;

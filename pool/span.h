@@ -10,7 +10,7 @@
 
 /* A segment of `arena`. Returns 0, or -ENOMEM when there is no host memory. */
 int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena);
-void ca_span_remove(uint64_t base, size_t bytes);
+void ca_span_remove(uint64_t base, const ca_arena_t *arena);
 
 /* The arena whose segment `address` lies in, or NULL. */
 ca_arena_t *ca_span_arena(uint64_t address);

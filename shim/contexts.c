@@ -65,6 +65,17 @@ bool ca_context_lost_id(const ca_context_t *context)
     return context->id && id_of(context->handle) != context->id;
 }
 
+bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
+{
+    if (!context || atomic_load(&context->state) == CA_CONTEXT_SERVING ||
+        CA_MUTATED(lost_addresses_kept))
+        return false;
+    CUcontext now = NULL;
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    return ask && (ask(&now, CU_POINTER_ATTRIBUTE_CONTEXT, address) != CUDA_SUCCESS ||
+                   now != context->handle || other_id(context));
+}
+
 /* A new entry that nobody can find yet, or NULL. */
 static ca_context_t *blank(CUcontext handle, CUdevice device)
 {

@@ -97,6 +97,12 @@ bool ca_contexts_all_listed(void);
  * With NULL for the primary the driver serves it. */
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
 
+/* Whether `address`, which by our tables is in memory of `context`, is somebody else's by now. The
+ * driver gives addresses away while the call that destroys their context is still under way, and
+ * the tables follow when it has returned. The driver is asked, but only from the moment on where
+ * such a call has begun. */
+bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address);
+
 /* Whether the driver no longer tells the id that the context had. */
 bool ca_context_lost_id(const ca_context_t *context);
 

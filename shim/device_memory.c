@@ -3,6 +3,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "pool/cache.h"
+#include "pool/span.h"
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
 #include "shim/heaps.h"
@@ -56,6 +57,8 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
 {
     if (record->kind == CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
+    if (ca_device_lost(record))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (!context)
@@ -87,4 +90,20 @@ CUresult ca_device_free_plain(const ca_record_t *record)
     if (context)
         ca_upstream_cuda.synchronize(context);
     return ca_device_free(record);
+}
+
+bool ca_device_owns(CUdeviceptr address)
+{
+    ca_arena_t *arena = ca_span_arena(address);
+
+    return arena && !ca_context_lost_address(ca_arena_context(arena), address);
+}
+
+bool ca_device_lost(const ca_record_t *record)
+{
+    ca_arena_t *arena = record->owner ? ca_block_arena(record->owner) : NULL;
+    const ca_context_t *context =
+        arena ? ca_arena_context(arena) : ca_context_numbered(record->context);
+
+    return record->owner && ca_context_lost_address(context, record->address);
 }

@@ -39,4 +39,10 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order);
 /* The same for the plain free: it needs a current context, and waits with free_sync:true. */
 CUresult ca_device_free_plain(const ca_record_t *record);
 
+/* Whether an address without a record is in memory of the pool, so that it cannot be freed; and
+ * whether one that has a record of pooled memory is not there any more. Both see through an end of
+ * its context that is under way: ca_context_lost_address. */
+bool ca_device_owns(CUdeviceptr address);
+bool ca_device_lost(const ca_record_t *record);
+
 #endif

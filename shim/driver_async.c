@@ -125,13 +125,13 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         return real(address, given);
     ca_count(free_calls);
     if (!ca_track_erase(address, &record))
-        return ca_pool_owns(address) ? ca_track_wrong_free(address)
-                                     : ca_debug_explain_refusal(address, real(address, given));
+        return ca_device_owns(address) ? ca_track_wrong_free(address)
+                                       : ca_debug_explain_refusal(address, real(address, given));
     if (record.shared)
         return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE
                                                      : ca_shared_free_async(&record, real, given);
     CUresult code;
-    if (!record.owner)
+    if (!record.owner || ca_device_lost(&record))
         code = real(address, given);
     else if (ca_capture_includes(capturing, given)) /* only a graph's own memory is freed in it */
         code = CUDA_ERROR_INVALID_VALUE;

@@ -117,12 +117,13 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_track_erase(address, &record))
-        return ca_pool_owns(address) || ca_backend_async_holds(address)
+        return ca_device_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)
                    : ca_debug_explain_refusal(address, real(address));
     if (record.shared)
         return ca_shared_free(&record);
-    CUresult code = record.owner                     ? ca_device_free_plain(&record)
+    bool lost = ca_device_lost(&record);
+    CUresult code = record.owner && !lost            ? ca_device_free_plain(&record)
                     : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
                                                      : real(address);
     if (code == CUDA_SUCCESS) {

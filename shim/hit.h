@@ -125,7 +125,10 @@ CA_INLINE ca_cache_t *ca_hit_other_cache(const ca_arena_t *arena)
         return ca_mine.pinned_cache;
     ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
     const ca_context_t *context = cache ? cache->context : NULL;
-    return context && !atomic_load_explicit(&context->broken, memory_order_relaxed) ? cache : NULL;
+    return context && !atomic_load_explicit(&context->broken, memory_order_relaxed) &&
+                   atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING
+               ? cache
+               : NULL;
 }
 
 /* Puts the block of a slot that is locked into the cache, or leaves all as it is. */

@@ -41,6 +41,16 @@ def test_a_device_is_reset_while_threads_use_it(run, program, seed, devices, pre
                  sim=f"memory:4G,devices:{devices}"))
 
 
+@pytest.mark.parametrize("preload, conf", MODES)
+def test_an_address_is_given_away_before_its_context_has_ended(run, program, preload, conf):
+    """Memory of graphs, where a context was that another thread destroys: all of it is freed."""
+    result = run([program("both_address_again"), 20 * ROUNDS], preload=preload, conf=quiet(conf),
+                 sim="memory:512M", stats=True)
+
+    succeeds(result)
+    assert result.sim["devices"][0]["live_bytes"] == 0
+
+
 @pytest.mark.parametrize("conf", POOLED)
 def test_only_what_the_last_context_leaks_is_reported(run, program, conf):
     """Sizes are 1,000, 2,000, ...: five of them."""

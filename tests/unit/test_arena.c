@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "config/mem.h"
 #include "one_arena.h"
+#include "pool/span.h"
 #include "pool/state.h"
 
 static ca_arena_params_t params;
@@ -316,6 +317,22 @@ static void two_arenas_do_not_mix(void **state)
     assert_false(ca_pool_owns(address));
 }
 
+/* The driver gives an address away before we are told that its context has ended. */
+static void a_range_that_comes_again_is_the_later_arenas(void **state)
+{
+    (void)state;
+    int context;
+    uint64_t base = UINT64_C(0x10000000000);
+    ca_arena_t *later = ca_arena_create(&fake_upstream, &context, &params);
+    assert_int_equal(ca_span_add(base, MIB, arena), 0);
+    assert_int_equal(ca_span_add(base, MIB, later), 0);
+    ca_span_remove(base, arena);
+    assert_ptr_equal(ca_span_arena(base), later);
+    ca_span_remove(base, later);
+    assert_null(ca_span_arena(base));
+    ca_arena_retire(later);
+}
+
 static void a_retired_arena_calls_nothing(void **state)
 {
     (void)state;
@@ -550,6 +567,7 @@ int main(void)
         TEST(trim_gives_back_idle_segments_only),
         TEST(ours_is_what_lies_in_a_segment),
         TEST(two_arenas_do_not_mix),
+        TEST(a_range_that_comes_again_is_the_later_arenas),
         TEST(a_retired_arena_calls_nothing),
         TEST(the_reserve_of_the_process_counts_what_is_held_together),
         TEST(a_retired_arena_has_no_statistics),
