@@ -21,7 +21,9 @@
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
+BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
+LIBEXECDIR ?= $(PREFIX)/libexec/cachealloc
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/cachealloc
 MANDIR ?= $(PREFIX)/share/man
@@ -254,14 +256,26 @@ dist: ## the committed tree as $B/cachealloc-VERSION.tar.gz, the same bytes each
 
 tests: $B/cachealloc.7
 
+# What scripts/cachealloc starts.
+TOOLS := cachealloc-journal cachealloc-report merge_reports
+PAGE_FILES := $(notdir $(wildcard scripts/report_page/*.*))
+
 install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)" \
-	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(MANDIR)/man7" "$(DESTDIR)$(LIBDIR)/pkgconfig"
+	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" \
+	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man7"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
 	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
 	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
+	sed -e 's|@VERSION@|$(VERSION)|' scripts/cachealloc.1.in \
+	    >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
+	sed -e 's|@VERSION@|$(VERSION)|; s|@LIBDIR@|$(LIBDIR)|; s|@LIBEXECDIR@|$(LIBEXECDIR)|' \
+	    scripts/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
+	chmod 755 "$(DESTDIR)$(BINDIR)/cachealloc"
+	install -m 755 $(TOOLS:%=scripts/%) "$(DESTDIR)$(LIBEXECDIR)"
+	install -m 644 $(PAGE_FILES:%=scripts/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
 	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' scripts/cachealloc.pc.in \
 	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
@@ -271,8 +285,12 @@ uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
 	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE" \
-	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
-	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)"; do \
+	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
+	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
+	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%); do \
+	    rm -f "$(DESTDIR)$(LIBEXECDIR)/$$file"; done
+	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)" \
+	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(LIBEXECDIR)"; do \
 	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 

@@ -148,14 +148,23 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
 
     rc, said = call("make", "install", *where)
     assert rc == 0, said
+    page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
+        "__init__.py", "data.js", "flame.js", "main.js", "page.css", "page.html", "page.py",
+        "reports.py", "table.js", "text.js", "timeline.js")]
     assert files_below(tmp_path) == [
+        "opt/bin/cachealloc",
         "opt/include/cachealloc.h",
         "opt/lib/cachealloc/cachealloc.py",
         "opt/lib/libcachealloc.so",
         "opt/lib/libother.so",
         "opt/lib/pkgconfig/cachealloc.pc",
+        "opt/libexec/cachealloc/cachealloc-journal",
+        "opt/libexec/cachealloc/cachealloc-report",
+        "opt/libexec/cachealloc/merge_reports",
+        *page,
         "opt/share/doc/cachealloc/LICENSE",
         "opt/share/doc/cachealloc/README.md",
+        "opt/share/man/man1/cachealloc.1",
         "opt/share/man/man7/cachealloc.7",
     ]
     assert "cachealloc.py is in /opt/lib/cachealloc: " in said
@@ -166,6 +175,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert files_below(tmp_path) == ["opt/lib/libother.so"]
     assert not (tmp_path / "opt/lib/cachealloc").exists()
     assert not (tmp_path / "opt/share/doc/cachealloc").exists()
+    assert not (tmp_path / "opt/libexec/cachealloc").exists()
 
 
 def make(*arguments):
@@ -179,11 +189,13 @@ def test_the_version_is_the_headers_everywhere(tmp_path):
     changes = re.search(r"^## (\S+?),", (conftest.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     package = (tmp_path / "opt/lib/pkgconfig/cachealloc.pc").read_text()
     page = (tmp_path / "opt/share/man/man7/cachealloc.7").read_text()
+    launcher = (tmp_path / "opt/bin/cachealloc").read_text()
 
     assert changes[1] == VERSION
     assert f"Version: {VERSION}\n" in package
     assert "prefix=/opt\nlibdir=/opt/lib\nincludedir=/opt/include\n" in package
     assert page.startswith(f'.TH CACHEALLOC 7 "" "cachealloc {VERSION}"\n')
+    assert f"ca_version='{VERSION}'\nca_libdir='/opt/lib'\n" in launcher
     assert "@" not in package + page
 
 
@@ -196,7 +208,8 @@ def test_the_manual_page_has_every_option(tmp_path):
     assert re.findall(r"^\.TP\n\.B (\w+)\n(?=.*\n\.br\nDefault)", page.read_text(),
                       re.MULTILINE) == keys
     if shutil.which("groff"):
-        assert call("groff", "-man", "-Tascii", "-ww", "-z", page) == (0, "")
+        for one in (page, page.parent.parent / "man1/cachealloc.1"):
+            assert call("groff", "-man", "-Tascii", "-ww", "-z", one) == (0, "")
 
 
 @pytest.mark.skipif(not (conftest.ROOT / ".git").exists(), reason="not a clone")

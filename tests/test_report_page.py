@@ -198,6 +198,7 @@ def test_without_d3_it_is_said_what_brings_it(tmp_path):
     (tmp_path / "scripts").mkdir()
     shutil.copy(SCRIPT, tmp_path / "scripts")
     shutil.copytree(SCRIPT.parent / "report_page", tmp_path / "scripts" / "report_page")
+    (tmp_path / "scripts" / "d3.sh").touch()
 
     result = subprocess.run([sys.executable, tmp_path / "scripts" / SCRIPT.name, "-"], text=True,
                             capture_output=True, timeout=60, check=False, input="")
