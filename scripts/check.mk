@@ -13,6 +13,7 @@
 #   tests/gpu/*.c                $B/facts                one program, -lcudart -lcuda
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
+#   tests/soak/*.c               $B/soak                 one program, -lcudart -lcuda
 #   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
 #   tests/leaks/leaks.mk         $B/tests/leaks/*        -lcudart, and as it says
 #   tests/bench/bench.mk         $B/bench/*              each as it says
@@ -34,7 +35,7 @@ PYTHONDIR ?= $(OWN_PYTHONDIR)
 # --- objects --------------------------------------------------------------------------------------
 # Tests assert in every flavour. Unit tests get no CUDA header: it proves that the rooms they test
 # need none.
-CUDA_TESTS := preload parity gpu replay random demo matrix leaks
+CUDA_TESTS := preload parity gpu replay random soak demo matrix leaks
 $B/obj/tests/%.o: ALL_CFLAGS += -UNDEBUG
 $(CUDA_TESTS:%=$B/obj/tests/%/%.o): ALL_CFLAGS += -isystem $(CUDA_INC)
 
@@ -51,11 +52,12 @@ PARITY_OBJ := $(call test_objects,tests/parity/*.c)
 FACTS_OBJ := $(call test_objects,tests/gpu/*.c)
 REPLAY_OBJ := $(call test_objects,tests/replay/*.c)
 RANDOM_OBJ := $(call test_objects,tests/random/*.c)
+SOAK_OBJ := $(call test_objects,tests/soak/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
 
 # Where there is no toolkit, the headers have to be brought first.
 $(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(SIM_RT12_OBJ) $(SIM_RT_STATIC_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \
-    $(RANDOM_OBJ) $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
+    $(RANDOM_OBJ) $(SOAK_OBJ) $(DEMO_OBJ): | $(CUDA_INC)/cuda.h
 $(CUDA_INC)/cuda.h:
 	scripts/deps.sh --headers
 
@@ -70,6 +72,7 @@ RUNTIME := $(filter-out $(HOST) $(DRIVER) $(PLUGIN:%.so=%),$(PRELOAD))
 FACTS := $(if $(FACTS_OBJ),$B/facts)
 REPLAY := $(if $(REPLAY_OBJ),$B/replay)
 RANDOM := $(if $(RANDOM_OBJ),$B/random)
+SOAK := $(if $(SOAK_OBJ),$B/soak)
 DEMO := $(DEMO_OBJ:$B/obj/tests/%.o=$B/%)
 PROBE := $B/cuda_probe
 OPTION_TABLE := $B/option_table
@@ -78,13 +81,13 @@ OPTION_TABLE := $B/option_table
 $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
 $(DRIVER): LINK = -L$(SIM) -lcuda
-$(filter $B/tests/preload/both_%,$(RUNTIME)) $(PARITY) $(FACTS) $(RANDOM): \
+$(filter $B/tests/preload/both_%,$(RUNTIME)) $(PARITY) $(FACTS) $(RANDOM) $(SOAK): \
     LINK = -L$(SIM) -lcudart -lcuda
 # Found without LD_LIBRARY_PATH too, which it sets for the processes that it starts.
 $(REPLAY): LINK = -L$(SIM) -lcudart -lz -Wl,-rpath,'$$ORIGIN/simcuda'
 $(PLUGIN): LINK += -shared
 
-$(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY) $(RANDOM): | simcuda
+$(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY) $(RANDOM) $(SOAK): | simcuda
 
 $(UNIT): $B/%: $B/obj/%.o $(UNIT_HELPER_OBJ) $(CORE_OBJ)
 $(HOST) $(RUNTIME) $(DRIVER) $(PARITY): $B/%: $B/obj/%.o
@@ -93,6 +96,7 @@ $(DEMO): $B/%: $B/obj/tests/%.o
 $(FACTS): $(FACTS_OBJ)
 $(REPLAY): $(REPLAY_OBJ)
 $(RANDOM): $(RANDOM_OBJ)
+$(SOAK): $(SOAK_OBJ)
 $(PROBE) $(OPTION_TABLE): $B/%: $B/obj/scripts/%.o
 $(OPTION_TABLE): $(filter $B/obj/config/%,$(CORE_OBJ))
 
@@ -101,7 +105,7 @@ $(CXX_PROGRAMS): LINKER = $(CXX)
 LINKER = $(CC)
 
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
-    $(RANDOM) $(OPTION_TABLE)
+    $(RANDOM) $(SOAK) $(OPTION_TABLE)
 include tests/matrix/matrix.mk
 include tests/leaks/leaks.mk
 include tests/bench/bench.mk
@@ -161,13 +165,15 @@ run-matrix: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(K)
 
 soak run-soak: SECONDS ?= 600
-soak: ## run random programs for SECONDS=600, with and without the shim, under the race check
+soak: ## for SECONDS=600: one program of many rounds, then random ones, under the race check
 	@scripts/deps.sh --build
 	$(AGAIN) run-soak
 
-# SOAK_FLAGS="--first 1000 --no-racecheck": other seeds, faster.
-run-soak: all $(RANDOM)
-	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(SECONDS) $(SOAK_FLAGS)
+# Each has half the time. SOAK_FLAGS="--first 1000 --no-racecheck": other random programs, faster.
+run-soak: HALF = $(shell expr $(SECONDS) / 2)
+run-soak: all $(RANDOM) $(SOAK) $B/libcachealloc-debug.so
+	@$(FIXED_ADDRESSES) python3 -B tests/soak/run.py --build $B --seconds $(HALF)
+	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(HALF) $(SOAK_FLAGS)
 
 replay: ## replay traces (TRACES=DIR, otherwise made ones) beside PyTorch's policy
 	@scripts/deps.sh --build
