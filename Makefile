@@ -1,9 +1,9 @@
 # cachealloc: build, test, install. `make help` lists the targets.
 #
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
-# build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=aarch64
-# release for that architecture, by a cross compiler, and BUILD=fuzz what `make fuzz` builds, by
-# clang. Sources are found by folder: a new .c file in a room needs no change here.
+# build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=clang
+# release by that compiler, BUILD=aarch64 release for that architecture, by a cross compiler, and
+# BUILD=fuzz what `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room needs no change here.
 
 BUILD ?= release
 ifeq ($(BUILD),release)
@@ -13,7 +13,7 @@ B := build-$(BUILD)
 endif
 
 ifeq ($(origin CC),default)
-CC := $(if $(filter fuzz,$(BUILD)),clang,$(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc)
+CC := $(if $(filter fuzz clang,$(BUILD)),clang,$(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc)
 endif
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -25,6 +25,7 @@ BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC -g -I.
 OPT_release := -O2 -DNDEBUG
 OPT_aarch64 := $(OPT_release)
 OPT_portable := $(OPT_release)
+OPT_clang := $(OPT_release)
 OPT_debug := -O1 -DCA_DEBUG=1
 OPT_asan := -O1 -DCA_DEBUG=1 -fno-omit-frame-pointer
 OPT_tsan := $(OPT_asan)
@@ -35,7 +36,7 @@ SANITIZE_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recov
 SANITIZE := $(SANITIZE_$(BUILD))
 OPT = $(OPT_$(BUILD)) $(SANITIZE)
 ifeq ($(OPT_$(BUILD)),)
-$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan, portable, fuzz, aarch64)
+$(error BUILD=$(BUILD): accepted are release, debug, asan, tsan, portable, clang, fuzz, aarch64)
 endif
 ALL_CFLAGS = $(BASE) $(OPT) $(CFLAGS) -MMD -MP
 
@@ -56,7 +57,7 @@ $B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
 	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
 
 # A sanitizer's run-time stays undefined in a shared object: the host program brings it.
-ifneq ($(filter release debug portable aarch64,$(BUILD)),)
+ifneq ($(filter release debug portable clang aarch64,$(BUILD)),)
 SO_UNDEF := -Wl,--no-undefined
 endif
 

@@ -131,10 +131,12 @@ aarch64: | $(CUDA_INC)/cuda.h
 
 # What tests/test_build.py looks at.
 ifeq ($(BUILD),release)
-tests: portable
+tests: portable $(if $(shell command -v clang),clang)
 endif
 portable: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=portable CFLAGS= LDFLAGS= lib
+clang: | $(CUDA_INC)/cuda.h
+	@$(MAKE) -s --no-print-directory BUILD=clang CC=clang CFLAGS= LDFLAGS= lib
 
 # --- running --------------------------------------------------------------------------------------
 # What is missing is brought first and make started anew, because the second make sees it. V=1 shows
@@ -301,10 +303,10 @@ uninstall: ## remove what install put there
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 
 clean: ## remove every build directory
-	rm -rf build build-debug build-asan build-tsan build-portable build-fuzz build-aarch64
+	rm -rf build build-debug build-asan build-tsan build-portable build-clang build-fuzz build-aarch64
 
 help: ## this list
-	@echo "make TARGET [BUILD=release|portable|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
+	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist install uninstall clean help
+.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist install uninstall clean help

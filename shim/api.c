@@ -22,7 +22,8 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
     ca_arena_stats_t pool;
     size_t contexts;
     ca_arena_stats_t pinned;
-    bool complete = ca_totals(&pool, &contexts) & ca_totals_pinned(&pinned);
+    bool complete = ca_totals(&pool, &contexts);
+    complete = ca_totals_pinned(&pinned) && complete;
     ca_registry_total_t live = ca_registry_total(), lost = ca_registry_lost();
     const cachealloc_stats_t now = {
         .size = stats->size,

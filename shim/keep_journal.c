@@ -28,7 +28,8 @@
 #define WAIT_MS 10000  /* for another thread's report */
 
 static char settled[PATH_MAX], rank[16]; /* patterns of the process still in the path */
-static enum { NOT_YET, STARTING, STARTED } _Atomic state = STARTED;
+enum { NOT_YET, STARTING, STARTED };
+static _Atomic int state = STARTED;
 
 void ca_keep_journal_settle(void)
 {

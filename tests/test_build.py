@@ -107,6 +107,33 @@ def test_one_build_is_for_every_glibc_from_2_28_on(run, program):
     assert leak_report.parse(result.err).count == 10
 
 
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+@pytest.mark.skipif(not shutil.which("clang"), reason="there is no clang")
+def test_clang_builds_the_library_without_a_warning_and_it_serves(run, program):
+    rc, said = call("make", "-s", "clang")
+    assert (rc, said) == (0, "")
+    library = conftest.ROOT / "build-clang" / "libcachealloc.so"
+    assert "clang version" in call("readelf", "-p", ".comment", library)[1]
+
+    def serve(*command, **kwargs):
+        return run([program(command[0]), *command[1:]], env={"LD_PRELOAD": library}, **kwargs)
+
+    hot = serve("pairs", "hot", 1000, stats=True)
+    leaks = serve("leaks", "many", 10)
+
+    assert hot.rc == 0 and hot.sim["calls"]["cuMemAlloc_v2"] < 100, hot.err
+    report = leak_report.parse(leaks.err)
+    assert report.count == 10 and leak_report.places(report.groups[0])
+    for case in ("own", "threads", "again"):
+        result = serve("deadlock", case, 16 << 20, 4, sim="memory:256M,devices:2", timeout=10)
+        assert (result.rc, result.err) == (0, "")
+    for command in (["throws"], ["drv_mix", 2000, 50], ["async", "pairs", 500],
+                    ["next_dlsym"], ["plugin_host", program("plugin_alloc.so")]):
+        plain = run([program(command[0]), *command[1:]], preload=False)
+        served = serve(*command)
+        assert (served.rc, served.out) == (plain.rc, plain.out), (command, served.err)
+
+
 def test_cuda_headers_come_from_the_toolkit_named(tmp_path):
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda.h").write_text("#define CUDA_VERSION 13000\n")
