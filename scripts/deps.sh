@@ -8,6 +8,7 @@
 #   deps.sh --fuzz           to run `make fuzz`
 #   deps.sh --bench          to run `make bench`
 #   deps.sh --headers        only the CUDA headers
+#   deps.sh --older-headers  those of CUDA 11 and 12, which tests/test_build.py compiles against
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
 #   deps.sh --python         prints the python that has the test runner, installs nothing
 #   deps.sh --bench-python   prints the python that can draw charts, or any, installs nothing
@@ -19,11 +20,12 @@ cd "$(dirname "$0")/.."
 
 headers=build/cuda-headers/include # where headers from PyPI go, for every BUILD
 headers_release='13.0.*'           # one release of all packages, so that they fit each other
+older_headers=build/cuda-headers   # and below it those of CUDA 11 and 12, in 11 and 12
 mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --fuzz | --bench | --headers | --cuda-include | --python | --bench-python | \
+    --build | --static | --fuzz | --bench | --headers | --older-headers | --cuda-include | --python | --bench-python | \
         --pip-python)
         mode=${arg#--}
         ;;
@@ -58,17 +60,8 @@ cuda_include() {
 }
 
 # The wheels hold libraries too; only their headers are kept.
-fetch_headers() {
-    tmp=build/cuda-headers.$$
-    trap 'rm -rf "$tmp"' EXIT
-    mkdir -p "$tmp"
-    echo "deps.sh: no CUDA 13 toolkit found, fetching its headers from PyPI" >&2
-    python=$(pip_python)
-    "$python" -m pip download --quiet --no-deps --only-binary :all: \
-        --disable-pip-version-check --dest "$tmp" \
-        "nvidia-cuda-runtime==$headers_release" "nvidia-cuda-crt==$headers_release" \
-        "nvidia-cuda-profiler-api==$headers_release" >&2
-    "$python" - "$tmp" <<'PY'
+unpack_headers() { # (python, a folder of wheels: they go to its folder include)
+    "$1" - "$2" <<'PY'
 import pathlib, sys, zipfile
 top = pathlib.Path(sys.argv[1])
 for wheel in top.glob("*.whl"):
@@ -80,6 +73,24 @@ for wheel in top.glob("*.whl"):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(archive.read(name))
 PY
+}
+
+pip_download() { # (python, a folder for the wheels, what pip download is told besides)
+    python=$1 folder=$2
+    shift 2
+    mkdir -p "$folder"
+    "$python" -m pip download --quiet --no-deps --only-binary :all: \
+        --disable-pip-version-check --dest "$folder" "$@" >&2
+}
+
+fetch_headers() {
+    tmp=build/cuda-headers.$$
+    trap 'rm -rf "$tmp"' EXIT
+    echo "deps.sh: no CUDA 13 toolkit found, fetching its headers from PyPI" >&2
+    python=$(pip_python)
+    pip_download "$python" "$tmp" "nvidia-cuda-runtime==$headers_release" \
+        "nvidia-cuda-crt==$headers_release" "nvidia-cuda-profiler-api==$headers_release"
+    unpack_headers "$python" "$tmp"
     if ! is_cuda_include "$tmp/include" || ! [ -r "$tmp/include/crt/host_defines.h" ] ||
         ! [ -r "$tmp/include/cudaProfiler.h" ]; then
         echo "deps.sh: the packages fetched do not hold the headers" >&2
@@ -88,6 +99,30 @@ PY
     rm -rf "$headers"
     mkdir -p "${headers%/*}"
     mv "$tmp/include" "$headers"
+}
+
+# Each by the checksums of its wheels for x86_64 and aarch64.
+fetch_older_headers() {
+    ! [ -r "$older_headers/11/cuda.h" ] || ! [ -r "$older_headers/12/cuda.h" ] || return 0
+    tmp=build/cuda-headers.$$
+    trap 'rm -rf "$tmp"' EXIT
+    echo "deps.sh: fetching the headers of CUDA 11 and 12 from PyPI" >&2
+    python=$(pip_python) || return 1
+    while read -r release package sums; do
+        mkdir -p "$tmp/$release" "$older_headers"
+        for sum in $sums; do
+            package="$package --hash=sha256:$sum"
+        done
+        echo "$package" >"$tmp/$release/wanted"
+        pip_download "$python" "$tmp/$release" --retries 1 --require-hashes \
+            -r "$tmp/$release/wanted" </dev/null || return 1
+        unpack_headers "$python" "$tmp/$release" </dev/null || return 1
+        rm -rf "${older_headers:?}/$release"
+        mv "$tmp/$release/include" "$older_headers/$release" || return 1
+    done <<'END'
+11 nvidia-cuda-runtime-cu11==11.8.89 f587bd726eb2f7612cf77ce38a2c1e65cf23251ff49437f6161ce0d647f64f7c e53bf160b6b660819cb6e4a9da2cc89e6aa2329858299780a2459780a2b8d012
+12 nvidia-cuda-runtime-cu12==12.9.79 25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3 83469a846206f2a733db0c42e223589ab62fd2fabac4432d2f8802de4bded0a4
+END
 }
 
 # --- what is there --------------------------------------------------------------------------------
@@ -295,6 +330,10 @@ pip-python)
     exit
     ;;
 headers) look_for_headers ;;
+older-headers)
+    fetch_older_headers
+    exit
+    ;;
 build) look_for_build ;;
 static) look_for_static ;;
 fuzz)
@@ -323,3 +362,5 @@ if [ "$mode" = all ] && [ "$(id -u)" = 0 ]; then
 fi
 # After the packages, because pip may have been among them.
 is_cuda_include "$(cuda_include)" || fetch_headers
+[ "$mode" != all ] || fetch_older_headers ||
+    echo "deps.sh: without them: the library is compiled against CUDA 13 alone" >&2

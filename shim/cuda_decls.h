@@ -4,8 +4,11 @@
 #define CA_SHIM_CUDA_DECLS_H
 
 #define CUDA_ENABLE_DEPRECATED /* old programs call cuCtxDetach */
+/* CUDA 11 declares it with the four arguments of then; later headers define the name anew. */
+#define cuGetProcAddress cuGetProcAddress_of_header
 #include <cuda.h>
 #include <driver_types.h>
+#include "shim/cuda_older.h"
 
 /* The headers map the first name to the second; both are exported by the driver. The 4-argument
  * form is declared with the fifth argument of its successor: callers of either form pass it on. */

@@ -134,6 +134,37 @@ def test_clang_builds_the_library_without_a_warning_and_it_serves(run, program):
         assert (served.rc, served.out) == (plain.rc, plain.out), (command, served.err)
 
 
+def older_headers(release):
+    folder = conftest.ROOT / "build" / "cuda-headers" / release
+    if not (folder / "cuda.h").exists():
+        pytest.skip(f"no headers of CUDA {release}: scripts/deps.sh --older-headers")
+    assert f"#define CUDA_VERSION {release}" in (folder / "cuda.h").read_text()
+    return folder
+
+
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+def test_the_headers_of_cuda_12_will_do():
+    folder = older_headers("12")
+
+    for source in sorted((conftest.ROOT / "shim").glob("*.c")):
+        assert call("gcc", "-fsyntax-only", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
+                    "-I.", "-isystem", folder, source) == (0, "")
+
+
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+def test_a_library_built_with_the_headers_of_cuda_11_serves_a_program_of_cuda_13(run, program):
+    folder = older_headers("11")
+
+    rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}")
+    assert (rc, said) == (0, "")
+    library = conftest.BUILD / "cuda11" / "libcachealloc.so"
+    hot, green = (run([program(name), *arguments], env={"LD_PRELOAD": library}, stats=True)
+                  for name, *arguments in (("pairs", "hot", 1000), ("drv_green",)))
+
+    assert hot.rc == 0 and hot.sim["calls"]["cuMemAlloc_v2"] < 100, hot.err
+    assert green.rc == 0, green.err
+
+
 def test_cuda_headers_come_from_the_toolkit_named(tmp_path):
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda.h").write_text("#define CUDA_VERSION 13000\n")
