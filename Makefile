@@ -24,7 +24,8 @@ WARN := -Wall -Wextra -Werror
 BASE := -std=c11 -D_GNU_SOURCE $(WARN) -fvisibility=hidden -fPIC -g -I.
 OPT_release := -O2 -DNDEBUG
 OPT_aarch64 := $(OPT_release)
-OPT_portable := $(OPT_release)
+# Given away: what is in it must not depend on the folder in which it was built.
+OPT_portable := $(OPT_release) -ffile-prefix-map=$(CURDIR)=.
 OPT_clang := $(OPT_release)
 OPT_debug := -O1 -DCA_DEBUG=1
 OPT_asan := -O1 -DCA_DEBUG=1 -fno-omit-frame-pointer

@@ -264,6 +264,13 @@ dist: ## the committed tree as $B/cachealloc-VERSION.tar.gz, the same bytes each
 
 tests: $B/cachealloc.7
 
+# BUILD=aarch64 makes the one for arm64.
+DEB_BUILD := $(if $(filter release,$(BUILD)),portable,$(BUILD))
+deb: | $(CUDA_INC)/cuda.h ## a Debian package of BUILD=portable, by dpkg-deb, the same bytes each time
+	@$(MAKE) -s --no-print-directory BUILD=$(DEB_BUILD) CFLAGS= LDFLAGS= run-deb
+run-deb: lib $B/cachealloc.7
+	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_deb.sh $B
+
 # What scripts/cachealloc starts.
 TOOLS := cachealloc-journal cachealloc-report merge_reports
 PAGE_FILES := $(notdir $(wildcard scripts/report_page/*.*))
@@ -309,4 +316,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist install uninstall clean help
+.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help

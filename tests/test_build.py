@@ -301,3 +301,127 @@ def test_the_module_for_python_goes_where_it_is_wanted(tmp_path):
     rc, said = call("make", "uninstall", *where)
     assert rc == 0, said
     assert files_below(tmp_path) == ["opt/site-packages/other.py"]
+
+
+# --- the Debian package ---------------------------------------------------------------------------
+
+needs_dpkg = [
+    pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own"),
+    pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="there is no dpkg-deb"),
+    pytest.mark.skipif(not pathlib.Path("/lib/x86_64-linux-gnu/libdl.so.2").exists(),
+                       reason="the linker looks elsewhere for what BUILD=portable needs"),
+]
+
+
+@pytest.fixture(scope="module")
+def package():
+    rc, said = call("make", "-s", "deb")
+    assert rc == 0, said
+    return conftest.ROOT / said.strip()
+
+
+def field(package, name):
+    rc, said = call("dpkg-deb", "-f", package, name)
+    assert rc == 0, said
+    return said.strip()
+
+
+class TestDebianPackage:
+    pytestmark = needs_dpkg
+
+    def test_its_name_and_fields_say_what_it_is(self, package):
+        assert package.name == f"cachealloc_{VERSION}-1_amd64.deb"
+        assert field(package, "Version") == f"{VERSION}-1"
+        assert field(package, "Architecture") == "amd64"
+        assert field(package, "Depends") == "libc6 (>= 2.28)"
+        assert not any(field(package, name) for name in ("Pre-Depends", "Recommends", "Conflicts"))
+
+    def test_it_has_every_file_where_debian_has_such(self, package, tmp_path):
+        assert call("dpkg-deb", "-x", package, tmp_path) == (0, "")
+        assert call("dpkg-deb", "-e", package, tmp_path / "DEBIAN") == (0, "")
+
+        triplet = "x86_64-linux-gnu"
+        make("install", "PREFIX=/usr", f"LIBDIR=/usr/lib/{triplet}", f"DESTDIR={tmp_path}/installed")
+        doc = "share/doc/cachealloc/"
+        installed = {name + ".gz" if name.startswith("share/man/") else name
+                     for name in files_below(tmp_path / "installed/usr")} - {doc + "LICENSE"}
+        assert f"lib/{triplet}/libcachealloc.so" in installed
+        assert set(files_below(tmp_path / "usr")) == installed | {
+            doc + "copyright", doc + "changelog.gz", doc + "changelog.Debian.gz"}
+        config = (tmp_path / f"usr/lib/{triplet}/pkgconfig/cachealloc.pc").read_text()
+        assert f"prefix=/usr\nlibdir=/usr/lib/{triplet}\n" in config and str(tmp_path) not in config
+        copyright = (tmp_path / "usr" / doc / "copyright").read_text()
+        assert "\nLicense: Expat\n Permission is hereby granted" in copyright
+        assert call("sh", "-c", f"cd {tmp_path} && md5sum --quiet -c DEBIAN/md5sums") == (0, "")
+        listed = [line.split()[:2] for line in call("dpkg-deb", "-c", package)[1].splitlines()]
+        assert {owner for mode, owner in listed} == {"root/root"}
+        assert {mode for mode, owner in listed} <= {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x",
+                                                    "lrwxrwxrwx"}
+
+    def test_it_is_the_same_bytes_each_time(self, package, tmp_path):
+        first = package.read_bytes()
+        older = tmp_path / "umask.sh"
+        older.write_text("umask 077\nexec make -s deb\n")
+
+        rc, said = call("sh", older, TZ="Asia/Tokyo")
+
+        assert rc == 0, said
+        assert package.read_bytes() == first
+
+    def test_it_installs_runs_by_name_and_goes(self, package, program, tmp_path):
+        """In a root that holds libc, the program and the simulated CUDA: nothing else is there."""
+        if not shutil.which("dpkg") or os.geteuid() != 0 or call("chroot", "/", "true")[0] != 0:
+            pytest.skip("needs dpkg, and the right to chroot")
+        root = tmp_path / "root"
+        for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers",
+                       "var/log", "tmp"):
+            (root / folder).mkdir(parents=True)
+        (root / "var/lib/dpkg/status").touch()
+        commands = [shutil.which("env"), program("leaks")]
+        libraries = {*needed(commands[0]), *needed(commands[1]),
+                     *needed(conftest.BUILD / "simcuda/libcudart.so.13"),
+                     *needed(package.parent / "libcachealloc.so")}
+        bring(root, *commands, *libraries, conftest.BUILD / "simcuda/libcuda.so.1")
+        before = files_below(root / "usr")
+
+        def dpkg(*arguments):
+            return call("dpkg", f"--root={root}", "--force-unsafe-io", *arguments)
+
+        rc, said = dpkg("-i", package)
+        assert rc != 0 and "cachealloc depends on libc6 (>= 2.28)" in said
+        assert dpkg("-i", empty_package(tmp_path, "libc6", "2.28-1"))[0] == 0
+        rc, said = dpkg("-i", package)
+        assert rc == 0, said
+        rc, said = call("chroot", root, "/usr/bin/env", "LD_PRELOAD=libcachealloc.so",
+                        f"LD_LIBRARY_PATH={conftest.BUILD / 'simcuda'}", program("leaks"), "many", 10)
+        assert rc == 0 and leak_report.parse(said).count == 10, said
+        rc, said = dpkg("--purge", "cachealloc", "libc6")
+        assert rc == 0, said
+        assert files_below(root / "usr") == before
+        assert not (root / "usr/share").exists() and not (root / "usr/include").exists()
+
+
+def needed(file):
+    """The libraries, and the loader, that it needs."""
+    rc, said = call("ldd", file, LD_LIBRARY_PATH=conftest.BUILD / "simcuda")
+    assert rc == 0, said
+    return re.findall(r"(/\S+) \(0x", said)
+
+
+def bring(root, *files):
+    """Copies them to the same place below root."""
+    for file in map(str, files):
+        target = root / file[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+
+
+def empty_package(folder, name, version):
+    control = folder / name / "DEBIAN" / "control"
+    control.parent.mkdir(parents=True)
+    control.write_text(f"Package: {name}\nVersion: {version}\nArchitecture: all\n"
+                       "Maintainer: a test <test@localhost>\nDescription: nothing\n")
+    package = folder / f"{name}.deb"
+    rc, said = call("dpkg-deb", "--root-owner-group", "-b", control.parent.parent, package)
+    assert rc == 0, said
+    return package
