@@ -66,3 +66,44 @@ def test_nothing_goes_back_for_tidiness_during_a_capture(run, program):
     captured, _ = printed(run, [program("modes"), 4, 64 * MIB, 100 * MIB, "capture"], conf)
 
     assert (plain, captured) == (100 * MIB, 356 * MIB)
+
+
+# --- under compute-sanitizer ----------------------------------------------------------------------
+
+SET_BY_IT = ["NV_SANITIZER_INJECTION_PORT_BASE", "NV_SANITIZER_INJECTION_PORT_RANGE_BEGIN"]
+STEPS_ASIDE = "compute-sanitizer runs this program: backend:off"
+
+
+def sanitized(run, program, conf, variable=SET_BY_IT[0]):
+    result = run([program("pairs"), "hot", 1000], conf=conf, env={variable: "49152"}, stats=True)
+    assert result.rc == 0, result.err
+    return result.sim["calls"]["cuMemAlloc_v2"], result.err
+
+
+@pytest.mark.parametrize("variable", SET_BY_IT)
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "stats:exit"])
+def test_under_compute_sanitizer_the_driver_has_every_allocation(run, program, conf, variable):
+    plain = run([program("pairs"), "hot", 1000], preload=False, stats=True)
+
+    calls, err = sanitized(run, program, conf, variable)
+
+    assert calls == plain.sim["calls"]["cuMemAlloc_v2"]
+    assert err.count(STEPS_ASIDE) == 1
+
+
+@pytest.mark.parametrize("conf, pooled", [("backend:pool", True), ("backend:off", False)])
+def test_under_compute_sanitizer_a_backend_that_is_asked_for_stays(run, program, conf, pooled):
+    calls, err = sanitized(run, program, conf)
+
+    assert (calls < 100, err) == (pooled, "")
+
+
+def test_under_compute_sanitizer_a_wrong_backend_leaves_the_default_there(run, program):
+    calls, err = sanitized(run, program, "backend:none,print:true")
+
+    assert calls >= 1000
+    assert STEPS_ASIDE in err and "backend" in err.splitlines()[0] and "ALLOC_CONF=backend:off," in err
+
+
+def test_under_compute_sanitizer_log_error_is_quiet(run, program):
+    assert sanitized(run, program, "log:error")[1] == ""
