@@ -5,7 +5,7 @@ import re
 import conftest
 
 TABLE = (conftest.ROOT / "config" / "options.def").read_text()
-KEYS = re.findall(r"^CA_OPTION\((\w+),", TABLE, re.MULTILINE)
+KEYS = re.findall(r"^CA_OPTION\(\s*(\w+),", TABLE, re.MULTILINE)
 LABELS = re.findall(r'^CA_COUNTER\(\w+, "([^"]+)"\)',
                     (conftest.ROOT / "config" / "counters.def").read_text(), re.MULTILINE)
 
@@ -149,3 +149,36 @@ def test_an_environment_of_a_mebibyte_is_read_in_part_and_the_program_runs_on(ru
     assert all(len(line) < 1000 and line.isascii() and line.isprintable() for line in lines), lines
     line = effective(run, program, conf.rpartition(",'")[0], env=env)
     assert value(line, "leak_max") == "7"
+
+
+COMPATIBILITY = (conftest.ROOT / "COMPATIBILITY.md").read_text()
+
+
+def test_every_option_that_the_compatibility_page_names_is_accepted(run, program, tmp_path):
+    """Whatever is in code and looks like key:value, and the ALLOC_CONF of each command."""
+    code = re.findall(r"`([^`]+)`", COMPATIBILITY)
+    settings = {word for word in code if re.fullmatch(r"[a-z_]+:[^ :{]+", word)}
+    for word in code:
+        settings |= set(re.findall(r"ALLOC_CONF(?:=|, value: \")([^\s\"]+)", word))
+    settings = {setting.replace("/reports", str(tmp_path)) for setting in settings}
+    keys = {setting.partition(":")[0] for setting in settings}
+
+    assert {"backend", "limit", "decay", "ipc", "leak_report", "journal", "async"} <= keys
+    for setting in settings:
+        assert said(run, program, setting, cwd=tmp_path) == "", setting
+
+
+def test_every_key_that_the_compatibility_page_names_alone_exists():
+    alone = set(re.findall(r"`([a-z][a-z_]+)`", COMPATIBILITY)) - {
+        "cachealloc", "cuda_memory_resource", "env"}
+
+    assert alone and alone <= set(KEYS)
+
+
+def test_the_compatibility_page_names_tests_and_files_that_exist():
+    names = set(re.findall(r"`((?:\w+/)*\w+\.(?:py|cc|c))`", COMPATIBILITY))
+
+    for name in names:
+        assert any(path.match(f"*/{name}") for folder in ("tests", "scripts", "python")
+                   for path in (conftest.ROOT / folder).rglob("*")), name
+    assert "(COMPATIBILITY.md)" in (conftest.ROOT / "README.md").read_text()
