@@ -64,8 +64,10 @@ endif
 
 # Where libc has all that these had they are empty, and an older one needs them named.
 ifeq ($(BUILD),portable)
-$(CORE_OBJ) $(SHIM_OBJ): ALL_CFLAGS += -include config/old_glibc.h
-SO_UNDEF += -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+$(CORE_OBJ) $(SHIM_OBJ) $B/obj/tests/%.o $B/obj/scripts/%.o: \
+    ALL_CFLAGS += -include config/old_glibc.h
+SO_UNDEF += $(OLD_LIBC)
+OLD_LIBC := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 endif
 
 # The export map comes from the hook table, so that the two cannot drift.

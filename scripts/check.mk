@@ -114,9 +114,9 @@ include tests/fuzz/fuzz.mk
 
 $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
-	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) -ldl -lpthread -lm $(LDFLAGS)
+	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: all $(PROGRAMS) $B/libcachealloc-debug.so
+tests: all $(PROGRAMS) $(PROBE) $B/libcachealloc-debug.so
 
 # What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
 CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
@@ -218,6 +218,32 @@ run-facts: simcuda $(FACTS) $(PROBE)
 	    >$B/facts.md || exit; \
 	echo "facts: answered by: $$label; in $B/facts.json and $B/facts.md"
 
+# What tests/gpu/check.py runs. It ends with 77 where there is no GPU, which make
+# calls an error; SIMULATED=1 runs it on the simulator.
+GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(PARITY) \
+    $(BENCH)
+
+check-gpu: ## the shim on this machine's GPU: facts, programs, error codes (SIMULATED=1: simulated)
+	@scripts/deps.sh --build
+	$(AGAIN) run-check-gpu
+
+# GPU_FLAGS="--steps parity": see tests/gpu/suite.py.
+run-check-gpu: $(GPU_PROGRAMS)
+	@python3 -B tests/gpu/check.py --build $B $(GPU_FLAGS)
+
+KIT := $B/gpu-kit
+gpu-kit: $(GPU_PROGRAMS) ## what that needs of a build, for a machine with a GPU and no make
+	@rm -rf $(KIT)
+	@mkdir -p $(KIT)/simcuda $(KIT)/tests/preload $(KIT)/tests/parity $(KIT)/bench
+	cp $B/libcachealloc.so $(FACTS) $(RANDOM) $(PROBE) $(KIT)
+	cp $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13 $(KIT)/simcuda
+	cp $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(KIT)/tests/preload
+	cp $(PARITY) $(KIT)/tests/parity
+	cp $(BENCH) $(KIT)/bench
+	strip -g $(addprefix $(KIT)/,facts random cuda_probe simcuda/* tests/*/* bench/*)
+	git describe --always --dirty --abbrev=12 >$(KIT)/commit || rm -f $(KIT)/commit
+	@echo "gpu-kit: python3 tests/gpu/check.py --build $(KIT)"
+
 bench: ## measure against other allocators, two tables and a chart (BENCH_FLAGS: see bench.py)
 	@scripts/deps.sh --bench
 	@scripts/peers.sh || echo "bench: without RMM"
@@ -316,4 +342,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help

@@ -1,6 +1,7 @@
 /* Is there a CUDA to run on? Succeeds where a driver answers with a device and a libcudart.so.13 is
  * found, by the loader or in one of the directories given; prints that directory (empty: the
- * loader's own). Knows no CUDA header, and must not take the simulator for a driver.
+ * loader's own). Status 1: no driver with a device; 2: a driver, but no such runtime. Knows no CUDA
+ * header, and must not take the simulator for a driver.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -40,5 +41,5 @@ int main(int argc, char **argv)
             return 0;
         }
     }
-    return 1;
+    return 2;
 }

@@ -3,6 +3,7 @@
  *
  *   facts                all facts            facts --list         their names
  *   facts --fact NAME    one fact or group    facts --label TEXT   what answered, into the result
+ *   facts --limit S      seconds for all, 450 where not said
  *
  * The parent asks the driver nothing but whether it is there; every fact runs in a child made by
  * exec (CUDA does not survive fork) with a time limit. Progress goes to stderr. Exit status 77
@@ -219,9 +220,9 @@ static int list(void)
     return 0;
 }
 
-static int parent(const char *name, const char *label)
+static int parent(const char *name, const char *label, int limit_s)
 {
-    uint64_t deadline = now_ns() + TOTAL_LIMIT_S * 1000000000ull;
+    uint64_t deadline = now_ns() + (uint64_t)limit_s * 1000000000u;
     char quoted[200];
     int known = 0, devices = 0;
     CUresult r = cuInit(0);
@@ -250,6 +251,7 @@ static int parent(const char *name, const char *label)
 int main(int argc, char **argv)
 {
     const char *name = NULL, *label = "a CUDA driver (not labelled)";
+    int limit_s = TOTAL_LIMIT_S;
 
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
@@ -261,10 +263,12 @@ int main(int argc, char **argv)
             name = argv[++i];
         else if (!strcmp(argv[i], "--label") && more)
             label = argv[++i];
+        else if (!strcmp(argv[i], "--limit") && more && atoi(argv[i + 1]) > 0)
+            limit_s = atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: facts [--list] [--fact NAME] [--label TEXT]\n");
+            fprintf(stderr, "usage: facts [--list] [--fact NAME] [--label TEXT] [--limit S]\n");
             return 2;
         }
     }
-    return parent(name, label);
+    return parent(name, label, limit_s);
 }

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""The hardware suite's checks: make check-gpu, or `tests/gpu/check.py --build build` without make.
+
+    check.py --build build/gpu-kit            what make gpu-kit made elsewhere
+    check.py --steps parity,random            some of it
+    SIMULATED=1 check.py                      on the simulator, to see that the suite is whole
+
+Exit status: 0, 1 where a step failed, 77 where there is no GPU. A step fails where the shim changes
+what a program does. Where the machine differs from the simulator or from tests/parity/table.tsv,
+that is listed: the simulator or the table is then to be mended (DESIGN 12). On the simulator itself
+it is a failure. Plain allocations only; no setting of the card is touched.
+"""
+
+import concurrent.futures
+import os
+import re
+import sys
+import tempfile
+import threading
+
+import compare_facts
+import programs
+import suite
+
+# The pool settles early, so that short programs see both its moods.
+CONF = "settle:16,leak_report:off,oom_report:off"
+STATISTICS = CONF + ",stats:exit"
+SERVED = re.compile(r"served from cached memory +(\d+)")
+GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_call", "free_waits",
+          "record_covers", "record_rules", "capture", "others_wait", "entry_points", "layout",
+          "address_range", "after_reset", "sticky", "handles", "set_device", "teardown",
+          "alloc_cost", "call_cost")
+SHORT_GROUPS = ("platform", "codes_runtime", "codes_driver", "layout", "capture")
+PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api", "graphs", "peers",
+            "contexts", "resets")
+NO_TIME = "not run: no time was left"
+
+
+def at_once(jobs, function, items):
+    """The results in the order of the items. A program that fails is its result, not ours."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(function, items))
+
+
+# --- facts ----------------------------------------------------------------------------------------
+
+
+class Check:
+    def __init__(self, cuda, simulator, args):
+        self.cuda, self.simulator, self.args = cuda, simulator, args
+        self.tests = cuda.build / "tests"
+
+    def ask(self, cuda, groups, step, label):
+        facts = []
+        for group in groups:
+            if step.left() < 1:
+                step.fail(f"{group}: no time left")
+                continue
+            try:
+                facts += suite.facts_of(cuda, group, step.left(), label)
+            except RuntimeError as error:
+                step.fail(f"{label}: {error}")
+        return facts
+
+    def facts(self, step):
+        groups = SHORT_GROUPS if self.args.short else GROUPS
+        simulators = []
+        # Beside the machine's: they take no GPU, and most of their time is waiting.
+        beside = threading.Thread(target=lambda: simulators.extend(
+            self.ask(self.simulator, groups, step, "the simulator")))
+        beside.start()
+        facts = self.ask(self.cuda, groups, step, "this machine")
+        beside.join()
+        lines, step.differences, alone = compare_facts.compare(facts, simulators)
+        step.notes.append(f"{len(alone)} rows have no like on the simulator"
+                          + (f", of {', '.join(sorted({one.split(':')[0] for one in alone}))}."
+                             if alone else "."))
+        if not lines:
+            step.fail("nothing could be compared")
+        if self.cuda.simulated:
+            for one in step.differences:
+                step.fail(f"the simulator differs from itself: {one}")
+        self.all_facts = facts
+        return f"{len(facts)} facts, {lines} lines compared, {len(step.differences)} differ"
+
+    # --- programs of tests/preload ----------------------------------------------------------------
+
+    def command(self, words, scratch):
+        words = [word.format(scratch=scratch, programs=self.tests / "preload") for word in words]
+        return [self.tests / "preload" / words[0], *words[1:]]
+
+    def preload(self, step):
+        with tempfile.TemporaryDirectory() as folder:
+            def both(row):
+                words, compared = row
+                if step.left() < 1:
+                    return NO_TIME, 0
+                ran = []
+                for conf in (None, STATISTICS):
+                    scratch = os.path.join(folder, f"{threading.get_ident()}-{len(ran)}")
+                    ran.append(self.cuda.run(self.command(words, scratch), step.left(30), conf,
+                                             cwd=folder))
+                return self.judged(words, compared, *ran)
+
+            def alone(row):
+                words, status = row
+                if step.left() < 1:
+                    return NO_TIME
+                ran = self.cuda.run(self.command(words, os.path.join(folder, "alone")),
+                                    step.left(30), CONF, cwd=folder)
+                return "" if ran.rc == status else f"with the shim: {ran.last_line()}"
+
+            same = programs.SAME[::4] if self.args.short else programs.SAME
+            own = programs.SHIM[::4] if self.args.short else programs.SHIM
+            said = at_once(self.args.jobs, both, same)
+            answers = list(zip([words for words, _ in same] + [words for words, _ in own],
+                               [one for one, _ in said] + at_once(self.args.jobs, alone, own)))
+        skipped = [(" ".join(words), why[9:]) for words, why in answers
+                   if why.startswith("skipped: ")]
+        for words, why in answers:
+            if why and not why.startswith("skipped: "):
+                step.fail(f"{' '.join(words)}: {why}")
+        served = sum(count for _, count in said)
+        if served == 0:
+            step.fail("the shim served nothing: was it loaded?")
+        step.notes.append(f"Left out: {len(programs.LEFT_OUT)} programs, each with its reason in "
+                          f"tests/gpu/programs.py. Skipped by themselves: "
+                          f"{'; '.join(f'{name} ({why})' for name, why in skipped) or 'none'}.")
+        return (f"{len(answers)} programs, {len(step.failures)} failed, {len(skipped)} skipped, "
+                f"{served} allocations served from cached memory")
+
+    @staticmethod
+    def judged(words, compared, plain, ours):
+        """(what is wrong or "", allocations that the pool served)"""
+        served = SERVED.search(ours.err)
+        count = int(served[1]) if served else 0
+        if plain.rc is None or (plain.rc == suite.SKIPPED and ours.rc == suite.SKIPPED):
+            why = plain.ended() if plain.rc is None else plain.out.strip() or "no reason given"
+            # What hangs without the shim says nothing about it.
+            return f"skipped: {why}" if plain.rc is not None else f"without the shim: {why}", count
+        if plain.rc != ours.rc:
+            return f"without the shim {plain.last_line()}; with it {ours.last_line()}", count
+        if plain.rc == 1:  # of a check that does not hold, which every program of SAME passes
+            return f"in either case {plain.last_line()}", count
+        if compared != programs.STATUS and plain.out != ours.out:
+            pairs = zip(plain.out.splitlines() + [""], ours.out.splitlines() + [""])
+            first = next((pair for pair in pairs if pair[0] != pair[1]), ("", "a line more"))
+            return f"prints {first[1]!r} with the shim, {first[0]!r} without it", count
+        return "", count
+
+    # --- error parity -----------------------------------------------------------------------------
+
+    def parity(self, step):
+        lines = [line.split("\t") for line in
+                 (suite.ROOT / "tests/parity/table.tsv").read_text(encoding="utf-8").splitlines()
+                 if line and not line.startswith("#")]
+        rows = [dict(zip(lines[0], line)) for line in lines[1:]]
+        left_out = [] if self.cuda.simulated else [
+            row for row in rows if "runtime:" in row["sim"] or "sticky" in row["case"]
+            or ("devices:2" in row["sim"] and self.args.gpus < 2)]
+        rows = [row for row in rows if row not in left_out]
+        rows = rows[::6] if self.args.short else rows
+        program = self.tests / "parity" / "parity"
+
+        def answers(row):
+            if step.left() < 1:
+                return None, None, None
+
+            def asked(conf):
+                ran = self.cuda.run([program, row["case"]], step.left(30), conf, row["sim"])
+                return ran.out.strip() if ran.rc == 0 else ran.last_line()
+            return asked(None), asked(CONF), asked(CONF + ",backend:off")
+
+        for row, (plain, ours, off) in zip(rows, at_once(self.args.jobs, answers, rows)):
+            table = f"{row['code']} {row['last error']} {row['output']}"
+            if plain is None:
+                step.fail(f"{row['case']}: {NO_TIME}")
+                continue
+            allowed = [plain] + [one.strip() for one in row["with shim"].split("|") if one.strip()]
+            if ours not in allowed:
+                step.fail(f"{row['case']}: {ours} with the shim, {plain} without it")
+            if off != plain:
+                step.fail(f"{row['case']}: {off} with backend:off, {plain} without the shim")
+            if plain != table:
+                step.differences.append(f"{row['case']}: here {plain}, the table {table}")
+        if self.cuda.simulated:
+            step.failures += step.differences
+        if left_out:
+            step.notes.append(f"Left out, {len(left_out)}: "
+                              f"{', '.join(row['case'] for row in left_out)}: these need the "
+                              f"simulator or a second GPU.")
+        changed = len(step.failures) - self.cuda.simulated * len(step.differences)
+        return (f"{len(rows)} cases, {changed} changed by the shim, "
+                f"{len(step.differences)} differ from the table")
+
+    # --- random programs --------------------------------------------------------------------------
+
+    def random(self, step):
+        """Every byte is looked at by the program itself; what it prints must be the same."""
+        ops = 300 if self.args.short else 1000
+        seeds = [(seed, profile) for seed in range(1, 2 if self.args.short else 1000)
+                 for profile in PROFILES]
+        program = self.cuda.build / "random"
+        # The simulator sees races besides; it is told of none by a real CUDA.
+        sim = "racecheck:1,devices:2"
+
+        def both(seed_profile):
+            seed, profile = seed_profile
+            if step.left() < 5 or len(step.failures) >= 5:
+                return None
+            name = f"seed {seed}, profile {profile}, {ops} operations"
+            command = [program, "--seed", seed, "--ops", ops, "--profile", profile]
+            plain = self.cuda.run(command, step.left(40), None, sim)
+            if plain.rc is None:  # what takes too long without the shim says nothing about it
+                step.notes.append(f"{name}: no end after {plain.seconds:.0f} s without the shim.")
+                return None
+            if plain.rc != 0:
+                step.fail(f"{name}, without the shim: {plain.last_line()}")
+                return 0, 0
+            served = 0
+            for conf in ("settle:16", "lane_r:false,settle:16"):
+                ours = self.cuda.run(command, step.left(40),
+                                     f"leak_report:off,stats:exit,{conf}", sim)
+                if ours.rc is None and step.left() < 1:
+                    return None
+                found = SERVED.search(ours.err)
+                served += int(found[1]) if found else 0
+                if ours.rc != 0:
+                    step.fail(f"{name}, {conf}: {ours.ended()}: {says(ours.err)}")
+                elif not found:
+                    step.fail(f"{name}, {conf}: the shim printed no statistics")
+                elif ours.out != plain.out:
+                    step.fail(f"{name}, {conf}: prints {ours.out.strip()}, without the shim "
+                              f"{plain.out.strip()}")
+            return 3, served
+
+        done = [one for one in at_once(self.args.jobs, both, seeds) if one]
+        step.notes.append("Contents are written by cudaMemset and copies and verified byte by "
+                          "byte; no kernel takes part, so that no compiler is needed.")
+        served = sum(count for _, count in done)
+        if not served:
+            step.fail("nothing was served from cached memory")
+        return (f"{len(done)} programs of {ops} operations, {sum(runs for runs, _ in done)} runs, "
+                f"{served} allocations served from cached memory")
+
+    # --- compute-sanitizer ------------------------------------------------------------------------
+
+    def sanitizer(self, step):
+        found = suite.tool("compute-sanitizer")
+        if not found:
+            raise suite.Missing("no compute-sanitizer on the PATH")
+        commands = [[self.tests / "preload" / "versioned", "200"],
+                    [self.tests / "preload" / "threads", "4", "50"],
+                    [self.cuda.build / "random", "--seed", "1", "--ops", "200", "--profile",
+                     "churn"]]
+        for command in commands:
+            checked = [found, "--tool", "memcheck", "--error-exitcode", "98", *command]
+            plain = self.cuda.run(checked, step.left(40))
+            if plain.rc != 0:
+                step.notes.append(f"{command[0].name}: does not work without the shim: "
+                                  f"{plain.last_line()}")
+                continue
+            ours = self.cuda.run(checked, step.left(40), CONF)
+            if ours.rc != 0:
+                step.fail(f"{command[0].name}: {ours.last_line()}")
+        if len(step.notes) == len(commands):
+            raise suite.Missing(f"compute-sanitizer does not work here: {step.notes[0]}")
+        return (f"{len(commands) - len(step.notes)} programs under memcheck, "
+                f"{len(step.failures)} failed")
+
+
+def says(err):
+    """The line that says what went wrong, among statistics and warnings of ours."""
+    lines = [line for line in err.splitlines()
+             if not line.startswith("cachealloc[") and not re.match(r"  [a-z].* \S+$", line)]
+    return lines[0][:300] if lines else "it says nothing"
+
+
+def main():
+    parser = suite.arguments(__doc__.splitlines()[0])
+    args = parser.parse_args()
+    names = ("facts", "preload", "parity", "random", "sanitizer")
+    # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
+    limits = (200, 90, 80, 60, 40)
+    suite.chosen([(name, None, None) for name in names], args, parser)
+    cuda = suite.find(args, "check-gpu")
+    simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)
+    where = suite.machine(cuda)
+    args.gpus = where["gpus"]
+    check = Check(cuda, simulator, args)
+    steps = suite.chosen([(name, getattr(check, name), limit)
+                          for name, limit in zip(names, limits)], args, parser)
+    done = suite.run_steps("check-gpu", steps, args.seconds)
+    return suite.keep("check", "Hardware suite, checks", where, done, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
