@@ -218,8 +218,8 @@ run-facts: simcuda $(FACTS) $(PROBE)
 	    >$B/facts.md || exit; \
 	echo "facts: answered by: $$label; in $B/facts.json and $B/facts.md"
 
-# What tests/gpu/check.py runs. It ends with 77 where there is no GPU, which make
-# calls an error; SIMULATED=1 runs it on the simulator.
+# What tests/gpu/check.py and measure.py run. They end with 77 where there is no GPU, which make
+# calls an error; SIMULATED=1 runs them on the simulator.
 GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(PARITY) \
     $(BENCH)
 
@@ -227,12 +227,19 @@ check-gpu: ## the shim on this machine's GPU: facts, programs, error codes (SIMU
 	@scripts/deps.sh --build
 	$(AGAIN) run-check-gpu
 
+bench-gpu: ## what allocating costs on this machine's GPU, in tables (SIMULATED=1: simulated)
+	@scripts/deps.sh --build
+	$(AGAIN) run-bench-gpu
+
 # GPU_FLAGS="--steps parity": see tests/gpu/suite.py.
 run-check-gpu: $(GPU_PROGRAMS)
 	@python3 -B tests/gpu/check.py --build $B $(GPU_FLAGS)
 
+run-bench-gpu: $(GPU_PROGRAMS)
+	@python3 -B tests/gpu/measure.py --build $B $(GPU_FLAGS)
+
 KIT := $B/gpu-kit
-gpu-kit: $(GPU_PROGRAMS) ## what that needs of a build, for a machine with a GPU and no make
+gpu-kit: $(GPU_PROGRAMS) ## what the two need of a build, for a machine with a GPU and no make
 	@rm -rf $(KIT)
 	@mkdir -p $(KIT)/simcuda $(KIT)/tests/preload $(KIT)/tests/parity $(KIT)/bench
 	cp $B/libcachealloc.so $(FACTS) $(RANDOM) $(PROBE) $(KIT)
@@ -342,4 +349,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help

@@ -3,6 +3,7 @@ it can fail."""
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +17,8 @@ import programs  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
 CHECKS = ("facts", "preload", "parity", "random", "sanitizer")
+FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs")
+FRAMEWORKS = ("torch", "cupy", "jax")
 
 whole = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
                            reason="it runs programs of the release build")
@@ -47,7 +50,32 @@ def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
     assert all(f"\n{name} " in said for name in CHECKS)  # the short table
 
 
-@pytest.mark.parametrize("script", ["check"])
+@whole
+def test_every_figure_is_measured_on_the_simulator(tmp_path):
+    rc, said, result = suite(tmp_path, "measure", env={"SIMULATED": "1"})
+    assert rc == 0, said
+    assert states(result) == {**dict.fromkeys(FIGURES, "passed"),
+                              **dict.fromkeys(FRAMEWORKS, "not found")}
+    tables = {step["name"]: step["tables"] for step in result["steps"]}
+    for name in ("sizes", "busy", "threads"):
+        allocators = {row[0]: row[1:] for row in tables[name][0][1]}
+        for allocator in ("cudaMalloc", "cudaMallocAsync", "shim", "shim, stacks:off"):
+            assert all(cell.endswith(("ns", "us", "ms")) for cell in allocators[allocator]), said
+    assert "says nothing about hardware" in (tmp_path / "bench.md").read_text()
+
+
+@whole
+def test_a_program_that_fails_under_the_shim_fails_the_figures(tmp_path):
+    broken = tmp_path / "broken.so"
+    subprocess.run(["gcc", "-shared", "-o", broken, "-x", "c", "-"], text=True, check=True,
+                   input="int cudaMalloc(void **p, unsigned long n) { return !p || n; }")
+    rc, said, result = suite(tmp_path, "measure", "--simulated", "--library", broken, "--steps",
+                             "sizes,null,programs")
+    assert rc == 1, said
+    assert set(states(result).values()) == {"failed"}
+
+
+@pytest.mark.parametrize("script", ["check", "measure"])
 def test_without_a_gpu_it_says_so(tmp_path, script):
     """No device is visible, so that this holds on a machine with one too."""
     rc, said, result = suite(tmp_path, script, env={"CUDA_VISIBLE_DEVICES": ""})
@@ -64,24 +92,30 @@ def test_a_broken_shim_fails_it(tmp_path):
     assert states(result) == {"parity": "passed", "random": "failed"}
 
 
+def shell_script(path, commands):
+    path.write_text(f"#!/bin/sh\n{commands}\n")
+    os.chmod(path, 0o755)
+
+
 @whole
 def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     build = tmp_path / "build"
-    build.mkdir()
-    for path in conftest.BUILD.iterdir():
-        if path.name not in ("facts", "random", "gpu"):
-            (build / path.name).symlink_to(path)
+    (build / "tests" / "parity").mkdir(parents=True)
+    for name in ("libcachealloc.so", "simcuda", "cuda_probe", "random"):
+        (build / name).symlink_to(conftest.BUILD / name)
     # The machine itself is asked through the fact script too.
-    (build / "facts").write_text('#!/bin/sh\n[ "$2" = platform ] && exec '
-                                 f'{conftest.BUILD}/facts "$@"\nexec sleep 600\n')
-    os.chmod(build / "facts", 0o755)
+    shell_script(build / "facts",
+                 f'[ "$2" = platform ] && exec {conftest.BUILD}/facts "$@"\nkill -9 $$')
+    shell_script(build / "tests" / "parity" / "parity", "exec sleep 600")
     output = tmp_path / "result"
     output.mkdir()
 
-    rc, said, result = suite(output, "check", "--simulated", "--steps", "facts,parity,random",
-                             "--seconds", "16", build=build)
+    rc, said, result = suite(output, "check", "--simulated", "--seconds", "16", build=build)
     assert rc == 1, said
-    assert states(result) == {"facts": "failed", "parity": "passed", "random": "failed"}
+    assert {**states(result), "sanitizer": "any"} == {
+        "facts": "failed", "preload": "failed", "parity": "failed", "random": "passed",
+        "sanitizer": "any"}
+    assert "signal 9" in said and "not run: no time was left" in said
 
 
 # --- its parts ------------------------------------------------------------------------------------

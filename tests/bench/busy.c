@@ -1,21 +1,38 @@
 /* Kernels in flight: between bursts of pairs a kernel is launched, and the host is held back so
  * that it never runs more than a few kernels ahead. Launching and holding back are not the
  * allocator's and are excluded. The stream is the legacy one, on which the peers allocate plain
- * memory. */
+ * memory. The kernel runs for 20 us; the simulator takes any image, and SIMCUDA says how long. */
 #include <cuda.h>
 #include "cases.h"
 
 #define BURST 32
 #define AHEAD 8
 
+static const char image[] = ".version 6.0\n"
+                            ".target sm_50\n"
+                            ".address_size 64\n"
+                            ".visible .entry kernel(.param .u64 most_ns)\n"
+                            "{\n"
+                            " .reg .pred %p; .reg .u64 %most, %begin, %now;\n"
+                            " ld.param.u64 %most, [most_ns];\n"
+                            " mov.u64 %begin, %globaltimer;\n"
+                            "AGAIN:\n"
+                            " mov.u64 %now, %globaltimer;\n"
+                            " sub.u64 %now, %now, %begin;\n"
+                            " setp.lt.u64 %p, %now, %most;\n"
+                            " @%p bra AGAIN;\n"
+                            " ret;\n"
+                            "}\n";
+
 static CUfunction kernel;
+static uint64_t kernel_ns = 20000;
 static cudaEvent_t ends[AHEAD];
 static uint64_t launched;
 
 void busy_open(void)
 {
     CUmodule module;
-    OK(cuModuleLoadData(&module, "image"));
+    OK(cuModuleLoadData(&module, image));
     OK(cuModuleGetFunction(&kernel, module, "kernel"));
     for (int i = 0; i < AHEAD; i++)
         OK(cudaEventCreateWithFlags(&ends[i], cudaEventDisableTiming));
@@ -25,7 +42,8 @@ static void launch(void)
 {
     cudaEvent_t end = ends[launched++ % AHEAD];
     OK(cudaEventSynchronize(end));
-    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    void *arguments[] = {&kernel_ns};
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
     OK(cudaEventRecord(end, NULL));
 }
 

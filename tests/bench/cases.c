@@ -2,6 +2,7 @@
 #include "cases.h"
 
 #define MISSES 128 /* at a time: 8 GiB of the simulated device */
+#define ONCE ((size_t)64 << 20)
 
 /* --- one block after the other ------------------------------------------------------------------
  */
@@ -147,6 +148,24 @@ static void run_miss(worker_t *worker, uint64_t pairs)
     }
 }
 
+/* --- a program that allocates once --------------------------------------------------------------
+ */
+
+static void open_once(worker_t *worker)
+{
+    CHECK((worker->slots = calloc(1, sizeof(slot_t))) != NULL);
+    worker->slots[0].bytes = ONCE;
+    worker->slots[0].block = must(peer_alloc(ONCE));
+}
+
+static void run_once(worker_t *worker, uint64_t steps)
+{
+    for (uint64_t i = 0; i < steps; i++) {
+        OK(cudaMemsetAsync(worker->slots[0].block, (int)i, ONCE, NULL));
+        OK(cudaStreamSynchronize(NULL));
+    }
+}
+
 /* --- by name ------------------------------------------------------------------------------------
  */
 
@@ -180,6 +199,7 @@ bool case_find(const char *name, bench_case_t *found)
         {"live", {.open = open_live, .run = run_live, .close = close_live}},
         {"fifo", {.open = open_live, .run = run_fifo, .close = close_live}},
         {"order", {.open = open_order, .run = run_order, .close = close_live}},
+        {"once", {.open = open_once, .run = run_once, .close = close_live}},
         {"prodcons", {.run = prodcons_run, .together = true}},
     };
     const char *number = strchr(name, '_');

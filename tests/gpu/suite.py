@@ -225,10 +225,11 @@ class Step:
 
 def run_steps(what, steps, total):
     """Runs each (name, function, limit); one that fails or runs over does not end the others."""
-    share = min(1.0, total / sum(limit for _, _, limit in steps))
-    begun, done = time.monotonic(), []
+    end, done = time.monotonic() + total, []
     for name, function, limit in steps:
-        step = Step(name, min(limit * share, max(0.0, begun + total - time.monotonic())))
+        # What the steps before left over is shared by those that are left.
+        share = (end - time.monotonic()) / sum(later for _, _, later in steps[len(done):])
+        step = Step(name, limit * max(0.0, min(1.0, share)))
         print(f"{what}: {name} (at most {step.limit:.0f} s)", file=sys.stderr, flush=True)
         start = time.monotonic()
         step.deadline = start + step.limit

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Steps of PyTorch, CuPy or JAX, as measure.py runs them: frameworks.py WHAT SECONDS
+
+Prints one line of JSON: per case the median of a step in ms, the memory that the GPU has in use
+after the steps in MiB, and what was computed, which must be the same under every allocator. WHAT:
+transformer, cnn, pairs (PyTorch), cupy, jax. Several batch shapes in turn are a case of its own: a
+cache by sizes has the hardest time there.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+SEED = 1
+
+
+def held_mib():
+    """As the card counts it: what a cache holds for reuse is in use, whoever is asked."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    asked = subprocess.run(command, text=True, capture_output=True)
+    return float(asked.stdout.split()[0]) if asked.returncode == 0 else 0.0
+
+
+def timed(step, wait, seconds, count):
+    """The median ms of at least `count` steps; as many results, so that they can be compared."""
+    times, results, end = [], [], time.monotonic() + seconds
+    while len(results) < count or time.monotonic() < end:
+        begin = time.perf_counter()
+        result = step(len(times))
+        wait()
+        times.append((time.perf_counter() - begin) * 1e3)
+        if len(results) < count:
+            results.append(result)
+    return statistics.median(times[count // 2:]), results
+
+
+# --- PyTorch --------------------------------------------------------------------------------------
+
+
+def transformer(torch):
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False),
+                                torch.nn.Linear(512, 512))
+    shapes = [(16, 256), (24, 192), (8, 512), (12, 320), (20, 224)]
+    return model, [(batch, length, 512) for batch, length in shapes]
+
+
+def cnn(torch):
+    def block(before, after):
+        return torch.nn.Sequential(torch.nn.Conv2d(before, after, 3, padding=1),
+                                   torch.nn.BatchNorm2d(after), torch.nn.ReLU(),
+                                   torch.nn.Conv2d(after, after, 3, stride=2, padding=1),
+                                   torch.nn.BatchNorm2d(after), torch.nn.ReLU())
+
+    class Mean(torch.nn.Module):  # pooling has no deterministic backward
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    model = torch.nn.Sequential(block(3, 64), block(64, 128), block(128, 256), block(256, 512),
+                                Mean(), torch.nn.Linear(512, 512))
+    return model, [(32, 3, size, size) for size in (128, 160, 96, 144, 112)]
+
+
+def train(what, seconds):
+    import torch
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)  # its backward is not
+    torch.backends.cudnn.benchmark = False
+    found = {}
+    for name, shapes_used in (("one shape", 1), ("five shapes", 5)):
+        torch.manual_seed(SEED)
+        model, shapes = what(torch)
+        model = model.cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        generator = torch.Generator(device="cuda").manual_seed(SEED)
+
+        def step(number):
+            shape = shapes[number % shapes_used]
+            data = torch.randn(shape, device="cuda", generator=generator)
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(data).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        ms, losses = timed(step, torch.cuda.synchronize, seconds / 2, 10)
+        found[name] = {"step_ms": ms, "result": losses, "held_mib": held_mib()}
+        del model, optimizer
+        torch.cuda.empty_cache()
+    return found
+
+
+def pairs(seconds):
+    import torch
+    torch.cuda.init()
+    found = {}
+    sizes = [("256 B", 256), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("256 MiB", 256 << 20)]
+    for name, size in sizes:
+        def step(number):
+            for _ in range(1000):
+                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(size))
+        ms, _ = timed(step, lambda: None, seconds / len(sizes), 3)
+        found[f"{name}, 1,000 pairs"] = {"step_ms": ms, "result": None, "held_mib": 0}
+    return found
+
+
+# --- CuPy, JAX ------------------------------------------------------------------------------------
+
+
+def cupy_steps(seconds):
+    import cupy
+    if os.environ.get("CUPY_POOL_OFF"):
+        cupy.cuda.set_allocator(None)
+        cupy.cuda.set_pinned_memory_allocator(None)
+    found = {}
+    for name, count in (("1 MiB", 1 << 18), ("64 MiB", 1 << 24)):
+        cupy.random.seed(SEED)
+        x = cupy.arange(count, dtype=cupy.float32) / count
+
+        def step(number):
+            y = x * 2 + number
+            z = y * y - x
+            return float((z + y).max())
+
+        ms, results = timed(step, cupy.cuda.runtime.deviceSynchronize, seconds / 2, 10)
+        found[name] = {"step_ms": ms, "result": results, "held_mib": held_mib()}
+    return found
+
+
+def jax_steps(seconds):
+    import jax
+    import jax.numpy as jnp
+    found = {}
+    for name, count in (("1 MiB", 1 << 18), ("64 MiB", 1 << 24)):
+        x = jnp.arange(count, dtype=jnp.float32) / count
+
+        def step(number):
+            y = x * 2 + number
+            z = y * y - x
+            return float(jnp.max(z + y))
+
+        ms, results = timed(step, lambda: None, seconds / 2, 10)
+        found[name] = {"step_ms": ms, "result": results, "held_mib": held_mib()}
+    return found
+
+
+WHAT = {
+    "transformer": lambda seconds: train(transformer, seconds),
+    "cnn": lambda seconds: train(cnn, seconds),
+    "pairs": pairs,
+    "cupy": cupy_steps,
+    "jax": jax_steps,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(WHAT[sys.argv[1]](float(sys.argv[2]))))

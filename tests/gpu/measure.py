@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+"""The hardware suite's figures: make bench-gpu, or without it `tests/gpu/measure.py --build build`.
+
+    measure.py --build build/gpu-kit           what make gpu-kit made elsewhere
+    measure.py --steps sizes,null              some of it
+    SIMULATED=1 measure.py                     on the simulator, to see that the suite is whole
+
+Micro: what a pair of allocation and free takes, by size, with threads, of pinned memory, beside the
+driver's two ways, cub's allocator and PyTorch's. End to end: programs that allocate once, programs
+of the tree, and steps of PyTorch, CuPy and JAX where Python has them, without and with the shim.
+Exit status: 0, also where an aim is missed, which is listed; 1 where a program fails, or computes
+something else, under the shim; 77 where there is no GPU.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import suite
+
+GIB = 1 << 30
+# name: (program of tests/bench, its allocator, ALLOC_CONF where the shim is preloaded)
+ALLOCATORS = {
+    "cudaMalloc": ("cuda", "cuda", None),
+    "cudaMallocAsync": ("cuda", "ordered", None),
+    "cub": ("cub", "cub", None),
+    "shim": ("cuda", "cuda", "leak_report:off"),
+    "shim, stacks:off": ("cuda", "cuda", "leak_report:off,stacks:off"),
+}
+# cub keeps blocks of up to 128 MiB, as tests/bench/peer_cub.cc sets it.
+SIZES = ("256B", "4KiB", "64KiB", "1MiB", "16MiB", "256MiB", "1024MiB", "4096MiB", "16384MiB")
+SHORT_SIZES = ("256B", "1MiB")
+PINNED = ("4KiB", "64KiB", "1MiB", "16MiB")
+THREADS = (1, 2, 4, 8, 16)
+REUSE = ("", "reuse:grow", "reuse:wait")
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+# For the simulator, which is as quick as the host: no figure of it says anything.
+SIM = "memory:64G,kernel_ns:20000"
+REST_PAIRS = 150000  # after as many, or as long, an allocator has come to rest
+REST_MS = 150
+NOT_JUDGED = "not judged on the simulator"
+
+
+def bytes_of(size):
+    number = int(size.rstrip("BKMi"))
+    return number * UNITS[size[len(str(number)):]]
+
+
+class Bench:
+    """A program of tests/bench, which does as many pairs as it is told."""
+
+    def __init__(self, cuda, allocator, case, threads=1, busy=False):
+        program, name, conf = ALLOCATORS[allocator]
+        command = [cuda.build / "bench" / program, name, case, threads] + ["busy"] * busy
+        self.process = subprocess.Popen(
+            [str(word) for word in command], env=cuda.environment(conf, SIM), text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, pairs, limit):
+        """(ns of all, ns per pair); the reason instead, where it did not answer."""
+        timer = threading.Timer(max(limit, 0.1), self.process.kill)
+        timer.start()
+        try:
+            self.process.stdin.write(f"{pairs}\n")
+            answer = self.process.stdout.readline().split()
+        except BrokenPipeError:
+            answer = []
+        finally:
+            timer.cancel()
+        if len(answer) != 3:
+            raise suite.Missing(self.end())
+        return int(answer[0]), int(answer[0]) / int(answer[1])
+
+    def end(self):
+        self.process.kill()
+        err = self.process.communicate()[1].strip().splitlines()
+        if self.process.returncode == suite.SKIPPED:
+            return "has none"
+        return err[-1][:100] if err else f"ended with {self.process.returncode}"
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def number(ns):
+    for unit, size in (("ms", 1e6), ("us", 1e3)):
+        if ns >= size * 10:
+            return f"{ns / size:,.1f} {unit}"
+    return f"{ns:,.1f} ns"
+
+
+class Measure:
+    def __init__(self, cuda, args, where):
+        self.cuda, self.args = cuda, args
+        self.free = where["free"]
+        self.enough_ms = 1 if args.short else 20
+        self.rounds = 3 if args.short else 5
+        self.allocators = [name for name, (program, _, _) in ALLOCATORS.items()
+                           if (cuda.build / "bench" / program).exists()]
+
+    def pair(self, step, allocator, case, threads=1, busy=False):
+        """The median of ns per pair, or the reason why there is none."""
+        limit = step.left(8)
+        if limit < 1:
+            return "no time left"
+        end = time.monotonic() + limit
+        bench = Bench(self.cuda, allocator, case, threads, busy)
+        try:
+            pairs, took = 4, 0
+            while took < self.enough_ms * 1e6 and time.monotonic() < end - limit / 2:
+                pairs *= 4 if took < self.enough_ms * 1e6 / 4 else 2
+                took, each = bench.run(pairs, end - time.monotonic())
+            # Some change when they have seen enough.
+            done, spent = 2 * pairs, 2 * took
+            while not self.args.short and done < REST_PAIRS and spent < REST_MS * 1e6:
+                spent += bench.run(pairs, end - time.monotonic())[0]
+                done += pairs
+            each = [bench.run(pairs, end - time.monotonic())[1] for _ in range(self.rounds)
+                    if time.monotonic() < end - 1]
+            return statistics.median(each) if each else "too slow"
+        except suite.Missing as reason:
+            return str(reason)
+        finally:
+            bench.close()
+
+    def table(self, step, head, allocators, columns, how):
+        """One row per allocator, a column for each of `columns`. {(allocator, column): ns}"""
+        found, rows = {}, [("ns of a pair", *columns)]
+        for column in columns:
+            for allocator in allocators:
+                found[allocator, column] = self.pair(step, allocator, *how(column))
+        for allocator in allocators:
+            cells = [found[allocator, column] for column in columns]
+            rows.append((allocator, *(number(one) if isinstance(one, float) else one
+                                      for one in cells)))
+        step.tables.append((head, rows))
+        for (allocator, column), one in found.items():
+            if not isinstance(one, float) and one not in ("has none", "no time left", "too slow"):
+                step.fail(f"{allocator}, {column}: {one}")
+        return found
+
+    def absent(self, step):
+        for name in ALLOCATORS:
+            if name not in self.allocators:
+                step.notes.append(f"{name}: not found: it was not built.")
+
+    def judge(self, step, found, columns, over, aim):
+        """What the shim's pairs take, against `aim` times less than `over`."""
+        if self.cuda.simulated:
+            return NOT_JUDGED
+        missed = []
+        for column in columns:
+            ours, theirs = found.get(("shim", column)), found.get((over, column))
+            if isinstance(ours, float) and isinstance(theirs, float) and theirs / ours < aim:
+                missed.append(f"{column}: {theirs / ours:.1f} times cheaper than {over}, aim {aim}")
+        step.differences += missed
+        return f"{len(columns) - len(missed)} of {len(columns)} sizes {aim}x cheaper than {over}"
+
+    # --- micro ------------------------------------------------------------------------------------
+
+    def sizes(self, step, busy=False):
+        # A quarter of what is free stays so: frees with work in flight take memory for a while.
+        sizes = [size for size in (SHORT_SIZES if self.args.short else SIZES)
+                 if bytes_of(size) <= self.free * 3 // 4]
+        found = self.table(step, "One thread, " + ("kernels of 20 us in flight all the time"
+                                                   if busy else "the GPU idle"),
+                           self.allocators, sizes, lambda size: (f"hot_{size}", 1, busy))
+        self.absent(step)
+        small = [size for size in sizes if bytes_of(size) <= 1 << 20]
+        return "; ".join(dict.fromkeys([self.judge(step, found, small, "cudaMalloc", 100),
+                                        self.judge(step, found, small, "cudaMallocAsync", 10)]))
+
+    def busy(self, step):
+        step.notes.append("The work in flight is a kernel from PTX, which the driver compiles.")
+        return self.sizes(step, busy=True)
+
+    def threads(self, step):
+        counts = THREADS[::2] if self.args.short else THREADS
+        self.table(step, "64 KiB, wall time over the pairs of all threads; threads",
+                   self.allocators, [str(count) for count in counts],
+                   lambda count: ("hot_64KiB", int(count)))
+        return f"1 to {counts[-1]} threads"
+
+    def pinned(self, step):
+        sizes = PINNED[:2] if self.args.short else PINNED
+        self.table(step, "Pinned memory", ["cudaMalloc", "shim", "shim, stacks:off"], sizes,
+                   lambda size: (f"pinned_{size}",))
+        return f"{len(sizes)} sizes"
+
+    # --- end to end -------------------------------------------------------------------------------
+
+    def null(self, step):
+        """Where nothing can be gained, nothing may be lost."""
+        benches = [Bench(self.cuda, name, "once_1") for name in ("cudaMalloc", "shim")]
+        ms, rounds = (5, 3) if self.args.short else (120, 15)
+        try:
+            warm = max(bench.run(4, step.left(20))[1] for bench in benches)
+            steps = max(4, int(ms * 1e6 / warm))
+            figures = [[], []]
+            for which in [0, 1, 1, 0] * rounds:  # in turns, as clocks change
+                figures[which].append(benches[which].run(steps, step.left(20))[1])
+            plain, ours = (statistics.median(each) for each in figures)
+        except suite.Missing as reason:
+            step.fail(str(reason))
+            return "a program that allocates once did not end"
+        finally:
+            for bench in benches:
+                bench.close()
+        more = (ours / plain - 1) * 100
+        step.tables.append(("A step of 64 MiB set and waited for, of a program that allocates once",
+                            [("without", "with the shim", "more"),
+                             (number(plain), number(ours), f"{more:+.2f}%")]))
+        if self.cuda.simulated:
+            return NOT_JUDGED
+        if more > 0.5:
+            step.differences.append(f"{more:+.2f}% with the shim, aim 0.5%")
+        return f"{more:+.2f}% with the shim, aim 0.5%"
+
+    def programs(self, step):
+        """Programs of the tree as they are, from start to end."""
+        folder = self.cuda.build / "tests" / "preload"
+        commands = [("mix", "20000"), ("threads", "8", "500"), ("graphs", "again"),
+                    ("pitched", "use"), ("versioned", "1")]
+        rows = [("program, wall time", "without", "with the shim")]
+        for command in commands[::2] if self.args.short else commands:
+            times = {None: [], "leak_report:off": []}
+            for conf in list(times) * (1 if self.args.short else 5):
+                ran = self.cuda.run([folder / command[0], *command[1:]], step.left(20), conf, SIM)
+                times[conf].append(ran.seconds * 1e9)
+                if ran.rc != 0:
+                    step.fail(f"{' '.join(command)}, {conf or 'without the shim'}: "
+                              f"{ran.last_line()}")
+            rows.append((" ".join(command), *(number(statistics.median(one))
+                                              for one in times.values())))
+        step.tables.append(("", rows))
+        return f"{len(rows) - 1} programs, {len(step.failures)} failed"
+
+    # --- frameworks -------------------------------------------------------------------------------
+
+    def python_with(self, package):
+        """A python that can import the package and sees the GPU with it."""
+        if self.cuda.simulated:
+            raise suite.Missing(f"{package} needs kernels, which the simulator has not")
+        for python in dict.fromkeys(filter(None, (sys.executable, shutil.which("python3")))):
+            if suite.execute([python, "-c", f"import {package}"], self.cuda.env, 60).rc == 0:
+                return python
+        raise suite.Missing(f"no python here has {package}")
+
+    def framework(self, step, python, what, runs, share=1.0):
+        """Runs frameworks.py in several ways: {way: what it says}. The first is what the others are
+        compared with, where it computes the same once more."""
+        script = suite.ROOT / "tests" / "gpu" / "frameworks.py"
+        answers, again = {}, "once more"
+        runs = [runs[0], (again, *runs[0][1:]), *runs[1:]]
+        # Half a dozen seconds to import it.
+        seconds = min(6.0, max(1.0, step.left() * share / len(runs) - 6))
+        for way, conf, more in runs:
+            ran = self.cuda.run([python, "-B", script, what, f"{seconds:.1f}"], step.left(60), conf,
+                                more={"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **more})
+            try:
+                answers[way] = json.loads(ran.out.strip().splitlines()[-1])
+            except (ValueError, IndexError):
+                step.fail(f"{what}, {way}: {ran.last_line()}")
+        first = runs[0][0]
+        repeated = answers.pop(again, {})
+        if first not in answers:
+            return {}
+        names = list(answers[first])
+        for name in names:
+            if repeated.get(name, {}).get("result") != answers[first][name]["result"]:
+                step.notes.append(f"{what}, {name}: computes something else each time, so that "
+                                  "results are not compared.")
+                answers[first][name]["result"] = None
+        rows = [(what, *names)]
+        for way, said in answers.items():
+            rows.append((way, *(f"{said[name]['step_ms']:.3f} ms, {said[name]['held_mib']:,.0f} MiB"
+                                for name in names if name in said)))
+            for name in names:
+                expected = answers[first][name]["result"]
+                if expected is not None and said.get(name, {}).get("result") != expected:
+                    step.fail(f"{what}, {name}: another result {way} than {first}")
+        step.tables.append((f"{what}: the median of a step, and what is in use of the GPU's memory",
+                            rows))
+        return answers
+
+    def torch(self, step):
+        python = self.python_with("torch")
+        off = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        runs = [("natively", None, {}), ("without its cache", None, off)]
+        runs += [(f"without it, with the shim{', ' + reuse if reuse else ''}",
+                  ",".join(filter(None, ("leak_report:off,stacks:off", reuse))), off)
+                 for reuse in REUSE]
+        worst = 0.0
+        for what, share in (("transformer", 0.5), ("cnn", 0.8)):
+            answers = self.framework(step, python, what, runs, share)
+            for way in list(answers)[2:]:
+                for name, said in answers[way].items():
+                    more = (said["step_ms"] / answers["natively"][name]["step_ms"] - 1) * 100
+                    worst = max(worst, more)
+                    if more > 2:
+                        step.differences.append(f"{what}, {name}, {way}: {more:+.1f}% step time, "
+                                                "aim 2%")
+        pairs = self.framework(step, python, "pairs", [("natively", None, {})])
+        step.notes.append("Pairs of PyTorch's allocator are asked for through Python, which takes "
+                          "part of the time." if pairs else "PyTorch's pairs: not measured.")
+        return f"a step takes {worst:+.1f}% at most beside PyTorch's own cache, aim 2%"
+
+    def cupy(self, step):
+        python = self.python_with("cupy")
+        self.framework(step, python, "cupy", [("its pool", None, {}),
+                                              ("pool off", None, {"CUPY_POOL_OFF": "1"}),
+                                              ("pool off, with the shim",
+                                               "leak_report:off,stacks:off",
+                                               {"CUPY_POOL_OFF": "1"})])
+        return f"{len(step.failures)} failed"
+
+    def jax(self, step):
+        python = self.python_with("jax")
+        plain = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+        grows = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        self.framework(step, python, "jax", [("its pool", None, grows), ("pool off", None, plain),
+                                             ("pool off, with the shim",
+                                              "leak_report:off,stacks:off", plain)])
+        return f"{len(step.failures)} failed"
+
+
+def main():
+    parser = suite.arguments(__doc__.splitlines()[0])
+    args = parser.parse_args()
+    # Seconds for each.
+    limits = {"sizes": 65, "busy": 65, "threads": 35, "pinned": 20, "null": 20, "programs": 25,
+              "torch": 150, "cupy": 30, "jax": 30}
+    suite.chosen([(name, None, None) for name in limits], args, parser)
+    cuda = suite.find(args, "bench-gpu")
+    where = suite.machine(cuda)
+    measure = Measure(cuda, args, where)
+    steps = suite.chosen([(name, getattr(measure, name), limit) for name, limit in limits.items()],
+                         args, parser)
+    done = suite.run_steps("bench-gpu", steps, args.seconds)
+    for step in done:
+        for title, rows in step.tables:
+            print(f"\n{step.name}{': ' + title if title else ''}\n\n{suite.text_table(rows)}")
+    return suite.keep("bench", "Hardware suite, figures", where, done, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
