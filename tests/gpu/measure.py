@@ -43,6 +43,8 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 SIM = "memory:64G,kernel_ns:20000"
 REST_PAIRS = 150000  # after as many, or as long, an allocator has come to rest
 REST_MS = 150
+# Frameworks bring CUDA's libraries, which another toolkit's must not take the place of.
+OWN_LIBRARIES = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
 NOT_JUDGED = "not judged on the simulator"
 
 
@@ -248,7 +250,7 @@ class Measure:
         if self.cuda.simulated:
             raise suite.Missing(f"{package} needs kernels, which the simulator has not")
         for python in dict.fromkeys(filter(None, (sys.executable, shutil.which("python3")))):
-            if suite.execute([python, "-c", f"import {package}"], self.cuda.env, 60).rc == 0:
+            if self.cuda.run([python, "-c", f"import {package}"], 60, more=OWN_LIBRARIES).rc == 0:
                 return python
         raise suite.Missing(f"no python here has {package}")
 
@@ -262,7 +264,8 @@ class Measure:
         seconds = min(6.0, max(1.0, step.left() * share / len(runs) - 6))
         for way, conf, more in runs:
             ran = self.cuda.run([python, "-B", script, what, f"{seconds:.1f}"], step.left(60), conf,
-                                more={"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **more})
+                                more={"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **OWN_LIBRARIES,
+                                      **more})
             try:
                 answers[way] = json.loads(ran.out.strip().splitlines()[-1])
             except (ValueError, IndexError):

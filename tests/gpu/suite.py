@@ -341,7 +341,7 @@ def arguments(description):
                         default=os.environ.get("SIMULATED", "0") not in ("", "0"),
                         help="on the simulator, as SIMULATED=1 does; the result goes to BUILD/gpu")
     parser.add_argument("--output", type=pathlib.Path, help="the folder for the result")
-    parser.add_argument("--seconds", type=float, default=450, help="for the whole, at most")
+    parser.add_argument("--seconds", type=float, default=440, help="for the whole, at most")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1),
                         help="programs at the same time, where no time is measured")
     parser.add_argument("--short", action="store_true", help="a little of each step")
