@@ -45,6 +45,7 @@ def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
                                                       "sanitizer": "any"}
     assert result["machine"]["simulated"] and result["machine"]["gpu"].startswith("simcuda")
     assert {"date", "driver", "toolkit", "commit"} <= result["machine"].keys()
+    assert result["steps"][0]["data"][0]["name"] == "platform"
     page = (tmp_path / "check.md").read_text()
     assert "says nothing about hardware" in page
     assert all(f"\n{name} " in said for name in CHECKS)  # the short table
@@ -140,6 +141,7 @@ SAID = {"call": "cudaFree", "bytes": 256, "waits": True, "call_us": 1.5}
 @pytest.mark.parametrize("ours, differences", [
     (fact(SAID), []),
     (fact(SAID | {"call_us": 99.0}), []),
+    (fact(SAID | {"samples": 7}), []),
     (fact({"note": "whatever"}, SAID), []),
     (fact(SAID | {"waits": False}),
      ["group/case: bytes 256, call cudaFree: waits: here False, the simulator True"]),

@@ -80,7 +80,7 @@ class Check:
         if self.cuda.simulated:
             for one in step.differences:
                 step.fail(f"the simulator differs from itself: {one}")
-        self.all_facts = facts
+        step.data = facts
         return f"{len(facts)} facts, {lines} lines compared, {len(step.differences)} differ"
 
     # --- programs of tests/preload ----------------------------------------------------------------

@@ -206,6 +206,7 @@ class Step:
         self.name, self.limit = name, limit
         self.state, self.says, self.seconds = PASSED, "", 0.0
         self.failures, self.differences, self.notes, self.tables = [], [], [], []
+        self.data = None  # for the JSON file alone
         self.deadline = 0.0
 
     def left(self, most=None):
@@ -220,7 +221,8 @@ class Step:
         return {"name": self.name, "state": self.state, "says": self.says,
                 "seconds": round(self.seconds, 1), "limit": round(self.limit, 1),
                 "failures": self.failures,
-                "differences": self.differences, "notes": self.notes, "tables": self.tables}
+                "differences": self.differences, "notes": self.notes, "tables": self.tables,
+                "data": self.data}
 
 
 def run_steps(what, steps, total):
