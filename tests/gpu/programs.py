@@ -18,6 +18,7 @@ SAME = [
     (("async", "joined"), None),
     (("async", "pool"), None),
     (("at_limit",), None),
+    (("both_address_again", "500"), None),
     (("both_no_context", "pop"), None),
     (("both_no_context", "set"), None),
     (("both_no_context", "destroy"), None),
