@@ -3,7 +3,8 @@
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
 # build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=clang
 # release by that compiler, BUILD=aarch64 release for that architecture, by a cross compiler, and
-# BUILD=fuzz what `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room needs no change here.
+# BUILD=fuzz what `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room
+# needs no change here.
 
 BUILD ?= release
 ifeq ($(BUILD),release)
@@ -66,8 +67,8 @@ endif
 ifeq ($(BUILD),portable)
 $(CORE_OBJ) $(SHIM_OBJ) $B/obj/tests/%.o $B/obj/scripts/%.o: \
     ALL_CFLAGS += -include config/old_glibc.h
-SO_UNDEF += $(OLD_LIBC)
 OLD_LIBC := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+SO_UNDEF += $(OLD_LIBC)
 endif
 
 # The export map comes from the hook table, so that the two cannot drift.
