@@ -19,6 +19,7 @@
     X(runtime_first)       /* every module's calls go to the first runtime */                      \
     X(setdevice_trusted)   /* the driver's current device is right after cudaSetDevice */          \
     X(context_handles_trusted) /* a context's handle is never given to another one */              \
+    X(lost_addresses_kept)     /* a context's memory is its own until its end has returned */      \
     X(stream_handles_trusted)  /* nor is a stream's */                                             \
     X(own_stream_shared)       /* the per-thread default stream is one stream */                   \
     X(green_unwatched)         /* contexts of green contexts have memory of their own */           \
@@ -49,7 +50,6 @@
     X(query_unrecorded)     /* an event that was never recorded counts as completed */             \
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
     X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
-    X(lost_addresses_kept)  /* what a context had is its own until its end has returned */         \
     X(capture_gate)         /* fences are recorded while streams are captured */                   \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \

@@ -72,8 +72,10 @@ bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
         return false;
     CUcontext now = NULL;
     __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
-    return ask && (ask(&now, CU_POINTER_ATTRIBUTE_CONTEXT, address) != CUDA_SUCCESS ||
-                   now != context->handle || other_id(context));
+    CUresult code = ask ? ask(&now, CU_POINTER_ATTRIBUTE_CONTEXT, address) : CUDA_ERROR_NOT_FOUND;
+    /* Any other error says nothing of the address. */
+    return code == CUDA_ERROR_INVALID_VALUE ||
+           (code == CUDA_SUCCESS && (now != context->handle || other_id(context)));
 }
 
 /* A new entry that nobody can find yet, or NULL. */

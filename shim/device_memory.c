@@ -53,12 +53,11 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
     return serve(context, CA_KIND_ASYNC, order, stream, bytes, effort, address);
 }
 
-CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
+/* Of a block that is not lost. */
+static CUresult give(const ca_record_t *record, ca_stream_t *order)
 {
     if (record->kind == CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
-    if (ca_device_lost(record))
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (!context)
@@ -74,10 +73,17 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
     return CUDA_SUCCESS;
 }
 
+CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
+{
+    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : give(record, order);
+}
+
 CUresult ca_device_free(const ca_record_t *record)
 {
+    if (ca_device_lost(record))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_debug_freed(record, NULL, NULL);
-    return ca_device_free_on(record, NULL);
+    return give(record, NULL);
 }
 
 CUresult ca_device_free_plain(const ca_record_t *record)
@@ -105,5 +111,7 @@ bool ca_device_lost(const ca_record_t *record)
     const ca_context_t *context =
         arena ? ca_arena_context(arena) : ca_context_numbered(record->context);
 
-    return record->owner && ca_context_lost_address(context, record->address);
+    /* A later segment at the same place is not the program's to free either. */
+    return record->owner && ca_context_lost_address(context, record->address) &&
+           !ca_device_owns(record->address);
 }

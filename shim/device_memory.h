@@ -29,7 +29,8 @@ int ca_device_alloc_kind(ca_context_t *context, ca_kind_t kind, size_t bytes,
 bool ca_device_over_limit(ca_context_t *context, size_t bytes);
 
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
- * would have refused, pinned memory for one: put the record back then. */
+ * would have refused, pinned memory for one, or is to be asked, since the address is not the pool's
+ * any more (CUDA_ERROR_CONTEXT_IS_DESTROYED): put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);
 
 /* The same behind the work of one stream alone. NULL, or a stream of another context than the
@@ -40,8 +41,9 @@ CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order);
 CUresult ca_device_free_plain(const ca_record_t *record);
 
 /* Whether an address without a record is in memory of the pool, so that it cannot be freed; and
- * whether one that has a record of pooled memory is not there any more. Both see through an end of
- * its context that is under way: ca_context_lost_address. */
+ * whether one that has a record of pooled memory is the pool's no more. Both see through an end of
+ * its context that is under way: ca_context_lost_address. Pinned memory needs neither: all that
+ * cuMemFreeHost frees has a record, the latest of its address. */
 bool ca_device_owns(CUdeviceptr address);
 bool ca_device_lost(const ca_record_t *record);
 

@@ -245,7 +245,8 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call)
         return ca_shared_free_async(&record, call->async, call->stream);
     /* Other names may have been used on other streams, so pooled memory goes back as with a plain
      * free, which covers them all. */
-    CUresult code = record.owner ? ca_device_free(&record) : call->async(address, call->stream);
+    CUresult code = record.owner && !ca_device_lost(&record) ? ca_device_free(&record)
+                                                             : call->async(address, call->stream);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
     return code;

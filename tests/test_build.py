@@ -17,8 +17,8 @@ VERSION = re.search(r'^#define CACHEALLOC_VERSION "(.*)"$',
                     (conftest.ROOT / "include/cachealloc.h").read_text(), re.MULTILINE)[1]
 
 
-def call(*cmd, **env):
-    rc, out, err = conftest.execute(cmd, conftest.plain_env(env), 100, cwd=conftest.ROOT)
+def call(*cmd, limit=100, **env):
+    rc, out, err = conftest.execute(cmd, conftest.plain_env(env), limit, cwd=conftest.ROOT)
     return rc, out + err
 
 
@@ -151,11 +151,12 @@ def test_the_headers_of_cuda_12_will_do():
                     "-I.", "-isystem", folder, source) == (0, "")
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 def test_a_library_built_with_the_headers_of_cuda_11_serves_a_program_of_cuda_13(run, program):
     folder = older_headers("11")
 
-    rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}")
+    rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}", limit=300)
     assert (rc, said) == (0, "")
     library = conftest.BUILD / "cuda11" / "libcachealloc.so"
     hot, green = (run([program(name), *arguments], env={"LD_PRELOAD": library}, stats=True)

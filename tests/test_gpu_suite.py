@@ -13,15 +13,20 @@ import conftest
 sys.path.insert(0, str(conftest.ROOT / "tests" / "gpu"))
 
 import compare_facts  # noqa: E402
-import programs  # noqa: E402
+import preload_programs  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
 CHECKS = ("facts", "preload", "parity", "random", "sanitizer")
 FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs")
 FRAMEWORKS = ("torch", "cupy", "jax")
 
-whole = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
-                           reason="it runs programs of the release build")
+RELEASE = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
+                             reason="it runs programs of the release build")
+
+
+def whole(test):
+    """Every step has its limit in seconds, so nothing may run beside it."""
+    return RELEASE(pytest.mark.alone(test))
 
 
 def suite(tmp_path, script, *arguments, env=None, build=conftest.BUILD):
@@ -111,7 +116,7 @@ def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     output = tmp_path / "result"
     output.mkdir()
 
-    rc, said, result = suite(output, "check", "--simulated", "--seconds", "16", build=build)
+    rc, said, result = suite(output, "check", "--simulated", "--seconds", "24", build=build)
     assert rc == 1, said
     assert {**states(result), "sanitizer": "any"} == {
         "facts": "failed", "preload": "failed", "parity": "failed", "random": "passed",
@@ -126,9 +131,9 @@ def test_every_program_is_run_or_left_out_for_a_reason():
     folder = conftest.ROOT / "tests" / "preload"
     there = {path.stem for path in [*folder.glob("*.c"), *folder.glob("*.cc")]
              if not path.stem.startswith("plugin_") or path.stem == "plugin_host"}
-    run = {words[0] for words, _ in [*programs.SAME, *programs.SHIM]}
-    assert run | set(programs.LEFT_OUT) == there
-    assert run & set(programs.LEFT_OUT) == set()
+    run = {words[0] for words, _ in [*preload_programs.SAME, *preload_programs.SHIM]}
+    assert run | set(preload_programs.LEFT_OUT) == there
+    assert run & set(preload_programs.LEFT_OUT) == set()
 
 
 def fact(*rows, status="ok"):

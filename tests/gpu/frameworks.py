@@ -20,7 +20,10 @@ SEED = 1
 def held_mib():
     """As the card counts it: what a cache holds for reuse is in use, whoever is asked."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    asked = subprocess.run(command, text=True, capture_output=True)
+    try:
+        asked = subprocess.run(command, text=True, capture_output=True)
+    except OSError:
+        return 0.0
     return float(asked.stdout.split()[0]) if asked.returncode == 0 else 0.0
 
 

@@ -326,7 +326,7 @@ static void ask(worker_t *worker)
         CHECK(stats.live_peak_bytes >= stats.live_bytes);
         switch (draw(worker, 4)) {
         case 0:
-            snprintf(path, sizeof path, "soak-%ld-%d.txt", (long)getpid(), (int)draw(worker, 1000));
+            snprintf(path, sizeof path, "soak-%ld-%p.txt", (long)getpid(), (void *)worker);
             OK(cachealloc_dump(path));
             CHECK(unlink(path) == 0);
             break;
@@ -354,7 +354,7 @@ static const struct {
     {"cuCtxRecordEvent", CUDA_ERROR_UNKNOWN},      {"cuEventCreate", CUDA_ERROR_OUT_OF_MEMORY},
     {"cuEventQuery", CUDA_ERROR_UNKNOWN},          {"cuEventRecord", CUDA_ERROR_UNKNOWN},
     {"cuStreamWaitEvent", CUDA_ERROR_UNKNOWN},     {"cuMemGetInfo_v2", CUDA_ERROR_UNKNOWN},
-    {"cuPointerSetAttribute", CUDA_ERROR_UNKNOWN},
+    {"cuPointerGetAttribute", CUDA_ERROR_UNKNOWN}, {"cuPointerSetAttribute", CUDA_ERROR_UNKNOWN},
 };
 
 void faults_off(void)

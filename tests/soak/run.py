@@ -39,14 +39,18 @@ def main():
                 ["env", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT)))
         failed = False
-        for line, process in running:
-            try:
-                out = process.communicate(timeout=asked.seconds + 120)[0]
-            except subprocess.TimeoutExpired:
+        try:
+            for line, process in running:
+                try:
+                    out = process.communicate(timeout=asked.seconds + 120)[0]
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    out = process.communicate()[0] + "no end within the time limit\n"
+                print(f"{line}\n{out}", flush=True)
+                failed |= process.returncode != 0
+        finally:
+            for _, process in running:
                 process.kill()
-                out = process.communicate()[0] + "no end within the time limit\n"
-            print(f"{line}\n{out}", flush=True)
-            failed |= process.returncode != 0
     return 1 if failed else 0
 
 

@@ -49,7 +49,7 @@ static void fail_each(fake_call_t kind, int rc, bool lossless, size_t thread_cac
     params.thread_cache = thread_cache;
     for (uint64_t n = 1;; n++) {
         /* Less memory, so that more goes back. */
-        fake_reset(kind == FAKE_FREE ? 56 * MIB : 96 * MIB, 128 * MIB);
+        fake_reset(kind == FAKE_FREE ? 64 * MIB : 96 * MIB, 128 * MIB);
         arena = ca_arena_create(&fake_upstream, NULL, &params);
         fake.fail_at[kind] = n;
         fake.fail_rc[kind] = rc;

@@ -239,7 +239,7 @@ static void small_blocks_apart(void **state)
 static void pin_mode_comes_and_goes(void **state)
 {
     (void)state;
-    run_seeds(&(mix_t){.limit = 64 * MIB,
+    run_seeds(&(mix_t){.limit = 80 * MIB,
                        .held = 200,
                        .least_bits = 9,
                        .most_bits = 23,
