@@ -25,7 +25,7 @@ trap 'rm -rf "$top" "$top.deb"' EXIT
 chmod 755 "$top"
 doc=$top/usr/share/doc/cachealloc
 # Where the loader looks for libraries that are named without a path.
-make -s --no-print-directory "BUILD=$flavour" install PREFIX=/usr "LIBDIR=/usr/lib/$triplet" \
+env -u MAKEFLAGS make -s --no-print-directory "BUILD=$flavour" install PREFIX=/usr "LIBDIR=/usr/lib/$triplet" \
     "DESTDIR=$top" >/dev/null
 
 # Names in reports come from the symbol table, which stays; lines of our own are of no interest.

@@ -142,6 +142,15 @@ def test_a_signal_is_the_programs_own(launch):
     assert launch("run", "sh", "-c", "kill -TERM $$").rc == -signal.SIGTERM
 
 
+def test_an_empty_place_in_the_path_is_this_folder(launch, tmp_path):
+    (tmp_path / "tool").write_text("#!/bin/sh\necho here\n")
+    (tmp_path / "tool").chmod(0o755)
+
+    for path in ("/usr/bin:/bin:", ":/usr/bin:/bin", "/usr/bin::/bin"):
+        result = launch("run", "tool", env={"PATH": path}, cwd=tmp_path)
+        assert (result.rc, result.out) == (0, "here\n"), result.err
+
+
 def test_a_program_is_found_as_shells_find_it(launch, tmp_path):
     for folder, mode in (("one", 0o644), ("two", 0o755)):
         (tmp_path / folder).mkdir()
