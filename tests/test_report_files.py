@@ -1,5 +1,6 @@
 """The leak report in files: names that differ, files that are whole, nothing replaced or lost."""
 
+import importlib.machinery
 import os
 import platform
 import re
@@ -10,6 +11,8 @@ import stat
 import subprocess
 import sys
 import time
+import types
+from random import Random
 
 import pytest
 
@@ -364,6 +367,50 @@ def test_merge_tells_functions_apart_and_processes_by_pid(reports):
         (150, 2, "device", "0-1", ["in 2 of 3 processes: pids 11, 12"]),
         (100, 1, "device", "0", ["in 1 of 3 processes: pid 13"]),
         (192, 3, "pinned", "0-1", ["in 3 of 3 processes: pids 11, 12, 13"])]
+
+
+def damaged(random, text):
+    """With some of its numbers, lines and letters other ones, or gone."""
+    for _ in range(random.randint(1, 6)):
+        lines = text.split("\n")
+        at, other = random.randrange(len(lines)), random.randrange(len(lines))
+        match random.randrange(6):
+            case 0:
+                numbers = list(re.finditer(r"\d+", text)) or [re.match("", text)]
+                found = random.choice(numbers)
+                number = random.choice(["0", "-1", "", "1.5", "9" * 25, "9" * 5000, "\u0663"])
+                text = text[:found.start()] + number + text[found.end():]
+            case 1:
+                text = "\n".join(lines[:at] + lines[at + 1:])
+            case 2:
+                text = "\n".join(lines[:at] + [lines[other]] + lines[at:])
+            case 3:
+                text = text[:random.randrange(len(text) + 1)]
+            case 4:
+                place = random.randrange(len(text) + 1)
+                text = text[:place] + chr(random.randrange(1, 0x300)) + text[place + 1:]
+            case 5:
+                text += random.choice(["\n  sizes 1 to 2, sequence 3, thread a", "\n  not used: leak:",
+                                       "\n(incomplete: x)", "\n    f at a.c:1 < g"])
+    return text
+
+
+def test_merge_takes_whatever_it_is_given(tmp_path, monkeypatch, capsys):
+    """It says of what use a file is, and ends."""
+    loader = importlib.machinery.SourceFileLoader("merge_reports", str(MERGE))
+    tool = types.ModuleType("merge_reports")
+    loader.exec_module(tool)
+    random, file, answers = Random(1), tmp_path / "report", []
+
+    for _ in range(1000):
+        file.write_text(damaged(random, made(1) + made(2, device=1, rank=", rank 7")),
+                        encoding="utf-8", errors="surrogatepass")
+        monkeypatch.setattr(sys, "argv", ["merge_reports", str(file)])
+        answers.append(tool.main())
+
+    assert set(answers) == {0, 1}
+    out, err = capsys.readouterr()
+    assert "is not whole" in err and "no leak report in it" in err and "MERGED LEAK REPORT" in out
 
 
 def test_merge_counts_what_is_suppressed_apart(run, program, reports):
