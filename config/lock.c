@@ -3,6 +3,10 @@
  * first time it is tried and not the first time that it deadlocks. */
 #include "config/lock.h"
 
+#define TRIES 20u /* some 10 us in all */
+#define PAUSES_LEAST 4u
+#define PAUSES_MOST 32u
+
 #if CA_DEBUG
 
 #include "config/out.h"
@@ -109,10 +113,35 @@ void ca_lock_init(ca_lock_t *lock, ca_rank_t rank)
     *lock = (ca_lock_t)CA_LOCK_INIT(rank);
 }
 
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Locks are held for less time than it takes to go to sleep and to be woken, above all in a virtual
+ * machine. glibc's adaptive mutexes look more often and give up after a microsecond or two. */
+static __attribute__((noinline)) void wait_for(pthread_mutex_t *mutex)
+{
+    for (unsigned tries = 0, pauses = PAUSES_LEAST; tries < TRIES; tries++) {
+        for (unsigned i = 0; i < pauses; i++)
+            relax();
+        if (pthread_mutex_trylock(mutex) == 0)
+            return;
+        if (pauses < PAUSES_MOST)
+            pauses *= 2;
+    }
+    pthread_mutex_lock(mutex);
+}
+
 void ca_lock_take(ca_lock_t *lock)
 {
     check_order(lock);
-    pthread_mutex_lock(&lock->mutex);
+    if (pthread_mutex_trylock(&lock->mutex) != 0)
+        wait_for(&lock->mutex);
     remember(lock);
 }
 

@@ -22,20 +22,14 @@ typedef struct ca_lock {
     ca_rank_t rank;
 } ca_lock_t;
 
-/* Locks are held for less time than it takes to go to sleep: whoever waits tries for a moment. */
-#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-#define CA_LOCK_MUTEX PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-#else
-#define CA_LOCK_MUTEX PTHREAD_MUTEX_INITIALIZER
-#endif
-
 #define CA_LOCK_INIT(rank_)                                                                        \
     {                                                                                              \
-        CA_LOCK_MUTEX, rank_                                                                       \
+        PTHREAD_MUTEX_INITIALIZER, rank_                                                           \
     }
 
 /* Also how an owner makes a lock good again in the child of a fork, whoever held it. */
 void ca_lock_init(ca_lock_t *lock, ca_rank_t rank);
+/* Where another thread holds it: tries for a moment, then sleeps. */
 void ca_lock_take(ca_lock_t *lock);
 void ca_lock_drop(ca_lock_t *lock);
 /* Takes it if that needs no wait. For _exit and kin, which may run in a signal handler; as it

@@ -281,14 +281,14 @@ static void what_destroyed_contexts_held_is_reported_alone(void **state)
 /* Called with the next lock that is taken, as by a signal that comes right then. */
 static void (*at_next_lock)(void);
 
-int pthread_mutex_lock(pthread_mutex_t *mutex)
+int pthread_mutex_trylock(pthread_mutex_t *mutex)
 {
     static int (*real)(pthread_mutex_t *);
     if (!real)
-        real = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_lock");
+        real = (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_trylock");
     int result = real(mutex);
     void (*handler)(void) = at_next_lock;
-    if (handler) {
+    if (result == 0 && handler) {
         at_next_lock = NULL;
         handler();
     }
