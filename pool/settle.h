@@ -1,8 +1,8 @@
 /* Memory first, then time. While a program is still growing, each block that is cut though another
  * one would have fitted, and each that a thread keeps for itself, makes the pool grow more: what it
  * then holds it holds for long. Once it has not grown for a while its sizes come round again, and
- * hits can be had cheaply. So after each growth the arena is careful for params.settle allocations
- * and frees, longer where it grows again without need:
+ * hits can be had cheaply. So after a growth the arena is careful for params.settle allocations and
+ * frees, longer where it grows again without need:
  *
  *   caches   are shut: every request takes the block that fits best
  *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
@@ -22,13 +22,20 @@
 #define CA_CAREFUL_ASKS ((size_t)64 << 10)
 #define CA_CAREFUL_SHARE 4u /* of what was ever live, in an epoch at most, but at least */
 #define CA_SETTLE_MOST 64u  /* times params.settle */
-#define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more */
+#define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more, */
+#define CA_SETTLE_GROWN 32u /* and so little of what was reserved no growth */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
 
-/* The arena has grown. Where it had settled, gave nothing back and has no more live than before, it
- * settled too early: it takes twice as long from then on, CA_SETTLE_MOST times as long at most. */
+/* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
+ * is little beside what it had when it last grew does not count until it adds up. Where it had
+ * settled, gave nothing back and has no more live than before, it settled too early: it takes twice
+ * as long from then on, CA_SETTLE_MOST times as long at most. */
 static inline void ca_settle_grown(ca_arena_t *arena)
 {
+    /* Wraps around where memory went back since: that counts. */
+    if (arena->settle &&
+        arena->reserved - arena->settle_from <= arena->settle_from / CA_SETTLE_GROWN)
+        return;
     if (!arena->settle ||
         arena->live_peak > arena->settle_peak + arena->settle_peak / CA_SETTLE_MORE) {
         arena->settle = arena->params.settle;
@@ -36,6 +43,7 @@ static inline void ca_settle_grown(ca_arena_t *arena)
     } else if (!arena->careful && arena->settle < arena->params.settle * CA_SETTLE_MOST) {
         arena->settle *= 2;
     }
+    arena->settle_from = arena->reserved;
     arena->settles_at = arena->operations + arena->settle;
     if (arena->careful || !arena->params.settle)
         return;

@@ -51,6 +51,7 @@ struct ca_arena {
     uint64_t settles_at;  /* operations */
     uint64_t settle;      /* operations after a growth until it has settled, */
     size_t settle_peak;   /* since live_peak was this */
+    size_t settle_from;   /* what was reserved then: see ca_settle_grown */
     size_t stock;         /* bytes of live that lie in them, as far as they told */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     bool precise;         /* every free on a stream gets a fence of its own, that can be joined */

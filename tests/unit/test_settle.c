@@ -10,17 +10,22 @@
 
 #define SETTLE 1000u
 
-static void start(uint64_t settle, size_t segment)
+static void start_in(size_t memory, uint64_t settle, size_t segment)
 {
     ca_arena_params_t params = fake_params;
 
     params.settle = settle;
     params.segment_first = segment;
     params.thread_cache = 8 * MIB;
-    fake_reset(1024 * MIB, 1024 * MIB);
+    fake_reset(memory, memory);
     fake.auto_pass = true;
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     assert_non_null(arena);
+}
+
+static void start(uint64_t settle, size_t segment)
+{
+    start_in(1024 * MIB, settle, segment);
 }
 
 static int set_up(void **state)
@@ -87,6 +92,31 @@ static void each_growth_begins_it_anew(void **state)
     churn(512, SETTLE / 4);
     assert_true(keeps_stock());
     put(&large), put(&another);
+}
+
+static void growth_by_little_counts_when_it_adds_up(void **state)
+{
+    (void)state;
+    ca_arena_retire(arena);
+    start_in(16384 * MIB, SETTLE, 0);
+    held_t small = get(512), large = get(8000 * MIB), segment[4];
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    segment[0] = get(CA_SEGMENT_MOST);
+    segment[1] = get(CA_SEGMENT_MOST);
+    assert_true(keeps_stock());
+    segment[2] = get(CA_SEGMENT_MOST);
+    assert_true(3 * CA_SEGMENT_MOST > 8000 * MIB / CA_SETTLE_GROWN);
+    assert_false(keeps_stock());
+    /* Nor does a little put off what is under way. */
+    churn(512, SETTLE / 4 + 10);
+    segment[3] = get(CA_SEGMENT_MOST);
+    assert_false(keeps_stock());
+    churn(512, SETTLE / 4);
+    assert_true(keeps_stock());
+    for (unsigned i = 0; i < 4; i++)
+        put(&segment[i]);
+    put(&small), put(&large);
 }
 
 static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
@@ -231,6 +261,7 @@ int main(void)
         TEST(the_first_segment_is_for_a_small_program),
         TEST(threads_keep_nothing_until_it_has_settled),
         TEST(each_growth_begins_it_anew),
+        TEST(growth_by_little_counts_when_it_adds_up),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
