@@ -269,9 +269,8 @@ static bool rung_late(climb_t *c)
 
 static bool climb_to_growth(climb_t *c)
 {
-    return rung_open(c) || rung_caches(c) || rung_policy(c) || rung_joined(c) || rung_pause(c) ||
-           rung_grow(c) || rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) ||
-           rung_reclaim(c);
+    return rung_policy(c) || rung_joined(c) || rung_pause(c) || rung_grow(c) || rung_spare(c) ||
+           rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
@@ -285,10 +284,14 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
 
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
      * those who had something in stock. */
-    (void)((arena->operations >= arena->shut_after && rung_caches(&c)) ||
-           (rungs & CA_RUNGS_FIRST && (rung_caches(&c) || rung_policy(&c))) ||
+    bool caches_first = rungs & CA_RUNGS_FIRST ||
+                        (rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after);
+    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE);
+
+    (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
-           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) || rung_caches(&c) ||
+           (rungs & CA_RUNGS_OPEN && rung_open(&c)) || (caches && rung_caches(&c)) ||
+           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
            (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
     if (c.shut)

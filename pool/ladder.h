@@ -9,11 +9,13 @@
 /* Which rungs to climb: with several heaps all of them take one part before any takes the next. */
 typedef enum {
     CA_RUNGS_PASSED = 1, /* passed */
-    CA_RUNGS_GROW = 2,   /* open to reclaim */
-    CA_RUNGS_WAIT = 4,   /* wait, pending */
-    CA_RUNGS_LATE = 8,   /* late */
-    CA_RUNGS_ALL = 15,
-    CA_RUNGS_FIRST = 16, /* policy alone */
+    CA_RUNGS_OPEN = 2,   /* open */
+    CA_RUNGS_CACHES = 4, /* caches */
+    CA_RUNGS_GROW = 8,   /* caches to reclaim */
+    CA_RUNGS_WAIT = 16,  /* caches, wait, pending */
+    CA_RUNGS_LATE = 32,  /* caches, late */
+    CA_RUNGS_ALL = 63,
+    CA_RUNGS_FIRST = 64, /* caches and policy alone */
 } ca_rungs_t;
 
 uint64_t ca_now_ns(void);

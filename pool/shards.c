@@ -289,15 +289,21 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
     if (rc == 0 || ready_only)
         return rc;
     /* No heap grows before each was looked at, and none waits while another has something to give.
-     * In the order of a stream the others come last: their memory would not come back in it. */
+     * What lies in threads' caches comes last of that: it is dear for those who lose it. In the
+     * order of a stream the others come after growth: their memory would not come back in it. */
     rc = stream ? -ENOMEM : climb(&v, CA_RUNGS_PASSED);
+    if (rc == -ENOMEM && !stream)
+        rc = climb_at(&v, CA_RUNGS_OPEN, v.home);
+    if (rc == -ENOMEM && !stream)
+        rc = climb(&v, CA_RUNGS_CACHES);
     if (rc == -ENOMEM)
-        rc = climb_at(&v, CA_RUNGS_PASSED | CA_RUNGS_GROW, v.home);
+        rc = climb_at(&v, CA_RUNGS_PASSED | CA_RUNGS_OPEN | CA_RUNGS_GROW, v.home);
     if (rc == -ENOMEM)
-        rc = climb(&v, CA_RUNGS_PASSED);
+        rc = climb(&v, CA_RUNGS_PASSED | CA_RUNGS_CACHES);
     if (rc == -ENOMEM)
         rc = climb(&v, CA_RUNGS_WAIT);
     if (rc == -ENOMEM)
         rc = climb(&v, CA_RUNGS_LATE);
-    return rc == -ENOMEM ? climb(&v, CA_RUNGS_PASSED) : rc; /* while others were waited for */
+    /* While others were waited for. */
+    return rc == -ENOMEM ? climb(&v, CA_RUNGS_PASSED | CA_RUNGS_CACHES) : rc;
 }

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include "config/history.h"
 #include "config/mutation.h"
+#include "pool/shards.h"
 #include "registry/journal.h"
 #include "registry/peak.h"
 #include "shim/attributes.h"
@@ -39,14 +40,19 @@ static const ca_context_t *current(void)
     const ca_context_t *context = ca_context_again(ca_context_memo.handle);
     if (!context)
         context = ca_context_current(false, NULL);
-    return context && context->arena && !context->shards && !atomic_load(&context->broken) ? context
-                                                                                           : NULL;
+    return context && context->arena && !atomic_load(&context->broken) ? context : NULL;
 }
 
-/* In front of its heap of device memory. */
+/* The thread's heap of device memory. */
+static ca_arena_t *home(const ca_context_t *context)
+{
+    return context->shards ? ca_shards_home(context->shards) : context->arena;
+}
+
+/* In front of it. */
 static ca_cache_t *cache_before(const ca_context_t *context)
 {
-    ca_cache_t *cache = ca_cache_memo(context->arena);
+    ca_cache_t *cache = ca_cache_memo(home(context));
     return cache && cache->simple ? cache : &closed;
 }
 
@@ -77,7 +83,7 @@ void ca_hit_remember(ca_lane_t lane)
         ca_mine.cache = cache_before(context);
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most);
         if (ca_mine.cache != &closed)
-            ca_mine.arena = context->arena;
+            ca_mine.arena = home(context);
         ca_mine.handle = ca_context_memo.handle;
         ca_mine.context = context;
         ca_mine.origin =

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include "fake_upstream.h"
+#include "pool/cache.h"
 #include "pool/shards.h"
 
 #define HEAPS 4u
@@ -173,6 +174,94 @@ static void what_another_heap_has_serves_before_one_grows(void **state)
     assert_int_equal(again.address, there);
     assert_int_equal(fake.calls[FAKE_ALLOC], grown);
     put(&again), put(&mine);
+}
+
+typedef struct keeper {
+    ca_arena_t *heap;
+    ca_block_t *kept[2];
+    pthread_barrier_t has, over;
+} keeper_t;
+
+static void pass_through_stock(ca_arena_t *heap)
+{
+    ca_block_t *block;
+    uint64_t address;
+    assert_int_equal(ca_cached_alloc(heap, 512, false, &block, &address, NULL), 0);
+    ca_cached_free(block);
+    assert_true(ca_caches_stock(heap) > 0);
+}
+
+/* Something in the thread's stock, and nothing larger that is ready in its heap. */
+static void stock_up(keeper_t *own)
+{
+    static const size_t bytes[] = {4 * MIB, 4 * MIB, MIB};
+    ca_block_t *blocks[3];
+    uint64_t address;
+    own->heap = ca_shards_home(shards);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(ca_cached_alloc(own->heap, bytes[i], false, &blocks[i], &address, NULL),
+                         0);
+        if (i == 0) /* caches open with the first fence */
+            ca_cached_free(blocks[i]);
+    }
+    own->kept[0] = blocks[1], own->kept[1] = blocks[2];
+    pass_through_stock(own->heap);
+}
+
+static void use_up(keeper_t *own)
+{
+    ca_cached_free(own->kept[0]), ca_cached_free(own->kept[1]);
+}
+
+static void *keep_stock(void *keeper)
+{
+    keeper_t *own = keeper;
+    stock_up(own);
+    pthread_barrier_wait(&own->has);
+    pthread_barrier_wait(&own->over);
+    use_up(own);
+    return NULL;
+}
+
+static void stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = 8 * MIB;
+    params.segment_first = 4 * MIB;
+    params.settle = 0;
+    make(1024 * MIB, params);
+    fake.auto_pass = true;
+    held_t all = get(4 * MIB - 4096), again, more;
+    keeper_t mine, other;
+    pthread_t thread;
+    stock_up(&mine);
+    do { /* of another heap */
+        pthread_barrier_init(&other.has, NULL, 2);
+        pthread_barrier_init(&other.over, NULL, 2);
+        pthread_create(&thread, NULL, keep_stock, &other);
+        pthread_barrier_wait(&other.has);
+        if (other.heap != mine.heap)
+            break;
+        pthread_barrier_wait(&other.over);
+        pthread_join(thread, NULL);
+    } while (true);
+    let_go(&all);
+    pass_through_stock(mine.heap); /* the others' growth has emptied it */
+    size_t stock[] = {ca_caches_stock(mine.heap), ca_caches_stock(other.heap)};
+    assert_true(stock[1] > 0);
+    uint64_t grown = fake.calls[FAKE_ALLOC];
+    assert_int_equal(get_on(NULL, 4 * MIB - 4096, false, &again), 0); /* closed here, and passed */
+    assert_int_equal(fake.calls[FAKE_ALLOC], grown);
+    assert_int_equal(ca_caches_stock(mine.heap), stock[0]);
+    assert_int_equal(ca_caches_stock(other.heap), stock[1]);
+    more = get(100 * MIB);
+    assert_int_equal(fake.calls[FAKE_ALLOC], grown + 1);
+    assert_int_equal(ca_caches_stock(mine.heap) + ca_caches_stock(other.heap), 0);
+    pthread_barrier_wait(&other.over);
+    pthread_join(thread, NULL);
+    use_up(&mine);
+    put(&again), put(&more);
 }
 
 static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
@@ -426,6 +515,7 @@ int main(void)
         TEST(each_thread_grows_a_heap_of_its_own),
         TEST(small_requests_give_each_heap_a_first_segment_while_there_is_room),
         TEST(what_another_heap_has_serves_before_one_grows),
+        TEST(stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows),
         TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
         TEST(the_limit_is_that_of_all_heaps_together),
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
