@@ -29,6 +29,7 @@ ALLOCATORS = {
     "cachealloc_stacks": ("cuda", "cuda", "stacks:all,stack_depth:16"),
     "cachealloc_stacks8": ("cuda", "cuda", "stacks:all,stack_depth:8"),
     "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
+    "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
     "rmm_pool": ("rmm", "rmm_pool", None),
     "rmm_binning": ("rmm", "rmm_binning", None),
     "rmm_arena": ("rmm", "rmm_arena", None),
@@ -37,8 +38,11 @@ ALLOCATORS = {
     "driver": ("cuda", "cuda", None),
     "glibc": ("libc", "glibc", None),
 }
-DEPTHS = ("cachealloc_stacks8", "cachealloc_stacks32")  # measured only in these cases:
+# Measured only in these cases.
 DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
+HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8))
+ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
+        "cachealloc_shards2": HEAPS_CASES}
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
@@ -148,7 +152,7 @@ def start(case, threads, args, notes):
     for allocator in args.allocators:
         if case.startswith("miss") and allocator not in ("cachealloc", "driver"):
             continue
-        if allocator in DEPTHS and (case, threads) not in DEPTH_CASES:
+        if (case, threads) not in ONLY.get(allocator, [(case, threads)]):
             continue
         bench = Bench(args.build, allocator, case, threads)
         try:
