@@ -1,0 +1,191 @@
+/* Files that are kept up to date, and what others put in their place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "config/kept_file.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static char directory[64];
+static ca_kept_file_t file;
+
+/* File systems that know no renameat2 flags are made of one that does, and somebody may be quick.
+ */
+static int rename_error;
+static bool come_before;
+
+static void put_other(void)
+{
+    unlink(file.path);
+    int fd = open(file.path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_int_equal(write(fd, "other", 5), 5);
+    close(fd);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    static int (*real)(int, const char *, int, const char *, unsigned);
+    if (!real)
+        real =
+            (int (*)(int, const char *, int, const char *, unsigned))dlsym(RTLD_NEXT, "renameat2");
+    if (rename_error) {
+        errno = rename_error;
+        return -1;
+    }
+    if (come_before)
+        put_other();
+    come_before = false;
+    return real(from_dir, from, to_dir, to, flags);
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    rename_error = 0;
+    memset(&file, 0, sizeof file);
+    snprintf(directory, sizeof directory, "/tmp/cachealloc-test-XXXXXX");
+    assert_non_null(mkdtemp(directory));
+    snprintf(file.path, sizeof file.path, "%s/kept", directory);
+    return 0;
+}
+
+static int remove_directory(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    return system(command);
+}
+
+static size_t entries(void)
+{
+    size_t count = 0;
+    DIR *open = opendir(directory);
+    while (readdir(open))
+        count++;
+    closedir(open);
+    return count - 2;
+}
+
+static void assert_holds(const char *expected)
+{
+    char text[64] = "";
+    int fd = open(file.path, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_true(read(fd, text, sizeof text - 1) >= 0);
+    close(fd);
+    assert_string_equal(text, expected);
+}
+
+static int put(const char *text)
+{
+    assert_int_equal(ca_kept_file_begin(&file, 0644), 0);
+    assert_int_equal(write(file.next.fd, text, strlen(text)), strlen(text));
+    assert_int_equal(ca_kept_file_end(&file), 0);
+    int error = ca_kept_file_put(&file);
+    ca_kept_file_discard(&file);
+    return error;
+}
+
+static void each_takes_the_place_of_the_last(void **state)
+{
+    static const int errors[] = {0, EINVAL, ENOSYS}; /* of renameat2 */
+    struct stat found;
+    (void)state;
+    for (size_t i = 0; i < COUNT(errors); i++) {
+        rename_error = errors[i];
+        assert_int_equal(put("one"), 0);
+        assert_int_equal(put("two"), 0);
+        assert_holds("two");
+        assert_int_equal(entries(), 1);
+        assert_int_equal(stat(file.path, &found), 0);
+        assert_int_equal(found.st_mode & 0777, 0644);
+        ca_kept_file_remove(&file);
+        assert_int_equal(entries(), 0);
+    }
+}
+
+static void what_was_there_first_stays(void **state)
+{
+    (void)state;
+    put_other();
+    assert_int_equal(put("one"), -EEXIST);
+    ca_kept_file_remove(&file);
+    assert_holds("other");
+    assert_int_equal(entries(), 1);
+}
+
+/* The inode may be that of the one before. */
+static void what_came_in_its_place_stays(void **state)
+{
+    static const int errors[] = {0, EINVAL};
+    (void)state;
+    for (size_t i = 0; i < COUNT(errors); i++) {
+        rename_error = errors[i];
+        unlink(file.path);
+        assert_int_equal(put("one"), 0);
+        put_other();
+        assert_int_equal(put("two"), -EEXIST);
+        ca_kept_file_remove(&file);
+        assert_holds("other");
+        assert_int_equal(entries(), 1);
+    }
+}
+
+static void what_comes_at_the_last_moment_stays(void **state)
+{
+    (void)state;
+    assert_int_equal(put("one"), 0);
+    come_before = true;
+    assert_int_equal(put("two"), -EEXIST);
+    assert_holds("other");
+    assert_int_equal(entries(), 1);
+}
+
+static void one_that_is_gone_comes_again(void **state)
+{
+    (void)state;
+    assert_int_equal(put("one"), 0);
+    unlink(file.path);
+    assert_int_equal(put("two"), 0);
+    assert_holds("two");
+    unlink(file.path);
+    ca_kept_file_remove(&file);
+}
+
+static void one_that_was_never_begun_can_be_discarded(void **state)
+{
+    (void)state;
+    int fd = dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), 0); /* what a descriptor of 0 would be */
+    assert_int_equal(fd, 0);
+    ca_kept_file_discard(&file);
+    ca_kept_file_remove(&file);
+    assert_true(fcntl(0, F_GETFD) >= 0);
+    snprintf(file.path, sizeof file.path, "%s/no/kept", directory);
+    assert_int_equal(ca_kept_file_begin(&file, 0644), -ENOENT);
+    ca_kept_file_discard(&file);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
+    const struct CMUnitTest tests[] = {
+        TEST(each_takes_the_place_of_the_last), TEST(what_was_there_first_stays),
+        TEST(what_came_in_its_place_stays),     TEST(what_comes_at_the_last_moment_stays),
+        TEST(one_that_is_gone_comes_again),     TEST(one_that_was_never_begun_can_be_discarded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
