@@ -150,6 +150,13 @@ uint64_t ca_registry_sequence(void);
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);
 
+#define CA_REGISTRY_DEVICES 256 /* ordinals that a record may have */
+
+/* Adds up live records but aliases by device and kind, to what is in `totals`. Without a copy, so
+ * for who asks again and again; otherwise as a snapshot. False where a part of the registry stays
+ * in use. */
+bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT]);
+
 /* In the child of a fork: forgets everything and makes the locks new. Called from the
  * pthread_atfork child handler, so by the only thread. */
 void ca_registry_reset_after_fork(void);

@@ -152,6 +152,42 @@ void ca_registry_snapshot_free(ca_record_t *records, size_t count)
     ca_mem_unmap(snapshot, snapshot_bytes(snapshot->capacity));
 }
 
+/* --- totals ----------------------------------------------------------------------------------- */
+
+/* False when the shard, or a slot of it, stays in use. */
+static bool count_shard(ca_shard_t *shard,
+                        ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
+{
+    entry_t entry;
+    int locked = 0;
+    if (!ca_patience_take(&shard->lock))
+        return false;
+    size_t i, entries = entries_of(shard);
+    for (i = 0; i < entries; i++) {
+        locked = lock_entry(shard, i, &entry);
+        if (locked == -EBUSY)
+            break;
+        if (locked != 0)
+            continue;
+        unlock_entry(&entry);
+        if (!ca_record_counts(&entry.record))
+            continue;
+        ca_registry_total_t *total = &totals[entry.record.device][entry.record.kind];
+        total->count++;
+        total->bytes += entry.record.bytes;
+    }
+    ca_lock_drop(&shard->lock);
+    return i == entries;
+}
+
+bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
+{
+    bool whole = true;
+    for (size_t s = 0; whole && s < SHARDS; s++)
+        whole = count_shard(&ca_registry_shards[s], totals);
+    return whole;
+}
+
 /* --- contexts that are gone ------------------------------------------------------------------- */
 
 /* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when

@@ -204,6 +204,8 @@ look_for_test() {
         need python3-jsonschema python3-jsonschema python3-jsonschema
     first_python 'import pytest, pytest_timeout, xdist, google.protobuf' >/dev/null ||
         need python3-protobuf python3-protobuf python3-protobuf
+    first_python 'import pytest, pytest_timeout, xdist, prometheus_client' >/dev/null ||
+        need python3-prometheus-client python3-prometheus_client python3-prometheus-client
 }
 
 # Libraries that are preloaded beside the shim are not all on the linker's path.

@@ -19,6 +19,7 @@
 #include "shim/life.h"
 #include "shim/pinned_memory.h"
 #include "shim/pin_mode.h"
+#include "shim/publish.h"
 #include "shim/shared_memory.h"
 #include "shim/upstream.h"
 
@@ -185,6 +186,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     ca_life_context_in_use();
     ca_decay_start();
     ca_dump_signal_start();
+    ca_publish_start();
     return context;
 }
 

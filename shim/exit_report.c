@@ -11,6 +11,7 @@
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/leak_report.h"
+#include "shim/publish.h"
 #include "shim/record.h"
 #include "shim/totals.h"
 #include "shim/turn.h"
@@ -74,6 +75,7 @@ static void write_all(bool quick)
 /* A second one waits for the first: it ends the process. */
 void ca_exit_report(bool quick)
 {
+    ca_publish_end(); /* whoever has the turn */
     if (!ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS))
         return;
     if (!atomic_exchange(&begun, true))

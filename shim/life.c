@@ -41,6 +41,7 @@
 #include "shim/keep_journal.h"
 #include "shim/leak_report.h"
 #include "shim/oom.h"
+#include "shim/publish.h"
 #include "shim/record.h"
 #include "shim/report_model.h"
 #include "shim/streams.h"
@@ -126,6 +127,7 @@ static void read_configuration(void)
     ca_report_model_settle();
     ca_record_settle();
     ca_keep_journal_settle();
+    ca_publish_settle();
     ca_debug_settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
@@ -160,6 +162,7 @@ static void in_child(void)
     ca_history_reset_after_fork();
     ca_keep_journal_reset_after_fork();
     ca_dump_signal_reset_after_fork();
+    ca_publish_reset_after_fork();
     ca_turn_reset_after_fork();
     ca_oom_reset_after_fork();
     ca_exit_report_reset_after_fork();
