@@ -306,7 +306,7 @@ run-deb: lib $B/cachealloc.7
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_deb.sh $B
 
 # What scripts/cachealloc starts.
-TOOLS := cachealloc-journal cachealloc-report merge_reports
+TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports
 PAGE_FILES := $(notdir $(wildcard scripts/report_page/*.*))
 
 install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR

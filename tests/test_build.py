@@ -219,6 +219,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/lib/pkgconfig/cachealloc.pc",
         "opt/libexec/cachealloc/cachealloc-journal",
         "opt/libexec/cachealloc/cachealloc-report",
+        "opt/libexec/cachealloc/cachealloc-top",
         "opt/libexec/cachealloc/merge_reports",
         *page,
         "opt/share/doc/cachealloc/LICENSE",

@@ -381,10 +381,10 @@ def test_version_and_help(prefix):
         rc, out, err = plain(script, "--help")
         assert (rc, err) == (0, "") and out == plain(script, "help")[1]
         assert plain(script) == (2, "", out)
-        for command in ("report", "merge", "journal"):
+        for command in ("report", "merge", "journal", "top"):
             rc, said, err = plain(script, "help", command)
             assert (rc, err) == (0, "") and said.startswith("usage: ")
-            assert f"  {command} ..." in out
+            assert re.search(rf"^  {command} (\.\.\.|\[PID\]) ", out, re.MULTILINE)
     assert f'"cachealloc {VERSION}"' in (prefix / "share/man/man1/cachealloc.1").read_text()
 
 
@@ -412,6 +412,15 @@ def test_a_journal_is_read_by_the_same_command(launch, prefix, tmp_path):
     rc, out, err = plain(prefix / "bin/cachealloc", "journal", tmp_path / "journal")
 
     assert rc == 1 and f"cachealloc-journal: {tmp_path}/journal: Invalid argument" in out + err
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_process_is_watched_by_the_same_command(prefix, tmp_path, installed):
+    script = prefix / "bin/cachealloc" if installed else SCRIPT
+
+    rc, out, err = plain(script, "top", 2**31 - 1)
+
+    assert (rc, out) == (1, "") and err == f"cachealloc-top: there is no process {2**31 - 1}\n"
 
 
 def test_without_python_that_is_said(tmp_path):
