@@ -11,6 +11,7 @@
 #   tests/parity/*.c             $B/tests/parity/*       -lcudart -lcuda
 #   tests/demo/*.c               $B/demo/*               -lcudart
 #   tests/gpu/*.c                $B/facts                one program, -lcudart -lcuda
+#   tests/gpu/programs/*.cu      $B/programs/*           by nvcc, where there is one
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
 #   tests/soak/*.c               $B/soak                 one program, -lcudart -lcuda
@@ -107,6 +108,7 @@ LINKER = $(CC)
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
     $(RANDOM) $(SOAK) $(OPTION_TABLE)
 include tests/matrix/matrix.mk
+include tests/gpu/programs/programs.mk
 include tests/leaks/leaks.mk
 include tests/bench/bench.mk
 include tests/callgraphs/callgraphs.mk
@@ -221,8 +223,9 @@ run-facts: simcuda $(FACTS) $(PROBE)
 
 # What tests/gpu/check.py and measure.py run. They end with 77 where there is no GPU, which make
 # calls an error; SIMULATED=1 runs them on the simulator.
-GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(PARITY) \
-    $(BENCH)
+GPU_MATRIX := $(MATRIX_13) $(MATRIX)/driver $(MATRIX)/opener
+GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(PARITY) \
+    $(BENCH) $(GPU_MATRIX) $(CU_STATIC) $(CU_SHARED)
 
 check-gpu: ## the shim on this machine's GPU: facts, programs, error codes (SIMULATED=1: simulated)
 	@scripts/deps.sh --build
@@ -242,13 +245,20 @@ run-bench-gpu: $(GPU_PROGRAMS)
 KIT := $B/gpu-kit
 gpu-kit: $(GPU_PROGRAMS) ## what the two need of a build, for a machine with a GPU and no make
 	@rm -rf $(KIT)
-	@mkdir -p $(KIT)/simcuda $(KIT)/tests/preload $(KIT)/tests/parity $(KIT)/bench
-	cp $B/libcachealloc.so $(FACTS) $(RANDOM) $(PROBE) $(KIT)
+	@mkdir -p $(KIT)/simcuda $(KIT)/tests/preload $(KIT)/tests/parity $(KIT)/tests/matrix $(KIT)/bench \
+	    $(KIT)/programs/shared
+	cp $B/libcachealloc.so $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(KIT)
 	cp $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13 $(KIT)/simcuda
 	cp $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(KIT)/tests/preload
 	cp $(PARITY) $(KIT)/tests/parity
+	cp $(GPU_MATRIX) $(KIT)/tests/matrix
 	cp $(BENCH) $(KIT)/bench
-	$(shell $(CC) -print-prog-name=strip) -g $(addprefix $(KIT)/,facts random cuda_probe simcuda/* tests/*/* bench/*)
+	$(if $(strip $(CU_STATIC)),cp $(CU_STATIC) $(KIT)/programs)
+	$(if $(CU_SHARED),cp $(CU_SHARED) $(KIT)/programs/shared)
+	$(if $(CUDART),mkdir -p $(KIT)/cudart && cp -L $(CUDART) $(KIT)/cudart)
+	cd $(KIT) && find facts random replay cuda_probe simcuda tests bench programs -type f \
+	    -exec $(shell $(CC) -print-prog-name=strip) -g {} +
+	@$(if $(CU_SHARED),true,echo "gpu-kit: no nvcc beside $(CUDA_INC): without CUDA C programs")
 	git describe --always --dirty --abbrev=12 >$(KIT)/commit || rm -f $(KIT)/commit
 	@echo "gpu-kit: python3 tests/gpu/check.py --build $(KIT)"
 

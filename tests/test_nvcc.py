@@ -1,8 +1,11 @@
 """Ordinary nvcc programs with the shared runtime start, run and finish, Thrust included."""
 
+import json
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -39,3 +42,43 @@ def test_nvcc_program(run, tmp_path, source, arch):
     for conf in (None, "lane_r:false", "backend:off"):
         result = run(binary, sim=sim, conf=conf)
         assert (result.rc, result.out) == (0, expected.out), result.err
+
+
+# --- the hardware suite's programs (tests/gpu/programs), as make built them -----------------------
+
+BUILT = conftest.BUILD / "programs"
+PROGRAMS = sorted((conftest.ROOT / "tests" / "gpu" / "programs").glob("*.cu"))
+needs_programs = pytest.mark.skipif(
+    NVCC is None or conftest.BUILD.name != "build" or not (BUILT / "shared").exists(),
+    reason="there is no nvcc beside the headers, or this is not the release build")
+
+
+@needs_programs
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("source", PROGRAMS, ids=lambda path: path.name)
+def test_program_of_the_hardware_suite(run, source, arch):
+    binary = BUILT / "shared" / source.stem
+    for preload, conf in ((False, None), (True, None), (True, "lane_r:false")):
+        result = run([binary, 2, "dry"], sim=f"arch:{arch},kernel_ns:5000", conf=conf,
+                     preload=preload)
+        assert result.rc == 0, result.err
+        assert json.loads(result.out)["check"] == "not looked at"
+
+
+@needs_programs
+@pytest.mark.parametrize("name", ["cg", "graph", "once"])
+def test_what_the_programs_check_is_not_always_right(run, name):
+    """Kernels of the simulator do nothing, which a check must notice that is told to look."""
+    result = run([BUILT / "shared" / name, 2], sim="arch:90", preload=False)
+    assert result.rc == 1 and json.loads(result.out)["check"] == "failed"
+
+
+@needs_programs
+def test_programs_run_where_the_kit_does():
+    """CONTRIBUTING promises it from glibc 2.34 on."""
+    for binary in [*BUILT.iterdir(), *(BUILT / "shared").iterdir()]:
+        if binary.is_file():
+            symbols = subprocess.run(["readelf", "-W", "--dyn-syms", binary], text=True, check=True,
+                                     capture_output=True).stdout
+            versions = [int(minor) for minor in re.findall(r"@GLIBC_2\.(\d+)", symbols)]
+            assert max(versions) <= 34, binary
