@@ -3,8 +3,12 @@ it can fail."""
 
 import json
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -13,11 +17,14 @@ import conftest
 sys.path.insert(0, str(conftest.ROOT / "tests" / "gpu"))
 
 import compare_facts  # noqa: E402
+import cuda_programs  # noqa: E402
 import preload_programs  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
-CHECKS = ("facts", "preload", "parity", "random", "sanitizer")
-FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs")
+CHECKS = ("facts", "preload", "parity", "random", "kernels", "processes", "sanitizer")
+FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs", "nvcc", "traces")
+# Where nvcc was there.
+COMPILED = (conftest.BUILD / "programs" / "shared" / "streams").exists()
 FRAMEWORKS = ("torch", "cupy", "jax")
 
 RELEASE = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
@@ -46,8 +53,9 @@ def states(result):
 def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
     rc, said, result = suite(tmp_path, "check", env={"SIMULATED": "1"})
     assert rc == 0, said
-    assert {**states(result), "sanitizer": "any"} == {**dict.fromkeys(CHECKS, "passed"),
-                                                      "sanitizer": "any"}
+    assert {**states(result), "sanitizer": "any"} == {
+        **dict.fromkeys(CHECKS, "passed"), "sanitizer": "any",
+        "kernels": "passed" if COMPILED else "not found"}
     assert result["machine"]["simulated"] and result["machine"]["gpu"].startswith("simcuda")
     assert {"date", "driver", "toolkit", "commit"} <= result["machine"].keys()
     assert result["steps"][0]["data"][0]["name"] == "platform"
@@ -61,13 +69,23 @@ def test_every_figure_is_measured_on_the_simulator(tmp_path):
     rc, said, result = suite(tmp_path, "measure", env={"SIMULATED": "1"})
     assert rc == 0, said
     assert states(result) == {**dict.fromkeys(FIGURES, "passed"),
-                              **dict.fromkeys(FRAMEWORKS, "not found")}
+                              **dict.fromkeys(FRAMEWORKS, "not found"),
+                              "nvcc": "passed" if COMPILED else "not found"}
     tables = {step["name"]: step["tables"] for step in result["steps"]}
     for name in ("sizes", "busy", "threads"):
         allocators = {row[0]: row[1:] for row in tables[name][0][1]}
         for allocator in ("cudaMalloc", "cudaMallocAsync", "shim", "shim, stacks:off"):
             assert all(cell.endswith(("ns", "us", "ms")) for cell in allocators[allocator]), said
     assert "says nothing about hardware" in (tmp_path / "bench.md").read_text()
+    # Every program was recorded, was packed, and replays.
+    recorded = {row[0] for row in tables["traces"][0][1][1:]}
+    replayed = {row[0]: row for row in tables["traces"][1][1][1:]}
+    with tarfile.open(tmp_path / "traces.tar.gz") as archive:
+        assert recorded == set(archive.getnames()) == set(replayed) >= {"mix.csv", "threads.csv"}
+    assert float(replayed["threads.csv"][2]) > 0
+    if COMPILED:
+        assert recorded >= {"streams.csv", "cg.csv", "thrust_sort.csv", "graph.csv"}
+        assert {row[0] for row in tables["nvcc"][0][1][1:]} == set(cuda_programs.PROGRAMS)
 
 
 @whole
@@ -103,6 +121,51 @@ def shell_script(path, commands):
     os.chmod(path, 0o755)
 
 
+def with_another(tmp_path, place, commands):
+    """A build folder in which one program is this shell script."""
+    place = pathlib.PurePath(place)
+    for folder in reversed(place.parents):
+        inside = place.relative_to(folder).parts[0]
+        (tmp_path / "build" / folder).mkdir()
+        for one in (conftest.BUILD / folder).iterdir():
+            if one.name != inside:
+                (tmp_path / "build" / folder / one.name).symlink_to(one)
+    shell_script(tmp_path / "build" / place, commands)
+    return tmp_path / "build"
+
+
+def says(check, wrong, result, status):
+    return (f'echo \'{{"check": "{check}", "wrong": {wrong}, "result": "{result}", "rounds": 1, '
+            f'"ms": 1.0}}\'; exit {status}')
+
+
+@whole
+@pytest.mark.skipif(not COMPILED, reason="there was no nvcc")
+@pytest.mark.parametrize("answer, why", [
+    (("ok", 0, "2", 0), "computes 2, 1 without it"),
+    (("failed", 3, "1", 1), "exit status 1: 3 wrong"),
+    (("ok", 0, "1", 0), "the pool served nothing")])
+def test_a_cuda_c_program_that_differs_under_the_shim_fails(tmp_path, answer, why):
+    build = with_another(tmp_path, "programs/shared/streams",
+                         f'[ -n "$LD_PRELOAD" ] && {{ {says(*answer)}; }}\n{says("ok", 0, "1", 0)}')
+    rc, said, result = suite(tmp_path, "check", "--simulated", "--steps", "kernels", build=build)
+    failure, = result["steps"][0]["failures"]
+    assert rc == 1 and failure.startswith("streams, shared runtime") and why in failure, said
+    # The figures look at it too.
+    if answer[2] != "1" or answer[3]:
+        rc, said, result = suite(tmp_path, "measure", "--simulated", "--steps", "nvcc", build=build)
+        assert rc == 1 and "streams: " in said, said
+
+
+@whole
+def test_a_kind_of_process_that_differs_under_the_shim_fails(tmp_path):
+    build = with_another(tmp_path, "tests/matrix/driver",
+                         f'[ -n "$LD_PRELOAD" ] && exit 3; echo {cuda_programs.SUM}')
+    rc, said, result = suite(tmp_path, "check", "--simulated", "--steps", "processes", build=build)
+    failure, = result["steps"][0]["failures"]
+    assert rc == 1 and failure == "driver alone: with the shim exit status 3", said
+
+
 @whole
 def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     build = tmp_path / "build"
@@ -120,8 +183,36 @@ def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     assert rc == 1, said
     assert {**states(result), "sanitizer": "any"} == {
         "facts": "failed", "preload": "failed", "parity": "failed", "random": "passed",
-        "sanitizer": "any"}
+        "kernels": "not found", "processes": "not found", "sanitizer": "any"}
+    assert "no CUDA C programs here" in said
     assert "signal 9" in said and "not run: no time was left" in said
+
+
+@whole
+def test_the_kit_is_all_that_the_suite_needs(tmp_path):
+    """And what CONTRIBUTING sends along with it."""
+    line, = re.findall(r"^rsync -aR (.*) HOST:", (conftest.ROOT / "CONTRIBUTING.md").read_text(),
+                       re.M)
+    *files, kit = line.split()
+    assert kit == "build-portable/gpu-kit"
+    away = tmp_path / "away"
+    made = conftest.execute(["make", "-s", "-C", conftest.ROOT, "gpu-kit", f"KIT={away}/kit"],
+                            conftest.plain_env(), 100)
+    assert made[0] == 0, made
+    for name in files:
+        (away / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (conftest.ROOT / name).is_dir() else shutil.copy
+        copy(conftest.ROOT / name, away / name)
+    for script, wanted in (("check", "parity,kernels,processes"), ("measure", "nvcc,traces")):
+        command = [sys.executable, "-B", away / "tests" / "gpu" / f"{script}.py", "--simulated",
+                   "--build", away / "kit", "--short", "--steps", wanted]
+        rc, out, err = conftest.execute(command, conftest.plain_env(), 100)
+        assert rc == 0, out + err
+        # Not even a symbolic link to what lies where it was built.
+        assert str(conftest.ROOT) not in out
+    if COMPILED:
+        assert (away / "kit" / "cudart" / "libcudart.so.13").stat().st_size > 100000
+        assert " not found " not in out
 
 
 # --- its parts ------------------------------------------------------------------------------------
@@ -134,6 +225,11 @@ def test_every_program_is_run_or_left_out_for_a_reason():
     run = {words[0] for words, _ in [*preload_programs.SAME, *preload_programs.SHIM]}
     assert run | set(preload_programs.LEFT_OUT) == there
     assert run & set(preload_programs.LEFT_OUT) == set()
+
+
+def test_every_cuda_c_program_is_in_the_suite():
+    folder = conftest.ROOT / "tests" / "gpu" / "programs"
+    assert {path.stem for path in folder.glob("*.cu")} == set(cuda_programs.PROGRAMS)
 
 
 def fact(*rows, status="ok"):

@@ -19,6 +19,7 @@ import tempfile
 import threading
 
 import compare_facts
+import cuda_programs
 import preload_programs
 import suite
 
@@ -243,6 +244,90 @@ class Check:
         return (f"{len(done)} programs of {ops} operations, {sum(runs for runs, _ in done)} runs, "
                 f"{served} allocations served from cached memory")
 
+    # --- programs for nvcc, kinds of processes ------------------------------------------------------
+
+    def kernels(self, step):
+        """CUDA C programs: kernels write and verify, and what each computes must be the same."""
+        cuda_programs.needed(self.cuda)
+        cases = [(name, kind, static) for name in cuda_programs.PROGRAMS
+                 for kind, static in cuda_programs.kinds(self.cuda)]
+        confs = (None, STATISTICS, STATISTICS + ",lane_r:false", STATISTICS + ",reuse:grow")
+
+        def run(case):
+            name, kind, static = case
+            rounds, few, serves, _ = cuda_programs.PROGRAMS[name]
+            command = cuda_programs.command(self.cuda, name, few if self.args.short else rounds,
+                                            static=static)
+            first, served = None, 0
+            for conf in confs:
+                label = f"{name}, {kind} runtime, {conf or 'without the shim'}"
+                if step.left() < 1:
+                    return [f"{label}: {NO_TIME}"], served
+                ran = self.cuda.run(command, step.left(40), conf, cuda_programs.SIM)
+                answer, why = cuda_programs.said(ran)
+                if not answer:
+                    return [f"{label}: {why}"], served
+                first = first or answer["result"]
+                found = SERVED.search(ran.err)
+                served += int(found[1]) if found else 0
+                if answer["result"] != first:
+                    return [f"{label}: computes {answer['result']}, {first} without it"], served
+                if conf and (not found or (serves and found[1] == "0")):
+                    return [f"{label}: the pool served nothing"], served
+            return [], served
+
+        # Kernels of one process hold another's back: no more than a few at a time.
+        said = at_once(min(3, self.args.jobs), run, cases)
+        for failures, _ in said:
+            step.failures += failures
+        return (f"{len(cases)} programs, {len(step.failures)} failed, "
+                f"{sum(count for _, count in said)} allocations served from cached memory"
+                + self.can_fail(step))
+
+    def can_fail(self, step):
+        """A list that gives memory away too early must be noticed, or the check shows nothing."""
+        if self.cuda.simulated:
+            return "; results not looked at on the simulator"
+        ran = self.cuda.run(cuda_programs.command(self.cuda, "streams", 500, "unsafe"),
+                            step.left(30))
+        if ran.rc != 1 or '"failed"' not in ran.out:
+            step.fail(f"streams, unsafe: memory given away too early is not noticed: "
+                      f"{ran.last_line()}")
+        return "; unsafe reuse is noticed" if ran.rc == 1 else ""
+
+    def processes(self, step):
+        """The kinds of processes of tests/matrix that make sense on any CUDA."""
+        matrix, programs = self.tests / "matrix", self.cuda.build / "programs"
+        if not (matrix / "shared").exists():
+            raise suite.Missing("tests/matrix was not built")
+        rows = cuda_programs.PROCESSES
+        if self.cuda.simulated or not (programs / "linked_static").exists():
+            rows = [row for row in rows if not row[2]]
+            step.notes.append("Without those with the toolkit's static runtime, which "
+                              + ("needs a real driver." if self.cuda.simulated else
+                                 "was not there where this was built."))
+        path = {"LD_LIBRARY_PATH": f"{self.cuda.env['LD_LIBRARY_PATH']}:{matrix}".lstrip(":")}
+
+        def both(row):
+            name, words, _, served = row
+            if step.left() < 1:
+                return f"{name}: {NO_TIME}"
+            command = cuda_programs.process(self.cuda, words)
+            plain, ours = (self.cuda.run(command, step.left(40), conf, more=path)
+                           for conf in (None, STATISTICS))
+            if plain.rc != 0 or cuda_programs.SUM not in plain.out:
+                return f"{name}, without the shim: {plain.last_line()}"
+            if (ours.rc, ours.out) != (plain.rc, plain.out):
+                return f"{name}: with the shim {ours.last_line()}"
+            found = SERVED.search(ours.err)
+            if served and not (found and int(found[1]) > 100):
+                return f"{name}: served {found[1] if found else 'nothing'}"
+            return ""
+
+        said = at_once(self.args.jobs, both, rows)
+        step.failures += [one for one in said if one]
+        return f"{len(rows)} kinds of processes, {len(step.failures)} failed"
+
     # --- compute-sanitizer ------------------------------------------------------------------------
 
     def sanitizer(self, step):
@@ -281,9 +366,9 @@ def says(err):
 def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
-    names = ("facts", "preload", "parity", "random", "sanitizer")
+    names = ("facts", "preload", "parity", "random", "kernels", "processes", "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
-    limits = (200, 90, 80, 60, 40)
+    limits = (180, 70, 60, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)
     cuda = suite.find(args, "check-gpu")
     simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)

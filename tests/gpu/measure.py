@@ -7,20 +7,25 @@
 
 Micro: what a pair of allocation and free takes, by size, with threads, of pinned memory, beside the
 driver's two ways, cub's allocator and PyTorch's. End to end: programs that allocate once, programs
-of the tree, and steps of PyTorch, CuPy and JAX where Python has them, without and with the shim.
+of the tree, CUDA C programs, and steps of PyTorch, CuPy and JAX where Python has them, without and
+with the shim. What they allocate is recorded, traces-*.tar.gz beside the result, and replayed.
 Exit status: 0, also where an aim is missed, which is listed; 1 where a program fails, or computes
 something else, under the shim; 77 where there is no GPU.
 """
 
 import json
 import os
+import pathlib
 import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import time
 
+import cuda_programs
 import suite
 
 GIB = 1 << 30
@@ -46,6 +51,16 @@ REST_MS = 150
 # Frameworks bring CUDA's libraries, which another toolkit's must not take the place of.
 OWN_LIBRARIES = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
 NOT_JUDGED = "not judged on the simulator"
+# Programs of tests/preload, as they are.
+PRELOAD = [("mix", "20000"), ("threads", "8", "500"), ("graphs", "again"), ("pitched", "use"),
+           ("versioned", "1")]
+# What a framework's own cache must be told for its allocations to be seen, and what it runs.
+POOL_OFF = {
+    "torch": ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, ("transformer", "cnn")),
+    "cupy": ({"CUPY_POOL_OFF": "1"}, ("cupy",)),
+    "jax": ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, ("jax",)),
+}
+TRACES_MOST = 12 << 20  # bytes of the packed traces, the smallest first
 
 
 def bytes_of(size):
@@ -99,7 +114,7 @@ def number(ns):
 
 class Measure:
     def __init__(self, cuda, args, where):
-        self.cuda, self.args = cuda, args
+        self.cuda, self.args, self.where = cuda, args, where
         self.free = where["free"]
         self.enough_ms = 1 if args.short else 20
         self.rounds = 3 if args.short else 5
@@ -227,8 +242,7 @@ class Measure:
     def programs(self, step):
         """Programs of the tree as they are, from start to end."""
         folder = self.cuda.build / "tests" / "preload"
-        commands = [("mix", "20000"), ("threads", "8", "500"), ("graphs", "again"),
-                    ("pitched", "use"), ("versioned", "1")]
+        commands = PRELOAD
         rows = [("program, wall time", "without", "with the shim")]
         for command in commands[::2] if self.args.short else commands:
             times = {None: [], "leak_report:off": []}
@@ -242,6 +256,134 @@ class Measure:
                                               for one in times.values())))
         step.tables.append(("", rows))
         return f"{len(rows) - 1} programs, {len(step.failures)} failed"
+
+    def nvcc(self, step):
+        """CUDA C programs, in turns without and with the shim, by their own clock."""
+        cuda_programs.needed(self.cuda)
+        rows = [("ms, median (least to most), runs", "without", "with the shim", "more", "expected")]
+        kind, static = cuda_programs.kinds(self.cuda)[0]
+        for left, (name, (rounds, few, _, expected)) in zip(
+                range(len(cuda_programs.PROGRAMS), 0, -1), cuda_programs.PROGRAMS.items()):
+            command = cuda_programs.command(self.cuda, name, few if self.args.short else rounds,
+                                            static=static)
+            end = time.monotonic() + step.left() / left
+            most = cuda_programs.NULL_CONTROLS.get(name)
+            figures, why = self.in_turns(command, 4 if self.args.short else 30 if most else 14, end)
+            if why:
+                step.fail(f"{name}: {why}")
+                continue
+            plain, ours = (statistics.median(each) for each in figures)
+            more = (ours / plain - 1) * 100
+            rows.append((name, *(f"{statistics.median(each):,.2f} ({min(each):,.2f} to "
+                                 f"{max(each):,.2f}), {len(each)}" for each in figures),
+                         f"{more:+.2f}%", expected))
+            if most and more > most and not self.cuda.simulated:
+                step.differences.append(f"{name}: {more:+.2f}% with the shim, aim {most}%")
+            elif expected == "less" and more > 0 and not self.cuda.simulated:
+                step.differences.append(f"{name}: {more:+.2f}% with the shim, expected less")
+        step.tables.append((f"CUDA C programs, {kind} runtime", rows))
+        return f"{len(rows) - 1} programs, {len(step.failures)} failed" + (
+            "; " + NOT_JUDGED if self.cuda.simulated else
+            f", {len(step.differences)} not as expected")
+
+    def in_turns(self, command, turns, end):
+        """([ms without], [ms with the shim]), why they cannot be compared or "")."""
+        figures, results = ([], []), set()
+        for turn in range(turns):
+            which = turn % 4 in (1, 2)  # in turns, as clocks change
+            if turn >= 4 and time.monotonic() > end:
+                break
+            ran = self.cuda.run(command, 40, "leak_report:off" if which else None,
+                                cuda_programs.SIM)
+            answer, why = cuda_programs.said(ran)
+            if not answer:
+                return figures, f"{'with' if which else 'without'} the shim: {why}"
+            figures[which].append(answer["ms"])
+            results.add(answer["result"])
+        return figures, "" if len(results) == 1 else "computes something else with the shim"
+
+    # --- traces -----------------------------------------------------------------------------------
+
+    def recordings(self, step):
+        """(name, command, what its environment needs besides), of programs that can run here."""
+        if (self.cuda.build / "programs" / "shared" / "streams").exists():
+            _, static = cuda_programs.kinds(self.cuda)[0]
+            for name, (rounds, few, serves, _) in cuda_programs.PROGRAMS.items():
+                if serves:
+                    yield name, cuda_programs.command(self.cuda, name, min(rounds, few * 10),
+                                                      static=static), None
+        for words in PRELOAD:
+            yield words[0], [self.cuda.build / "tests" / "preload" / words[0], *words[1:]], None
+        script = suite.ROOT / "tests" / "gpu" / "frameworks.py"
+        for package, (off, cases) in POOL_OFF.items():
+            try:
+                python = self.python_with(package)
+            except suite.Missing as reason:
+                step.notes.append(f"{reason}.")
+                continue
+            for case in cases:
+                yield case, [python, "-B", script, case, 1], {**OWN_LIBRARIES, **off}
+
+    def traces(self, step):
+        """What programs allocate, recorded for build/replay, small enough to be kept."""
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            for name, command, more in self.recordings(step):
+                trace = folder / f"{name}.csv"
+                # A process that it starts leaves one of its own, numbered.
+                ran = self.cuda.run(command, step.left(40), f"leak_report:off,record:{trace}",
+                                    cuda_programs.SIM, more=more)
+                if ran.rc != 0:
+                    step.fail(f"{name}, record: {ran.last_line()}")
+                elif not trace.exists():
+                    step.fail(f"{name}: nothing was recorded")
+            kept = self.pack(step, folder, sorted(folder.iterdir(), key=lambda p: p.stat().st_size))
+            self.replay(step, folder)
+        return f"{kept} traces, {len(step.failures)} failed"
+
+    def pack(self, step, folder, traces):
+        where = self.args.output or (self.cuda.build / "gpu" if self.cuda.simulated
+                                     else suite.ROOT / "tests/gpu/results")
+        where.mkdir(parents=True, exist_ok=True)
+        path = where / (("traces" if self.cuda.simulated
+                         else suite.file_name("traces", self.where)) + ".tar.gz")
+        rows = [("trace", "lines", "bytes")]
+        with tarfile.open(path, "w:gz") as archive:
+            for trace in traces:
+                # Text of numbers packs to a third at worst.
+                if path.stat().st_size + trace.stat().st_size // 3 > TRACES_MOST:
+                    step.notes.append(f"{trace.name}: {trace.stat().st_size:,} bytes, not kept.")
+                    trace.unlink()
+                    continue
+                archive.add(trace, trace.name)
+                archive.fileobj.flush()
+                with open(trace, "rb") as lines:
+                    rows.append((trace.name, f"{sum(1 for _ in lines):,}",
+                                 f"{trace.stat().st_size:,}"))
+        step.tables.append((f"{path.name}, {path.stat().st_size:,} bytes", rows))
+        return len(rows) - 1
+
+    def replay(self, step, folder):
+        """On the simulator wherever it runs: what the pool holds for a trace, beside PyTorch's."""
+        program = self.cuda.build / "replay"
+        if not program.exists():
+            step.notes.append("Not replayed: there is no replay in this build.")
+            return
+        simulator = suite.Cuda(self.cuda.build, self.cuda.library, str(self.cuda.build / "simcuda"),
+                               True)
+        ran = simulator.run([program, "--table", folder], step.left(60))
+        if ran.rc != 0 and "error while loading shared libraries" in ran.err:
+            step.notes.append(f"Not replayed: {ran.err.strip()[:200]}.")
+        elif ran.rc != 0:
+            step.fail(f"replay: {ran.last_line()}")
+        else:
+            rows = [("trace", "live MiB", "cachealloc", "pytorch", "calls", "its calls", "ns/op")]
+            rows += [words for line in ran.out.splitlines()
+                     if len(words := line.split()) == len(rows[0]) and words[0].endswith(".csv")]
+            step.tables.append(("Replayed on the simulator: peak of live bytes over peak of held",
+                                rows))
+            if len(rows) == 1:
+                step.fail(f"replay printed no table: {ran.out[:200]!r}")
 
     # --- frameworks -------------------------------------------------------------------------------
 
@@ -337,8 +479,8 @@ def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
     # Seconds for each.
-    limits = {"sizes": 65, "busy": 65, "threads": 35, "pinned": 20, "null": 20, "programs": 25,
-              "torch": 150, "cupy": 30, "jax": 30}
+    limits = {"sizes": 55, "busy": 55, "threads": 30, "pinned": 15, "null": 15, "programs": 20,
+              "nvcc": 45, "torch": 110, "cupy": 25, "jax": 25, "traces": 45}
     suite.chosen([(name, None, None) for name in limits], args, parser)
     cuda = suite.find(args, "bench-gpu")
     where = suite.machine(cuda)

@@ -91,8 +91,8 @@ class Cuda:
 # --- which CUDA -----------------------------------------------------------------------------------
 
 
-def runtime_folders(asked):
-    """Where a libcudart.so.13 may be, besides where the loader looks."""
+def runtime_folders(asked, build):
+    """Where a libcudart.so.13 may be, besides where the loader looks; the kit's own at last."""
     yield from [str(asked)] if asked else []
     for top in filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda")):
         yield from (f"{top}/lib64", f"{top}/lib")
@@ -105,6 +105,7 @@ def runtime_folders(asked):
         for package in ("cu13", "cuda_runtime"):
             yield from map(str, pathlib.Path(prefix).glob(
                 f"lib/python3*/site-packages/nvidia/{package}/lib"))
+    yield str(build / "cudart")
 
 
 def find(args, what):
@@ -118,7 +119,7 @@ def find(args, what):
     if args.simulated:
         return Cuda(build, library, str(build / "simcuda"), True)
     env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
-    probe = execute([build / "cuda_probe", *runtime_folders(args.cudart)], env, 60)
+    probe = execute([build / "cuda_probe", *runtime_folders(args.cudart, build)], env, 60)
     if probe.rc == 0:
         return Cuda(build, library, probe.out.strip(), False)
     reason = {
