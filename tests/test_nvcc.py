@@ -44,6 +44,31 @@ def test_nvcc_program(run, tmp_path, source, arch):
         assert (result.rc, result.out) == (0, expected.out), result.err
 
 
+# --- kernels as text, which the driver compiles ---------------------------------------------------
+
+PTXAS = NVCC and shutil.which("ptxas", path=str(pathlib.Path(NVCC).resolve().parent))
+PTX = ("tests/random/kernels.c", "tests/bench/busy.c", "tests/gpu/facts_hold.c")
+
+
+@pytest.mark.skipif(not PTXAS, reason="there is no ptxas")
+@pytest.mark.parametrize("source", PTX)
+def test_ptx_assembles(tmp_path, source):
+    include = conftest.execute([conftest.ROOT / "scripts" / "deps.sh", "--cuda-include"],
+                               conftest.plain_env(), 60)[1].strip()
+    rc, text, err = conftest.execute(["gcc", "-E", "-P", "-D_GNU_SOURCE", "-I", conftest.ROOT, "-I",
+                                      include, conftest.ROOT / source], conftest.plain_env(), 60)
+    assert rc == 0, err
+    literals, = re.findall(r'static const char \w+\[\] =\s*("\.version.*?");', text, re.S)
+    image = tmp_path / "image.ptx"
+    image.write_text("".join(re.findall(r'"(.*?)"', literals)).replace("\\n", "\n"))
+    # Low, so that drivers of many years take it.
+    assert image.read_text().startswith(".version 6.0\n.target sm_50\n")
+    for arch in ("sm_80", "sm_90", "sm_100"):
+        rc, out, err = conftest.execute([PTXAS, f"-arch={arch}", "-o", tmp_path / "image", image],
+                                        conftest.plain_env(), 60)
+        assert rc == 0, out + err
+
+
 # --- the hardware suite's programs (tests/gpu/programs), as make built them -----------------------
 
 BUILT = conftest.BUILD / "programs"

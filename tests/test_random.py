@@ -3,6 +3,7 @@ watches them is able to fail. tests/random/ has the generator, `make soak` runs 
 
 import random
 import re
+import subprocess
 import sys
 
 import pytest
@@ -157,3 +158,70 @@ def test_without_a_fault_these_programs_pass(profile):
         result = run.run(programs.Program(seed, 1000, profile), "shim")
         assert not result.failed, result.says()
         assert result.served > 0
+
+
+# --- kernels ----------------------------------------------------------------------------------------
+
+# Those of the simulator do nothing; a library that does their work stands in for them.
+uninstrumented = pytest.mark.skipif(conftest.SANITIZER is not None,
+                                    reason="what stands in for kernels is not instrumented")
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    library = tmp_path_factory.mktemp("stand_in") / "kernels.so"
+    source = conftest.ROOT / "tests" / "random" / "preload" / "stand_in_kernels.c"
+    include = subprocess.run([conftest.ROOT / "scripts" / "deps.sh", "--cuda-include"], text=True,
+                             check=True, capture_output=True).stdout.strip()
+    subprocess.run(["gcc", "-D_GNU_SOURCE", "-Wall", "-Werror", "-O1", "-fPIC", "-shared", "-I",
+                    include, "-o", library, source], check=True)
+    return library
+
+
+def with_kernels(stand_in, mutation=None, fault=None):
+    run = runner(mutation)
+    run.shim = f"{stand_in} {run.shim}"
+    run.env.update({"STAND_IN_WRONG": str(fault)} if fault else {})
+    plain = runner()
+    plain.env.update({"LD_PRELOAD": str(stand_in), **run.env})
+    return plain, run
+
+
+def test_the_simulator_is_asked_to_launch_kernels(run):
+    result = run([conftest.BUILD / "random", "--seed", 1, "--ops", 300], stats=True,
+                 sim="devices:2", preload=False)
+    assert " 0 by kernels: " in result.out
+    assert result.sim["calls"]["cuLaunchKernel"] > 10
+
+
+@uninstrumented
+@pytest.mark.parametrize("profile", ["mixed", "nonblocking", "churn", "resets", "graphs", "async"])
+def test_programs_do_the_same_by_kernels(stand_in, profile):
+    plain, ours = with_kernels(stand_in)
+    for seed in (1, 2):
+        program = programs.Program(seed, 500, profile)
+        without = runner().run(program, "plain")
+        results = [plain.run(program, "plain"), ours.run(program, "shim")]
+        for result in results:
+            assert not result.failed, result.says()
+            digests = [one.out.split(": ")[-1] for one in (without, result)]
+            assert digests[0] == digests[1]
+            assert int(re.search(r"(\d+) by kernels", result.out)[1]) > 10
+        assert results[0].out == results[1].out
+
+
+@uninstrumented
+def test_what_kernels_saw_ends_the_program(stand_in):
+    plain, _ = with_kernels(stand_in, fault=20)
+    result = plain.run(programs.Program(1, 500, "nonblocking"), "plain")
+    assert result.rc == 1 and "kernels saw 1 that another wrote" in result.err
+
+
+@uninstrumented
+def test_a_fault_of_the_shim_is_caught_with_kernels_too(stand_in):
+    _, ours = with_kernels(stand_in, mutation="reuse_pending")
+    profile, seeds = MUTATIONS["reuse_pending"]
+    results = [ours.run(programs.Program(seed, 1000, profile), "shim")
+               for seed in (*seeds, *OTHER_SEEDS)]
+    assert any(result.rc in (1, programs.RACE) and re.search(RACES, result.err)
+               for result in results)

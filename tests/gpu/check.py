@@ -27,6 +27,7 @@ import suite
 CONF = "settle:16,leak_report:off,oom_report:off"
 STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
+BY_KERNELS = re.compile(r"(\d+) by kernels")
 GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_call", "free_waits",
           "record_covers", "record_rules", "capture", "others_wait", "entry_points", "layout",
           "address_range", "after_reset", "sticky", "handles", "set_device", "teardown",
@@ -217,7 +218,7 @@ class Check:
                 return None
             if plain.rc != 0:
                 step.fail(f"{name}, without the shim: {plain.last_line()}")
-                return 0, 0
+                return 0, 0, 0
             served = 0
             for conf in ("settle:16", "lane_r:false,settle:16"):
                 ours = self.cuda.run(command, step.left(40),
@@ -233,15 +234,19 @@ class Check:
                 elif ours.out != plain.out:
                     step.fail(f"{name}, {conf}: prints {ours.out.strip()}, without the shim "
                               f"{plain.out.strip()}")
-            return 3, served
+            return 3, served, int(BY_KERNELS.search(plain.out)[1])
 
         done = [one for one in at_once(self.args.jobs, both, seeds) if one]
-        step.notes.append("Contents are written by cudaMemset and copies and verified byte by "
-                          "byte; no kernel takes part, so that no compiler is needed.")
-        served = sum(count for _, count in done)
+        kernels = sum(count for _, _, count in done)
+        if not kernels and not self.cuda.simulated:
+            step.differences.append("No kernel took part: the driver did not compile the PTX of "
+                                    "tests/random/kernels.c, or what it made did not run.")
+        step.notes.append(f"Contents are written by cudaMemset, copies and {kernels} kernels, which "
+                          f"look again at what they wrote, and verified byte by byte.")
+        served = sum(count for _, count, _ in done)
         if not served:
             step.fail("nothing was served from cached memory")
-        return (f"{len(done)} programs of {ops} operations, {sum(runs for runs, _ in done)} runs, "
+        return (f"{len(done)} programs of {ops} operations, {sum(runs for runs, _, _ in done)} runs, "
                 f"{served} allocations served from cached memory")
 
     # --- programs for nvcc, kinds of processes ------------------------------------------------------

@@ -17,6 +17,7 @@ void start_devices(void)
     for (int d = 0; d < p->devices; d++) {
         MUST(&none, cudaSetDevice(d));
         MUST(&none, cudaFree(NULL));
+        start_kernels(d);
     }
     for (int d = 0; d < p->devices && p->peers; d++) {
         MUST(&none, cudaSetDevice(d));
@@ -30,6 +31,7 @@ void reset_step(const step_t *s)
     for (int d = 0; d < the_run.p->devices; d++) {
         MUST(s, cudaSetDevice(d));
         MUST(s, cudaDeviceSynchronize());
+        end_kernels(s, d);
     }
     for (int d = 0; d < the_run.p->devices; d++) {
         MUST(s, cudaSetDevice(d));

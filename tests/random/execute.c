@@ -57,6 +57,9 @@ static void copy(const step_t *s)
     else if (width)
         MUST(s, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, s->bytes / width, kind,
                                   stream));
+    else if (s->what == DO_COPY && !dst->host && !src->host && dst->device == s->device &&
+             src->device == s->device && done_by_kernel(s, to, from))
+        return;
     else if (s->what == DO_COPY_SYNC)
         MUST(s, cudaMemcpy(to, from, s->bytes, kind));
     else if (!dst->host && !src->host && (dst->device != src->device || s->value == 0))
@@ -72,6 +75,8 @@ static void transfer(const step_t *s)
     if (s->what == DO_SET && width)
         MUST(s, cudaMemset2DAsync(at(s->buffer, s->offset), the_run.pitch[s->buffer], (int)s->value,
                                   width, s->bytes / width, stream));
+    else if (s->what == DO_SET && done_by_kernel(s, at(s->buffer, s->offset), NULL))
+        return;
     else if (s->what == DO_SET)
         MUST(s, cudaMemsetAsync(at(s->buffer, s->offset), (int)s->value, s->bytes, stream));
     else if (s->what == DO_SET_2D)
@@ -292,6 +297,7 @@ uint64_t execute(program_t *p, const settings_t *settings)
     for (int d = 0; d < p->devices; d++) {
         MUST(&none, cudaSetDevice(d));
         MUST(&none, cudaDeviceSynchronize());
+        end_kernels(&none, d);
     }
     uint64_t digest = 0;
     for (int i = 0; i < p->steps.n; i++)

@@ -62,6 +62,11 @@ void graph_step(const step_t *s);
 /* calls.c: host functions on streams, and what they share with the host */
 void look_at(step_t *s);
 void call_on_stream(step_t *s);
+/* kernels.c: before the first step on a device, and after all of its work is done */
+void start_kernels(int device);
+void end_kernels(const step_t *s, int device);
+/* A set (from: NULL) or copy of device memory; false: the runtime has to do it. */
+bool done_by_kernel(const step_t *s, void *to, const void *from);
 /* contexts.c */
 void context_step(step_t *s);
 void reset_step(const step_t *s);

@@ -146,8 +146,10 @@ int main(int argc, char **argv)
         return 0;
     }
     uint64_t digest = execute(&p, &settings);
-    printf("%s: seed %llu, %d operations (%d skipped), %d threads, %d devices, %d calls: %016llx\n",
+    printf("%s: seed %llu, %d operations (%d skipped), %d threads, %d devices, %d calls, %d by "
+           "kernels: %016llx\n",
            settings.profile, (unsigned long long)settings.seed, settings.ops, p.skipped,
-           settings.threads, settings.devices, p.steps.n, (unsigned long long)digest);
+           settings.threads, settings.devices, p.steps.n, kernel_steps(),
+           (unsigned long long)digest);
     return 0;
 }

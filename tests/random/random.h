@@ -387,6 +387,8 @@ bool generate(program_t *p, op_t *ops, settings_t *settings, int devices_there);
 
 /* --- execute.c, device.c --------------------------------------------------------------------- */
 uint64_t execute(program_t *p, const settings_t *settings); /* the digest; ends on a failure */
+int kernel_steps(
+    void); /* how many sets and copies were done by kernels that looked at them again */
 
 /* --- show.c ---------------------------------------------------------------------------------- */
 void show_op(int index, const op_t *op);
