@@ -1,6 +1,7 @@
 """The hardware suite (tests/gpu) on the simulator: it is whole, it says where there is no GPU, and
 it can fail."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -18,7 +19,10 @@ sys.path.insert(0, str(conftest.ROOT / "tests" / "gpu"))
 
 import compare_facts  # noqa: E402
 import cuda_programs  # noqa: E402
+import frameworks  # noqa: E402
+import measure  # noqa: E402
 import preload_programs  # noqa: E402
+import suite as gpu_suite  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
 CHECKS = ("facts", "preload", "parity", "random", "kernels", "processes", "sanitizer")
@@ -260,3 +264,68 @@ def test_what_a_kernel_held_is_compared_with_what_a_host_function_held():
         fact(host, SAID | {"held by": "kernel", "waits": False}, {"call": "other"}), fact(host))
     assert lines == 2 and len(differences) == 1 and "held by kernel" in differences[0]
     assert alone == ["group/case: call other"]
+
+
+# --- frameworks, which have to be there: what can be seen without them ------------------------------
+
+
+def framework(tmp_path, script):
+    """What measure.py makes of frameworks.py where a shell script stands in for Python."""
+    shell_script(tmp_path / "python", script)
+    cuda = gpu_suite.Cuda(conftest.BUILD, conftest.SHIM, str(conftest.BUILD / "simcuda"), False)
+    here = measure.Measure(cuda, argparse.Namespace(short=True, output=tmp_path), {"free": 1 << 30})
+    step = gpu_suite.Step("torch", 60)
+    step.deadline = gpu_suite.time.monotonic() + 60
+    ways = [("natively", None, {}), ("with the shim", "leak_report:off", {})]
+    return here, step, lambda: here.framework(step, tmp_path / "python", "training", ways)
+
+
+def answers(result, ms="1.5"):
+    return f'echo \'{{"one": {{"step_ms": {ms}, "result": [{result}], "held_mib": 100.0}}}}\''
+
+
+@RELEASE
+@pytest.mark.parametrize("script, failures, notes", [
+    (answers("1.25"), [], []),
+    (f'[ -n "$LD_PRELOAD" ] && {{ {answers("1.5")}; exit; }}; {answers("1.25")}',
+     ["training, one: another result with the shim than natively"], []),
+    (f'[ -n "$LD_PRELOAD" ] && {{ echo lost >&2; exit 3; }}; {answers("1.25")}',
+     ["training, with the shim: exit status 3: lost"], []),
+    ('echo $$ >>"$0.runs"; ' + answers('\'$(wc -l <"$0.runs")\''), [],
+     ["training, one: computes something else each time, so that results are not compared."]),
+])
+def test_what_a_framework_computes_must_be_the_same(tmp_path, script, failures, notes):
+    _, step, run = framework(tmp_path, script)
+    said = run()
+    assert (step.failures, step.notes) == (failures, notes)
+    assert said["natively"]["one"]["step_ms"] == 1.5
+
+
+@RELEASE
+def test_a_framework_that_fails_by_itself_says_nothing_about_the_shim(tmp_path):
+    _, _, run = framework(tmp_path, "echo no kernel image >&2; exit 1")
+    with pytest.raises(gpu_suite.Missing, match="does not run here: exit status 1: no kernel"):
+        run()
+
+
+@RELEASE
+@pytest.mark.parametrize("script, why", [
+    ("echo ModuleNotFoundError: torch >&2; exit 1", "no python here has torch"),
+    ("echo torch sees no GPU >&2; exit 1", "torch does not run here: .*torch sees no GPU")])
+def test_a_framework_without_a_gpu_is_not_measured(tmp_path, monkeypatch, script, why):
+    here, _, _ = framework(tmp_path, script)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(gpu_suite.Missing, match=why):
+        here.python_with("torch")
+
+
+def test_steps_are_timed_after_as_many_as_are_compared():
+    calls = []
+    ms, results = frameworks.timed(lambda number: calls.append(number) or number * number,
+                                   lambda: None, 0, 6)
+    assert results == [0, 1, 4, 9, 16, 25] and calls == list(range(6)) and ms < 100
+
+
+def test_what_is_recorded_of_frameworks_is_something_that_they_run():
+    assert {case for _, cases in measure.POOL_OFF.values() for case in cases} < set(frameworks.WHAT)

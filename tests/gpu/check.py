@@ -241,15 +241,15 @@ class Check:
         if not kernels and not self.cuda.simulated:
             step.differences.append("No kernel took part: the driver did not compile the PTX of "
                                     "tests/random/kernels.c, or what it made did not run.")
-        step.notes.append(f"Contents are written by cudaMemset, copies and {kernels} kernels, which "
-                          f"look again at what they wrote, and verified byte by byte.")
+        step.notes.append(f"Contents are written by cudaMemset, copies and {kernels} kernels, "
+                          f"which look again at what they wrote, and verified byte by byte.")
         served = sum(count for _, count, _ in done)
         if not served:
             step.fail("nothing was served from cached memory")
-        return (f"{len(done)} programs of {ops} operations, {sum(runs for runs, _, _ in done)} runs, "
-                f"{served} allocations served from cached memory")
+        return (f"{len(done)} programs of {ops} operations, "
+                f"{sum(runs for runs, _, _ in done)} runs, {served} allocations served from cached memory")
 
-    # --- programs for nvcc, kinds of processes ------------------------------------------------------
+    # --- programs for nvcc, kinds of processes ----------------------------------------------------
 
     def kernels(self, step):
         """CUDA C programs: kernels write and verify, and what each computes must be the same."""

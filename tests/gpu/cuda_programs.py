@@ -30,7 +30,7 @@ def command(cuda, name, rounds, how=None, static=True):
 
 
 def kinds(cuda):
-    """(what the runtime is, whether it is static): the toolkit's own cannot run on the simulator."""
+    """(what the runtime is, whether it is static): the toolkit's needs a real driver."""
     return [("shared", False)] if cuda.simulated else [("static", True), ("shared", False)]
 
 

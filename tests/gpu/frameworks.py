@@ -3,10 +3,12 @@
 
 Prints one line of JSON: per case the median of a step in ms, the memory that the GPU has in use
 after the steps in MiB, and what was computed, which must be the same under every allocator. WHAT:
-transformer, cnn, pairs (PyTorch), cupy, jax. Several batch shapes in turn are a case of its own: a
-cache by sizes has the hardest time there.
+training, pairs (PyTorch), cupy, jax. Several batch shapes in turn are a case of its own: a cache by
+sizes has the hardest time there. `frameworks.py sees PACKAGE` leaves 0 where it is there and has a
+GPU: some go on without one.
 """
 
+import ctypes
 import json
 import os
 import statistics
@@ -25,6 +27,13 @@ def held_mib():
     except OSError:
         return 0.0
     return float(asked.stdout.split()[0]) if asked.returncode == 0 else 0.0
+
+
+def forget():
+    """What a case leaves in the library's cache is not the next one's."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "cachealloc_trim"):
+        library.cachealloc_trim()
 
 
 def timed(step, wait, seconds, count):
@@ -67,33 +76,49 @@ def cnn(torch):
     return model, [(32, 3, size, size) for size in (128, 160, 96, 144, 112)]
 
 
-def train(what, seconds):
-    import torch
+def deterministic(torch):
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)  # its backward is not
+    # Fills all that is allocated, which no program outside of tests wants.
+    if hasattr(torch.utils, "deterministic"):
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
+    # Ways of attention whose backward is not deterministic; older releases lack the second.
+    for name in ("enable_mem_efficient_sdp", "enable_cudnn_sdp"):
+        if hasattr(torch.backends.cuda, name):
+            getattr(torch.backends.cuda, name)(False)
+
+
+def train(torch, what, shapes_used, seconds, device="cuda"):
+    torch.manual_seed(SEED)
+    model, shapes = what(torch)
+    model = model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    generator = torch.Generator(device=device).manual_seed(SEED)
+
+    def step(number):
+        shape = shapes[number % shapes_used]
+        data = torch.randn(shape, device=device, generator=generator)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = model(data).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    ms, losses = timed(step, wait, seconds, 10)
+    return {"step_ms": ms, "result": losses, "held_mib": held_mib()}
+
+
+def training(seconds):
+    import torch
+    deterministic(torch)
     found = {}
-    for name, shapes_used in (("one shape", 1), ("five shapes", 5)):
-        torch.manual_seed(SEED)
-        model, shapes = what(torch)
-        model = model.cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        generator = torch.Generator(device="cuda").manual_seed(SEED)
-
-        def step(number):
-            shape = shapes[number % shapes_used]
-            data = torch.randn(shape, device="cuda", generator=generator)
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                loss = model(data).float().square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.item()
-
-        ms, losses = timed(step, torch.cuda.synchronize, seconds / 2, 10)
-        found[name] = {"step_ms": ms, "result": losses, "held_mib": held_mib()}
-        del model, optimizer
-        torch.cuda.empty_cache()
+    for what in (transformer, cnn):
+        for name, shapes_used in (("one shape", 1), ("five shapes", 5)):
+            found[f"{what.__name__}, {name}"] = train(torch, what, shapes_used, seconds / 4)
+            torch.cuda.empty_cache()  # everything is freed: train() has ended
+            forget()
     return found
 
 
@@ -121,7 +146,6 @@ def cupy_steps(seconds):
         cupy.cuda.set_pinned_memory_allocator(None)
     found = {}
     for name, count in (("1 MiB", 1 << 18), ("64 MiB", 1 << 24)):
-        cupy.random.seed(SEED)
         x = cupy.arange(count, dtype=cupy.float32) / count
 
         def step(number):
@@ -131,6 +155,7 @@ def cupy_steps(seconds):
 
         ms, results = timed(step, cupy.cuda.runtime.deviceSynchronize, seconds / 2, 10)
         found[name] = {"step_ms": ms, "result": results, "held_mib": held_mib()}
+        forget()
     return found
 
 
@@ -148,16 +173,31 @@ def jax_steps(seconds):
 
         ms, results = timed(step, lambda: None, seconds / 2, 10)
         found[name] = {"step_ms": ms, "result": results, "held_mib": held_mib()}
+        forget()
     return found
 
 
 WHAT = {
-    "transformer": lambda seconds: train(transformer, seconds),
-    "cnn": lambda seconds: train(cnn, seconds),
+    "training": training,
     "pairs": pairs,
     "cupy": cupy_steps,
     "jax": jax_steps,
 }
 
+
+def sees(package):
+    """Whether the package is there and would run on a GPU."""
+    if package == "torch":
+        import torch
+        return torch.cuda.is_available()
+    if package == "cupy":
+        import cupy
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    import jax  # takes the CPU where it has no plugin for the GPU
+    return jax.default_backend() == "gpu"
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "sees":
+        sys.exit(0 if sees(sys.argv[2]) else f"{sys.argv[2]} sees no GPU")
     print(json.dumps(WHAT[sys.argv[1]](float(sys.argv[2]))))
