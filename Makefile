@@ -34,7 +34,8 @@ OPT_tsan := $(OPT_asan)
 OPT_fuzz := -O2 -DCA_DEBUG=1 -fno-omit-frame-pointer
 SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan := -fsanitize=thread
-SANITIZE_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+SANITIZE_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+    -fsanitize-coverage-ignorelist=tests/fuzz/unwatched.txt
 SANITIZE := $(SANITIZE_$(BUILD))
 OPT = $(OPT_$(BUILD)) $(SANITIZE)
 ifeq ($(OPT_$(BUILD)),)

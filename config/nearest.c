@@ -16,12 +16,23 @@ static char fold(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
 }
 
-/* Insertions, deletions, changes and swaps of neighbours between two short words. */
+static bool same_start(const char *a, const char *b, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (fold(a[i]) != fold(b[i]))
+            return false;
+    return true;
+}
+
+/* Insertions, deletions, changes and swaps of neighbours between two short words; WORD_MAX where
+ * their lengths alone tell that there are more than NEAR. */
 #define WORD_MAX 32
+#define NEAR 2
 static size_t distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     size_t rows[3][WORD_MAX + 1];
-    if (a_length > WORD_MAX || b_length > WORD_MAX)
+    if (a_length > WORD_MAX || b_length > WORD_MAX || a_length > b_length + NEAR ||
+        b_length > a_length + NEAR)
         return WORD_MAX;
     for (size_t j = 0; j <= b_length; j++)
         rows[0][j] = j;
@@ -50,8 +61,8 @@ const char *ca_option_nearest(const char *key, size_t key_length)
         size_t length = strlen(name);
         size_t shorter = key_length < length ? key_length : length;
         size_t score = distance(key, key_length, name, length);
-        if (score > 2 || score >= shorter) {
-            bool prefix = shorter >= 2 && distance(key, shorter, name, shorter) == 0;
+        if (score > NEAR || score >= shorter) {
+            bool prefix = shorter >= 2 && same_start(key, name, shorter);
             score = prefix ? 3 : 4;
         }
         if (score < best_score) {

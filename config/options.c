@@ -213,7 +213,7 @@ static const ca_option_t *find_option(span_t key)
 {
     for (size_t i = 0; i < ca_option_count; i++) {
         const char *name = ca_option_table[i].name;
-        if (strlen(name) == key.length && memcmp(name, key.at, key.length) == 0)
+        if (*name == *key.at && strlen(name) == key.length && memcmp(name, key.at, key.length) == 0)
             return &ca_option_table[i];
     }
     return NULL;

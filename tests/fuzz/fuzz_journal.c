@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const void *bytes = own ? (const void *)(data + 1) : &file;
     size_t count = own ? size - 1 : sizeof file;
-    CLAIM(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, count, 0) == (ssize_t)count);
+    CLAIM(pwrite(fd, bytes, count, 0) == (ssize_t)count && ftruncate(fd, (off_t)count) == 0);
 
     ca_text_init(&text, why, sizeof why);
     int rc = ca_journal_read(name, &read, &text);
