@@ -4,6 +4,8 @@ import pytest
 
 ELEVEN = "32K+256K+1M+2M+4M+8M+16M+32M+64M+128M+256M"
 MIB = 1 << 20
+# Long, so that a machine that is busy does not make the device seem to hang.
+WAITS = "reuse:wait,reuse_wait:10s"
 
 
 def printed(run, cmd, conf=None, sim="memory:1G", **kwargs):
@@ -34,7 +36,7 @@ def test_a_request_that_fits_only_as_it_is_goes_to_the_driver(run, program, conf
 
 def test_small_blocks_do_not_break_up_large_ones(run, program):
     mixed, apart = (printed(run, [program("modes"), 4, 64 * MIB, 4096], conf)[1]
-                    for conf in ("reuse:wait", "reuse:wait,small:1M"))
+                    for conf in (WAITS, f"{WAITS},small:1M"))
 
     assert (mixed, apart) == (64 * MIB, 10 * MIB)
 
@@ -54,14 +56,14 @@ def test_what_fits_the_device_is_served(run, program, conf, count, size):
     ("gc_threshold:50,limit:300M,headroom:0", 230 * MIB), ("gc_threshold:1", 110 * MIB)])
 def test_above_the_threshold_idle_memory_goes_first(run, program, conf, most):
     """256 MiB are idle when 100 more are needed. The highest reserve so far is kept in any case."""
-    held, _ = printed(run, [program("modes"), 4, 64 * MIB, 100 * MIB], f"reuse:wait,{conf}")
+    held, _ = printed(run, [program("modes"), 4, 64 * MIB, 100 * MIB], f"{WAITS},{conf}")
 
     assert most - 64 * MIB < held <= most
 
 
 def test_nothing_goes_back_for_tidiness_during_a_capture(run, program):
     """Past the peak, above the threshold and into the headroom: segments stay where they are."""
-    conf = "reuse:wait,gc_threshold:1,headroom:700M"
+    conf = f"{WAITS},gc_threshold:1,headroom:700M"
     plain, _ = printed(run, [program("modes"), 4, 64 * MIB, 100 * MIB], conf)
     captured, _ = printed(run, [program("modes"), 4, 64 * MIB, 100 * MIB, "capture"], conf)
 
