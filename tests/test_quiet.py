@@ -66,15 +66,18 @@ def test_no_library_and_no_thread_is_added(run, shim):
 def test_start_up_costs_under_a_millisecond(shim):
     command = shutil.which("true")
     plain = conftest.plain_env()
-    times = {False: [], True: []}
+    walls, busy = {False: [], True: []}, {False: [], True: []}
     for i in range(2 * 101):
         preload = i % 2 == 1
         env = plain | {"LD_PRELOAD": str(shim)} if preload else plain
         start = time.perf_counter()
         pid = os.posix_spawn(command, [command], env)
-        assert os.waitpid(pid, 0)[1] == 0
-        times[preload].append(time.perf_counter() - start)
+        _, status, used = os.wait4(pid, 0)
+        assert status == 0
+        walls[preload].append(time.perf_counter() - start)
+        busy[preload].append(used.ru_utime + used.ru_stime)
 
-    added = statistics.median(times[True]) - statistics.median(times[False])
-
-    assert added < 0.001
+    # What a busy machine adds to the time that passes is not in that of the processor, nor in the
+    # shortest of many runs, which tells of sleeps.
+    assert statistics.median(busy[True]) - statistics.median(busy[False]) < 0.001
+    assert min(walls[True]) - min(walls[False]) < 0.001
