@@ -62,14 +62,14 @@ def test_one_thread_helps_and_only_on_request(run, program, conf, count):
 
 @pytest.mark.parametrize("sim", [None, "without:cuMemFreeAsync"])
 def test_the_report_does_not_wait_for_the_thread(run, program, sim):
-    """The process ends while the thread is inside a driver call that takes seconds."""
-    slow = ",".join(f"latency:{name}=4000000000"
+    """The process ends while the thread is inside a driver call that takes 40 seconds."""
+    slow = ",".join(f"latency:{name}=40000000000"
                     for name in ("cuMemFreeAsync", "cuMemFree_v2"))
     begin = time.monotonic()
     result = run([program("decay"), "exit"], conf=DECAY, sim=f"{sim},{slow}" if sim else slow)
 
     assert result.rc == 0, result.err
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 20
     report = leak_report.parse(result.err)
     assert (report.bytes, report.count) == (5555, 1)
 
@@ -126,7 +126,7 @@ class TestMemoryPressure:
 
     def test_decay_resolves_it(self, run, program, tmp_path):
         assert self.turns(run, program, tmp_path, "decay:50ms",
-                          patience=1000 * conftest.SLOWDOWN) == ["got"] * 4
+                          patience=20000) == ["got"] * 4
 
 
 # --- several heaps --------------------------------------------------------------------------------
