@@ -136,7 +136,7 @@ timed = pytest.mark.skipif(bool(conftest.SANITIZER), reason="counted without a s
 @pytest.mark.parametrize("conf", ["stats:exit", "stats:exit,lane_r:false"], ids=name)
 @pytest.mark.parametrize("kind", ["live", "hot"])
 def test_at_any_lag_less_than_a_record_and_two_queries_for_fifty_frees(run, program, kind, conf):
-    """How far behind the device is, the machine decides. Far behind, up to half of the queries fail,
+    """How far behind the device is, the machine decides. Far behind, half of the queries may fail,
     as where the lag is 100 and more below; what a query costs at a lag that is known comes next."""
     records, queries, waits, synchronised, _ = count(run, program, kind, PAIRS, conf=conf)
 
