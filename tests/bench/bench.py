@@ -230,6 +230,7 @@ def parse(argv):
     args = parser.parse_args(argv)
     args.build = args.build.resolve()
     args.output = args.output or args.build
+    args.output.mkdir(parents=True, exist_ok=True)
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
     args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)
     for name in args.allocators:
