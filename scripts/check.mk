@@ -224,8 +224,8 @@ run-facts: simcuda $(FACTS) $(PROBE)
 # What tests/gpu/check.py and measure.py run. They end with 77 where there is no GPU, which make
 # calls an error; SIMULATED=1 runs them on the simulator.
 GPU_MATRIX := $(MATRIX_13) $(MATRIX)/driver $(MATRIX)/opener
-GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(PARITY) \
-    $(BENCH) $(GPU_MATRIX) $(CU_STATIC) $(CU_SHARED)
+GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) \
+    $(PARITY) $(BENCH) $(GPU_MATRIX) $(CU_STATIC) $(CU_SHARED)
 
 check-gpu: ## the shim on this machine's GPU: facts, programs, error codes (SIMULATED=1: simulated)
 	@scripts/deps.sh --build

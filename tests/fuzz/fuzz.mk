@@ -14,7 +14,7 @@ fuzz-programs: $(FUZZ_PROGRAMS)
 endif
 
 fuzz: SECONDS ?= 60
-fuzz: ## fuzz each target of tests/fuzz for SECONDS=60 (FUZZ=NAME: only that; RUNS=N: N executions are enough)
+fuzz: ## fuzz each target of tests/fuzz for SECONDS=60 (FUZZ=NAME: only that; RUNS=N: so many)
 	@scripts/deps.sh --fuzz
 	+@echo "building in build-fuzz/" && $(MAKE) -s --no-print-directory BUILD=fuzz \
 	    $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS)) fuzz-programs

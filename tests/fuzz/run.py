@@ -34,7 +34,8 @@ def slice_of(build, name, seconds, longest):
     done = subprocess.run(
         [build / "fuzz" / name, f"-runs={SLICE}", f"-max_total_time={max(1, int(seconds))}",
          f"-timeout={ONE_S}", f"-rss_limit_mb={MEMORY_MIB}", "-print_final_stats=1",
-         f"-max_len={longest}", f"-artifact_prefix={found}/{name}-", corpus, *([seeds] if seeds.is_dir() else [])],
+         f"-max_len={longest}", f"-artifact_prefix={found}/{name}-", corpus,
+         *([seeds] if seeds.is_dir() else [])],
         text=True, errors="replace", capture_output=True,
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})
     executions = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)

@@ -247,7 +247,8 @@ class Check:
         if not served:
             step.fail("nothing was served from cached memory")
         return (f"{len(done)} programs of {ops} operations, "
-                f"{sum(runs for runs, _, _ in done)} runs, {served} allocations served from cached memory")
+                f"{sum(runs for runs, _, _ in done)} runs, {served} allocations served from cached "
+                "memory")
 
     # --- programs for nvcc, kinds of processes ----------------------------------------------------
 
