@@ -45,7 +45,7 @@ static void note_used(mapping_t mapping)
 static void forget(const char *at, size_t bytes)
 {
     for (mapping_t *one = used; at && one < used + KEPT; one++)
-        if (one->at < at + bytes && at < one->at + one->bytes)
+        if (one->bytes && one->at < at + bytes && at < one->at + one->bytes)
             *one = (mapping_t){0};
 }
 
