@@ -91,7 +91,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
 static void drop_memory(ca_arena_t *arena)
 {
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        for (ca_block_t *block = segment->first; block; block = block->upper)
+        for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
             if (arena->upstream->end)
                 arena->upstream->end(&block->slot);
     ca_mem_unmap(arena->bins, BINS_BYTES);
@@ -332,7 +332,7 @@ static bool has_live(const ca_segment_t *segment, size_t stock)
 {
     if (!segment->live_blocks || !stock)
         return segment->live_blocks;
-    for (const ca_block_t *block = segment->first; block; block = block->upper)
+    for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_LIVE)
             return true;
     return false;

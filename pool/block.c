@@ -1,4 +1,4 @@
-/* Block objects, cut from mapped chunks. Each is a 64th of what there is, 16 KiB to
+/* Block objects, cut from mapped chunks. Each is a 128th of what there is, 16 KiB to
  * 1 MiB: few mappings for many blocks, and little that lies idle.
  *
  * A free whose record is already erased brings the pointer of a block whose arena may be retired
@@ -13,30 +13,24 @@
 
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
-#define CHUNK_SHARE 64
-
-/* At the start of its chunk. Blocks follow. */
-typedef struct ca_block_chunk {
-    struct ca_block_chunk *older;
-    size_t bytes;
-} chunk_t;
+#define CHUNK_SHARE 128
 
 static bool add_chunk(ca_block_slab_t *slab)
 {
-    size_t bytes = ca_round_up(slab->bytes / CHUNK_SHARE, CHUNK_LEAST);
+    size_t bytes = ca_round_up(slab->bytes / CHUNK_SHARE, CA_BLOCK_PAGE);
 
     if (bytes < CHUNK_LEAST)
         bytes = CHUNK_LEAST;
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
-    chunk_t *chunk = ca_mem_map(bytes);
+    ca_block_page_t *chunk = ca_mem_map(bytes);
     if (!chunk)
         return false;
     chunk->older = slab->chunks;
-    chunk->bytes = bytes;
+    chunk->pages = bytes / CA_BLOCK_PAGE;
     slab->chunks = chunk;
     slab->bytes += bytes;
-    slab->next = sizeof(chunk_t);
+    slab->next = 0;
     return true;
 }
 
@@ -47,11 +41,12 @@ ca_block_t *ca_block_new(ca_block_slab_t *slab)
     if (block) {
         slab->spare = block->next;
     } else {
-        if (!slab->chunks || slab->chunks->bytes - slab->next < sizeof *block)
+        if (!slab->chunks || slab->next == slab->chunks->pages * CA_BLOCK_PAGE_BLOCKS)
             if (!add_chunk(slab))
                 return NULL;
-        block = (ca_block_t *)((char *)slab->chunks + slab->next);
-        slab->next += sizeof *block;
+        char *page = (char *)slab->chunks + slab->next / CA_BLOCK_PAGE_BLOCKS * CA_BLOCK_PAGE;
+        block = &((ca_block_page_t *)page)->blocks[slab->next % CA_BLOCK_PAGE_BLOCKS];
+        slab->next++;
         ca_slot_init(&block->slot);
     }
     slab->live++;
@@ -71,10 +66,10 @@ void ca_block_discard(ca_block_slab_t *slab)
 {
     int saved = errno;
 
-    for (chunk_t *chunk = slab->chunks, *older; chunk; chunk = older) {
+    for (ca_block_page_t *chunk = slab->chunks, *older; chunk; chunk = older) {
         older = chunk->older;
         /* Refused where the program locked its memory: then the arena is found, and is retired. */
-        (void)madvise(chunk, chunk->bytes, MADV_DONTNEED);
+        (void)madvise(chunk, chunk->pages * CA_BLOCK_PAGE, MADV_DONTNEED);
     }
     *slab = (ca_block_slab_t){0};
     errno = saved;

@@ -27,8 +27,9 @@ typedef enum {
 typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
-/* Pointers of 48 bits (CA_MEM_POINTER_BITS) leave room for others: the functions below read and set
- * them. What a hit touches comes first and together. */
+/* What a hit touches: a cache line of its own, so that threads whose blocks are beside each other
+ * do not wait for each other's lines. The rest is in its place (ca_block_place). Pointers of 48
+ * bits (CA_MEM_POINTER_BITS) leave room for others: the functions below read and set them. */
 struct ca_block {
     union {
         ca_slot_t slot; /* what is known of it while it is live: the caller's */
@@ -58,17 +59,44 @@ struct ca_block {
         uint8_t freed_high; /* see ca_block_freed */
         uint8_t class_mark; /* while live or cached: see ca_cache_class_mark */
     };
+};
+
+/* Where a block lies. */
+typedef struct ca_block_place {
     ca_segment_t *segment;
     ca_block_t *upper;   /* neighbour in the segment, by address */
     uint64_t lower : 48; /* the other one */
     uint64_t freed_low : 16;
-};
+} ca_block_place_t;
+
+#define CA_BLOCK_PAGE ((size_t)4096)
+#define CA_BLOCK_PAGE_BLOCKS 46u
+
+/* Blocks, and behind them their places. A chunk is a row of these. */
+typedef struct ca_block_page {
+    ca_block_t blocks[CA_BLOCK_PAGE_BLOCKS];
+    ca_block_place_t places[CA_BLOCK_PAGE_BLOCKS];
+    struct ca_block_page *older; /* the chunk before this one; of a chunk's first page */
+    size_t pages;                /* of the chunk; as older */
+} ca_block_page_t;
 
 _Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_slot_t),
                "the links lie over the note");
-_Static_assert(sizeof(struct ca_block) == 88, "see tests/unit/test_metadata.c");
+_Static_assert(sizeof(struct ca_block) == 64, "a cache line");
+_Static_assert(sizeof(ca_block_page_t) <= CA_BLOCK_PAGE, "see tests/unit/test_metadata.c");
 
 #define CA_BLOCK_MOST ((size_t)UINT32_MAX * CA_GRANULE) /* bytes */
+
+static inline ca_block_page_t *ca_block_page(const ca_block_t *block)
+{
+    return (ca_block_page_t *)((uintptr_t)block & ~(uintptr_t)(CA_BLOCK_PAGE - 1));
+}
+
+static inline ca_block_place_t *ca_block_place(const ca_block_t *block)
+{
+    ca_block_page_t *page = ca_block_page(block);
+    return &page->places[block - page->blocks];
+}
 
 static inline size_t ca_block_size(const ca_block_t *block)
 {
@@ -94,8 +122,27 @@ static inline void ca_block_set_size(ca_block_t *block, size_t bytes)
 CA_BLOCK_LINK(prev)
 CA_BLOCK_LINK(earlier)
 CA_BLOCK_LINK(later)
-CA_BLOCK_LINK(lower)
 #undef CA_BLOCK_LINK
+
+static inline ca_block_t *ca_block_upper(const ca_block_t *block)
+{
+    return ca_block_place(block)->upper;
+}
+
+static inline ca_block_t *ca_block_lower(const ca_block_t *block)
+{
+    return (ca_block_t *)(uintptr_t)ca_block_place(block)->lower;
+}
+
+static inline void ca_block_set_lower(const ca_block_t *block, const ca_block_t *to)
+{
+    ca_block_place(block)->lower = (uintptr_t)to;
+}
+
+static inline ca_segment_t *ca_block_segment(const ca_block_t *block)
+{
+    return ca_block_place(block)->segment;
+}
 
 /* Of a pending block. */
 static inline ca_epoch_t *ca_block_epoch(const ca_block_t *block)
@@ -117,12 +164,12 @@ static inline void ca_block_set_epoch(ca_block_t *block, const ca_epoch_t *epoch
 /* The arena's count of operations when it was freed, cut off; of a block that is not live. */
 static inline uint32_t ca_block_freed(const ca_block_t *block)
 {
-    return (uint32_t)block->freed_high << 16 | (uint32_t)block->freed_low;
+    return (uint32_t)block->freed_high << 16 | (uint32_t)ca_block_place(block)->freed_low;
 }
 
 static inline void ca_block_set_freed(ca_block_t *block, uint64_t operations)
 {
-    block->freed_low = operations & 0xffff;
+    ca_block_place(block)->freed_low = operations & 0xffff;
     block->freed_high = operations >> 16 & 0xff;
 }
 
@@ -149,9 +196,9 @@ struct ca_segment {
 
 /* The block objects of one arena, recycled through a free list. */
 typedef struct ca_block_slab {
-    struct ca_block_chunk *chunks;
+    ca_block_page_t *chunks;
     ca_block_t *spare;
-    size_t next;  /* bytes handed out of the newest chunk */
+    size_t next;  /* of the newest chunk's blocks, the first that was never handed out */
     size_t live;  /* objects in use */
     size_t bytes; /* of all chunks */
 } ca_block_slab_t;
@@ -183,7 +230,6 @@ static inline bool ca_block_touch(ca_block_t *block)
 static inline void ca_block_prefetch(const ca_block_t *block)
 {
     __builtin_prefetch(block);
-    __builtin_prefetch(&block->state);
 }
 
 static inline size_t ca_round_up(size_t bytes, size_t unit)

@@ -406,7 +406,7 @@ static size_t cached_blocks(const ca_arena_t *arena)
     size_t count = 0;
 
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        for (const ca_block_t *block = segment->first; block; block = block->upper)
+        for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
             count += ca_block_state(block) == CA_BLOCK_CACHED;
     return count;
 }

@@ -38,7 +38,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
         return NULL;
     case CA_BLOCK_EXPORTED:
         sums->exported += ca_block_size(block);
-        return block->exported && block->segment->exported
+        return block->exported && ca_block_segment(block)->exported
                    ? NULL
                    : "a block is kept that was not exported";
     default:
@@ -55,8 +55,10 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
 
     if (!segment->first || end > segment->base + segment->bytes)
         return "a segment's own fields are wrong";
-    for (const ca_block_t *block = segment->first; block; lower = block, block = block->upper) {
-        if (block->arena != arena || block->segment != segment || ca_block_lower(block) != lower)
+    for (const ca_block_t *block = segment->first; block;
+         lower = block, block = ca_block_upper(block)) {
+        if (block->arena != arena || ca_block_segment(block) != segment ||
+            ca_block_lower(block) != lower)
             return "a block's links are wrong";
         if (block->address != at || ca_block_size(block) == 0 || ca_block_size(block) % CA_GRANULE)
             return "blocks do not tile their segment";
@@ -65,7 +67,7 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
             return broken;
         at += ca_block_size(block);
     }
-    if (segment->pool == CA_POOL_OVERSIZE && segment->first->upper)
+    if (segment->pool == CA_POOL_OVERSIZE && ca_block_upper(segment->first))
         return "an oversize segment is split";
     if (sums->live_count - live_before != segment->live_blocks)
         return "a segment's count of live blocks is wrong";
@@ -84,7 +86,7 @@ static const char *check_bins(const ca_bins_t *bins, ca_pool_t pool, size_t *cou
             for (; block; prev = block, block = block->next, ++*count) {
                 unsigned its_row, its_sub;
                 ca_bin_of(ca_block_size(block), &its_row, &its_sub);
-                if (its_row != row || its_sub != sub || block->segment->pool != pool)
+                if (its_row != row || its_sub != sub || ca_block_segment(block)->pool != pool)
                     return "a block is in the wrong bin";
                 if (block->state != CA_BLOCK_READY || ca_block_prev(block) != prev)
                     return "a bin's list is wrong";

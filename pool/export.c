@@ -29,7 +29,7 @@ static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
         export_block(at);
         return;
     }
-    for (ca_block_t *block = segment->first; block; block = block->upper)
+    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_LIVE)
             export_block(block);
 }
@@ -40,7 +40,7 @@ bool ca_export_reclaim(ca_arena_t *arena)
 
     for (ca_segment_t *segment = any ? arena->segments : NULL; segment; segment = segment->next)
         for (ca_block_t *block = segment->exported ? segment->first : NULL; block;
-             block = block->upper) {
+             block = ca_block_upper(block)) {
             if (ca_block_state(block) != CA_BLOCK_EXPORTED)
                 continue;
             arena->exported -= ca_block_size(block);

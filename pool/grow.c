@@ -107,7 +107,7 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
     if (which != CA_GIVE_PENDING)
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
-         block = block->upper)
+         block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_PENDING &&
             ca_epoch_late(arena, ca_block_epoch(block)))
             return false;

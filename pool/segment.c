@@ -36,9 +36,9 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
     ca_block_set_later(block, NULL);
     block->arena = arena;
     ca_block_set_size(block, bytes);
-    block->segment = segment;
+    ca_block_place(block)->segment = segment;
     ca_block_set_lower(block, NULL);
-    block->upper = NULL;
+    ca_block_place(block)->upper = NULL;
     block->touched = block->exported = false;
     ca_block_set_freed(block, 0);
     block->state = 0;
@@ -82,7 +82,7 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
 void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
 {
     for (ca_block_t *block = segment->first, *upper; block; block = upper) {
-        upper = block->upper;
+        upper = ca_block_upper(block);
         ca_block_forget(block);
         if (ca_block_state(block) == CA_BLOCK_PENDING) {
             ca_epoch_pull(block);
@@ -112,7 +112,7 @@ ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
 
     if (segment->exported)
         return NULL;
-    return ca_block_state(block) == CA_BLOCK_READY && !block->upper ? block : NULL;
+    return ca_block_state(block) == CA_BLOCK_READY && !ca_block_upper(block) ? block : NULL;
 }
 
 ca_segment_t *ca_segment_at(const ca_arena_t *arena, uint64_t address)
@@ -129,7 +129,7 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address)
     ca_block_t *block = segment->first;
 
     while (block && (address < block->address || address - block->address >= ca_block_size(block)))
-        block = block->upper;
+        block = ca_block_upper(block);
     return block;
 }
 
@@ -137,13 +137,13 @@ static void make_ready(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_READY;
     arena->ready += ca_block_size(block);
-    ca_bins_insert(bins_of(arena, block->segment), block);
+    ca_bins_insert(bins_of(arena, ca_block_segment(block)), block);
 }
 
 /* Takes a ready block out of its bin. */
 static void unready(ca_arena_t *arena, ca_block_t *block)
 {
-    ca_bins_remove(bins_of(arena, block->segment), block);
+    ca_bins_remove(bins_of(arena, ca_block_segment(block)), block);
     arena->ready -= ca_block_size(block);
 }
 
@@ -152,19 +152,19 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
 {
     ca_block_forget(block);
     if (ca_block_lower(block))
-        ca_block_lower(block)->upper = block->upper;
+        ca_block_place(ca_block_lower(block))->upper = ca_block_upper(block);
     else
-        block->segment->first = block->upper;
-    if (block->upper)
-        ca_block_set_lower(block->upper, ca_block_lower(block));
+        ca_block_segment(block)->first = ca_block_upper(block);
+    if (ca_block_upper(block))
+        ca_block_set_lower(ca_block_upper(block), ca_block_lower(block));
     ca_block_delete(&arena->blocks, block);
     ca_count(merges);
 }
 
 static void merge_ready(ca_arena_t *arena, ca_block_t *block)
 {
-    ca_bins_t *bins = bins_of(arena, block->segment);
-    ca_block_t *lower = ca_block_lower(block), *upper = block->upper;
+    ca_bins_t *bins = bins_of(arena, ca_block_segment(block));
+    ca_block_t *lower = ca_block_lower(block), *upper = ca_block_upper(block);
 
     if (lower && ca_block_state(lower) == CA_BLOCK_READY) {
         size_t bytes = ca_block_size(lower) + ca_block_size(block);
@@ -204,7 +204,7 @@ bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment)
     bool merged = false;
 
     /* From below: a block's lower neighbour is not ready any more, so the upper one takes it in. */
-    for (ca_block_t *block = segment->first, *upper; (upper = block->upper) != NULL;
+    for (ca_block_t *block = segment->first, *upper; (upper = ca_block_upper(block)) != NULL;
          block = upper) {
         if (ca_block_state(block) != CA_BLOCK_READY || ca_block_state(upper) != CA_BLOCK_READY)
             continue;
@@ -223,15 +223,15 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 
     if (!low)
         return NULL;
-    describe(low, block->address, bytes, block->segment, arena);
+    describe(low, block->address, bytes, ca_block_segment(block), arena);
     ca_block_set_lower(low, ca_block_lower(block));
-    low->upper = block;
+    ca_block_place(low)->upper = block;
     low->touched = block->touched;
     ca_block_forget(block);
     if (ca_block_lower(low))
-        ca_block_lower(low)->upper = low;
+        ca_block_place(ca_block_lower(low))->upper = low;
     else
-        low->segment->first = low;
+        ca_block_segment(low)->first = low;
     ca_block_set_lower(block, low);
     ca_slot_set_address(&block->slot, block->address + bytes);
     ca_count(splits);
@@ -244,7 +244,8 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     ca_block_t *low = cut(arena, block, bytes);
 
     if (low) {
-        ca_bins_resize(bins_of(arena, block->segment), block, ca_block_size(block) - bytes);
+        ca_bins_resize(bins_of(arena, ca_block_segment(block)), block,
+                       ca_block_size(block) - bytes);
         arena->ready -= bytes;
     }
     return low;
@@ -255,7 +256,7 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
     block->state = CA_BLOCK_LIVE;
     block->class_mark = ca_cache_class_mark(ca_block_size(block), arena->cache_most);
     block->exported = false; /* an export may have met it before a join that failed */
-    block->segment->live_blocks++;
+    ca_block_segment(block)->live_blocks++;
     arena->live += ca_block_size(block);
     ca_arena_note_peak(arena);
 }
@@ -264,9 +265,9 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_PENDING;
     ca_block_set_freed(block, arena->operations);
-    if (--block->segment->live_blocks == 0) {
-        block->segment->idle_since = arena->operations;
-        block->segment->idle_tick = arena->tick;
+    if (--ca_block_segment(block)->live_blocks == 0) {
+        ca_block_segment(block)->idle_since = arena->operations;
+        ca_block_segment(block)->idle_tick = arena->tick;
     }
     arena->live -= ca_block_size(block);
     arena->pending += ca_block_size(block);
@@ -283,7 +284,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 {
     ca_block_t *taken = block;
 
-    if (ca_block_size(block) > bytes && block->segment->pool != CA_POOL_OVERSIZE) {
+    if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE) {
         taken = cut(arena, block, bytes);
         if (!taken)
             return NULL;
@@ -309,7 +310,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
             return NULL;
         make_ready(arena, skipped);
     }
-    if (ca_block_size(block) > bytes && block->segment->pool != CA_POOL_OVERSIZE)
+    if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE)
         taken = split(arena, block, bytes);
     if (!taken) {
         /* A perfect fit; or the request gets the rest too, without host memory to describe it. */

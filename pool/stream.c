@@ -132,11 +132,12 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
 
     if (!block || ca_block_padding(block, ca_block_alignment(bytes)))
         return NULL;
-    if (block->segment->pool == CA_POOL_OVERSIZE)
+    if (ca_block_segment(block)->pool == CA_POOL_OVERSIZE)
         return ca_block_close_enough(block, bytes) ? block : NULL;
     if (ca_block_size(block) - bytes <= bytes / 8)
         return block;
-    return cut && block->segment->pool == ca_pool_of(&stream->arena->params, bytes) ? block : NULL;
+    return cut && ca_block_segment(block)->pool == ca_pool_of(&stream->arena->params, bytes) ? block
+                                                                                             : NULL;
 }
 
 ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
