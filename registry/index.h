@@ -35,15 +35,18 @@
  * some of its places only, and grow longer. */
 #define CA_INDEX_TAG 19
 
+/* Of the processor's caches: what every search reads shares none with what others write. */
+#define CA_INDEX_LINE 64
+
 typedef struct ca_index_table {
-    size_t size;                /* of `entries`; 0 where it was outgrown */
-    _Atomic uint64_t entries[]; /* a slot and a tag; 0 marks a free one */
+    size_t size;                                        /* of `entries`; 0 where it was outgrown */
+    _Alignas(CA_INDEX_LINE) _Atomic uint64_t entries[]; /* a slot and a tag; 0 marks a free one */
 } ca_index_table_t;
 
 typedef struct ca_index {
     _Atomic uint64_t version;
-    ca_index_table_t *_Atomic table; /* NULL before the first insert */
-    size_t count;                    /* under the lock */
+    size_t count;                                            /* under the lock */
+    _Alignas(CA_INDEX_LINE) ca_index_table_t *_Atomic table; /* NULL before the first insert */
 } ca_index_t;
 
 /* Addresses are multiples of 512 or more and often equally spaced: one multiplication alone maps
@@ -56,10 +59,10 @@ CA_INLINE uint64_t ca_index_hash(uint64_t address)
 #define CA_INDEX_SHARD_BITS 5
 
 /* The shard of a hash, by bits that neither ca_index_home nor the tag looks at. Where a shard
- * takes 128 bytes, this is no more than a mask. */
+ * takes 256 bytes, this is no more than a mask. */
 CA_INLINE size_t ca_index_shard(uint64_t hash)
 {
-    return hash >> 7 & ((1u << CA_INDEX_SHARD_BITS) - 1);
+    return hash >> 8 & ((1u << CA_INDEX_SHARD_BITS) - 1);
 }
 
 CA_INLINE uint64_t ca_index_tag(uint64_t hash)
