@@ -35,7 +35,7 @@
  * smaller than what was live at most, divided by the threads. */
 #define CA_CACHE_MOST ((size_t)1 << 20)
 #define CA_CACHE_ALWAYS ((size_t)256 << 10)
-#define CA_CACHE_SHARE 1024u
+#define CA_CACHE_SHARE 320u
 #define CA_CACHE_CLASSES 128u
 /* Of params.thread_cache a thread uses no more than this, or that part of what was live at most,
  * divided by the threads, where that is more. */
