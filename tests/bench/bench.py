@@ -148,7 +148,7 @@ def warmed(bench, case, args):
     whole = max(1, int(pairs * args.repetition_ms * 1e6 / ns))
     # Each live block is replaced some times, or most of what is measured is how the allocator before
     # left the processor's caches; as far as that does not take all day.
-    live = int(number) if case.startswith("live_") else 0
+    live = int(number) if case.startswith("live_") and not args.short else 0
     return max(whole, min(REPLACED * live, LONGER * whole))
 
 
