@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 #define TEXT_BYTES 2048
 #define PLACES_MOST 64 /* functions at one address */
 #define LISTS 8192
+#define STACK_LEAST ((size_t)256 << 10)
 
 /* A module that names were asked of. */
 typedef struct opened {
@@ -304,8 +306,25 @@ bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
     return true;
 }
 
+/* Whether the calling thread's stack has room for libdw, which takes some 170 KiB of it: what ends
+ * a program may be a thread with a small one, or come where the limit is low. */
+static bool has_room(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t bytes = 0;
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return false;
+    bool known = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
+    pthread_attr_destroy(&attributes);
+    return known && here - (uintptr_t)low < bytes && here - (uintptr_t)low >= STACK_LEAST;
+}
+
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
 {
+    if (!has_room())
+        return ca_symbols_open_quick(memory);
     ca_modules_note();
     ca_symbols_t *symbols = ca_bump_take(memory, sizeof *symbols);
     if (symbols)

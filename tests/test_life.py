@@ -18,6 +18,8 @@ OWN_SIGNALS = pytest.mark.skipif(conftest.SANITIZER is not None,
 # the plain program dies of it.
 CANCELS = pytest.mark.skipif(conftest.SANITIZER == "asan",
                              reason="its run-time finds fault with any cancelled thread")
+OWN_STACK = pytest.mark.skipif(conftest.SANITIZER is not None,
+                               reason="a sanitizer's frames need more")
 JOINS_FIRST = pytest.mark.skipif(conftest.SANITIZER == "tsan",
                                  reason="its run-time cannot join the first thread")
 
@@ -133,6 +135,8 @@ def test_an_end_by_a_signal_is_unchanged_and_silent(run, program, tmp_path, way,
     ("_exit", 4, (2222, 1)), ("_Exit", 4, (2222, 1)), ("quick_exit", 4, (2222, 1)),
     ("handled", 7, (2222, 1)),
     pytest.param("pthread_exit", 0, (3222, 2), marks=JOINS_FIRST),
+    pytest.param("small", 4, (2222, 1), marks=OWN_STACK),
+    pytest.param("lowered", 4, (2222, 1), marks=OWN_STACK),
     pytest.param("cancelled", 4, (2222, 1), marks=CANCELS)])
 def test_an_end_of_its_own_is_unchanged_and_reported(run, program, tmp_path, way, status, found, conf):
     expected, reports = unchanged(run, [program("life_ends"), way], tmp_path, conf)

@@ -68,6 +68,7 @@ SAME = [
     (("life_ends", "return"), None),
     (("life_ends", "_exit"), None),
     (("life_ends", "atexit"), None),
+    (("life_ends", "small"), None),
     (("life_ends", "term"), None),
     (("life_threads", "many"), None),
     (("life_threads", "cached"), None),

@@ -11,6 +11,8 @@
  *   pthread_exit                             main ends first, another thread leaks 1000 bytes more
  *   running                                  by return from main while threads allocate
  *   cancelled                                by exit(4) of a thread that is to be cancelled
+ *   small                                    by exit(4) of a thread with a stack of 64 KiB
+ *   lowered                                  by exit(4), its stack limited to 64 KiB from now on
  *
  * and states to end in, by return:
  *
@@ -200,6 +202,28 @@ static void end_cancelled(int status)
     FAIL("the thread did not end the process");
 }
 
+static void *exit_with(void *arg)
+{
+    exit(*(int *)arg);
+}
+
+static void end_small(int status)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    OK(pthread_attr_init(&attributes));
+    OK(pthread_attr_setstacksize(&attributes, (size_t)64 << 10));
+    OK(pthread_create(&thread, &attributes, exit_with, &status));
+    OK(pthread_join(thread, NULL));
+    FAIL("the thread did not end the process");
+}
+
+static void end_lowered(int status)
+{
+    CHECK(setrlimit(RLIMIT_STACK, &(struct rlimit){64 << 10, 64 << 10}) == 0);
+    exit(status);
+}
+
 static const struct way {
     const char *name;
     void (*end)(int);
@@ -218,7 +242,9 @@ static const struct way {
             {"atexit", end_atexit, 4},
             {"pthread_exit", end_last_thread, 0},
             {"running", end_while_running, 4},
-            {"cancelled", end_cancelled, 4}};
+            {"cancelled", end_cancelled, 4},
+            {"small", end_small, 4},
+            {"lowered", end_lowered, 4}};
 
 /* --- states ------------------------------------------------------------------------------------*/
 
