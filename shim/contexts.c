@@ -32,6 +32,9 @@ static uint16_t numbers;
 static ca_context_t *living[CA_CONTEXTS_MAX];
 static size_t living_count;
 
+/* Calls under way that may destroy a context, and those that are done. */
+static _Atomic unsigned leaving_calls, settled_calls;
+
 /* Some context has no entry, so that no fence would cover its work. */
 static _Atomic bool unlisted;
 
@@ -280,6 +283,7 @@ ca_context_t *ca_context_suspend(CUcontext handle)
     ca_context_t *context = handle ? find(handle) : NULL;
     if (context) {
         context->leaving++;
+        atomic_fetch_add(&leaving_calls, 1);
         set_state(context, CA_CONTEXT_SUSPENDED);
     }
     ca_lock_drop(&lock);
@@ -308,6 +312,8 @@ void ca_context_settle(ca_context_t *context, bool gone)
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
         set_state(context, CA_CONTEXT_SERVING);
     }
+    atomic_fetch_add(&settled_calls, 1); /* first: see ca_ends_wait */
+    atomic_fetch_sub(&leaving_calls, 1);
     ca_lock_drop(&lock);
     if (!retire)
         return;
@@ -323,6 +329,16 @@ void ca_context_settle(ca_context_t *context, bool gone)
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",
                 context->device, (unsigned long long)lost.bytes, (unsigned long long)lost.count);
+}
+
+unsigned ca_contexts_leaving(void)
+{
+    return atomic_load(&leaving_calls);
+}
+
+unsigned ca_contexts_settled(void)
+{
+    return atomic_load(&settled_calls);
 }
 
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
@@ -407,6 +423,7 @@ void ca_contexts_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
     atomic_store(&all, NULL);
     living_count = 0;
+    atomic_store(&leaving_calls, 0);
     atomic_store(&unlisted, false);
     atomic_fetch_add(&ca_context_generation, 1);
     ca_upstream_reset_after_fork();

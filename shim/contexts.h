@@ -86,6 +86,10 @@ ca_context_t *ca_context_suspend(CUcontext handle);
  * driver call; otherwise the last such call puts it back into service. */
 void ca_context_settle(ca_context_t *context, bool gone);
 
+/* How many such calls are under way, and how many there have been whose context was settled. */
+unsigned ca_contexts_leaving(void);
+unsigned ca_contexts_settled(void);
+
 /* The driver made `handle` on `device`, or gave another reference to it. It gets an entry though it
  * may never allocate: its work may touch the memory of others, and fences cover those with one. */
 void ca_context_made(CUcontext handle, CUdevice device);

@@ -8,6 +8,7 @@
 #include "shim/life.h"
 #include "shim/oom.h"
 #include "shim/pinned_memory.h"
+#include "shim/room.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 
@@ -48,9 +49,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
     if (!ca_life_active())
         return real(address, bytes);
     return CA_WITH_OOM(CA_KIND_PINNED, bytes,
-                       pooled(address, bytes, 0, &context)
-                           ? CUDA_SUCCESS
-                           : track(real(address, bytes), address, bytes, context));
+                       CA_WITH_ENDS(pooled(address, bytes, 0, &context)
+                                        ? CUDA_SUCCESS
+                                        : track(real(address, bytes), address, bytes, context)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
@@ -59,10 +60,11 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
     ca_context_t *context;
     if (!ca_life_active())
         return real(address, bytes, flags);
-    return CA_WITH_OOM(CA_KIND_PINNED, bytes,
-                       pooled(address, bytes, flags, &context)
-                           ? CUDA_SUCCESS
-                           : track(real(address, bytes, flags), address, bytes, context));
+    return CA_WITH_OOM(
+        CA_KIND_PINNED, bytes,
+        CA_WITH_ENDS(pooled(address, bytes, flags, &context)
+                         ? CUDA_SUCCESS
+                         : track(real(address, bytes, flags), address, bytes, context)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)

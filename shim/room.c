@@ -1,4 +1,8 @@
 #include "shim/room.h"
+#include <time.h>
+#include "config/cancel.h"
+#include "config/lock.h"
+#include "pool/ladder.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -65,4 +69,29 @@ bool ca_room_make_everywhere(void)
         done[living[i]->device] = true;
     }
     return any;
+}
+
+/* Longer than ca_context_suspend waits for who is at work in the context. */
+#define ENDS_WAIT_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
+bool ca_ends_wait(ca_ends_t *ends)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    ca_lock_assert_none("the end of a context");
+    int cancel = ca_cancel_hold();
+    for (;;) {
+        /* In this order: a call that is done counts there before it stops counting here. */
+        bool any = ca_contexts_leaving() > 0;
+        unsigned settled = ca_contexts_settled();
+        uint64_t now = ca_now_ns();
+        if (!ends->until_ns)
+            ends->until_ns = now + ENDS_WAIT_NS;
+        bool done = settled != ends->seen;
+        if (done || !any || now >= ends->until_ns) {
+            ends->seen = settled;
+            ca_cancel_resume(cancel);
+            return done && now < ends->until_ns;
+        }
+        nanosleep(&pause, NULL);
+    }
 }

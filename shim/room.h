@@ -3,6 +3,7 @@
 #define CA_SHIM_ROOM_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include "shim/contexts.h"
 
 /* Each gives back all that lies idle, or where there is nothing what work in flight lets go of: on
@@ -14,15 +15,32 @@ bool ca_room_make_on(CUdevice device);
 bool ca_room_make_here(void);
 bool ca_room_make_everywhere(void);
 
+/* Of calls that may end a context: those that a request has seen, and how long it still waits. */
+typedef struct ca_ends {
+    unsigned seen;
+    uint64_t until_ns; /* 0 before it waits */
+} ca_ends_t;
+
+/* While such a call is under way nothing goes back from its context: what we keep there is the
+ * driver's again when the call is done, or ours to give. Waits for that. Whether one was done since
+ * the last time: the request is then to be repeated. False where none is under way, or all of the
+ * request's waits take too long: the call may be waiting for work that waits for this thread. */
+bool ca_ends_wait(ca_ends_t *ends);
+
 /* The driver's call, and again while it runs out of memory and we have some to give: what is idle,
- * then what work in flight has to let go of. `room` is one of the above, evaluated only then: with
- * nothing to give the driver's own code is the answer. */
+ * then what work in flight has to let go of, then what contexts have that are about to end. `room`
+ * is one of the above, evaluated only then: with nothing to give the driver's own code is the
+ * answer. */
 #define CA_WITH_ROOM(room, call)                                                                   \
     ({                                                                                             \
+        ca_ends_t ends_ = {.seen = ca_contexts_settled()};                                         \
         CUresult code_ = (call);                                                                   \
-        while (code_ == CUDA_ERROR_OUT_OF_MEMORY && (room))                                        \
+        while (code_ == CUDA_ERROR_OUT_OF_MEMORY && ((room) || ca_ends_wait(&ends_)))              \
             code_ = (call);                                                                        \
         code_;                                                                                     \
     })
+
+/* The same for memory that no function above makes room for. */
+#define CA_WITH_ENDS(call) CA_WITH_ROOM(false, call)
 
 #endif

@@ -34,6 +34,18 @@ def test_a_context_goes_while_threads_use_it(run, program, how, seed, devices, p
 
 
 @pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("how", [[], ["kept"], ["own"]], ids=["", "kept", "own"])
+@pytest.mark.parametrize("kind", ["device", "async", "array", "pinned"])
+def test_nothing_is_out_of_memory_for_what_a_context_that_ends_has_cached(run, program, kind, how,
+                                                                         preload, conf):
+    """The calls that may end it take so long that the request comes meanwhile."""
+    slow = ",".join(f"latency:{name}=100000000"
+                    for name in ("cuCtxDestroy_v2", "cuDevicePrimaryCtxRelease_v2"))
+    succeeds(run([program("drv_ctx_room"), kind, *how], preload=preload, conf=conf,
+                 sim=f"memory:256M,host_memory:256M,{slow}"))
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_device_is_reset_while_threads_use_it(run, program, seed, devices, preload, conf):
