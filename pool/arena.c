@@ -2,7 +2,9 @@
 #include "pool/arena.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include "config/cancel.h"
 #include "config/counters.h"
 #include "config/log.h"
@@ -46,6 +48,20 @@ static inline void check_now_and_then(ca_arena_t *arena)
 }
 #endif
 
+/* What an arena begins with, where all else is zero. False where there is no host memory. */
+static bool begin(ca_arena_t *arena, ca_bins_t *bins)
+{
+    arena->bins = bins;
+    ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
+    ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
+    ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
+    ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
+    pthread_cond_init(&arena->grown, NULL);
+    arena->room = SIZE_MAX;
+    arena->round = 1; /* no segment was refused in it */
+    return ca_line_start(arena, &arena->whole, NULL) == 0;
+}
+
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params)
 {
@@ -58,9 +74,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
         ca_mem_unmap(bins, BINS_BYTES);
         return NULL;
     }
-    arena->bins = bins;
     ca_lock_init(&arena->lock, CA_RANK_ARENA);
-    pthread_cond_init(&arena->grown, NULL);
     arena->upstream = upstream;
     arena->context = context;
     arena->params = *params;
@@ -70,13 +84,7 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
         arena->params.segment_first = CA_SEGMENT_FIRST;
     if (params->small) /* compared with rounded requests */
         arena->params.small = ca_round_request(params, params->small);
-    ca_slab_init(&arena->segment_slab, sizeof(ca_segment_t));
-    ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
-    ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
-    ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
-    arena->room = SIZE_MAX;
-    arena->round = 1; /* no segment was refused in it */
-    if (ca_line_start(arena, &arena->whole, NULL) < 0) {
+    if (!begin(arena, bins)) {
         ca_mem_unmap(bins, BINS_BYTES);
         ca_lock_take(&arenas_lock);
         ca_slab_give(&arenas, arena);
@@ -105,16 +113,32 @@ static void drop_memory(ca_arena_t *arena)
     arena->whole = (ca_line_t){0};
 }
 
+/* For the last one inside a retired arena, who still counts as such: its fences were recorded in
+ * other contexts too, which live on. Drops the lock. */
+static void end_epochs(ca_arena_t *arena)
+{
+    ca_epochs_end(arena, &arena->whole);
+    for (ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
+        ca_epochs_end(arena, ca_stream_line(stream));
+}
+
 int ca_arena_enter(ca_arena_t *arena)
 {
     arena->inside++;
     return ca_cancel_hold();
 }
 
-void ca_arena_leave(ca_arena_t *arena, int cancellation)
+static void leave(ca_arena_t *arena)
 {
+    if (arena->inside == 1 && arena->retired && arena->bins)
+        end_epochs(arena);
     if (--arena->inside == 0 && arena->retired && arena->bins)
         drop_memory(arena);
+}
+
+void ca_arena_leave(ca_arena_t *arena, int cancellation)
+{
+    leave(arena);
     ca_cancel_resume(cancellation);
 }
 
@@ -282,9 +306,34 @@ void ca_arena_retire_begin(ca_arena_t *arena)
 void ca_arena_retire_end(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
-    if (--arena->inside == 0 && arena->bins)
-        drop_memory(arena);
+    leave(arena);
     ca_arena_drop(arena);
+}
+
+bool ca_arena_revive(ca_arena_t *arena)
+{
+    const size_t kept = offsetof(ca_arena_t, stopped);
+    ca_bins_t *bins = ca_mem_map(BINS_BYTES);
+
+    if (!bins)
+        return false;
+    ca_lock_take(&arena->lock);
+    bool revived = arena->retired && arena->inside == 0 && !arena->bins;
+    if (revived) {
+        memset((char *)arena + kept, 0, sizeof *arena - kept);
+        if (arena->shards)
+            ca_shards_forget(arena);
+        revived = begin(arena, bins);
+        if (!revived) {
+            ca_slab_destroy(&arena->epochs);
+            arena->bins = NULL;
+            arena->retired = true;
+        }
+    }
+    ca_lock_drop(&arena->lock);
+    if (!revived)
+        ca_mem_unmap(bins, BINS_BYTES);
+    return revived;
 }
 
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
@@ -300,6 +349,11 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
 ca_slot_t *ca_block_slot(ca_block_t *block)
 {
     return &block->slot;
+}
+
+bool ca_block_is_at(ca_block_t *block, uint64_t address)
+{
+    return ca_slot_address(&block->slot) == address;
 }
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)

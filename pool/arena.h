@@ -82,7 +82,7 @@ typedef struct ca_arena_params {
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
- * good for ever, and is never another arena's. */
+ * good for ever. */
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params);
 
@@ -126,14 +126,19 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
- * upstream. Frees that come later are ignored. All but a few hundred bytes of host memory goes when
- * the last thread is out of the arena. */
+ * upstream but to release fences. Frees that come later are ignored. All but a few hundred bytes of
+ * host memory goes when the last thread is out of the arena. */
 void ca_arena_retire(ca_arena_t *arena);
 
 /* The same in two steps. After the first nothing is served or taken back any more; until the second
  * the slots of its blocks are there. */
 void ca_arena_retire_begin(ca_arena_t *arena);
 void ca_arena_retire_end(ca_arena_t *arena);
+
+/* A retired arena serves again, as one that was just made with the same arguments: for who knows
+ * that no thread is on its way with a pointer from before. False where one is still inside, or
+ * where there is no host memory: then it is as before. */
+bool ca_arena_revive(ca_arena_t *arena);
 
 /* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
  * Looks at completed epochs first. Returns the bytes given. */
@@ -164,6 +169,9 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
 /* A place in the block for what is known of it while it is live: its address is the block's.
  * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
 ca_slot_t *ca_block_slot(ca_block_t *block);
+
+/* Whether a block that was live at `address` is still that: its arena may have been revived. */
+bool ca_block_is_at(ca_block_t *block, uint64_t address);
 
 /* The arena and the context a block belongs to. NULL when its arena was retired: for frees that
  * lost a race against the end of their context. */

@@ -3,8 +3,9 @@
  *
  * A free whose record is already erased brings the pointer of a block whose arena may be retired
  * meanwhile, and nothing tells how many of those are on their way. So the addresses of a retired
- * arena's blocks are never given to anything else. Their pages are: they read as zeros from then
- * on, and a block without an arena is one to ignore. What stays is address space. */
+ * arena's blocks are given to nothing else but the same arena, when it is revived long after. Their
+ * pages are: they read as zeros from then on, and a block without an arena is one to ignore. What
+ * stays is address space, of the chunks behind the first. */
 #include "pool/block.h"
 
 #include <errno.h>
@@ -23,10 +24,11 @@ static bool add_chunk(ca_block_slab_t *slab)
         bytes = CHUNK_LEAST;
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
-    ca_block_page_t *chunk = ca_mem_map(bytes);
+    bool again = slab->bytes == 0 && slab->chunks;
+    ca_block_page_t *chunk = again ? slab->chunks : ca_mem_map(bytes);
     if (!chunk)
         return false;
-    chunk->older = slab->chunks;
+    chunk->older = again ? NULL : slab->chunks;
     chunk->pages = bytes / CA_BLOCK_PAGE;
     slab->chunks = chunk;
     slab->bytes += bytes;
@@ -65,12 +67,17 @@ void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block)
 void ca_block_discard(ca_block_slab_t *slab)
 {
     int saved = errno;
+    ca_block_page_t *first = NULL;
 
+    if (slab->bytes == 0)
+        return; /* there never was a block */
     for (ca_block_page_t *chunk = slab->chunks, *older; chunk; chunk = older) {
         older = chunk->older;
         /* Refused where the program locked its memory: then the arena is found, and is retired. */
-        (void)madvise(chunk, chunk->pages * CA_BLOCK_PAGE, MADV_DONTNEED);
+        bool zeroed = madvise(chunk, chunk->pages * CA_BLOCK_PAGE, MADV_DONTNEED) == 0;
+        if (!older && zeroed)
+            first = chunk;
     }
-    *slab = (ca_block_slab_t){0};
+    *slab = (ca_block_slab_t){.chunks = first};
     errno = saved;
 }

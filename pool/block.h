@@ -196,7 +196,7 @@ struct ca_segment {
 
 /* The block objects of one arena, recycled through a free list. */
 typedef struct ca_block_slab {
-    ca_block_page_t *chunks;
+    ca_block_page_t *chunks; /* while `bytes` is 0: zeros of a life before, or NULL */
     ca_block_t *spare;
     size_t next;  /* of the newest chunk's blocks, the first that was never handed out */
     size_t live;  /* objects in use */
@@ -206,7 +206,8 @@ typedef struct ca_block_slab {
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */
 void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block);
 
-/* Gives the pages back but keeps the addresses: whoever still has a block's pointer reads zeros. */
+/* Gives the pages back but keeps the addresses: whoever still has a block's pointer reads zeros.
+ * The first chunk is for the blocks of the arena's next life, if it has one. */
 void ca_block_discard(ca_block_slab_t *slab);
 
 /* Of any block: between live and cached it changes without the lock. */

@@ -151,8 +151,12 @@ static inline ca_cache_t *cache_of(ca_arena_t *arena)
 {
     unsigned at = ca_cache_memo_at(arena);
 
-    return ca_cache_mine.memo[at].arena == arena ? ca_cache_mine.memo[at].cache
-                                                 : find_or_make(arena, at);
+    ca_cache_t *cache = ca_cache_memo(arena);
+
+    /* The arena may have been retired since, and revived. */
+    return cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) == arena
+               ? cache
+               : find_or_make(arena, at);
 }
 
 /* --- the hit path ----------------------------------------------------------------------------- */

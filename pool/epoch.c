@@ -269,8 +269,8 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
 {
     epoch->users--;
     if (arena->retired)
-        return -EIO; /* the fence died with its context */
-    if (answer == -EIO)
+        answer = -EIO; /* the fence died with its context */
+    else if (answer == -EIO)
         ca_arena_stop(arena);
     if (answer == 1 && !epoch->passed) {
         epoch->passed = true;
@@ -285,6 +285,19 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
         ca_lock_take(&arena->lock);
     }
     return answer;
+}
+
+void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
+{
+    ca_epoch_t *epoch;
+
+    while ((epoch = line->closed.head)) {
+        void *fence = epoch->fence;
+        list_remove(&line->closed, epoch);
+        ca_lock_drop(&arena->lock);
+        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+        ca_lock_take(&arena->lock);
+    }
 }
 
 size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)

@@ -116,6 +116,10 @@ int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
  */
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
 
+/* The arena is retired, and the caller the last one inside: its closed epochs' fences are released,
+ * which are other contexts' events too. Drops the lock. */
+void ca_epochs_end(ca_arena_t *arena, ca_line_t *line);
+
 /* Whether everything submitted to the context so far is done: one fence, recorded and asked about
  * at once. False where that cannot be told. Drops the lock. */
 bool ca_epoch_device_idle(ca_arena_t *arena);

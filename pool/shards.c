@@ -161,6 +161,19 @@ void ca_shards_obtained(ca_shards_t *shards)
     raise_peak(&shards->reserved_peak, ca_shards_reserved(shards));
 }
 
+void ca_shards_forget(const ca_arena_t *arena)
+{
+    ca_shards_t *shards = arena->shards;
+
+    atomic_store(&shards->slots[arena->shard].begun, false);
+    if (arena->shard != 0)
+        return;
+    atomic_store(&shards->reserved, 0);
+    atomic_store(&shards->reserved_peak, 0);
+    atomic_store(&shards->live, 0);
+    atomic_store(&shards->live_peak, 0);
+}
+
 void ca_shards_give_up(ca_shards_t *shards, size_t bytes)
 {
     atomic_fetch_sub_explicit(&shards->reserved, bytes, memory_order_relaxed);

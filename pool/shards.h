@@ -76,6 +76,9 @@ size_t ca_shards_reserved_peak(const ca_shards_t *shards);
 bool ca_shards_claim(ca_shards_t *shards, size_t bytes, size_t limit);
 void ca_shards_obtained(ca_shards_t *shards);
 void ca_shards_give_up(ca_shards_t *shards, size_t bytes);
+/* The heap is about to be revived: what the set knows of it, with the first heap all that it knows,
+ * is from before. */
+void ca_shards_forget(const ca_arena_t *arena);
 
 /* Idle segments of the other heaps go back upstream until `bytes` were given. Returns the bytes
  * given. No lock is held, neither here nor in the next. */

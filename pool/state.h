@@ -21,8 +21,10 @@ struct ca_arena {
 
     ca_shards_t *shards; /* the set of heaps that it belongs to; NULL for a heap alone */
     unsigned shard;      /* its place there */
-    size_t live_told;    /* what the set knows of `live` */
+    ca_stream_t *ended;  /* streams of its lives before, for new ones */
+    ca_block_slab_t blocks;
 
+    /* From here on: of this life alone, see ca_arena_revive. */
     bool stopped;           /* the context is broken: serves nothing, keeps its books */
     bool retired;           /* the context is gone: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
@@ -64,10 +66,10 @@ struct ca_arena {
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
+    size_t live_told; /* what the set knows of `live` */
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
-    ca_block_slab_t blocks;
     ca_slab_t segment_slab, epochs, marks;
 };
 

@@ -189,18 +189,24 @@ static ca_stream_t *spare(ca_arena_t *arena)
 
 static ca_stream_t *make(ca_arena_t *arena)
 {
-    ca_lock_take(&lock);
-    ca_stream_t *stream = ca_slab_take(&slab);
-    ca_lock_drop(&lock);
+    ca_stream_t *stream = arena->ended;
+    if (stream) {
+        arena->ended = stream->next;
+    } else {
+        ca_lock_take(&lock);
+        stream = ca_slab_take(&slab);
+        ca_lock_drop(&lock);
+    }
     if (!stream)
         return NULL;
     stream->arena = arena;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
     if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
-        ca_lock_take(&lock);
-        ca_slab_give(&slab, stream);
-        ca_lock_drop(&lock);
+        stream->bins = NULL;
+        stream->gone = true;
+        stream->next = arena->ended;
+        arena->ended = stream;
         return NULL;
     }
     stream->next = arena->streams;
@@ -265,10 +271,14 @@ void ca_stream_retire(ca_stream_t *stream)
 
 void ca_streams_drop(ca_arena_t *arena)
 {
-    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next) {
+    for (ca_stream_t *stream = arena->streams, *next; stream; stream = next) {
+        next = stream->next;
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
         stream->line = (ca_line_t){0};
+        stream->gone = true;
+        stream->next = arena->ended;
+        arena->ended = stream;
     }
     arena->streams = NULL;
 }

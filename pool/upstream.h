@@ -44,6 +44,7 @@ typedef struct ca_upstream {
     int (*fence_query)(void *context, void *fence);
     /* Waits at most `nanoseconds` (UINT64_MAX: no bound). 1: passed, 0: time is up. */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
+    /* Also when the context is gone: it must do without. */
     void (*fence_release)(void *context, void *fence);
 
     /* Waits for everything submitted so far. */

@@ -443,6 +443,41 @@ static void a_retired_arena_keeps_next_to_no_memory(void **state)
 #endif
 }
 
+static void a_revived_arena_is_as_a_new_one(void **state)
+{
+    (void)state;
+    held_t a = get(512), b = get(8 * MIB);
+    ca_block_t *late = a.block;
+    put(&b);
+    assert_false(ca_arena_revive(arena)); /* it lives */
+    size_t mapped = ca_mem_mapped();
+    for (unsigned i = 0; i < 100; i++) {
+        ca_arena_retire(arena);
+        assert_null(ca_block_arena(late));
+        fake_reset(1024 * MIB, 0);
+        assert_true(ca_arena_revive(arena));
+        sound();
+        assert_int_equal(stats().reserved_bytes, 0);
+        a = get(512), b = get(8 * MIB);
+        put(&b);
+        assert_int_equal(stats().live_bytes, 512);
+    }
+    assert_true(ca_mem_mapped() <= mapped); /* no addresses either */
+    put(&a);
+}
+
+static void an_arena_is_not_revived_under_who_is_inside(void **state)
+{
+    (void)state;
+    held_t a = get(512);
+    ca_arena_retire_begin(arena);
+    assert_false(ca_arena_revive(arena));
+    ca_arena_retire_end(arena);
+    let_go(&a);
+    assert_true(ca_arena_revive(arena));
+    sound();
+}
+
 static void statistics_do_not_wait_for_a_lock_that_is_not_let_go(void **state)
 {
     (void)state;
@@ -573,6 +608,8 @@ int main(void)
         TEST(a_retired_arena_has_no_statistics),
         TEST(a_free_may_come_after_any_number_of_contexts),
         TEST(a_retired_arena_keeps_next_to_no_memory),
+        TEST(a_revived_arena_is_as_a_new_one),
+        TEST(an_arena_is_not_revived_under_who_is_inside),
         TEST(statistics_do_not_wait_for_a_lock_that_is_not_let_go),
         TEST(the_child_of_a_fork_has_an_empty_index_and_no_totals),
         TEST(a_broken_context_stops_the_arena),

@@ -14,18 +14,25 @@
 static ca_arena_t *arena;
 
 /* An arena that has had its first fence: before that caches are shut. */
-static void start(size_t memory, size_t thread_cache)
+/* The first fence is had: caches may open. */
+static void settle_in(void)
 {
-    ca_arena_params_t params = fake_params;
     held_t first;
 
-    params.thread_cache = thread_cache;
-    fake_reset(memory, 2 * memory);
-    arena = ca_arena_create(&fake_upstream, NULL, &params);
     hold(arena, 4 * MIB, &first);
     let_go(&first);
     fake_pass_all();
     assert_int_equal(fake.recorded, 1);
+}
+
+static void start(size_t memory, size_t thread_cache)
+{
+    ca_arena_params_t params = fake_params;
+
+    params.thread_cache = thread_cache;
+    fake_reset(memory, 2 * memory);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    settle_in();
 }
 
 static void end(void)
@@ -482,6 +489,20 @@ static void a_cache_forgets_a_retired_heap_and_serves_the_next(void **state)
     end();
 }
 
+static void a_cache_serves_a_heap_again_that_was_revived(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    ca_arena_retire(arena);
+    fake_reset(1024 * MIB, 2048 * MIB);
+    assert_true(ca_arena_revive(arena));
+    settle_in();
+    go_through(1000, 10);
+    assert_true(ca_caches_stock(arena) > 0);
+    end();
+}
+
 /* --- the depot ---------------------------------------------------------------------------------
  */
 
@@ -675,6 +696,7 @@ int main(void)
         cmocka_unit_test(large_blocks_are_kept_where_much_is_live),
         cmocka_unit_test(more_is_kept_where_much_is_live),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
+        cmocka_unit_test(a_cache_serves_a_heap_again_that_was_revived),
         cmocka_unit_test(what_one_thread_frees_another_gets_whole),
         cmocka_unit_test(the_depot_comes_before_growth),
         cmocka_unit_test(a_line_that_fell_behind_catches_up),
