@@ -376,6 +376,9 @@ void ca_backend_async_gone(ca_context_t *context)
     while ((free = pop(backend, 0)) != NULL)
         forget(context, free);
     ca_driver()->cuMemPoolDestroy(backend->own.pool);
+    ca_lock_take(&lock);
+    context->backend = NULL; /* who is still at it may read it: it is not given away */
+    ca_lock_drop(&lock);
 }
 
 void ca_backend_async_reset_after_fork(void)

@@ -14,6 +14,7 @@
 #include "shim/dump_signal.h"
 #include "shim/keep_journal.h"
 #include "shim/driver_table.h"
+#include "shim/fences.h"
 #include "shim/heaps.h"
 #include "shim/hit.h"
 #include "shim/life.h"
@@ -26,11 +27,16 @@
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(ca_context_t)};
 static ca_context_t *_Atomic all;
-static uint16_t numbers;
+static uint16_t last_number;
+static _Atomic uint64_t lives;
 
 /* The entries that are not retired. */
 static ca_context_t *living[CA_CONTEXTS_MAX];
 static size_t living_count;
+
+/* The retired ones, in the order in which they were. */
+static ca_context_t *resting, **resting_end = &resting;
+static size_t resting_count;
 
 /* Calls under way that may destroy a context, and those that are done. */
 static _Atomic unsigned leaving_calls, settled_calls;
@@ -82,18 +88,82 @@ bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
            (code == CUDA_SUCCESS && (now != context->handle || other_id(context)));
 }
 
-/* A new entry that nobody can find yet, or NULL. */
-static ca_context_t *blank(CUcontext handle, CUdevice device)
+/* A retired entry, or one that nobody ever found, waits for another life. */
+static void rest(ca_context_t *context)
+{
+    context->later = NULL;
+    *resting_end = context;
+    resting_end = &context->later;
+    resting_count++;
+}
+
+/* Takes out the first that may be revived for a context on `device`, or NULL: nobody is in it, no
+ * epoch of another context waits for its events, and it has an arena, or none. */
+static ca_context_t *rested(CUdevice device, bool pooled)
+{
+    ca_context_t **at = &resting;
+    for (size_t left = resting_count; left > CA_CONTEXTS_RESTING; left--, at = &(*at)->later) {
+        ca_context_t *context = *at;
+        if (context->device != device || !context->arena != !pooled || context->leaving ||
+            atomic_load(&context->entered) || atomic_load(&context->fences))
+            continue;
+        *at = context->later;
+        if (resting_end == &context->later)
+            resting_end = at;
+        resting_count--;
+        return context;
+    }
+    return NULL;
+}
+
+/* All that is not the arenas' and not the next context's. */
+static void wipe(ca_context_t *context)
+{
+    context->own_stream = NULL;
+    atomic_store(&context->shares, NULL);
+    atomic_store(&context->last_wait_ns, 0);
+    atomic_store(&context->asked, false);
+    atomic_store(&context->broken, 0);
+    atomic_store(&context->open_to_peers, false);
+    ca_pin_mode_forget(context);
+}
+
+/* An entry that nobody can find yet, with arenas if it is `pooled` and not new; or NULL. */
+static ca_context_t *blank(CUcontext handle, CUdevice device, bool pooled)
 {
     ca_lock_take(&lock);
-    ca_context_t *fresh = ca_slab_take(&slab);
+    ca_context_t *old = rested(device, pooled);
+    ca_lock_drop(&lock);
+    bool revived = old && ca_heaps_revive(old);
+    bool whole = revived && ca_pinned_revive(old);
+    if (revived && !whole)
+        ca_heaps_retire(old);
+    if (whole)
+        wipe(old);
+    ca_lock_take(&lock);
+    if (old && !whole)
+        rest(old); /* a thread is in there after all */
+    ca_context_t *fresh = whole ? old : ca_slab_take(&slab);
     ca_lock_drop(&lock);
     if (fresh) {
         fresh->handle = handle;
         fresh->id = id_of(handle);
-        fresh->device = (uint8_t)device;
+        fresh->life = 1 + atomic_fetch_add(&lives, 1);
+        if (fresh != old) /* whoever walks past the old one reads it */
+            fresh->device = (uint8_t)device;
     }
     return fresh;
+}
+
+/* One that no living context has. */
+static uint16_t next_number(void)
+{
+    for (bool taken = true; taken;) {
+        taken = ++last_number == 0;
+        for (size_t i = 0; i < living_count && !taken; i++)
+            taken = living[i]->number == last_number;
+    }
+    return last_number;
 }
 
 /* Puts `fresh` in front of all, unless there is an entry for its handle. Returns the handle's
@@ -102,17 +172,33 @@ static ca_context_t *publish(ca_context_t *fresh)
 {
     ca_lock_take(&lock);
     ca_context_t *context = find(fresh->handle);
-    if (!context && (numbers == UINT16_MAX || living_count == CA_CONTEXTS_MAX)) {
+    if (!context && living_count == CA_CONTEXTS_MAX) {
         atomic_store(&unlisted, true);
     } else if (!context) {
         context = fresh;
+        context->number = next_number();
+        atomic_store(&context->state, CA_CONTEXT_SERVING);
         living[living_count++] = fresh;
-        context->number = ++numbers;
-        context->next = atomic_load(&all);
-        atomic_store(&all, context);
+        if (!context->listed) {
+            context->listed = true;
+            context->next = atomic_load(&all);
+            atomic_store(&all, context);
+        }
     }
     ca_lock_drop(&lock);
     return context;
+}
+
+/* It was not published. */
+static void put_aside(ca_context_t *fresh)
+{
+    atomic_store(&fresh->state, CA_CONTEXT_RETIRED);
+    ca_heaps_retire(fresh);
+    ca_pinned_retire_begin(fresh);
+    ca_pinned_retire_end(fresh);
+    ca_lock_take(&lock);
+    rest(fresh);
+    ca_lock_drop(&lock);
 }
 
 /* Bytes that the device has, or 0 when that cannot be told. */
@@ -141,7 +227,7 @@ static size_t limit_on(CUdevice device)
 static bool room_for_one(void)
 {
     ca_lock_take(&lock);
-    bool room = numbers < UINT16_MAX && living_count < CA_CONTEXTS_MAX;
+    bool room = living_count < CA_CONTEXTS_MAX;
     if (!room)
         atomic_store(&unlisted, true);
     ca_lock_drop(&lock);
@@ -152,10 +238,11 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
 {
     if (!ca_life_active() || !room_for_one()) /* reads the options that an arena is made with */
         return NULL;
-    ca_context_t *fresh = blank(handle, device);
+    bool pooled = ca_options.backend == CA_BACKEND_POOL;
+    ca_context_t *fresh = blank(handle, device, pooled);
     if (!fresh)
         return NULL;
-    if (ca_options.backend == CA_BACKEND_POOL) {
+    if (pooled && !fresh->arena) {
         fresh->limit = limit_on(device);
         ca_arena_params_t params = {
             .max_split = ca_options.max_split,
@@ -180,11 +267,9 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
 
     ca_keep_journal_start(); /* before anything is allocated in it */
     ca_context_t *context = publish(fresh);
-    if (context != fresh) {
-        ca_heaps_retire_begin(fresh); /* another thread was first */
-        ca_heaps_retire_end(fresh);
-    }
-    if (context == fresh)
+    if (context != fresh)
+        put_aside(fresh); /* another thread was first */
+    else
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
     ca_decay_start();
@@ -307,6 +392,8 @@ void ca_context_settle(ca_context_t *context, bool gone)
         for (size_t i = 0; i < living_count; i++)
             if (living[i] == context || living[i]->shares == context) {
                 set_state(living[i], CA_CONTEXT_RETIRED);
+                if (living[i] != context)
+                    rest(living[i]);
                 living[i--] = living[--living_count];
             }
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
@@ -318,6 +405,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     if (!retire)
         return;
 
+    unsigned device = context->device;
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
     ca_heaps_retire_begin(context);
     ca_pinned_retire_begin(context);
@@ -326,9 +414,13 @@ void ca_context_settle(ca_context_t *context, bool gone)
     ca_heaps_retire_end(context);
     ca_pinned_retire_end(context);
     ca_shared_drop_context(context->number);
+    ca_fences_forget(context);
+    ca_lock_take(&lock);
+    rest(context);
+    ca_lock_drop(&lock);
     if (lost.count)
-        ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive",
-                context->device, (unsigned long long)lost.bytes, (unsigned long long)lost.count);
+        ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive", device,
+                (unsigned long long)lost.bytes, (unsigned long long)lost.count);
 }
 
 unsigned ca_contexts_leaving(void)
@@ -350,11 +442,12 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
     ca_lock_drop(&lock);
     if (!owner && primary)
         owner = make_for(primary, device);
-    ca_context_t *fresh = blank(green, device);
+    ca_context_t *fresh = blank(green, device, false);
     if (!fresh)
         return;
     fresh->shares = owner; /* without one it has no arena: the driver serves it */
-    publish(fresh);
+    if (publish(fresh) != fresh)
+        put_aside(fresh);
 }
 
 /* Under the lock. */
@@ -386,10 +479,11 @@ bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *cou
 
 ca_context_t *ca_context_numbered(uint16_t number)
 {
-    ca_context_t *context = atomic_load(&all);
-    while (context && context->number != number)
-        context = context->next;
-    return context;
+    ca_context_t *found = NULL;
+    for (ca_context_t *c = atomic_load(&all); c; c = c->next)
+        if (c->number == number && (!found || atomic_load(&c->state) != CA_CONTEXT_RETIRED))
+            found = c;
+    return found;
 }
 
 ca_context_t *ca_context_known(void)
@@ -422,7 +516,9 @@ void ca_contexts_reset_after_fork(void)
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
     atomic_store(&all, NULL);
-    living_count = 0;
+    resting = NULL;
+    resting_end = &resting;
+    living_count = resting_count = 0;
     atomic_store(&leaving_calls, 0);
     atomic_store(&unlisted, false);
     atomic_fetch_add(&ca_context_generation, 1);

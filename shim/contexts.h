@@ -1,7 +1,10 @@
 /* Contexts that we serve: the driver's handle, our number, the arena, the fence events.
  *
- * An entry lives for ever (calls in other threads may hold it); when its context is destroyed it is
- * retired, and a context that later gets the same handle gets a new entry. */
+ * An entry is never unmapped: calls in other threads may hold it. When its context is destroyed it
+ * is retired, and a context that later gets the same handle gets another entry. When many more have
+ * been retired it is revived for another context of the same device: together with its arenas, so
+ * that little changes under who comes late, and only where nobody is known to be at work with it.
+ * What is kept from one call to the next names an entry together with its `life`. */
 #ifndef CA_SHIM_CONTEXTS_H
 #define CA_SHIM_CONTEXTS_H
 
@@ -13,7 +16,10 @@
 #include "shim/cuda_decls.h"
 
 #define CA_CONTEXTS_MAX 256 /* at once; the driver serves further ones */
-#define CA_PINNED_KINDS 8   /* combinations of cuMemHostAlloc's flags */
+/* Retired entries that are not revived yet: a thread that still holds one would have to have slept
+ * in a call while as many contexts ended. */
+#define CA_CONTEXTS_RESTING 1024
+#define CA_PINNED_KINDS 8 /* combinations of cuMemHostAlloc's flags */
 
 typedef enum {
     CA_CONTEXT_SERVING,
@@ -22,10 +28,15 @@ typedef enum {
 } ca_context_state_t;
 
 typedef struct ca_context {
-    struct ca_context *next;   /* newest first */
-    struct ca_context *shares; /* a green context: the primary whose memory it uses, else NULL */
-    CUcontext handle;
-    unsigned long long id;    /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
+    struct ca_context *next;  /* newest first */
+    struct ca_context *later; /* retired: the one that was next */
+    /* A green context: the primary whose memory it uses, else NULL. */
+    struct ca_context *_Atomic shares;
+    _Atomic(CUcontext) handle;
+    _Atomic unsigned long long
+        id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
+    _Atomic uint64_t life;    /* of that context; never comes again */
+    _Atomic unsigned fences;  /* events of ours that somebody holds */
     ca_arena_t *arena;        /* of its heaps the first: see shim/heaps.h */
     struct ca_shards *shards; /* all of them; NULL where there is one */
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
@@ -40,7 +51,8 @@ typedef struct ca_context {
     _Atomic int state;  /* ca_context_state_t */
     _Atomic unsigned entered; /* threads inside a driver call of ours on it */
     unsigned leaving;         /* calls under way that may destroy it */
-    uint16_t number;          /* from 1 */
+    bool listed;              /* in the list of all */
+    _Atomic uint16_t number;  /* from 1; comes again after all others did */
     uint8_t device;           /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
 
@@ -128,11 +140,11 @@ ca_context_t *ca_context_known(void);
 /* The entry of the context with this handle (of its primary, for a green one), or NULL. */
 ca_context_t *ca_context_of(CUcontext handle);
 
-/* The entry that has this number. */
+/* The entry that has this number, or had it last. */
 ca_context_t *ca_context_numbered(uint16_t number);
 
 /* The entry after `context`, or the first for NULL; retired ones too. Entries are only ever added
- * in front, so a walk needs no lock. */
+ * in front, and stay when they are revived, so a walk needs no lock. */
 ca_context_t *ca_context_next(const ca_context_t *context);
 
 void ca_contexts_reset_after_fork(void);

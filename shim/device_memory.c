@@ -60,7 +60,7 @@ static CUresult give(const ca_record_t *record, ca_stream_t *order)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
-    if (!context)
+    if (!context || !ca_block_is_at(record->owner, record->address))
         return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
     CUresult broken = (CUresult)atomic_load_explicit(&context->broken, memory_order_relaxed);
     if (broken != CUDA_SUCCESS)

@@ -25,6 +25,7 @@ static ca_event_t *take_event(ca_context_t *context)
     if (event) {
         event->next = NULL;
         event->context = context;
+        atomic_fetch_add(&context->fences, 1);
     }
     return event;
 }
@@ -34,14 +35,27 @@ void ca_fence_release(void *arg, void *fence)
     (void)arg;
     ca_lock_take(&lock);
     for (ca_event_t *event = fence, *next; event; event = next) {
+        ca_context_t *context = event->context;
         next = event->next;
-        if (!event->handle || atomic_load(&event->context->state) == CA_CONTEXT_RETIRED) {
+        if (!event->handle || atomic_load(&context->state) == CA_CONTEXT_RETIRED) {
             ca_slab_give(&slab, event);
         } else {
-            event->next = event->context->idle_events;
-            event->context->idle_events = event;
+            event->next = context->idle_events;
+            context->idle_events = event;
         }
+        atomic_fetch_sub(&context->fences, 1); /* last: it may be revived now */
     }
+    ca_lock_drop(&lock);
+}
+
+void ca_fences_forget(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    for (ca_event_t *event = context->idle_events, *next; event; event = next) {
+        next = event->next;
+        ca_slab_give(&slab, event);
+    }
+    context->idle_events = NULL;
     ca_lock_drop(&lock);
 }
 

@@ -5,6 +5,7 @@
 #define CA_SHIM_FENCES_H
 
 #include <stdint.h>
+#include "shim/contexts.h"
 
 /* Behind all work on device memory of the context; `_host`: on host memory, which more reach. */
 int ca_fence_record(void *context, void **fence);
@@ -14,6 +15,9 @@ int ca_fence_join(void *context, void *queue, void *fence);
 int ca_fence_query(void *context, void *fence);
 int ca_fence_wait(void *context, void *fence, uint64_t nanoseconds);
 void ca_fence_release(void *context, void *fence);
+
+/* The context is gone, and its events with it: none is kept. */
+void ca_fences_forget(ca_context_t *context);
 
 /* Waits for the same work as a fence would, where there is none. */
 int ca_fence_synchronize(void *context);

@@ -32,6 +32,25 @@ void ca_heaps_retire_end(ca_context_t *context)
         ca_arena_retire_end(heap);
 }
 
+void ca_heaps_retire(ca_context_t *context)
+{
+    ca_heaps_retire_begin(context);
+    ca_heaps_retire_end(context);
+}
+
+bool ca_heaps_revive(ca_context_t *context)
+{
+    ca_arena_t *heap;
+    for (unsigned i = 0; (heap = ca_heap(context, i)); i++) {
+        if (ca_arena_revive(heap))
+            continue;
+        while (i-- > 0)
+            ca_arena_retire(ca_heap(context, i));
+        return false;
+    }
+    return true;
+}
+
 static int alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
                  ca_block_t **block, uint64_t *address, bool *reused)
 {

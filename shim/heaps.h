@@ -13,6 +13,11 @@
 void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count);
 void ca_heaps_retire_begin(ca_context_t *context);
 void ca_heaps_retire_end(ca_context_t *context);
+void ca_heaps_retire(ca_context_t *context); /* both */
+
+/* Of an entry that is to be another context's on the same device: they serve again, as of
+ * ca_arena_revive. False leaves them retired. */
+bool ca_heaps_revive(ca_context_t *context);
 
 /* NULL from the last one on; the first is context->arena. */
 ca_arena_t *ca_heap(const ca_context_t *context, unsigned index);

@@ -33,6 +33,13 @@ void ca_pin_mode_apply(ca_context_t *context)
     ca_lock_drop(&lock);
 }
 
+void ca_pin_mode_forget(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    context->pin_mode = 0;
+    ca_lock_drop(&lock);
+}
+
 void ca_pin_mode_set(bool on)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];

@@ -13,6 +13,9 @@ void ca_pin_mode_set(bool on);
 /* For a context that was just published: it may have come after the look at all contexts. */
 void ca_pin_mode_apply(ca_context_t *context);
 
+/* Its arenas are new, or as new: none is pinned. */
+void ca_pin_mode_forget(ca_context_t *context);
+
 void ca_pin_mode_reset_after_fork(void);
 
 #endif

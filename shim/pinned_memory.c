@@ -78,7 +78,7 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of all that is not pinned */
     ca_arena_t *arena = ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
-    if (!context)
+    if (!context || !ca_block_is_at(record->owner, record->address))
         return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
     CUresult broken = (CUresult)atomic_load_explicit(&context->broken, memory_order_relaxed);
     if (broken != CUDA_SUCCESS)
@@ -106,6 +106,20 @@ void ca_pinned_retire_end(ca_context_t *context)
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
         if (context->leaving_pinned[i])
             ca_arena_retire_end(context->leaving_pinned[i]);
+}
+
+bool ca_pinned_revive(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
+        ca_arena_t *arena = atomic_load(&context->pinned[i]);
+        if (!arena || ca_arena_revive(arena))
+            continue;
+        while (i-- > 0)
+            if ((arena = atomic_load(&context->pinned[i])))
+                ca_arena_retire(arena);
+        return false;
+    }
+    return true;
 }
 
 size_t ca_pinned_trim(size_t bytes)

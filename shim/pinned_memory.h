@@ -21,6 +21,9 @@ CUresult ca_pinned_free_plain(const ca_record_t *record);
 void ca_pinned_retire_begin(ca_context_t *context);
 void ca_pinned_retire_end(ca_context_t *context);
 
+/* As of ca_heaps_revive. */
+bool ca_pinned_revive(ca_context_t *context);
+
 /* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.
  * Gives nothing while the device is at work. */
 size_t ca_pinned_trim(size_t bytes);

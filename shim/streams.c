@@ -15,6 +15,7 @@ typedef struct known {
     CUstream handle;
     CUcontext owner; /* a green one, or the context's own handle */
     ca_context_t *context;
+    uint64_t life; /* of the context: with another one the stream is gone */
     ca_stream_t *stream;
 } known_t;
 
@@ -29,6 +30,7 @@ static _Thread_local struct {
     CUstream handle;
     unsigned generation;
     ca_context_t *context;
+    uint64_t life;
     ca_stream_t *stream;
 } memo;
 
@@ -43,11 +45,17 @@ static bool serving(const ca_context_t *context)
     return atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING;
 }
 
+/* Whether this is still the context that it was, and not retired. */
+static bool lives(const ca_context_t *context, uint64_t life)
+{
+    return context->life == life && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
+}
+
 /* Under the lock. */
 static known_t *find(CUstream handle)
 {
     for (known_t *known = *bucket_of(handle); known; known = known->next)
-        if (known->handle == handle && atomic_load(&known->context->state) != CA_CONTEXT_RETIRED)
+        if (known->handle == handle && lives(known->context, known->life))
             return known;
     return NULL;
 }
@@ -73,7 +81,8 @@ static known_t *take_out(CUstream handle, CUcontext owner)
 static void retire_all(known_t *list)
 {
     for (known_t *known = list; known; known = known->next)
-        ca_stream_retire(known->stream);
+        if (lives(known->context, known->life))
+            ca_stream_retire(known->stream);
     ca_lock_take(&lock);
     for (known_t *next; list; list = next) {
         next = list->next;
@@ -110,6 +119,7 @@ void ca_streams_forget(CUcontext owner)
 
 static _Thread_local struct {
     ca_context_t *context;
+    uint64_t life;
     ca_stream_t *stream;
 } own[OWN_MOST];
 
@@ -122,7 +132,7 @@ static void leave(void *unused)
 {
     (void)unused;
     for (size_t i = 0; i < OWN_MOST; i++) {
-        if (own[i].stream)
+        if (own[i].stream && lives(own[i].context, own[i].life))
             ca_stream_retire(own[i].stream);
         own[i].stream = NULL;
     }
@@ -137,18 +147,20 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 {
     size_t at = OWN_MOST;
     for (size_t i = 0; i < OWN_MOST; i++) {
-        if (own[i].stream && own[i].context == context)
-            return own[i].stream;
-        if (!own[i].stream || atomic_load(&own[i].context->state) == CA_CONTEXT_RETIRED)
+        if (!own[i].stream || !lives(own[i].context, own[i].life))
             at = i;
+        else if (own[i].context == context)
+            return own[i].stream;
     }
     if (!ask || at == OWN_MOST)
         return NULL;
     pthread_once(&once, make_key);
     if (!have_key || pthread_setspecific(at_thread_exit, own) != 0)
         return NULL;
+    uint64_t life = context->life;
     own[at].stream = ca_arena_stream(context->arena, CU_STREAM_PER_THREAD, true);
     own[at].context = context;
+    own[at].life = life;
     return own[at].stream;
 }
 
@@ -157,6 +169,7 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 /* Another thread may have been first: then its entry counts. */
 static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *context)
 {
+    uint64_t life = context->life;
     ca_stream_t *made = ca_arena_stream(context->arena, handle, false);
     if (!made)
         return NULL;
@@ -164,7 +177,7 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     known_t *known = find(handle);
     known_t *fresh = known ? NULL : ca_slab_take(&slab);
     if (fresh) {
-        *fresh = (known_t){*bucket_of(handle), handle, owner, context, made};
+        *fresh = (known_t){*bucket_of(handle), handle, owner, context, life, made};
         *bucket_of(handle) = fresh;
     }
     ca_stream_t *stream = known ? known->stream : fresh ? made : NULL;
@@ -217,7 +230,8 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         return CUDA_SUCCESS;
     }
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (memo.handle == handle && memo.generation == now && serving(memo.context)) {
+    if (memo.handle == handle && memo.generation == now && serving(memo.context) &&
+        memo.life == memo.context->life) {
         *context = memo.context;
         *found = memo.stream;
         return CUDA_SUCCESS;
@@ -226,12 +240,14 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     const known_t *known = find(handle);
     *context = known ? known->context : NULL;
     *found = known ? known->stream : NULL;
+    uint64_t life = known ? known->life : 0;
     ca_lock_drop(&lock);
     if (!*found && ask) {
         CUcontext owner;
         CUresult code = owner_of(handle, &owner, context);
         if (code != CUDA_SUCCESS || !*context || !(*context)->arena)
             return code;
+        life = (*context)->life;
         *found = publish(handle, owner, *context);
     }
     if (!*found || !serving(*context)) {
@@ -242,6 +258,7 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     memo.handle = handle;
     memo.generation = now;
     memo.context = *context;
+    memo.life = life;
     memo.stream = *found;
     return CUDA_SUCCESS;
 }

@@ -90,6 +90,28 @@ def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
     succeeds(result)
 
 
+@pytest.mark.parametrize("how, conf", [("", None), ("streams", None), ("threads", None),
+                                       ("streams", "shards:3"), ("streams", "backend:off"),
+                                       ("threads", "backend:off")])
+def test_contexts_that_come_and_go_leave_nothing_behind(run, program, how, conf):
+    result = run([program("drv_ctx_many"), 1600 if conftest.SANITIZER else 6000, how],
+                 conf=quiet(conf), sim="memory:1G")
+
+    assert result.rc == 0, result.err
+    addresses, resident = map(int, result.out.split())
+    if not conftest.SANITIZER:  # which have memory of their own for all of it
+        assert addresses < 2 << 20  # the simulator's streams are some
+        assert resident < 2 << 20
+
+
+def test_any_number_of_contexts_may_come_one_after_the_other(run, program):
+    """More than there are numbers for, in the records of what is live."""
+    if conftest.SANITIZER:
+        pytest.skip("takes a minute in a sanitizer's build")
+    result = run([program("drv_ctx_many"), 66000, "bare"], conf=quiet(None), sim="memory:1G")
+    assert result.rc == 0, result.err
+
+
 @pytest.mark.parametrize("conf", POOLED)
 @pytest.mark.parametrize("size", [16 << 20, 256 << 10, 1000])
 @pytest.mark.parametrize("mode", ["access", "late", "copy"])

@@ -133,6 +133,7 @@ LEFT_OUT = {
     "pin_mode": OPTION, "published": OPTION, "same_start": OPTION, "sampled": OPTION,
     "shards": OPTION, "zero": OPTION,
     "life_plugins_host": OPTION, "pinned_pairs": "prints what it cost, which differs",
+    "drv_ctx_many": "takes many minutes where a context is dear",
     "drv_reopen_host": MODEL + ": a driver that can be closed and opened again",
     "drv_tracked": MODEL + ": modules that are any bytes",
     "faults": MODEL + ": calls that fail when they are told to",
