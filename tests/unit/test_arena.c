@@ -437,7 +437,8 @@ static void a_retired_arena_keeps_next_to_no_memory(void **state)
     }
     assert_true(ca_mem_mapped() - mapped <= CONTEXTS * 20 * KIB);   /* addresses */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* have shadows of it all */
-    assert_true(resident_bytes() < before + CONTEXTS * KIB);
+    /* The kernel counts by CPU, and tells some 100 KiB too much now and then. */
+    assert_true(resident_bytes() < before + CONTEXTS * (KIB + 256));
 #else
     (void)before;
 #endif
