@@ -11,6 +11,7 @@
 #include "shim/driver_contexts.h"
 #include "shim/debug_guard.h"
 #include "shim/driver_table.h"
+#include "shim/room.h"
 
 #define DEVICES_MAX 256
 
@@ -31,7 +32,7 @@ void ca_primary_note(CUdevice device, CUcontext handle)
 CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
-    CUresult code = real(context, device);
+    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(context, device));
     if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
         ca_context_made(*context, device);
@@ -49,27 +50,32 @@ static CUresult made(CUresult code, const CUcontext *context, CUdevice device)
 CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate);
-    return made(real(context, flags, device), context, device);
+    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
+                device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v2);
-    return made(real(context, flags, device), context, device);
+    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
+                device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity,
                                           int count, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v3);
-    return made(real(context, affinity, count, flags, device), context, device);
+    return made(
+        CA_WITH_ROOM(ca_room_make_on(device), real(context, affinity, count, flags, device)),
+        context, device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params,
                                           unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v4);
-    return made(real(context, params, flags, device), context, device);
+    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, params, flags, device)),
+                context, device);
 }
 
 /* --- which one is current -----------------------------------------------------------------------

@@ -181,6 +181,15 @@ def test_memory_of_graph_nodes_is_not_tracked_and_its_frees_go_through(run, prog
     assert (result.out, result.err) == (plain.out, plain.err)
 
 
+@pytest.mark.parametrize("way", ["own", "primary"])
+@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "headroom:0")])
+def test_a_context_gets_memory_that_was_freed(run, program, preload, conf, way):
+    result = run([program("drv_room_context"), way], preload=preload, conf=conf,
+                 sim="memory:256M,context_bytes:64M")
+
+    assert result.rc == 0, result.err
+
+
 @pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "headroom:0")])
 def test_code_gets_memory_that_was_freed_with_work_in_flight(run, program, preload, conf):
     """As where the free itself waits for that work."""

@@ -32,6 +32,25 @@ void modules_take_memory_and_give_it_back(void) /* SIM: memory:16M,module_bytes:
     CHECK(free_bytes() == 16 * MIB);
 }
 
+void contexts_take_memory_and_give_it_back(void) /* SIM: memory:16M,context_bytes:6M */
+{
+    CUcontext a, b, c = NULL;
+    OK(cuInit(0));
+    OK(cuCtxCreate(&a, NULL, 0, 0));
+    OK(cuDevicePrimaryCtxRetain(&b, 0));
+    CHECK(free_bytes() == 4 * MIB);
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&c, NULL, 0, 0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    CHECK(free_bytes() == 10 * MIB);
+    OK(cuCtxCreate(&c, NULL, 0, 0));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuDevicePrimaryCtxRetain(&b, 0));
+    OK(cuCtxDestroy(c));
+    OK(cuDevicePrimaryCtxRetain(&b, 0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    CHECK(free_bytes() == 10 * MIB);
+    OK(cuCtxDestroy(a));
+}
+
 void libraries_take_memory_where_they_are_used(void) /* SIM: memory:16M,module_bytes:6M */
 {
     CUlibrary library;

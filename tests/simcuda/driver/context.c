@@ -134,6 +134,14 @@ void sim_ctx_recycle_locked(CUcontext c)
     free_ctxs = c;
 }
 
+/* The device memory that a context takes for itself. */
+static bool take_memory(CUcontext c)
+{
+    CUdeviceptr at;
+    return !sim_opt.context_bytes ||
+           sim_heap_alloc(c->dev, c, sim_opt.context_bytes, SIM_GLOBAL, NULL, &at) == CUDA_SUCCESS;
+}
+
 static CUresult push(sim_thread_t *t, CUcontext c)
 {
     if (t->depth == SIM_STACK_MAX) {
@@ -154,6 +162,13 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice dev)
     CUcontext c = sim_ctx_struct_locked();
     bool ok = c && sim_ctx_activate_locked(c, d, flags);
     sim_unlock();
+    if (ok && !take_memory(c)) {
+        sim_ctx_tear_down(c);
+        sim_lock();
+        sim_ctx_recycle_locked(c);
+        sim_unlock();
+        ok = false;
+    }
     if (!ok) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -275,6 +290,10 @@ CUresult sim_primary_retain(sim_device_t *d)
         sim_lock();
         ok = sim_ctx_activate_locked(d->primary, d, d->primary_flags);
         sim_unlock();
+        if (ok && !take_memory(d->primary)) {
+            sim_ctx_tear_down(d->primary);
+            ok = false;
+        }
     }
     d->primary_refs += ok;
     pthread_mutex_unlock(&d->primary_mu);

@@ -127,6 +127,14 @@ static bool set_module_bytes(char *v)
     return ok;
 }
 
+static bool set_context_bytes(char *v)
+{
+    uint64_t n;
+    bool ok = number(v, &n);
+    sim_opt.context_bytes = ok ? n : 0;
+    return ok;
+}
+
 static bool set_shared(char *v)
 {
     return sim_shared_open(v);
@@ -230,6 +238,7 @@ static const struct {
     {"free_waits", set_free_waits},
     {"pitch", set_pitch},
     {"module_bytes", set_module_bytes},
+    {"context_bytes", set_context_bytes},
     {"shared", set_shared},
     {"stats", set_stats},
     {"kernel_ns", set_kernel_ns},

@@ -159,7 +159,7 @@ typedef struct sim_options {
     bool free_waits, pitch_by_asker, pitch_by_height;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
-    size_t module_bytes;
+    size_t module_bytes, context_bytes;
     bool racecheck, race_strict;
     char stats[4096];
 } sim_options_t;
