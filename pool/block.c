@@ -4,8 +4,8 @@
  * A free whose record is already erased brings the pointer of a block whose arena may be retired
  * meanwhile, and nothing tells how many of those are on their way. So the addresses of a retired
  * arena's blocks are given to nothing else but the same arena, when it is revived long after. Their
- * pages are: they read as zeros from then on, and a block without an arena is one to ignore. What
- * stays is address space, of the chunks behind the first. */
+ * pages are given back: they read as zeros from then on, and a block without an arena is one to
+ * ignore. Of the chunks behind the first the address space stays out of use. */
 #include "pool/block.h"
 
 #include <errno.h>

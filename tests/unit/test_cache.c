@@ -13,8 +13,7 @@
 
 static ca_arena_t *arena;
 
-/* An arena that has had its first fence: before that caches are shut. */
-/* The first fence is had: caches may open. */
+/* The arena gets its first fence: before that caches are shut. */
 static void settle_in(void)
 {
     held_t first;
