@@ -20,13 +20,18 @@ static void write_place(ca_out_t *out, unsigned device, ca_kind_t kind)
     ca_out_printf(out, "device %u, %s memory", device, ca_kind_name(kind));
 }
 
+static void write_incomplete(ca_out_t *out, const ca_model_section_t *section)
+{
+    if (section->incomplete)
+        ca_out_printf(out, "(incomplete: some of it could not be read: in use, or no memory)\n");
+}
+
 static void write_total(ca_out_t *out, const char *title, const ca_model_section_t *section)
 {
     ca_out_printf(out, "%s: ", title);
     write_amount(out, section->bytes, section->count);
     ca_out_printf(out, ", %zu stacks\n", section->stacks);
-    if (section->incomplete)
-        ca_out_printf(out, "(incomplete: these groups cannot be read: in use, or no memory)\n");
+    write_incomplete(out, section);
 }
 
 static void write_totals(ca_out_t *out, const ca_model_section_t *section)
@@ -188,8 +193,7 @@ static void write_peak(ca_out_t *out, const ca_model_t *model)
     write_amount(out, peak->bytes, peak->count);
     ca_out_printf(out, ", %zu stacks, %.3f s after the start\n", peak->stacks,
                   (double)model->peak_ns / 1e9);
-    if (peak->incomplete)
-        ca_out_printf(out, "(incomplete: these groups cannot be read: in use, or no memory)\n");
+    write_incomplete(out, peak);
     write_totals(out, peak);
     for (size_t i = 0; i < listed; i++) {
         write_group(out, i + 1, &peak->groups[i]);

@@ -26,6 +26,7 @@
  *   RULES FOR THE GROUPS ABOVE:
  *   leak:^load_tile$ kind=device
  *   PEAK: <bytes> bytes in <n> allocations, <k> stacks, <s>.<ms> s after the start
+ *   (incomplete: some of it could not be read: in use, or no memory)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *   #1: ...
  *   (<m> more groups, <bytes> bytes, not listed here)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "registry/lost.h"
+#include "registry/peak.h"
 #include "registry/report.h"
 #include "registry/stack.h"
 
@@ -26,12 +27,16 @@ static size_t sampled;
 static uint16_t context; /* of what leaks next, as are these */
 static uint32_t thread;
 static unsigned depth; /* of the report */
+static bool with_peak;
 
 static int fresh(void **state)
 {
     (void)state;
     ca_registry_reset_after_fork();
     ca_stack_reset_after_fork();
+    ca_peak_reset_after_fork();
+    ca_peak_listen(NULL);
+    with_peak = false;
     next_address = 0x7f0000000000;
     context = 0;
     thread = 0;
@@ -63,7 +68,7 @@ static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind
 static long report(size_t least_bytes, unsigned most_groups)
 {
     static ca_out_t out;
-    ca_model_options_t options = {.rank = rank, .sampled = sampled};
+    ca_model_options_t options = {.rank = rank, .sampled = sampled, .peak = with_peak};
     options.leak_min = least_bytes;
     options.leak_max = most_groups;
     options.leak_depth = depth;
@@ -319,6 +324,29 @@ static void a_report_amid_an_allocation_leaves_its_shard_out(void **state)
     assert_null(strstr(text, "incomplete"));
 }
 
+static void unheard(void)
+{
+}
+
+static void a_peak_found_amid_an_allocation_leaves_its_shard_out(void **state)
+{
+    (void)state;
+    enum { MANY = 640 };
+    ca_peak_listen(unheard);
+    with_peak = true;
+    for (int i = 0; i < MANY; i++)
+        leak(0, 1, 0, CA_KIND_DEVICE);
+    at_next_lock = report_now;
+    leak(0, 1, 0, CA_KIND_DEVICE);
+    assert_null(at_next_lock);
+    const char *peak = strstr(text, "PEAK: ");
+    assert_non_null(peak);
+    assert_in_range(atol(peak + 6), MANY / 64 * 60, MANY - 1);
+    const char *expected = "(incomplete: some of it could not be read: in use, or no memory)\n"
+                           "  device 0, device memory: ";
+    assert_memory_equal(strchr(peak, '\n') + 1, expected, strlen(expected));
+}
+
 static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
 {
     (void)state;
@@ -329,7 +357,7 @@ static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
     assert_int_equal(reported, 1);
     assert_non_null(strstr(text, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
                                  "64 bytes in 1 allocations, 0 stacks\n"
-                                 "(incomplete: these groups cannot be read: "));
+                                 "(incomplete: some of it could not be read: "));
 }
 
 static void *report_although_cancelled(void *arg)
@@ -376,6 +404,7 @@ int main(void)
         cmocka_unit_test_setup(what_destroyed_contexts_held_comes_after_what_is_live, fresh),
         cmocka_unit_test_setup(what_destroyed_contexts_held_is_reported_alone, fresh),
         cmocka_unit_test_setup(a_report_amid_an_allocation_leaves_its_shard_out, fresh),
+        cmocka_unit_test_setup(a_peak_found_amid_an_allocation_leaves_its_shard_out, fresh),
         cmocka_unit_test_setup(a_report_amid_a_destroyed_context_has_its_total_alone, fresh),
         cmocka_unit_test_setup(a_report_is_not_cancelled, fresh),
     };
