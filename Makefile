@@ -55,9 +55,11 @@ all: lib simcuda
 
 lib: $B/libcachealloc.so
 
+# nodelete: exit handlers and ends of threads lead into it, after a dlclose too.
 $B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
 	$(CC) $(OPT) -shared -o $@ $(CORE_OBJ) $(SHIM_OBJ) -Wl,--version-script=$B/exports.map \
-	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now $(SO_UNDEF) -ldl -lpthread $(LDFLAGS)
+	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now,-z,nodelete $(SO_UNDEF) \
+	    -ldl -lpthread $(LDFLAGS)
 
 # A sanitizer's run-time stays undefined in a shared object: the host program brings it.
 ifneq ($(filter release debug portable clang aarch64,$(BUILD)),)

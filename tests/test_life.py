@@ -321,6 +321,12 @@ def test_modules_that_come_and_go_in_many_threads(run, program, tmp_path, conf):
     assert found == [(160 * 12345, 160)]
 
 
+def test_a_program_that_opens_the_library_and_closes_it_ends_as_it_would(run, program, shim):
+    result = run([program("life_opens_host"), shim], preload=False)
+
+    assert (result.rc, result.out) == (4, "closed\n"), result.err
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 
