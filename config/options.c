@@ -1,4 +1,4 @@
-/* ALLOC_CONF: items, keys and quotes, around the values of values.c.
+/* ALLOC_CONF and CACHEALLOC_CONF: items, keys and quotes, around the values of values.c.
  *
  *   text  = item { "," item }          empty items and spaces around anything are tolerated
  *   item  = key (":" | "=") value
@@ -57,6 +57,7 @@ typedef struct value {
 } value_t;
 
 typedef struct parser {
+    const char *name; /* of the variable */
     const char *text;
     ca_options_t *options;
     ca_complain_t complain;
@@ -88,6 +89,15 @@ static size_t position(const parser_t *parser, const char *at)
     return count;
 }
 
+COMPLAINT no_more_are_told(const parser_t *parser)
+{
+    char buffer[MESSAGE_MAX];
+    ca_text_t message;
+    ca_text_init(&message, buffer, MESSAGE_MAX);
+    ca_text_printf(&message, "%s: more items are wrong; they are not listed", parser->name);
+    parser->complain(parser->arg, message.buffer);
+}
+
 /* Counts one refused item; true where it is to be told. */
 static bool refuse(parser_t *parser)
 {
@@ -95,14 +105,14 @@ static bool refuse(parser_t *parser)
     if (!parser->complain)
         return false;
     if (parser->refused == COMPLAINTS_MAX + 1)
-        parser->complain(parser->arg, "ALLOC_CONF: more items are wrong; they are not listed");
+        no_more_are_told(parser);
     return parser->refused <= COMPLAINTS_MAX;
 }
 
 static void message_start(const parser_t *parser, ca_text_t *message, char *buffer, const char *at)
 {
     ca_text_init(message, buffer, MESSAGE_MAX);
-    ca_text_printf(message, "ALLOC_CONF character %zu: ", position(parser, at));
+    ca_text_printf(message, "%s character %zu: ", parser->name, position(parser, at));
 }
 
 static void message_end(const parser_t *parser, ca_text_t *message)
@@ -302,9 +312,10 @@ static const char *read_item(parser_t *parser, const char *at)
     return value.end;
 }
 
-int ca_options_parse(ca_options_t *options, const char *text, ca_complain_t complain, void *arg)
+int ca_options_parse(ca_options_t *options, const char *name, const char *text,
+                     ca_complain_t complain, void *arg)
 {
-    parser_t parser = {text, options, complain, arg, 0};
+    parser_t parser = {name, text, options, complain, arg, 0};
     while (text && *text != '\0') {
         text = read_item(&parser, text);
         if (*text == ',')

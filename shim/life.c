@@ -57,6 +57,8 @@ static ca_life_page_t unwiped = {.same_process = true};
 ca_life_page_t *_Atomic ca_life_page = &unwiped;
 
 #define NOT_ASKED (-1) /* as a value of `backend` */
+#define NAME "ALLOC_CONF"
+#define ALIAS "CACHEALLOC_CONF" /* read after it */
 
 static void say(void *arg, const char *message)
 {
@@ -111,17 +113,17 @@ static void read_configuration(void)
     /* Set-user-id programs run with the rights of another: their caller configures nothing. */
     if (getauxval(AT_SECURE))
         return;
-    const char *conf = getenv("ALLOC_CONF");
-    const char *alias = getenv("CACHEALLOC_CONF");
+    const char *conf = getenv(NAME);
+    const char *alias = getenv(ALIAS);
     /* A first pass without complaints finds `log`, which decides whether they are heard, and
      * whether `backend` is asked for. */
     ca_options_default(&quiet);
     quiet.backend = NOT_ASKED;
-    ca_options_parse(&quiet, conf, NULL, NULL);
-    ca_options_parse(&quiet, alias, NULL, NULL);
+    ca_options_parse(&quiet, NAME, conf, NULL, NULL);
+    ca_options_parse(&quiet, ALIAS, alias, NULL, NULL);
     ca_log_set_level((ca_log_level_t)quiet.log);
-    ca_options_parse(&ca_options, conf, say, NULL);
-    ca_options_parse(&ca_options, alias, say, NULL);
+    ca_options_parse(&ca_options, NAME, conf, say, NULL);
+    ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
     step_aside(quiet.backend);
     ca_leak_report_settle();
     ca_report_model_settle();

@@ -107,6 +107,15 @@ def test_alias(run, program):
     assert "leak_max:17" in said(run, program, env=env)
 
 
+def test_what_is_wrong_is_told_with_the_variable_that_has_it(run, program):
+    err = said(run, program, "limit:x", env={"CACHEALLOC_CONF": "leak_max:y," + 16 * "z:0,"})
+
+    lines = err.splitlines()
+    assert "ALLOC_CONF character 7: limit:x" in lines[0] and "CACHEALLOC" not in lines[0]
+    assert "CACHEALLOC_CONF character 10: leak_max:y" in lines[1]
+    assert lines[-1].endswith(": CACHEALLOC_CONF: more items are wrong; they are not listed")
+
+
 def test_log_off_silences_warnings(run, program):
     assert said(run, program, "no_such_key:1,log:off") == ""
     assert said(run, program, "log:error,no_such_key:1,max_split:banana") == ""

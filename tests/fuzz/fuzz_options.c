@@ -111,20 +111,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     messages = 0;
     options = defaults;
-    int refused = ca_options_parse(&options, text, complain, NULL);
+    int refused = ca_options_parse(&options, "ALLOC_CONF", text, complain, NULL);
     CLAIM(refused >= 0 && messages == (refused > 16 ? 17u : (unsigned)refused));
     check_ranges(&options);
     if (size % 64 == 0) /* takes long, and few values change it */
         ca_options_help(&options, ignore_line, NULL);
 
     again = defaults;
-    CLAIM(ca_options_parse(&again, printed(&options, first, sizeof first), complain, NULL) == 0);
+    CLAIM(ca_options_parse(&again, "ALLOC_CONF", printed(&options, first, sizeof first), complain,
+                           NULL) == 0);
     CLAIM(alike(&options, first, &again));
 
     memmove(text + sizeof wrong - 1, text, strlen(text) + 1);
     memcpy(text, wrong, sizeof wrong - 1);
     again = defaults;
-    CLAIM(ca_options_parse(&again, text, NULL, NULL) == refused + 1);
+    CLAIM(ca_options_parse(&again, "ALLOC_CONF", text, NULL, NULL) == refused + 1);
     CLAIM(alike(&options, first, &again));
     return 0;
 }

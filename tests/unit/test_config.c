@@ -365,7 +365,7 @@ static void *read_configuration(void *arg)
 {
     static ca_options_t options;
     ca_options_default(&options);
-    ca_options_parse(&options, configuration, complain_by_log, NULL);
+    ca_options_parse(&options, "ALLOC_CONF", configuration, complain_by_log, NULL);
     return arg;
 }
 

@@ -41,7 +41,7 @@ static int parse(const char *text)
 {
     memset(&complaints, 0, sizeof complaints);
     ca_options_default(&options);
-    return ca_options_parse(&options, text, complain, &complaints);
+    return ca_options_parse(&options, "ALLOC_CONF", text, complain, &complaints);
 }
 
 static void assert_says(const char *piece)
@@ -613,7 +613,7 @@ static void a_missing_complainer_is_no_problem(void **state)
 {
     (void)state;
     ca_options_default(&options);
-    assert_int_equal(ca_options_parse(&options, "x:1,limit:y,zero", NULL, NULL), 3);
+    assert_int_equal(ca_options_parse(&options, "ALLOC_CONF", "x:1,limit:y,zero", NULL, NULL), 3);
 }
 
 /* --- showing ---------------------------------------------------------------------------------- */

@@ -183,7 +183,8 @@ static void the_option_refuses_it_and_stays(void **state)
     static ca_options_t options;
     (void)state;
     ca_options_default(&options);
-    assert_int_equal(ca_options_parse(&options, "leak_report:'/tmp/%z'", complain, NULL), 1);
+    assert_int_equal(
+        ca_options_parse(&options, "ALLOC_CONF", "leak_report:'/tmp/%z'", complain, NULL), 1);
     assert_non_null(strstr(said, "character 13: leak_report:'/tmp/%z' has an unknown pattern %z; "
                                  "accepted: stderr, off, or a path with %p: process id"));
     assert_non_null(strstr(said, "%%: %; stays stderr"));
