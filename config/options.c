@@ -191,6 +191,8 @@ static const char *reason(int error)
         return "names a size twice";
     case -ENODATA:
         return "lacks its size";
+    case -ENOENT:
+        return "has no value";
     case -EILSEQ:
         return "holds control characters";
     default:

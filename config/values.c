@@ -149,9 +149,17 @@ static int parse_string(const char *text, size_t length, char *value)
     return 0;
 }
 
-static int parse_path(const char *text, size_t length, char *value)
+/* The words in the place of a path are read in any case, as those of other options are: OFF must
+ * not become a file. One of that name is ./OFF. */
+static int parse_path(const ca_option_t *option, const char *text, size_t length, char *value)
 {
-    int rc = ca_path_check(text, length, NULL);
+    const char *const words[] = {"off", option->default_text};
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (ca_word_same(text, length, words[i]))
+            return parse_string(words[i], strlen(words[i]), value);
+    if (length == 0)
+        return -ENOENT;
+    int rc = option->type == CA_TYPE_PATH ? ca_path_check(text, length, NULL) : 0;
     return rc ? rc : parse_string(text, length, value);
 }
 
@@ -233,9 +241,8 @@ int ca_value_parse(const ca_option_t *option, const char *text, size_t length, v
     case CA_TYPE_CHOICE:
         return parse_choice(option, text, length, value);
     case CA_TYPE_STRING:
-        return parse_string(text, length, value);
     case CA_TYPE_PATH:
-        return parse_path(text, length, value);
+        return parse_path(option, text, length, value);
     case CA_TYPE_LIST:
         return parse_list(option, text, length, value);
     case CA_TYPE_SHARE:

@@ -51,7 +51,8 @@ const char *ca_value_type_name(ca_type_t type);
  *   -EILSEQ        a string with control characters in it
  *   -E2BIG         a list of more than CA_LIST_MAX entries
  *   -EEXIST        a list that names a size twice, where `choices` is "distinct"
- *   -ENODATA       a choice without the size that it must have */
+ *   -ENODATA       a choice without the size that it must have
+ *   -ENOENT        a path without a character */
 int ca_value_parse(const ca_option_t *option, const char *text, size_t length, void *value);
 
 /* Appends the value as ca_value_parse reads it back. Strings come without quotes. */

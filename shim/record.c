@@ -119,7 +119,7 @@ static int write_file(ca_out_t *out, char *path, size_t bytes)
     int error = ca_new_file_path(settled, 0, path, bytes);
     /* Beside a device or a pipe there would be a file that nobody meant. */
     if (!error && lstat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISLNK(found.st_mode))
-        error = -ENOTSUP;
+        error = S_ISDIR(found.st_mode) ? -EISDIR : -ENOTSUP;
     if (!error)
         error = ca_whole_file_begin(&file, path);
     if (error)

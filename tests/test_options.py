@@ -52,6 +52,23 @@ def test_bad_value_is_told_and_the_default_stays(run, program):
     assert value(line, "leak_max") == "7"
 
 
+def test_words_in_the_place_of_a_path_are_read_in_any_case(run, program, tmp_path):
+    """Otherwise what was to be off would be written to a file named OFF."""
+    line = effective(run, program, "leak_report:OFF,journal:Off,metrics:'oFF',record:OFF,"
+                     "suppressions:Off", cwd=tmp_path)
+    for key in ("leak_report", "journal", "metrics", "record", "suppressions"):
+        assert value(line, key) == "off", key
+    assert value(effective(run, program, "leak_report:StdErr"), "leak_report") == "stderr"
+    assert value(effective(run, program, "leak_report:./OFF"), "leak_report") == "./OFF"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_path_is_told_and_the_default_stays(run, program):
+    for key in ("leak_report", "journal", "metrics", "record", "suppressions"):
+        err = said(run, program, f"{key}:''")
+        assert f"{key}:'' has no value; accepted: " in err and "; stays " in err, err
+
+
 def test_a_choice_that_is_none_is_told_with_those_there_are(run, program):
     for wrong in ("xml", "json+xml", "json+", "+json", "text json"):
         err = said(run, program, f"report_format:{wrong}")

@@ -112,3 +112,10 @@ def test_what_cannot_be_written_is_told(run, program, path):
     assert result.rc == 0
     message, = result.err.splitlines()
     assert f"record: cannot write {path} (" in message
+
+
+def test_a_folder_is_told_as_such(run, program, tmp_path):
+    result = run([program("leaks")], conf=f"record:{tmp_path},leak_report:off")
+
+    assert result.rc == 0
+    assert f"record: cannot write {tmp_path} (Is a directory)" in result.err

@@ -84,7 +84,7 @@ static int choice_count(const char *choices)
 static void random_string(char *value)
 {
     static const char alphabet[] = "ab/%p.,:='\" \\+|#$\xc3\xa9\xff";
-    size_t length = random64() % 8 == 0 ? CA_STRING_MAX - 1 : random64() % 24;
+    size_t length = random64() % 8 == 0 ? CA_STRING_MAX - 1 : 1 + random64() % 24;
     memset(value, 0, CA_STRING_MAX);
     for (size_t i = 0; i < length; i++)
         value[i] = alphabet[random64() % (sizeof alphabet - 1)];
@@ -375,8 +375,29 @@ static void quoted_values_may_hold_commas_and_quotes(void **state)
     assert_int_equal(parse("leak_report:/tmp/it's:there, leak_max : '4'"), 0);
     assert_string_equal(options.leak_report, "/tmp/it's:there");
     assert_int_equal(options.leak_max, 4);
-    assert_int_equal(parse("leak_report:''"), 0);
-    assert_string_equal(options.leak_report, "");
+}
+
+static void the_words_in_the_place_of_a_path_are_read_in_any_case(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("leak_report:OFF,suppressions:'Off'"), 0);
+    assert_string_equal(options.leak_report, "off");
+    assert_string_equal(options.suppressions, "off");
+    assert_int_equal(parse("leak_report:x,leak_report:StdErr,record:STDERR"), 0);
+    assert_string_equal(options.leak_report, "stderr");
+    assert_string_equal(options.record, "STDERR"); /* a path as any other there */
+    assert_int_equal(parse("leak_report:./OFF"), 0);
+    assert_string_equal(options.leak_report, "./OFF");
+}
+
+static void an_empty_path_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("leak_report:''"), 1);
+    assert_says("leak_report:'' has no value; accepted: stderr, off, or a path");
+    assert_string_equal(options.leak_report, "stderr");
+    assert_int_equal(parse("suppressions:\"\""), 1);
+    assert_says("suppressions:\"\" has no value; accepted: off, or a path");
 }
 
 static void the_last_of_a_key_given_twice_wins(void **state)
@@ -799,6 +820,8 @@ int main(void)
         cmocka_unit_test(sets_are_choices_joined_with_plus),
         cmocka_unit_test(all_spellings_of_a_boolean_are_read),
         cmocka_unit_test(quoted_values_may_hold_commas_and_quotes),
+        cmocka_unit_test(the_words_in_the_place_of_a_path_are_read_in_any_case),
+        cmocka_unit_test(an_empty_path_is_refused),
         cmocka_unit_test(the_last_of_a_key_given_twice_wins),
         cmocka_unit_test(an_unknown_key_is_named_with_its_place_and_a_suggestion),
         cmocka_unit_test(a_limit_may_be_a_share_of_the_device),
