@@ -249,6 +249,12 @@ def test_a_library_that_is_not_there(launch, tmp_path):
             library=["--library", tmp_path / "x"])
 
 
+def test_a_library_that_is_none(launch, tmp_path):
+    (tmp_path / "x").write_text("no ELF file\n")
+    refused(launch, 125, f"{tmp_path}/x: is no library", words=["true"],
+            library=["--library", tmp_path / "x"])
+
+
 def test_a_library_whose_path_the_loader_would_cut(launch, tmp_path):
     (tmp_path / "a b").mkdir()
     shutil.copy(conftest.SHIM, tmp_path / "a b")
