@@ -191,8 +191,10 @@ static void write_peak(ca_out_t *out, const ca_model_t *model)
     uint64_t bytes = peak->bytes;
     ca_out_printf(out, "PEAK: ");
     write_amount(out, peak->bytes, peak->count);
-    ca_out_printf(out, ", %zu stacks, %.3f s after the start\n", peak->stacks,
-                  (double)model->peak_ns / 1e9);
+    /* Whole numbers: the program's locale may put a comma into a fraction. */
+    uint64_t ms = (model->peak_ns + 500000) / 1000000;
+    ca_out_printf(out, ", %zu stacks, %llu.%03u s after the start\n", peak->stacks,
+                  (number_t)(ms / 1000), (unsigned)(ms % 1000));
     write_incomplete(out, peak);
     write_totals(out, peak);
     for (size_t i = 0; i < listed; i++) {

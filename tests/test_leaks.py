@@ -1,6 +1,8 @@
 """The exit report: right figures, readable stacks, and nothing where nothing leaked."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -200,3 +202,16 @@ def test_what_a_reset_took_along_is_reported_apart(run, program, conf):
     assert report.destroyed.bytes == sum(1000 + i * 31457 for i in range(100))
     assert [(group.count, group.device) for group in report.destroyed.groups] == [(100, 0)]
     assert "allocate_on_first" in leak_report.places(report.destroyed.groups[0])
+
+
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="localedef makes the locale")
+def test_the_programs_locale_changes_no_figure(run, program, tmp_path):
+    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"],
+                          capture_output=True)
+    if made.returncode != 0:
+        pytest.skip("localedef has no de_DE")
+
+    result = run(program("localized"), env={"LOCPATH": tmp_path, "LC_ALL": "de_DE.UTF-8"})
+
+    assert result.rc == 0
+    assert re.search(r"^PEAK: .*, \d+\.\d{3} s after the start$", result.err, re.MULTILINE)

@@ -129,7 +129,7 @@ LEFT_OUT = {
     "pressure": SIZED, "pinned_short": SIZED, "modes": SIZED,
     "api_dump": OPTION, "capabilities": OPTION, "capabilities_threads": OPTION,
     "capabilities_use": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,
-    "exit_status": OPTION, "journaled": OPTION, "life_secure_host": OPTION,
+    "exit_status": OPTION, "journaled": OPTION, "life_secure_host": OPTION, "localized": OPTION,
     "misuse": OPTION, "pin_mode": OPTION, "published": OPTION, "same_start": OPTION, "sampled": OPTION,
     "shards": OPTION, "zero": OPTION,
     "life_opens_host": "opens the library, and no CUDA",
