@@ -215,12 +215,23 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return release(real, device);
 }
 
+/* A reset is on its way while another thread makes the primary context, perhaps anew: it ends what
+ * had no entry when it began. */
+static void settle_made_meanwhile(CUdevice device)
+{
+    ca_context_t *entry = ca_context_suspend(ca_primary_of(device));
+    if (entry)
+        ca_context_settle(entry, ca_primary_inactive(device, entry));
+}
+
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
     ca_context_t *entry = leave(primary_context);
     CUresult code = real(device);
     settle(entry, primary_context, code == CUDA_SUCCESS);
+    if (code == CUDA_SUCCESS)
+        settle_made_meanwhile(device);
     return code;
 }
 

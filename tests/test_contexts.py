@@ -54,6 +54,16 @@ def test_a_device_is_reset_while_threads_use_it(run, program, seed, devices, pre
 
 
 @pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("how", [[], ["before"]], ids=["first", "again"])
+def test_a_context_that_is_made_during_a_reset_goes_with_it(run, program, how, preload, conf):
+    """The reset takes so long that the context is made meanwhile."""
+    result = run([program("reset_late"), *how], preload=preload, conf=quiet(conf),
+                 sim="latency:cuDevicePrimaryCtxReset_v2=200000000")
+
+    assert result.rc == 0, result.err
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
 def test_an_address_is_given_away_before_its_context_has_ended(run, program, preload, conf):
     """Memory of graphs, where a context was that another thread destroys: all of it is freed."""
     result = run([program("both_address_again"), 20 * ROUNDS], preload=preload, conf=quiet(conf),

@@ -94,6 +94,8 @@ SAME = [
     (("pinned_views",), STATUS),
     (("pitched", "use"), None),
     (("plugin_host", "{programs}/plugin_alloc.so"), None),
+    (("reset_late",), None),
+    (("reset_late", "before"), None),
     (("reuse", "100", "plain"), None),
     (("setdevice",), None),
     (("threads", "8", "500"), None),
