@@ -205,17 +205,20 @@ static CUresult owner_of(CUstream handle, CUcontext *owner, ca_context_t **conte
  * that we serve is none. A program may rely on such waits between two users of the memory.
  *
  * Each green context has default streams of its own; we could record on its primary's alone. */
-static void find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
+static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
 {
     CUcontext current;
     *context = ca_context_current(ask, &current);
+    if (!current && ca_context_check() == CUDA_ERROR_INVALID_CONTEXT)
+        return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
     if (*context && !(*context)->arena)
         *context = NULL;
     if (!*context || handle == CU_STREAM_LEGACY || current != (*context)->handle)
-        return;
+        return CUDA_SUCCESS;
     *found = own_stream(*context, ask);
     if (!*found && !ask)
         *context = NULL; /* lane D makes it */
+    return CUDA_SUCCESS;
 }
 
 CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
@@ -226,8 +229,7 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         handle = CU_STREAM_LEGACY;
     if (handle == CU_STREAM_LEGACY ||
         (handle == CU_STREAM_PER_THREAD && !CA_MUTATED(own_stream_shared))) {
-        find_default(handle, ask, context, found);
-        return CUDA_SUCCESS;
+        return find_default(handle, ask, context, found);
     }
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
     if (memo.handle == handle && memo.generation == now && serving(memo.context) &&

@@ -9,7 +9,8 @@
 #include "shim/contexts.h"
 
 /* The context that `stream` (NULL: the legacy one) belongs to, and the pool's stream for it. An
- * error is the driver's about the handle. With success: no context where the driver has to serve
+ * error is the driver's about the handle, or about a default stream in a thread that has no context
+ * (cuda.h, cuMemFreeAsync). With success: no context where the driver has to serve
  * it, and, without `ask`, which makes no driver call but cuCtxGetCurrent, where it was not met
  * before. No stream where memory is served and freed as by the plain calls, which is right for
  * every stream: the legacy one, and the default ones of green contexts. */
