@@ -41,6 +41,7 @@
 #include "shim/keep_journal.h"
 #include "shim/leak_report.h"
 #include "shim/oom.h"
+#include "shim/other_copy.h"
 #include "shim/publish.h"
 #include "shim/record.h"
 #include "shim/report_model.h"
@@ -187,6 +188,7 @@ static void report_early(void)
 static void start(void)
 {
     read_configuration();
+    ca_other_copy_tell();
     ca_track_start();
     ca_mutation_read();
     if (CA_MUTATED(report_too_early))

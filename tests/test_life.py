@@ -321,6 +321,22 @@ def test_modules_that_come_and_go_in_many_threads(run, program, tmp_path, conf):
     assert found == [(160 * 12345, 160)]
 
 
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="two modules with the same variables")
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_second_copy_of_the_library_is_told(run, program, shim, tmp_path, first):
+    """One of the system's and one of the user's, say: neither tracks what goes to the runtime."""
+    (tmp_path / "own").mkdir()
+    copy = tmp_path / "own" / "libcachealloc.so"
+    shutil.copy(shim, copy)
+    front, behind = [(copy, shim), (shim, copy)][first]
+
+    result = run([program("versioned"), 1], env={"LD_PRELOAD": f"{front} {behind}"})
+
+    assert (result.rc, result.out) == (0, "")
+    line, = result.err.splitlines()
+    assert f"warning: {behind} is loaded too: " in line
+
+
 def test_a_program_that_opens_the_library_and_closes_it_ends_as_it_would(run, program, shim):
     result = run([program("life_opens_host"), shim], preload=False)
 
