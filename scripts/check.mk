@@ -28,6 +28,8 @@ LIBDIR ?= $(PREFIX)/lib
 LIBEXECDIR ?= $(PREFIX)/libexec/cachealloc
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/cachealloc
+# What is for users; the rest is for who has the tree.
+PAGES := README.md COMPATIBILITY.md SECURITY.md LICENSE
 MANDIR ?= $(PREFIX)/share/man
 # One file for every version of Python, so not below one's own; PYTHONDIR=... puts it there.
 OWN_PYTHONDIR := $(LIBDIR)/cachealloc
@@ -326,7 +328,7 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
 	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
-	install -m 644 README.md LICENSE "$(DESTDIR)$(DOCDIR)"
+	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
 	sed -e 's|@VERSION@|$(VERSION)|' scripts/cachealloc.1.in \
 	    >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
@@ -343,7 +345,7 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
-	    "$(DESTDIR)$(DOCDIR)/README.md" "$(DESTDIR)$(DOCDIR)/LICENSE" \
+	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") \
 	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
 	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
 	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%); do \
