@@ -211,6 +211,9 @@ static void tell(target_t *target, int error)
     if (error == -EEXIST)
         ca_warn("%s: %s is another file than the one written last, and is left alone",
                 target->option, shown);
+    else if (target == &page && error == -EPERM)
+        ca_warn("%s: %s is not this user's alone; accepted: a folder of the user's own, mode 0700",
+                target->option, shown);
     else
         ca_warn("%s: cannot write %s (%s)", target->option, shown, strerror(-error));
 }

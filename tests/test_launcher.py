@@ -278,6 +278,8 @@ def test_wrong_use(launch):
     refused(launch, 125, "run: -o lacks its value", words=["-o"])
     refused(launch, 2, "unknown command go; accepted: run, check, report, merge, journal",
             command="go")
+    refused(launch, 2, "unknown command go; accepted: run", command="help", words=["go"],
+            library=[])
 
 
 # --- lanes ----------------------------------------------------------------------------------------

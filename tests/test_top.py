@@ -16,7 +16,7 @@ import types
 import pytest
 
 import conftest
-from test_metrics import memory, metrics, runtime, start  # noqa: F401 (fixtures)
+from test_metrics import memory, metrics, runtime, start, until  # noqa: F401 (fixtures)
 
 TOP = conftest.ROOT / "scripts" / "cachealloc-top"
 
@@ -261,6 +261,22 @@ def test_a_page_s_place_is_its_users_alone(start, runtime):
     assert stat.S_IMODE(other.parent.stat().st_mode) == 0o700
     assert top(session.pid).rc == 0
     assert session.end() == 3 and not other.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user too")
+def test_a_place_that_is_not_its_users_alone_is_told(start):
+    user = 20000 + os.getpid() % 40000  # nobody's
+    place = pathlib.Path(f"/tmp/cachealloc-{user}")
+    place.mkdir(mode=0o755)
+    session = start("stats_page:true", user=user)
+    try:
+        session.tell("alloc", 1, 1000)
+        until("a message", session.said)
+        assert session.end() == 3
+    finally:
+        place.rmdir()
+
+    assert f"stats_page: {place} is not this user's alone; accepted: a folder of" in session.said()
 
 
 @pytest.mark.parametrize("words, said", [
