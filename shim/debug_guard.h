@@ -5,6 +5,7 @@
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/cuda_decls.h"
+#include "shim/life.h"
 
 typedef enum { CA_GUARD_FREE, CA_GUARD_EXIT, CA_GUARD_CONTEXT } ca_guard_when_t;
 
@@ -21,7 +22,9 @@ void ca_guard_made(void);
 void ca_guard_look_in(CUcontext handle);
 static inline void ca_guard_before_end(CUcontext handle)
 {
-    if (__builtin_expect(ca_options.debug & CA_DEBUG_REDZONE, 0))
+    /* Before the first allocation another thread may be reading the options right now. */
+    if (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE &&
+        __builtin_expect(ca_options.debug & CA_DEBUG_REDZONE, 0))
         ca_guard_look_in(handle);
 }
 
