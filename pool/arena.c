@@ -327,6 +327,7 @@ bool ca_arena_revive(ca_arena_t *arena)
         if (!revived) {
             ca_slab_destroy(&arena->epochs);
             arena->bins = NULL;
+            arena->depot = arena->caches = NULL; /* it lay behind the bins */
             arena->retired = true;
         }
     }

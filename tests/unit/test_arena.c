@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "config/mem.h"
@@ -479,6 +480,39 @@ static void an_arena_is_not_revived_under_who_is_inside(void **state)
     sound();
 }
 
+static size_t mapped_by_the_process(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu", &pages), 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* In a child that has memory for the bins and not for an epoch. */
+static void an_arena_that_cannot_be_revived_is_as_before(void **state)
+{
+    (void)state;
+    int status;
+    ca_arena_retire(arena);
+    pid_t child = fork();
+    if (child == 0) {
+        size_t bins = CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t);
+        struct rlimit none = {.rlim_cur = mapped_by_the_process() + bins + 16 * KIB};
+        none.rlim_max = none.rlim_cur;
+        setrlimit(RLIMIT_AS, &none);
+        alarm(10); /* what is wrong may end or hang */
+        bool revived = ca_arena_revive(arena);
+        ca_arena_note_room(arena, 0);
+        _exit(revived || ca_arena_trim(arena, MIB) != 0 || ca_arena_check(arena) != NULL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(ca_arena_revive(arena));
+    sound();
+}
+
 static void statistics_do_not_wait_for_a_lock_that_is_not_let_go(void **state)
 {
     (void)state;
@@ -611,6 +645,7 @@ int main(void)
         TEST(a_retired_arena_keeps_next_to_no_memory),
         TEST(a_revived_arena_is_as_a_new_one),
         TEST(an_arena_is_not_revived_under_who_is_inside),
+        TEST(an_arena_that_cannot_be_revived_is_as_before),
         TEST(statistics_do_not_wait_for_a_lock_that_is_not_let_go),
         TEST(the_child_of_a_fork_has_an_empty_index_and_no_totals),
         TEST(a_broken_context_stops_the_arena),
