@@ -66,6 +66,14 @@ def test_programs_do_the_same_under_the_shim(half):
         assert (served > 0) == programs.CONFIGURATIONS[configuration][0]
 
 
+def test_programs_leave_a_device_alone_while_it_is_reset(run, build):
+    """However long that takes: who used it then would find no context afterwards."""
+    result = run([build / "random", "--seed", 100072, "--ops", 2000, "--profile", "resets"],
+                 preload=False, sim="devices:2,latency:cuDevicePrimaryCtxReset_v2=20000000")
+
+    assert result.rc == 0, result.err
+
+
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_peer_at_work_on_freed_memory_is_waited_for(seed):
     """The simulator's plain cudaFree does not wait for peers, so there is nothing to compare with."""

@@ -238,7 +238,8 @@ static void *work(void *argument)
     for (int i = the_run.p->first[w->number]; i != NOBODY;) {
         step_t *s = &the_run.p->steps.at[i];
         int device = s->device == NOBODY && w->device == NOBODY ? 0 : s->device;
-        if (device != NOBODY && device != w->device) {
+        /* Not between the barriers of a reset: another thread would make its context again. */
+        if (s->what != DO_BARRIER && device != NOBODY && device != w->device) {
             MUST(s, cudaSetDevice(device));
             w->device = device;
         }
