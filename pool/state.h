@@ -86,11 +86,20 @@ static inline void ca_arena_drop(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
 }
 
-/* After `live` rose, or `stock` fell. */
+/* Bytes that the program has, as far as caches told. What one took out of stock and did not tell of
+ * may be freed past it meanwhile: on a stream, or by a thread that has none. */
+static inline size_t ca_arena_in_use(const ca_arena_t *arena)
+{
+    return arena->live > arena->stock ? arena->live - arena->stock : 0;
+}
+
+/* After that rose. */
 static inline void ca_arena_note_peak(ca_arena_t *arena)
 {
-    if (arena->live - arena->stock > arena->live_peak)
-        arena->live_peak = arena->live - arena->stock;
+    size_t now = ca_arena_in_use(arena);
+
+    if (now > arena->live_peak)
+        arena->live_peak = now;
 }
 
 /* The driver reported a broken context. */

@@ -364,6 +364,29 @@ static void caches_are_shut_while_room_is_short(void **state)
     end();
 }
 
+/* As those of memory that is freed on a stream do. */
+static void the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by(void **state)
+{
+    (void)state;
+    held_t held[CA_EPOCH_BLOCKS], other;
+    start(1024 * MIB, CACHED);
+    size_t peak = arena->live_peak;
+    fake.auto_pass = true;
+    go_through(16 * KIB, CA_EPOCH_BLOCKS); /* which closes the epoch, and tells the heap */
+    for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+        assert_int_equal(hold(arena, 16 * KIB, &held[i]), 0); /* of this it hears nothing */
+    for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++) {
+        fake_unuse(held[i].address, held[i].bytes);
+        ca_arena_free(held[i].block);
+    }
+    assert_true(arena->live < arena->stock);
+    assert_null(ca_arena_check(arena));
+    assert_int_equal(hold(arena, 512 * KIB, &other), 0);
+    assert_int_equal(arena->live_peak, peak);
+    let_go(&other);
+    end();
+}
+
 static void a_thread_leaves_nothing_behind_whatever_its_cache_holds(void **state)
 {
     (void)state;
@@ -690,6 +713,7 @@ int main(void)
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
         cmocka_unit_test(caches_are_shut_in_pin_mode),
         cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by),
         cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),
         cmocka_unit_test(the_stock_is_bounded),
         cmocka_unit_test(large_blocks_are_kept_where_much_is_live),
