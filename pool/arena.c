@@ -174,8 +174,8 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
-    /* The heaps of a set are visited in turn: the last resort there asks. */
-    bool asks = !arena->shards && !stream && ca_settle_asks(arena, size);
+    /* Where the heaps of a set are visited in turn, the last resort asks. */
+    bool asks = ca_arena_alone(arena) && !stream && ca_settle_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);

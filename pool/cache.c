@@ -134,8 +134,7 @@ ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)
 {
     ca_tally_join();
-    /* Only of its own heap of a set: what it frees to others nobody would take from here. */
-    if (!arena->params.thread_cache || (arena->shards && !ca_shards_is_home(arena)))
+    if (!arena->params.thread_cache)
         return NULL;
     ca_cache_t *cache = ca_cache_own(arena);
     if (!cache)

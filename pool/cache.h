@@ -15,6 +15,9 @@
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
  *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
  *            allocates what another frees, they are neither merged nor cut again.
+ *   sets     Of several heaps (pool/shards.h) a thread has a cache in front of each that it frees
+ *            to, and allocates by way of the one before its home. The others only gather: they keep
+ *            less, and do not count where heaps share what they have among their threads.
  *
  * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
  * some back, merges or ends, it shuts all caches in front of it and takes their blocks.
@@ -41,6 +44,7 @@
  * divided by the threads, where that is more. */
 #define CA_CACHE_STOCK ((size_t)64 << 20)
 #define CA_CACHE_STOCK_SHARE 8u
+#define CA_CACHE_VISITING_SHARE 8u  /* of that, in front of all other heaps of a set together */
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)

@@ -237,6 +237,8 @@ static void set_limits(ca_arena_t *arena, ca_cache_t *cache)
     ca_cache_set(&cache->most, arena->cache_most);
     cache->stock_most =
         at_most(arena->params.thread_cache, at_least(CA_CACHE_STOCK, live / CA_CACHE_STOCK_SHARE));
+    if (cache->visiting)
+        cache->stock_most /= CA_CACHE_VISITING_SHARE * ca_arena_heaps(arena);
 }
 
 void ca_caches_review(ca_arena_t *arena)
@@ -286,13 +288,14 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
     copy_params(arena, cache);
+    cache->visiting = arena->shards && !ca_shards_is_home(arena);
     atomic_store(&cache->entry, CA_CACHE_SHUT);
     cache->prev = NULL;
     cache->next = arena->caches;
     if (cache->next)
         cache->next->prev = cache;
     arena->caches = cache;
-    arena->cache_count++;
+    arena->cache_count += !cache->visiting;
     /* Tags go on where they were: no block of an earlier heap is left that has one. */
     cache->open++;
     for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
@@ -312,7 +315,7 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
         arena->caches = cache->next;
     if (cache->next)
         cache->next->prev = cache->prev;
-    arena->cache_count--;
+    arena->cache_count -= !cache->visiting;
     atomic_store(&cache->arena, NULL);
 }
 

@@ -22,7 +22,7 @@ static size_t reserved_peak(const ca_arena_t *arena)
 
 static size_t live_peak(const ca_arena_t *arena)
 {
-    return arena->shards ? ca_shards_live_peak(arena->shards) : arena->live_peak;
+    return ca_arena_alone(arena) ? arena->live_peak : ca_shards_live_peak(arena->shards);
 }
 
 bool ca_grow_allowed(const ca_arena_t *arena)
@@ -145,7 +145,7 @@ static size_t give_one(ca_arena_t *arena, ca_give_t which)
 
 static bool something_to_go(ca_arena_t *arena, ca_give_t which)
 {
-    return arena->shards ? ca_arena_serving(arena) : next_to_go(arena, which) != NULL;
+    return ca_arena_alone(arena) ? next_to_go(arena, which) != NULL : ca_arena_serving(arena);
 }
 
 /* Gives idle segments back until growing by `bytes` keeps within the highest reserve ever. Only

@@ -22,6 +22,7 @@ typedef struct slot {
 
 struct ca_shards {
     unsigned count;
+    _Atomic uint64_t homes; /* heaps that were a thread's or a stream's, a bit for each */
     _Alignas(LINE) _Atomic size_t reserved; /* with what is claimed */
     _Atomic size_t reserved_peak;
     _Alignas(LINE) _Atomic size_t live;
@@ -82,6 +83,26 @@ ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
 ca_arena_t *ca_shards_home(const ca_shards_t *shards)
 {
     return shards->slots[home_of(shards, NULL)].heap;
+}
+
+static uint64_t bit_of(unsigned heap)
+{
+    return UINT64_C(1) << heap;
+}
+
+/* The first that comes needs no first segment of its own later: it has all there is. */
+static void note_home(ca_shards_t *shards, unsigned home)
+{
+    if (atomic_load_explicit(&shards->homes, memory_order_relaxed) & bit_of(home))
+        return;
+    if (atomic_fetch_or(&shards->homes, bit_of(home)) == 0)
+        atomic_store(&shards->slots[home].begun, true);
+}
+
+unsigned ca_shards_in_use(const ca_shards_t *shards)
+{
+    uint64_t homes = atomic_load_explicit(&shards->homes, memory_order_relaxed);
+    return homes ? (unsigned)__builtin_popcountll(homes) : 1;
 }
 
 bool ca_shards_is_home(const ca_arena_t *arena)
@@ -168,6 +189,7 @@ void ca_shards_forget(const ca_arena_t *arena)
     atomic_store(&shards->slots[arena->shard].begun, false);
     if (arena->shard != 0)
         return;
+    atomic_store(&shards->homes, 0);
     atomic_store(&shards->reserved, 0);
     atomic_store(&shards->reserved_peak, 0);
     atomic_store(&shards->live, 0);
@@ -243,12 +265,12 @@ static int take_ready(const visit_t *v)
     size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
     ca_pool_t pool = ca_pool_of(params, size);
     uint64_t left = UINT64_MAX >> (64 - shards->count);
-    unsigned next = tightest(shards, UINT64_C(1) << v->home, pool, size);
+    unsigned next = tightest(shards, bit_of(v->home), pool, size);
 
     if (next == NONE)
         next = tightest(shards, left, pool, size);
     for (; next != NONE; next = tightest(shards, left, pool, size)) {
-        left &= ~(UINT64_C(1) << next);
+        left &= ~bit_of(next);
         if (ca_arena_alloc_ready_on(heap_at(v, next), NULL, v->bytes, v->block, v->address,
                                     v->reused) == 0)
             return 0;
@@ -285,9 +307,14 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
                     ca_block_t **block, uint64_t *address, bool *reused)
 {
     const visit_t v = {shards, stream, home_of(shards, stream), bytes, block, address, reused};
+    ca_arena_t *home = heap_at(&v, v.home);
 
     if (bytes > CA_BYTES_MOST)
         return ready_only ? -EAGAIN : -ENOMEM;
+    note_home(shards, v.home);
+    if (ca_arena_alone(home))
+        return ready_only ? ca_arena_alloc_ready_on(home, stream, bytes, block, address, reused)
+                          : ca_arena_alloc_on(home, stream, bytes, block, address, reused);
     if (begins(&v)) {
         if (ready_only)
             return -EAGAIN;
@@ -296,9 +323,8 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
         if (rc != -ENOMEM)
             return rc;
     }
-    int rc =
-        stream ? ca_arena_alloc_ready_on(heap_at(&v, v.home), stream, bytes, block, address, reused)
-               : take_ready(&v);
+    int rc = stream ? ca_arena_alloc_ready_on(home, stream, bytes, block, address, reused)
+                    : take_ready(&v);
     if (rc == 0 || ready_only)
         return rc;
     /* No heap grows before each was looked at, and none waits while another has something to give.

@@ -10,6 +10,8 @@
  *            fits, and the one that grows. Its first segment comes before the others are visited,
  *            or all threads would live on the heap that was first. Where the device is full the
  *            others give back what is idle.
+ *   alone    Until a second heap is some thread's home the first serves as if there were no other:
+ *            a program of one thread has one heap, whatever was asked for.
  *   sums     `limit`, the growth policy, `gc_threshold` and the reserved peak go by what the heaps
  *            hold together. Growth claims its bytes first, so that no two heaps pass the limit at
  *            the same moment.
@@ -60,6 +62,9 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
 size_t ca_shards_live_peak(const ca_shards_t *shards);
 
 /* --- for the arenas; `arena` is one of a set ------------------------------------------------- */
+
+/* Heaps that were a thread's or a stream's so far, 1 at least: the others have nothing. */
+unsigned ca_shards_in_use(const ca_shards_t *shards);
 
 /* Whether it is the calling thread's. */
 bool ca_shards_is_home(const ca_arena_t *arena);

@@ -115,7 +115,13 @@ static inline void ca_block_forget(ca_block_t *block)
 /* How many share the memory that is left, and the time that may be waited for it. */
 static inline size_t ca_arena_heaps(const ca_arena_t *arena)
 {
-    return arena->shards ? ca_shards_count(arena->shards) : 1;
+    return arena->shards ? ca_shards_in_use(arena->shards) : 1;
+}
+
+/* No other heap has any. */
+static inline bool ca_arena_alone(const ca_arena_t *arena)
+{
+    return !arena->shards || ca_shards_in_use(arena->shards) == 1;
 }
 
 /* ca_arena_alloc_on with some rungs of the ladder (ca_rungs_t): -ENOMEM means that these failed. */

@@ -40,7 +40,7 @@ ALLOCATORS = {
 }
 # Measured only in these cases.
 DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
-HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8))
+HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8), ("prodcons", 2))
 ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
         "cachealloc_shards2": HEAPS_CASES}
 

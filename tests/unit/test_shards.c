@@ -61,7 +61,12 @@ static int tear_down(void **state)
 static int get_on(ca_stream_t *stream, size_t bytes, bool ready_only, held_t *held)
 {
     *held = (held_t){.bytes = bytes};
-    int rc = ca_shards_alloc(shards, stream, bytes, ready_only, &held->block, &held->address,
+    size_t size = bytes; /* or of the class */
+    int rc = stream ? -EAGAIN
+                    : ca_cache_alloc(ca_shards_home(shards), &size, ready_only, &held->block,
+                                     &held->address, &held->reused);
+    if (rc != 0)
+        rc = ca_shards_alloc(shards, stream, size, ready_only, &held->block, &held->address,
                              &held->reused);
     if (rc == 0 && !stream)
         fake_use(held->address, bytes);
@@ -197,7 +202,9 @@ static void stock_up(keeper_t *own)
     static const size_t bytes[] = {4 * MIB, 4 * MIB, MIB};
     ca_block_t *blocks[3];
     uint64_t address;
+    held_t none;
     own->heap = ca_shards_home(shards);
+    assert_int_equal(get_on(NULL, 512 * MIB, true, &none), -EAGAIN); /* it is in use from now on */
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(ca_cached_alloc(own->heap, bytes[i], false, &blocks[i], &address, NULL),
                          0);
@@ -262,6 +269,116 @@ static void stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows(vo
     pthread_join(thread, NULL);
     use_up(&mine);
     put(&again), put(&more);
+}
+
+static void *let_all_go(void *held)
+{
+    for (held_t *each = held; each->block; each++)
+        let_go(each);
+    return NULL;
+}
+
+static void in_another_thread(void *(*what)(void *), void *argument)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, what, argument);
+    pthread_join(thread, NULL);
+}
+
+#define GATHERED 16u
+#define EACH (16 * KIB)
+
+typedef struct gathering {
+    held_t held[GATHERED + 1]; /* ends with one that has no block */
+    ca_arena_t *heap, *home;
+    size_t before, after; /* bytes in front of the heap */
+} gathering_t;
+
+static void *gather(void *argument)
+{
+    gathering_t *there = argument;
+    there->home = ca_shards_home(shards);
+    there->before = ca_caches_stock(there->heap);
+    let_all_go(there->held);
+    there->after = ca_caches_stock(there->heap);
+    return NULL;
+}
+
+/* One thread allocates, others free: what the heap's lock is taken for is not each free. */
+static void what_is_freed_to_another_heap_gathers_in_front_of_it(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = 8 * MIB;
+    params.settle = 0;
+    make(1024 * MIB, params);
+    fake.auto_pass = true;
+    held_t first = get(4 * MIB), again;
+    let_go(&first); /* caches open with the first fence */
+    gathering_t there;
+    do { /* by a thread that has another heap */
+        there = (gathering_t){.heap = ca_shards_home(shards)};
+        for (unsigned i = 0; i < GATHERED; i++)
+            there.held[i] = get(EACH);
+        in_another_thread(gather, &there);
+        sound();
+    } while (there.home == there.heap);
+    assert_int_equal(there.after - there.before, GATHERED * EACH);
+    assert_int_equal(ca_caches_stock(there.heap), there.before); /* the thread has ended */
+    uint64_t grown = fake.calls[FAKE_ALLOC];
+    again = get(params.segment_first);
+    assert_int_equal(fake.calls[FAKE_ALLOC], grown);
+    put(&again);
+}
+
+#define STEPS 4000u
+
+/* What a program of one thread does, the same each time. Returns bytes reserved at most. */
+static size_t go_through(ca_arena_t *alone, uint64_t calls[FAKE_CALLS])
+{
+    static held_t slots[64];
+    uint64_t random = 1;
+    for (unsigned n = 0; n < STEPS; n++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        held_t *slot = &slots[(random >> 24) % 64];
+        size_t bytes = ((size_t)1 << (9 + (random >> 33) % 13)) + (random >> 40) % 4096;
+        let_go(slot);
+        if (alone)
+            assert_int_equal(ca_cached_alloc(alone, slot->bytes = bytes, false, &slot->block,
+                                             &slot->address, &slot->reused),
+                             0);
+        else
+            assert_int_equal(get_on(NULL, bytes, false, slot), 0);
+        if (alone)
+            fake_use(slot->address, bytes);
+        if (n % 16 == 0)
+            fake_pass_all();
+    }
+    for (unsigned i = 0; i < 64; i++)
+        let_go(&slots[i]);
+    memcpy(calls, fake.calls, sizeof fake.calls);
+    return fake.used;
+}
+
+static void a_program_of_one_thread_has_one_heap(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    uint64_t calls[2][FAKE_CALLS];
+    params.thread_cache = 8 * MIB;
+    params.settle = STEPS / 2; /* careful, and then not */
+    make(1024 * MIB, params);
+    size_t several = go_through(NULL, calls[0]);
+    sound();
+    retire();
+    fake_reset(1024 * MIB, 1024 * MIB);
+    ca_arena_t *alone = ca_arena_create(&fake_upstream, NULL, &params);
+    size_t one = go_through(alone, calls[1]);
+    assert_null(ca_arena_check(alone));
+    ca_arena_retire(alone);
+    assert_int_equal(several, one);
+    assert_memory_equal(calls[0], calls[1], sizeof calls[0]);
+    make(1024 * MIB, params); /* for the tear-down */
 }
 
 static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
@@ -474,12 +591,13 @@ static void *disturb(void *unused)
     return NULL;
 }
 
-static void threads_share_the_heaps_and_free_each_others_blocks(void **state)
+static void share_the_heaps(size_t thread_cache)
 {
-    (void)state;
     pthread_t workers[WORKERS], disturber;
     ca_arena_params_t params = fake_params;
     params.reuse_wait_ns = 1000;
+    params.thread_cache = thread_cache;
+    atomic_store(&stop, false);
     params.limit = 96 * MIB;
     make(112 * MIB, params);
     pthread_create(&disturber, NULL, disturb, NULL);
@@ -507,6 +625,14 @@ static void threads_share_the_heaps_and_free_each_others_blocks(void **state)
     assert_int_equal(fake.fences, 0);
 }
 
+static void threads_share_the_heaps_and_free_each_others_blocks(void **state)
+{
+    (void)state;
+    share_the_heaps(0);
+    retire();
+    share_the_heaps(4 * MIB);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 int main(void)
@@ -516,6 +642,8 @@ int main(void)
         TEST(small_requests_give_each_heap_a_first_segment_while_there_is_room),
         TEST(what_another_heap_has_serves_before_one_grows),
         TEST(stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows),
+        TEST(what_is_freed_to_another_heap_gathers_in_front_of_it),
+        TEST(a_program_of_one_thread_has_one_heap),
         TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
         TEST(the_limit_is_that_of_all_heaps_together),
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
