@@ -187,7 +187,7 @@ const char *ca_check_locked(const ca_arena_t *arena)
         return "live, pending or ready bytes are wrong";
     if (sums.exported != arena->exported)
         return "exported bytes are wrong";
-    if (ca_arena_in_use(arena) > arena->live_peak)
+    if (ca_arena_in_use(arena) > arena->live_peak || arena->live_peak > arena->reserved_peak)
         return "the live peak is wrong";
     return check_lists(arena, &sums);
 }

@@ -70,10 +70,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         switch (what / HELD) {
         case 0:
         case 1:
-            if (one->block)
+            if (!one->block)
+                (void)hold(arena, size_from(&input), one);
+            else if (what / HELD == 0)
                 let_go(one);
             else
-                (void)hold(arena, size_from(&input), one);
+                let_go_past_the_cache(one);
             break;
         case 2:
             if (fake.recorded > what % HELD)

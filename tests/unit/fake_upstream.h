@@ -455,6 +455,15 @@ static inline void let_go(held_t *held)
     ca_cached_free(block);
 }
 
+/* Straight to the heap, as what is freed on a stream. */
+static inline void let_go_past_the_cache(held_t *held)
+{
+    ca_block_t *block = held->block;
+    held->block = NULL;
+    fake_unuse(held->address, held->bytes);
+    ca_arena_free(block);
+}
+
 #define FAKE_SEGMENT ((size_t)8 << 20) /* the first one */
 static const ca_arena_params_t fake_params = {.max_split = SIZE_MAX,
                                               .limit = SIZE_MAX,

@@ -127,6 +127,9 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
             seen[at] = true;
             ca_pool_dedicate(below(2));
         }
+        for (unsigned i = 0; n % 1000 == 999 && !mix->exports && i < mix->held; i++)
+            if (held[i].block)
+                let_go_past_the_cache(&held[i]);
         something_happens(mix);
         if (mix->pins && below(mix->pins) == 0) {
             pinned = !pinned;
