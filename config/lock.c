@@ -137,12 +137,14 @@ static __attribute__((noinline)) void wait_for(pthread_mutex_t *mutex)
     pthread_mutex_lock(mutex);
 }
 
-void ca_lock_take(ca_lock_t *lock)
+bool ca_lock_take(ca_lock_t *lock)
 {
     check_order(lock);
-    if (pthread_mutex_trylock(&lock->mutex) != 0)
+    bool held = pthread_mutex_trylock(&lock->mutex) != 0;
+    if (held)
         wait_for(&lock->mutex);
     remember(lock);
+    return held;
 }
 
 bool ca_lock_try(ca_lock_t *lock)

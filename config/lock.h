@@ -29,8 +29,8 @@ typedef struct ca_lock {
 
 /* Also how an owner makes a lock good again in the child of a fork, whoever held it. */
 void ca_lock_init(ca_lock_t *lock, ca_rank_t rank);
-/* Where another thread holds it: tries for a moment, then sleeps. */
-void ca_lock_take(ca_lock_t *lock);
+/* Where another thread holds it: tries for a moment, then sleeps. Returns whether that was so. */
+bool ca_lock_take(ca_lock_t *lock);
 void ca_lock_drop(ca_lock_t *lock);
 /* Takes it if that needs no wait. For _exit and kin, which may run in a signal handler; as it
  * cannot deadlock, its rank is not checked. */

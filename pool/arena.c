@@ -107,10 +107,13 @@ static void drop_memory(ca_arena_t *arena)
     ca_slab_destroy(&arena->epochs);
     ca_slab_destroy(&arena->marks);
     ca_slab_destroy(&arena->segment_slab);
-    ca_block_discard(&arena->blocks);
     arena->bins = NULL;
     arena->segments = NULL;
     arena->whole = (ca_line_t){0};
+    if (arena->shards)
+        ca_shards_rest(arena);
+    else
+        ca_block_discard(&arena->blocks);
 }
 
 /* For the last one inside a retired arena, who still counts as such: its fences were recorded in
@@ -170,7 +173,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
         return -EAGAIN;
     size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
 
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
@@ -196,7 +199,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     bool grown = false;
     int rc = 0;
 
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
@@ -247,14 +250,13 @@ void ca_arena_free(ca_block_t *block)
 
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 {
-    ca_arena_t *arena = ca_block_arena(block);
+    ca_arena_t *arena = ca_block_lock(block);
 
     if (!arena)
         return; /* its context is gone */
     bool plain = !stream, foreign = stream && ca_stream_arena(stream) != arena;
     if (foreign)
         stream = NULL;
-    ca_lock_take(&arena->lock);
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         arena->frees += plain;
@@ -318,7 +320,8 @@ bool ca_arena_revive(ca_arena_t *arena)
     if (!bins)
         return false;
     ca_lock_take(&arena->lock);
-    bool revived = arena->retired && arena->inside == 0 && !arena->bins;
+    bool revived = arena->retired && arena->inside == 0 && !arena->bins &&
+                   (!arena->shards || ca_shards_rested(arena));
     if (revived) {
         memset((char *)arena + kept, 0, sizeof *arena - kept);
         if (arena->shards)
@@ -330,6 +333,8 @@ bool ca_arena_revive(ca_arena_t *arena)
             arena->depot = arena->caches = NULL; /* it lay behind the bins */
             arena->retired = true;
         }
+        if (revived && arena->shards)
+            ca_shards_wake(arena);
     }
     ca_lock_drop(&arena->lock);
     if (!revived)
@@ -345,6 +350,19 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
         ca_caches_review(arena);
     }
     ca_lock_drop(&arena->lock);
+}
+
+ca_arena_t *ca_block_lock(const ca_block_t *block)
+{
+    ca_arena_t *arena;
+
+    while ((arena = ca_block_arena(block))) {
+        ca_arena_take(arena);
+        if (ca_block_arena(block) == arena)
+            break;
+        ca_arena_drop(arena);
+    }
+    return arena;
 }
 
 ca_slot_t *ca_block_slot(ca_block_t *block)

@@ -69,8 +69,10 @@ void ca_block_discard(ca_block_slab_t *slab)
     int saved = errno;
     ca_block_page_t *first = NULL;
 
-    if (slab->bytes == 0)
-        return; /* there never was a block */
+    if (slab->bytes == 0) { /* there never was a block; but it may have some of another's */
+        *slab = (ca_block_slab_t){.chunks = slab->chunks};
+        return;
+    }
     for (ca_block_page_t *chunk = slab->chunks, *older; chunk; chunk = older) {
         older = chunk->older;
         /* Refused where the program locked its memory: then the arena is found, and is retired. */

@@ -98,6 +98,21 @@ static ca_cache_t *blank(void)
     return cache;
 }
 
+/* The thread's home has changed, if it has: what it keeps elsewhere in the set only gathers. */
+static void demote_others(const ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = ca_cache_mine.caches; cache; cache = cache->next_mine) {
+        ca_arena_t *other = atomic_load(&cache->arena);
+        if (!other || other == arena || other->shards != arena->shards || cache->visiting ||
+            ca_shards_is_home(other))
+            continue;
+        ca_lock_take(&other->lock);
+        if (atomic_load(&cache->arena) == other)
+            ca_cache_demote(other, cache);
+        ca_arena_drop(other);
+    }
+}
+
 /* One of the thread's whose heap was retired, or a new one. */
 static ca_cache_t *make(ca_arena_t *arena)
 {
@@ -114,6 +129,8 @@ static ca_cache_t *make(ca_arena_t *arena)
         cache->next_mine = ca_cache_mine.caches;
         ca_cache_mine.caches = cache;
     }
+    if (arena->shards)
+        demote_others(arena);
     ca_lock_take(&arena->lock);
     bool joins = ca_arena_serving(arena);
     if (joins)
@@ -238,7 +255,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     ca_cache_class_t *class = &cache->classes[index];
     uint32_t most = (uint32_t)(CA_CACHE_REFILL_BYTES / bytes) + 1;
 
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     arena->operations++;
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         ca_cache_tell(arena, cache);
@@ -301,7 +318,7 @@ static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, 
 
 static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         size_t half = cache->stock_most / 2;
         ca_cache_tell(arena, cache);
@@ -321,7 +338,7 @@ void ca_cache_close_epoch(ca_cache_t *cache)
 
     if (!arena)
         return; /* retired meanwhile */
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         ca_cache_tell(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
@@ -340,7 +357,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, served_t *
 {
     const ca_cache_class_t *class = &cache->classes[index];
 
-    ca_lock_take(&arena->lock);
+    ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
@@ -408,16 +425,15 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
                                            : rc;
 }
 
-void ca_cached_free(ca_block_t *block)
+void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
 {
-    ca_arena_t *arena = ca_block_arena(block);
     size_t mark = ca_cache_mark_of(block);
     ca_cache_t *cache = NULL;
 
     if (arena && mark && ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
         !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
-    if (!cache || !ca_cache_enter(cache)) {
+    if (!cache || !ca_cache_enter_with(cache, arena, block)) {
         ca_arena_free(block);
         return;
     }
@@ -430,6 +446,11 @@ void ca_cached_free(ca_block_t *block)
     } else if (closes) {
         ca_cache_close_epoch(cache);
     }
+}
+
+void ca_cached_free(ca_block_t *block)
+{
+    ca_cached_free_to(ca_block_arena(block), block);
 }
 
 void ca_caches_reset_after_fork(void)

@@ -69,6 +69,9 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 /* Takes a live block back, as ca_arena_free does. */
 void ca_cached_free(ca_block_t *block);
 
+/* The same, of a block that was of `arena` (or NULL) when the caller looked. */
+void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block);
+
 /* The size of the class that a rounded request belongs to; 0 when it belongs to none. */
 size_t ca_cache_class_bytes(size_t bytes);
 

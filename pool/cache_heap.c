@@ -213,8 +213,8 @@ static size_t epoch_most(const ca_arena_t *arena)
         return 0;
     size_t most =
         arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena) / arena->cache_count;
-    if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count))
-        most = ca_epoch_bytes(arena->live_peak / arena->cache_count);
+    if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena))
+        most = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
 }
 
@@ -301,6 +301,15 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
     for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
         cache->classes[i].batch = 0;
     atomic_store(&cache->arena, arena);
+    ca_caches_review(arena);
+}
+
+void ca_cache_demote(ca_arena_t *arena, ca_cache_t *cache)
+{
+    shut(cache);
+    empty(arena, cache);
+    cache->visiting = true;
+    arena->cache_count--;
     ca_caches_review(arena);
 }
 

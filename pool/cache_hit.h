@@ -98,6 +98,19 @@ CA_INLINE void ca_cache_leave_hit(ca_cache_t *cache)
     atomic_store_explicit(&cache->entry, CA_CACHE_FREE, memory_order_release);
 }
 
+/* To put a block there that may be of the heap `arena`, which the cache is in front of. That is
+ * known inside alone: before, another heap may get the block (pool/balance.h). */
+CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_arena_t *arena,
+                                   const ca_block_t *block)
+{
+    if (!ca_cache_enter(cache))
+        return false;
+    if (__builtin_expect(__atomic_load_n(&block->arena, __ATOMIC_RELAXED) == arena, 1))
+        return true;
+    ca_cache_leave_hit(cache);
+    return false;
+}
+
 CA_INLINE void ca_cache_set_state(ca_block_t *block, ca_block_state_t state)
 {
     /* The heap looks at the states of neighbours. */

@@ -26,6 +26,7 @@ struct ca_cache {
     _Atomic uint32_t entry;    /* ca_cache_entry_t */
     bool simple;               /* a request's size alone tells its class; see granule_mask */
     bool visiting;             /* its thread's home is another heap of the set; set when it joins */
+    ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
     uint64_t open;             /* tag of what is freed now */
     _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */
     _Atomic size_t stock;      /* bytes of all blocks in here */
@@ -40,7 +41,6 @@ struct ca_cache {
     size_t told;               /* which has this part of `stock` in arena->stock; */
     uint64_t frees;            /* as allocs */
     void *context;             /* the heap's */
-    ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
     ca_cache_t *next_mine;     /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
@@ -108,6 +108,9 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
 
 /* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
 void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
+
+/* Its thread's home is another heap of the set from now on. */
+void ca_cache_demote(ca_arena_t *arena, ca_cache_t *cache);
 
 /* The thread ends: its cache's blocks are the heap's. */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);

@@ -114,8 +114,8 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 
     if (arena->cache_count) /* the other half is theirs */
         most /= 2;
-    if (most > ca_settle_epoch_bytes(arena) * scale(arena))
-        most = ca_settle_epoch_bytes(arena) * scale(arena);
+    if (most > ca_settle_epoch_bytes(arena) * scale(arena) / ca_arena_heaps(arena))
+        most = ca_settle_epoch_bytes(arena) * scale(arena) / ca_arena_heaps(arena);
     return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&
            (arena->no_fences || arena->operations >= line->close_after) && ca_arena_serving(arena);
 }

@@ -54,11 +54,10 @@ bool ca_export_reclaim(ca_arena_t *arena)
 
 ca_export_t ca_pool_export(uint64_t address)
 {
-    ca_arena_t *arena = ca_span_arena(address);
+    ca_arena_t *arena = ca_span_lock(address);
     ca_export_t what = CA_EXPORT_NONE;
 
     if (arena) {
-        ca_lock_take(&arena->lock);
         /* A retired arena has no segments; one that was given back meanwhile is not in the list. */
         ca_segment_t *segment = ca_segment_at(arena, address);
         if (segment) {

@@ -7,16 +7,28 @@
 
 size_t ca_block_bytes(ca_block_t *block)
 {
-    ca_arena_t *arena = ca_block_arena(block);
+    ca_arena_t *arena = ca_block_lock(block);
     size_t bytes = 0;
 
     if (!arena)
         return 0; /* its context is gone */
-    ca_lock_take(&arena->lock);
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
         bytes = ca_block_size(block);
     ca_lock_drop(&arena->lock);
     return bytes;
+}
+
+ca_arena_t *ca_span_lock(uint64_t address)
+{
+    ca_arena_t *arena;
+
+    while ((arena = ca_span_arena(address))) {
+        ca_lock_take(&arena->lock);
+        if (ca_span_arena(address) == arena)
+            break;
+        ca_lock_drop(&arena->lock);
+    }
+    return arena;
 }
 
 /* In that state, or NULL. Under the arena's lock. */
@@ -30,12 +42,11 @@ static const ca_block_t *block_at(const ca_arena_t *arena, uint64_t address, ca_
 
 uint64_t ca_pool_block_at(uint64_t address)
 {
-    ca_arena_t *arena = ca_span_arena(address);
+    ca_arena_t *arena = ca_span_lock(address);
     uint64_t start = 0;
 
     if (!arena)
         return 0;
-    ca_lock_take(&arena->lock);
     const ca_block_t *block = block_at(arena, address, CA_BLOCK_LIVE);
     if (block)
         start = block->address;
@@ -45,11 +56,10 @@ uint64_t ca_pool_block_at(uint64_t address)
 
 bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached)
 {
-    ca_arena_t *arena = ca_span_arena(address);
+    ca_arena_t *arena = ca_span_lock(address);
 
     if (!arena)
         return false;
-    ca_lock_take(&arena->lock);
     const ca_block_t *block = block_at(arena, address, CA_BLOCK_CACHED);
     if (block)
         *cached = (ca_pool_cached_t){

@@ -39,6 +39,14 @@ void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
         atomic_fetch_sub_explicit(&total_of(arena)->now, bytes, memory_order_relaxed);
 }
 
+void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes)
+{
+    from->reserved -= bytes;
+    to->reserved += bytes;
+    if (to->reserved > to->reserved_peak)
+        to->reserved_peak = to->reserved;
+}
+
 void ca_reserved_forget(const ca_arena_t *arena)
 {
     atomic_fetch_sub_explicit(&total_of(arena)->now, arena->reserved, memory_order_relaxed);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include "config/mem.h"
+#include "pool/balance.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/rounding.h"
@@ -17,11 +18,18 @@
 typedef struct slot {
     _Alignas(LINE) ca_arena_t *heap;
     _Atomic size_t largest[CA_POOLS]; /* the hints; bytes */
-    _Atomic bool begun;               /* has asked for its first segment */
+    _Atomic size_t reserved;          /* bytes */
+    _Atomic bool begun;               /* has asked for its first segment, or is to get others' */
+    _Atomic unsigned levelled;        /* requests that found it poor */
 } slot_t;
 
 struct ca_shards {
-    unsigned count;
+    unsigned most; /* heaps */
+    unsigned open_first;
+    _Atomic unsigned count; /* heaps that there are; of a life before too */
+    _Atomic unsigned open;  /* heaps that are homes */
+    _Atomic bool opening;
+    _Atomic unsigned awake; /* heaps that have not dropped their memory */
     _Atomic uint64_t homes; /* heaps that were a thread's or a stream's, a bit for each */
     _Alignas(LINE) _Atomic size_t reserved; /* with what is claimed */
     _Atomic size_t reserved_peak;
@@ -40,7 +48,7 @@ static unsigned home_of(const ca_shards_t *shards, const ca_stream_t *stream)
         return ca_stream_arena(stream)->shard;
     if (!thread)
         thread = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
-    return (thread - 1) % shards->count;
+    return (thread - 1) % ca_shards_open(shards);
 }
 
 /* Of each heap's first segment, so that growth allows one to all of them. */
@@ -53,28 +61,48 @@ static size_t first_bytes(unsigned count)
     return bytes < CA_SEGMENT_FIRST ? bytes : CA_SEGMENT_FIRST;
 }
 
-ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
-                              const ca_arena_params_t *params, unsigned count)
+unsigned ca_shards_count(const ca_shards_t *shards)
 {
-    size_t bytes = sizeof(ca_shards_t) + count * sizeof(slot_t);
+    return atomic_load_explicit(&shards->count, memory_order_acquire);
+}
+
+/* One at a time. False where there is no host memory. */
+static bool add_heap(ca_shards_t *shards, const ca_upstream_t *upstream, void *context,
+                     const ca_arena_params_t *params)
+{
+    ca_arena_t *heap = ca_arena_create(upstream, context, params);
+    unsigned index = ca_shards_count(shards);
+
+    if (!heap)
+        return false;
+    heap->shards = shards;
+    heap->shard = index;
+    shards->slots[index].heap = heap;
+    ca_shards_wake(heap);
+    atomic_store_explicit(&shards->count, index + 1, memory_order_release);
+    return true;
+}
+
+ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
+                              const ca_arena_params_t *params, unsigned count, unsigned most)
+{
+    size_t bytes = sizeof(ca_shards_t) + most * sizeof(slot_t);
     ca_shards_t *shards = ca_mem_map(bytes);
     ca_arena_params_t each = *params;
 
     if (!shards)
         return NULL;
+    shards->most = most;
+    shards->open_first = count;
+    atomic_store(&shards->open, count);
     if (!each.segment_first && count > 1)
         each.segment_first = first_bytes(count);
-    for (; shards->count < count; shards->count++) {
-        ca_arena_t *heap = ca_arena_create(upstream, context, &each);
-        if (!heap)
+    while (ca_shards_count(shards) < count)
+        if (!add_heap(shards, upstream, context, &each))
             break;
-        heap->shards = shards;
-        heap->shard = shards->count;
-        shards->slots[shards->count].heap = heap;
-    }
-    if (shards->count == count)
+    if (ca_shards_count(shards) == count)
         return shards;
-    for (unsigned i = 0; i < shards->count; i++)
+    for (unsigned i = 0; i < ca_shards_count(shards); i++)
         ca_arena_retire(shards->slots[i].heap);
     ca_mem_unmap(shards, bytes); /* nobody else has seen these heaps */
     return NULL;
@@ -99,6 +127,11 @@ static void note_home(ca_shards_t *shards, unsigned home)
         atomic_store(&shards->slots[home].begun, true);
 }
 
+unsigned ca_shards_open(const ca_shards_t *shards)
+{
+    return atomic_load_explicit(&shards->open, memory_order_relaxed);
+}
+
 unsigned ca_shards_in_use(const ca_shards_t *shards)
 {
     uint64_t homes = atomic_load_explicit(&shards->homes, memory_order_relaxed);
@@ -110,14 +143,9 @@ bool ca_shards_is_home(const ca_arena_t *arena)
     return arena->shard == home_of(arena->shards, NULL);
 }
 
-unsigned ca_shards_count(const ca_shards_t *shards)
-{
-    return shards->count;
-}
-
 ca_arena_t *ca_shards_heap(const ca_shards_t *shards, unsigned index)
 {
-    return index < shards->count ? shards->slots[index].heap : NULL;
+    return index < ca_shards_count(shards) ? shards->slots[index].heap : NULL;
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
@@ -131,16 +159,54 @@ static void raise_peak(_Atomic size_t *peak, size_t now)
     }
 }
 
+/* As many heaps again become homes. They have no memory of their own yet, and get others'. Who
+ * retires the heaps takes the lock that is held here, and looks for more of them after that. */
+static void open_more(ca_arena_t *arena)
+{
+    ca_shards_t *shards = arena->shards;
+    unsigned open = ca_shards_open(shards);
+
+    if (atomic_exchange(&shards->opening, true))
+        return;
+    while (ca_shards_count(shards) < 2 * open)
+        if (!add_heap(shards, arena->upstream, arena->context, &arena->params))
+            break;
+    for (unsigned i = open; i < ca_shards_count(shards); i++)
+        atomic_store(&shards->slots[i].begun, true);
+    if (ca_shards_count(shards) >= 2 * open)
+        atomic_compare_exchange_strong(&shards->open, &open, 2 * open);
+    atomic_store(&shards->opening, false);
+}
+
+/* Whether threads wait for each other, as the heap sees it. */
+static void judge(ca_arena_t *arena)
+{
+    ca_shards_t *shards = arena->shards;
+    size_t more = 2 * (size_t)ca_shards_open(shards);
+    bool waits = arena->waits >= arena->takes / CA_SHARDS_WAITED;
+
+    arena->takes = arena->waits = 0;
+    if (waits && more <= shards->most && ca_shards_reserved(shards) / more >= CA_SHARDS_LEAST &&
+        ca_arena_serving(arena))
+        open_more(arena);
+}
+
+static void tell(_Atomic size_t *field, size_t value)
+{
+    if (atomic_load_explicit(field, memory_order_relaxed) != value)
+        atomic_store_explicit(field, value, memory_order_relaxed);
+}
+
 void ca_shards_publish(ca_arena_t *arena)
 {
     ca_shards_t *shards = arena->shards;
     slot_t *slot = &shards->slots[arena->shard];
 
-    for (unsigned pool = 0; pool < CA_POOLS; pool++) {
-        size_t largest = arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]);
-        if (atomic_load_explicit(&slot->largest[pool], memory_order_relaxed) != largest)
-            atomic_store_explicit(&slot->largest[pool], largest, memory_order_relaxed);
-    }
+    if (arena->takes >= CA_SHARDS_JUDGED)
+        judge(arena);
+    for (unsigned pool = ca_arena_alone(arena) ? CA_POOLS : 0; pool < CA_POOLS; pool++)
+        tell(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
+    tell(&slot->reserved, arena->retired ? 0 : arena->reserved);
     size_t change = arena->live - arena->live_told; /* wraps around where there is less */
     if (change + CA_SHARDS_TOLD - 1 < 2 * CA_SHARDS_TOLD - 1)
         return;
@@ -189,11 +255,31 @@ void ca_shards_forget(const ca_arena_t *arena)
     atomic_store(&shards->slots[arena->shard].begun, false);
     if (arena->shard != 0)
         return;
+    atomic_store(&shards->open, shards->open_first);
     atomic_store(&shards->homes, 0);
     atomic_store(&shards->reserved, 0);
     atomic_store(&shards->reserved_peak, 0);
     atomic_store(&shards->live, 0);
     atomic_store(&shards->live_peak, 0);
+}
+
+void ca_shards_wake(const ca_arena_t *arena)
+{
+    atomic_fetch_add(&arena->shards->awake, 1);
+}
+
+void ca_shards_rest(const ca_arena_t *arena)
+{
+    ca_shards_t *shards = arena->shards;
+
+    if (atomic_fetch_sub(&shards->awake, 1) == 1)
+        for (unsigned i = 0; i < ca_shards_count(shards); i++)
+            ca_block_discard(&shards->slots[i].heap->blocks);
+}
+
+bool ca_shards_rested(const ca_arena_t *arena)
+{
+    return arena->shard != 0 || atomic_load(&arena->shards->awake) == 0;
 }
 
 void ca_shards_give_up(ca_shards_t *shards, size_t bytes)
@@ -208,9 +294,9 @@ size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes)
     ca_shards_t *shards = arena->shards;
     size_t given = 0;
 
-    for (unsigned i = 1; i < shards->count && given < bytes; i++)
-        given +=
-            ca_arena_trim(shards->slots[(arena->shard + i) % shards->count].heap, bytes - given);
+    for (unsigned i = 1; i < ca_shards_count(shards) && given < bytes; i++)
+        given += ca_arena_trim(shards->slots[(arena->shard + i) % ca_shards_count(shards)].heap,
+                               bytes - given);
     return given;
 }
 
@@ -218,7 +304,7 @@ void ca_shards_note_room(ca_arena_t *arena, size_t bytes)
 {
     ca_shards_t *shards = arena->shards;
 
-    for (unsigned i = 0; i < shards->count; i++)
+    for (unsigned i = 0; i < ca_shards_count(shards); i++)
         if (i != arena->shard)
             ca_arena_note_room(shards->slots[i].heap, bytes);
 }
@@ -264,7 +350,7 @@ static int take_ready(const visit_t *v)
     const ca_arena_params_t *params = &heap_at(v, 0)->params;
     size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
     ca_pool_t pool = ca_pool_of(params, size);
-    uint64_t left = UINT64_MAX >> (64 - shards->count);
+    uint64_t left = UINT64_MAX >> (64 - ca_shards_count(shards));
     unsigned next = tightest(shards, bit_of(v->home), pool, size);
 
     if (next == NONE)
@@ -290,8 +376,8 @@ static int climb(const visit_t *v, unsigned rungs)
 {
     int rc = -ENOMEM;
 
-    for (unsigned i = 0; i < v->shards->count && rc == -ENOMEM; i++)
-        rc = climb_at(v, rungs, (v->home + i) % v->shards->count);
+    for (unsigned i = 0; i < ca_shards_count(v->shards) && rc == -ENOMEM; i++)
+        rc = climb_at(v, rungs, (v->home + i) % ca_shards_count(v->shards));
     return rc;
 }
 
@@ -301,6 +387,30 @@ static bool begins(const visit_t *v)
 {
     return !v->stream && v->bytes <= FIRST_MOST &&
            !atomic_load_explicit(&v->shards->slots[v->home].begun, memory_order_relaxed);
+}
+
+/* Home has less than half of its part: it gets what is above it where most is. Seldom: for that the
+ * caches there are emptied. */
+static void level(const visit_t *v)
+{
+    slot_t *slots = v->shards->slots, *home = &slots[v->home];
+    size_t part = ca_shards_reserved(v->shards) / ca_shards_in_use(v->shards);
+    size_t mine = atomic_load_explicit(&home->reserved, memory_order_relaxed), most = 0;
+    unsigned richest = v->home;
+
+    if (mine >= part / 2 ||
+        atomic_fetch_add_explicit(&home->levelled, 1, memory_order_relaxed) % CA_SHARDS_LEVELLED)
+        return;
+    for (unsigned i = 0; i < ca_shards_count(v->shards); i++) {
+        size_t its = atomic_load_explicit(&slots[i].reserved, memory_order_relaxed);
+        if (its > most) {
+            most = its;
+            richest = i;
+        }
+    }
+    if (most > part)
+        ca_balance(heap_at(v, richest), home->heap,
+                   part - mine < most - part ? part - mine : most - part);
 }
 
 int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool ready_only,
@@ -323,6 +433,8 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
         if (rc != -ENOMEM)
             return rc;
     }
+    if (!stream)
+        level(&v);
     int rc = stream ? ca_arena_alloc_ready_on(home, stream, bytes, block, address, reused)
                     : take_ready(&v);
     if (rc == 0 || ready_only)

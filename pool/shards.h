@@ -6,18 +6,20 @@
  *            without the heap's lock. Hints decide the order of visits, nothing else: the heap that
  *            is visited looks again under its lock and picks the address, best fit. A stale hint
  *            costs a visit. Hints are published when the lock is dropped after a change.
- *   home     A thread's own heap, the same for its whole life: the first choice while its hint
- *            fits, and the one that grows. Its first segment comes before the others are visited,
- *            or all threads would live on the heap that was first. Where the device is full the
- *            others give back what is idle.
+ *   home     A thread's own heap: the first choice while its hint fits, and the one that grows.
+ *            Its first segment comes before the others are visited, or all threads would live on
+ *            the heap that was first. Where the device is full the others give back what is idle.
+ *   open     The heaps that are homes. Where nobody said how many, that is one, until its lock is
+ *            waited for: then twice as many. A heap that comes late gets segments of the richest
+ *            with all that is in them (pool/balance.h), as does one that has little.
  *   alone    Until a second heap is some thread's home the first serves as if there were no other:
  *            a program of one thread has one heap, whatever was asked for.
  *   sums     `limit`, the growth policy, `gc_threshold` and the reserved peak go by what the heaps
  *            hold together. Growth claims its bytes first, so that no two heaps pass the limit at
  *            the same moment.
  *
- * No lock of one heap is held while another's is taken. A free needs nothing of this: a block knows
- * its arena. Thread-safe. */
+ * No lock of one heap is waited for while another's is held. A free needs nothing of this: a block
+ * knows its arena. Thread-safe. */
 #ifndef CA_POOL_SHARDS_H
 #define CA_POOL_SHARDS_H
 
@@ -28,17 +30,36 @@
 
 #define CA_SHARDS_MOST 64u
 
+/* More heaps come into use where of CA_SHARDS_JUDGED takes of a heap's lock one in CA_SHARDS_WAITED
+ * had to wait, and all that are in use then would have CA_SHARDS_LEAST bytes each. Of the requests
+ * that find their heap poor one in CA_SHARDS_LEVELLED gets it more. In debug builds all that is
+ * soon the case, so that tests of threads are tests of this too. */
+#if CA_DEBUG
+#define CA_SHARDS_JUDGED 64u
+#define CA_SHARDS_WAITED 128u
+#define CA_SHARDS_LEAST ((size_t)4 << 20)
+#define CA_SHARDS_LEVELLED 16u
+#else
+#define CA_SHARDS_JUDGED 1024u
+#define CA_SHARDS_WAITED 8u
+#define CA_SHARDS_LEAST ((size_t)64 << 20)
+#define CA_SHARDS_LEVELLED 256u
+#endif
+
 /* Each heap tells the sum of live bytes of a change of its own only from this size on, so that not
  * every call writes what all threads share: the sum is off by this much per heap at most. */
 #define CA_SHARDS_TOLD ((size_t)256 << 10)
 
 typedef struct ca_shards ca_shards_t;
 
-/* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST. NULL when there is no host
- * memory. The pointer stays good for ever, as the arenas do: they are retired one by one. */
+/* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST, and twice as many each time that
+ * threads wait for each other, up to `most`. NULL when there is no host memory. The pointer stays
+ * good for ever, as the arenas do: they are retired and revived one by one, the first one first,
+ * until ca_shards_heap gives no more. */
 ca_shards_t *ca_shards_create(const ca_upstream_t *upstream, void *context,
-                              const ca_arena_params_t *params, unsigned count);
+                              const ca_arena_params_t *params, unsigned count, unsigned most);
 
+/* Rises only. */
 unsigned ca_shards_count(const ca_shards_t *shards);
 
 /* NULL from the last one on. */
@@ -63,6 +84,9 @@ size_t ca_shards_live_peak(const ca_shards_t *shards);
 
 /* --- for the arenas; `arena` is one of a set ------------------------------------------------- */
 
+/* Heaps that are a home for threads. */
+unsigned ca_shards_open(const ca_shards_t *shards);
+
 /* Heaps that were a thread's or a stream's so far, 1 at least: the others have nothing. */
 unsigned ca_shards_in_use(const ca_shards_t *shards);
 
@@ -84,6 +108,13 @@ void ca_shards_give_up(ca_shards_t *shards, size_t bytes);
 /* The heap is about to be revived: what the set knows of it, with the first heap all that it knows,
  * is from before. */
 void ca_shards_forget(const ca_arena_t *arena);
+
+/* The heap is in service again; it has dropped all but its blocks; whether all of the set have, so
+ * that the first may be revived. Blocks of one may be of another's making (pool/balance.h): so they
+ * are discarded together, when the last has dropped the rest. */
+void ca_shards_wake(const ca_arena_t *arena);
+void ca_shards_rest(const ca_arena_t *arena);
+bool ca_shards_rested(const ca_arena_t *arena);
 
 /* Idle segments of the other heaps go back upstream until `bytes` were given. Returns the bytes
  * given. No lock is held, neither here nor in the next. */

@@ -62,17 +62,34 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
     return rc;
 }
 
-void ca_span_remove(uint64_t base, const ca_arena_t *arena)
+/* The arena's segment that begins at `base`, or NULL. */
+static ca_span_t *find(uint64_t base, const ca_arena_t *arena)
 {
-    ca_lock_take(&lock);
     size_t at = upper_bound(base);
+
     /* A context that dies may leave a range with the same base: we are told late, or not at all. */
     while (at > 0 && spans[at - 1].begin == base && spans[at - 1].arena != arena)
         at--;
-    if (at > 0 && spans[at - 1].begin == base) {
+    return at > 0 && spans[at - 1].begin == base ? &spans[at - 1] : NULL;
+}
+
+void ca_span_remove(uint64_t base, const ca_arena_t *arena)
+{
+    ca_lock_take(&lock);
+    ca_span_t *span = find(base, arena);
+    if (span) {
         count--;
-        memmove(spans + at - 1, spans + at, (count - (at - 1)) * sizeof *spans);
+        memmove(span, span + 1, (size_t)(spans + count - span) * sizeof *spans);
     }
+    ca_lock_drop(&lock);
+}
+
+void ca_span_move(uint64_t base, const ca_arena_t *from, ca_arena_t *to)
+{
+    ca_lock_take(&lock);
+    ca_span_t *span = find(base, from);
+    if (span)
+        span->arena = to;
     ca_lock_drop(&lock);
 }
 

@@ -12,6 +12,9 @@
 int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena);
 void ca_span_remove(uint64_t base, const ca_arena_t *arena);
 
+/* The segment at `base` is of another arena from now on. */
+void ca_span_move(uint64_t base, const ca_arena_t *from, ca_arena_t *to);
+
 /* The arena whose segment `address` lies in, or NULL. */
 ca_arena_t *ca_span_arena(uint64_t address);
 

@@ -29,6 +29,7 @@ struct ca_arena {
     bool retired;           /* the context is gone: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */
+    uint32_t takes, waits;  /* of the lock, since the set looked: see ca_shards_judge */
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
@@ -73,6 +74,15 @@ struct ca_arena {
     ca_slab_t segment_slab, epochs, marks;
 };
 
+/* The lock, and a note of whether it had to be waited for: for calls of the program. */
+static inline void ca_arena_take(ca_arena_t *arena)
+{
+    bool waited = ca_lock_take(&arena->lock);
+
+    arena->takes++;
+    arena->waits += waited;
+}
+
 static inline bool ca_arena_serving(const ca_arena_t *arena)
 {
     return !arena->stopped && !arena->retired;
@@ -112,6 +122,13 @@ static inline void ca_block_forget(ca_block_t *block)
         block->arena->upstream->forget(&block->slot);
 }
 
+/* Takes the lock of the block's arena: before that another may have got the block's segment (see
+ * pool/balance.h). NULL, and no lock, where its arena was retired. */
+ca_arena_t *ca_block_lock(const ca_block_t *block);
+
+/* The same of the arena that has a segment with this address, or NULL. */
+ca_arena_t *ca_span_lock(uint64_t address);
+
 /* How many share the memory that is left, and the time that may be waited for it. */
 static inline size_t ca_arena_heaps(const ca_arena_t *arena)
 {
@@ -139,6 +156,8 @@ void ca_arena_leave(ca_arena_t *arena, int cancellation);
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
 void ca_reserved_forget(const ca_arena_t *arena);
+/* Between two of a set. */
+void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes);
 void ca_reserved_reset_after_fork(void);
 
 /* Every invariant, with the lock held; see ca_arena_check. */

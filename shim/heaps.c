@@ -1,12 +1,34 @@
 #include "shim/heaps.h"
 #include <errno.h>
+#include <sched.h>
 #include "pool/cache.h"
 #include "shim/upstream.h"
 
+#define HEAPS_MOST 4u
+
+/* As many as there may be use for, a power of two. */
+static unsigned heaps_by_processors(void)
+{
+    cpu_set_t allowed;
+    int saved = errno, processors = HEAPS_MOST;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        processors = CPU_COUNT(&allowed);
+    errno = saved;
+    unsigned heaps = 1;
+    while (heaps < HEAPS_MOST && 2 * heaps <= (unsigned)processors)
+        heaps *= 2;
+    return heaps;
+}
+
 void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
 {
-    if (count > 1)
-        context->shards = ca_shards_create(&ca_upstream_cuda, context, params, count);
+    unsigned most = count;
+    if (count == 0) {
+        count = 1;
+        most = heaps_by_processors();
+    }
+    if (most > 1)
+        context->shards = ca_shards_create(&ca_upstream_cuda, context, params, count, most);
     context->arena = context->shards ? ca_shards_heap(context->shards, 0)
                                      : ca_arena_create(&ca_upstream_cuda, context, params);
 }

@@ -9,7 +9,8 @@
 #include "pool/shards.h"
 #include "shim/contexts.h"
 
-/* Makes them, for an entry that nobody else knows yet. None is made when there is no memory. */
+/* Makes them, for an entry that nobody else knows yet. `count` 0: one, and more as threads wait for
+ * each other. None is made when there is no memory. */
 void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count);
 void ca_heaps_retire_begin(ca_context_t *context);
 void ca_heaps_retire_end(ca_context_t *context);

@@ -131,16 +131,24 @@ CA_INLINE ca_cache_t *ca_hit_other_cache(const ca_arena_t *arena)
                : NULL;
 }
 
+/* The cache in front of the block's heap, entered, where that is none that is at hand. */
+CA_INLINE ca_cache_t *ca_hit_enter_other(const ca_block_t *block)
+{
+    const ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
+    ca_cache_t *cache = ca_hit_other_cache(arena);
+    return cache && ca_cache_enter_with(cache, arena, block) ? cache : NULL;
+}
+
 /* Puts the block of a slot that is locked into the cache, or leaves all as it is. */
 CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **due)
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
-    ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
     ca_cache_t *cache = ca_mine.cache;
-    if (__builtin_expect(arena != ca_mine.arena, 0) && !(cache = ca_hit_other_cache(arena)))
-        return false;
     size_t mark = ca_cache_mark_of(block);
-    if (!ca_slot_plain(slot, kind) || !mark || !ca_cache_enter(cache))
+    if (!ca_slot_plain(slot, kind) || !mark)
+        return false;
+    if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, ca_mine.arena, block)) &&
+        !(cache = ca_hit_enter_other(block)))
         return false;
     bool taken = ca_cache_put(cache, mark - 1, block);
     if (taken) {

@@ -34,7 +34,7 @@ static bool add_heaps(const ca_context_t *context, ca_arena_stats_t *total)
     size_t live = total->live_bytes, peak = total->live_peak;
     for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
         complete &= add(heap, total);
-    if (context->shards) {
+    if (context->shards && ca_shards_in_use(context->shards) > 1) {
         size_t together = ca_shards_live_peak(context->shards);
         live = total->live_bytes - live;
         total->live_peak = peak + (together > live ? together : live);

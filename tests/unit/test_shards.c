@@ -18,7 +18,7 @@ static ca_shards_t *shards;
 static void make(size_t device, ca_arena_params_t params)
 {
     fake_reset(device, 1024 * MIB);
-    shards = ca_shards_create(&fake_upstream, NULL, &params, HEAPS);
+    shards = ca_shards_create(&fake_upstream, NULL, &params, HEAPS, HEAPS);
     assert_non_null(shards);
 }
 
@@ -381,6 +381,29 @@ static void a_program_of_one_thread_has_one_heap(void **state)
     make(1024 * MIB, params); /* for the tear-down */
 }
 
+/* What is pending in all heaps together is about what it is in one. */
+static void an_epoch_of_one_heap_of_two_holds_half(void **state)
+{
+    (void)state;
+    for (unsigned heaps = 1; heaps <= 2; heaps++) {
+        enum { COUNT = CA_EPOCH_BYTES / MIB };
+        held_t held[COUNT], other = {0};
+        make(1024 * MIB, fake_params);
+        for (unsigned i = 0; i < COUNT; i++)
+            held[i] = get(MIB);
+        if (heaps == 2)
+            other = get_elsewhere(MIB);
+        uint64_t before = fake.calls[FAKE_RECORD];
+        for (unsigned i = 0; i < COUNT; i++) {
+            put(&held[i]);
+            if (i == COUNT * 3 / 4)
+                assert_int_equal(fake.calls[FAKE_RECORD] - before, heaps - 1);
+        }
+        put(&other);
+        retire();
+    }
+}
+
 static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
 {
     (void)state;
@@ -644,6 +667,7 @@ int main(void)
         TEST(stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows),
         TEST(what_is_freed_to_another_heap_gathers_in_front_of_it),
         TEST(a_program_of_one_thread_has_one_heap),
+        TEST(an_epoch_of_one_heap_of_two_holds_half),
         TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
         TEST(the_limit_is_that_of_all_heaps_together),
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),

@@ -1,0 +1,174 @@
+/* See balance.h. */
+#include "pool/balance.h"
+
+#include "pool/cache.h"
+#include "pool/epoch.h"
+#include "pool/segment.h"
+#include "pool/span.h"
+#include "pool/state.h"
+
+/* What only one of the two knows of the context that they share. */
+static void tell(const ca_arena_t *from, ca_arena_t *to)
+{
+    to->fenced |= from->fenced;
+    if (to->room > from->room)
+        to->room = from->room;
+    if (to->slack < from->slack)
+        to->slack = from->slack;
+}
+
+static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
+{
+    size_t bytes = ca_block_size(block);
+
+    /* The fence may cover what no free that was waited for did: see ca_epoch_late. */
+    if (ca_epoch_late(from, ca_block_epoch(block)))
+        to->late_until = to->frees + 1;
+    ca_epoch_pull(block);
+    from->pending -= bytes;
+    ca_epoch_push_into(to->whole.open, block);
+    ca_block_set_freed(block, to->operations);
+    to->pending += bytes;
+}
+
+static void move_ready(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_pool_t pool)
+{
+    size_t bytes = ca_block_size(block);
+
+    ca_bins_remove(&from->bins[pool], block);
+    from->ready -= bytes;
+    ca_block_set_freed(block, to->operations);
+    ca_bins_insert(&to->bins[pool], block);
+    to->ready += bytes;
+}
+
+static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_segment_t *segment)
+{
+    ca_block_place(block)->segment = segment;
+    switch (ca_block_state(block)) {
+    case CA_BLOCK_PENDING:
+        move_pending(from, to, block);
+        break;
+    case CA_BLOCK_READY:
+        move_ready(from, to, block, segment->pool);
+        break;
+    default:
+        from->live -= ca_block_size(block);
+        to->live += ca_block_size(block);
+    }
+    from->blocks.live--;
+    to->blocks.live++;
+    /* Last: whoever reads it may put the block into a cache at once. */
+    __atomic_store_n(&block->arena, to, __ATOMIC_RELAXED);
+}
+
+static void unlink_segment(ca_arena_t *arena, ca_segment_t *segment)
+{
+    if (segment->prev)
+        segment->prev->next = segment->next;
+    else
+        arena->segments = segment->next;
+    if (segment->next)
+        segment->next->prev = segment->prev;
+    arena->segment_count--;
+    ca_slab_give(&arena->segment_slab, segment);
+}
+
+/* False where there is no host memory. */
+static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
+{
+    ca_segment_t *segment = ca_slab_take(&to->segment_slab);
+
+    if (!segment)
+        return false;
+    *segment = *old;
+    segment->prev = NULL;
+    segment->next = to->segments;
+    segment->idle_since = to->operations;
+    segment->idle_tick = to->tick;
+    segment->refused = 0;
+    if (segment->next)
+        segment->next->prev = segment;
+    to->segments = segment;
+    to->segment_count++;
+    unlink_segment(from, old);
+    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
+        move_block(from, to, block, segment);
+    ca_span_move(segment->base, from, to);
+    ca_reserved_move(from, to, segment->bytes);
+    ca_arena_note_peak(to);
+    return true;
+}
+
+static size_t pending_in(const ca_segment_t *segment)
+{
+    size_t bytes = 0;
+
+    for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
+        if (ca_block_state(block) == CA_BLOCK_PENDING)
+            bytes += ca_block_size(block);
+    return bytes;
+}
+
+/* What is pending loses its fence to an open epoch, which cannot be waited for: as much as one may
+ * hold, see ca_epoch_due. */
+static size_t pending_most(const ca_arena_t *from, const ca_arena_t *to)
+{
+    size_t most = to->room / CA_EPOCH_ROOM_SHARE / ca_arena_heaps(to);
+
+    if (most > ca_epoch_bytes(from->live_peak))
+        most = ca_epoch_bytes(from->live_peak);
+    return most > to->whole.open->bytes ? most - to->whole.open->bytes : 0;
+}
+
+/* What was freed in the order of a stream stays where the stream is. */
+static bool may_give(const ca_arena_t *arena)
+{
+    return ca_arena_serving(arena) && !arena->pins && !arena->unmerged && !arena->streams &&
+           !arena->no_fences;
+}
+
+static bool may_get(const ca_arena_t *arena)
+{
+    return ca_arena_serving(arena) && !arena->pins && !arena->no_fences;
+}
+
+/* Caches are shut. Returns the bytes. */
+static size_t move_segments(ca_arena_t *from, ca_arena_t *to, size_t bytes)
+{
+    size_t moved = 0;
+
+    for (ca_segment_t *segment = from->segments, *next; segment; segment = next) {
+        size_t its = segment->bytes;
+        next = segment->next;
+        if (segment->exported || its > bytes - moved ||
+            pending_in(segment) > pending_most(from, to))
+            continue;
+        if (!move_segment(from, to, segment))
+            break;
+        moved += its;
+    }
+    return moved;
+}
+
+size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
+{
+    size_t moved = 0;
+
+    ca_lock_take(&from->lock);
+    /* Of two locks of one rank the second must not be waited for. */
+    if (!ca_lock_try(&to->lock)) {
+        ca_lock_drop(&from->lock);
+        return 0;
+    }
+    if (may_give(from) && may_get(to)) {
+        ca_caches_shut(from);
+        tell(from, to);
+        moved = move_segments(from, to, bytes);
+        ca_caches_review(to);
+        ca_caches_open(from);
+    }
+    ca_arena_drop(from); /* first: the live bytes of both are never told twice */
+    ca_arena_drop(to);
+    return moved;
+}

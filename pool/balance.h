@@ -1,0 +1,23 @@
+/* Memory that changes heaps: a segment with all that is in it, live blocks too, goes from one arena
+ * of a set (pool/shards.h) to another. So a heap that comes into use late need not live on what the
+ * first one leaves.
+ *
+ * A thread that has read which arena a block is of may come too late for it:
+ *
+ *   under a lock    it takes that arena's lock, and looks again: ca_block_lock, ca_span_lock
+ *   inside a cache  it looks again, and leaves the block to the lock: ca_cache_enter_with. All
+ *                   caches in front of the heap that gives are shut while a block leaves it
+ *
+ * What is pending waits for the other heap's next fence instead of its own, which is earlier. */
+#ifndef CA_POOL_BALANCE_H
+#define CA_POOL_BALANCE_H
+
+#include "pool/arena.h"
+
+/* Moves segments of `from` to `to`, the newest first, `bytes` at most. What other processes may see
+ * stays, and that in which too much is pending; in pin mode, and where there are streams, all does.
+ * Returns the bytes; 0 too where another thread holds the lock of `to`. Takes both locks; the
+ * caller holds none. */
+size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes);
+
+#endif
