@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <time.h>
+#include "config/cancel.h"
 #include "pool/cache_state.h"
 #include "pool/segment.h"
 #include "pool/state.h"
@@ -194,9 +195,11 @@ static void shut(ca_cache_t *cache)
         if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
             entry == CA_CACHE_SHUT)
             return;
-        if (tries >= SPINS + YIELDS)
+        if (tries >= SPINS + YIELDS) {
+            int cancellation = ca_cancel_hold(); /* or the lock would stay behind */
             nanosleep(&pause, NULL);
-        else if (tries >= SPINS)
+            ca_cancel_resume(cancellation);
+        } else if (tries >= SPINS)
             sched_yield();
     }
 }

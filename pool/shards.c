@@ -127,9 +127,10 @@ static void note_home(ca_shards_t *shards, unsigned home)
         atomic_store(&shards->slots[home].begun, true);
 }
 
+/* What it says there are is there to see. */
 unsigned ca_shards_open(const ca_shards_t *shards)
 {
-    return atomic_load_explicit(&shards->open, memory_order_relaxed);
+    return atomic_load_explicit(&shards->open, memory_order_acquire);
 }
 
 unsigned ca_shards_in_use(const ca_shards_t *shards)
