@@ -8,7 +8,7 @@
 #include "pool/state.h"
 
 /* What only one of the two knows of the context that they share. */
-static void tell(const ca_arena_t *from, ca_arena_t *to)
+static void share_context(const ca_arena_t *from, ca_arena_t *to)
 {
     to->fenced |= from->fenced;
     if (to->room > from->room)
@@ -62,18 +62,6 @@ static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_s
     __atomic_store_n(&block->arena, to, __ATOMIC_RELAXED);
 }
 
-static void unlink_segment(ca_arena_t *arena, ca_segment_t *segment)
-{
-    if (segment->prev)
-        segment->prev->next = segment->next;
-    else
-        arena->segments = segment->next;
-    if (segment->next)
-        segment->next->prev = segment->prev;
-    arena->segment_count--;
-    ca_slab_give(&arena->segment_slab, segment);
-}
-
 /* False where there is no host memory. */
 static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
 {
@@ -81,17 +69,13 @@ static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
 
     if (!segment)
         return false;
+    ca_segment_unlink(from, old);
     *segment = *old;
-    segment->prev = NULL;
-    segment->next = to->segments;
     segment->idle_since = to->operations;
     segment->idle_tick = to->tick;
     segment->refused = 0;
-    if (segment->next)
-        segment->next->prev = segment;
-    to->segments = segment;
-    to->segment_count++;
-    unlink_segment(from, old);
+    ca_segment_link(to, segment);
+    ca_slab_give(&from->segment_slab, old);
     for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         move_block(from, to, block, segment);
     ca_span_move(segment->base, from, to);
@@ -163,7 +147,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
     }
     if (may_give(from) && may_get(to)) {
         ca_caches_shut(from);
-        tell(from, to);
+        share_context(from, to);
         moved = move_segments(from, to, bytes);
         ca_caches_review(to);
         ca_caches_open(from);

@@ -25,7 +25,7 @@ typedef struct ca_cache_class {
 struct ca_cache {
     _Atomic uint32_t entry;    /* ca_cache_entry_t */
     bool simple;               /* a request's size alone tells its class; see granule_mask */
-    bool visiting;             /* its thread's home is another heap of the set; set when it joins */
+    bool visiting;             /* its thread's home is another heap of the set */
     ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
     uint64_t open;             /* tag of what is freed now */
     _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */

@@ -44,6 +44,27 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
     block->state = 0;
 }
 
+void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment)
+{
+    segment->prev = NULL;
+    segment->next = arena->segments;
+    if (segment->next)
+        segment->next->prev = segment;
+    arena->segments = segment;
+    arena->segment_count++;
+}
+
+void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment)
+{
+    if (segment->prev)
+        segment->prev->next = segment->next;
+    else
+        arena->segments = segment->next;
+    if (segment->next)
+        segment->next->prev = segment->prev;
+    arena->segment_count--;
+}
+
 ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
 {
     /* Blocks begin on a page and end on a granule, whatever upstream returned. */
@@ -67,12 +88,8 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
                               .first = block,
                               .pool = pool,
                               .idle_since = arena->operations,
-                              .idle_tick = arena->tick,
-                              .next = arena->segments};
-    if (arena->segments)
-        arena->segments->prev = segment;
-    arena->segments = segment;
-    arena->segment_count++;
+                              .idle_tick = arena->tick};
+    ca_segment_link(arena, segment);
     describe(block, begin, segment->usable, segment, arena);
     ca_reserved_raise(arena, bytes);
     ca_block_ready(arena, block);
@@ -93,13 +110,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
         }
         ca_block_delete(&arena->blocks, block);
     }
-    if (segment->prev)
-        segment->prev->next = segment->next;
-    else
-        arena->segments = segment->next;
-    if (segment->next)
-        segment->next->prev = segment->prev;
-    arena->segment_count--;
+    ca_segment_unlink(arena, segment);
     arena->leaving += segment->bytes;
     /* Before the memory goes back: another context may get the address at once. */
     ca_span_remove(segment->base, arena);

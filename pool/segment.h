@@ -10,6 +10,10 @@
  * memory (or when the memory is too small to hold an aligned block). */
 ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool);
 
+/* Into the arena's list of segments, or out of it. */
+void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment);
+void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment);
+
 /* Where a rounded request is served from. */
 ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes);
 

@@ -29,7 +29,7 @@ struct ca_arena {
     bool retired;           /* the context is gone: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */
-    uint32_t takes, waits;  /* of the lock, since the set looked: see ca_shards_judge */
+    uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
 
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
