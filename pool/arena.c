@@ -377,8 +377,9 @@ bool ca_block_is_at(ca_block_t *block, uint64_t address)
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)
 {
-    /* Another thread may be retiring that arena: then this reads NULL from some moment on. */
-    return __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
+    /* Another thread may be retiring that arena: then this reads NULL from some moment on. Or the
+     * block went to one that this thread has never heard of (pool/balance.c): hence acquire. */
+    return __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
 }
 
 void *ca_arena_context(const ca_arena_t *arena)

@@ -58,8 +58,9 @@ static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_s
     }
     from->blocks.live--;
     to->blocks.live++;
-    /* Last: whoever reads it may put the block into a cache at once. */
-    __atomic_store_n(&block->arena, to, __ATOMIC_RELAXED);
+    /* Last: whoever reads it may put the block into a cache at once, and may see `to` here first.
+     */
+    __atomic_store_n(&block->arena, to, __ATOMIC_RELEASE);
 }
 
 /* False where there is no host memory. */

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 #include "fake_upstream.h"
@@ -431,6 +432,35 @@ static void threads_meet_every_block_where_it_is(void **state)
     move_under_threads(4 * MIB);
 }
 
+static void *meet(void *argument)
+{
+    const held_t *held = argument;
+    const ca_arena_t *first = ca_shards_heap(shards, 0), *now;
+
+    while ((now = ca_block_arena(held->block)) == first)
+        sched_yield();
+    return (void *)(uintptr_t)now->upstream;
+}
+
+/* The thread sanitizer is what fails here. */
+static void who_meets_a_new_heap_by_its_block_sees_it_whole(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    void *met;
+
+    make_some(1, fake_params);
+    held_t held = get(0, 160 * MIB);
+    pthread_create(&thread, NULL, meet, &held);
+    wait_for_each_other(CA_SHARDS_JUDGED);
+    assert_int_equal(ca_shards_count(shards), 2);
+    assert_true(move(0, 1, SIZE_MAX) > 0);
+    pthread_join(thread, &met);
+    assert_ptr_equal(met, &fake_upstream);
+    put(&held);
+    nothing_stays();
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 int main(void)
@@ -445,6 +475,7 @@ int main(void)
         TEST(a_block_outlives_the_heap_that_made_it),
         TEST(threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory),
         TEST(threads_meet_every_block_where_it_is),
+        TEST(who_meets_a_new_heap_by_its_block_sees_it_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
