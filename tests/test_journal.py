@@ -19,6 +19,8 @@ import test_leak_corpus
 from test_leak_corpus import check_sections, command, json_sections, same_stacks, text_sections
 
 SCRIPT = conftest.ROOT / "scripts" / "cachealloc-journal"
+# The script under the shim reads with this very library, not with one of another build.
+READER = [sys.executable, SCRIPT, "--library", conftest.SHIM]
 LANES = ["lane_r:true", "lane_r:false"]
 # At the end of a corpus program its journal would be removed. What it says beyond that end, or
 # cannot say, is not the report's: these programs have a line `journal: REASON`.
@@ -26,14 +28,14 @@ CORPUS = [program for program in test_leak_corpus.ROWS if not program.value("jou
 
 
 def read_journal(run, journal, *arguments, conf=None):
-    """The script's result; it runs under the shim, which it would find beside itself as well."""
-    return run([sys.executable, SCRIPT, *arguments, journal], conf=conf)
+    """The script's result; it runs under the shim."""
+    return run([*READER, *arguments, journal], conf=conf)
 
 
 def reports(run, journal, conf="report_format:text+json"):
     """(text, JSON) of a journal."""
     path = journal.parent / f"report-{journal.name}"
-    result = run([sys.executable, SCRIPT, journal, path], conf=conf)
+    result = run([*READER, journal, path], conf=conf)
     assert (result.rc, result.out, result.err) == (0, "", "")
     if not path.exists():
         return "", None
@@ -219,7 +221,7 @@ def test_the_script_finds_the_library_that_is_built(run, program, tmp_path):
 def test_of_the_process_that_reads_it_nothing_is_told(run, program, tmp_path):
     run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
 
-    result = run([sys.executable, SCRIPT, tmp_path / "journal", tmp_path / "report"],
+    result = run([*READER, tmp_path / "journal", tmp_path / "report"],
                  conf="peak:always,stats:exit,leak_exitcode:9")
 
     assert (result.rc, result.out, result.err) == (0, "", "")
