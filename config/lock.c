@@ -3,7 +3,7 @@
  * first time it is tried and not the first time that it deadlocks. */
 #include "config/lock.h"
 
-#define TRIES 20u /* some 10 us in all, 1 to 30 by the processor */
+#define TRIES 100u /* some 50 us in all, 5 to 150 by the processor */
 #define PAUSES_LEAST 4u
 #define PAUSES_MOST 32u
 

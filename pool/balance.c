@@ -118,6 +118,23 @@ static bool may_get(const ca_arena_t *arena)
     return ca_arena_serving(arena) && !arena->pins && !arena->no_fences;
 }
 
+static bool may_move(const ca_arena_t *from, const ca_arena_t *to, const ca_segment_t *segment,
+                     size_t bytes)
+{
+    return !segment->exported && segment->bytes <= bytes &&
+           pending_in(segment) <= pending_most(from, to);
+}
+
+/* Or the caches would be shut for nothing. */
+static bool has_one(const ca_arena_t *from, const ca_arena_t *to, size_t bytes)
+{
+    const ca_segment_t *segment = from->segments;
+
+    while (segment && !may_move(from, to, segment, bytes))
+        segment = segment->next;
+    return segment;
+}
+
 /* Caches are shut. Returns the bytes. */
 static size_t move_segments(ca_arena_t *from, ca_arena_t *to, size_t bytes)
 {
@@ -126,8 +143,7 @@ static size_t move_segments(ca_arena_t *from, ca_arena_t *to, size_t bytes)
     for (ca_segment_t *segment = from->segments, *next; segment; segment = next) {
         size_t its = segment->bytes;
         next = segment->next;
-        if (segment->exported || its > bytes - moved ||
-            pending_in(segment) > pending_most(from, to))
+        if (!may_move(from, to, segment, bytes - moved))
             continue;
         if (!move_segment(from, to, segment))
             break;
@@ -146,7 +162,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_lock_drop(&from->lock);
         return 0;
     }
-    if (may_give(from) && may_get(to)) {
+    if (may_give(from) && may_get(to) && has_one(from, to, bytes)) {
         ca_caches_shut(from);
         share_context(from, to);
         moved = move_segments(from, to, bytes);

@@ -390,8 +390,8 @@ static bool begins(const visit_t *v)
            !atomic_load_explicit(&v->shards->slots[v->home].begun, memory_order_relaxed);
 }
 
-/* Home has less than half of its part: it gets what is above it where most is. Seldom: for that the
- * caches there are emptied. */
+/* Home has clearly less than its part, so that its threads go to other heaps: it gets what is above
+ * it where most is. Seldom: for that the caches there are emptied. */
 static void level(const visit_t *v)
 {
     slot_t *slots = v->shards->slots, *home = &slots[v->home];
@@ -399,7 +399,7 @@ static void level(const visit_t *v)
     size_t mine = atomic_load_explicit(&home->reserved, memory_order_relaxed), most = 0;
     unsigned richest = v->home;
 
-    if (mine >= part / 2 ||
+    if (mine >= part - part / CA_SHARDS_UNEVEN ||
         atomic_fetch_add_explicit(&home->levelled, 1, memory_order_relaxed) % CA_SHARDS_LEVELLED)
         return;
     for (unsigned i = 0; i < ca_shards_count(v->shards); i++) {

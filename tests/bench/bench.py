@@ -8,11 +8,13 @@
 
 Each case runs with every allocator in a process of its own, all at the same time, but only one of
 them works at any moment: in each round every process does one repetition. So whatever else the
-machine does hits all of them alike. What counts is the ratio inside one run.
+machine does hits all of them alike. What counts is the ratio inside one run. Repetitions in which
+the machine did not give whole cores are left out, and made up for.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -72,6 +74,11 @@ REST_MS = 150
 REPLACED = 10  # times, of each live block in a repetition
 LONGER = 8  # times what a repetition takes otherwise, at most
 GATE_TRIES = 3
+# A repetition counts where the fixed work took at most so many times the least of the run: beyond,
+# the machine runs two cores of ours as the halves of one, or others have a part of one.
+WHOLE_CORE = 1.25
+WHOLE_TRIES = 3  # times the rounds, until enough repetitions count
+WHOLE_LEAST = 3  # repetitions that count, or all do
 STACKS_MS = 10   # for one measurement of stacks, at most
 SKIPPED = 77     # exit status: no such memory
 PATIENCE_S = 120  # for one answer
@@ -101,7 +108,8 @@ class Bench:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(self, pairs):
-        """Does this many pairs in each thread; (ns, pairs of all threads, ns on a core)."""
+        """Does this many pairs in each thread; (ns, pairs of all threads, ns on a core, ns of a
+        core for a fixed piece of work)."""
         limit = threading.Timer(PATIENCE_S, self.process.kill)
         limit.start()
         try:
@@ -111,7 +119,7 @@ class Bench:
             answer = []
         finally:
             limit.cancel()
-        if len(answer) != 3:
+        if len(answer) != 4:
             self.process.kill()
             err = self.process.communicate()[1].strip().splitlines()
             raise Failed("has none" if self.process.returncode == SKIPPED
@@ -174,27 +182,43 @@ def measure(case, threads, args, notes):
     """The results of one case, a dictionary for each allocator that can do it, and which share of
     the time they had a core."""
     running = start(case, threads, args, notes)
-    times, shares = {bench: [] for bench in running}, []
+    seen, shares = {bench: [] for bench in running}, []
     # Waiting for the driver is no work, and is not on a core.
     all_work = threads == 1 and not case.endswith("_busy") and not case.startswith("miss")
-    for number in range(args.rounds):
+    for number in range(WHOLE_TRIES * args.rounds):
+        if all(len(counting(seen[bench], args)) >= args.rounds for bench in running):
+            break
         order = list(running)
         first = number % max(1, len(order))
         for bench in order[first:] + order[:first]:
             try:
-                ns, done, core = bench.run(running[bench])
+                ns, done, core, fixed = bench.run(running[bench])
             except Failed as error:
                 notes.append(f"{bench.allocator}, {case}, {threads} threads: {error}")
                 del running[bench]
                 continue
-            times[bench].append((core if args.core_time and all_work else ns) / done)
+            seen[bench].append(((core if args.core_time and all_work else ns) / done, fixed))
+            args.fixed_least = min(args.fixed_least, fixed)
             if all_work:
                 shares.append(core / ns)
+    results = []
     for bench in running:
         bench.close()
-    return [{"allocator": bench.allocator, "case": case, "threads": threads,
-             "ns_per_pair": round(statistics.median(times[bench]), 2),
-             "repetitions": [round(one, 2) for one in times[bench]]} for bench in running], shares
+        times = counting(seen[bench], args)
+        if len(times) < min(WHOLE_LEAST, args.rounds):
+            notes.append(f"{bench.allocator}, {case}, {threads} threads: had whole cores in "
+                         f"{len(times)} of {len(seen[bench])} repetitions, all of which count")
+            times = [ns for ns, _ in seen[bench]]
+        results.append({"allocator": bench.allocator, "case": case, "threads": threads,
+                        "ns_per_pair": round(statistics.median(times), 2),
+                        "repetitions": [round(one, 2) for one in times],
+                        "left_out": len(seen[bench]) - len(times)})
+    return results, shares
+
+
+def counting(seen, args):
+    """The times of the repetitions that count, of (time, what the fixed work took)."""
+    return [ns for ns, fixed in seen if fixed <= WHOLE_CORE * args.fixed_least]
 
 
 def measure_stacks(args, notes):
@@ -238,6 +262,7 @@ def parse(argv):
     args.output = args.output or args.build
     args.output.mkdir(parents=True, exist_ok=True)
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
+    args.fixed_least = math.inf  # ns of the fixed work, in this run
     args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)
     for name in args.allocators:
         if name not in ALLOCATORS:
