@@ -38,14 +38,17 @@ def walk(run, seed, captures, threads, name="callgraphs", mutation=None):
     return found, result.err
 
 
-@pytest.mark.timeout(120 + CAPTURES // 2000)
+@pytest.mark.timeout(3 * (120 + CAPTURES // 2000))
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_capture_is_what_a_full_unwinding_says(run, threads):
-    found, err = walk(run, 4, CAPTURES, threads)
-
-    print(json.dumps(found))
-    assert found["captures"] >= CAPTURES
-    assert found["wrong"] == 0, err
+    # Where the kernel maps a library again is not the program's to choose.
+    for seed in (4, 5, 6):
+        found, err = walk(run, seed, CAPTURES, threads)
+        print(json.dumps(found))
+        assert found["captures"] >= CAPTURES
+        assert found["wrong"] == 0, err
+        if found["libraries_same_place"] >= found["captures"] // 2000:
+            break
     # Else this shows little.
     assert found["hits"] > found["captures"] * 0.3
     for construct in ("coroutines_same_place", "libraries_same_place", "signals", "thrown",
