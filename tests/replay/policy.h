@@ -19,6 +19,7 @@ typedef struct how {
     unsigned threads; /* 1: in trace order */
     unsigned streams; /* of each thread, for stream-ordered calls; 0: plain ones */
     bool busy;        /* kernels are in flight all the time, and a free waits for them */
+    unsigned live;    /* KiB, at most, sizes scaled; 0: sizes as they are */
     size_t memory;    /* bytes of the device; 0: plenty */
 } how_t;
 

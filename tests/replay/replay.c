@@ -2,12 +2,13 @@
  * this program:
  *
  *     replay [--json | --table] [--policy NAME]... [--passes N] [--threads N] [--streams M]
- *            [--busy] [--least] PATH...
+ *            [--busy] [--live KIB] [--least] PATH...
  *
  * A path is a trace (trace.h) or a directory of them (*.csv, *.csv.gz). Each trace is replayed in a
  * process of its own, three passes on one pool: in trace order, or by N threads; with plain calls,
  * or stream-ordered on M streams of each thread; with an idle device, or with --busy while kernels
- * are in flight and frees that reach the driver wait for them. --least searches for the smallest
+ * are in flight and frees that reach the driver wait for them. --live scales the sizes, so that as
+ * much is live at most: what if it were a small program? --least searches for the smallest
  * device memory with which it finishes. The policies are `cachealloc`, `pytorch` (pytorch.c) and
  * `driver` (no shim); where none is named it is the first, with --json and --table (a comparison)
  * the first two. Efficiency is the peak of
@@ -23,6 +24,7 @@
 
 #define MEMORY_UNIT ((size_t)2 << 20)
 #define THREADS_MOST 256
+#define LIVE_MOST (1u << 30) /* KiB */
 
 typedef struct request {
     how_t how;
@@ -115,9 +117,9 @@ static int replay_directory(const char *path, const request_t *request, rows_t *
 
 static _Noreturn void usage(void)
 {
-    fprintf(stderr,
-            "usage: replay [--json | --table] [--policy cachealloc|pytorch|driver]...\n"
-            "              [--passes N] [--threads N] [--streams M] [--busy] [--least] PATH...\n");
+    fprintf(stderr, "usage: replay [--json | --table] [--policy cachealloc|pytorch|driver]...\n"
+                    "              [--passes N] [--threads N] [--streams M] [--busy]\n"
+                    "              [--live KIB] [--least] PATH...\n");
     exit(2);
 }
 
@@ -165,6 +167,9 @@ static void read_option(request_t *request, int option)
     case 's':
         request->how.streams = count_of(optarg, 0, STREAMS_MOST);
         break;
+    case 'L':
+        request->how.live = count_of(optarg, 1, LIVE_MOST);
+        break;
     default:
         usage();
     }
@@ -172,15 +177,12 @@ static void read_option(request_t *request, int option)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
-                                            {"table", no_argument, NULL, 'T'},
-                                            {"busy", no_argument, NULL, 'b'},
-                                            {"least", no_argument, NULL, 'l'},
-                                            {"policy", required_argument, NULL, 'P'},
-                                            {"passes", required_argument, NULL, 'p'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"streams", required_argument, NULL, 's'},
-                                            {0}};
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'},          {"table", no_argument, NULL, 'T'},
+        {"busy", no_argument, NULL, 'b'},          {"least", no_argument, NULL, 'l'},
+        {"policy", required_argument, NULL, 'P'},  {"passes", required_argument, NULL, 'p'},
+        {"threads", required_argument, NULL, 't'}, {"streams", required_argument, NULL, 's'},
+        {"live", required_argument, NULL, 'L'},    {0}};
     request_t request = {.how = {.passes = 3, .threads = 1}};
     rows_t rows = {0};
     int option, status = 0;

@@ -183,6 +183,21 @@ int trace_read(trace_t *trace, const char *name)
     return status;
 }
 
+void trace_scale(trace_t *trace, size_t bytes)
+{
+    double factor = trace->live_peak > 0 ? (double)bytes / (double)trace->live_peak : 1;
+
+    trace->live = trace->live_peak = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        step_t *step = &trace->steps[i];
+        size_t scaled = (size_t)((double)step->bytes * factor);
+        step->bytes = scaled > 0 ? scaled : 1;
+        trace->live += step->allocates ? step->bytes : -step->bytes;
+        if (trace->live > trace->live_peak)
+            trace->live_peak = trace->live;
+    }
+}
+
 void trace_end(trace_t *trace)
 {
     free(trace->steps);

@@ -27,6 +27,9 @@ typedef struct trace {
 int trace_read(trace_t *trace, const char *name);
 void trace_end(trace_t *trace);
 
+/* Makes every size larger or smaller by the same factor, so that about `bytes` are live at most. */
+void trace_scale(trace_t *trace, size_t bytes);
+
 /* Says what is wrong with a line, and gives -1. `text` may be NULL. Says nothing while quiet. */
 extern bool trace_quiet;
 int trace_complain(const trace_t *trace, unsigned long line, const char *what, const char *text);

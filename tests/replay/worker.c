@@ -15,7 +15,7 @@
 
 #define SELF "/proc/self/exe"
 #define WORKER "--worker"
-#define WORKER_ARGUMENTS 7
+#define WORKER_ARGUMENTS 8
 #define KERNEL_NS "100000"
 
 /* The directory of this program. */
@@ -76,7 +76,7 @@ static void set_environment(const char *directory, policy_t policy, const how_t 
 static _Noreturn void become_worker(const char *path, policy_t policy, const how_t *how, bool quiet,
                                     int out)
 {
-    char directory[PATH_MAX], numbers[4][16];
+    char directory[PATH_MAX], numbers[5][16];
     if (quiet) {
         int null = open("/dev/null", O_WRONLY);
         if (null >= 0)
@@ -88,8 +88,9 @@ static _Noreturn void become_worker(const char *path, policy_t policy, const how
         snprintf(numbers[1], 16, "%u", how->threads);
         snprintf(numbers[2], 16, "%u", how->streams);
         snprintf(numbers[3], 16, "%d", how->busy);
-        execl(SELF, "replay", WORKER, numbers[0], numbers[1], numbers[2], numbers[3], path,
-              (char *)NULL);
+        snprintf(numbers[4], 16, "%u", how->live);
+        execl(SELF, "replay", WORKER, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
+              path, (char *)NULL);
     }
     fprintf(stderr, "replay: cannot start: %s\n", strerror(errno));
     _exit(1);
@@ -137,6 +138,8 @@ static int run_here(const char *path, policy_t policy, const how_t *how, figures
     trace_t trace;
     *figures = (figures_t){.passes = how->passes};
     int status = trace_read(&trace, path);
+    if (status == 0 && how->live)
+        trace_scale(&trace, (size_t)how->live << 10);
     figures->operations = trace.count;
     figures->allocations = trace.slots;
     if (status == 0)
@@ -169,8 +172,9 @@ void worker_main(int argc, char **argv)
     how_t how = {.passes = number(argv[2]),
                  .threads = number(argv[3]),
                  .streams = number(argv[4]),
-                 .busy = number(argv[5]) != 0};
-    if (run_here(argv[6], POLICY_DRIVER, &how, &figures) != 0)
+                 .busy = number(argv[5]) != 0,
+                 .live = number(argv[6])};
+    if (run_here(argv[7], POLICY_DRIVER, &how, &figures) != 0)
         exit(1);
     exit(fwrite(&figures, sizeof figures, 1, stdout) == 1 ? 0 : 1);
 }
