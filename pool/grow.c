@@ -45,11 +45,12 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 }
 
 /* A part of what there is: kind to small programs, few calls for large ones. Not less than the
- * first segment, but where what was freed is asked about in time (settle.h): then less will do. */
+ * first segment, but where what is freed meanwhile is asked about before the next one (settle.h).
+ */
 static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
 {
     size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
-    size_t least = ca_settle_may_ask(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
+    size_t least = ca_settle_grows_by_little(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
 
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)

@@ -6,6 +6,7 @@
 #include "pool/cache_hit.h"
 #include "pool/epoch.h"
 #include "pool/export.h"
+#include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -308,19 +309,29 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
     return taken;
 }
 
+/* Where they are told apart (settle.h). */
+static bool from_above(size_t bytes)
+{
+    return bytes >= CA_PAGE_FROM;
+}
+
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    size_t padding = ca_block_padding(block, ca_block_alignment(bytes));
+    size_t alignment = ca_block_alignment(bytes), padding = ca_block_padding(block, alignment);
     ca_block_t *taken = NULL;
 
     if (ca_block_size(block) < bytes + padding)
         return NULL;
-    if (padding) {
-        ca_block_t *skipped = split(arena, block, padding);
-        if (!skipped)
-            return NULL;
+    size_t below = padding;
+    /* What comes first into a segment begins it: its IPC handle is then as good as the driver's. */
+    if (ca_settle_sorts(arena) && from_above(bytes) &&
+        (ca_block_lower(block) || ca_block_upper(block)))
+        below += (ca_block_size(block) - padding - bytes) & ~(alignment - 1);
+    ca_block_t *skipped = below ? split(arena, block, below) : NULL;
+    if (skipped)
         make_ready(arena, skipped);
-    }
+    else if (padding)
+        return NULL;
     if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE)
         taken = split(arena, block, bytes);
     if (!taken) {
@@ -339,6 +350,25 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
     return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
 }
 
+#define LOOK_FROM_BELOW 256 /* blocks: who has more gets the tightest fit above these */
+
+/* The lowest ready block of the first segment that the request fits in, or NULL. */
+static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
+{
+    const ca_segment_t *segment = arena->segments;
+    unsigned look = LOOK_FROM_BELOW;
+
+    while (segment && segment->next) /* the latest is in front */
+        segment = segment->next;
+    if (!segment || segment->pool != pool)
+        return NULL;
+    for (ca_block_t *block = segment->first; block && look; block = ca_block_upper(block), look--)
+        if (ca_block_state(block) == CA_BLOCK_READY &&
+            ca_block_size(block) >= bytes + ca_block_padding(block, alignment))
+            return block;
+    return NULL;
+}
+
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
 {
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
@@ -349,6 +379,8 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
         block = ca_bins_find_same(
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
+    if (!block && ca_settle_sorts(arena) && pool != CA_POOL_OVERSIZE && !from_above(bytes))
+        block = lowest(arena, pool, bytes, alignment);
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))

@@ -8,10 +8,18 @@
  *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
  *            part of what was ever live
  *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
+ *   growth   is by little at a time; this is so once it has settled, too
  *
- * Where the device lags behind, so that asking is in vain, only the caches stay shut. What all this
- * is worth is in tests/replay/NOTES.md. Every function takes the arena with its lock held, and none
- * drops it. */
+ * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is,
+ * and where it lies decides whether the next one fits. There
+ *
+ *   blocks   of CA_PAGE_FROM and more are cut from above, smaller ones from below, as low as they
+ *            fit: what is small does not come to lie between what is large
+ *   frees    close their epoch when it holds what a request asks for, once a good part is live
+ *
+ * Where the device lags behind, so that asking is in vain, the caches stay shut and blocks are cut
+ * so, but nothing more is asked or closed. What all this is worth is in tests/replay/NOTES.md.
+ * Every function takes the arena with its lock held, and none drops it. */
 #ifndef CA_POOL_SETTLE_H
 #define CA_POOL_SETTLE_H
 
@@ -25,6 +33,8 @@
 #define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more, */
 #define CA_SETTLE_GROWN 32u /* and so little of what was reserved no growth */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
+#define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
+#define CA_SMALL_LIVE 3u                     /* a part of the reserve that is a good one */
 
 /* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
  * is little beside what it had when it last grew does not count until it adds up. Where it had
@@ -66,10 +76,22 @@ static inline void ca_settle(ca_arena_t *arena)
     ca_caches_open(arena);
 }
 
+/* Whether there are fences, and the last question was answered with yes. */
+static inline bool ca_settle_keeps_up(const ca_arena_t *arena)
+{
+    return !arena->no_fences && !arena->whole.failures;
+}
+
 /* Whether the arena is careful, and to ask may help. */
 static inline bool ca_settle_may_ask(const ca_arena_t *arena)
 {
-    return arena->careful && !arena->no_fences && !arena->whole.failures;
+    return arena->careful && ca_settle_keeps_up(arena);
+}
+
+/* Whether a segment need be no larger than what it is for: it makes the arena careful. */
+static inline bool ca_settle_grows_by_little(const ca_arena_t *arena)
+{
+    return arena->params.settle && arena->segments && ca_settle_keeps_up(arena);
 }
 
 /* Whether a request is to ask about what was freed before anything is cut for it. In pin mode what
@@ -86,12 +108,25 @@ static inline bool ca_settle_closes(const ca_arena_t *arena, size_t bytes)
     return bytes > CA_CAREFUL_CLOSES && ca_settle_may_ask(arena);
 }
 
+static inline bool ca_settle_small(const ca_arena_t *arena)
+{
+    return arena->reserved <= CA_SMALL_RESERVED;
+}
+
+/* Whether large blocks are cut from above and small ones from below. */
+static inline bool ca_settle_sorts(const ca_arena_t *arena)
+{
+    return arena->careful && ca_settle_small(arena) && !arena->pins;
+}
+
 /* What an epoch of plain frees may hold where room is no matter, in bytes. */
 static inline size_t ca_settle_epoch_bytes(const ca_arena_t *arena)
 {
     size_t most = ca_epoch_bytes(arena->live_peak), part = arena->live_peak / CA_CAREFUL_SHARE;
 
-    if (part < CA_CAREFUL_EPOCH)
+    if (ca_settle_small(arena) && arena->live >= arena->reserved / CA_SMALL_LIVE)
+        part = CA_CAREFUL_ASKS;
+    else if (part < CA_CAREFUL_EPOCH)
         part = CA_CAREFUL_EPOCH;
     return part < most && ca_settle_may_ask(arena) ? part : most;
 }

@@ -253,6 +253,79 @@ static void a_hit_that_may_call_nothing_leaves_the_asking_to_another(void **stat
     put(&again);
 }
 
+static void in_a_small_program_small_blocks_lie_below_and_large_ones_above(void **state)
+{
+    (void)state;
+    held_t base = get(512), large = get(MIB), small = get(1000), next = get(CA_PAGE_FROM);
+    uint64_t end = base.address + CA_SEGMENT_FIRST;
+
+    assert_int_equal(large.address, end - MIB);
+    assert_int_equal(small.address, base.address + 512);
+    assert_int_equal(next.address, large.address - CA_PAGE_FROM);
+    /* The lowest hole, though one above fits better. */
+    held_t wall = get(512), hole = get(512), other = get(512);
+    put(&small), put(&hole);
+    churn(CA_EPOCH_LARGE, 1); /* a fence behind them */
+    churn(CA_PAGE_FROM, 1);   /* asks */
+    held_t low = get(512);
+    assert_int_equal(low.address, small.address);
+    put(&base), put(&large), put(&next), put(&wall), put(&other), put(&low);
+}
+
+static void what_comes_first_into_a_segment_begins_it(void **state)
+{
+    (void)state;
+    held_t large = get(MIB), next = get(MIB);
+    assert_int_equal(large.address, arena->segments->base);
+    assert_int_equal(next.address, large.address + CA_SEGMENT_FIRST - MIB);
+    put(&large), put(&next);
+    churn(CA_EPOCH_LARGE, 1);
+    large = get(MIB);
+    assert_int_equal(large.address, arena->segments->base);
+    put(&large);
+}
+
+static void a_program_that_is_not_small_has_all_from_below(void **state)
+{
+    (void)state;
+    held_t much = get(CA_SMALL_RESERVED), first = get(512);
+    held_t large = get(MIB), small = get(512);
+    assert_int_equal(large.address, first.address + CA_PAGE);
+    assert_int_equal(small.address, first.address + 512);
+    put(&much), put(&first), put(&large), put(&small);
+}
+
+static void where_a_good_part_of_a_small_program_is_live_fences_come_sooner(void **state)
+{
+    (void)state;
+    churn(MIB, 1);
+    churn(CA_EPOCH_LARGE, 1);
+    assert_int_equal(arena->reserved, CA_SEGMENT_FIRST);
+    held_t a = get(CA_CAREFUL_ASKS), b = get(CA_CAREFUL_ASKS - CA_PAGE);
+    held_t live = get(CA_SEGMENT_FIRST / CA_SMALL_LIVE - 8 * CA_CAREFUL_ASKS);
+    fake_log();
+    put(&a);
+    assert_string_equal(fake_log(), "");
+    held_t more = get(8 * CA_CAREFUL_ASKS), c = get(512);
+    put(&c); /* all told an epoch's worth */
+    assert_string_equal(fake_log(), "R");
+    put(&b);
+    assert_string_equal(fake_log(), "");
+    put(&live), put(&more);
+}
+
+static void a_small_program_grows_by_little_after_it_has_settled(void **state)
+{
+    (void)state;
+    churn(MIB, 1);
+    churn(CA_EPOCH_LARGE, 1);
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    held_t all = get(CA_SEGMENT_FIRST - MIB), more = get(MIB + CA_PAGE);
+    assert_int_equal(arena->reserved, CA_SEGMENT_FIRST + CA_SEGMENT_UNIT);
+    put(&all), put(&more);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -271,6 +344,11 @@ int main(void)
         TEST(an_epoch_holds_a_part_of_what_was_ever_live),
         TEST(without_fences_no_free_waits_for_it),
         TEST(a_hit_that_may_call_nothing_leaves_the_asking_to_another),
+        TEST(in_a_small_program_small_blocks_lie_below_and_large_ones_above),
+        TEST(what_comes_first_into_a_segment_begins_it),
+        TEST(a_program_that_is_not_small_has_all_from_below),
+        TEST(where_a_good_part_of_a_small_program_is_live_fences_come_sooner),
+        TEST(a_small_program_grows_by_little_after_it_has_settled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
