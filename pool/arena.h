@@ -150,7 +150,7 @@ size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
  * merge after all, segment by segment, where a request is out of memory otherwise.
  *
  * When it ends nothing moves: what may be merged is merged by the next trim, or when the arena is
- * about to give memory back for another reason. */
+ * about to give memory back, or to another heap. */
 void ca_arena_pin(ca_arena_t *arena, bool on);
 
 typedef enum {

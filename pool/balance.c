@@ -3,7 +3,9 @@
 
 #include "pool/cache.h"
 #include "pool/epoch.h"
+#include "pool/pin.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -21,9 +23,8 @@ static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
 {
     size_t bytes = ca_block_size(block);
 
-    /* The fence may cover what no free that was waited for did: see ca_epoch_late. */
-    if (ca_epoch_late(from, ca_block_epoch(block)))
-        to->late_until = to->frees + 1;
+    /* The fence will cover what no free that was waited for did: see ca_epoch_late. */
+    to->late_until = to->frees + 1;
     ca_epoch_pull(block);
     from->pending -= bytes;
     ca_epoch_push_into(to->whole.open, block);
@@ -107,10 +108,9 @@ static size_t pending_most(const ca_arena_t *from, const ca_arena_t *to)
 }
 
 /* What was freed in the order of a stream stays where the stream is. */
-static bool may_give(const ca_arena_t *arena)
+bool ca_balance_gives(const ca_arena_t *arena)
 {
-    return ca_arena_serving(arena) && !arena->pins && !arena->unmerged && !arena->streams &&
-           !arena->no_fences;
+    return ca_arena_serving(arena) && !arena->pins && !arena->streams && !arena->no_fences;
 }
 
 static bool may_get(const ca_arena_t *arena)
@@ -162,10 +162,13 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_lock_drop(&from->lock);
         return 0;
     }
-    if (may_give(from) && may_get(to) && has_one(from, to, bytes)) {
+    if (ca_balance_gives(from) && may_get(to) && has_one(from, to, bytes)) {
         ca_caches_shut(from);
+        ca_pin_settle(from); /* neighbours from pin mode would never merge there */
         share_context(from, to);
         moved = move_segments(from, to, bytes);
+        if (moved)
+            ca_settle_gave(from);
         ca_caches_review(to);
         ca_caches_open(from);
     }

@@ -14,6 +14,9 @@
 
 #include "pool/arena.h"
 
+/* Whether the heap gives segments away at all, to one that comes into use late. Under its lock. */
+bool ca_balance_gives(const ca_arena_t *arena);
+
 /* Moves segments of `from` to `to`, the newest first, `bytes` at most. What other processes may see
  * stays, and that in which too much is pending; in pin mode, and where there are streams, all does.
  * Returns the bytes; 0 too where another thread holds the lock of `to`. Takes both locks; the

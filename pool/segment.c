@@ -358,9 +358,9 @@ static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
     const ca_segment_t *segment = arena->segments;
     unsigned look = LOOK_FROM_BELOW;
 
-    while (segment && segment->next) /* the latest is in front */
+    while (segment && segment->next && --look) /* the latest is in front */
         segment = segment->next;
-    if (!segment || segment->pool != pool)
+    if (!segment || segment->next || segment->pool != pool)
         return NULL;
     for (ca_block_t *block = segment->first; block && look; block = ca_block_upper(block), look--)
         if (ca_block_state(block) == CA_BLOCK_READY &&

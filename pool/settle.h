@@ -108,9 +108,12 @@ static inline bool ca_settle_closes(const ca_arena_t *arena, size_t bytes)
     return bytes > CA_CAREFUL_CLOSES && ca_settle_may_ask(arena);
 }
 
+/* All heaps of a set together. Host memory is no matter of some MiB, and its fences are dear. */
 static inline bool ca_settle_small(const ca_arena_t *arena)
 {
-    return arena->reserved <= CA_SMALL_RESERVED;
+    size_t reserved = arena->shards ? ca_shards_reserved(arena->shards) : arena->reserved;
+
+    return reserved <= CA_SMALL_RESERVED && !arena->params.host;
 }
 
 /* Whether large blocks are cut from above and small ones from below. */
@@ -124,11 +127,13 @@ static inline size_t ca_settle_epoch_bytes(const ca_arena_t *arena)
 {
     size_t most = ca_epoch_bytes(arena->live_peak), part = arena->live_peak / CA_CAREFUL_SHARE;
 
+    if (!ca_settle_may_ask(arena))
+        return most;
     if (ca_settle_small(arena) && arena->live >= arena->reserved / CA_SMALL_LIVE)
         part = CA_CAREFUL_ASKS;
     else if (part < CA_CAREFUL_EPOCH)
         part = CA_CAREFUL_EPOCH;
-    return part < most && ca_settle_may_ask(arena) ? part : most;
+    return part < most ? part : most;
 }
 
 #endif

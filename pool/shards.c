@@ -179,7 +179,7 @@ static void open_more(ca_arena_t *arena)
     atomic_store(&shards->opening, false);
 }
 
-/* Whether threads wait for each other, as the heap sees it. */
+/* Whether threads wait for each other, as the heap sees it. Others live on what it gives them. */
 static void judge(ca_arena_t *arena)
 {
     ca_shards_t *shards = arena->shards;
@@ -188,7 +188,7 @@ static void judge(ca_arena_t *arena)
 
     arena->takes = arena->waits = 0;
     if (waits && more <= shards->most && ca_shards_reserved(shards) / more >= CA_SHARDS_LEAST &&
-        ca_arena_serving(arena))
+        ca_balance_gives(arena))
         open_more(arena);
 }
 
@@ -423,9 +423,13 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
     if (bytes > CA_BYTES_MOST)
         return ready_only ? -EAGAIN : -ENOMEM;
     note_home(shards, v.home);
-    if (ca_arena_alone(home))
-        return ready_only ? ca_arena_alloc_ready_on(home, stream, bytes, block, address, reused)
-                          : ca_arena_alloc_on(home, stream, bytes, block, address, reused);
+    if (ca_arena_alone(home)) {
+        int rc = ready_only ? ca_arena_alloc_ready_on(home, stream, bytes, block, address, reused)
+                            : ca_arena_alloc_on(home, stream, bytes, block, address, reused);
+        /* While this one climbed another may have got a part of the memory. */
+        if (rc != -ENOMEM || ca_arena_alone(home))
+            return rc;
+    }
     if (begins(&v)) {
         if (ready_only)
             return -EAGAIN;

@@ -49,10 +49,10 @@ static ca_arena_t *home(const ca_context_t *context)
     return context->shards ? ca_shards_home(context->shards) : context->arena;
 }
 
-/* In front of it. */
-static ca_cache_t *cache_before(const ca_context_t *context)
+/* In front of a heap. */
+static ca_cache_t *cache_before(const ca_arena_t *heap)
 {
-    ca_cache_t *cache = ca_cache_memo(home(context));
+    ca_cache_t *cache = ca_cache_memo(heap);
     return cache && cache->simple ? cache : &closed;
 }
 
@@ -64,7 +64,7 @@ void ca_hit_remember(ca_lane_t lane)
     if (!(ticket & 1))
         return;
     if (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
-        ca_mine.cache == cache_before(ca_mine.context)) {
+        ca_mine.cache == cache_before(home(ca_mine.context))) {
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most); /* follows what is live */
         return;
     }
@@ -80,10 +80,13 @@ void ca_hit_remember(ca_lane_t lane)
     ca_mine.pinned_arena = NULL;
     ca_mine.cache_most = 0;
     if (context) {
-        ca_mine.cache = cache_before(context);
+        /* Looked up once: another thread may be giving this one another home. A block of one heap
+         * must not get into the cache in front of another. */
+        const ca_arena_t *heap = home(context);
+        ca_mine.cache = cache_before(heap);
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most);
         if (ca_mine.cache != &closed)
-            ca_mine.arena = home(context);
+            ca_mine.arena = heap;
         ca_mine.handle = ca_context_memo.handle;
         ca_mine.context = context;
         ca_mine.origin =

@@ -11,6 +11,7 @@
 #include "pool/balance.h"
 #include "pool/cache.h"
 #include "pool/export.h"
+#include "pool/settle.h"
 #include "pool/shards.h"
 #include "pool/state.h"
 
@@ -203,6 +204,58 @@ static void what_a_free_on_a_stream_made_late_is_late_there_too(void **state)
     nothing_stays();
 }
 
+static void what_is_freed_before_a_move_is_late_until_a_free_after_it(void **state)
+{
+    (void)state;
+    make(fake_params);
+    held_t mine = get(0, 9 * MIB), other = get(1, 512);
+    put(&mine);
+    fake.capturing = true; /* or the climb would close the epoch */
+    assert_true(move(0, 1, SIZE_MAX) > 0);
+    assert_true(ca_epoch_late(heaps[1], heaps[1]->whole.open));
+    put(&other);
+    assert_false(ca_epoch_late(heaps[1], heaps[1]->whole.open));
+    nothing_stays();
+}
+
+static void what_was_given_away_was_not_settled_too_early(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.settle = 100;
+    make(params);
+    held_t small = get(0, 512), live = get(0, 100 * MIB), given = get(0, 100 * MIB);
+    for (unsigned i = 0; i < 100; i++) {
+        held_t held = get(0, 512);
+        put(&held);
+    }
+    assert_false(heaps[0]->careful);
+    heaps[0]->settle_peak = heaps[0]->live_peak; /* as if it had grown since */
+    assert_in_range(move(0, 1, 110 * MIB), 100 * MIB, 110 * MIB);
+    held_t more = get(0, 60 * MIB); /* without more live than before, and by more than a little */
+    assert_true(heaps[0]->careful);
+    assert_int_equal(heaps[0]->settle, params.settle);
+    put(&small), put(&live), put(&given), put(&more);
+    nothing_stays();
+}
+
+static void a_program_is_small_by_all_its_heaps(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.settle = 1000;
+    params.segment_first = 10 * MIB;
+    make(params);
+    held_t one = get(0, 4 * MIB);
+    assert_true(ca_settle_small(heaps[0]));
+    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_CAREFUL_ASKS);
+    held_t other = get(1, 10 * MIB);
+    assert_false(ca_settle_small(heaps[0]));
+    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_CAREFUL_EPOCH);
+    put(&one), put(&other);
+    nothing_stays();
+}
+
 static void what_is_pending_stays_where_the_device_has_little_left(void **state)
 {
     (void)state;
@@ -353,6 +406,40 @@ threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory(voi
     put(&small);
 }
 
+static void where_nothing_is_given_away_no_heap_comes_into_use(void **state)
+{
+    (void)state;
+    make_some(1, fake_params);
+    held_t held = get_by_thread(160 * MIB);
+    ca_arena_pin(heaps[0], true);
+    wait_for_each_other(CA_SHARDS_JUDGED);
+    assert_int_equal(ca_shards_open(shards), 1);
+    ca_arena_pin(heaps[0], false);
+    assert_non_null(ca_arena_stream(heaps[0], (void *)1, false));
+    wait_for_each_other(CA_SHARDS_JUDGED);
+    assert_int_equal(ca_shards_open(shards), 1);
+    put(&held);
+}
+
+static void what_pin_mode_left_unmerged_is_merged_before_it_goes(void **state)
+{
+    (void)state;
+    make(fake_params);
+    held_t one = get(0, MIB), two = get(0, MIB), kept = get(0, MIB);
+    ca_arena_pin(heaps[0], true);
+    assert_int_equal(move(0, 1, SIZE_MAX), 0);
+    put(&one), put(&two);
+    fake_calm_down();
+    ca_arena_trim(heaps[0], 0); /* looks at what has passed */
+    ca_arena_pin(heaps[0], false);
+    assert_true(heaps[0]->unmerged);
+    assert_true(move(0, 1, SIZE_MAX) > 0);
+    one = get(1, 2 * MIB);
+    assert_int_equal(one.address + 2 * MIB, kept.address);
+    put(&one), put(&kept);
+    nothing_stays();
+}
+
 /* --- threads ---------------------------------------------------------------------------------- */
 
 #define WORKERS 4
@@ -473,10 +560,15 @@ int main(void)
         TEST(as_many_segments_move_as_were_asked_for),
         TEST(what_a_cache_holds_moves_too_and_hits_go_on),
         TEST(what_a_free_on_a_stream_made_late_is_late_there_too),
+        TEST(what_is_freed_before_a_move_is_late_until_a_free_after_it),
+        TEST(what_was_given_away_was_not_settled_too_early),
+        TEST(a_program_is_small_by_all_its_heaps),
         TEST(what_is_pending_stays_where_the_device_has_little_left),
         TEST(some_segments_stay),
         TEST(a_block_outlives_the_heap_that_made_it),
         TEST(threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory),
+        TEST(where_nothing_is_given_away_no_heap_comes_into_use),
+        TEST(what_pin_mode_left_unmerged_is_merged_before_it_goes),
         TEST(threads_meet_every_block_where_it_is),
         TEST(who_meets_a_new_heap_by_its_block_sees_it_whole),
     };

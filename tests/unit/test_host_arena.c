@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 
 static int set_up(void **state)
@@ -128,6 +129,21 @@ static void a_shortage_takes_no_memory_back_under_work(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+/* An event for each context there is, of all devices. */
+static void small_arenas_make_no_more_fences_than_others(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = arena->params;
+    ca_arena_retire(arena);
+    params.settle = 1000;
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    held_t live = get(MIB), a = get(CA_CAREFUL_ASKS);
+    assert_true(arena->careful);
+    put(&a);
+    assert_int_equal(fake.calls[FAKE_RECORD], 0);
+    put(&live);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +153,7 @@ int main(void)
         TEST(the_reserve_is_counted_apart),
         TEST(nothing_goes_back_while_anything_runs),
         TEST(a_shortage_takes_no_memory_back_under_work),
+        TEST(small_arenas_make_no_more_fences_than_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
