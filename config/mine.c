@@ -1,5 +1,16 @@
 #include "config/mine.h"
 
+#include <stdatomic.h>
+
 _Thread_local ca_mine_t ca_mine = {
     .tickets = {[0 ... CA_LANES - 1] = CA_MINE_NO_TICKET},
 };
+
+static _Atomic unsigned numbers;
+
+unsigned ca_mine_number(void)
+{
+    if (!ca_mine.number)
+        ca_mine.number = 1 + atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed);
+    return ca_mine.number;
+}

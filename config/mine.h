@@ -33,9 +33,14 @@ typedef struct ca_mine {
     unsigned pinned_flags;
     ca_slot_origin_t origin; /* of device memory */
     const struct ca_context *context;
+    unsigned number; /* ca_mine_number; 0 before it was asked for */
 } ca_mine_t;
 
 extern _Thread_local ca_mine_t ca_mine;
+
+/* The calling thread's, from 1, in the order in which threads were first asked about: for what is
+ * dealt out among threads. */
+unsigned ca_mine_number(void);
 
 /* No hits until it is filled in again. */
 static inline void ca_mine_forget(void)

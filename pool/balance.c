@@ -57,8 +57,8 @@ static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_s
         from->live -= ca_block_size(block);
         to->live += ca_block_size(block);
     }
-    from->blocks.live--;
-    to->blocks.live++;
+    from->blocks.live--, from->blocks.made--;
+    to->blocks.live++, to->blocks.made++;
     /* Last: whoever reads it may put the block into a cache at once, and may see `to` here first.
      */
     __atomic_store_n(&block->arena, to, __ATOMIC_RELEASE);

@@ -11,10 +11,15 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include "config/mem.h"
+#include "config/mine.h"
 
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
 #define CHUNK_SHARE 128
+#define SPARE_SHARE                                                                                \
+    8 /* this part of what is live, and so many, lie idle for threads' own pages                   \
+       */
+#define SPARE (2 * CA_BLOCK_PAGE_BLOCKS)
 
 static bool add_chunk(ca_block_slab_t *slab)
 {
@@ -36,21 +41,46 @@ static bool add_chunk(ca_block_slab_t *slab)
     return true;
 }
 
-ca_block_t *ca_block_new(ca_block_slab_t *slab)
+static ca_block_t *make(ca_block_slab_t *slab, unsigned color)
 {
-    ca_block_t *block = slab->spare;
+    ca_block_page_t *page = slab->colors[color].page;
 
-    if (block) {
-        slab->spare = block->next;
-    } else {
-        if (!slab->chunks || slab->next == slab->chunks->pages * CA_BLOCK_PAGE_BLOCKS)
+    if (!page || page->used == CA_BLOCK_PAGE_BLOCKS) {
+        if (!slab->chunks || slab->next == slab->chunks->pages)
             if (!add_chunk(slab))
                 return NULL;
-        char *page = (char *)slab->chunks + slab->next / CA_BLOCK_PAGE_BLOCKS * CA_BLOCK_PAGE;
-        block = &((ca_block_page_t *)page)->blocks[slab->next % CA_BLOCK_PAGE_BLOCKS];
-        slab->next++;
-        ca_slot_init(&block->slot);
+        page = (ca_block_page_t *)((char *)slab->chunks + slab->next++ * CA_BLOCK_PAGE);
+        page->color = color;
+        slab->colors[color].page = page;
     }
+    ca_block_t *block = &page->blocks[page->used++];
+    ca_slot_init(&block->slot);
+    slab->made++;
+    return block;
+}
+
+/* Another color's, where there are that many to spare. */
+static unsigned color_for(const ca_block_slab_t *slab)
+{
+    unsigned color = ca_mine_number() % CA_BLOCK_COLORS, other = color;
+
+    if (slab->colors[color].spare || slab->made - slab->live <= slab->live / SPARE_SHARE + SPARE)
+        return color;
+    do
+        other = (other + 1) % CA_BLOCK_COLORS;
+    while (!slab->colors[other].spare && other != color);
+    return other;
+}
+
+ca_block_t *ca_block_new(ca_block_slab_t *slab)
+{
+    unsigned color = color_for(slab);
+    ca_block_t *block = slab->colors[color].spare;
+
+    if (block)
+        slab->colors[color].spare = block->next;
+    else if (!(block = make(slab, color)))
+        return NULL;
     slab->live++;
     return block;
 }
@@ -58,9 +88,11 @@ ca_block_t *ca_block_new(ca_block_slab_t *slab)
 /* The arena stays readable: a second free of the same block must find it, and no live state. */
 void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block)
 {
+    unsigned color = ca_block_page(block)->color;
+
     block->state = 0;
-    block->next = slab->spare;
-    slab->spare = block;
+    block->next = slab->colors[color].spare;
+    slab->colors[color].spare = block;
     slab->live--;
 }
 

@@ -78,6 +78,8 @@ typedef struct ca_block_page {
     ca_block_place_t places[CA_BLOCK_PAGE_BLOCKS];
     struct ca_block_page *older; /* the chunk before this one; of a chunk's first page */
     size_t pages;                /* of the chunk; as older */
+    unsigned color;              /* whose blocks these are: see ca_block_slab_t */
+    unsigned used;               /* of its blocks, from the first on */
 } ca_block_page_t;
 
 _Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_slot_t),
@@ -194,11 +196,19 @@ struct ca_segment {
     ca_segment_t *prev, *next;
 };
 
-/* The block objects of one arena, recycled through a free list. */
+#define CA_BLOCK_COLORS 4u
+
+/* The block objects of one arena, recycled through free lists. A page has those that one thread
+ * made, and each fourth besides: a hit writes its block, and processors fetch lines of the same
+ * page ahead, which takes them away from the thread that is using them. */
 typedef struct ca_block_slab {
     ca_block_page_t *chunks; /* while `bytes` is 0: zeros of a life before, or NULL */
-    ca_block_t *spare;
-    size_t next;  /* of the newest chunk's blocks, the first that was never handed out */
+    size_t next;             /* of the newest chunk's pages, the first that has no color yet */
+    struct {
+        ca_block_t *spare;
+        ca_block_page_t *page; /* its newest; may be used up */
+    } colors[CA_BLOCK_COLORS];
+    size_t made;  /* objects, in use or spare; those that came with a segment too */
     size_t live;  /* objects in use */
     size_t bytes; /* of all chunks */
 } ca_block_slab_t;

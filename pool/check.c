@@ -179,7 +179,8 @@ const char *ca_check_locked(const ca_arena_t *arena)
         segments++;
         reserved += segment->bytes;
     }
-    if (segments != arena->segment_count || sums.blocks != arena->blocks.live)
+    if (segments != arena->segment_count || sums.blocks != arena->blocks.live ||
+        arena->blocks.made < arena->blocks.live)
         return "counts of segments or blocks are wrong";
     if (reserved != arena->reserved || arena->reserved > arena->reserved_peak)
         return "reserved bytes are wrong";

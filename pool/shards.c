@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include "config/mem.h"
+#include "config/mine.h"
 #include "pool/balance.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
@@ -39,16 +40,11 @@ struct ca_shards {
 };
 
 /* Every thread that allocates gets the next one. */
-static _Atomic unsigned threads;
-static _Thread_local unsigned thread; /* from 1 */
-
 static unsigned home_of(const ca_shards_t *shards, const ca_stream_t *stream)
 {
     if (stream)
         return ca_stream_arena(stream)->shard;
-    if (!thread)
-        thread = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
-    return (thread - 1) % ca_shards_open(shards);
+    return (ca_mine_number() - 1) % ca_shards_open(shards);
 }
 
 /* Of each heap's first segment, so that growth allows one to all of them. */

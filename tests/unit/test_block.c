@@ -1,0 +1,88 @@
+/* Where the objects of blocks lie; see pool/block.h. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <string.h>
+#include "pool/block.h"
+
+#define COUNT 1000u
+
+static ca_block_slab_t slab;
+static ca_block_t *mine[COUNT], *theirs[COUNT];
+
+static int fresh(void **state)
+{
+    (void)state;
+    memset(&slab, 0, sizeof slab);
+    return 0;
+}
+
+static int discard(void **state)
+{
+    (void)state;
+    ca_block_discard(&slab);
+    return 0;
+}
+
+static void *take_theirs(void *count)
+{
+    for (size_t i = 0; i < (size_t)(uintptr_t)count; i++)
+        assert_non_null(theirs[i] = ca_block_new(&slab));
+    return NULL;
+}
+
+static void by_another_thread(size_t count)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, take_theirs, (void *)(uintptr_t)count);
+    pthread_join(thread, NULL);
+}
+
+static void two_threads_blocks_share_no_page(void **state)
+{
+    (void)state;
+    /* Of as many threads two have the same pages. */
+    for (size_t round = 1; round + 1 < CA_BLOCK_COLORS; round++) {
+        for (size_t i = 0; i < COUNT; i++)
+            assert_non_null(mine[i] = ca_block_new(&slab));
+        by_another_thread(COUNT);
+        for (size_t i = 0; i < COUNT; i++) {
+            assert_int_not_equal(ca_block_page(mine[i])->color, ca_block_page(theirs[i])->color);
+            assert_ptr_not_equal(ca_block_page(mine[i]), ca_block_page(theirs[i]));
+        }
+        /* What is spare comes back to whose it was. */
+        for (size_t i = 0; i < COUNT; i++)
+            ca_block_delete(&slab, i % 2 ? mine[i] : theirs[i]);
+        for (size_t i = 0; i < COUNT; i++)
+            ca_block_delete(&slab, i % 2 ? theirs[i] : mine[i]);
+    }
+    assert_int_equal(slab.live, 0);
+}
+
+static void what_one_thread_leaves_serves_others(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT; i++)
+        mine[i] = ca_block_new(&slab);
+    for (size_t i = 0; i < COUNT; i++)
+        ca_block_delete(&slab, mine[i]);
+    size_t made = slab.made;
+    assert_int_equal(made, COUNT);
+    by_another_thread(COUNT);
+    assert_in_range(slab.made, made, made + COUNT / 4);
+    assert_int_not_equal(slab.made, made); /* it has some of its own */
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, discard)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(what_one_thread_leaves_serves_others),
+        TEST(two_threads_blocks_share_no_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
