@@ -23,12 +23,24 @@ void ca_live_untell(uint64_t bytes)
     atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed);
 }
 
+static uint64_t batch_at(uint64_t sequence)
+{
+    uint64_t batch = sequence / CA_LIVE_BATCH_SHARE;
+
+    if (batch < CA_LIVE_BATCH)
+        return CA_LIVE_BATCH;
+    return batch < CA_LIVE_BATCH_MOST ? batch : CA_LIVE_BATCH_MOST;
+}
+
 uint64_t ca_live_next_batch(ca_tally_t *tally)
 {
-    bool single = !tally || atomic_load_explicit(&ca_live.sequence, memory_order_relaxed) <
-                                CA_TIMELINE_SINGLE;
-    uint64_t batch = single ? 1 : CA_LIVE_BATCH;
+    uint64_t so_far = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
+    uint64_t most = batch_at(so_far);
+    uint64_t batch = !tally || so_far < CA_TIMELINE_SINGLE ? 1 : most;
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
+    /* Another thread may put less there after this: until the next batch. */
+    if (before + batch > 2 * most)
+        atomic_store_explicit(&ca_live.stale, before + batch - 2 * most, memory_order_relaxed);
     if (tally) {
         atomic_store_explicit(&tally->sequence, before + 1, memory_order_relaxed);
         atomic_store_explicit(&tally->last, before + batch, memory_order_relaxed);
@@ -84,5 +96,6 @@ void ca_live_reset_after_fork(void)
     atomic_store(&ca_live.told, 0);
     atomic_store(&ca_live.live, 0);
     atomic_store(&ca_live.sequence, 0);
+    atomic_store(&ca_live.stale, 0);
     atomic_store(&ca_live.peak, 0);
 }

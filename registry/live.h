@@ -5,7 +5,11 @@
  * write the same line. Live bytes are `told`, which all threads change, less what each one has to
  * spare: a free leaves its bytes with the thread, up to SPARE_MOST, and an allocation takes from
  * there first. So `told` is never less than what is live, and its peak at most SPARE_MOST too high
- * for each thread but the one that reached it. Sequence numbers come to a thread by the batch. */
+ * for each thread but the one that reached it.
+ *
+ * Sequence numbers come to a thread by the batch, of a part of what numbers there are: or threads
+ * would wait for the line that has the next one. A batch whose thread is slower than others is
+ * dropped: numbers tell the order of allocations but for three such parts. */
 #ifndef CA_REGISTRY_LIVE_H
 #define CA_REGISTRY_LIVE_H
 
@@ -15,13 +19,15 @@
 #include "registry/registry.h"
 
 #define CA_LIVE_SPARE_MOST ((uint64_t)1 << 20)
-#define CA_LIVE_BATCH 64u
-#define CA_LIVE_STALE (2 * CA_LIVE_BATCH) /* numbers: a batch that lags so far is dropped */
+#define CA_LIVE_BATCH 64u /* numbers, at least and at most */
+#define CA_LIVE_BATCH_MOST 1024u
+#define CA_LIVE_BATCH_SHARE 1024u /* the part; as exact as the points in time (timeline.h) */
 
 typedef struct ca_live {
     _Alignas(128) _Atomic uint64_t told; /* bytes */
     _Atomic int64_t live;                /* of threads without a tally */
     _Alignas(128) _Atomic uint64_t sequence;
+    _Atomic uint64_t stale;              /* a batch is dropped where its last number is not above */
     _Alignas(128) _Atomic uint64_t peak; /* of `told`: read often, written while a process grows */
 } ca_live_t;
 
@@ -64,7 +70,7 @@ CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
 {
     uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
     return atomic_load_explicit(&tally->sequence, memory_order_relaxed) < last &&
-           atomic_load_explicit(&ca_live.sequence, memory_order_relaxed) - last < CA_LIVE_STALE;
+           last > atomic_load_explicit(&ca_live.stale, memory_order_relaxed);
 }
 
 /* The next one, of a thread that has one. */
