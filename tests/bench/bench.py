@@ -13,6 +13,8 @@ the machine did not give whole cores are left out, and made up for.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import json
 import math
 import os
@@ -32,6 +34,7 @@ ALLOCATORS = {
     "cachealloc_stacks8": ("cuda", "cuda", "stacks:all,stack_depth:8"),
     "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
     "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
+    "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
     "rmm_binning": ("rmm", "rmm_binning", None),
     "rmm_arena": ("rmm", "rmm_arena", None),
@@ -43,7 +46,8 @@ ALLOCATORS = {
 # Measured only in these cases.
 DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
 HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8), ("prodcons", 2))
-ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
+APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
+ONLY = {"cachealloc_apart": APART_CASES, "cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
         "cachealloc_shards2": HEAPS_CASES}
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
@@ -89,9 +93,10 @@ class Failed(Exception):
 
 
 class Bench:
-    """One allocator in one case: a process that waits for a number of pairs to do."""
+    """One allocator in one case: a process that waits for a number of pairs to do, on the cores
+    that are named, or on any."""
 
-    def __init__(self, build, allocator, case, threads):
+    def __init__(self, build, allocator, case, threads, cores=None):
         program, name, conf = ALLOCATORS[allocator]
         self.allocator = allocator
         busy = case.endswith("_busy")
@@ -105,7 +110,8 @@ class Bench:
         command = [build / "bench" / program, name, case.removesuffix("_busy"), str(threads)]
         self.process = subprocess.Popen(
             command + ["busy"] * busy, env=env, text=True, bufsize=1, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=cores and functools.partial(os.sched_setaffinity, 0, cores))
 
     def run(self, pairs):
         """Does this many pairs in each thread; (ns, pairs of all threads, ns on a core, ns of a
@@ -133,6 +139,27 @@ class Bench:
             self.process.communicate()
         finally:
             limit.cancel()
+
+
+class Apart:
+    """As many processes of one thread, each on a core of its own, at the same time: what the machine
+    gives to threads that share nothing."""
+
+    def __init__(self, build, allocator, case, threads):
+        self.allocator = allocator
+        cores = sorted(os.sched_getaffinity(0))
+        self.benches = [Bench(build, allocator, case, 1, {cores[i % len(cores)]})
+                        for i in range(threads)]
+
+    def run(self, pairs):
+        with concurrent.futures.ThreadPoolExecutor(len(self.benches)) as pool:
+            answers = list(pool.map(lambda bench: bench.run(pairs), self.benches))
+        ns, done, core, fixed = zip(*answers)
+        return [max(ns), sum(done), core[0], max(fixed)]
+
+    def close(self):
+        for bench in self.benches:
+            bench.close()
 
 
 def warmed(bench, case, args):
@@ -168,7 +195,8 @@ def start(case, threads, args, notes):
             continue
         if (case, threads) not in ONLY.get(allocator, [(case, threads)]):
             continue
-        bench = Bench(args.build, allocator, case, threads)
+        kind = Apart if allocator.endswith("_apart") else Bench
+        bench = kind(args.build, allocator, case, threads)
         try:
             running[bench] = warmed(bench, case, args)
         except Failed as error:
