@@ -8,7 +8,7 @@
  *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
  *            part of what was ever live
  *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
- *   growth   is by little at a time; this is so once it has settled, too
+ *   growth   is by little at a time
  *
  * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is,
  * and where it lies decides whether the next one fits. There
@@ -16,6 +16,7 @@
  *   blocks   of CA_PAGE_FROM and more are cut from above, smaller ones from below, as low as they
  *            fit: what is small does not come to lie between what is large
  *   frees    close their epoch when it holds what a request asks for, once a good part is live
+ *   growth   is by little once it has settled, too
  *
  * Where the device lags behind, so that asking is in vain, the caches stay shut and blocks are cut
  * so, but nothing more is asked or closed. What all this is worth is in tests/replay/NOTES.md.
@@ -88,12 +89,6 @@ static inline bool ca_settle_may_ask(const ca_arena_t *arena)
     return arena->careful && ca_settle_keeps_up(arena);
 }
 
-/* Whether a segment need be no larger than what it is for: it makes the arena careful. */
-static inline bool ca_settle_grows_by_little(const ca_arena_t *arena)
-{
-    return arena->params.settle && arena->segments && ca_settle_keeps_up(arena);
-}
-
 /* Whether a request is to ask about what was freed before anything is cut for it. In pin mode what
  * was freed last is taken anyway. */
 static inline bool ca_settle_asks(const ca_arena_t *arena, size_t bytes)
@@ -114,6 +109,14 @@ static inline bool ca_settle_small(const ca_arena_t *arena)
     size_t reserved = arena->shards ? ca_shards_reserved(arena->shards) : arena->reserved;
 
     return reserved <= CA_SMALL_RESERVED && !arena->params.host;
+}
+
+/* Whether a segment need be no larger than what it is for. Once it has settled each growth makes
+ * the arena careful again, for twice as long: that is for small programs. */
+static inline bool ca_settle_grows_by_little(const ca_arena_t *arena)
+{
+    return arena->params.settle && arena->segments && ca_settle_keeps_up(arena) &&
+           (arena->careful || ca_settle_small(arena));
 }
 
 /* Whether large blocks are cut from above and small ones from below. */

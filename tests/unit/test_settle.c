@@ -326,6 +326,22 @@ static void a_small_program_grows_by_little_after_it_has_settled(void **state)
     put(&all), put(&more);
 }
 
+static void one_that_is_not_grows_by_more_once_it_has_settled(void **state)
+{
+    (void)state;
+    held_t much = get(CA_SMALL_RESERVED), held[16];
+    unsigned count = 0;
+    churn(CA_EPOCH_LARGE, 1);
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    for (size_t before = arena->reserved; arena->reserved == before; count++)
+        held[count] = get(MIB);
+    assert_int_equal(arena->segments->bytes, CA_SEGMENT_FIRST);
+    while (count > 0)
+        put(&held[--count]);
+    put(&much);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -349,6 +365,7 @@ int main(void)
         TEST(a_program_that_is_not_small_has_all_from_below),
         TEST(where_a_good_part_of_a_small_program_is_live_fences_come_sooner),
         TEST(a_small_program_grows_by_little_after_it_has_settled),
+        TEST(one_that_is_not_grows_by_more_once_it_has_settled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
