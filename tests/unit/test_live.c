@@ -1,21 +1,229 @@
-/* Numbers of allocations, by the batch; see registry/live.h. */
+/* What threads count for themselves, and what it comes to: event counters, live bytes and their
+ * peak, sequence numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "config/counters.h"
 #include "registry/live.h"
+#include "registry/registry.h"
 #include "registry/timeline.h"
 
-static ca_tally_t fast, slow;
+#define THREADS 4
+#define ROUNDS 20000
+#define SPARE CA_LIVE_SPARE_MOST
 
 static int fresh(void **state)
 {
     (void)state;
-    ca_live_reset_after_fork();
-    ca_timeline_reset_after_fork();
-    fast = slow = (ca_tally_t){0};
+    ca_tallies_reset_after_fork();
+    ca_registry_reset_after_fork();
     return 0;
+}
+
+static uint64_t live_bytes(void)
+{
+    return ca_registry_total().bytes;
+}
+
+static size_t tallies(void)
+{
+    size_t count = 0;
+    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+        count++;
+    return count;
+}
+
+static void run_in_thread(void *(*function)(void *), void *arg)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, function, arg), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* --- counters --------------------------------------------------------------------------------- */
+
+static void *count_some(void *joins)
+{
+    if (joins)
+        ca_tally_join();
+    for (int i = 0; i < ROUNDS; i++) {
+        ca_count(splits);
+        ca_count_add(merges, 3);
+    }
+    return NULL;
+}
+
+static void counts_of_all_threads_add_up(void **state)
+{
+    (void)state;
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++) /* every other one has no tally */
+        assert_int_equal(pthread_create(&threads[i], NULL, count_some, i % 2 ? &threads : NULL), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(ca_counter_read(splits), THREADS * ROUNDS);
+    assert_int_equal(ca_counter_read(merges), 3 * THREADS * ROUNDS);
+}
+
+static void a_thread_that_ends_leaves_its_tally_to_the_next(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 50; i++)
+        run_in_thread(count_some, &random);
+    assert_int_equal(tallies(), 1);
+    assert_int_equal(ca_counter_read(splits), 50 * ROUNDS);
+}
+
+static void the_child_of_a_fork_counts_from_nothing(void **state)
+{
+    (void)state;
+    ca_tally_join();
+    ca_count(splits);
+    ca_tallies_reset_after_fork();
+    assert_null(ca_tally_mine);
+    assert_int_equal(ca_counter_read(splits), 0);
+    ca_count(splits);
+    ca_tally_join();
+    ca_count(splits);
+    assert_int_equal(ca_counter_read(splits), 2);
+    assert_int_equal(tallies(), 1);
+}
+
+/* --- live bytes ------------------------------------------------------------------------------- */
+
+static void one_thread_has_the_exact_peak(void **state)
+{
+    (void)state;
+    uint64_t live = 0, peak = 0, sizes[64] = {0};
+    ca_tally_join();
+    srand(7);
+    for (int i = 0; i < ROUNDS; i++) {
+        size_t at = (size_t)rand() % 64;
+        if (sizes[at]) {
+            ca_live_remove(sizes[at]);
+            live -= sizes[at];
+            sizes[at] = 0;
+        } else { /* to four times what a thread keeps to spare */
+            sizes[at] = 1 + (uint64_t)rand() % (SPARE << rand() % 3);
+            ca_live_add(sizes[at]);
+            live += sizes[at];
+        }
+        peak = live > peak ? live : peak;
+        assert_int_equal(live_bytes(), live);
+        assert_int_equal(ca_registry_peak_bytes(), peak);
+    }
+}
+
+static void *add_and_remove(void *unused)
+{
+    ca_tally_join();
+    for (int i = 0; i < 3; i++) {
+        ca_live_add(10 * SPARE);
+        ca_live_remove(10 * SPARE);
+    }
+    return unused;
+}
+
+/* Each of the others keeps no more than SPARE of what it freed. */
+static void the_peak_of_many_threads_is_little_too_high(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        run_in_thread(add_and_remove, NULL);
+    assert_int_equal(live_bytes(), 0);
+    assert_int_equal(ca_registry_peak_bytes(), 10 * SPARE);
+    ca_tally_join(); /* what the others left */
+    ca_live_add(30 * SPARE);
+    assert_int_equal(live_bytes(), 30 * SPARE);
+    assert_in_range(ca_registry_peak_bytes(), 30 * SPARE, 31 * SPARE);
+    ca_live_remove(30 * SPARE);
+}
+
+static void *remove_as_many(void *count)
+{
+    ca_tally_join();
+    for (size_t i = 0; i < *(const size_t *)count; i++)
+        ca_live_remove(1000);
+    return NULL;
+}
+
+static void what_one_thread_adds_another_may_remove(void **state)
+{
+    (void)state;
+    size_t count = 10000;
+    ca_tally_join();
+    for (size_t i = 0; i < count; i++)
+        ca_live_add(1000);
+    assert_int_equal(ca_registry_total().count, count);
+    run_in_thread(remove_as_many, &count);
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(live_bytes(), 0);
+    assert_int_equal(ca_registry_peak_bytes(), count * 1000);
+}
+
+/* --- sequence numbers ------------------------------------------------------------------------- */
+
+static void *take_numbers(void *numbers)
+{
+    uint64_t *taken = numbers;
+    ca_tally_join();
+    for (int i = 0; i < ROUNDS; i++)
+        taken[i] = ca_live_number(ca_tally_mine);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void no_two_allocations_have_one_number(void **state)
+{
+    (void)state;
+    static uint64_t taken[THREADS][ROUNDS];
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, take_numbers, taken[i]), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++)
+        for (size_t k = 1; k < ROUNDS; k++)
+            assert_true(taken[i][k] > taken[i][k - 1]);
+    uint64_t *all = &taken[0][0];
+    qsort(all, THREADS * ROUNDS, sizeof *all, by_value);
+    assert_true(all[0] >= 1);
+    for (size_t k = 1; k < THREADS * ROUNDS; k++)
+        assert_true(all[k] > all[k - 1]);
+    assert_true(ca_registry_sequence() >= all[THREADS * ROUNDS - 1]);
+}
+
+static void one_thread_numbers_without_gaps(void **state)
+{
+    (void)state;
+    ca_tally_join();
+    for (uint64_t i = 1; i <= 1000; i++) {
+        assert_int_equal(ca_live_number(ca_tally_mine), i);
+        assert_int_equal(ca_registry_sequence(), i);
+    }
+}
+
+/* A thread that slept does not go on with numbers of long ago. */
+static void numbers_of_long_ago_are_dropped(void **state)
+{
+    (void)state;
+    static uint64_t others[ROUNDS];
+    ca_tally_join();
+    assert_int_equal(ca_live_number(ca_tally_mine), 1);
+    run_in_thread(take_numbers, others);
+    assert_true(ca_live_number(ca_tally_mine) > others[ROUNDS - 1]);
 }
 
 static uint64_t newest(void)
@@ -26,6 +234,7 @@ static uint64_t newest(void)
 static void each_of_the_first_is_a_batch(void **state)
 {
     (void)state;
+    ca_tally_t fast = {0}, slow = {0};
     for (uint64_t n = 1; n <= CA_TIMELINE_SINGLE; n++) {
         assert_int_equal(ca_live_number(n % 2 ? &fast : &slow), n);
         assert_int_equal(newest(), n);
@@ -35,6 +244,7 @@ static void each_of_the_first_is_a_batch(void **state)
 static void a_batch_is_a_part_of_what_there_is(void **state)
 {
     (void)state;
+    ca_tally_t fast = {0};
     uint64_t before = 0, batches = 0;
     for (uint64_t n = 1; n <= 4u << 20; n++) {
         uint64_t number = ca_live_number(&fast);
@@ -55,6 +265,7 @@ static void a_batch_is_a_part_of_what_there_is(void **state)
 static void a_thread_that_is_slower_keeps_up(void **state)
 {
     (void)state;
+    ca_tally_t fast = {0}, slow = {0};
     uint64_t last = 0, dropped = 0;
     for (uint64_t n = 1; n <= 2u << 20; n++) {
         uint64_t number = ca_live_number(&fast);
@@ -73,14 +284,21 @@ static void a_thread_that_is_slower_keeps_up(void **state)
     assert_true(dropped > 1000);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, fresh)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(each_of_the_first_is_a_batch),
-        TEST(a_batch_is_a_part_of_what_there_is),
-        TEST(a_thread_that_is_slower_keeps_up),
+        cmocka_unit_test_setup(counts_of_all_threads_add_up, fresh),
+        cmocka_unit_test_setup(a_thread_that_ends_leaves_its_tally_to_the_next, fresh),
+        cmocka_unit_test_setup(the_child_of_a_fork_counts_from_nothing, fresh),
+        cmocka_unit_test_setup(one_thread_has_the_exact_peak, fresh),
+        cmocka_unit_test_setup(the_peak_of_many_threads_is_little_too_high, fresh),
+        cmocka_unit_test_setup(what_one_thread_adds_another_may_remove, fresh),
+        cmocka_unit_test_setup(no_two_allocations_have_one_number, fresh),
+        cmocka_unit_test_setup(one_thread_numbers_without_gaps, fresh),
+        cmocka_unit_test_setup(numbers_of_long_ago_are_dropped, fresh),
+        cmocka_unit_test_setup(each_of_the_first_is_a_batch, fresh),
+        cmocka_unit_test_setup(a_batch_is_a_part_of_what_there_is, fresh),
+        cmocka_unit_test_setup(a_thread_that_is_slower_keeps_up, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
