@@ -16,9 +16,8 @@
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
 #define CHUNK_SHARE 128
-#define SPARE_SHARE                                                                                \
-    8 /* this part of what is live, and so many, lie idle for threads' own pages                   \
-       */
+/* Objects that lie idle for the pages of their own threads: a part of what is live, and some. */
+#define SPARE_SHARE 8
 #define SPARE (2 * CA_BLOCK_PAGE_BLOCKS)
 
 static bool add_chunk(ca_block_slab_t *slab)

@@ -47,8 +47,8 @@ ALLOCATORS = {
 DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
 HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8), ("prodcons", 2))
 APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
-ONLY = {"cachealloc_apart": APART_CASES, "cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
-        "cachealloc_shards2": HEAPS_CASES}
+ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
+        "cachealloc_shards2": HEAPS_CASES, "cachealloc_apart": APART_CASES}
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
