@@ -127,8 +127,6 @@ static void a_shortage_takes_no_memory_back_under_work(void **state)
     put(&b);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 /* An event for each context there is, of all devices. */
 static void small_arenas_make_no_more_fences_than_others(void **state)
 {
@@ -143,6 +141,8 @@ static void small_arenas_make_no_more_fences_than_others(void **state)
     assert_int_equal(fake.calls[FAKE_RECORD], 0);
     put(&live);
 }
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
