@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
@@ -37,6 +38,16 @@ bool ca_grow_allowed(const ca_arena_t *arena)
         return reserved(arena) <=
                live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
     }
+}
+
+bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)
+{
+    size_t most = arena->live_peak / CA_GROW_CACHES_SHARE;
+
+    return arena->operations < arena->spared_until && arena->room >= arena->live_peak &&
+           arena->grown_for_caches < most && bytes <= most - arena->grown_for_caches &&
+           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
+           ca_grow_allowed(arena);
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
@@ -95,7 +106,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
-    ca_settle_grown(arena);
+    ca_settle_grown(arena, segment_bytes);
     *block = ca_block_take_from(arena, segment->first, bytes);
     return *block ? 0 : -ENOBUFS;
 }

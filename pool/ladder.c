@@ -3,6 +3,8 @@
  *
  *   passed      epochs whose fence has passed
  *   open        the open epochs: closed and queried, never waited for
+ *   spared      a new segment, so that threads keep what they have in stock, where they lost it
+ *               lately: see ca_grow_spares_caches
  *   caches      what threads have in stock; until the climb is over frees go where it looks. This
  *               comes first now and then: see ca_ladder_climb
  *   policy      a new segment, while the reserve is in proportion to what was ever live, and
@@ -43,6 +45,8 @@
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
+/* From one climb that empties them to the next one that does so before it grows: as above. */
+#define SPARED 32768
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -53,6 +57,7 @@ typedef struct climb {
     bool grown;
     bool refused; /* upstream, or the limit, gave no memory */
     bool shut;    /* the caches are, until it is over */
+    bool spares;  /* what grows is for their sake */
     size_t headroom;
 } climb_t;
 
@@ -84,6 +89,7 @@ static bool grow(climb_t *c)
             return true;
     }
     arena->growing = true;
+    arena->growing_for_caches = c->spares;
     int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
     arena->growing = false;
     pthread_cond_broadcast(&arena->grown);
@@ -133,6 +139,8 @@ static bool rung_caches(climb_t *c)
         return false;
     c->shut = true;
     c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
+    if (ca_caches_stock(c->arena))
+        c->arena->spared_until = c->arena->operations + SPARED;
     ca_caches_shut(c->arena);
     return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
 }
@@ -153,7 +161,17 @@ static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.join == CA_POOL_JOIN_FIRST && rung_joined(c))
         return true;
-    return ca_grow_allowed(c->arena) && (rung_asked(c) || grow(c));
+    return ca_grow_allowed(c->arena) && (rung_asked(c) || (!c->refused && grow(c)));
+}
+
+static bool rung_spared(climb_t *c)
+{
+    if (!ca_grow_spares_caches(c->arena, c->bytes))
+        return false;
+    c->spares = true;
+    bool over = rung_policy(c);
+    c->spares = false;
+    return over;
 }
 
 uint64_t ca_now_ns(void)
@@ -286,12 +304,13 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
      * those who had something in stock. */
     bool caches_first = rungs & CA_RUNGS_FIRST ||
                         (rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after);
-    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE);
+    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
+                  (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena, bytes));
 
     (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
-           (rungs & CA_RUNGS_OPEN && rung_open(&c)) || (caches && rung_caches(&c)) ||
-           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
+           (rungs & CA_RUNGS_OPEN && rung_open(&c)) || (rungs & CA_RUNGS_GROW && rung_spared(&c)) ||
+           (caches && rung_caches(&c)) || (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
            (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
     if (c.shut)

@@ -41,8 +41,13 @@
  * is little beside what it had when it last grew does not count until it adds up. Where it had
  * settled, gave nothing back and has no more live than before, it settled too early: it takes twice
  * as long from then on, CA_SETTLE_MOST times as long at most. */
-static inline void ca_settle_grown(ca_arena_t *arena)
+static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 {
+    if (arena->growing_for_caches) {
+        arena->grown_for_caches += bytes;
+        arena->settle_from += bytes;
+        return;
+    }
     /* Wraps around where memory went back since: that counts. */
     if (arena->settle &&
         arena->reserved - arena->settle_from <= arena->settle_from / CA_SETTLE_GROWN)
@@ -66,6 +71,7 @@ static inline void ca_settle_grown(ca_arena_t *arena)
 static inline void ca_settle_gave(ca_arena_t *arena)
 {
     arena->settle = 0;
+    arena->grown_for_caches = 0;
 }
 
 /* For every allocation and free: whether the time has come. */

@@ -447,7 +447,7 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
     if (rc == -ENOMEM && !stream)
         rc = climb_at(&v, CA_RUNGS_OPEN, v.home);
     if (rc == -ENOMEM && !stream)
-        rc = climb(&v, CA_RUNGS_CACHES);
+        rc = climb(&v, CA_RUNGS_UNSPARED);
     if (rc == -ENOMEM)
         rc = climb_at(&v, CA_RUNGS_PASSED | CA_RUNGS_OPEN | CA_RUNGS_GROW, v.home);
     if (rc == -ENOMEM)

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "config/counters.h"
 #include "fake_upstream.h"
+#include "pool/grow.h"
 #include "pool/state.h"
 
 #define CACHED (8 * MIB)
@@ -696,6 +697,214 @@ static void a_request_is_not_refused_for_the_sake_of_its_class(void **state)
     end();
 }
 
+static held_t used[64];
+static unsigned uses;
+
+/* From now on, until stop. */
+static void use(size_t bytes)
+{
+    assert_true(uses < sizeof used / sizeof *used);
+    assert_int_equal(hold(arena, bytes, &used[uses++]), 0);
+}
+
+/* What the heap has ready of more than `bytes`. */
+static void use_up(size_t bytes)
+{
+    ca_arena_stats_t stats;
+    for (ca_arena_stats(arena, &stats); stats.largest_ready > bytes; ca_arena_stats(arena, &stats))
+        use(stats.largest_ready);
+}
+
+#define WANTED (5 * MIB)
+
+/* More than is wanted lies in stock, and nothing like it elsewhere. */
+static void stock_up(void)
+{
+    go_through(32 * KIB, CA_EPOCH_BLOCKS);
+    fake_pass_all();
+    use_up(WANTED - 1);
+    assert_true(ca_caches_stock(arena) >= WANTED);
+}
+
+/* Whether a request makes the heap grow; the caches are emptied otherwise. */
+static bool grows(void)
+{
+    stock_up();
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    use(WANTED);
+    assert_int_equal(fake.calls[FAKE_ALLOC] > before, ca_caches_stock(arena) > 0);
+    return fake.calls[FAKE_ALLOC] > before;
+}
+
+static void start_with_live(size_t bytes, size_t memory)
+{
+    start(memory, CACHED);
+    fake.auto_pass = true;
+    live_is(bytes, &used[uses++]);
+}
+
+#define LIVE (128 * MIB)
+
+static void start_with_much_live(void)
+{
+    start_with_live(LIVE, 4096 * MIB);
+}
+
+static void stop(void)
+{
+    while (uses)
+        let_go(&used[--uses]);
+    end();
+}
+
+static void expect_growth_after_the_first(void)
+{
+    assert_false(grows());
+    assert_true(grows());
+    assert_true(grows());
+}
+
+static void threads_do_not_lose_their_stock_again_and_again(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_growth_after_the_first);
+    stop();
+}
+
+static void expect_growth_by_a_part(void)
+{
+    ca_arena_stats_t before, stats;
+    unsigned growths = 0;
+    assert_false(grows());
+    ca_arena_stats(arena, &before);
+    for (; grows(); growths++)
+        assert_true(growths < 100);
+    ca_arena_stats(arena, &stats);
+    assert_true(growths > 0);
+    assert_true(stats.reserved_bytes - before.reserved_bytes <=
+                stats.live_peak / CA_GROW_CACHES_SHARE + stats.reserved_bytes / CA_SEGMENT_SHARE);
+}
+
+static void what_grows_for_their_sake_is_a_part_of_what_is_live(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_growth_by_a_part);
+    stop();
+}
+
+static void expect_none_for_a_larger_part(void)
+{
+    assert_false(grows());
+    stock_up();
+    use(2 * LIVE / CA_GROW_CACHES_SHARE); /* which no stock has */
+    assert_int_equal(ca_caches_stock(arena), 0);
+}
+
+static void a_request_for_more_than_that_part_takes_the_stock_first(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_none_for_a_larger_part);
+    stop();
+}
+
+static void expect_none_later(void)
+{
+    assert_false(grows());
+    for (unsigned i = 0; i < 100; i++) {
+        go_through(32 * KIB, CA_EPOCH_BLOCKS);
+        fake_pass_all();
+    }
+    assert_false(grows());
+}
+
+static void what_was_taken_long_ago_is_taken_again(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_none_later);
+    stop();
+}
+
+static void expect_the_stock_where_nothing_else_is(void)
+{
+    assert_false(grows());
+    stock_up();
+    fake.limit = fake.used;
+    use(WANTED);
+    assert_int_equal(ca_caches_stock(arena), 0);
+}
+
+static void where_growth_is_refused_the_stock_serves(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_the_stock_where_nothing_else_is);
+    stop();
+}
+
+static void expect_as_few_calls(void)
+{
+    held_t held;
+    assert_false(grows());
+    stock_up();
+    fake.limit = fake.used;
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    assert_int_equal(hold(arena, 16 * MIB, &held), -ENOMEM);
+    assert_in_range(fake.calls[FAKE_ALLOC] - before, 1, 2); /* sizes of a segment that are tried */
+}
+
+static void refused_growth_is_not_asked_for_again(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_as_few_calls);
+    stop();
+}
+
+static void expect_growth_that_counts(void)
+{
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    assert_false(grows());
+    use_up(WANTED - 1);
+    use(WANTED);
+    assert_int_equal(fake.calls[FAKE_ALLOC], before + 1);
+    assert_int_equal(arena->grown_for_caches, 0);
+}
+
+static void where_nothing_is_in_stock_growth_is_not_for_its_sake(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_growth_that_counts);
+    stop();
+}
+
+static void expect_none_at_all(void)
+{
+    assert_false(grows());
+    assert_false(grows());
+}
+
+static void nor_does_a_heap_grow_for_it_whose_room_is_less_than_what_is_live(void **state)
+{
+    (void)state;
+    start_with_live(4 * LIVE, 4 * LIVE + 4 * LIVE - 64 * MIB);
+    beside_a_full_cache(32 * KIB, expect_none_at_all);
+    stop();
+}
+
+static void a_single_threads_stock_comes_before_growth_each_time(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    for (unsigned i = 0; i < 3; i++)
+        assert_false(grows());
+    stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -725,6 +934,15 @@ int main(void)
         cmocka_unit_test(a_broken_heap_serves_nothing_from_stock),
         cmocka_unit_test(a_refused_fence_loses_nothing),
         cmocka_unit_test(a_request_is_not_refused_for_the_sake_of_its_class),
+        cmocka_unit_test(threads_do_not_lose_their_stock_again_and_again),
+        cmocka_unit_test(what_grows_for_their_sake_is_a_part_of_what_is_live),
+        cmocka_unit_test(a_request_for_more_than_that_part_takes_the_stock_first),
+        cmocka_unit_test(what_was_taken_long_ago_is_taken_again),
+        cmocka_unit_test(where_growth_is_refused_the_stock_serves),
+        cmocka_unit_test(refused_growth_is_not_asked_for_again),
+        cmocka_unit_test(where_nothing_is_in_stock_growth_is_not_for_its_sake),
+        cmocka_unit_test(nor_does_a_heap_grow_for_it_whose_room_is_less_than_what_is_live),
+        cmocka_unit_test(a_single_threads_stock_comes_before_growth_each_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
