@@ -16,42 +16,62 @@
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
 #define CHUNK_SHARE 128
+/* Of few blocks threads use all, again and again: at least so much behind the first chunk, while
+ * there is less than that. */
+#define CHUNK_EARLY ((size_t)64 << 10)
+#define EARLY ((size_t)512 << 10)
 /* Objects that lie idle for the pages of their own threads: a part of what is live, and some. */
 #define SPARE_SHARE 8
 #define SPARE (2 * CA_BLOCK_PAGE_BLOCKS)
 
-static bool add_chunk(ca_block_slab_t *slab)
+/* For the pages of one color. */
+static ca_block_page_t *add_chunk(ca_block_slab_t *slab)
 {
     size_t bytes = ca_round_up(slab->bytes / CHUNK_SHARE, CA_BLOCK_PAGE);
+    size_t least = slab->bytes && slab->bytes < EARLY ? CHUNK_EARLY : CHUNK_LEAST;
 
-    if (bytes < CHUNK_LEAST)
-        bytes = CHUNK_LEAST;
+    if (bytes < least)
+        bytes = least;
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
     bool again = slab->bytes == 0 && slab->chunks;
     ca_block_page_t *chunk = again ? slab->chunks : ca_mem_map(bytes);
     if (!chunk)
-        return false;
+        return NULL;
     chunk->older = again ? NULL : slab->chunks;
     chunk->pages = bytes / CA_BLOCK_PAGE;
     slab->chunks = chunk;
     slab->bytes += bytes;
-    slab->next = 0;
-    return true;
+    return chunk;
+}
+
+/* The next one of the color, or NULL. */
+static ca_block_page_t *add_page(ca_block_slab_t *slab, unsigned color)
+{
+    ca_block_page_t *page = slab->colors[color].page;
+
+    if (slab->colors[color].left) {
+        page = (ca_block_page_t *)((char *)page + CA_BLOCK_PAGE);
+        slab->colors[color].left--;
+    } else {
+        page = add_chunk(slab);
+        if (!page)
+            return NULL;
+        slab->colors[color].left = page->pages - 1;
+    }
+    page->color = color;
+    slab->colors[color].page = page;
+    return page;
 }
 
 static ca_block_t *make(ca_block_slab_t *slab, unsigned color)
 {
     ca_block_page_t *page = slab->colors[color].page;
 
-    if (!page || page->used == CA_BLOCK_PAGE_BLOCKS) {
-        if (!slab->chunks || slab->next == slab->chunks->pages)
-            if (!add_chunk(slab))
-                return NULL;
-        page = (ca_block_page_t *)((char *)slab->chunks + slab->next++ * CA_BLOCK_PAGE);
-        page->color = color;
-        slab->colors[color].page = page;
-    }
+    if (!page || page->used == CA_BLOCK_PAGE_BLOCKS)
+        page = add_page(slab, color);
+    if (!page)
+        return NULL;
     ca_block_t *block = &page->blocks[page->used++];
     ca_slot_init(&block->slot);
     slab->made++;

@@ -198,15 +198,15 @@ struct ca_segment {
 
 #define CA_BLOCK_COLORS 4u
 
-/* The block objects of one arena, recycled through free lists. A page has those that one thread
- * made, and each fourth besides: a hit writes its block, and processors fetch lines of the same
- * page ahead, which takes them away from the thread that is using them. */
+/* The block objects of one arena, recycled through free lists. A chunk has those that one thread
+ * made, and each fourth besides: a hit writes its block, and processors fetch the next lines ahead,
+ * of the next page too, which takes them away from the thread that is using them. */
 typedef struct ca_block_slab {
     ca_block_page_t *chunks; /* while `bytes` is 0: zeros of a life before, or NULL */
-    size_t next;             /* of the newest chunk's pages, the first that has no color yet */
     struct {
         ca_block_t *spare;
         ca_block_page_t *page; /* its newest; may be used up */
+        size_t left;           /* pages behind that one in its chunk */
     } colors[CA_BLOCK_COLORS];
     size_t made;  /* objects, in use or spare; those that came with a segment too */
     size_t live;  /* objects in use */

@@ -62,6 +62,36 @@ static void two_threads_blocks_share_no_page(void **state)
     assert_int_equal(slab.live, 0);
 }
 
+static size_t count_neighbours(size_t count)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i += CA_BLOCK_PAGE_BLOCKS)
+        for (size_t k = 0; k < count; k += CA_BLOCK_PAGE_BLOCKS) {
+            const ca_block_page_t *page = ca_block_page(mine[i]), *other = ca_block_page(theirs[k]);
+            ptrdiff_t apart = (const char *)page - (const char *)other;
+            if (page->color == other->color) /* of so many threads some have the same pages */
+                continue;
+            found += apart == (ptrdiff_t)CA_BLOCK_PAGE || apart == -(ptrdiff_t)CA_BLOCK_PAGE;
+        }
+    return found;
+}
+
+/* However they take turns: but for where one's chunk ends and another's begins. */
+static void nor_is_one_threads_page_beside_the_others(void **state)
+{
+    (void)state;
+    const size_t pages = 12, count = pages * CA_BLOCK_PAGE_BLOCKS;
+    for (size_t i = 0; i < pages; i++) {
+        size_t at = i * CA_BLOCK_PAGE_BLOCKS;
+        for (size_t k = 0; k < CA_BLOCK_PAGE_BLOCKS; k++)
+            assert_non_null(mine[at + k] = ca_block_new(&slab));
+        by_another_thread(CA_BLOCK_PAGE_BLOCKS);
+        memmove(theirs + count - at - CA_BLOCK_PAGE_BLOCKS, theirs,
+                CA_BLOCK_PAGE_BLOCKS * sizeof *theirs);
+    }
+    assert_in_range(count_neighbours(count), 0, 3);
+}
+
 static void what_one_thread_leaves_serves_others(void **state)
 {
     (void)state;
@@ -83,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(what_one_thread_leaves_serves_others),
         TEST(two_threads_blocks_share_no_page),
+        TEST(nor_is_one_threads_page_beside_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
