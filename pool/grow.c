@@ -47,7 +47,7 @@ bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)
     return arena->operations < arena->spared_until && arena->room >= arena->live_peak &&
            arena->grown_for_caches < most && bytes <= most - arena->grown_for_caches &&
            (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
-           ca_grow_allowed(arena);
+           arena->params.reuse != CA_POOL_REUSE_WAIT;
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)

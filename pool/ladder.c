@@ -161,7 +161,9 @@ static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.join == CA_POOL_JOIN_FIRST && rung_joined(c))
         return true;
-    return ca_grow_allowed(c->arena) && (rung_asked(c) || (!c->refused && grow(c)));
+    if (!c->spares && !ca_grow_allowed(c->arena))
+        return false;
+    return rung_asked(c) || (!c->refused && grow(c));
 }
 
 static bool rung_spared(climb_t *c)

@@ -204,10 +204,11 @@ void ca_shards_publish(ca_arena_t *arena)
     for (unsigned pool = ca_arena_alone(arena) ? CA_POOLS : 0; pool < CA_POOLS; pool++)
         tell(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
     tell(&slot->reserved, arena->retired ? 0 : arena->reserved);
-    size_t change = arena->live - arena->live_told; /* wraps around where there is less */
+    size_t now_live = arena->retired ? 0 : ca_arena_in_use(arena);
+    size_t change = now_live - arena->live_told; /* wraps around where there is less */
     if (change + CA_SHARDS_TOLD - 1 < 2 * CA_SHARDS_TOLD - 1)
         return;
-    arena->live_told = arena->live;
+    arena->live_told = now_live;
     size_t now = atomic_fetch_add_explicit(&shards->live, change, memory_order_relaxed) + change;
     if (change <= SIZE_MAX / 2)
         raise_peak(&shards->live_peak, now);

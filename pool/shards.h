@@ -50,7 +50,7 @@
 
 /* Each heap tells the sum of live bytes of a change of its own only from this size on, so that not
  * every call writes what all threads share: the sum is off by this much per heap at most. */
-#define CA_SHARDS_TOLD ((size_t)256 << 10)
+#define CA_SHARDS_TOLD ((size_t)1 << 20)
 
 typedef struct ca_shards ca_shards_t;
 

@@ -69,7 +69,7 @@ struct ca_arena {
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
-    size_t live_told; /* what the set knows of `live` */
+    size_t live_told; /* what the set knows of ca_arena_in_use */
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 

@@ -845,6 +845,32 @@ static void where_growth_is_refused_the_stock_serves(void **state)
     stop();
 }
 
+static void expect_it_is_spared(void)
+{
+    assert_false(grows());
+    stock_up();
+    held_t *held = &used[uses];
+    size_t stock = ca_caches_stock(arena);
+    assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_UNSPARED,
+                                          &held->block, &held->address, NULL),
+                     -ENOMEM);
+    assert_int_equal(ca_caches_stock(arena), stock);
+    assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_CACHES,
+                                          &held->block, &held->address, NULL),
+                     0);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    uses++;
+}
+
+/* Of several heaps each is asked for its stock before any grows. */
+static void nor_does_another_heaps_climb_take_it(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_it_is_spared);
+    stop();
+}
+
 static void expect_as_few_calls(void)
 {
     held_t held;
@@ -935,6 +961,7 @@ int main(void)
         cmocka_unit_test(a_refused_fence_loses_nothing),
         cmocka_unit_test(a_request_is_not_refused_for_the_sake_of_its_class),
         cmocka_unit_test(threads_do_not_lose_their_stock_again_and_again),
+        cmocka_unit_test(nor_does_another_heaps_climb_take_it),
         cmocka_unit_test(what_grows_for_their_sake_is_a_part_of_what_is_live),
         cmocka_unit_test(a_request_for_more_than_that_part_takes_the_stock_first),
         cmocka_unit_test(what_was_taken_long_ago_is_taken_again),

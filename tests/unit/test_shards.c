@@ -656,6 +656,48 @@ static void threads_share_the_heaps_and_free_each_others_blocks(void **state)
     share_the_heaps(4 * MIB);
 }
 
+static void *note_home(void *heap)
+{
+    *(ca_arena_t **)heap = ca_shards_home(shards);
+    return NULL;
+}
+
+/* The next thread has another heap than this one. */
+static void come_to_the_next_heap(void)
+{
+    ca_arena_t *heap = NULL;
+    while (heap != ca_shards_home(shards))
+        in_another_thread(note_home, &heap);
+}
+
+static void what_lies_in_stock_is_not_live(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = 64 * MIB;
+    params.segment_first = 256 * MIB; /* growth empties the caches */
+    params.settle = 0;
+    make(1024 * MIB, params);
+    fake.auto_pass = true;
+    held_t first = get(4 * MIB), others = {.bytes = MIB}, held[CA_EPOCH_BLOCKS];
+    size_t most = 0;
+    come_to_the_next_heap();
+    in_another_thread(get_there, &others);
+    assert_int_equal(ca_shards_in_use(shards), 2);
+    let_go(&first); /* caches open with the first fence */
+    for (size_t bytes = 32 * KIB; bytes <= 80 * KIB; bytes += bytes / 4) {
+        for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+            assert_int_equal(get_on(NULL, bytes, false, &held[i]), 0);
+        for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+            let_go(&held[i]);
+        most = MIB + CA_EPOCH_BLOCKS * ca_cache_class_bytes(bytes);
+    }
+    assert_true(ca_caches_stock(ca_shards_home(shards)) > 2 * MIB + most);
+    assert_in_range(ca_shards_live_peak(shards), most - HEAPS * CA_SHARDS_TOLD,
+                    most + HEAPS * CA_SHARDS_TOLD);
+    put(&others);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, tear_down)
 
 int main(void)
@@ -666,6 +708,7 @@ int main(void)
         TEST(what_another_heap_has_serves_before_one_grows),
         TEST(stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows),
         TEST(what_is_freed_to_another_heap_gathers_in_front_of_it),
+        TEST(what_lies_in_stock_is_not_live),
         TEST(a_program_of_one_thread_has_one_heap),
         TEST(an_epoch_of_one_heap_of_two_holds_half),
         TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
