@@ -5,10 +5,11 @@
  * meanwhile, and nothing tells how many of those are on their way. So the addresses of a retired
  * arena's blocks are given to nothing else but the same arena, when it is revived long after. Their
  * pages are given back: they read as zeros from then on, and a block without an arena is one to
- * ignore. Of the chunks behind the first the address space stays out of use. */
+ * ignore. Of the chunks behind each color's first the address space stays out of use. */
 #include "pool/block.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/mman.h>
 #include "config/mem.h"
 #include "config/mine.h"
@@ -24,6 +25,28 @@
 #define SPARE_SHARE 8
 #define SPARE (2 * CA_BLOCK_PAGE_BLOCKS)
 
+static ca_block_page_t *take_kept(ca_block_slab_t *slab)
+{
+    for (unsigned i = 0; i < CA_BLOCK_KEPT; i++) {
+        ca_block_page_t *chunk = slab->kept[i];
+        if (!chunk)
+            continue;
+        slab->kept[i] = NULL;
+        return chunk;
+    }
+    return NULL;
+}
+
+static void keep(ca_block_slab_t *slab, ca_block_page_t *chunk)
+{
+    for (unsigned i = 0; i < CA_BLOCK_KEPT; i++) {
+        if (slab->kept[i])
+            continue;
+        slab->kept[i] = chunk;
+        return;
+    }
+}
+
 /* For the pages of one color. */
 static ca_block_page_t *add_chunk(ca_block_slab_t *slab)
 {
@@ -35,7 +58,9 @@ static ca_block_page_t *add_chunk(ca_block_slab_t *slab)
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
     bool again = slab->bytes == 0 && slab->chunks;
-    ca_block_page_t *chunk = again ? slab->chunks : ca_mem_map(bytes);
+    ca_block_page_t *chunk = again ? slab->chunks : bytes == CHUNK_EARLY ? take_kept(slab) : NULL;
+    if (!chunk)
+        chunk = ca_mem_map(bytes);
     if (!chunk)
         return NULL;
     chunk->older = again ? NULL : slab->chunks;
@@ -118,19 +143,22 @@ void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block)
 void ca_block_discard(ca_block_slab_t *slab)
 {
     int saved = errno;
-    ca_block_page_t *first = NULL;
+    ca_block_slab_t next = {0};
 
-    if (slab->bytes == 0) { /* there never was a block; but it may have some of another's */
-        *slab = (ca_block_slab_t){.chunks = slab->chunks};
-        return;
-    }
-    for (ca_block_page_t *chunk = slab->chunks, *older; chunk; chunk = older) {
+    memcpy(next.kept, slab->kept, sizeof next.kept);
+    if (slab->bytes == 0) /* there never was a block; but it may have some of another's */
+        next.chunks = slab->chunks;
+    for (ca_block_page_t *chunk = slab->chunks, *older; slab->bytes && chunk; chunk = older) {
+        size_t bytes = chunk->pages * CA_BLOCK_PAGE;
         older = chunk->older;
         /* Refused where the program locked its memory: then the arena is found, and is retired. */
-        bool zeroed = madvise(chunk, chunk->pages * CA_BLOCK_PAGE, MADV_DONTNEED) == 0;
-        if (!older && zeroed)
-            first = chunk;
+        if (madvise(chunk, bytes, MADV_DONTNEED) != 0)
+            continue;
+        if (!older)
+            next.chunks = chunk;
+        else if (bytes == CHUNK_EARLY)
+            keep(&next, chunk);
     }
-    *slab = (ca_block_slab_t){.chunks = first};
+    *slab = next;
     errno = saved;
 }

@@ -197,6 +197,7 @@ struct ca_segment {
 };
 
 #define CA_BLOCK_COLORS 4u
+#define CA_BLOCK_KEPT (CA_BLOCK_COLORS - 1)
 
 /* The block objects of one arena, recycled through free lists. A chunk has those that one thread
  * made, and each fourth besides: a hit writes its block, and processors fetch the next lines ahead,
@@ -211,6 +212,7 @@ typedef struct ca_block_slab {
     size_t made;  /* objects, in use or spare; those that came with a segment too */
     size_t live;  /* objects in use */
     size_t bytes; /* of all chunks */
+    ca_block_page_t *kept[CA_BLOCK_KEPT]; /* zeros of lives before, of CHUNK_EARLY bytes */
 } ca_block_slab_t;
 
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */

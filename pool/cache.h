@@ -20,7 +20,8 @@
  *            less, and do not count where heaps share what they have among their threads.
  *
  * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
- * some back, merges or ends, it shuts all caches in front of it and takes their blocks.
+ * some back, merges or ends, it shuts all caches in front of it and takes their blocks. Only where
+ * it did so lately it may grow by a little first (ca_grow_spares_caches).
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
  * stay shut in pin mode, where no fence was had yet, until the heap has settled (pool/settle.h),
  * and where little room is left: then every free is followed by its fence.

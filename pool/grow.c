@@ -40,14 +40,20 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     }
 }
 
+size_t ca_grow_room_for_caches(const ca_arena_t *arena)
+{
+    return arena->params.headroom + arena->live_peak;
+}
+
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)
 {
-    size_t most = arena->live_peak / CA_GROW_CACHES_SHARE;
+    size_t most = arena->live_peak / CA_GROW_CACHES_SHARE, room = ca_grow_room_for_caches(arena);
 
-    return arena->operations < arena->spared_until && arena->room >= arena->live_peak &&
-           arena->grown_for_caches < most && bytes <= most - arena->grown_for_caches &&
+    return arena->operations < arena->spared_until && arena->grown_for_caches < most &&
+           bytes <= most - arena->grown_for_caches && most >= arena->params.segment_first &&
+           arena->room >= room && arena->room - room >= bytes &&
            (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
-           arena->params.reuse != CA_POOL_REUSE_WAIT;
+           arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)

@@ -13,8 +13,12 @@ bool ca_grow_allowed(const ca_arena_t *arena);
 
 /* Whether a request of `bytes` rather grows than empties the caches in front of the heap, where
  * they were emptied lately and several threads would lose what they have in stock. What grows so
- * comes to a part of what was live at most, and a segment. */
+ * comes to a part of what was live at most, and a segment, whatever ca_grow_allowed says. Not in a
+ * small program, where a segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes);
+
+/* What such growth leaves upstream. */
+size_t ca_grow_room_for_caches(const ca_arena_t *arena);
 
 /* Whether the limit leaves no room for a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);

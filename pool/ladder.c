@@ -45,7 +45,7 @@
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
-/* From one climb that empties them to the next one that does so before it grows: as above. */
+/* From one climb that empties them to the next one that rather does so than grow: as above. */
 #define SPARED 32768
 
 typedef struct climb {
@@ -88,9 +88,12 @@ static bool grow(climb_t *c)
         if (search(c))
             return true;
     }
+    if (c->spares && !ca_grow_spares_caches(arena, c->bytes))
+        return false; /* not any more */
     arena->growing = true;
     arena->growing_for_caches = c->spares;
-    int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
+    int rc = ca_grow(arena, c->bytes, c->spares ? ca_grow_room_for_caches(arena) : c->headroom,
+                     &c->block);
     arena->growing = false;
     pthread_cond_broadcast(&arena->grown);
 
@@ -98,7 +101,7 @@ static bool grow(climb_t *c)
     c->refused = rc == -ENOMEM;
     if (rc == 0 || rc == -EIO)
         return over(c, rc);
-    if (c->refused && !c->headroom && (c->block = ca_grow_without(arena, c->bytes)))
+    if (c->refused && !c->headroom && !c->spares && (c->block = ca_grow_without(arena, c->bytes)))
         return over(c, 0);
     /* Anything else is no shortage: the caller asks the driver, the cache stays as it is. */
     return rc != -ENOMEM && over(c, -ENOMEM);
@@ -163,17 +166,21 @@ static bool rung_policy(climb_t *c)
         return true;
     if (!c->spares && !ca_grow_allowed(c->arena))
         return false;
-    return rung_asked(c) || (!c->refused && grow(c));
+    return rung_asked(c) || grow(c);
 }
 
+/* Where that comes to nothing, for whatever reason, the climb goes on as if it had not been tried.
+ */
 static bool rung_spared(climb_t *c)
 {
     if (!ca_grow_spares_caches(c->arena, c->bytes))
         return false;
     c->spares = true;
-    bool over = rung_policy(c);
-    c->spares = false;
-    return over;
+    bool found = rung_policy(c) && c->rc == 0;
+    c->spares = c->refused = false;
+    if (!found)
+        c->rc = -ENOMEM;
+    return found;
 }
 
 uint64_t ca_now_ns(void)
@@ -311,8 +318,9 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
 
     (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
-           (rungs & CA_RUNGS_OPEN && rung_open(&c)) || (rungs & CA_RUNGS_GROW && rung_spared(&c)) ||
-           (caches && rung_caches(&c)) || (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
+           (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
+           (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
+           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
            (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
     if (c.shut)

@@ -8,15 +8,16 @@
 
 /* Which rungs to climb: with several heaps all of them take one part before any takes the next. */
 typedef enum {
-    CA_RUNGS_PASSED = 1, /* passed */
-    CA_RUNGS_OPEN = 2,   /* open */
-    CA_RUNGS_CACHES = 4, /* caches */
-    CA_RUNGS_GROW = 8,   /* spared to reclaim */
-    CA_RUNGS_WAIT = 16,  /* caches, wait, pending */
-    CA_RUNGS_LATE = 32,  /* caches, late */
-    CA_RUNGS_ALL = 63,
-    CA_RUNGS_FIRST = 64,     /* caches and policy alone */
-    CA_RUNGS_UNSPARED = 128, /* caches, but where growth would come before them */
+    CA_RUNGS_PASSED = 1,  /* passed */
+    CA_RUNGS_OPEN = 2,    /* open */
+    CA_RUNGS_CACHES = 4,  /* caches */
+    CA_RUNGS_GROW = 8,    /* caches to reclaim */
+    CA_RUNGS_WAIT = 16,   /* caches, wait, pending */
+    CA_RUNGS_LATE = 32,   /* caches, late */
+    CA_RUNGS_SPARED = 64, /* spared */
+    CA_RUNGS_ALL = 127,
+    CA_RUNGS_FIRST = 128,    /* caches and policy alone */
+    CA_RUNGS_UNSPARED = 256, /* caches, but of a heap that rather grows */
 } ca_rungs_t;
 
 uint64_t ca_now_ns(void);

@@ -40,7 +40,8 @@
 /* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
  * is little beside what it had when it last grew does not count until it adds up. Where it had
  * settled, gave nothing back and has no more live than before, it settled too early: it takes twice
- * as long from then on, CA_SETTLE_MOST times as long at most. */
+ * as long from then on, CA_SETTLE_MOST times as long at most. A segment that it got so that caches
+ * need not be emptied does not count: they would be shut. */
 static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {
@@ -68,10 +69,10 @@ static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 }
 
 /* The arena gave memory back that nobody was short of here. That it grows again shows nothing. */
-static inline void ca_settle_gave(ca_arena_t *arena)
+static inline void ca_settle_gave(ca_arena_t *arena, size_t bytes)
 {
     arena->settle = 0;
-    arena->grown_for_caches = 0;
+    arena->grown_for_caches -= arena->grown_for_caches < bytes ? arena->grown_for_caches : bytes;
 }
 
 /* For every allocation and free: whether the time has come. */

@@ -49,7 +49,8 @@
 #endif
 
 /* Each heap tells the sum of live bytes of a change of its own only from this size on, so that not
- * every call writes what all threads share: the sum is off by this much per heap at most. */
+ * every call writes what all threads share: the sum is off by this much per heap at most, and by
+ * what its threads' caches have not told (ca_arena_in_use). */
 #define CA_SHARDS_TOLD ((size_t)1 << 20)
 
 typedef struct ca_shards ca_shards_t;

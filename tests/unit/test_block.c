@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <string.h>
+#include "config/mem.h"
 #include "pool/block.h"
 
 #define COUNT 1000u
@@ -106,6 +107,23 @@ static void what_one_thread_leaves_serves_others(void **state)
     assert_int_not_equal(slab.made, made); /* it has some of its own */
 }
 
+/* A context comes and goes for ever, with threads. */
+static void lives_take_no_more_addresses_each(void **state)
+{
+    (void)state;
+    size_t mapped = 0;
+    for (unsigned life = 0; life < 40; life++) {
+        assert_non_null(ca_block_new(&slab));
+        for (unsigned i = 1; i < CA_BLOCK_COLORS; i++)
+            by_another_thread(1);
+        ca_block_discard(&slab);
+        assert_int_equal(slab.bytes, 0);
+        if (life == 8) /* by when each color had its turn */
+            mapped = ca_mem_mapped();
+    }
+    assert_int_equal(ca_mem_mapped(), mapped);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, discard)
 
 int main(void)
@@ -114,6 +132,7 @@ int main(void)
         TEST(what_one_thread_leaves_serves_others),
         TEST(two_threads_blocks_share_no_page),
         TEST(nor_is_one_threads_page_beside_the_others),
+        TEST(lives_take_no_more_addresses_each),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -922,6 +922,49 @@ static void nor_does_a_heap_grow_for_it_whose_room_is_less_than_what_is_live(voi
     stop();
 }
 
+static void nor_does_a_small_one(void **state)
+{
+    (void)state;
+    start_with_live(12 * MIB, 4096 * MIB);
+    beside_a_full_cache(32 * KIB, expect_none_at_all);
+    stop();
+}
+
+static void nor_one_that_is_told_not_to(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        start_with_much_live();
+        if (i == 0)
+            arena->params.reuse = CA_POOL_REUSE_WAIT;
+        else if (i == 1)
+            arena->params.headroom = 4096 * MIB - 2 * LIVE; /* and as much as is live */
+        else
+            arena->params.host = true;
+        beside_a_full_cache(32 * KIB, expect_none_at_all);
+        stop();
+    }
+}
+
+/* Not for want of memory: nothing that was served without it is refused. */
+static void expect_the_stock_where_a_call_fails(void)
+{
+    assert_false(grows());
+    stock_up();
+    fake.fail_at[FAKE_ALLOC] = 1;
+    fake.fail_rc[FAKE_ALLOC] = -EINVAL;
+    use(WANTED);
+    assert_int_equal(ca_caches_stock(arena), 0);
+}
+
+static void where_growth_fails_the_stock_serves(void **state)
+{
+    (void)state;
+    start_with_much_live();
+    beside_a_full_cache(32 * KIB, expect_the_stock_where_a_call_fails);
+    stop();
+}
+
 static void a_single_threads_stock_comes_before_growth_each_time(void **state)
 {
     (void)state;
@@ -969,6 +1012,9 @@ int main(void)
         cmocka_unit_test(refused_growth_is_not_asked_for_again),
         cmocka_unit_test(where_nothing_is_in_stock_growth_is_not_for_its_sake),
         cmocka_unit_test(nor_does_a_heap_grow_for_it_whose_room_is_less_than_what_is_live),
+        cmocka_unit_test(nor_does_a_small_one),
+        cmocka_unit_test(nor_one_that_is_told_not_to),
+        cmocka_unit_test(where_growth_fails_the_stock_serves),
         cmocka_unit_test(a_single_threads_stock_comes_before_growth_each_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
