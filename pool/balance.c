@@ -168,7 +168,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         share_context(from, to);
         moved = move_segments(from, to, bytes);
         if (moved)
-            ca_settle_gave(from, 0);
+            ca_settle_gave(from);
         ca_caches_review(to);
         ca_caches_open(from);
     }

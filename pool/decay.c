@@ -42,7 +42,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
     size_t given = segment ? ca_give_segment(arena, segment, true) : 0;
     if (given)
-        ca_settle_gave(arena, given);
+        ca_settle_gave(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
     return given;

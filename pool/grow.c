@@ -26,6 +26,13 @@ static size_t live_peak(const ca_arena_t *arena)
     return ca_arena_alone(arena) ? arena->live_peak : ca_shards_live_peak(arena->shards);
 }
 
+/* What may be reserved beside what was live at most. What is kept for other processes serves nobody
+ * here: it is as good as live. */
+static size_t in_proportion(const ca_arena_t *arena)
+{
+    return live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
+}
+
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
     switch (arena->params.reuse) {
@@ -34,26 +41,25 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
     default:
-        /* What is kept for other processes serves nobody here: it is as good as live. */
-        return reserved(arena) <=
-               live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
+        return reserved(arena) <= in_proportion(arena);
     }
 }
 
 size_t ca_grow_room_for_caches(const ca_arena_t *arena)
 {
-    return arena->params.headroom + arena->live_peak;
+    return arena->params.headroom + live_peak(arena);
 }
 
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)
 {
-    size_t most = arena->live_peak / CA_GROW_CACHES_SHARE, room = ca_grow_room_for_caches(arena);
+    size_t more = live_peak(arena) / CA_GROW_CACHES_SHARE, room = ca_grow_room_for_caches(arena);
 
-    return arena->operations < arena->spared_until && arena->grown_for_caches < most &&
-           bytes <= most - arena->grown_for_caches && most >= arena->params.segment_first &&
-           arena->room >= room && arena->room - room >= bytes &&
-           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
-           arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
+    return arena->operations < arena->spared_until && bytes <= more &&
+           more >= arena->params.segment_first / 2 &&
+           reserved(arena) <= in_proportion(arena) + more && arena->room >= room &&
+           arena->room - room >= bytes && (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) &&
+           ca_caches_stock(arena) && arena->params.reuse != CA_POOL_REUSE_WAIT &&
+           !arena->params.host;
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)

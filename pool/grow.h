@@ -6,15 +6,15 @@
 #include "pool/block.h"
 
 #define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
-#define CA_GROW_CACHES_SHARE 4u          /* see tests/replay/NOTES.md */
+#define CA_GROW_CACHES_SHARE 8u          /* see tests/replay/NOTES.md */
 
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 
 /* Whether a request of `bytes` rather grows than empties the caches in front of the heap, where
- * they were emptied lately and several threads would lose what they have in stock. What grows so
- * comes to a part of what was live at most, and a segment, whatever ca_grow_allowed says. Not in a
- * small program, where a segment is much, and not of host memory. */
+ * they were emptied lately and several threads would lose what they have in stock: while reserved
+ * is at most a part of the live peak more than it may be otherwise. Not in a small program, where a
+ * segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes);
 
 /* What such growth leaves upstream. */

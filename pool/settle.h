@@ -45,7 +45,6 @@
 static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {
-        arena->grown_for_caches += bytes;
         arena->settle_from += bytes;
         return;
     }
@@ -69,10 +68,9 @@ static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 }
 
 /* The arena gave memory back that nobody was short of here. That it grows again shows nothing. */
-static inline void ca_settle_gave(ca_arena_t *arena, size_t bytes)
+static inline void ca_settle_gave(ca_arena_t *arena)
 {
     arena->settle = 0;
-    arena->grown_for_caches -= arena->grown_for_caches < bytes ? arena->grown_for_caches : bytes;
 }
 
 /* For every allocation and free: whether the time has come. */

@@ -50,7 +50,6 @@ struct ca_arena {
     size_t cache_most;  /* bytes of the largest block that they keep; 0 before any may */
     unsigned shutters;  /* why they are shut, counted */
     uint64_t shut_after, spared_until; /* operations: see ladder.c */
-    size_t grown_for_caches;           /* bytes: see ca_grow_spares_caches */
     bool careful;                      /* not settled yet: see pool/settle.h */
     uint64_t settles_at;               /* operations */
     uint64_t settle;                   /* operations after a growth until it has settled, */

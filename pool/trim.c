@@ -46,7 +46,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
     if (given)
-        ca_settle_gave(arena, given);
+        ca_settle_gave(arena);
     ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);

@@ -772,18 +772,23 @@ static void threads_do_not_lose_their_stock_again_and_again(void **state)
     stop();
 }
 
+static bool spares_where_reserved(size_t bytes)
+{
+    size_t reserved = arena->reserved;
+    arena->reserved = bytes;
+    bool spares = ca_grow_spares_caches(arena, WANTED);
+    arena->reserved = reserved;
+    return spares;
+}
+
 static void expect_growth_by_a_part(void)
 {
-    ca_arena_stats_t before, stats;
-    unsigned growths = 0;
     assert_false(grows());
-    ca_arena_stats(arena, &before);
-    for (; grows(); growths++)
-        assert_true(growths < 100);
-    ca_arena_stats(arena, &stats);
-    assert_true(growths > 0);
-    assert_true(stats.reserved_bytes - before.reserved_bytes <=
-                stats.live_peak / CA_GROW_CACHES_SHARE + stats.reserved_bytes / CA_SEGMENT_SHARE);
+    stock_up();
+    size_t live = arena->live_peak;
+    size_t most = live + live / 4 + CA_GROW_SPARE + live / CA_GROW_CACHES_SHARE;
+    assert_true(spares_where_reserved(most));
+    assert_false(spares_where_reserved(most + 1));
 }
 
 static void what_grows_for_their_sake_is_a_part_of_what_is_live(void **state)
@@ -890,21 +895,20 @@ static void refused_growth_is_not_asked_for_again(void **state)
     stop();
 }
 
-static void expect_growth_that_counts(void)
+static void expect_it_to_depend_on_the_stock(void)
 {
-    uint64_t before = fake.calls[FAKE_ALLOC];
     assert_false(grows());
-    use_up(WANTED - 1);
-    use(WANTED);
-    assert_int_equal(fake.calls[FAKE_ALLOC], before + 1);
-    assert_int_equal(arena->grown_for_caches, 0);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_false(ca_grow_spares_caches(arena, WANTED));
+    stock_up();
+    assert_true(ca_grow_spares_caches(arena, WANTED));
 }
 
 static void where_nothing_is_in_stock_growth_is_not_for_its_sake(void **state)
 {
     (void)state;
     start_with_much_live();
-    beside_a_full_cache(32 * KIB, expect_growth_that_counts);
+    beside_a_full_cache(32 * KIB, expect_it_to_depend_on_the_stock);
     stop();
 }
 
@@ -922,11 +926,20 @@ static void nor_does_a_heap_grow_for_it_whose_room_is_less_than_what_is_live(voi
     stop();
 }
 
+static void expect_none_of_little(void)
+{
+    assert_false(grows());
+    stock_up();
+    assert_false(ca_grow_spares_caches(arena, 512));
+    arena->params.segment_first = MIB;
+    assert_true(ca_grow_spares_caches(arena, 512));
+}
+
 static void nor_does_a_small_one(void **state)
 {
     (void)state;
     start_with_live(12 * MIB, 4096 * MIB);
-    beside_a_full_cache(32 * KIB, expect_none_at_all);
+    beside_a_full_cache(32 * KIB, expect_none_of_little);
     stop();
 }
 
