@@ -47,7 +47,9 @@ bool ca_grow_allowed(const ca_arena_t *arena)
 
 size_t ca_grow_room_for_caches(const ca_arena_t *arena)
 {
-    return arena->params.headroom + live_peak(arena);
+    size_t headroom = arena->params.headroom, live = live_peak(arena);
+
+    return headroom < SIZE_MAX - live ? headroom + live : SIZE_MAX;
 }
 
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)

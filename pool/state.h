@@ -43,22 +43,23 @@ struct ca_arena {
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;
-    ca_line_t whole;    /* epochs of plain frees */
-    ca_cache_t *depot;  /* no thread's: what caches had too much of, and others may take */
-    ca_cache_t *caches; /* of threads, in front of it, and the depot: see pool/cache.h */
-    size_t cache_count; /* of threads */
-    size_t cache_most;  /* bytes of the largest block that they keep; 0 before any may */
-    unsigned shutters;  /* why they are shut, counted */
-    uint64_t shut_after, spared_until; /* operations: see ladder.c */
-    bool careful;                      /* not settled yet: see pool/settle.h */
-    uint64_t settles_at;               /* operations */
-    uint64_t settle;                   /* operations after a growth until it has settled, */
-    size_t settle_peak;                /* since live_peak was this */
-    size_t settle_from;                /* what was reserved then: see ca_settle_grown */
-    size_t stock;                      /* bytes of live that lie in them, as far as they told */
-    ca_stream_t *streams;              /* each with its own; only ever added to, in front */
-    bool precise; /* every free on a stream gets a fence of its own, that can be joined */
+    ca_line_t whole;      /* epochs of plain frees */
+    ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
+    ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
+    size_t cache_count;   /* of threads */
+    size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
+    unsigned shutters;    /* why they are shut, counted */
+    uint64_t shut_after;  /* operations: see ladder.c */
+    bool careful;         /* not settled yet: see pool/settle.h */
+    uint64_t settles_at;  /* operations */
+    uint64_t settle;      /* operations after a growth until it has settled, */
+    size_t settle_peak;   /* since live_peak was this */
+    size_t settle_from;   /* what was reserved then: see ca_settle_grown */
+    size_t stock;         /* bytes of live that lie in them, as far as they told */
+    ca_stream_t *streams; /* each with its own; only ever added to, in front */
+    bool precise;         /* every free on a stream gets a fence of its own, that can be joined */
 
+    uint64_t spared_until; /* operations: see ladder.c */
     bool growing; /* a thread is obtaining a segment; the others search again when it is done */
     bool growing_for_caches; /* so that caches need not be emptied */
     pthread_cond_t grown;
