@@ -75,7 +75,7 @@ static ca_block_page_t *add_page(ca_block_slab_t *slab, unsigned color)
 {
     ca_block_page_t *page = slab->colors[color].page;
 
-    if (slab->colors[color].left) {
+    if (page && slab->colors[color].left) {
         page = (ca_block_page_t *)((char *)page + CA_BLOCK_PAGE);
         slab->colors[color].left--;
     } else {
