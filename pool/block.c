@@ -25,28 +25,6 @@
 #define SPARE_SHARE 8
 #define SPARE (2 * CA_BLOCK_PAGE_BLOCKS)
 
-static ca_block_page_t *take_kept(ca_block_slab_t *slab)
-{
-    for (unsigned i = 0; i < CA_BLOCK_KEPT; i++) {
-        ca_block_page_t *chunk = slab->kept[i];
-        if (!chunk)
-            continue;
-        slab->kept[i] = NULL;
-        return chunk;
-    }
-    return NULL;
-}
-
-static void keep(ca_block_slab_t *slab, ca_block_page_t *chunk)
-{
-    for (unsigned i = 0; i < CA_BLOCK_KEPT; i++) {
-        if (slab->kept[i])
-            continue;
-        slab->kept[i] = chunk;
-        return;
-    }
-}
-
 /* For the pages of one color. */
 static ca_block_page_t *add_chunk(ca_block_slab_t *slab)
 {
@@ -58,8 +36,12 @@ static ca_block_page_t *add_chunk(ca_block_slab_t *slab)
     if (bytes > CHUNK_MOST)
         bytes = CHUNK_MOST;
     bool again = slab->bytes == 0 && slab->chunks;
-    ca_block_page_t *chunk = again ? slab->chunks : bytes == CHUNK_EARLY ? take_kept(slab) : NULL;
-    if (!chunk)
+    ca_block_page_t *chunk;
+    if (again)
+        chunk = slab->chunks;
+    else if (bytes == CHUNK_EARLY && slab->kept_count)
+        chunk = slab->kept[--slab->kept_count];
+    else
         chunk = ca_mem_map(bytes);
     if (!chunk)
         return NULL;
@@ -143,7 +125,7 @@ void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block)
 void ca_block_discard(ca_block_slab_t *slab)
 {
     int saved = errno;
-    ca_block_slab_t next = {0};
+    ca_block_slab_t next = {.kept_count = slab->kept_count};
 
     memcpy(next.kept, slab->kept, sizeof next.kept);
     if (slab->bytes == 0) /* there never was a block; but it may have some of another's */
@@ -156,8 +138,8 @@ void ca_block_discard(ca_block_slab_t *slab)
             continue;
         if (!older)
             next.chunks = chunk;
-        else if (bytes == CHUNK_EARLY)
-            keep(&next, chunk);
+        else if (bytes == CHUNK_EARLY && next.kept_count < CA_BLOCK_KEPT)
+            next.kept[next.kept_count++] = chunk;
     }
     *slab = next;
     errno = saved;

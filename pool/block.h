@@ -212,7 +212,8 @@ typedef struct ca_block_slab {
     size_t made;  /* objects, in use or spare; those that came with a segment too */
     size_t live;  /* objects in use */
     size_t bytes; /* of all chunks */
-    ca_block_page_t *kept[CA_BLOCK_KEPT]; /* zeros of lives before, of CHUNK_EARLY bytes */
+    ca_block_page_t *kept[CA_BLOCK_KEPT]; /* zeros of lives before, for colors but the first */
+    unsigned kept_count;
 } ca_block_slab_t;
 
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */
