@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <cmocka.h>
 #include "one_arena.h"
 #include "pool/settle.h"
@@ -49,6 +50,17 @@ static void churn(size_t bytes, unsigned pairs)
         held_t held = get(bytes);
         put(&held);
     }
+}
+
+/* The same, checked once at its end: where very many blocks live, a check is a long walk. */
+static void churn_among_many(size_t bytes, unsigned pairs)
+{
+    for (unsigned i = 0; i < pairs; i++) {
+        held_t held;
+        assert_int_equal(hold(arena, bytes, &held), 0);
+        let_go(&held);
+    }
+    sound();
 }
 
 /* Whether the calling thread keeps what it frees. */
@@ -117,6 +129,33 @@ static void growth_by_little_counts_when_it_adds_up(void **state)
     for (unsigned i = 0; i < 4; i++)
         put(&segment[i]);
     put(&small), put(&large);
+}
+
+/* There one is had by chance every now and then, and to be careful is dearest. */
+static void growth_by_some_counts_among_few_blocks_only(void **state)
+{
+    (void)state;
+    for (unsigned many = 0; many < 2; many++) {
+        unsigned blocks = many ? CA_SETTLE_MANY : 1000;
+        held_t *small = calloc(blocks, sizeof *small);
+        assert_non_null(small);
+        ca_arena_retire(arena);
+        start_in(16384 * MIB, SETTLE, 0);
+        held_t large = get(2000 * MIB), segment;
+        for (unsigned i = 0; i < blocks; i++)
+            assert_int_equal(hold(arena, 512, &small[i]), 0);
+        churn_among_many(512, SETTLE / 2 + 10);
+        assert_true(keeps_stock());
+        segment = get(2000 * MIB / CA_SETTLE_GROWN * 2);
+        assert_int_equal(keeps_stock(), many);
+        put(&segment);
+        segment = get(2000 * MIB / CA_SETTLE_GROWN * 5);
+        assert_false(keeps_stock());
+        for (unsigned i = 0; i < blocks; i++)
+            let_go(&small[i]);
+        put(&large), put(&segment);
+        free(small);
+    }
 }
 
 static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
@@ -351,6 +390,7 @@ int main(void)
         TEST(threads_keep_nothing_until_it_has_settled),
         TEST(each_growth_begins_it_anew),
         TEST(growth_by_little_counts_when_it_adds_up),
+        TEST(growth_by_some_counts_among_few_blocks_only),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
