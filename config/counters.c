@@ -69,11 +69,42 @@ static uint64_t counter_at(const ca_counters_t *counters, size_t offset)
     return atomic_load_explicit((const _Atomic uint64_t *)counter, memory_order_relaxed);
 }
 
+static uint64_t of_lanes(const _Atomic uint64_t *hits, unsigned from)
+{
+    uint64_t sum = 0;
+    for (unsigned lane = from; lane < CA_LANES; lane++)
+        sum += atomic_load_explicit(&hits[lane], memory_order_relaxed);
+    return sum;
+}
+
+uint64_t ca_tally_live_hits(const ca_tally_t *tally)
+{
+    return of_lanes(tally->hit_allocs, 0) - of_lanes(tally->hit_frees, 0);
+}
+
+/* What a thread's hits add to a counter. */
+static uint64_t hits_in(const ca_tally_t *tally, size_t offset)
+{
+    switch (offset) {
+    case offsetof(ca_counters_t, alloc_calls):
+    case offsetof(ca_counters_t, pool_hits):
+        return of_lanes(tally->hit_allocs, 0);
+    case offsetof(ca_counters_t, lane_r_allocs):
+        return of_lanes(tally->hit_allocs, CA_LANE_RUNTIME);
+    case offsetof(ca_counters_t, free_calls):
+        return of_lanes(tally->hit_frees, 0);
+    case offsetof(ca_counters_t, lane_r_frees):
+        return of_lanes(tally->hit_frees, CA_LANE_RUNTIME);
+    default:
+        return 0;
+    }
+}
+
 uint64_t ca_counter_sum(size_t offset)
 {
     uint64_t sum = counter_at(&ca_tally_common.counters, offset);
     for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
-        sum += counter_at(&one->counters, offset);
+        sum += counter_at(&one->counters, offset) + hits_in(one, offset);
     return sum;
 }
 

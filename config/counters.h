@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/mine.h"
 
 typedef struct ca_counters {
 #define CA_COUNTER(name, label) _Atomic uint64_t name;
@@ -17,11 +18,16 @@ typedef struct ca_counters {
 /* Written by its thread alone, read by all. It outlives its thread and is then another's, which
  * counts on from there. */
 typedef struct ca_tally {
-    ca_counters_t counters;
+    /* Of hits. One is counted by its lane alone, instead of as each of the things that it is: who
+     * reads those adds it (ca_counter_sum). */
+    _Atomic uint64_t hit_allocs[CA_LANES], hit_frees[CA_LANES];
     /* The registry's (registry/live.h). */
-    _Atomic uint64_t live;  /* allocations less frees; wraps where others allocated */
+    _Atomic uint64_t live;  /* allocations less frees, but hits; wraps where others allocated */
     _Atomic uint64_t spare; /* live bytes that this thread may add without telling anybody */
-    _Atomic uint64_t sequence, last; /* numbers for its allocations: the latest, the last of them */
+    uint64_t spare_most;    /* its own; 0: not known yet */
+    /* Numbers for its allocations, as they lie in a slot's word: the latest, the last of them. */
+    _Atomic uint64_t sequence, last;
+    ca_counters_t counters;
     struct ca_tally *next, *next_left;
 } ca_tally_t;
 
@@ -43,11 +49,16 @@ static inline const ca_tally_t *ca_tally_next(const ca_tally_t *tally)
 /* In the child of a fork: everything from 0. */
 void ca_tallies_reset_after_fork(void);
 
+/* ThreadSanitizer does not see what assembly writes. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define CA_TALLY_IN_ONE
+#endif
+
 /* Of an owner: a sum that others may read at any time. From an atomic load and an atomic store the
  * compiler makes three instructions; where one does the same, it is named. */
 static inline void ca_tally_add(_Atomic uint64_t *field, uint64_t n)
 {
-#ifdef __x86_64__
+#ifdef CA_TALLY_IN_ONE
     __asm__("addq %1, %0" : "+m"(*field) : "er"(n) : "cc");
 #else
     uint64_t sum = atomic_load_explicit(field, memory_order_relaxed) + n;
@@ -55,8 +66,15 @@ static inline void ca_tally_add(_Atomic uint64_t *field, uint64_t n)
 #endif
 }
 
-/* The same for whoever holds the thread's tally in a register. */
-#define ca_tally_count(tally, name) ca_tally_add(&(tally)->counters.name, 1)
+/* The same the other way. */
+static inline void ca_tally_take(_Atomic uint64_t *field, uint64_t n)
+{
+#ifdef CA_TALLY_IN_ONE
+    __asm__("subq %1, %0" : "+m"(*field) : "er"(n) : "cc");
+#else
+    ca_tally_add(field, -n);
+#endif
+}
 
 #define ca_count_add(name, n)                                                                      \
     do {                                                                                           \
@@ -69,7 +87,10 @@ static inline void ca_tally_add(_Atomic uint64_t *field, uint64_t n)
     } while (0)
 #define ca_count(name) ca_count_add(name, 1)
 
-/* Of all threads together. */
+/* How many more allocations than frees were hits. */
+uint64_t ca_tally_live_hits(const ca_tally_t *tally);
+
+/* Of all threads together, hits included. */
 uint64_t ca_counter_sum(size_t offset);
 #define ca_counter_read(name) ca_counter_sum(offsetof(ca_counters_t, name))
 

@@ -4,6 +4,7 @@
 
 _Thread_local ca_mine_t ca_mine = {
     .tickets = {[0 ... CA_LANES - 1] = CA_MINE_NO_TICKET},
+    .sample_left = -1,
 };
 
 static _Atomic unsigned numbers;

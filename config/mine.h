@@ -25,15 +25,15 @@ typedef struct ca_mine {
     void (*get_current)(void);  /* the driver's cuCtxGetCurrent */
     const void *handle;         /* what it says while the rest holds */
     struct ca_tally *tally;     /* as ca_tally_mine */
-    const void *arena;          /* of that context, and the thread's cache in front of it */
-    struct ca_cache *cache;
-    size_t cache_most;        /* bytes of the largest request that it may serve */
-    const void *pinned_arena; /* the same of pinned memory, as asked for last, or NULL */
+    struct ca_cache *cache;     /* of the thread's, in front of that context's heap */
+    size_t cache_most;          /* bytes of the largest request that it may serve */
+    const void *pinned_arena;   /* the same of pinned memory, as asked for last, or NULL */
     struct ca_cache *pinned_cache;
     unsigned pinned_flags;
-    ca_slot_origin_t origin; /* of device memory */
+    ca_slot_origin_t origin; /* of its memory in that context */
     const struct ca_context *context;
-    unsigned number; /* ca_mine_number; 0 before it was asked for */
+    int64_t sample_left; /* bytes to the thread's next sample (registry/sample.h); below 0: ask */
+    unsigned number;     /* ca_mine_number; 0 before it was asked for */
 } ca_mine_t;
 
 extern _Thread_local ca_mine_t ca_mine;

@@ -13,7 +13,10 @@
 #define CA_SLOT_INDEXED 4u  /* the registry finds it by its address */
 #define CA_SLOT_EMBEDDED 8u /* it lies in somebody else's memory */
 #define CA_SLOT_ENDED 16u   /* its owner's memory is about to go: it stays empty */
-#define CA_SLOT_FLAGS 5     /* bits; above them the sequence number, so that no state comes twice */
+/* Bits, as many as one instruction compares; above them the sequence number, so that no state comes
+ * twice. */
+#define CA_SLOT_FLAGS 8
+#define CA_SLOT_SEQUENCE_ONE ((uint64_t)1 << CA_SLOT_FLAGS)
 
 typedef struct ca_slot {
     uint64_t address; /* see ca_slot_set_address */
@@ -21,10 +24,13 @@ typedef struct ca_slot {
     uint64_t note[4];
 } ca_slot_t;
 
+/* Half of a note, that is written at once. */
+typedef uint64_t ca_slot_pair_t __attribute__((vector_size(16)));
+
 /* What the notes of many allocations have in common, as it lies in them: made once, see
  * registry/table.h. */
 typedef struct ca_slot_origin {
-    uint64_t what, whose, who;
+    ca_slot_pair_t halves[2];
 } ca_slot_origin_t;
 
 /* Others may look at the address of a slot that they found by an older one. */
@@ -48,6 +54,11 @@ static inline void ca_slot_init(ca_slot_t *slot)
 static inline bool ca_slot_ended(uint64_t word)
 {
     return word == 0 || (word & CA_SLOT_ENDED);
+}
+
+static inline uint8_t ca_slot_flags(uint64_t word)
+{
+    return (uint8_t)word;
 }
 
 /* For the owner of an empty slot. */

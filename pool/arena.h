@@ -29,7 +29,7 @@
 #define CA_SEGMENT_FIRST ((size_t)10 << 20) /* for the whole of a small program */
 #define CA_SEGMENT_SHARE 6u                 /* later ones are this part of what there is */
 #define CA_SEGMENT_MOST ((size_t)96 << 20)  /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 192                 /* an epoch is closed when it holds this many blocks */
+#define CA_EPOCH_BLOCKS 192                 /* a heap's epoch is closed when it holds as many */
 #define CA_EPOCH_LARGE ((size_t)4 << 20)    /* or by a free of this size, at once */
 /* Or when it holds as many bytes as were ever live, but within these bounds: a record may cost
  * microseconds, and small programs are to stay small. */

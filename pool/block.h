@@ -52,9 +52,14 @@ struct ca_block {
     };
     ca_arena_t *arena;
     uint32_t granules; /* its size; see ca_block_size */
-    uint8_t state;     /* ca_block_state_t; see ca_block_state */
-    bool touched;      /* some part of it was handed out before */
-    bool exported;     /* while live: another process may see it */
+    union {
+        struct {
+            uint8_t state; /* ca_block_state_t; see ca_block_state */
+            bool touched;  /* some part of it was handed out before */
+        };
+        uint16_t state_touched; /* see ca_block_set_state */
+    };
+    bool exported; /* while live: another process may see it */
     union {
         uint8_t freed_high; /* see ca_block_freed */
         uint8_t class_mark; /* while live or cached: see ca_cache_class_mark */
@@ -85,6 +90,9 @@ typedef struct ca_block_page {
 _Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_slot_t),
                "the links lie over the note");
 _Static_assert(sizeof(struct ca_block) == 64, "a cache line");
+_Static_assert(offsetof(struct ca_block, touched) == offsetof(struct ca_block, state) + 1 &&
+                   __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "see ca_block_set_state");
 _Static_assert(sizeof(ca_block_page_t) <= CA_BLOCK_PAGE, "see tests/unit/test_metadata.c");
 
 #define CA_BLOCK_MOST ((size_t)UINT32_MAX * CA_GRANULE) /* bytes */
@@ -227,6 +235,14 @@ void ca_block_discard(ca_block_slab_t *slab);
 static inline ca_block_state_t ca_block_state(const ca_block_t *block)
 {
     return (ca_block_state_t)__atomic_load_n(&block->state, __ATOMIC_RELAXED);
+}
+
+/* Of one that is handed out, or was: it is touched too. In one store, without the lock; the heap
+ * looks at the states of neighbours. */
+static inline void ca_block_set_state(ca_block_t *block, ca_block_state_t state)
+{
+    __atomic_store_n(&block->state_touched, (uint16_t)((unsigned)state | 1u << 8),
+                     __ATOMIC_RELAXED);
 }
 
 /* A block is handed out: whether some part of it was before. Without the lock, where it comes from

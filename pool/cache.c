@@ -205,24 +205,16 @@ static bool is_shut(const ca_cache_t *cache)
     return atomic_load_explicit(&cache->entry, memory_order_relaxed) == CA_CACHE_SHUT;
 }
 
-/* Bytes came to the stock of a cache, which is not open to others, or left it. */
-static inline void restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
-{
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
-    cache->told += came - left;
-    arena->stock += came - left;
-}
-
 /* From the depot into the cache. */
 static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint32_t most)
 {
     ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
     uint32_t fetched = 0;
 
-    for (; depot->ready && fetched < most; fetched++) {
-        ca_block_t *block = ca_cache_pop_ready(depot);
-        restock(arena, arena->depot, 0, ca_block_size(block));
-        restock(arena, cache, ca_block_size(block), 0);
+    for (; depot->first && fetched < most; fetched++) {
+        ca_block_t *block = ca_cache_shift(depot, depot->first);
+        ca_cache_restock(arena, arena->depot, 0, ca_block_size(block));
+        ca_cache_restock(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(class, block);
     }
     return fetched;
@@ -241,8 +233,9 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
         if (!block)
             break;
         block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
-        ca_cache_set_state(block, CA_BLOCK_CACHED);
-        restock(arena, cache, ca_block_size(block), 0);
+        /* Not ca_block_set_state: it was not handed out yet. */
+        __atomic_store_n(&block->state, CA_BLOCK_CACHED, __ATOMIC_RELAXED);
+        ca_cache_restock(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(&cache->classes[index], block);
     }
     return count;
@@ -275,16 +268,6 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     ca_arena_drop(arena);
 }
 
-/* The oldest of a class, or NULL where it has not passed. */
-static ca_block_t *take_passed(ca_cache_t *cache, ca_cache_class_t *class)
-{
-    if (class->ready)
-        return ca_cache_pop_ready(class);
-    return class->first && ca_cache_has_passed(cache, class->first)
-               ? ca_cache_shift(class, class->first)
-               : NULL;
-}
-
 /* What has passed of a class that has too many goes to the depot, where the thread that runs out of
  * them finds it whole; as far as there is room. */
 static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
@@ -293,11 +276,11 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
     ca_block_t *block = NULL;
 
     while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
-           (block = take_passed(cache, class))) {
-        restock(arena, cache, 0, ca_block_size(block));
+           (block = ca_cache_take_passed(cache, class))) {
+        ca_cache_restock(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
             ca_cache_get(&arena->depot->stock) + ca_block_size(block) <= arena->depot->stock_most) {
-            restock(arena, arena->depot, ca_block_size(block), 0);
+            ca_cache_restock(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {
             ca_cache_give_ready(arena, block);
@@ -305,28 +288,14 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
     }
 }
 
-/* What has passed goes back to the heap until the stock has no more than `most` bytes. */
-static void give(ca_arena_t *arena, ca_cache_t *cache, ca_cache_class_t *class, size_t most)
-{
-    ca_block_t *block = NULL;
-
-    while (ca_cache_get(&cache->stock) > most && (block = take_passed(cache, class))) {
-        restock(arena, cache, 0, ca_block_size(block));
-        ca_cache_give_ready(arena, block);
-    }
-}
-
 static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
     ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
-        size_t half = cache->stock_most / 2;
         ca_cache_tell(arena, cache);
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
             hand_over(arena, cache, index);
-        if (ca_cache_get(&cache->stock) > half)
-            for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) /* of the largest few will do */
-                give(arena, cache, &cache->classes[i], half);
+        ca_cache_thin(arena, cache, cache->stock_most - cache->stock_most / CA_CACHE_SPILL_SHARE);
         ca_arena_note_peak(arena);
     }
     ca_arena_drop(arena);
@@ -433,12 +402,12 @@ void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
     if (arena && mark && ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
         !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
-    if (!cache || !ca_cache_enter_with(cache, arena, block)) {
+    if (!cache || !ca_cache_enter_with(cache, block)) {
         ca_arena_free(block);
         return;
     }
-    bool taken = ca_cache_put(cache, mark - 1, block);
-    bool closes = ca_cache_due(cache);
+    bool closes;
+    bool taken = ca_cache_put(cache, mark - 1, block, &closes);
     ca_cache_leave_hit(cache);
     if (!taken) {
         spill(arena, cache, (unsigned)mark - 1);

@@ -19,9 +19,10 @@
  *            to, and allocates by way of the one before its home. The others only gather: they keep
  *            less, and do not count where heaps share what they have among their threads.
  *
- * A cache's memory is the heap's whenever the heap wants it: before it looks for more memory, gives
- * some back, merges or ends, it shuts all caches in front of it and takes their blocks. Only where
- * it did so lately it may grow by a little first (ca_grow_spares_caches).
+ * A cache's memory is the heap's whenever the heap wants it: before it gives memory back, merges or
+ * ends, it shuts all caches in front of it and takes their blocks, and before it looks for more it
+ * takes as many as it needs (ca_caches_yield). Only where it did so lately it may grow by a little
+ * first (ca_grow_spares_caches).
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
  * stay shut in pin mode, where no fence was had yet, until the heap has settled (pool/settle.h),
  * and where little room is left: then every free is followed by its fence.
@@ -49,8 +50,12 @@
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
-#define CA_CACHE_SPILL 64u /* most blocks returned at a time */
-/* An epoch of a cache holds at least this much, or else it is not worth having one. */
+#define CA_CACHE_SPILL 64u      /* most blocks that go from a full class to the depot at a time */
+#define CA_CACHE_SPILL_SHARE 4u /* of a full stock goes back to the heap at a time */
+/* An epoch of a cache is closed when it holds so many blocks: with more there are fewer records,
+ * and more misses, because what pends serves nobody. */
+#define CA_CACHE_EPOCH_BLOCKS 208u
+/* It may hold at least this much, or else it is not worth having one. */
 #define CA_CACHE_EPOCH_LEAST ((size_t)1 << 20)
 
 typedef struct ca_cache ca_cache_t;
@@ -86,6 +91,10 @@ void ca_caches_reset_after_fork(void);
  */
 void ca_caches_shut(ca_arena_t *arena);
 void ca_caches_open(ca_arena_t *arena);
+
+/* Shuts them too, but takes only what it needs for a block of `bytes`, which it makes live: what
+ * will be missed least first. NULL, and they are empty, where that was not enough. */
+ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes);
 
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);

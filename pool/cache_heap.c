@@ -2,6 +2,7 @@
  * every function here, but where only a number is read. */
 #include "pool/cache.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <time.h>
 #include "config/cancel.h"
@@ -52,12 +53,12 @@ void ca_cache_close_own(ca_arena_t *arena)
 {
     ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
 
-    if (!cache || !cache->open_count)
+    if (!cache || !ca_cache_open_count(cache))
         return;
     /* Without host memory it goes on with the same tag, and is closed another time. */
     if (add_mark(arena, arena->whole.open, cache, cache->open))
         cache->open++;
-    cache->open_count = cache->open_bytes = 0;
+    ca_cache_open_anew(cache);
 }
 
 void ca_cache_pass(ca_arena_t *arena, ca_epoch_t *epoch)
@@ -146,13 +147,30 @@ static void give_pending(ca_arena_t *arena, ca_block_t *block, ca_epoch_t *epoch
 void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
 {
     size_t stock = ca_cache_get(&cache->stock);
+    uint64_t frees = ca_cache_frees(cache);
 
-    arena->operations += cache->allocs + cache->frees;
-    arena->frees += cache->frees;
-    cache->allocs = cache->frees = 0;
+    arena->operations += cache->allocs + frees;
+    arena->frees += frees;
+    cache->allocs = 0;
+    cache->frees -= frees;
     arena->stock += stock - cache->told; /* wraps around where there is less */
     cache->told = stock;
     ca_arena_note_peak(arena);
+}
+
+/* Of one that has no blocks, or none any more. */
+static void start_classes(ca_cache_t *cache)
+{
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+        cache->classes[i] = (ca_cache_class_t){.end = &cache->classes[i].first};
+}
+
+/* The same, where the heap was told of all. */
+static void start_counts(ca_cache_t *cache)
+{
+    cache->allocs = cache->frees = 0;
+    cache->open_left = CA_CACHE_EPOCH_BLOCKS;
+    cache->open_bytes = 0;
 }
 
 /* All blocks go to the heap, which has shut the cache, or whose thread calls. */
@@ -161,11 +179,9 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
     uint64_t tag = 0;
     ca_epoch_t *epoch = NULL;
 
-    if (ca_cache_get(&cache->stock) || cache->allocs || cache->frees) {
+    if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
             ca_cache_class_t *class = &cache->classes[i];
-            while (class->ready)
-                ca_cache_give_ready(arena, ca_cache_pop_ready(class));
             while (class->first) {
                 ca_block_t *block = ca_cache_shift(class, class->first);
                 if (ca_cache_has_passed(cache, block)) {
@@ -180,7 +196,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
         }
         ca_cache_set(&cache->stock, 0);
         ca_cache_tell(arena, cache);
-        cache->open_count = cache->open_bytes = 0;
+        ca_cache_open_anew(cache);
         forget_all_marks(arena, cache);
     }
 }
@@ -201,6 +217,71 @@ static void shut(ca_cache_t *cache)
             ca_cancel_resume(cancellation);
         } else if (tries >= SPINS)
             sched_yield();
+    }
+}
+
+/* --- giving some back --------------------------------------------------------------------------
+ */
+
+void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
+{
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
+    cache->told += came - left;
+    arena->stock += came - left;
+}
+
+ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class)
+{
+    return class->first && ca_cache_has_passed(cache, class->first)
+               ? ca_cache_shift(class, class->first)
+               : NULL;
+}
+
+/* How little the next block of a class will be missed. Sizes that come and go at random find a
+ * class of n blocks empty about once in n times, so one block less costs 1/n^2 of a miss, and saves
+ * its bytes. */
+static size_t weight_of(const ca_cache_class_t *class)
+{
+    const ca_block_t *block = class->first;
+    size_t count = class->count;
+
+    return block ? count * count * ca_block_size(block) : 0;
+}
+
+static size_t heaviest(const ca_cache_t *cache)
+{
+    size_t weight = 0;
+
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+        if (weight_of(&cache->classes[i]) > weight)
+            weight = weight_of(&cache->classes[i]);
+    return weight;
+}
+
+/* What has passed goes back to the heap from classes above that weight, while the stock has more
+ * than `most` bytes. Returns whether any did. */
+static bool give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size_t most)
+{
+    bool gave = false;
+
+    for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) {
+        ca_cache_class_t *class = &cache->classes[i];
+        ca_block_t *block = NULL;
+        while (ca_cache_get(&cache->stock) > most && weight_of(class) > weight &&
+               (block = ca_cache_take_passed(cache, class))) {
+            ca_cache_restock(arena, cache, 0, ca_block_size(block));
+            ca_cache_give_ready(arena, block);
+            gave = true;
+        }
+    }
+    return gave;
+}
+
+void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
+{
+    for (size_t weight = heaviest(cache); weight && ca_cache_get(&cache->stock) > most;) {
+        weight /= 2;
+        (void)give_above(arena, cache, weight, most);
     }
 }
 
@@ -270,6 +351,30 @@ void ca_caches_shut(ca_arena_t *arena)
     ca_caches_review(arena);
 }
 
+ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
+{
+    ca_block_t *block = NULL;
+    size_t weight = 0;
+
+    arena->shutters++;
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        weight = at_least(weight, heaviest(cache));
+    }
+    while (weight && !block) {
+        bool gave = false;
+        weight /= 2;
+        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+            gave |= give_above(arena, cache, weight, 0);
+        if (gave)
+            block = ca_block_take(arena, bytes, UINT_MAX);
+    }
+    if (!block)
+        ca_caches_review(arena);
+    return block;
+}
+
 void ca_caches_open(ca_arena_t *arena)
 {
     arena->shutters--;
@@ -301,8 +406,8 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
     arena->cache_count += !cache->visiting;
     /* Tags go on where they were: no block of an earlier heap is left that has one. */
     cache->open++;
-    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
-        cache->classes[i].batch = 0;
+    start_classes(cache);
+    start_counts(cache);
     atomic_store(&cache->arena, arena);
     ca_caches_review(arena);
 }
@@ -333,6 +438,7 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
 
 void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot)
 {
+    start_classes(depot);
     atomic_store(&depot->entry, CA_CACHE_SHUT);
     atomic_store(&depot->arena, arena);
     arena->depot = arena->caches = depot;
@@ -351,11 +457,10 @@ void ca_caches_drop(ca_arena_t *arena)
     for (ca_cache_t *cache = arena->caches, *next; cache; cache = next) {
         next = cache->next;
         shut(cache);
-        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
-            cache->classes[i] = (ca_cache_class_t){0};
+        start_classes(cache);
         ca_cache_set(&cache->stock, 0);
-        cache->told = cache->open_count = cache->open_bytes = 0;
-        cache->allocs = cache->frees = 0;
+        cache->told = 0;
+        start_counts(cache);
         atomic_store(&cache->arena, NULL);
     }
     arena->depot = arena->caches = NULL;
@@ -397,12 +502,6 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
     const ca_block_t *last = NULL;
     uint32_t count = 0;
 
-    for (const ca_block_t *block = class->ready; block; block = block->next, count++) {
-        if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
-            (block->class_mark != index + 1 && !block->exported))
-            return "a block in stock is not";
-        *stock += ca_block_size(block);
-    }
     for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
             (block->class_mark != index + 1 && !block->exported))
@@ -413,7 +512,8 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
         count++;
     }
     *blocks += count;
-    return class->last == last && class->count == count ? NULL : "a class of a cache is wrong";
+    const void *end = last ? &last->next : &class->first;
+    return class->end == end && class->count == count ? NULL : "a class of a cache is wrong";
 }
 
 static size_t cached_blocks(const ca_arena_t *arena)

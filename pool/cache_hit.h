@@ -5,6 +5,7 @@
 #ifndef CA_POOL_CACHE_HIT_H
 #define CA_POOL_CACHE_HIT_H
 
+#include "config/counters.h"
 #include "config/inline.h"
 #include "config/mutation.h"
 #include "pool/cache_state.h"
@@ -98,79 +99,60 @@ CA_INLINE void ca_cache_leave_hit(ca_cache_t *cache)
     atomic_store_explicit(&cache->entry, CA_CACHE_FREE, memory_order_release);
 }
 
-/* To put a block there that may be of the heap `arena`, which the cache is in front of. That is
- * known inside alone: before, another heap may get the block (pool/balance.h). */
-CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_arena_t *arena,
-                                   const ca_block_t *block)
+/* To put a block there that may be of the heap that the cache is in front of. That is known inside
+ * alone: before, another heap may get the block (pool/balance.h), or the cache another heap. */
+CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_block_t *block)
 {
     if (!ca_cache_enter(cache))
         return false;
+    const ca_arena_t *arena = atomic_load_explicit(&cache->arena, memory_order_relaxed);
     if (__builtin_expect(__atomic_load_n(&block->arena, __ATOMIC_RELAXED) == arena, 1))
         return true;
     ca_cache_leave_hit(cache);
     return false;
 }
 
-CA_INLINE void ca_cache_set_state(ca_block_t *block, ca_block_state_t state)
-{
-    /* The heap looks at the states of neighbours. */
-    __atomic_store_n(&block->state, (uint8_t)state, __ATOMIC_RELAXED);
-}
-
 /* A block of the class that is ready, live from now on, or NULL; and whether some part of it was
- * handed out before. */
+ * handed out before, where somebody wants to know. */
 CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reused)
 {
     ca_cache_class_t *class = &cache->classes[index];
-    ca_block_t *block = class->ready;
+    ca_block_t *block = class->first;
 
-    *reused = true;
-    if (__builtin_expect(block != NULL, 0)) {
-        ca_cache_pop_ready(class);
-        *reused = ca_block_touch(block);
-    } else {
-        block = class->first;
-        if (!block || !(ca_cache_has_passed(cache, block) || CA_MUTATED(reuse_cached)))
-            return NULL;
-        ca_cache_shift(class, block);
-    }
-    ca_cache_set_state(block, CA_BLOCK_LIVE);
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) - ca_block_size(block));
+    if (!block || !(ca_cache_has_passed(cache, block) || CA_MUTATED(reuse_cached)))
+        return NULL;
+    ca_cache_shift(class, block);
+    if (reused)
+        *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
+    ca_block_set_state(block, CA_BLOCK_LIVE);
+    ca_tally_take(&cache->stock, ca_block_size(block));
     cache->allocs++;
     return block;
 }
 
-/* Queues a live block of this class, or leaves it as it is, where there is no room. */
-CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block)
+/* Queues a live block of this class, or leaves it as it is, where there is no room. `due`: whether
+ * the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */
+CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, bool *due)
 {
     ca_cache_class_t *class = &cache->classes[index];
     CA_KEEP_IN_REGISTER(class);
     size_t bytes = ca_block_size(block);
-    size_t stock = ca_cache_get(&cache->stock) + bytes;
+    ptrdiff_t room = (ptrdiff_t)(cache->stock_most - bytes);
 
-    if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS || stock > cache->stock_most, 0))
+    if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS ||
+                             (ptrdiff_t)ca_cache_get(&cache->stock) > room,
+                         0))
         return false;
-    ca_cache_set_state(block, CA_BLOCK_CACHED);
+    ca_tally_add(&cache->stock, bytes);
+    ca_block_set_state(block, CA_BLOCK_CACHED);
     block->tag = cache->open;
     block->next = NULL;
-    if (class->last)
-        class->last->next = block;
-    else
-        class->first = block;
-    class->last = block;
+    *class->end = block;
+    class->end = &block->next;
     class->count++;
-    ca_cache_set(&cache->stock, stock);
-    cache->open_count++;
     cache->open_bytes += bytes;
-    cache->frees++;
+    *due = --cache->open_left <= 0 || cache->open_bytes >= ca_cache_get(&cache->epoch_most);
     return true;
-}
-
-/* Whether the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */
-CA_INLINE bool ca_cache_due(const ca_cache_t *cache)
-{
-    return cache->open_count >= CA_EPOCH_BLOCKS ||
-           cache->open_bytes >= ca_cache_get(&cache->epoch_most);
 }
 
 #endif

@@ -14,10 +14,11 @@ typedef enum {
 } ca_cache_entry_t;
 
 typedef struct ca_cache_class {
-    ca_block_t *ready;        /* from the heap; a stack */
-    ca_block_t *first, *last; /* freed here, oldest first, with rising tags */
-    uint32_t count;           /* of both */
-    uint32_t batch;           /* blocks to ask the heap for next time */
+    /* From the heap, ready, with the tag 0; then freed here, oldest first, with rising tags. */
+    ca_block_t *first;
+    ca_block_t **end; /* where the next one goes: there, or the last one's `next` */
+    uint32_t count;
+    uint32_t batch; /* blocks to ask the heap for next time */
 } ca_cache_class_t;
 
 /* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
@@ -32,14 +33,14 @@ struct ca_cache {
     _Atomic size_t stock;      /* bytes of all blocks in here */
     size_t stock_most;         /* bytes; set by the heap while it is shut, as the next one is */
     _Atomic size_t most;       /* bytes of the largest block that it keeps */
-    size_t open_count;         /* blocks freed with the tag `open` */
+    int64_t open_left;         /* of CA_CACHE_EPOCH_BLOCKS, less blocks freed with the tag `open` */
     _Atomic size_t epoch_most; /* bytes that an epoch of its may hold */
-    size_t open_bytes;         /* of the open_count blocks */
+    size_t open_bytes;         /* of those blocks */
     size_t granule_mask;       /* where it is simple, requests are rounded to this and 1; set when
                                 * it joins */
     uint64_t allocs;           /* since the heap was told of them, */
     size_t told;               /* which has this part of `stock` in arena->stock; */
-    uint64_t frees;            /* as allocs */
+    uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
     void *context;             /* the heap's */
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
     ca_cache_t *next_mine;     /* of the same thread */
@@ -64,12 +65,32 @@ CA_INLINE size_t ca_cache_get(const _Atomic size_t *field)
     return atomic_load_explicit(field, memory_order_relaxed);
 }
 
+/* Blocks freed with the tag that is open. */
+CA_INLINE uint64_t ca_cache_open_count(const ca_cache_t *cache)
+{
+    return (uint64_t)(CA_CACHE_EPOCH_BLOCKS - cache->open_left);
+}
+
+/* Since the heap was told of them. */
+CA_INLINE uint64_t ca_cache_frees(const ca_cache_t *cache)
+{
+    return cache->frees + ca_cache_open_count(cache);
+}
+
+/* None was freed with the tag that is open now. */
+CA_INLINE void ca_cache_open_anew(ca_cache_t *cache)
+{
+    cache->frees += ca_cache_open_count(cache);
+    cache->open_left = CA_CACHE_EPOCH_BLOCKS;
+    cache->open_bytes = 0;
+}
+
 CA_INLINE bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *block)
 {
     return block->tag <= atomic_load_explicit(&cache->passed, memory_order_acquire);
 }
 
-/* The oldest block of a class, class->first, leaves its queue. The next one is the next to go, and
+/* The first block of a class, class->first, leaves its queue. The next one is the next to go, and
  * by then long out of the processor's caches. */
 CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
 {
@@ -80,28 +101,33 @@ CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
     if (next)
         ca_block_prefetch(next);
     else
-        class->last = NULL;
+        class->end = &class->first;
     return first;
 }
 
+/* From the heap: it goes before all others. */
 CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
 {
-    block->next = class->ready;
-    class->ready = block;
+    block->tag = 0;
+    block->next = class->first;
+    class->first = block;
+    if (!block->next)
+        class->end = &block->next;
     class->count++;
-}
-
-CA_INLINE ca_block_t *ca_cache_pop_ready(ca_cache_class_t *class)
-{
-    ca_block_t *block = class->ready;
-
-    class->ready = block->next;
-    class->count--;
-    return block;
 }
 
 /* --- between the two sides; under the heap's lock ----------------------------------------------
  */
+
+/* Bytes came to the stock of a cache, which is not open to others, or left it. */
+void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left);
+
+/* The oldest of a class, or NULL where it has not passed. */
+ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
+
+/* What has passed goes back to the heap, what will be missed least first, until the stock has no
+ * more than `most` bytes. It was told of them. */
+void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most);
 
 /* A new cache for the calling thread, shut until ca_caches_review. */
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
@@ -121,7 +147,7 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
 /* A block in no list of the cache any more is ready in the heap. */
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
 
-/* The owner's epoch is due (ca_cache_due). Takes the heap's lock. */
+/* The owner's epoch is due (ca_cache_put). Takes the heap's lock. */
 void ca_cache_close_epoch(ca_cache_t *cache);
 
 /* This thread's cache in front of the heap, or NULL. */

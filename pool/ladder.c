@@ -5,8 +5,8 @@
  *   open        the open epochs: closed and queried, never waited for
  *   spared      a new segment, so that threads keep what they have in stock, where they lost it
  *               lately: see ca_grow_spares_caches
- *   caches      what threads have in stock; until the climb is over frees go where it looks. This
- *               comes first now and then: see ca_ladder_climb
+ *   caches      what threads have in stock, as much as it takes; until the climb is over frees go
+ *               where it looks. This comes first now and then: see ca_ladder_climb
  *   policy      a new segment, while the reserve is in proportion to what was ever live, and
  *               closed epochs, asked once more, did not help
  *   joined      in the order of a stream: what was freed on others, with this one made to wait
@@ -38,6 +38,7 @@
 #include "pool/export.h"
 #include "pool/grow.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 #include "pool/stream.h"
 
@@ -144,7 +145,11 @@ static bool rung_caches(climb_t *c)
     c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
     if (ca_caches_stock(c->arena))
         c->arena->spared_until = c->arena->operations + SPARED;
-    ca_caches_shut(c->arena);
+    /* Where each block is a large part of all there is, all merge. */
+    if (ca_settle_small(c->arena))
+        ca_caches_shut(c->arena);
+    else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
+        return over(c, 0);
     return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
 }
 

@@ -29,13 +29,21 @@
 
 #define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
 #define CA_CAREFUL_ASKS ((size_t)64 << 10)
-#define CA_CAREFUL_SHARE 4u /* of what was ever live, in an epoch at most, but at least */
-#define CA_SETTLE_MOST 64u  /* times params.settle */
-#define CA_SETTLE_MORE 64u  /* so little of what was live at most is no more, */
-#define CA_SETTLE_GROWN 32u /* and so little of what was reserved no growth */
+#define CA_CAREFUL_SHARE 4u   /* of what was ever live, in an epoch at most, but at least */
+#define CA_SETTLE_MOST 64u    /* times params.settle */
+#define CA_SETTLE_MORE 64u    /* so little of what was live at most is no more, */
+#define CA_SETTLE_GROWN 32u   /* and so little of what was reserved no growth, */
+#define CA_SETTLE_MANY 65536u /* four times as much among so many blocks */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
 #define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
 #define CA_SMALL_LIVE 3u                     /* a part of the reserve that is a good one */
+
+/* What the arena may grow by before it counts. */
+static inline size_t ca_settle_uncounted(const ca_arena_t *arena)
+{
+    size_t part = arena->settle_from / CA_SETTLE_GROWN;
+    return arena->blocks.live >= CA_SETTLE_MANY ? 4 * part : part;
+}
 
 /* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
  * is little beside what it had when it last grew does not count until it adds up. Where it had
@@ -49,8 +57,7 @@ static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
         return;
     }
     /* Wraps around where memory went back since: that counts. */
-    if (arena->settle &&
-        arena->reserved - arena->settle_from <= arena->settle_from / CA_SETTLE_GROWN)
+    if (arena->settle && arena->reserved - arena->settle_from <= ca_settle_uncounted(arena))
         return;
     if (!arena->settle ||
         arena->live_peak > arena->settle_peak + arena->settle_peak / CA_SETTLE_MORE) {

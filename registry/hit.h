@@ -11,14 +11,14 @@
  * owner of the slot's memory while that cannot end; false: not of that sort, nothing has changed.
  * `tally` is the calling thread's, after ca_live_ready. */
 CA_INLINE bool ca_registry_insert_again(ca_slot_t *slot, const ca_slot_origin_t *origin,
-                                        uint64_t bytes, const void *owner, uint32_t stack,
-                                        ca_tally_t *tally)
+                                        ca_kind_t kind, uint64_t bytes, const void *owner,
+                                        uint32_t stack, ca_tally_t *tally)
 {
-    const uint64_t flags = CA_SLOT_INDEXED | CA_SLOT_EMBEDDED;
-    if (__builtin_expect((ca_slot_word(slot) & ((1u << CA_SLOT_FLAGS) - 1)) != flags, 0))
+    const uint8_t flags = CA_SLOT_INDEXED | CA_SLOT_EMBEDDED;
+    if (__builtin_expect(ca_slot_flags(ca_slot_word(slot)) != flags, 0))
         return false;
-    ca_slot_fill_own(slot, origin, bytes, owner, stack);
-    ca_slot_set_word(slot, ca_slot_live_word(ca_live_add_ready(tally, bytes), flags));
+    ca_slot_fill_own(slot, origin, kind, bytes, owner, stack);
+    ca_slot_set_word(slot, ca_live_add_ready(tally, bytes) + (flags | CA_SLOT_LIVE));
     return true;
 }
 
@@ -26,11 +26,11 @@ CA_INLINE bool ca_registry_insert_again(ca_slot_t *slot, const ca_slot_origin_t 
  * changing the index or the slot. What was found is not believed before it is locked. */
 CA_INLINE ca_slot_t *ca_registry_glance(uint64_t address, uint64_t *word)
 {
-    const uint64_t wanted = CA_SLOT_LIVE | CA_SLOT_EMBEDDED;
+    const uint8_t wanted = CA_SLOT_LIVE | CA_SLOT_EMBEDDED | CA_SLOT_INDEXED;
     uint64_t hash = ca_index_hash(address);
-    ca_shard_t *shard = &ca_registry_shards[ca_index_shard(hash)];
+    ca_shard_t *shard = ca_shard_of(address);
     ca_slot_t *slot = ca_index_glance(&shard->index, address, hash, word);
-    return slot && (*word & (wanted | CA_SLOT_LOCKED)) == wanted ? slot : NULL;
+    return slot && ca_slot_flags(*word) == wanted ? slot : NULL;
 }
 
 /* Once it is locked by that word (ca_slot_lock), until one of the next two, nothing may wait. It
@@ -40,10 +40,10 @@ CA_INLINE void ca_registry_release_held(ca_slot_t *slot, uint64_t word)
     ca_slot_set_word(slot, word);
 }
 
-/* It is not live any more; its bytes are to be taken off (ca_live_remove_own). */
+/* It is not live any more; its bytes are to be left with the thread (ca_live_spare_with). */
 CA_INLINE void ca_registry_erase_held(ca_slot_t *slot, uint64_t word)
 {
-    ca_slot_set_word(slot, ca_slot_empty_word(word));
+    ca_slot_set_word(slot, word - CA_SLOT_LIVE);
 }
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
 #include "config/mem.h"
@@ -9,6 +10,11 @@
 #define PAGE ((size_t)4096) /* where pages are larger, tables are padded */
 #define SPINS 200u
 #define YIELDS 100u
+/* So much for all tables together is little beside 10,000 blocks, where what each may take begins
+ * to count (tests/unit/test_metadata.c). */
+#define FREELY ((size_t)80 << 10)
+
+static _Atomic size_t all_bytes; /* of the tables in use */
 
 void ca_index_pause(unsigned tries)
 {
@@ -56,7 +62,7 @@ static void write_entry(ca_index_table_t *table, size_t at, uint64_t entry)
 
 static size_t table_bytes(const ca_index_table_t *table)
 {
-    return sizeof *table + table->size * sizeof table->entries[0];
+    return sizeof *table + (table->size + 1) * sizeof table->entries[0];
 }
 
 /* Fills its pages. */
@@ -64,7 +70,7 @@ static ca_index_table_t *make_table(size_t bytes)
 {
     ca_index_table_t *table = ca_mem_map(bytes);
     if (table)
-        table->size = (bytes - sizeof *table) / sizeof table->entries[0];
+        table->size = (bytes - sizeof *table) / sizeof table->entries[0] - 1;
     return table;
 }
 
@@ -91,13 +97,21 @@ static void put(ca_index_table_t *table, uint64_t entry)
     write_entry(table, at, entry);
 }
 
-/* By half its size, at least a page. Without memory the old table stays in use. */
+/* Long searches cost more than room does as long as all tables together are small. */
+static bool full(const ca_index_t *index, const ca_index_table_t *table)
+{
+    return index->count * 4 >= table->size &&
+           (index->count * 5 >= table->size * 4 ||
+            atomic_load_explicit(&all_bytes, memory_order_relaxed) <= FREELY);
+}
+
+/* By half its size, at least by a page. Without memory the old table stays in use. */
 static void grow(ca_index_t *index)
 {
     ca_index_table_t *old = table_of(index);
     size_t bytes = old ? table_bytes(old) : 0;
-    ca_index_table_t *bigger =
-        make_table(bytes + (bytes > 2 * PAGE ? bytes / 2 / PAGE * PAGE : PAGE));
+    size_t more = bytes > 2 * PAGE ? bytes / 2 / PAGE * PAGE : PAGE;
+    ca_index_table_t *bigger = make_table(bytes + more);
     if (!bigger)
         return;
     for (size_t i = 0; old && i < old->size; i++) {
@@ -105,6 +119,7 @@ static void grow(ca_index_t *index)
         if (entry)
             put(bigger, entry);
     }
+    atomic_fetch_add_explicit(&all_bytes, more, memory_order_relaxed);
     begin(index);
     atomic_store_explicit(&index->table, bigger, memory_order_release);
     end(index);
@@ -136,7 +151,7 @@ int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot)
     /* The kernel gives such an address only to who asks for it by name. */
     if ((uint64_t)(uintptr_t)slot >> CA_MEM_POINTER_BITS)
         return -ENOMEM;
-    if (!table || index->count * 5 >= table->size * 4)
+    if (!table || full(index, table))
         grow(index);
     table = table_of(index);
     if (!table || index->count + 1 >= table->size) /* one entry must stay free */
@@ -182,6 +197,7 @@ void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
 
 void ca_index_reset_after_fork(ca_index_t *index)
 {
+    atomic_store(&all_bytes, 0); /* of the others too */
     atomic_store(&index->table, NULL);
     atomic_store(&index->version, 0);
     index->count = 0;

@@ -31,7 +31,7 @@
 #include "config/slot.h"
 
 /* Bits of a tag. The others are all that a pointer to our memory has, which is a multiple of 8.
- * Where a shard has more entries than there are tags, 16 million of all shards, searches begin at
+ * Where a shard has more entries than there are tags, of one thread some million, searches begin at
  * some of its places only, and grow longer. */
 #define CA_INDEX_TAG 19
 
@@ -39,8 +39,9 @@
 #define CA_INDEX_LINE 64
 
 typedef struct ca_index_table {
-    size_t size;                                        /* of `entries`; 0 where it was outgrown */
-    _Alignas(CA_INDEX_LINE) _Atomic uint64_t entries[]; /* a slot and a tag; 0 marks a free one */
+    size_t size; /* of `entries`; 0 where it was outgrown */
+    /* A slot and a tag; 0 marks a free one. Behind the last there is one more, always free. */
+    _Alignas(CA_INDEX_LINE) _Atomic uint64_t entries[];
 } ca_index_table_t;
 
 typedef struct ca_index {
@@ -54,15 +55,6 @@ typedef struct ca_index {
 CA_INLINE uint64_t ca_index_hash(uint64_t address)
 {
     return __builtin_bswap64(address * 0x9e3779b97f4a7c15u) * 0xd6e8feb86659fd93u;
-}
-
-#define CA_INDEX_SHARD_BITS 5
-
-/* The shard of a hash, by bits that neither ca_index_home nor the tag looks at. Where a shard
- * takes 256 bytes, this is no more than a mask. */
-CA_INLINE size_t ca_index_shard(uint64_t hash)
-{
-    return hash >> 8 & ((1u << CA_INDEX_SHARD_BITS) - 1);
 }
 
 CA_INLINE uint64_t ca_index_tag(uint64_t hash)
@@ -152,18 +144,21 @@ CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64
     if (__builtin_expect(!table, 0))
         return NULL;
     uint64_t tag = ca_index_tag(hash);
-    size_t size = table->size;
-    for (size_t i = ca_index_home(size, tag);; i++) {
+    for (size_t i = ca_index_home(table->size, tag);; i++) {
         uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
         if (__builtin_expect((entry & CA_INDEX_TAGS) == tag, 1)) {
             ca_slot_t *slot = ca_index_slot(entry);
             if (__builtin_expect(slot != NULL, 1)) {
+                /* Or what it was shifted from stays beside it, in a register that a free lacks. */
+                CA_KEEP_IN_REGISTER(slot);
+                if (!slot)
+                    __builtin_unreachable();
                 *word = atomic_load_explicit(&slot->word, memory_order_acquire);
                 if (__builtin_expect(ca_slot_address(slot) == address, 1))
                     return slot;
             }
         }
-        if (entry == 0 || i + 1 >= size)
+        if (entry == 0)
             return NULL;
     }
 }

@@ -23,6 +23,20 @@ void ca_live_untell(uint64_t bytes)
     atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed);
 }
 
+void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare)
+{
+    uint64_t told = atomic_load_explicit(&ca_live.told, memory_order_relaxed);
+    uint64_t most = told / CA_LIVE_SPARE_SHARE;
+    if (most < CA_LIVE_SPARE_LEAST)
+        most = CA_LIVE_SPARE_LEAST;
+    tally->spare_most = most;
+    if (spare <= most)
+        most = spare;
+    else
+        ca_live_untell(spare - (most /= 2));
+    atomic_store_explicit(&tally->spare, most, memory_order_relaxed);
+}
+
 static uint64_t batch_at(uint64_t sequence)
 {
     uint64_t batch = sequence / CA_LIVE_BATCH_SHARE;
@@ -40,10 +54,13 @@ uint64_t ca_live_next_batch(ca_tally_t *tally)
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
     /* Another thread may put less there after this: until the next batch. */
     if (before + batch > 2 * most)
-        atomic_store_explicit(&ca_live.stale, before + batch - 2 * most, memory_order_relaxed);
+        atomic_store_explicit(&ca_live.stale, (before + batch - 2 * most) * CA_SLOT_SEQUENCE_ONE,
+                              memory_order_relaxed);
     if (tally) {
-        atomic_store_explicit(&tally->sequence, before + 1, memory_order_relaxed);
-        atomic_store_explicit(&tally->last, before + batch, memory_order_relaxed);
+        atomic_store_explicit(&tally->sequence, (before + 1) * CA_SLOT_SEQUENCE_ONE,
+                              memory_order_relaxed);
+        atomic_store_explicit(&tally->last, (before + batch) * CA_SLOT_SEQUENCE_ONE,
+                              memory_order_relaxed);
     }
     ca_timeline_at(before + 1);
     return before + 1;
@@ -54,7 +71,8 @@ void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes)
     uint64_t spare = atomic_load_explicit(&tally->spare, memory_order_relaxed);
     if (!ca_live_has_number(tally)) {
         uint64_t next = ca_live_next_batch(tally);
-        atomic_store_explicit(&tally->sequence, next - 1, memory_order_relaxed);
+        atomic_store_explicit(&tally->sequence, (next - 1) * CA_SLOT_SEQUENCE_ONE,
+                              memory_order_relaxed);
     }
     if (spare < bytes) {
         atomic_store_explicit(&tally->spare, bytes, memory_order_relaxed);
@@ -69,7 +87,7 @@ ca_registry_total_t ca_registry_total(void)
     int64_t live = atomic_load_explicit(&ca_live.live, memory_order_relaxed);
     uint64_t told = atomic_load_explicit(&ca_live.told, memory_order_relaxed), spare = 0;
     for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one)) {
-        live += atomic_load_explicit(&one->live, memory_order_relaxed);
+        live += atomic_load_explicit(&one->live, memory_order_relaxed) + ca_tally_live_hits(one);
         spare += atomic_load_explicit(&one->spare, memory_order_relaxed);
     }
     return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0, told > spare ? told - spare : 0};
@@ -80,8 +98,9 @@ uint64_t ca_registry_sequence(void)
 {
     uint64_t newest = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
     for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
-        if (atomic_load_explicit(&one->last, memory_order_relaxed) == newest)
-            return atomic_load_explicit(&one->sequence, memory_order_relaxed);
+        if (atomic_load_explicit(&one->last, memory_order_relaxed) == newest * CA_SLOT_SEQUENCE_ONE)
+            return atomic_load_explicit(&one->sequence, memory_order_relaxed) /
+                   CA_SLOT_SEQUENCE_ONE;
     return newest;
 }
 

@@ -3,9 +3,9 @@
  *
  * Each thread has a part of its own (config/counters.h), or every allocation of every thread would
  * write the same line. Live bytes are `told`, which all threads change, less what each one has to
- * spare: a free leaves its bytes with the thread, up to SPARE_MOST, and an allocation takes from
- * there first. So `told` is never less than what is live, and its peak at most SPARE_MOST too high
- * for each thread but the one that reached it.
+ * spare: a free leaves its bytes with the thread, up to SPARE_LEAST or a part of what was told, and
+ * an allocation takes from there first. So `told` is never less than what is live, and its peak at
+ * most that much too high for each thread but the one that reached it.
  *
  * Sequence numbers come to a thread by the batch, of a part of what numbers there are: or threads
  * would wait for the line that has the next one. A batch whose thread is slower than others is
@@ -16,9 +16,11 @@
 #include <stdatomic.h>
 #include "config/counters.h"
 #include "config/inline.h"
+#include "config/slot.h"
 #include "registry/registry.h"
 
-#define CA_LIVE_SPARE_MOST ((uint64_t)1 << 20)
+#define CA_LIVE_SPARE_LEAST ((uint64_t)1 << 20)
+#define CA_LIVE_SPARE_SHARE 1024u
 #define CA_LIVE_BATCH 64u /* numbers, at least and at most */
 #define CA_LIVE_BATCH_MOST 1024u
 #define CA_LIVE_BATCH_SHARE 1024u /* the part; as exact as the points in time (timeline.h) */
@@ -27,7 +29,7 @@ typedef struct ca_live {
     _Alignas(128) _Atomic uint64_t told; /* bytes */
     _Atomic int64_t live;                /* of threads without a tally */
     _Alignas(128) _Atomic uint64_t sequence;
-    _Atomic uint64_t stale;              /* a batch is dropped where its last number is not above */
+    _Atomic uint64_t stale; /* a batch is dropped where its last number is not above; as in words */
     _Alignas(128) _Atomic uint64_t peak; /* of `told`: read often, written while a process grows */
 } ca_live_t;
 
@@ -52,18 +54,19 @@ CA_INLINE void ca_live_add_own(ca_tally_t *tally, uint64_t bytes)
     }
 }
 
-CA_INLINE void ca_live_remove_own(ca_tally_t *tally, uint64_t bytes)
+/* A free leaves its bytes with the thread: what that has to spare then. Up to tally->spare_most it
+ * is set; above that it is left to ca_live_leave_spare, which tells the others. */
+CA_INLINE uint64_t ca_live_spare_with(const ca_tally_t *tally, uint64_t bytes)
 {
-    uint64_t spare;
-    ca_tally_add(&tally->live, -1);
-    spare = atomic_load_explicit(&tally->spare, memory_order_relaxed) + bytes;
-    if (__builtin_expect(spare > CA_LIVE_SPARE_MOST, 0)) {
-        atomic_store_explicit(&tally->spare, CA_LIVE_SPARE_MOST / 2, memory_order_relaxed);
-        ca_live_untell(spare - CA_LIVE_SPARE_MOST / 2);
-    } else {
-        atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
-    }
+    return atomic_load_explicit(&tally->spare, memory_order_relaxed) + bytes;
 }
+
+CA_INLINE void ca_live_set_spare(ca_tally_t *tally, uint64_t spare)
+{
+    atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
+}
+
+void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare);
 
 /* Whether the thread has a number left that is not stale. */
 CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
@@ -73,10 +76,11 @@ CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
            last > atomic_load_explicit(&ca_live.stale, memory_order_relaxed);
 }
 
-/* The next one, of a thread that has one. */
+/* The next one, of a thread that has one, as a slot's word has it. */
 CA_INLINE uint64_t ca_live_next_own(ca_tally_t *tally)
 {
-    uint64_t next = atomic_load_explicit(&tally->sequence, memory_order_relaxed) + 1;
+    uint64_t next = atomic_load_explicit(&tally->sequence, memory_order_relaxed);
+    next += CA_SLOT_SEQUENCE_ONE;
     atomic_store_explicit(&tally->sequence, next, memory_order_relaxed);
     return next;
 }
@@ -85,7 +89,7 @@ CA_INLINE uint64_t ca_live_next_own(ca_tally_t *tally)
 CA_INLINE uint64_t ca_live_number(ca_tally_t *tally)
 {
     if (__builtin_expect(tally && ca_live_has_number(tally), 1))
-        return ca_live_next_own(tally);
+        return ca_live_next_own(tally) / CA_SLOT_SEQUENCE_ONE;
     return ca_live_next_batch(tally);
 }
 
@@ -101,11 +105,10 @@ CA_INLINE void ca_live_ready(ca_tally_t *tally, uint64_t bytes)
         ca_live_make_ready(tally, bytes);
 }
 
-/* One more allocation; its number. */
+/* One more allocation, which is counted as a hit; its number, as a slot's word has it. */
 CA_INLINE uint64_t ca_live_add_ready(ca_tally_t *tally, uint64_t bytes)
 {
-    ca_tally_add(&tally->live, 1);
-    ca_tally_add(&tally->spare, -bytes);
+    ca_tally_take(&tally->spare, bytes);
     return ca_live_next_own(tally);
 }
 
@@ -122,7 +125,12 @@ static inline void ca_live_add(uint64_t bytes)
 static inline void ca_live_remove(uint64_t bytes)
 {
     if (__builtin_expect(ca_tally_mine != NULL, 1)) {
-        ca_live_remove_own(ca_tally_mine, bytes);
+        ca_tally_add(&ca_tally_mine->live, -1);
+        uint64_t spare = ca_live_spare_with(ca_tally_mine, bytes);
+        if (__builtin_expect(spare > ca_tally_mine->spare_most, 0))
+            ca_live_leave_spare(ca_tally_mine, spare);
+        else
+            ca_live_set_spare(ca_tally_mine, spare);
     } else {
         atomic_fetch_sub_explicit(&ca_live.live, 1, memory_order_relaxed);
         ca_live_untell(bytes);

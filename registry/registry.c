@@ -8,8 +8,8 @@
  * The word holds the sequence number, so a slot that was filled again is not mistaken for what it
  * held before. Whoever reads or changes a live slot locks it, for some instructions.
  *
- * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by some
- * bits of a hash of the address.
+ * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by the
+ * region of the address and the thread that was first there (ca_shard_of).
  *
  * Bytes are added to the totals before the slot is live, and taken off after. */
 #include "registry/registry.h"
@@ -19,6 +19,7 @@
 
 #include "config/lock.h"
 #include "config/mem.h"
+#include "config/mine.h"
 #include "registry/journal.h"
 #include "registry/lost.h"
 #include "registry/peak.h"
@@ -29,11 +30,13 @@
 
 #define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
-_Static_assert(SHARDS == 1 << CA_INDEX_SHARD_BITS, "some bits of the hash choose a shard");
+_Static_assert(SHARDS * sizeof(ca_shard_t) <= UINT16_MAX, "a region's shard is told in 16 bits");
 
-ca_shard_t ca_registry_shards[SHARDS] = {
-    [0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
-                          .slots = {.object_bytes = (sizeof(ca_own_slot_t) + 15) / 16 * 16}},
+#define OWN_SLOT_BYTES ((sizeof(ca_own_slot_t) + 15) / 16 * 16)
+
+ca_table_t ca_table = {
+    .shards[0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
+                                 .slots = {.object_bytes = OWN_SLOT_BYTES}},
 };
 
 const char *ca_kind_name(ca_kind_t kind)
@@ -46,9 +49,20 @@ const char *ca_kind_name(ca_kind_t kind)
     return (unsigned)kind < CA_KIND_COUNT ? names[kind] : "unknown";
 }
 
-static inline ca_shard_t *shard_of(uint64_t address)
+/* For who is about to enter something, or keeps others from it. Of threads that come at once the
+ * first one says. */
+static ca_shard_t *claim_shard(uint64_t address)
 {
-    return &ca_registry_shards[ca_index_shard(ca_index_hash(address))];
+    _Atomic uint16_t *region = ca_region_of(address);
+    uint16_t none = 0;
+    if (atomic_load_explicit(region, memory_order_relaxed) == 0) {
+        size_t own = ca_mine_number() % GROUPS * OWN_SHARDS;
+        size_t shard = 1 + own + (address >> REGION_SHIFT) % OWN_SHARDS;
+        atomic_compare_exchange_strong_explicit(region, &none,
+                                                (uint16_t)(shard * sizeof(ca_shard_t)),
+                                                memory_order_relaxed, memory_order_relaxed);
+    }
+    return ca_shard_of(address);
 }
 
 /* --- totals ----------------------------------------------------------------------------------- */
@@ -100,7 +114,7 @@ int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
 /* Finds what is live at an address, and locks it. Takes no lock that threads share. */
 static inline ca_slot_t *find_locked(uint64_t address, uint64_t *word)
 {
-    ca_shard_t *shard = shard_of(address);
+    ca_shard_t *shard = ca_shard_of(address);
     uint64_t place = ca_index_hash(address);
 
     for (unsigned tries = 0; address; tries++) {
@@ -142,7 +156,7 @@ void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
 /* A slot of ours, empty by now, unless somebody has filled it again meanwhile. */
 static void drop_empty(uint64_t address, ca_slot_t *slot)
 {
-    ca_shard_t *shard = shard_of(address);
+    ca_shard_t *shard = ca_shard_of(address);
     ca_lock_take(&shard->lock);
     if (ca_index_look(&shard->index, address, ca_index_hash(address)) == slot &&
         !(ca_slot_word(slot) & CA_SLOT_LIVE))
@@ -234,7 +248,7 @@ static int fill_place(ca_shard_t *shard, ca_slot_t *slot, const ca_record_t *rec
 static int insert(const ca_record_t *record, bool replace)
 {
     uint64_t address = record->address;
-    ca_shard_t *shard = shard_of(address);
+    ca_shard_t *shard = claim_shard(address);
     int result = 0;
 
     if (address == 0)
@@ -265,7 +279,7 @@ int ca_registry_insert_new(const ca_record_t *record)
 static int enter_index(ca_slot_t *slot, uint64_t address)
 {
     uint64_t place = ca_index_hash(address), word;
-    ca_shard_t *shard = shard_of(address);
+    ca_shard_t *shard = claim_shard(address);
 
     ca_lock_take(&shard->lock);
     ca_slot_t *there = ca_index_look(&shard->index, address, place);
@@ -286,10 +300,11 @@ static int enter_index(ca_slot_t *slot, uint64_t address)
     return result;
 }
 
-/* It was entered for nothing, or its memory ends. */
+/* It was entered for nothing, or its memory ends. Another thread may be the first to enter
+ * something of the region just now: both are to lock the same shard. */
 static void leave_index(ca_slot_t *slot, uint64_t address)
 {
-    ca_shard_t *shard = shard_of(address);
+    ca_shard_t *shard = claim_shard(address);
     ca_lock_take(&shard->lock);
     ca_index_remove(&shard->index, ca_index_hash(address), slot);
     ca_lock_drop(&shard->lock);
@@ -327,9 +342,9 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
 
 void ca_registry_forget(ca_slot_t *slot)
 {
-    ca_shard_t *shard = shard_of(slot->address);
     if (!ca_slot_indexed(slot))
         return;
+    ca_shard_t *shard = ca_shard_of(slot->address);
     ca_lock_take(&shard->lock);
     ca_shard_retire_slot(shard, slot->address, slot);
     ca_lock_drop(&shard->lock);
@@ -451,11 +466,10 @@ void ca_registry_reset_after_fork(void)
     /* The parent's tables stay mapped: a thread that is not here may have been in the middle of
      * changing them, and the memory lock may not be usable yet. */
     for (size_t s = 0; s < SHARDS; s++) {
-        ca_lock_init(&ca_registry_shards[s].lock, CA_RANK_REGISTRY);
-        ca_index_reset_after_fork(&ca_registry_shards[s].index);
-        ca_registry_shards[s].slots =
-            (ca_slab_t){.object_bytes = ca_registry_shards[s].slots.object_bytes};
-        ca_registry_shards[s].spare = NULL;
+        ca_lock_init(&ca_table.shards[s].lock, CA_RANK_REGISTRY);
+        ca_index_reset_after_fork(&ca_table.shards[s].index);
+        ca_table.shards[s].slots = (ca_slab_t){.object_bytes = OWN_SLOT_BYTES};
+        ca_table.shards[s].spare = NULL;
     }
     ca_live_reset_after_fork();
     ca_lost_reset_after_fork();

@@ -141,12 +141,13 @@ uint64_t ca_registry_peak_bytes(void);
  * the same; between threads the order is right but for a hundred or two (registry/live.h). */
 uint64_t ca_registry_sequence(void);
 
-#define CA_REGISTRY_SHARDS 32
+#define CA_REGISTRY_SHARDS 17
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
  * record is whole, the set is one of some moment for each shard. May be called where a signal
- * interrupted this file: a shard that stays in use is left out, and counted in `*busy`. `*records`
- * comes from ca_mem_map and goes back with ca_registry_snapshot_free. 0 or -ENOMEM. */
+ * interrupted this file: of a shard that stays in use what is just being changed may be missing;
+ * those are counted in `*busy`. `*records` comes from ca_mem_map and goes back with
+ * ca_registry_snapshot_free. 0 or -ENOMEM. */
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);
 

@@ -9,7 +9,7 @@
  *
  *   cachealloc[PID]: leak report, rank <r>, cause <dump or signal>, stacks sampled: <size>
  *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
- *   (incomplete: <n> of 32 shards were in use)
+ *   (incomplete: <n> of 17 shards were in use)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *     ...
  *   #1: <bytes> bytes in <n> allocations, device 0, device memory
@@ -38,12 +38,13 @@
  * kind; lines are those of its earliest stack. Sizes are there where they differ; sequence numbers
  * count the allocations of the process, and are one where they are the same; of one thread there is
  * its name, "thread main"; of more than are named the list ends in "...". Shards are in use where
- * exit was called by a signal handler that interrupted an allocation. What was alive in contexts
- * that are gone, with cudaDeviceReset for instance, has its own heading and its own count of
- * groups; without it the heading is not there. What rules suppressed (suppress.h) counts nowhere
- * else, and is not listed; the rules are, those that were for nothing too. `print_rules` adds a
- * rule for each group that is listed, by its innermost function that has a name. The peak is told
- * where the model has it, by its five largest groups; what leaked is among it. */
+ * exit was called by a signal handler that interrupted an allocation: it may be missing. What was
+ * alive in contexts that are gone, with cudaDeviceReset for instance, has its own heading and its
+ * own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
+ * counts nowhere else, and is not listed; the rules are, those that were for nothing too.
+ * `print_rules` adds a rule for each group that is listed, by its innermost function that has a
+ * name. The peak is told where the model has it, by its five largest groups; what leaked is among
+ * it. */
 void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules);
 
 #endif

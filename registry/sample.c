@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 
-_Thread_local int64_t ca_sample_left = -1;
-
 static size_t mean = CA_SAMPLE_ALL; /* written before any other thread reads it */
 static _Thread_local uint64_t random_state;
 static _Thread_local bool drawn; /* this thread has its first sample */
@@ -55,7 +53,7 @@ void ca_sample_seed(uint64_t seed)
 {
     random_state = mix(seed + 1);
     drawn = false;
-    ca_sample_left = -1;
+    ca_mine.sample_left = -1;
 }
 
 /* The kernel gives each process some random bytes; the address is the thread's own. */
@@ -71,24 +69,24 @@ static void seed_thread(void)
 bool ca_sample_draw(size_t bytes)
 {
     if (mean == CA_SAMPLE_ALL || mean == CA_SAMPLE_NONE) {
-        ca_sample_left = mean == CA_SAMPLE_ALL ? -1 : INT64_MAX;
+        ca_mine.sample_left = mean == CA_SAMPLE_ALL ? -1 : INT64_MAX;
         return mean == CA_SAMPLE_ALL;
     }
     if (!drawn) {
         if (random_state == 0)
             seed_thread();
         drawn = true;
-        ca_sample_left = next_distance();
+        ca_mine.sample_left = next_distance();
         if (ca_sample_passes(bytes))
             return false;
     }
-    ca_sample_left = next_distance();
+    ca_mine.sample_left = next_distance();
     return true;
 }
 
 void ca_sample_start(size_t every)
 {
     mean = every;
-    ca_sample_left = -1;
+    ca_mine.sample_left = -1;
     drawn = false;
 }

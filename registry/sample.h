@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/mine.h"
 
 #define CA_SAMPLE_ALL 0u
 #define CA_SAMPLE_NONE SIZE_MAX
@@ -20,14 +21,11 @@
  * most 2^48, or one of the above. */
 void ca_sample_start(size_t every);
 
-/* Bytes to this thread's next sample; below 0 where the next allocation is to ask. */
-extern _Thread_local int64_t ca_sample_left;
-
 /* Whether an allocation of `bytes` (at most 2^48) goes without its stack. Where it does not,
  * ca_sample_draw decides. */
 static inline bool ca_sample_passes(size_t bytes)
 {
-    return __builtin_expect((ca_sample_left -= (int64_t)bytes) >= 0, 1);
+    return __builtin_expect((ca_mine.sample_left -= (int64_t)bytes) >= 0, 1);
 }
 
 /* After ca_sample_passes said no: whether the allocation is sampled. Draws the next sample. Takes

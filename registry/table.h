@@ -3,6 +3,7 @@
 #ifndef CA_REGISTRY_TABLE_H
 #define CA_REGISTRY_TABLE_H
 
+#include <string.h>
 #include "config/inline.h"
 #include "config/lock.h"
 #include "config/mem.h"
@@ -19,7 +20,34 @@ typedef struct ca_shard {
     ca_slot_t *spare; /* of those, free ones, by note[0] */
 } ca_shard_t;
 
-extern ca_shard_t ca_registry_shards[SHARDS];
+/* What is entered of one region of addresses lies in one shard, for good: one of those of the
+ * thread that entered the first. So what a search reads lies close together, and was written by its
+ * own thread as far as threads have memory of their own. */
+#define REGION_SHIFT 21 /* segments are multiples of so many bytes */
+#define REGIONS 65536   /* any further one shares with one of these */
+#define OWN_SHARDS 2    /* of a thread, and of each eighth one after it */
+#define GROUPS ((SHARDS - 1) / OWN_SHARDS)
+
+/* In one object, so that a hit needs one address. */
+typedef struct ca_table {
+    /* Bytes from the first shard. That one is nobody's: it is where nothing was entered yet. */
+    _Atomic uint16_t regions[REGIONS];
+    ca_shard_t shards[SHARDS];
+} ca_table_t;
+
+extern ca_table_t ca_table;
+
+CA_INLINE _Atomic uint16_t *ca_region_of(uint64_t address)
+{
+    return &ca_table.regions[address >> REGION_SHIFT & (REGIONS - 1)];
+}
+
+/* Where an address was entered, if that was before the caller learned of it. */
+CA_INLINE ca_shard_t *ca_shard_of(uint64_t address)
+{
+    size_t at = atomic_load_explicit(ca_region_of(address), memory_order_relaxed);
+    return (ca_shard_t *)(void *)((char *)ca_table.shards + at);
+}
 
 /* Aliases are names, not allocations. */
 CA_INLINE bool ca_record_counts(const ca_record_t *record)
@@ -50,25 +78,27 @@ CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shar
     return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
 }
 
-/* Of allocations that differ in their bytes, their owner and their stack alone. */
-static inline ca_slot_origin_t ca_slot_origin(ca_kind_t kind, unsigned device, uint16_t context,
-                                              uint32_t thread)
+/* Of allocations that differ in their kind, their bytes, their owner and their stack alone, of no
+ * stream. */
+static inline ca_slot_origin_t ca_slot_origin(unsigned device, uint16_t context, uint32_t thread)
 {
-    return (ca_slot_origin_t){
-        .what = ca_slot_what(0, kind, CA_SHARED_NOT, device),
-        .whose = ca_slot_whose(NULL, context),
-        .who = (uint64_t)thread << 32,
-    };
+    return (ca_slot_origin_t){{
+        {ca_slot_what(0, (ca_kind_t)0, CA_SHARED_NOT, device), 0},
+        {ca_slot_whose(NULL, context), (uint64_t)thread << 32},
+    }};
 }
 
-/* ca_slot_fill for those, of no stream; for an owner's slot. */
-CA_INLINE void ca_slot_fill_own(ca_slot_t *slot, const ca_slot_origin_t *origin, uint64_t bytes,
-                                const void *owner, uint32_t stack)
+/* ca_slot_fill for those; for an owner's slot. In few stores: where very many allocations live, the
+ * processor's queue of them is what is short. */
+CA_INLINE void ca_slot_fill_own(ca_slot_t *slot, const ca_slot_origin_t *origin, ca_kind_t kind,
+                                uint64_t bytes, const void *owner, uint32_t stack)
 {
-    slot->note[0] = origin->what | bytes;
-    slot->note[1] = 0;
-    slot->note[2] = origin->whose | (uint64_t)(uintptr_t)owner;
-    slot->note[3] = origin->who | stack;
+    ca_slot_pair_t first = {ca_slot_what(bytes, kind, CA_SHARED_NOT, 0), 0};
+    ca_slot_pair_t second = {(uint64_t)(uintptr_t)owner, stack};
+    first |= origin->halves[0];
+    second |= origin->halves[1];
+    memcpy(&slot->note[0], &first, sizeof first);
+    memcpy(&slot->note[2], &second, sizeof second);
 }
 
 static inline void *ca_slot_owner(const ca_slot_t *slot, uint64_t word)
@@ -116,15 +146,17 @@ CA_INLINE uint64_t ca_slot_bytes(const ca_slot_t *slot)
     return slot->note[0] & ((UINT64_C(1) << 48) - 1);
 }
 
-/* Of that kind, and not shared. */
+/* Of that kind, and not shared: one byte of what ca_slot_what makes. */
 CA_INLINE bool ca_slot_plain(const ca_slot_t *slot, ca_kind_t kind)
 {
-    return (slot->note[0] >> 48 & 255) == (uint64_t)kind;
+    return ((const uint8_t *)&slot->note[0])[6] == kind;
 }
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "it is the bits from 48 on");
 
 CA_INLINE uint64_t ca_slot_live_word(uint64_t sequence, uint64_t flags)
 {
-    return sequence << CA_SLOT_FLAGS | flags | CA_SLOT_LIVE;
+    return sequence * CA_SLOT_SEQUENCE_ONE + (flags | CA_SLOT_LIVE);
 }
 
 CA_INLINE uint64_t ca_slot_word(const ca_slot_t *slot)
@@ -146,7 +178,7 @@ CA_INLINE uint64_t ca_slot_empty_word(uint64_t word)
 /* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
 CA_INLINE bool ca_slot_lock(ca_slot_t *slot, uint64_t word)
 {
-    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word | CA_SLOT_LOCKED,
+    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word + CA_SLOT_LOCKED,
                                                    memory_order_acquire, memory_order_relaxed);
 }
 

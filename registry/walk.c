@@ -59,10 +59,11 @@ static int lock_entry(ca_shard_t *shard, size_t place, entry_t *entry)
     entry->slot = ca_index_at(&shard->index, place);
     if (!entry->slot)
         return -ENOENT;
-    entry->address = ca_slot_address(entry->slot);
     int result = ca_slot_lock_live(entry->slot, &entry->word);
-    if (result == 0)
+    if (result == 0) { /* until then it may change its address, where the shard is not locked */
+        entry->address = ca_slot_address(entry->slot);
         ca_slot_copy(entry->slot, entry->address, entry->word, &entry->record);
+    }
     return result;
 }
 
@@ -71,18 +72,32 @@ static void unlock_entry(const entry_t *entry)
     ca_slot_set_word(entry->slot, entry->word);
 }
 
+/* Who was interrupted while moving an entry back left it in two places: in the one behind. */
+static bool is_moved(const ca_shard_t *shard, size_t entries, size_t place)
+{
+    const ca_slot_t *slot = ca_index_at(&shard->index, place), *other = slot;
+    for (size_t i = 1; other && i < entries; i++) {
+        other = ca_index_at(&shard->index, (place + entries - i) % entries);
+        if (other == slot)
+            return true;
+    }
+    return false;
+}
+
 /* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
- * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use. */
+ * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use: then what could be
+ * read there all the same. */
 static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
 {
-    int result = 0;
     size_t before = *used;
-    if (!ca_patience_take(&shard->lock))
-        return -EBUSY;
+    bool whole = ca_patience_take(&shard->lock);
+    int result = whole ? 0 : -EBUSY;
     size_t entries = entries_of(shard);
-    *want = shard->index.count;
+    *want = whole ? shard->index.count : entries;
     for (size_t i = 0; result != -ENOSPC && i < entries; i++) {
         entry_t entry;
+        if (!whole && is_moved(shard, entries, i))
+            continue;
         int locked = lock_entry(shard, i, &entry);
         if (locked == 0)
             unlock_entry(&entry);
@@ -95,7 +110,8 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
         else
             snapshot->records[(*used)++] = entry.record;
     }
-    ca_lock_drop(&shard->lock);
+    if (whole)
+        ca_lock_drop(&shard->lock);
     if (result == -ENOSPC)
         *used = before;
     return result;
@@ -125,7 +141,7 @@ int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
     for (size_t s = 0; snapshot && s < SHARDS;) {
         size_t want = 0, before = used;
-        int result = copy_shard(&ca_registry_shards[s], snapshot, &used, &want);
+        int result = copy_shard(&ca_table.shards[s], snapshot, &used, &want);
         if (result == -EBUSY && wait_for_busy(&waits)) {
             used = before;
             continue;
@@ -184,7 +200,7 @@ bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_C
 {
     bool whole = true;
     for (size_t s = 0; whole && s < SHARDS; s++)
-        whole = count_shard(&ca_registry_shards[s], totals);
+        whole = count_shard(&ca_table.shards[s], totals);
     return whole;
 }
 
@@ -237,7 +253,7 @@ ca_registry_total_t ca_registry_drop_context(uint16_t context)
     ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
     for (size_t s = 0; s < SHARDS;) {
         ca_registry_total_t gone = {0, 0};
-        int result = drop_from(&ca_registry_shards[s], context, kept, &gone);
+        int result = drop_from(&ca_table.shards[s], context, kept, &gone);
         /* A part at a time and with the lock dropped: what is kept stays small. */
         ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
         total.count += gone.count;

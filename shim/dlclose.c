@@ -26,8 +26,7 @@ static ca_dlclose_t *real_dlclose(void)
 static bool has_stacks(void)
 {
     return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE &&
-           atomic_load(&ca_life_get_page()->same_process) &&
-           ca_options.stacks.which != CA_STACKS_OFF;
+           atomic_load(&ca_life_page.same_process) && ca_options.stacks.which != CA_STACKS_OFF;
 }
 
 CA_EXPORT int dlclose(void *handle)

@@ -112,7 +112,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
-    if (ca_hit_free(CA_LANE_DRIVER, address))
+    uint64_t pointer = address;
+    if (ca_hit_free(CA_LANE_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     /* Erased before the memory goes back: another thread may get this address at once. */

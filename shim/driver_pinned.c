@@ -74,7 +74,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     ca_record_t record;
     if (!address || !ca_life_active())
         return real(address);
-    if (ca_hit_free_pinned(CA_LANE_DRIVER, pointer))
+    if (ca_hit_free_pinned(CA_LANE_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     if (!ca_track_erase(pointer, &record))

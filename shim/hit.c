@@ -10,7 +10,7 @@
 #include "shim/life.h"
 #include "shim/record.h"
 
-static const char none; /* no context has this handle, no heap this address */
+static const char none;                              /* no context has this handle */
 static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for who has none */
 
 static bool allowed(const ca_life_page_t *page)
@@ -27,7 +27,7 @@ static bool allowed(const ca_life_page_t *page)
 /* Whoever comes second looks again: the last ticket says what held after the last change. */
 void ca_hit_settle(void)
 {
-    ca_life_page_t *page = ca_life_get_page();
+    ca_life_page_t *page = &ca_life_page;
     uint64_t old = atomic_load(&page->ticket), ticket;
     do
         ticket = (old | 1) + 1 + allowed(page);
@@ -60,7 +60,7 @@ static ca_cache_t *cache_before(const ca_arena_t *heap)
  * there are hits for pinned memory, and for what is freed to others. */
 void ca_hit_remember(ca_lane_t lane)
 {
-    uint64_t ticket = atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_acquire);
+    uint64_t ticket = atomic_load_explicit(&ca_life_page.ticket, memory_order_acquire);
     if (!(ticket & 1))
         return;
     if (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
@@ -76,25 +76,26 @@ void ca_hit_remember(ca_lane_t lane)
     ca_mine.get_current = (void (*)(void))get;
     ca_mine.tally = ca_tally_mine;
     ca_mine.cache = &closed;
-    ca_mine.arena = ca_mine.handle = &none;
+    ca_mine.handle = &none;
     ca_mine.pinned_arena = NULL;
     ca_mine.cache_most = 0;
     if (context) {
-        /* Looked up once: another thread may be giving this one another home. A block of one heap
-         * must not get into the cache in front of another. */
-        const ca_arena_t *heap = home(context);
-        ca_mine.cache = cache_before(heap);
+        ca_mine.cache = cache_before(home(context));
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most);
-        if (ca_mine.cache != &closed)
-            ca_mine.arena = heap;
         ca_mine.handle = ca_context_memo.handle;
         ca_mine.context = context;
-        ca_mine.origin =
-            ca_slot_origin(CA_KIND_DEVICE, context->device, context->number, ca_track_thread());
+        ca_mine.origin = ca_slot_origin(context->device, context->number, ca_track_thread());
     }
     ca_mine.tickets[CA_LANE_DRIVER] = ticket;
     if (lane == CA_LANE_RUNTIME && ca_options.lane_r)
         ca_mine.tickets[CA_LANE_RUNTIME] = ticket;
+}
+
+void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due)
+{
+    ca_live_leave_spare(tally, spare);
+    if (due)
+        ca_cache_close_epoch(due);
 }
 
 bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
@@ -113,12 +114,10 @@ bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kin
     };
     if (ca_registry_insert_at(&block->slot, &record) != 0) {
         ca_cached_free(block);
-        ca_count_add(pool_hits, -1);
-        ca_count_add(alloc_calls, -1);
-        if (lane == CA_LANE_RUNTIME)
-            ca_count_add(lane_r_allocs, -1);
+        ca_tally_take(&ca_mine.tally->hit_allocs[lane], 1);
         return false;
     }
+    ca_tally_take(&ca_mine.tally->live, 1); /* counted with the hits */
     /* A context that is retired drops its records once: one that comes later goes by itself. */
     ca_track_dropped(context, record.address);
     return true;

@@ -30,11 +30,15 @@ void ca_hit_remember(ca_lane_t lane);
 bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
                        uint32_t stack);
 
+/* What is rare at the end of a free: it has more to spare than it may keep, or a cache whose epoch
+ * is to be closed. Last of all, so that the rest calls nothing and has no register to save. */
+void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due);
+
 /* Whether this thread has hits at hand. Never in the child of a fork. */
 CA_INLINE bool ca_hit_ready(ca_lane_t lane)
 {
     return ca_mine.tickets[lane] ==
-           atomic_load_explicit(&ca_life_get_page()->ticket, memory_order_relaxed);
+           atomic_load_explicit(&ca_life_page.ticket, memory_order_relaxed);
 }
 
 /* The current context's handle, which may be NULL. False where the driver cannot tell. */
@@ -46,41 +50,39 @@ CA_INLINE bool ca_hit_context(CUcontext *handle)
 }
 
 /* All of a hit of at most `most` bytes that calls out, where hits are ready; since nothing may
- * inside the cache: other threads may wait for whoever is there. The current context last: after it
- * no call is left, and no register to save. */
+ * inside the cache: other threads may wait for whoever is there. The current context first: what is
+ * worked out after it need not be saved over that call. */
 CA_INLINE bool ca_hit_begin(size_t bytes, size_t most, uint32_t *stack)
 {
     CUcontext handle;
     if (bytes - 1 >= most)
         return false;
+    if (!ca_hit_context(&handle) || handle != ca_mine.handle)
+        return false;
     ca_live_ready(ca_mine.tally, bytes);
     *stack = ca_track_stack_of(bytes);
-    return ca_hit_context(&handle) && handle == ca_mine.handle;
+    return true;
 }
 
 CA_INLINE bool ca_hit_take(ca_lane_t lane, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
                            uint32_t stack, uint64_t *address)
 {
     ca_tally_t *tally = ca_mine.tally;
-    bool reused;
+    CA_KEEP_IN_REGISTER(bytes); /* nothing worked out of it is saved over the driver's call */
     size_t index = ca_cache_class_for(cache, bytes);
     if (!ca_cache_enter(cache))
         return false;
-    ca_block_t *block = ca_cache_take(cache, index, &reused);
+    ca_block_t *block = ca_cache_take(cache, index, NULL);
     if (!block) {
         ca_cache_leave_hit(cache);
         return false;
     }
-    ca_slot_origin_t origin = ca_mine.origin;
-    origin.what |= ca_slot_what(0, kind, CA_SHARED_NOT, 0);
+    bool noted =
+        ca_registry_insert_again(&block->slot, &ca_mine.origin, kind, bytes, block, stack, tally);
     *address = block->address;
-    bool noted = ca_registry_insert_again(&block->slot, &origin, bytes, block, stack, tally);
     /* A context that is retired drops its records after it has shut the caches. */
     ca_cache_leave_hit(cache);
-    ca_tally_count(tally, pool_hits);
-    ca_tally_count(tally, alloc_calls);
-    if (lane == CA_LANE_RUNTIME)
-        ca_tally_count(tally, lane_r_allocs);
+    ca_tally_add(&tally->hit_allocs[lane], 1);
     return __builtin_expect(noted, 1) || ca_hit_note_first(lane, block, bytes, kind, stack);
 }
 
@@ -136,38 +138,40 @@ CA_INLINE ca_cache_t *ca_hit_enter_other(const ca_block_t *block)
 {
     const ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
     ca_cache_t *cache = ca_hit_other_cache(arena);
-    return cache && ca_cache_enter_with(cache, arena, block) ? cache : NULL;
+    return cache && ca_cache_enter_with(cache, block) ? cache : NULL;
 }
 
-/* Puts the block of a slot that is locked into the cache, or leaves all as it is. */
-CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **due)
+/* Puts the block of a slot that is locked into a cache, or leaves all as it is. */
+CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
+                          bool *due)
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_cache_t *cache = ca_mine.cache;
     size_t mark = ca_cache_mark_of(block);
     if (!ca_slot_plain(slot, kind) || !mark)
         return false;
-    if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, ca_mine.arena, block)) &&
+    if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
         !(cache = ca_hit_enter_other(block)))
         return false;
-    bool taken = ca_cache_put(cache, mark - 1, block);
-    if (taken) {
-        /* Before the cache is left: who is given the memory next finds nothing known of it. */
+    bool taken = ca_cache_put(cache, mark - 1, block, due);
+    if (__builtin_expect(taken, 1)) /* first: who is given the memory next finds nothing known */
         ca_registry_erase_held(slot, word);
-        *due = ca_cache_due(cache) ? cache : NULL;
-    }
     ca_cache_leave_hit(cache);
+    *into = cache;
     return taken;
 }
 
-CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind)
+/* Where it is no hit, `*address` is what it was: but read from the slot, so that no register has to
+ * hold it until then. */
+CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t *address, ca_kind_t kind)
 {
     uint64_t word;
     CUcontext handle;
-    ca_cache_t *due = NULL;
+    ca_cache_t *cache;
+    bool due;
     if (!ca_hit_ready(lane))
         return false;
-    ca_slot_t *slot = ca_registry_glance(address, &word);
+    ca_slot_t *slot = ca_registry_glance(*address, &word);
     if (!slot)
         return false;
     /* The driver's function is refused in a thread without a context. The runtime's has one: what
@@ -177,27 +181,28 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t address, ca_kind_t kind
     if (!ca_slot_lock(slot, word))
         return false;
     uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
-    if (__builtin_expect(!ca_hit_put(slot, word, kind, &due), 0)) {
+    if (__builtin_expect(!ca_hit_put(slot, word, kind, &cache, &due), 0)) {
+        *address = ca_slot_address(slot);
         ca_registry_release_held(slot, word);
         return false;
     }
     ca_tally_t *tally = ca_mine.tally;
-    ca_tally_count(tally, free_calls);
-    if (lane == CA_LANE_RUNTIME)
-        ca_tally_count(tally, lane_r_frees);
-    ca_live_remove_own(tally, bytes);
-    if (__builtin_expect(due != NULL, 0))
-        ca_cache_close_epoch(due);
+    ca_tally_add(&tally->hit_frees[lane], 1);
+    uint64_t spare = ca_live_spare_with(tally, bytes);
+    if (__builtin_expect(due || spare > tally->spare_most, 0))
+        ca_hit_finish_free(tally, spare, due ? cache : NULL);
+    else
+        ca_live_set_spare(tally, spare);
     return true;
 }
 
 /* Of cuMemFree, and of the runtime's above it; then of pinned memory. */
-CA_INLINE bool ca_hit_free(ca_lane_t lane, uint64_t address)
+CA_INLINE bool ca_hit_free(ca_lane_t lane, uint64_t *address)
 {
     return ca_hit_take_back(lane, address, CA_KIND_DEVICE);
 }
 
-CA_INLINE bool ca_hit_free_pinned(ca_lane_t lane, uint64_t address)
+CA_INLINE bool ca_hit_free_pinned(ca_lane_t lane, uint64_t *address)
 {
     return ca_hit_take_back(lane, address, CA_KIND_PINNED);
 }

@@ -54,8 +54,8 @@ _Atomic int ca_life_state = CA_LIFE_ASLEEP;
 static _Atomic bool context_seen;
 static pid_t started_by;
 
-static ca_life_page_t unwiped = {.same_process = true};
-ca_life_page_t *_Atomic ca_life_page = &unwiped;
+/* Not initialized: only pages that are of no file can be wiped. */
+ca_life_page_t ca_life_page;
 
 #define NOT_ASKED (-1) /* as a value of `backend` */
 #define NAME "ALLOC_CONF"
@@ -146,7 +146,7 @@ static void in_child(void)
     if (atomic_load(&context_seen) && !CA_MUTATED(fork_child_serves))
         atomic_store(&ca_life_state, CA_LIFE_PASSIVE);
     else
-        atomic_store(&ca_life_page->same_process, true);
+        atomic_store(&ca_life_page.same_process, true);
     started_by = getpid();
     ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
@@ -199,13 +199,8 @@ static void start(void)
         ca_peak_listen(ca_hit_settle);
     if (ca_history_start(ca_options.history, ca_timeline_now) != 0)
         ca_warn("history: no host memory for %u events: none are kept", ca_options.history);
-    ca_life_page_t *page =
-        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if ((void *)page != MAP_FAILED) {
-        atomic_store(&page->same_process, true);
-        if (madvise(page, 4096, MADV_WIPEONFORK) == 0)
-            atomic_store(&ca_life_page, page);
-    }
+    atomic_store(&ca_life_page.same_process, true);
+    (void)madvise(&ca_life_page, sizeof ca_life_page, MADV_WIPEONFORK);
 }
 
 bool ca_life_wake(void)

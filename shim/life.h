@@ -16,21 +16,22 @@ typedef enum {
 } ca_life_state_t;
 
 extern _Atomic int ca_life_state; /* ca_life_state_t */
-/* On a page that the kernel wipes in the child of a fork, raw clone included (which skips the
- * pthread_atfork handlers); elsewhere where it has no MADV_WIPEONFORK. */
+/* At least a page of the kernel's, and no more than what a library may align to. */
+#ifdef __x86_64__
+#define CA_LIFE_PAGE 4096
+#else
+#define CA_LIFE_PAGE 65536
+#endif
+/* It fills pages that the kernel wipes in the child of a fork, raw clone included (which skips the
+ * pthread_atfork handlers), where it has MADV_WIPEONFORK. */
 typedef struct ca_life_page {
-    _Atomic bool same_process;
+    _Alignas(CA_LIFE_PAGE) _Atomic bool same_process;
     /* Odd where hits are allowed (shim/hit.h), and another one after anything changed that a thread
      * relies on in them: see config/mine.h. */
     _Atomic uint64_t ticket;
 } ca_life_page_t;
 
-extern ca_life_page_t *_Atomic ca_life_page;
-
-static inline ca_life_page_t *ca_life_get_page(void)
-{
-    return atomic_load_explicit(&ca_life_page, memory_order_acquire);
-}
+extern ca_life_page_t ca_life_page;
 
 bool ca_life_wake(void);
 
@@ -40,7 +41,7 @@ static inline bool ca_life_active(void)
     if (__builtin_expect(
             atomic_load_explicit(&ca_life_state, memory_order_acquire) != CA_LIFE_ACTIVE, 0))
         return ca_life_wake();
-    return atomic_load_explicit(&ca_life_get_page()->same_process, memory_order_relaxed) ||
+    return atomic_load_explicit(&ca_life_page.same_process, memory_order_relaxed) ||
            CA_MUTATED(wiped_page_ignored);
 }
 

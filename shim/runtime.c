@@ -170,9 +170,10 @@ NO_HIT free_no_hit(void *address, void *caller)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
-    if (ca_hit_free(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
+    uint64_t pointer = (uint64_t)(uintptr_t)address;
+    if (ca_hit_free(CA_LANE_RUNTIME, &pointer))
         return cudaSuccess;
-    return free_no_hit(address, __builtin_return_address(0));
+    return free_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
 
 NO_HIT malloc_host_no_hit(void **address, size_t bytes, void *caller)
@@ -223,9 +224,10 @@ NO_HIT free_host_no_hit(void *address, void *caller)
 
 CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
 {
-    if (address && ca_hit_free_pinned(CA_LANE_RUNTIME, (uint64_t)(uintptr_t)address))
+    uint64_t pointer = (uint64_t)(uintptr_t)address;
+    if (address && ca_hit_free_pinned(CA_LANE_RUNTIME, &pointer))
         return cudaSuccess;
-    return free_host_no_hit(address, __builtin_return_address(0));
+    return free_host_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags)

@@ -48,7 +48,7 @@ uint32_t ca_track_stack(void)
 uint32_t ca_track_stack_drawn(size_t bytes)
 {
     if (__builtin_expect(atomic_load_explicit(&always, memory_order_relaxed), 1)) {
-        ca_sample_left = -1;
+        ca_mine.sample_left = -1;
         return ca_stack_capture();
     }
     return ca_sample_draw(bytes) ? ca_track_stack() : 0;

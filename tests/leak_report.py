@@ -5,7 +5,7 @@ import types
 
 HEADER = re.compile(r"^cachealloc\[(\d+)\]: leak report(?:, rank (\d+))?(?:, cause (\w+))?(?:, stacks sampled: (\w+))?$")
 SUMMARY = re.compile(r"^LEAK SUMMARY: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
-INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 32 shards were in use\)$")
+INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 17 shards were in use\)$")
 UNREAD = "(incomplete: some of it could not be read: in use, or no memory)"
 DESTROYED = re.compile(r"^ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
                        r"(\d+) bytes in (\d+) allocations, (\d+) stacks$")

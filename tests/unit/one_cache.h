@@ -52,7 +52,7 @@ static inline void end(void)
 /* Allocates `count` blocks at once and frees them. */
 static inline void go_through(size_t bytes, unsigned count)
 {
-    held_t held[CA_EPOCH_BLOCKS + 1];
+    held_t held[CA_CACHE_EPOCH_BLOCKS + 1];
 
     for (unsigned i = 0; i < count; i++)
         assert_int_equal(hold(arena, bytes, &held[i]), 0);
@@ -62,7 +62,7 @@ static inline void go_through(size_t bytes, unsigned count)
 
 static inline void *leave_in_stock(void *bytes)
 {
-    go_through((size_t)(uintptr_t)bytes, CA_EPOCH_BLOCKS);
+    go_through((size_t)(uintptr_t)bytes, CA_CACHE_EPOCH_BLOCKS);
     return NULL;
 }
 

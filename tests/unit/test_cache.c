@@ -7,6 +7,8 @@
 #include <cmocka.h>
 #include "config/counters.h"
 #include "one_cache.h"
+#include "pool/cache_hit.h"
+#include "pool/settle.h"
 
 static void on_thread(void *(*work)(void *), void *arg)
 {
@@ -42,12 +44,12 @@ static void *pairs_under_the_lock(void *unused)
 {
     (void)unused;
     held_t held;
-    go_through(1000, CA_EPOCH_BLOCKS); /* the last free closes an epoch */
+    go_through(1000, CA_CACHE_EPOCH_BLOCKS); /* the last free closes an epoch */
     fake_pass_all();
-    go_through(1000, CA_EPOCH_BLOCKS); /* and the last of these asks about that one */
+    go_through(1000, CA_CACHE_EPOCH_BLOCKS); /* and the last of these asks about that one */
     fake_log();
     ca_lock_take(&arena->lock);
-    for (unsigned i = 0; i < CA_EPOCH_BLOCKS - 1; i++) {
+    for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS - 1; i++) {
         hold(arena, 1000, &held);
         let_go(&held);
     }
@@ -69,15 +71,18 @@ static void an_epoch_is_closed_by_every_so_many_frees(void **state)
 {
     (void)state;
     start(1024 * MIB, CACHED);
-    uint64_t before = fake.recorded;
+    uint64_t before = fake.recorded, frees = arena->frees, operations = arena->operations;
     held_t held;
     fake.auto_pass = true;
-    for (unsigned i = 0; i < 10 * CA_EPOCH_BLOCKS; i++) {
+    for (unsigned i = 0; i < 10 * CA_CACHE_EPOCH_BLOCKS; i++) {
         hold(arena, 1000, &held);
         let_go(&held);
     }
     assert_int_equal(fake.recorded - before, 10);
     assert_true(fake.calls[FAKE_QUERY] <= 11);
+    /* Each time the heap hears of them. */
+    assert_int_equal(arena->frees - frees, 10 * CA_CACHE_EPOCH_BLOCKS);
+    assert_true(arena->operations - operations >= 20 * CA_CACHE_EPOCH_BLOCKS);
     end();
 }
 
@@ -284,14 +289,14 @@ static void caches_are_shut_while_room_is_short(void **state)
 static void the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by(void **state)
 {
     (void)state;
-    held_t held[CA_EPOCH_BLOCKS], other;
+    held_t held[CA_CACHE_EPOCH_BLOCKS], other;
     start(1024 * MIB, CACHED);
     size_t peak = arena->live_peak;
     fake.auto_pass = true;
-    go_through(16 * KIB, CA_EPOCH_BLOCKS); /* which closes the epoch, and tells the heap */
-    for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+    go_through(16 * KIB, CA_CACHE_EPOCH_BLOCKS); /* which closes the epoch, and tells the heap */
+    for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS; i++)
         assert_int_equal(hold(arena, 16 * KIB, &held[i]), 0); /* of this it hears nothing */
-    for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+    for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS; i++)
         let_go_past_the_cache(&held[i]);
     assert_true(arena->live < arena->stock);
     assert_null(ca_arena_check(arena));
@@ -326,9 +331,10 @@ static void the_stock_is_bounded(void **state)
         hold(arena, i % 2 ? 512 : 30000, &held[i]);
     for (unsigned i = 0; i < 3000; i++) {
         let_go(&held[i]);
-        assert_true(ca_caches_stock(arena) <= CACHED);
+        assert_true(ca_cache_get(&ca_cache_own(arena)->stock) <= CACHED);
+        assert_true(ca_cache_get(&arena->depot->stock) <= CACHED);
     }
-    assert_true(ca_caches_stock(arena) > CACHED / 4);
+    assert_true(ca_caches_stock(arena) > CACHED / 2);
     assert_null(ca_arena_check(arena));
     end();
 }
@@ -358,7 +364,7 @@ static void large_blocks_are_kept_where_much_is_live(void **state)
     end();
 }
 
-/* The most that lies in stock while so many blocks of 256 KiB are freed. */
+/* The most that the thread has in stock while so many blocks of 256 KiB are freed. */
 static size_t most_in_stock(unsigned count)
 {
     static held_t held[2000];
@@ -368,8 +374,8 @@ static size_t most_in_stock(unsigned count)
         hold(arena, 256 * KIB, &held[i]);
     for (unsigned i = 0; i < count; i++) {
         let_go(&held[i]);
-        if (ca_caches_stock(arena) > most)
-            most = ca_caches_stock(arena);
+        if (ca_cache_get(&ca_cache_own(arena)->stock) > most)
+            most = ca_cache_get(&ca_cache_own(arena)->stock);
     }
     return most;
 }
@@ -388,6 +394,82 @@ static void more_is_kept_where_much_is_live(void **state)
         let_go(&held);
         end();
     }
+}
+
+static uint32_t blocks_of(size_t bytes)
+{
+    return ca_cache_own(arena)->classes[ca_cache_class_mark(bytes, CA_CACHE_MOST) - 1].count;
+}
+
+/* Be they ever so small: what one has few of is missed most. */
+static void a_full_stock_gives_back_what_it_has_many_of(void **state)
+{
+    (void)state;
+    static held_t held[200];
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < 200; i++)
+        hold(arena, 64 * KIB, &held[i]);
+    go_through(256 * KIB, 2);
+    for (unsigned i = 0; i < 200; i++)
+        let_go(&held[i]);
+    assert_int_equal(blocks_of(256 * KIB), 2);
+    assert_in_range(blocks_of(64 * KIB), CACHED / 2 / (64 * KIB), CACHED / (64 * KIB));
+    end();
+}
+
+#define MANY 64u
+
+/* So many blocks each of 64 and 4 KiB in stock, and nothing ready elsewhere that holds 2 MiB, which
+ * is asked for. Returns how many of 4 KiB there were. */
+static uint32_t stock_two_sizes(size_t live, held_t *held)
+{
+    start(1024 * MIB, 64 * MIB);
+    fake.auto_pass = true;
+    live_is(live, &held[0]);
+    go_through(64 * KIB, MANY);
+    go_through(4 * KIB, MANY);
+    ca_arena_stats_t stats;
+    ca_arena_stats(arena, &stats);
+    assert_int_equal(hold(arena, stats.largest_ready, &held[1]), 0);
+    ca_arena_stats(arena, &stats);
+    assert_true(stats.largest_ready < 2 * MIB);
+    uint32_t small = blocks_of(4 * KIB);
+    assert_true(small >= MANY);
+    assert_true(blocks_of(64 * KIB) >= MANY);
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    assert_int_equal(hold(arena, 2 * MIB, &held[2]), 0);
+    assert_int_equal(fake.calls[FAKE_ALLOC], before);
+    return small;
+}
+
+static void drop_three(held_t *held)
+{
+    for (unsigned i = 0; i < 3; i++)
+        let_go(&held[i]);
+    end();
+}
+
+static void a_request_takes_no_more_of_the_stock_than_it_needs(void **state)
+{
+    (void)state;
+    held_t held[3];
+    uint32_t small = stock_two_sizes(32 * MIB, held);
+    assert_int_equal(blocks_of(4 * KIB), small);
+    assert_in_range(blocks_of(64 * KIB), MANY / 4, MANY / 2);
+    assert_null(ca_arena_check(arena));
+    drop_three(held);
+}
+
+/* There each block is a large part of all there is. */
+static void in_a_small_program_it_takes_all(void **state)
+{
+    (void)state;
+    held_t held[3];
+    stock_two_sizes(MIB, held);
+    assert_true(arena->reserved <= CA_SMALL_RESERVED);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    drop_three(held);
 }
 
 /* --- ends and failures -------------------------------------------------------------------------
@@ -510,14 +592,14 @@ static void a_line_that_fell_behind_catches_up(void **state)
     held_t held;
     start(1024 * MIB, CACHED);
     fake.auto_pass = false;
-    for (unsigned i = 0; i < 20 * CA_EPOCH_BLOCKS; i++) {
+    for (unsigned i = 0; i < 20 * CA_CACHE_EPOCH_BLOCKS; i++) {
         hold(arena, 1000, &held);
         let_go(&held);
     }
     assert_true(arena->whole.closed.count > 10);
     fake_pass_all();
     fake.auto_pass = true;
-    for (unsigned i = 0; i < 60 * CA_EPOCH_BLOCKS; i++) {
+    for (unsigned i = 0; i < 60 * CA_CACHE_EPOCH_BLOCKS; i++) {
         hold(arena, 1000, &held);
         let_go(&held);
     }
@@ -558,7 +640,7 @@ static void a_broken_heap_serves_nothing_from_stock(void **state)
     (void)state;
     held_t held;
     start(1024 * MIB, CACHED);
-    go_through(1000, CA_EPOCH_BLOCKS - 2);
+    go_through(1000, CA_CACHE_EPOCH_BLOCKS - 2);
     fake_pass_all();
     fake.fail_at[FAKE_RECORD] = 1;
     fake.fail_rc[FAKE_RECORD] = -EIO;
@@ -575,10 +657,10 @@ static void a_refused_fence_loses_nothing(void **state)
     start(1024 * MIB, CACHED);
     fake.capturing = true;
     for (unsigned round = 0; round < 5; round++)
-        go_through(1000, CA_EPOCH_BLOCKS);
+        go_through(1000, CA_CACHE_EPOCH_BLOCKS);
     fake.capturing = false;
     for (unsigned round = 0; round < 5; round++) {
-        go_through(1000, CA_EPOCH_BLOCKS);
+        go_through(1000, CA_CACHE_EPOCH_BLOCKS);
         assert_null(ca_arena_check(arena));
         fake_pass_all();
     }
@@ -623,6 +705,9 @@ int main(void)
         cmocka_unit_test(the_stock_is_bounded),
         cmocka_unit_test(large_blocks_are_kept_where_much_is_live),
         cmocka_unit_test(more_is_kept_where_much_is_live),
+        cmocka_unit_test(a_full_stock_gives_back_what_it_has_many_of),
+        cmocka_unit_test(a_request_takes_no_more_of_the_stock_than_it_needs),
+        cmocka_unit_test(in_a_small_program_it_takes_all),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
         cmocka_unit_test(a_cache_serves_a_heap_again_that_was_revived),
         cmocka_unit_test(what_one_thread_frees_another_gets_whole),

@@ -17,7 +17,7 @@
 
 #define THREADS 4
 #define ROUNDS 20000
-#define SPARE CA_LIVE_SPARE_MOST
+#define SPARE CA_LIVE_SPARE_LEAST
 
 static int fresh(void **state)
 {
@@ -70,6 +70,26 @@ static void counts_of_all_threads_add_up(void **state)
         pthread_join(threads[i], NULL);
     assert_int_equal(ca_counter_read(splits), THREADS * ROUNDS);
     assert_int_equal(ca_counter_read(merges), 3 * THREADS * ROUNDS);
+}
+
+static void a_hit_counts_as_all_that_it_is(void **state)
+{
+    (void)state;
+    ca_tally_join();
+    ca_count(alloc_calls);
+    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_DRIVER], 2);
+    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], 4);
+    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_DRIVER], 8);
+    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_RUNTIME], 16);
+    assert_int_equal(ca_counter_read(alloc_calls), 1 + 2 + 4);
+    assert_int_equal(ca_counter_read(pool_hits), 2 + 4);
+    assert_int_equal(ca_counter_read(lane_r_allocs), 4);
+    assert_int_equal(ca_counter_read(free_calls), 8 + 16);
+    assert_int_equal(ca_counter_read(lane_r_frees), 16);
+    assert_int_equal(ca_counter_read(pool_misses), 0);
+    assert_int_equal(ca_registry_total().count, 0); /* more frees than allocations */
+    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], 100);
+    assert_int_equal(ca_registry_total().count, 100 + 2 + 4 - 8 - 16);
 }
 
 static void a_thread_that_ends_leaves_its_tally_to_the_next(void **state)
@@ -144,6 +164,33 @@ static void the_peak_of_many_threads_is_little_too_high(void **state)
     assert_int_equal(live_bytes(), 30 * SPARE);
     assert_in_range(ca_registry_peak_bytes(), 30 * SPARE, 31 * SPARE);
     ca_live_remove(30 * SPARE);
+}
+
+static void *free_a_little_often(void *count)
+{
+    ca_tally_join();
+    for (size_t i = 0; i < *(const size_t *)count; i++)
+        ca_live_remove(SPARE / 4);
+    return NULL;
+}
+
+/* Where much is live a thread keeps as small a part of it, and has that much less to tell. */
+static void what_a_thread_may_keep_grows_with_what_is_live(void **state)
+{
+    (void)state;
+    const uint64_t live = 64 * SPARE * CA_LIVE_SPARE_SHARE;
+    size_t count = 1000;
+    ca_tally_join();
+    ca_live_add(live);
+    run_in_thread(free_a_little_often, &count);
+    uint64_t freed = count * (SPARE / 4);
+    assert_int_equal(live_bytes(), live - freed);
+    uint64_t kept = atomic_load(&ca_live.told) - (live - freed);
+    assert_in_range(kept, 16 * SPARE, live / CA_LIVE_SPARE_SHARE);
+    ca_live_remove(live - freed);
+    assert_int_equal(live_bytes(), 0);
+    ca_live_add(live); /* with what the other left */
+    assert_in_range(ca_registry_peak_bytes(), live, live + live / CA_LIVE_SPARE_SHARE);
 }
 
 static void *remove_as_many(void *count)
@@ -288,10 +335,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(counts_of_all_threads_add_up, fresh),
+        cmocka_unit_test_setup(a_hit_counts_as_all_that_it_is, fresh),
         cmocka_unit_test_setup(a_thread_that_ends_leaves_its_tally_to_the_next, fresh),
         cmocka_unit_test_setup(the_child_of_a_fork_counts_from_nothing, fresh),
         cmocka_unit_test_setup(one_thread_has_the_exact_peak, fresh),
         cmocka_unit_test_setup(the_peak_of_many_threads_is_little_too_high, fresh),
+        cmocka_unit_test_setup(what_a_thread_may_keep_grows_with_what_is_live, fresh),
         cmocka_unit_test_setup(what_one_thread_adds_another_may_remove, fresh),
         cmocka_unit_test_setup(no_two_allocations_have_one_number, fresh),
         cmocka_unit_test_setup(one_thread_numbers_without_gaps, fresh),

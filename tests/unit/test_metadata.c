@@ -28,7 +28,7 @@ static size_t index_bytes(void)
 {
     size_t bytes = 0;
     for (size_t s = 0; s < SHARDS; s++) {
-        const ca_index_table_t *table = atomic_load(&ca_registry_shards[s].index.table);
+        const ca_index_table_t *table = atomic_load(&ca_table.shards[s].index.table);
         if (table)
             bytes += ca_round_up(sizeof *table + table->size * sizeof table->entries[0], 4096);
     }

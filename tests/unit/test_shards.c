@@ -679,18 +679,18 @@ static void what_lies_in_stock_is_not_live(void **state)
     params.settle = 0;
     make(1024 * MIB, params);
     fake.auto_pass = true;
-    held_t first = get(4 * MIB), others = {.bytes = MIB}, held[CA_EPOCH_BLOCKS];
+    held_t first = get(4 * MIB), others = {.bytes = MIB}, held[CA_CACHE_EPOCH_BLOCKS];
     size_t most = 0;
     come_to_the_next_heap();
     in_another_thread(get_there, &others);
     assert_int_equal(ca_shards_in_use(shards), 2);
     let_go(&first); /* caches open with the first fence */
     for (size_t bytes = 32 * KIB; bytes <= 80 * KIB; bytes += bytes / 4) {
-        for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+        for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS; i++)
             assert_int_equal(get_on(NULL, bytes, false, &held[i]), 0);
-        for (unsigned i = 0; i < CA_EPOCH_BLOCKS; i++)
+        for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS; i++)
             let_go(&held[i]);
-        most = MIB + CA_EPOCH_BLOCKS * ca_cache_class_bytes(bytes);
+        most = MIB + CA_CACHE_EPOCH_BLOCKS * ca_cache_class_bytes(bytes);
     }
     assert_true(ca_caches_stock(ca_shards_home(shards)) > 2 * MIB + most);
     assert_in_range(ca_shards_live_peak(shards), most - HEAPS * CA_SHARDS_TOLD,

@@ -178,9 +178,12 @@ static void a_shared_record_stays_in_its_place(void **state)
 /* What record_of tells, as a hit leaves it. */
 static bool insert_again(ca_slot_t *slot, uint64_t bytes, const void *owner)
 {
-    ca_slot_origin_t origin = ca_slot_origin(CA_KIND_PINNED, 200, 65000, 0x7ffffffe);
+    ca_slot_origin_t origin = ca_slot_origin(200, 65000, 0x7ffffffe);
     ca_live_ready(ca_tally_mine, bytes);
-    return ca_registry_insert_again(slot, &origin, bytes, owner, 0xfffffffe, ca_tally_mine);
+    bool hit = ca_registry_insert_again(slot, &origin, CA_KIND_PINNED, bytes, owner, 0xfffffffe,
+                                        ca_tally_mine);
+    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], hit);
+    return hit;
 }
 
 /* A slot that is held. */
@@ -188,7 +191,8 @@ static void erase_held(ca_slot_t *slot, uint64_t word)
 {
     uint64_t bytes = ca_slot_bytes(slot);
     ca_registry_erase_held(slot, word);
-    ca_live_remove_own(ca_tally_mine, bytes);
+    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_RUNTIME], 1);
+    ca_live_leave_spare(ca_tally_mine, ca_live_spare_with(ca_tally_mine, bytes));
 }
 
 static void a_hit_leaves_the_same_record(void **state)
