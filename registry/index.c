@@ -40,14 +40,15 @@ static void end(ca_index_t *index)
     atomic_store_explicit(&index->version, version + 1, memory_order_release);
 }
 
+/* Who walks a shard that stays locked reads its table beside who writes it: so do all here. */
 static ca_index_table_t *table_of(const ca_index_t *index)
 {
-    return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_relaxed);
+    return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_acquire);
 }
 
 static uint64_t entry_at(const ca_index_table_t *table, size_t at)
 {
-    return atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_relaxed);
+    return atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_acquire);
 }
 
 static ca_slot_t *slot_at(const ca_index_table_t *table, size_t at)

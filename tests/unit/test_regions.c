@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "config/counters.h"
 #include "registry/hit.h"
@@ -247,6 +248,49 @@ static void what_is_being_moved_counts_once(void **state)
     assert_int_equal(moved, 1);
 }
 
+static ca_slot_t added[RACED];
+static _Atomic bool is_read;
+
+/* Keeps a shard to itself for as long as it is read all the same. */
+static void *add_until_read(void *arg)
+{
+    uint64_t region = *(uint64_t *)arg;
+    ca_index_t *index = &ca_shard_of(region)->index;
+    ca_lock_take(&ca_shard_of(region)->lock);
+    unsigned count = 0;
+    for (; !atomic_load(&is_read); usleep(20)) {
+        uint64_t address = region + 512 * (count + 1);
+        if (count == RACED)
+            continue;
+        added[count] = (ca_slot_t){.address = address};
+        ca_slot_init(&added[count]);
+        assert_int_equal(ca_index_add(index, ca_index_hash(address), &added[count++]), 0);
+    }
+    while (count-- > 0)
+        ca_index_remove(index, ca_index_hash(added[count].address), &added[count]);
+    ca_lock_drop(&ca_shard_of(region)->lock);
+    return NULL;
+}
+
+/* ThreadSanitizer tells what the reader may not look at. */
+static void a_shard_in_use_is_read_beside_who_changes_it(void **state)
+{
+    (void)state;
+    uint64_t region = fresh_regions(1);
+    pthread_t thread;
+    unsigned busy = 0;
+    enter(region);
+    atomic_store(&is_read, false);
+    assert_int_equal(pthread_create(&thread, NULL, add_until_read, &region), 0);
+    for (unsigned i = 0; i < 100 && busy == 0; i++)
+        assert_int_equal(records_in_a_snapshot(&busy), 1);
+    atomic_store(&is_read, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(busy, 1);
+    assert_int_equal(records_in_a_snapshot(&busy), 1);
+    assert_int_equal(busy, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup(few_have_much_room_and_many_have_enough, fresh),
         cmocka_unit_test_setup(a_glance_ends_where_the_table_does, fresh),
         cmocka_unit_test_setup(what_is_being_moved_counts_once, fresh),
+        cmocka_unit_test_setup(a_shard_in_use_is_read_beside_who_changes_it, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
