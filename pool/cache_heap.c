@@ -3,15 +3,10 @@
 #include "pool/cache.h"
 
 #include <limits.h>
-#include <sched.h>
-#include <time.h>
-#include "config/cancel.h"
+#include "config/backoff.h"
 #include "pool/cache_state.h"
 #include "pool/segment.h"
 #include "pool/state.h"
-
-#define SPINS 200u  /* tries before a thread that is inside is given the processor */
-#define YIELDS 100u /* then before it is given some time: it may be of lower priority */
 
 static void mark_off(ca_arena_t *arena, ca_cache_mark_t **link)
 {
@@ -204,19 +199,12 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
 /* Its owner is inside for some instructions only, unless it was made to wait there. */
 static void shut(ca_cache_t *cache)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-
     for (unsigned tries = 0;; tries++) {
         uint32_t entry = CA_CACHE_FREE;
         if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
             entry == CA_CACHE_SHUT)
             return;
-        if (tries >= SPINS + YIELDS) {
-            int cancellation = ca_cancel_hold(); /* or the lock would stay behind */
-            nanosleep(&pause, NULL);
-            ca_cancel_resume(cancellation);
-        } else if (tries >= SPINS)
-            sched_yield();
+        ca_backoff(tries);
     }
 }
 

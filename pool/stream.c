@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <time.h>
+#include "config/backoff.h"
 #include "config/counters.h"
 #include "config/mutation.h"
 #include "pool/segment.h"
@@ -242,11 +242,9 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
  * short call; a second at most. Drops the lock. */
 static void wait_for_recorders(ca_stream_t *stream)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-
     for (int tries = 0; stream->line.closing.head && tries < 20000; tries++) {
         ca_lock_drop(&stream->arena->lock);
-        nanosleep(&pause, NULL);
+        ca_sleep(50000);
         ca_lock_take(&stream->arena->lock);
     }
 }

@@ -1,31 +1,16 @@
 #include "registry/index.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <sys/mman.h>
-#include <time.h>
 #include "config/mem.h"
 
 #define PAGE ((size_t)4096) /* where pages are larger, tables are padded */
-#define SPINS 200u
-#define YIELDS 100u
 /* So much for all tables together is little beside 10,000 blocks, where what each may take begins
  * to count (tests/unit/test_metadata.c). */
 #define FREELY ((size_t)80 << 10)
 
 static _Atomic size_t all_bytes; /* of the tables in use */
-
-void ca_index_pause(unsigned tries)
-{
-    const struct timespec pause = {.tv_nsec = 50000};
-    int saved = errno;
-    if (tries >= SPINS + YIELDS)
-        nanosleep(&pause, NULL);
-    else if (tries >= SPINS)
-        sched_yield();
-    errno = saved;
-}
 
 /* Entries move only between these two. */
 static void begin(ca_index_t *index)

@@ -26,6 +26,7 @@
 #define CA_REGISTRY_INDEX_H
 
 #include <stddef.h>
+#include "config/backoff.h"
 #include "config/inline.h"
 #include "config/lock.h"
 #include "config/slot.h"
@@ -106,10 +107,6 @@ CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, ui
     }
 }
 
-/* For the nth look at what another thread is changing: it needs the processor, then, as it may be
- * of lower priority, some time. */
-void ca_index_pause(unsigned tries);
-
 /* The slot of `address`, with its word as it was while it was indexed; or NULL. Takes no lock. */
 CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
                                    uint64_t *word)
@@ -117,7 +114,7 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
     for (unsigned tries = 0;; tries++) {
         uint64_t version = atomic_load_explicit(&index->version, memory_order_acquire);
         if (__builtin_expect(version & 1, 0)) { /* a writer moves some entries */
-            ca_index_pause(tries);
+            ca_backoff(tries);
             continue;
         }
         ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);

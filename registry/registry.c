@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "config/backoff.h"
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mine.h"
@@ -106,7 +107,7 @@ int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word)
             return -ENOENT;
         if (!(*word & CA_SLOT_LOCKED) && ca_slot_lock(slot, *word))
             return 0;
-        ca_index_pause(tries);
+        ca_backoff(tries);
     }
     return -EBUSY;
 }
@@ -123,7 +124,7 @@ static inline ca_slot_t *find_locked(uint64_t address, uint64_t *word)
             return NULL;
         if (!(*word & CA_SLOT_LOCKED) && ca_slot_lock(slot, *word))
             return slot;
-        ca_index_pause(tries);
+        ca_backoff(tries);
     }
     return NULL;
 }

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
+#include "config/backoff.h"
 #include "config/mem.h"
 #include "registry/lost.h"
 #include "config/patience.h"
@@ -12,7 +12,8 @@
 
 #define LEAST_CAPACITY 64
 #define KEPT_AT_A_TIME 1024 /* records */
-#define BUSY_TRIES 20       /* in a snapshot, of 2 ms and more */
+#define BUSY_TRIES 20       /* in a snapshot */
+#define BUSY_SLEEP_NS 2000000
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
@@ -121,11 +122,9 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
  * locked meanwhile. False when it has been waited for often enough: it may be this very thread. */
 static bool wait_for_busy(unsigned *tries)
 {
-    int saved = errno;
     if ((*tries)++ >= BUSY_TRIES)
         return false;
-    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    errno = saved;
+    ca_sleep(BUSY_SLEEP_NS);
     return true;
 }
 

@@ -1,6 +1,5 @@
 #include "shim/contexts.h"
-#include <time.h>
-#include "config/cancel.h"
+#include "config/backoff.h"
 #include "config/log.h"
 #include "config/mutation.h"
 #include "config/options.h"
@@ -194,11 +193,8 @@ CUresult ca_context_check(void)
 ca_context_t *ca_context_suspend(CUcontext handle)
 {
     ca_context_t *context = ca_entry_suspend(handle);
-    const struct timespec pause = {.tv_nsec = 50000};
-    int cancel = ca_cancel_hold(); /* it would stay suspended for good */
     for (int tries = 0; context && atomic_load(&context->entered) > 0 && tries < 10000; tries++)
-        nanosleep(&pause, NULL);
-    ca_cancel_resume(cancel);
+        ca_sleep(50000);
     return context;
 }
 

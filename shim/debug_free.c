@@ -3,8 +3,7 @@
  * its slot has the stack and the thread of its last allocation. With debug:frees there are no hits,
  * and the ring has every free. */
 #include "shim/debug_free.h"
-#include <time.h>
-#include "config/cancel.h"
+#include "config/backoff.h"
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/options.h"
@@ -209,14 +208,11 @@ void ca_debug_explain_free(uint64_t address)
     found_t found;
     if (!is_new(address) || !ca_notice_wanted())
         return;
-    const struct timespec pause = {.tv_nsec = LOOK_PAUSE_NS};
-    int cancel = ca_cancel_hold();
     look(address, &found);
     for (int i = 0; i < LOOKS && found.what == NOTHING; i++) {
-        nanosleep(&pause, NULL);
+        ca_sleep(LOOK_PAUSE_NS);
         look(address, &found);
     }
-    ca_cancel_resume(cancel);
     say(address, &found);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "config/backoff.h"
 #include "config/cancel.h"
 #include "config/lock.h"
 #include "config/log.h"
@@ -123,12 +124,11 @@ static void *help(void *arg)
 /* The job with its names; or one without, where they cannot be had. */
 static job_t *name_frames(const ca_notice_t *notice, job_t *job)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
     if (!job || job->count == 0 || atomic_load(&shown) > CA_NOTICES_NAMED ||
         ca_helper_start(help, job, STACK_BYTES) != 0)
         return job;
     for (unsigned i = 0; atomic_load(&job->state) == ASKED && i < WAIT_MS; i++)
-        nanosleep(&pause, NULL);
+        ca_sleep(1000000);
     if (atomic_exchange(&job->state, LEFT) == ANSWERED)
         return job;
     return make_job(notice); /* the helper has the other */

@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
+#include "config/backoff.h"
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/decay.h"
@@ -42,13 +42,6 @@
 static _Atomic bool started;
 static _Atomic bool stopping; /* the process ends: no driver call begins any more */
 static _Atomic bool working;  /* in a round, perhaps inside the driver */
-
-static void pause_for(uint64_t nanoseconds)
-{
-    struct timespec time = {.tv_sec = (time_t)(nanoseconds / 1000000000u),
-                            .tv_nsec = (long)(nanoseconds % 1000000000u)};
-    nanosleep(&time, NULL);
-}
 
 static bool may_work(void)
 {
@@ -87,7 +80,7 @@ static void *run(void *arg)
         interval = LEAST_INTERVAL_NS;
     uint32_t ticks = (uint32_t)((decay + interval - 1) / interval);
     while (!atomic_load(&stopping)) {
-        pause_for(interval);
+        ca_sleep(interval);
         /* In this order: either the end sees us at work, or we see the end. */
         atomic_store(&working, true);
         work(ticks);
@@ -102,7 +95,7 @@ static void stop(void)
 {
     atomic_store(&stopping, true);
     for (int tries = 0; atomic_load(&working) && tries < STOP_TRIES; tries++)
-        pause_for(500000);
+        ca_sleep(500000);
 }
 
 /* Perhaps from a library's constructor, under the loader's lock: the thread takes none, and nobody

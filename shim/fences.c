@@ -2,6 +2,7 @@
 #include "shim/fences.h"
 #include <errno.h>
 #include <time.h>
+#include "config/backoff.h"
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
@@ -267,9 +268,7 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
             step = LEAST_STEP_NS;
         if (step > nanoseconds - spent)
             step = nanoseconds - spent;
-        struct timespec pause = {.tv_sec = (time_t)(step / 1000000000u),
-                                 .tv_nsec = (long)(step % 1000000000u)};
-        nanosleep(&pause, NULL);
+        ca_sleep(step);
         int done = fence_done(context, fence, false);
         spent = now_ns() - begin;
         if (done == 1)

@@ -20,6 +20,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "config/backoff.h"
 #include "config/kept_file.h"
 #include "config/log.h"
 #include "config/new_file.h"
@@ -293,14 +294,13 @@ void ca_publish_start(void)
 
 void ca_publish_end(void)
 {
-    const struct timespec pause = {.tv_nsec = 500000};
     int saved = errno;
     if (atomic_load(&started) && atomic_exchange(&state, ENDS) == RUNNING) {
         syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
         uint64_t begin = ca_patience_now();
         while (atomic_load(&state) != ENDED &&
                ca_patience_now() - begin < UINT64_C(1000000) * END_MS)
-            nanosleep(&pause, NULL);
+            ca_sleep(500000);
     }
     errno = saved;
 }

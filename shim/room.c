@@ -1,6 +1,5 @@
 #include "shim/room.h"
-#include <time.h>
-#include "config/cancel.h"
+#include "config/backoff.h"
 #include "config/lock.h"
 #include "pool/ladder.h"
 #include "shim/capture.h"
@@ -76,9 +75,7 @@ bool ca_room_make_everywhere(void)
 
 bool ca_ends_wait(ca_ends_t *ends)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
     ca_lock_assert_none("the end of a context");
-    int cancel = ca_cancel_hold();
     for (;;) {
         /* In this order: a call that is done counts there before it stops counting here. */
         bool any = ca_contexts_leaving() > 0;
@@ -89,9 +86,8 @@ bool ca_ends_wait(ca_ends_t *ends)
         bool done = settled != ends->seen;
         if (done || !any || now >= ends->until_ns) {
             ends->seen = settled;
-            ca_cancel_resume(cancel);
             return done && now < ends->until_ns;
         }
-        nanosleep(&pause, NULL);
+        ca_sleep(50000);
     }
 }

@@ -1,8 +1,7 @@
 #include "shim/turn.h"
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
+#include "config/backoff.h"
 #include "shim/track.h"
 
 /* No mutex: who waits must know whether it waits for itself. */
@@ -10,15 +9,12 @@ static _Atomic uint32_t holder; /* thread id, or 0 */
 
 bool ca_turn_take(unsigned wait_ms)
 {
-    const struct timespec millisecond = {.tv_nsec = 1000000};
     uint32_t self = ca_track_thread(), other = 0;
-    int saved = errno;
     while (!atomic_compare_exchange_strong(&holder, &other, self) && other != self && wait_ms > 0) {
-        nanosleep(&millisecond, NULL);
+        ca_sleep(1000000);
         wait_ms--;
         other = 0;
     }
-    errno = saved;
     return other == 0;
 }
 

@@ -1,7 +1,7 @@
 /* See upstream.h. */
 #include "shim/upstream.h"
 #include <errno.h>
-#include <time.h>
+#include "config/backoff.h"
 #include "config/history.h"
 #include "config/lock.h"
 #include "registry/registry.h"
@@ -17,7 +17,6 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 /* Counts the caller in, unless the context is gone or, for longer than a second, about to go. */
 static CUresult count_in(ca_context_t *context)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
     for (int tries = 0; tries < 10000; tries++) {
         /* The count comes before the look at the state; ca_context_suspend does the reverse. */
         atomic_fetch_add(&context->entered, 1);
@@ -27,7 +26,7 @@ static CUresult count_in(ca_context_t *context)
         atomic_fetch_sub(&context->entered, 1);
         if (state == CA_CONTEXT_RETIRED)
             return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        nanosleep(&pause, NULL);
+        ca_sleep(50000);
     }
     return CUDA_ERROR_NOT_READY;
 }

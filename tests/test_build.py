@@ -56,6 +56,18 @@ def test_layers_refuse(tree, room, line):
     assert f"{room}/wrong.c:2" in said
 
 
+def test_nothing_but_backoff_sleeps():
+    """A sleep is a cancellation point: elsewhere it would end a thread amid a call."""
+    objects = [path for room in ("config", "registry", "pool", "shim")
+               for path in (conftest.BUILD / "obj" / room).glob("*.o")]
+
+    rc, said = call("nm", "--undefined-only", "--print-file-name", *objects)
+
+    assert rc == 0
+    sleepers = re.findall(r"(\w+)\.o:.* U (?:clock_)?(?:nano|u)?sleep(?:@\S+)?$", said, re.MULTILINE)
+    assert sleepers == ["backoff"]
+
+
 def test_exports_refuse_a_name_without_definition(tmp_path):
     shutil.copy(conftest.SHIM, tmp_path)
     exports = (conftest.BUILD / "exports.map").read_text()

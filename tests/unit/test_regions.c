@@ -9,8 +9,8 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <unistd.h>
 
+#include "config/backoff.h"
 #include "config/counters.h"
 #include "registry/hit.h"
 #include "registry/table.h"
@@ -258,7 +258,7 @@ static void *add_until_read(void *arg)
     ca_index_t *index = &ca_shard_of(region)->index;
     ca_lock_take(&ca_shard_of(region)->lock);
     unsigned count = 0;
-    for (; !atomic_load(&is_read); usleep(20)) {
+    for (; !atomic_load(&is_read); ca_sleep(20000)) {
         uint64_t address = region + 512 * (count + 1);
         if (count == RACED)
             continue;
