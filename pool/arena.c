@@ -11,7 +11,7 @@
 #include "config/mutation.h"
 #include "config/patience.h"
 #include "pool/cache.h"
-#include "pool/cache_state.h"
+#include "pool/cache_mark.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/rounding.h"

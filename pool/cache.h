@@ -59,7 +59,6 @@
 #define CA_CACHE_EPOCH_LEAST ((size_t)1 << 20)
 
 typedef struct ca_cache ca_cache_t;
-typedef struct ca_cache_mark ca_cache_mark_t;
 
 /* Serves `*bytes` from the calling thread's stock, or from memory of `arena` that is ready. With
  * `ready_only` it makes no upstream call, without it asks about fences. Otherwise -EAGAIN, and
@@ -99,18 +98,8 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes);
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);
 
-/* The calling thread is about to close the heap's open epoch: what the thread's cache holds is
- * closed with it. */
-void ca_cache_close_own(ca_arena_t *arena);
-
 /* The heap hears of all frees so far: what it is told later counts as freed later. */
 void ca_caches_tell(ca_arena_t *arena);
-
-/* The epoch has passed: tells the caches, and takes its marks off. */
-void ca_cache_pass(ca_arena_t *arena, ca_epoch_t *epoch);
-
-/* `from` is about to end, its blocks are in `to`: so are its marks. */
-void ca_cache_move_marks(ca_arena_t *arena, ca_epoch_t *from, ca_epoch_t *to);
 
 /* The heap is retired: its caches forget it. */
 void ca_caches_drop(ca_arena_t *arena);

@@ -47,13 +47,6 @@ struct ca_cache {
     ca_cache_class_t classes[CA_CACHE_CLASSES];
 };
 
-/* "All that this cache freed with a tag up to `tag`", in an epoch of the heap. */
-struct ca_cache_mark {
-    struct ca_cache_mark *next;
-    ca_cache_t *cache;
-    uint64_t tag;
-};
-
 /* The owner's fields that decide nothing for others but are read by them. */
 CA_INLINE void ca_cache_set(_Atomic size_t *field, size_t value)
 {

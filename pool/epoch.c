@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include "config/history.h"
-#include "pool/cache.h"
+#include "pool/cache_mark.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/state.h"
