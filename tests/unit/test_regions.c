@@ -249,7 +249,7 @@ static void what_is_being_moved_counts_once(void **state)
 }
 
 static ca_slot_t added[RACED];
-static _Atomic bool is_read;
+static _Atomic bool in_use, is_read;
 
 /* Keeps a shard to itself for as long as it is read all the same. */
 static void *add_until_read(void *arg)
@@ -257,6 +257,7 @@ static void *add_until_read(void *arg)
     uint64_t region = *(uint64_t *)arg;
     ca_index_t *index = &ca_shard_of(region)->index;
     ca_lock_take(&ca_shard_of(region)->lock);
+    atomic_store(&in_use, true);
     unsigned count = 0;
     for (; !atomic_load(&is_read); ca_sleep(20000)) {
         uint64_t address = region + 512 * (count + 1);
@@ -278,14 +279,17 @@ static void a_shard_in_use_is_read_beside_who_changes_it(void **state)
     (void)state;
     uint64_t region = fresh_regions(1);
     pthread_t thread;
-    unsigned busy = 0;
+    unsigned busy;
     enter(region);
+    atomic_store(&in_use, false);
     atomic_store(&is_read, false);
     assert_int_equal(pthread_create(&thread, NULL, add_until_read, &region), 0);
-    for (unsigned i = 0; i < 100 && busy == 0; i++)
-        assert_int_equal(records_in_a_snapshot(&busy), 1);
+    while (!atomic_load(&in_use))
+        ca_sleep(20000);
+    size_t records = records_in_a_snapshot(&busy);
     atomic_store(&is_read, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(records, 1);
     assert_int_equal(busy, 1);
     assert_int_equal(records_in_a_snapshot(&busy), 1);
     assert_int_equal(busy, 0);
