@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include "config/lock.h"
 #include "config/mutation.h"
+#include "config/presence.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/streams.h"
@@ -15,7 +16,7 @@
 #define CAPTURES_MAX 1024
 
 static _Atomic int capturing; /* streams in capture, begin calls under way included */
-static _Atomic int recorders;
+static _Alignas(CA_PART_BYTES) ca_presence_t recorders;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static struct {
@@ -31,16 +32,16 @@ bool ca_capture_active(void)
 
 bool ca_capture_recorder_enter(void)
 {
-    atomic_fetch_add(&recorders, 1);
+    ca_presence_enter(&recorders);
     if (!ca_capture_active() || CA_MUTATED(capture_gate))
         return true;
-    atomic_fetch_sub(&recorders, 1);
+    ca_presence_leave(&recorders);
     return false;
 }
 
 void ca_capture_recorder_leave(void)
 {
-    atomic_fetch_sub(&recorders, 1);
+    ca_presence_leave(&recorders);
 }
 
 bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
@@ -57,7 +58,7 @@ static bool close_gate(void)
     if (!ca_life_active())
         return false;
     atomic_fetch_add(&capturing, 1);
-    while (atomic_load(&recorders) > 0)
+    while (ca_presence_any(&recorders))
         sched_yield();
     return true;
 }
@@ -121,7 +122,7 @@ void ca_capture_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     atomic_store(&capturing, 0);
-    atomic_store(&recorders, 0);
+    ca_presence_reset(&recorders);
     capture_count = 0;
 }
 

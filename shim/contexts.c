@@ -193,7 +193,7 @@ CUresult ca_context_check(void)
 ca_context_t *ca_context_suspend(CUcontext handle)
 {
     ca_context_t *context = ca_entry_suspend(handle);
-    for (int tries = 0; context && atomic_load(&context->entered) > 0 && tries < 10000; tries++)
+    for (int tries = 0; context && ca_presence_any(&context->entered) && tries < 10000; tries++)
         ca_sleep(50000);
     return context;
 }

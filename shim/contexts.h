@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/lock.h"
+#include "config/presence.h"
 #include "pool/arena.h"
 #include "shim/cuda_decls.h"
 
@@ -27,6 +29,17 @@ typedef enum {
     CA_CONTEXT_RETIRED,   /* destroyed: its memory and its events are gone */
 } ca_context_state_t;
 
+/* Events for fences, shim/fences.c: in parts, or threads that close epochs would all wait for the
+ * same cache lines. */
+typedef struct ca_event_part {
+    ca_lock_t lock;
+    struct ca_event *idle; /* under the lock; they come back to the part they were taken from */
+    _Atomic unsigned held; /* of this part, by fences */
+    char apart[CA_PART_BYTES - sizeof(ca_lock_t) - sizeof(void *) - sizeof(unsigned)];
+} ca_event_part_t;
+
+_Static_assert(sizeof(ca_event_part_t) == CA_PART_BYTES, "no line in common");
+
 typedef struct ca_context {
     struct ca_context *next;  /* newest first */
     struct ca_context *later; /* retired: the one that was next */
@@ -36,29 +49,29 @@ typedef struct ca_context {
     _Atomic unsigned long long
         id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     _Atomic uint64_t life;    /* of that context; never comes again */
-    _Atomic unsigned fences;  /* events of ours that somebody holds */
     ca_arena_t *arena;        /* of its heaps the first: see shim/heaps.h */
     struct ca_shards *shards; /* all of them; NULL where there is one */
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
     ca_arena_t *leaving_pinned[CA_PINNED_KINDS]; /* of those, while they are retired */
-    struct ca_event *idle_events;                /* shim/fences.c, under its lock */
     CUstream own_stream;                         /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
     _Atomic bool asked; /* it allocated, or got at another's memory: its work may be anywhere */
     _Atomic int broken; /* the sticky CUresult that a call of ours saw, or 0 */
     _Atomic int state;  /* ca_context_state_t */
-    _Atomic unsigned entered; /* threads inside a driver call of ours on it */
-    unsigned leaving;         /* calls under way that may destroy it */
-    bool listed;              /* in the list of all */
-    _Atomic uint16_t number;  /* from 1; comes again after all others did */
-    uint8_t device;           /* ordinal */
+    unsigned leaving;   /* calls under way that may destroy it */
+    bool listed;        /* in the list of all */
+    _Atomic uint16_t number; /* from 1; comes again after all others did */
+    uint8_t device;          /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
 
     /* shim/backend_async.c, under its lock. */
     struct ca_async_backend *backend;
     _Atomic bool open_to_peers; /* its memory was, at some time */
+
+    ca_presence_t entered; /* threads inside a driver call of ours on it */
+    ca_event_part_t events[CA_PARTS];
 } ca_context_t;
 
 /* The current context's entry; NULL when no context is current, when it is not in service, and

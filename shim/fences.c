@@ -11,53 +11,98 @@
 #include "shim/upstream.h"
 #include "shim/waiter.h"
 
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
-static ca_slab_t slab = {.object_bytes = sizeof(ca_event_t)};
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* the slab's */
+/* Apart, since each belongs to one thread for long. */
+static ca_slab_t slab = {.object_bytes = CA_PART_BYTES};
+_Static_assert(sizeof(ca_event_t) <= CA_PART_BYTES, "one of them each");
+
+static ca_event_t *make_event(void)
+{
+    ca_lock_take(&lock);
+    ca_event_t *event = ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    return event;
+}
+
+static void unmake(ca_event_t *event)
+{
+    ca_lock_take(&lock);
+    ca_slab_give(&slab, event);
+    ca_lock_drop(&lock);
+}
+
+void ca_fences_prepare(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PARTS; i++)
+        ca_lock_init(&context->events[i].lock, CA_RANK_CONTEXTS);
+}
 
 static ca_event_t *take_event(ca_context_t *context)
 {
-    ca_lock_take(&lock);
-    ca_event_t *event = context->idle_events;
+    unsigned part = ca_part_mine();
+    ca_event_part_t *own = &context->events[part];
+    ca_lock_take(&own->lock);
+    ca_event_t *event = own->idle;
     if (event)
-        context->idle_events = event->next;
-    else
-        event = ca_slab_take(&slab);
-    ca_lock_drop(&lock);
+        own->idle = event->next;
+    ca_lock_drop(&own->lock);
+    if (!event)
+        event = make_event();
     if (event) {
         event->next = NULL;
         event->context = context;
-        atomic_fetch_add(&context->fences, 1);
+        event->part = part;
+        atomic_fetch_add(&own->held, 1);
     }
     return event;
+}
+
+static void give_event(ca_event_t *event)
+{
+    ca_context_t *context = event->context;
+    ca_event_part_t *own = &context->events[event->part];
+    ca_lock_take(&own->lock);
+    bool kept = event->handle && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
+    if (kept) {
+        event->next = own->idle;
+        own->idle = event;
+    }
+    ca_lock_drop(&own->lock);
+    if (!kept)
+        unmake(event);
+    atomic_fetch_sub(&own->held, 1); /* last: the context may be revived now */
 }
 
 void ca_fence_release(void *arg, void *fence)
 {
     (void)arg;
-    ca_lock_take(&lock);
     for (ca_event_t *event = fence, *next; event; event = next) {
-        ca_context_t *context = event->context;
         next = event->next;
-        if (!event->handle || atomic_load(&context->state) == CA_CONTEXT_RETIRED) {
-            ca_slab_give(&slab, event);
-        } else {
-            event->next = context->idle_events;
-            context->idle_events = event;
-        }
-        atomic_fetch_sub(&context->fences, 1); /* last: it may be revived now */
+        give_event(event);
     }
-    ca_lock_drop(&lock);
+}
+
+bool ca_fences_held(const ca_context_t *context)
+{
+    bool held = false;
+    for (unsigned i = 0; i < CA_PARTS && !held; i++)
+        held = atomic_load(&context->events[i].held) != 0;
+    return held;
 }
 
 void ca_fences_forget(ca_context_t *context)
 {
-    ca_lock_take(&lock);
-    for (ca_event_t *event = context->idle_events, *next; event; event = next) {
-        next = event->next;
-        ca_slab_give(&slab, event);
+    for (unsigned i = 0; i < CA_PARTS; i++) {
+        ca_event_part_t *part = &context->events[i];
+        ca_lock_take(&part->lock);
+        ca_event_t *event = part->idle, *next;
+        part->idle = NULL;
+        ca_lock_drop(&part->lock);
+        for (; event; event = next) {
+            next = event->next;
+            unmake(event);
+        }
     }
-    context->idle_events = NULL;
-    ca_lock_drop(&lock);
 }
 
 /* The event's context has been entered. */
@@ -321,6 +366,6 @@ int ca_fence_synchronize_host(void *arg)
 void ca_fences_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    slab = (ca_slab_t){.object_bytes = sizeof(ca_event_t)}; /* the parent's stays mapped */
+    slab = (ca_slab_t){.object_bytes = CA_PART_BYTES}; /* the parent's stays mapped */
     ca_waiter_reset_after_fork();
 }

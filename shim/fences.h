@@ -4,6 +4,7 @@
 #ifndef CA_SHIM_FENCES_H
 #define CA_SHIM_FENCES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "shim/contexts.h"
 
@@ -15,6 +16,12 @@ int ca_fence_join(void *context, void *queue, void *fence);
 int ca_fence_query(void *context, void *fence);
 int ca_fence_wait(void *context, void *fence, uint64_t nanoseconds);
 void ca_fence_release(void *context, void *fence);
+
+/* For an entry's first context. */
+void ca_fences_prepare(ca_context_t *context);
+
+/* Whether somebody has a fence with an event of the context. */
+bool ca_fences_held(const ca_context_t *context);
 
 /* The context is gone, and its events with it: none is kept. */
 void ca_fences_forget(ca_context_t *context);

@@ -19,11 +19,11 @@ static CUresult count_in(ca_context_t *context)
 {
     for (int tries = 0; tries < 10000; tries++) {
         /* The count comes before the look at the state; ca_context_suspend does the reverse. */
-        atomic_fetch_add(&context->entered, 1);
+        ca_presence_enter(&context->entered);
         int state = atomic_load(&context->state);
         if (state == CA_CONTEXT_SERVING)
             return CUDA_SUCCESS;
-        atomic_fetch_sub(&context->entered, 1);
+        ca_presence_leave(&context->entered);
         if (state == CA_CONTEXT_RETIRED)
             return CUDA_ERROR_CONTEXT_IS_DESTROYED;
         ca_sleep(50000);
@@ -44,7 +44,7 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
     if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
         CUresult code = driver->cuCtxPushCurrent_v2(context->handle);
         if (code != CUDA_SUCCESS) {
-            atomic_fetch_sub(&context->entered, 1);
+            ca_presence_leave(&context->entered);
             return code;
         }
         entered->pushed = true;
@@ -69,7 +69,7 @@ void ca_upstream_leave(ca_entered_t *entered)
     if (entered->pushed && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
-    atomic_fetch_sub(&entered->context->entered, 1);
+    ca_presence_leave(&entered->context->entered);
 }
 
 /* Errors after which every call on the context fails until it is destroyed ("sticky"), as the
