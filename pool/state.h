@@ -31,11 +31,16 @@ struct ca_arena {
     unsigned inside;        /* threads whose work in here drops the lock in between */
     uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
 
+    /* What closing a cache's epoch writes: together, since thread after thread does. */
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
-    uint32_t tick;       /* see pool/decay.h */
-    uint32_t round;      /* of giving back */
+    size_t stock;        /* bytes of live that lie in caches, as far as they told */
+    ca_line_t whole;     /* epochs of plain frees */
+    ca_slab_t epochs, marks;
+
+    uint32_t tick;  /* see pool/decay.h */
+    uint32_t round; /* of giving back */
 
     unsigned pins; /* pin mode is on: see ca_arena_pin */
     bool unmerged; /* there may be ready neighbours, from while it was */
@@ -43,7 +48,6 @@ struct ca_arena {
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     size_t segment_count;
-    ca_line_t whole;      /* epochs of plain frees */
     ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
     ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
     size_t cache_count;   /* of threads */
@@ -55,7 +59,6 @@ struct ca_arena {
     uint64_t settle;      /* operations after a growth until it has settled, */
     size_t settle_peak;   /* since live_peak was this */
     size_t settle_from;   /* what was reserved then: see ca_settle_grown */
-    size_t stock;         /* bytes of live that lie in them, as far as they told */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     bool precise;         /* every free on a stream gets a fence of its own, that can be joined */
 
@@ -73,7 +76,7 @@ struct ca_arena {
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
-    ca_slab_t segment_slab, epochs, marks;
+    ca_slab_t segment_slab;
 };
 
 /* The lock, and a note of whether it had to be waited for: for calls of the program. */
