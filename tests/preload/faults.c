@@ -8,8 +8,9 @@
  * when the Nth did not come to pass in this process and may do so in a fresh one faults first NAME
  * N E   fails the Nth call of NAME in the first round of the process with error E
  *
- * CA_FAULTS=all fails every call; otherwise the first 300 (CA_FAULTS=number for another figure) and
- * about 100 later ones. */
+ * CA_FAULTS=all fails every call; otherwise the first 300 and about 100 later ones
+ * (CA_FAULTS=FIRST/LATER for other figures). */
+#include <inttypes.h>
 #include "faults_special.h"
 #include "shim_stats.h"
 
@@ -157,8 +158,12 @@ static void each(const struct function *function, uint64_t from)
     const char *wish = getenv("CA_FAULTS");
     run_round(NULL, 0, 0);
     uint64_t calls = run_round(function, 0, 0), tried = 0, missed = 0;
-    uint64_t close = wish ? strtoull(wish, NULL, 0) : 300;
-    uint64_t stride = wish && strcmp(wish, "all") == 0 ? 1 : 1 + calls / 100;
+    uint64_t close = 300, later = 100;
+    if (wish && strcmp(wish, "all") == 0)
+        later = calls;
+    else if (wish)
+        CHECK(sscanf(wish, "%" SCNu64 "/%" SCNu64, &close, &later) == 2 && later > 0);
+    uint64_t stride = 1 + calls / (later + 1);
     for (uint64_t n = from; n <= calls; n += n < close ? 1 : stride) {
         run_round(function, n, errors[n % 3]);
         tried++;
