@@ -37,7 +37,7 @@ def test_bench_writes_what_it_promises(build, tmp_path):
              ("async_8", 1), ("pinned_64KiB", 1), ("hot_1KiB_busy", 1), ("miss_64MiB", 1)]
     result = subprocess.run(
         [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
-         "--output", tmp_path, "--pairs", "50", "--rounds", "1",
+         "--output", tmp_path, "--pairs", "50", "--rounds", "1", "--minutes", "0",
          "--allocators", "cachealloc,driver,glibc",
          "--cases", ",".join(f"{case}:{threads}" for case, threads in cases)],
         text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
@@ -58,27 +58,56 @@ def test_bench_writes_what_it_promises(build, tmp_path):
                      result.stdout)
 
 
+class Machine:
+    """Stands in for the processes of a case: what each repetition takes, one sitting after the
+    other, as (ns per pair, ns of the fixed work)."""
+
+    allocator = "cachealloc"
+
+    def __init__(self, monkeypatch, tmp_path, *sittings):
+        monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
+        self.bench = importlib.import_module("bench")
+        self.sittings, self.notes = list(sittings), []
+        monkeypatch.setattr(self.bench, "start", self.start)
+        self.args = self.bench.parse(["--cases", "hot_1KiB:2", "--output", str(tmp_path)])
+
+    def start(self, *_):
+        self.took = iter(self.sittings.pop(0))
+        return {self: 1}
+
+    def run(self, _):
+        ns, fixed = next(self.took)
+        return ns * 10, 10, ns * 10, fixed
+
+    def close(self):
+        pass
+
+    def measure(self):
+        (result,), _ = self.bench.measure(self.args, self.notes)
+        return result["repetitions"], result["left_out"]
+
+
 def test_repetitions_on_parts_of_cores_do_not_count(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
-    bench = importlib.import_module("bench")
-    args = bench.parse(["--cases", "hot_1KiB:2", "--output", str(tmp_path)])
-    took = iter([(100, 10, 100, 1000), (300, 10, 300, 2000), (110, 10, 110, 1250),
-                 (310, 10, 310, 1251), (120, 10, 120, 990), (130, 10, 130, 1100)])
-    args.rounds = 2
+    machine = Machine(monkeypatch, tmp_path,
+                      [(10, 1000), (30, 2000), (11, 1250), (31, 1251), (12, 990), (13, 1100)])
+    machine.args.rounds = 3
+    # The third of those that counted at first did not once the fixed work had taken 990.
+    assert machine.measure() == ([10, 12, 13], 3) and not machine.notes
 
-    class Ours:
-        allocator = "cachealloc"
-        run = staticmethod(lambda _: next(took))
-        close = staticmethod(lambda: None)
 
-    monkeypatch.setattr(bench, "start", lambda *_: {Ours(): 1})
-    notes = []
-    (result,), _ = bench.measure("hot_1KiB", 2, args, notes)
-    assert result["repetitions"] == [10, 11] and result["left_out"] == 1 and not notes
-
-    args.fixed_least, args.rounds = 100, 1  # from now on none has a whole core
-    (result,), _ = bench.measure("hot_1KiB", 2, args, notes)
-    assert result["repetitions"] == [31, 12, 13] and "in 0 of 3" in notes[0]
+def test_a_case_comes_again_later(monkeypatch, tmp_path):
+    halves, whole = [(30, 2000), (31, 2000)], [(10, 1000), (11, 1000), (12, 1000)]
+    machine = Machine(monkeypatch, tmp_path, halves, whole)
+    machine.args.rounds, machine.args.fixed_least = 2, 1000
+    assert machine.measure() == ([10, 11], 2) and not machine.notes
+    # None of its repetitions counts, and a sitting ends as soon as that is likely.
+    machine = Machine(monkeypatch, tmp_path, halves, halves)
+    machine.args.rounds, machine.args.fixed_least = 2, 1000
+    clock = iter([0, 1, 2, 3, 4, 5, 1500 - 0.5])
+    monkeypatch.setattr(machine.bench.time, "monotonic", lambda: next(clock))
+    assert machine.measure() == ([30, 31, 30, 31], 0)
+    assert machine.notes == ["cachealloc, hot_1KiB, 2 threads: had whole cores in 0 of 4 "
+                             "repetitions, all of which count"]
 
 
 def test_bench_tells_what_stacks_cost(build, tmp_path):

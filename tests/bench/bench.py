@@ -9,7 +9,8 @@
 Each case runs with every allocator in a process of its own, all at the same time, but only one of
 them works at any moment: in each round every process does one repetition. So whatever else the
 machine does hits all of them alike. What counts is the ratio inside one run. Repetitions in which
-the machine did not give whole cores are left out, and made up for.
+the machine did not give whole cores are left out, and made up for: where a case had too few, it
+comes again after the others, as long as there is time.
 """
 
 import argparse
@@ -81,8 +82,9 @@ GATE_TRIES = 3
 # A repetition counts where the fixed work took at most so many times the least of the run: beyond,
 # the machine runs two cores of ours as the halves of one, or others have a part of one.
 WHOLE_CORE = 1.25
-WHOLE_TRIES = 3  # times the rounds, until enough repetitions count
+WHOLE_TRIES = 3  # times the rounds in one sitting, until enough repetitions count
 WHOLE_LEAST = 3  # repetitions that count, or all do
+FULL_MINUTES, SHORT_MINUTES = 25, 0.6  # as --minutes says
 STACKS_MS = 10   # for one measurement of stacks, at most
 SKIPPED = 77     # exit status: no such memory
 PATIENCE_S = 120  # for one answer
@@ -206,15 +208,18 @@ def start(case, threads, args, notes):
     return running
 
 
-def measure(case, threads, args, notes):
-    """The results of one case, a dictionary for each allocator that can do it, and which share of
-    the time they had a core."""
-    running = start(case, threads, args, notes)
-    seen, shares = {bench: [] for bench in running}, []
+def sit(case, threads, args, notes, seen):
+    """One sitting of a case: adds what each allocator took, (time, what the fixed work took), to its
+    list in `seen`. Ends early where the machine has no whole cores to give. The shares of the time
+    for which they had a core."""
+    running, shares = start(case, threads, args, notes), []
+    for bench in running:
+        seen.setdefault(bench.allocator, [])
     # Waiting for the driver is no work, and is not on a core.
     all_work = threads == 1 and not case.endswith("_busy") and not case.startswith("miss")
     for number in range(WHOLE_TRIES * args.rounds):
-        if all(len(counting(seen[bench], args)) >= args.rounds for bench in running):
+        fewest = min((len(counting(seen[bench.allocator], args)) for bench in running), default=0)
+        if fewest >= args.rounds or (number == args.rounds and not fewest):
             break
         order = list(running)
         first = number % max(1, len(order))
@@ -223,25 +228,62 @@ def measure(case, threads, args, notes):
                 ns, done, core, fixed = bench.run(running[bench])
             except Failed as error:
                 notes.append(f"{bench.allocator}, {case}, {threads} threads: {error}")
-                del running[bench]
+                bench.close()
+                del running[bench], seen[bench.allocator]
                 continue
-            seen[bench].append(((core if args.core_time and all_work else ns) / done, fixed))
+            seen[bench.allocator].append(
+                ((core if args.core_time and all_work else ns) / done, fixed))
             args.fixed_least = min(args.fixed_least, fixed)
             if all_work:
                 shares.append(core / ns)
-    results = []
     for bench in running:
         bench.close()
-        times = counting(seen[bench], args)
+    return shares
+
+
+def lacks(seen, args):
+    """Whether an allocator has too few repetitions that count."""
+    return any(len(counting(times, args)) < args.rounds for times in seen.values())
+
+
+def judged(case, threads, args, notes, seen):
+    """The results of one case, a dictionary for each allocator that can do it."""
+    results = []
+    for allocator, all_times in seen.items():
+        times = counting(all_times, args)
         if len(times) < min(WHOLE_LEAST, args.rounds):
-            notes.append(f"{bench.allocator}, {case}, {threads} threads: had whole cores in "
-                         f"{len(times)} of {len(seen[bench])} repetitions, all of which count")
-            times = [ns for ns, _ in seen[bench]]
-        results.append({"allocator": bench.allocator, "case": case, "threads": threads,
-                        "ns_per_pair": round(statistics.median(times), 2),
-                        "repetitions": [round(one, 2) for one in times],
-                        "left_out": len(seen[bench]) - len(times)})
-    return results, shares
+            notes.append(f"{allocator}, {case}, {threads} threads: had whole cores in "
+                         f"{len(times)} of {len(all_times)} repetitions, all of which count")
+            times = [ns for ns, _ in all_times]
+        if times:
+            results.append({"allocator": allocator, "case": case, "threads": threads,
+                            "ns_per_pair": round(statistics.median(times), 2),
+                            "repetitions": [round(one, 2) for one in times],
+                            "left_out": len(all_times) - len(times)})
+    return results
+
+
+def measure(args, notes):
+    """All cases, those again that lack repetitions. Their results in the order of the cases, and
+    the shares of the time for which they had a core."""
+    began = time.monotonic()
+    seen = {which: {} for which in args.cases}
+    took, shares, due = {}, [], list(seen)
+    while due:
+        for case, threads in due:
+            if sys.stderr.isatty():
+                print(f"\r\033[K{case}, {threads} threads", end="", file=sys.stderr)
+            sat = time.monotonic()
+            shares += sit(case, threads, args, notes, seen[case, threads])
+            took[case, threads] = time.monotonic() - sat
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+        left, due = 60 * args.minutes - (time.monotonic() - began), []
+        for which in seen:
+            if lacks(seen[which], args) and took[which] <= left:
+                left -= took[which]
+                due.append(which)
+    return [one for which in seen for one in judged(*which, args, notes, seen[which])], shares
 
 
 def counting(seen, args):
@@ -275,6 +317,8 @@ def parse(argv):
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--short", action="store_true", help="only the main cases")
     parser.add_argument("--rounds", type=int, default=7, help="repetitions of each")
+    parser.add_argument("--minutes", type=float, help="since the beginning, in which cases come "
+                        "again that lack repetitions on whole cores")
     parser.add_argument("--repetition-ms", type=float, help="length of one, about")
     parser.add_argument("--pairs", type=int, help="pairs of one, instead")
     parser.add_argument("--allocators", help="only these, separated by commas")
@@ -291,6 +335,8 @@ def parse(argv):
     args.output.mkdir(parents=True, exist_ok=True)
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
     args.fixed_least = math.inf  # ns of the fixed work, in this run
+    if args.minutes is None:
+        args.minutes = SHORT_MINUTES if args.short else FULL_MINUTES
     args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)
     for name in args.allocators:
         if name not in ALLOCATORS:
@@ -308,21 +354,14 @@ def parse(argv):
 
 def main(argv):
     args = parse(argv)
-    notes, results, shares = [], [], []
+    notes = []
     for allocator in list(args.allocators if args.cases else ()):
         program = args.build / "bench" / ALLOCATORS[allocator][0]
         if not program.exists():
             notes.append(f"{allocator}: not built, its headers or libraries are missing")
             args.allocators.remove(allocator)
     began = time.monotonic()
-    for case, threads in args.cases:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{case}, {threads} threads", end="", file=sys.stderr)
-        found, seen = measure(case, threads, args, notes)
-        results += found
-        shares += seen
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    results, shares = measure(args, notes)
     stacks = measure_stacks(args, notes) if args.stacks else []
 
     (args.output / "bench.json").write_text(
@@ -345,7 +384,7 @@ def main(argv):
                      f"{statistics.mean(shares):.0%} of the time; do not use these figures")
     notes.append(f"{len(results)} results in {time.monotonic() - began:.0f} s, {os.cpu_count()} "
                  f"cores: {args.output / 'bench.json'}")
-    for note in notes:
+    for note in dict.fromkeys(notes):
         print("bench:", note)
     return gate(results, args) if args.gate else 0
 
@@ -358,7 +397,9 @@ def gate(results, args):
         again = {tuple(which[1:]) for criterion in out for which in criterion[1:3]}
         for case, threads in again:
             results = [one for one in results if (one["case"], one["threads"]) != (case, threads)]
-            results += measure(case, threads, args, [])[0]
+            seen = {}
+            sit(case, threads, args, [], seen)
+            results += judged(case, threads, args, [], seen)
     met, out, unknown = 0, 0, 0
     for (text, _, _, relation, _, widest), figure, _, good in tables.compare(results, False, True):
         met += figure is not None and good
