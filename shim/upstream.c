@@ -2,6 +2,7 @@
 #include "shim/upstream.h"
 #include <errno.h>
 #include "config/backoff.h"
+#include "config/cancel.h"
 #include "config/history.h"
 #include "config/lock.h"
 #include "registry/registry.h"
@@ -38,13 +39,17 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
     entered->context = context;
     entered->pushed = entered->relaxed = false;
     entered->before = NULL;
-    CUresult counted = count_in(context);
-    if (counted != CUDA_SUCCESS)
-        return counted;
+    entered->cancel = ca_cancel_hold();
+    CUresult code = count_in(context);
+    if (code != CUDA_SUCCESS) {
+        ca_cancel_resume(entered->cancel);
+        return code;
+    }
     if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
-        CUresult code = driver->cuCtxPushCurrent_v2(context->handle);
+        code = driver->cuCtxPushCurrent_v2(context->handle);
         if (code != CUDA_SUCCESS) {
             ca_presence_leave(&context->entered);
+            ca_cancel_resume(entered->cancel);
             return code;
         }
         entered->pushed = true;
@@ -70,6 +75,7 @@ void ca_upstream_leave(ca_entered_t *entered)
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
     ca_presence_leave(&entered->context->entered);
+    ca_cancel_resume(entered->cancel);
 }
 
 /* Errors after which every call on the context fails until it is destroyed ("sticky"), as the

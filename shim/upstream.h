@@ -16,11 +16,13 @@ typedef struct ca_entered {
     CUcontext before; /* what was current */
     bool relaxed;
     CUstreamCaptureMode mode;
+    int cancel; /* of the thread's, to be set again */
 } ca_entered_t;
 
 /* 0, or the driver's error; then nothing needs to be left. While a call that may destroy the
  * context is under way it waits for that, a second at most (then CUDA_ERROR_NOT_READY); and that
- * call waits for who has entered: what we ask of a context never meets a dead one. */
+ * call waits for who has entered: what we ask of a context never meets a dead one. Until it is left
+ * the thread is not cancelled: others would wait for it. */
 CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
 

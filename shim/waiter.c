@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
+#include "config/cancel.h"
 #include "config/lock.h"
 #include "shim/driver_table.h"
 #include "shim/helper.h"
@@ -135,17 +136,13 @@ static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t 
     job.state = GIVEN;
 }
 
-int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
-                   uint64_t nanoseconds)
+/* Under the lock, in a slot that is free. */
+static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
+                           uint64_t nanoseconds)
 {
     struct timespec until = after(nanoseconds);
     int rc = 0, answer = 0;
 
-    ca_lock_take(&lock);
-    if (job.state != FREE) {
-        ca_lock_drop(&lock);
-        return -EBUSY;
-    }
     prepare();
     give(owner, fence, wait);
     if (helped) {
@@ -158,7 +155,6 @@ int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_
         if (!started) {
             helped = false;
             job.state = FREE;
-            ca_lock_drop(&lock);
             return -EBUSY;
         }
     }
@@ -167,7 +163,17 @@ int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_
     if (job.state == ANSWERED)
         answer = job.answer;
     job.state = job.state == TAKEN ? ABANDONED : FREE;
+    return answer;
+}
+
+int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
+                   uint64_t nanoseconds)
+{
+    int cancel = ca_cancel_hold(); /* a wait for a condition is a cancellation point */
+    ca_lock_take(&lock);
+    int answer = job.state == FREE ? wait_for_helper(owner, fence, wait, nanoseconds) : -EBUSY;
     ca_lock_drop(&lock);
+    ca_cancel_resume(cancel);
     return answer;
 }
 

@@ -300,8 +300,23 @@ def test_a_cancelled_thread_leaves_no_lock_taken(run, program, tmp_path, case, c
     assert found == ([(1 << 15, 1)] if "all of it" in expected.out else [])
 
 
+# Which only the library calls there, and which may be where a thread is cancelled [hw].
+# The simulator sleeps in them, which is such a place.
+OWN_CALLS = ("cuCtxRecordEvent", "cuEventRecord", "cuEventQuery", "cuEventSynchronize",
+             "cuStreamWaitEvent", "cuMemPoolTrimTo", "cuCtxPushCurrent_v2")
+
+
 @CANCELS
-@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("conf", ["backend:async", "backend:async,lane_r:false", "free_sync:true"])
+def test_a_cancelled_thread_does_not_end_in_a_driver_call_of_ours(run, program, tmp_path, conf):
+    expected, _ = unchanged(run, [program("life_threads"), "pending"], tmp_path, conf,
+                            sim=",".join(f"latency:{call}=60000" for call in OWN_CALLS))
+
+    assert (expected.rc, expected.out) == (4, "cancelled at all of it\ndone\n")
+
+
+@CANCELS
+@pytest.mark.parametrize("conf", [*LANES, "debug:redzone"])
 def test_a_cancelled_thread_finishes_its_reset(run, program, tmp_path, conf):
     """Which under the shim waits for those that are in the driver."""
     expected, _ = unchanged(run, [program("life_threads"), "reset"], tmp_path, conf,
