@@ -70,7 +70,8 @@ typedef struct ca_context {
     struct ca_async_backend *backend;
     _Atomic bool open_to_peers; /* its memory was, at some time */
 
-    ca_presence_t entered; /* threads inside a driver call of ours on it */
+    char apart[CA_PART_BYTES]; /* what is read all the time shares no line with what follows */
+    ca_presence_t entered;     /* threads inside a driver call of ours on it */
     ca_event_part_t events[CA_PARTS];
 } ca_context_t;
 

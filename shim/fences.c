@@ -1,4 +1,4 @@
-/* See fences.h. Events are recycled per context. */
+/* See fences.h. Events are recycled per context, in the part of it that they were taken from. */
 #include "shim/fences.h"
 #include <errno.h>
 #include <time.h>
@@ -45,15 +45,18 @@ static ca_event_t *take_event(ca_context_t *context)
     ca_event_t *event = own->idle;
     if (event)
         own->idle = event->next;
+    /* Before the lock is dropped: who empties the part finds it here or held. */
+    atomic_fetch_add(&own->held, 1);
     ca_lock_drop(&own->lock);
     if (!event)
         event = make_event();
-    if (event) {
-        event->next = NULL;
-        event->context = context;
-        event->part = part;
-        atomic_fetch_add(&own->held, 1);
+    if (!event) {
+        atomic_fetch_sub(&own->held, 1);
+        return NULL;
     }
+    event->next = NULL;
+    event->context = context;
+    event->part = part;
     return event;
 }
 
