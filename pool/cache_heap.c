@@ -122,22 +122,23 @@ static size_t weight_of(const ca_cache_class_t *class)
     return block ? count * count * ca_block_size(block) : 0;
 }
 
+/* Of those that can give any: 0 where nothing has passed. */
 static size_t heaviest(const ca_cache_t *cache)
 {
     size_t weight = 0;
 
-    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
-        if (weight_of(&cache->classes[i]) > weight)
-            weight = weight_of(&cache->classes[i]);
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+        const ca_cache_class_t *class = &cache->classes[i];
+        if (class->first && ca_cache_has_passed(cache, class->first) && weight_of(class) > weight)
+            weight = weight_of(class);
+    }
     return weight;
 }
 
 /* What has passed goes back to the heap from classes above that weight, while the stock has more
- * than `most` bytes. Returns whether any did. */
-static bool give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size_t most)
+ * than `most` bytes. */
+static void give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size_t most)
 {
-    bool gave = false;
-
     for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) {
         ca_cache_class_t *class = &cache->classes[i];
         ca_block_t *block = NULL;
@@ -145,18 +146,16 @@ static bool give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size
                (block = ca_cache_take_passed(cache, class))) {
             ca_cache_restock(arena, cache, 0, ca_block_size(block));
             ca_cache_give_ready(arena, block);
-            gave = true;
         }
     }
-    return gave;
 }
 
 void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
 {
-    for (size_t weight = heaviest(cache); weight && ca_cache_get(&cache->stock) > most;) {
-        weight /= 2;
-        (void)give_above(arena, cache, weight, most);
-    }
+    size_t weight;
+
+    while (ca_cache_get(&cache->stock) > most && (weight = heaviest(cache)) > 0)
+        give_above(arena, cache, weight / 2, most);
 }
 
 /* --- all of a heap's ---------------------------------------------------------------------------
@@ -228,22 +227,22 @@ void ca_caches_shut(ca_arena_t *arena)
 ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
 {
     ca_block_t *block = NULL;
-    size_t weight = 0;
+    size_t weight;
 
     arena->shutters++;
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         shut(cache);
         ca_cache_tell(arena, cache);
-        weight = at_least(weight, heaviest(cache));
     }
-    while (weight && !block) {
-        bool gave = false;
-        weight /= 2;
+    do {
+        weight = 0;
         for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
-            gave |= give_above(arena, cache, weight, 0);
-        if (gave)
+            weight = at_least(weight, heaviest(cache));
+        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+            give_above(arena, cache, weight / 2, 0);
+        if (weight)
             block = ca_block_take(arena, bytes, UINT_MAX);
-    }
+    } while (weight && !block);
     if (!block)
         ca_caches_review(arena);
     return block;

@@ -46,7 +46,7 @@
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
-/* From one climb that empties them to the next one that rather does so than grow: as above. */
+/* From one climb that takes from them to the next one that rather does so than grow: as above. */
 #define SPARED 32768
 
 typedef struct climb {
