@@ -134,19 +134,21 @@ ca_registry_total_t ca_registry_lost(void);
 
 /* Live records now, and the bytes they asked for. */
 ca_registry_total_t ca_registry_total(void);
-/* The most live bytes there ever were at once: never too low, and at most 1 MiB too high for each
- * thread but the one that reached it. */
+/* The most live bytes there ever were at once: never too low, and for each thread but the one that
+ * reached it at most 1 MiB too high, or a 1024th where that is more. */
 uint64_t ca_registry_peak_bytes(void);
 /* The sequence number of the latest allocation. They rise from 1 within each thread, and no two are
- * the same; between threads the order is right but for a hundred or two (registry/live.h). */
+ * the same; between threads the order is right but for some three batches (registry/live.h). */
 uint64_t ca_registry_sequence(void);
 
 #define CA_REGISTRY_SHARDS 17
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
  * record is whole, the set is one of some moment for each shard. May be called where a signal
- * interrupted this file: of a shard that stays in use what is just being changed may be missing;
- * those are counted in `*busy`. `*records` comes from ca_mem_map and goes back with
+ * interrupted this file: of a shard that stays in use what is just being changed may be missing,
+ * and where entries move all the time some others too, or be there twice; those shards are counted
+ * in
+ * `*busy`. `*records` comes from ca_mem_map and goes back with
  * ca_registry_snapshot_free. 0 or -ENOMEM. */
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);

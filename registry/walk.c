@@ -14,6 +14,7 @@
 #define KEPT_AT_A_TIME 1024 /* records */
 #define BUSY_TRIES 20       /* in a snapshot */
 #define BUSY_SLEEP_NS 2000000
+#define PASSES 4 /* over a shard that stays in use */
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
@@ -85,13 +86,10 @@ static bool is_moved(const ca_shard_t *shard, size_t entries, size_t place)
     return false;
 }
 
-/* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
- * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use: then what could be
- * read there all the same. */
-static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+/* One pass over a shard's entries, of which `*want` is set to the number that may be needed. */
+static int copy_entries(ca_shard_t *shard, bool whole, ca_snapshot_t *snapshot, size_t *used,
+                        size_t *want)
 {
-    size_t before = *used;
-    bool whole = ca_patience_take(&shard->lock);
     int result = whole ? 0 : -EBUSY;
     size_t entries = entries_of(shard);
     *want = whole ? shard->index.count : entries;
@@ -110,6 +108,23 @@ static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, 
             result = -ENOSPC;
         else
             snapshot->records[(*used)++] = entry.record;
+    }
+    return result;
+}
+
+/* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
+ * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use: then what could be
+ * read there all the same, in a pass in which no entry moved, if one of a few is such. */
+static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+{
+    size_t before = *used;
+    bool whole = ca_patience_take(&shard->lock), moved = true;
+    int result = -EBUSY;
+    for (unsigned pass = 0; moved && pass < PASSES; pass++) {
+        uint64_t version = atomic_load(&shard->index.version);
+        *used = before;
+        result = copy_entries(shard, whole, snapshot, used, want);
+        moved = !whole && atomic_load(&shard->index.version) != version;
     }
     if (whole)
         ca_lock_drop(&shard->lock);
