@@ -3,10 +3,10 @@
  * must find its contents, get rid of its memory, and leave nothing behind but the one buffer that
  * it keeps on device 1.
  *
- * faults count            how often each function of shim/hooks.def is called, first and later
- * rounds faults each NAME [N]    fails every call of NAME in turn, from the Nth on; says "again N"
- * when the Nth did not come to pass in this process and may do so in a fresh one faults first NAME
- * N E   fails the Nth call of NAME in the first round of the process with error E
+ * "faults count" says how often each function of shim/hooks.def is called, in the first and in
+ * later rounds. "faults each NAME [N]" fails every call of NAME in turn, from the Nth on; it says
+ * "again N" when the Nth did not come to pass in this process and may do so in a fresh one. "faults
+ * first NAME N E" fails the Nth call of NAME in the first round of the process with error E.
  *
  * CA_FAULTS=all fails every call; otherwise the first 300 and about 100 later ones
  * (CA_FAULTS=FIRST/LATER for other figures). */

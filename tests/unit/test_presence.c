@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -85,13 +86,13 @@ static void one_who_stays_is_seen_whatever_its_part_is(void **state)
 }
 
 static _Atomic bool closed, broken;
-static unsigned guarded; /* by that: written where nobody is there, read by who is */
+static _Atomic unsigned guarded; /* by that: odd only where nobody is there */
 
 static void *come_and_go(void *unused)
 {
     for (unsigned i = 0; i < TIMES; i++) {
         ca_presence_enter(&presence);
-        if (!atomic_load(&closed) && guarded % 2)
+        if (!atomic_load(&closed) && atomic_load_explicit(&guarded, memory_order_relaxed) % 2)
             atomic_store(&broken, true);
         ca_presence_leave(&presence);
     }
@@ -110,8 +111,9 @@ static void who_wants_nobody_there_and_who_comes_see_each_other(void **state)
         atomic_store(&closed, true);
         for (unsigned tries = 0; ca_presence_any(&presence); tries++)
             ca_backoff(tries);
-        guarded++;
-        guarded++;
+        atomic_fetch_add_explicit(&guarded, 1, memory_order_relaxed);
+        sched_yield();
+        atomic_fetch_add_explicit(&guarded, 1, memory_order_relaxed);
         atomic_store(&closed, false);
         ca_backoff(250);
     }
