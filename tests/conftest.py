@@ -39,7 +39,8 @@ def sanitizer_env():
     return {
         # Leaks are what many of the test programs are about, and bash's and python's are not ours.
         "ASAN_OPTIONS": common + ":detect_leaks=0",
-        "TSAN_OPTIONS": common,
+        # A process with threads of the simulator's would wait a second before it ends.
+        "TSAN_OPTIONS": common + ":atexit_sleep_ms=50",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }, [library]
 

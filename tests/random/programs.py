@@ -82,7 +82,9 @@ def sanitizer(build):
         return {}, []
     library = subprocess.run(["gcc", f"-print-file-name=lib{name}.so"], text=True, check=True,
                              capture_output=True).stdout.strip()
-    return {"ASAN_OPTIONS": "exitcode=98:detect_leaks=0", "TSAN_OPTIONS": "exitcode=98"}, [library]
+    # As in tests/conftest.py.
+    return {"ASAN_OPTIONS": "exitcode=98:detect_leaks=0",
+            "TSAN_OPTIONS": "exitcode=98:atexit_sleep_ms=50"}, [library]
 
 
 class Runner:
