@@ -125,9 +125,10 @@ static size_t weight_of(const ca_cache_class_t *class)
 /* Of those that can give any: 0 where nothing has passed. */
 static size_t heaviest(const ca_cache_t *cache)
 {
+    unsigned classes = ca_cache_get(&cache->stock) ? CA_CACHE_CLASSES : 0;
     size_t weight = 0;
 
-    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+    for (unsigned i = 0; i < classes; i++) {
         const ca_cache_class_t *class = &cache->classes[i];
         if (class->first && ca_cache_has_passed(cache, class->first) && weight_of(class) > weight)
             weight = weight_of(class);
@@ -238,7 +239,7 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
         weight = 0;
         for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
             weight = at_least(weight, heaviest(cache));
-        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        for (ca_cache_t *cache = arena->caches; cache && weight; cache = cache->next)
             give_above(arena, cache, weight / 2, 0);
         if (weight)
             block = ca_block_take(arena, bytes, UINT_MAX);
