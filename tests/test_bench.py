@@ -106,8 +106,8 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
     clock = iter([0, 1, 2, 3, 4, 5, 1500 - 0.5])
     monkeypatch.setattr(machine.bench.time, "monotonic", lambda: next(clock))
     assert machine.measure() == ([30, 31, 30, 31], 0)
-    assert machine.notes == ["cachealloc, hot_1KiB, 2 threads: had whole cores in 0 of 4 "
-                             "repetitions, all of which count"]
+    assert machine.notes == ["hot_1KiB, 2 threads: all repetitions count of those that had whole "
+                             "cores in too few: cachealloc 0 of 4"]
 
 
 def test_bench_tells_what_stacks_cost(build, tmp_path):

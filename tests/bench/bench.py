@@ -248,19 +248,28 @@ def lacks(seen, args):
 
 def judged(case, threads, args, notes, seen):
     """The results of one case, a dictionary for each allocator that can do it."""
-    results = []
+    results, too_few = [], []
     for allocator, all_times in seen.items():
         times = counting(all_times, args)
         if len(times) < min(WHOLE_LEAST, args.rounds):
-            notes.append(f"{allocator}, {case}, {threads} threads: had whole cores in "
-                         f"{len(times)} of {len(all_times)} repetitions, all of which count")
+            too_few.append(f"{allocator} {len(times)} of {len(all_times)}")
             times = [ns for ns, _ in all_times]
         if times:
             results.append({"allocator": allocator, "case": case, "threads": threads,
                             "ns_per_pair": round(statistics.median(times), 2),
                             "repetitions": [round(one, 2) for one in times],
                             "left_out": len(all_times) - len(times)})
+    if too_few:
+        notes.append(f"{case}, {threads} threads: all repetitions count of those that had whole "
+                     f"cores in too few: {', '.join(too_few)}")
     return results
+
+
+def scaling(results):
+    """How much more two threads of glibc's did than one, which share nothing: what the machine has
+    to give. None where that was not measured."""
+    one, two = (tables.find(results, "glibc", "hot_1KiB", threads) for threads in (1, 2))
+    return one[0] / two[0] if one and two else None
 
 
 def measure(args, notes):
@@ -382,6 +391,9 @@ def main(argv):
     if shares and statistics.mean(shares) < 0.9:
         notes.append(f"this machine was busy: single threads had a core for "
                      f"{statistics.mean(shares):.0%} of the time; do not use these figures")
+    if scaling(results):
+        notes.append(f"two threads of glibc's with a hot pair did {scaling(results):.2f} times what "
+                     "one did: about what this machine had to give")
     notes.append(f"{len(results)} results in {time.monotonic() - began:.0f} s, {os.cpu_count()} "
                  f"cores: {args.output / 'bench.json'}")
     for note in dict.fromkeys(notes):
