@@ -146,10 +146,9 @@ uint64_t ca_registry_sequence(void);
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
  * record is whole, the set is one of some moment for each shard. May be called where a signal
  * interrupted this file: of a shard that stays in use what is just being changed may be missing,
- * and where entries move all the time some others too, or be there twice; those shards are counted
- * in
- * `*busy`. `*records` comes from ca_mem_map and goes back with
- * ca_registry_snapshot_free. 0 or -ENOMEM. */
+ * and where entries move all the time others too, or be there twice; such shards are counted in
+ * `*busy`. `*records` comes from ca_mem_map and goes back with ca_registry_snapshot_free. 0 or
+ * -ENOMEM. */
 int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
 void ca_registry_snapshot_free(ca_record_t *records, size_t count);
 
