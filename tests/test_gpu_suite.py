@@ -25,7 +25,7 @@ import preload_programs  # noqa: E402
 import suite as gpu_suite  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
-CHECKS = ("facts", "preload", "parity", "random", "kernels", "processes", "sanitizer")
+CHECKS = ("facts", "answers", "preload", "parity", "random", "kernels", "processes", "sanitizer")
 FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs", "nvcc", "traces")
 # Where nvcc was there.
 COMPILED = (conftest.BUILD / "programs" / "shared" / "streams").exists()
@@ -186,7 +186,8 @@ def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     rc, said, result = suite(output, "check", "--simulated", "--seconds", "24", build=build)
     assert rc == 1, said
     assert {**states(result), "sanitizer": "any"} == {
-        "facts": "failed", "preload": "failed", "parity": "failed", "random": "passed",
+        "facts": "failed", "answers": "failed", "preload": "failed", "parity": "failed",
+        "random": "passed",
         "kernels": "not found", "processes": "not found", "sanitizer": "any"}
     assert "no CUDA C programs here" in said
     assert "signal 9" in said and "not run: no time was left" in said

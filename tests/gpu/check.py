@@ -29,9 +29,12 @@ STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
 BY_KERNELS = re.compile(r"(\d+) by kernels")
 GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_call", "free_waits",
-          "record_covers", "record_rules", "capture", "others_wait", "entry_points", "layout",
-          "address_range", "after_reset", "sticky", "handles", "set_device", "teardown",
-          "alloc_cost", "call_cost")
+          "record_covers", "record_rules", "capture", "others_wait", "stream_order",
+          "entry_points", "layout", "address_range", "after_reset", "sticky", "handles",
+          "set_device", "teardown", "alloc_cost", "call_cost")
+# Of these, what a process with the shim is answered as well.
+ANSWERED = ("codes_runtime", "codes_driver", "codes_context", "first_call", "capture",
+            "after_reset", "sticky", "handles", "set_device", "teardown")
 SHORT_GROUPS = ("platform", "codes_runtime", "codes_driver", "layout", "capture")
 PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api", "graphs", "peers",
             "contexts", "resets")
@@ -85,6 +88,23 @@ class Check:
         step.data = facts
         return f"{len(facts)} facts, {lines} lines compared, {len(step.differences)} differ"
 
+    def answers(self, step):
+        """The same questions to a process with the shim: many codes for the price of one start."""
+        groups = SHORT_GROUPS[1:3] if self.args.short else ANSWERED
+        lines = 0
+        for conf in (CONF, CONF + ",backend:off"):
+            for group in groups:
+                if step.left() < 2:
+                    step.fail(f"{group}: {NO_TIME}")
+                    continue
+                plain, ours = (suite.facts_of(self.cuda, group, step.left(), conf=one)
+                               for one in (None, conf))
+                compared, changed, _ = compare_facts.compare(plain, ours, "the shim")
+                lines += compared
+                step.failures += [f"{conf}: {one}" for one in changed
+                                  if not compare_facts.intended(one, conf.endswith("backend:off"))]
+        return f"{lines} lines compared, {len(step.failures)} changed by the shim"
+
     # --- programs of tests/preload ----------------------------------------------------------------
 
     def command(self, words, scratch):
@@ -110,12 +130,14 @@ class Check:
                     return NO_TIME
                 ran = self.cuda.run(self.command(words, os.path.join(folder, "alone")),
                                     step.left(30), CONF, cwd=folder)
-                return "" if ran.rc == status else f"with the shim: {ran.last_line()}"
+                return "" if ran.rc == status else f"with the shim: {ran.ended()}: {says(ran.err)}"
 
             same = preload_programs.SAME[::4] if self.args.short else preload_programs.SAME
             own = preload_programs.SHIM[::4] if self.args.short else preload_programs.SHIM
-            said = at_once(self.args.jobs, both, same)
-            answers = list(zip([words for words, _ in same] + [words for words, _ in own],
+            shared, whole = ([row for row in same if (row[0][0] in preload_programs.WHOLE) == one]
+                             for one in (False, True))
+            said = at_once(1, both, whole) + at_once(self.args.jobs, both, shared)
+            answers = list(zip([words for words, _ in whole + shared + own],
                                [one for one, _ in said] + at_once(self.args.jobs, alone, own)))
         skipped = [(" ".join(words), why[9:]) for words, why in answers
                    if why.startswith("skipped: ")]
@@ -141,7 +163,8 @@ class Check:
             # What hangs without the shim says nothing about it.
             return f"skipped: {why}" if plain.rc is not None else f"without the shim: {why}", count
         if plain.rc != ours.rc:
-            return f"without the shim {plain.last_line()}; with it {ours.last_line()}", count
+            return (f"without the shim {plain.last_line()}; with it {ours.ended()}: "
+                    f"{says(ours.err)}"), count
         if plain.rc == 1:  # of a check that does not hold, which every program of SAME passes
             return f"in either case {plain.last_line()}", count
         if compared != preload_programs.STATUS and plain.out != ours.out:
@@ -170,7 +193,7 @@ class Check:
 
             def asked(conf):
                 ran = self.cuda.run([program, row["case"]], step.left(30), conf, row["sim"])
-                return ran.out.strip() if ran.rc == 0 else ran.last_line()
+                return ran.out.strip() if ran.rc == 0 else f"{ran.ended()}: {says(ran.err)}"
             return asked(None), asked(CONF), asked(CONF + ",backend:off")
 
         for row, (plain, ours, off) in zip(rows, at_once(self.args.jobs, answers, rows)):
@@ -372,9 +395,9 @@ def says(err):
 def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
-    names = ("facts", "preload", "parity", "random", "kernels", "processes", "sanitizer")
+    names = ("facts", "answers", "preload", "parity", "random", "kernels", "processes", "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
-    limits = (180, 70, 60, 50, 50, 30, 30)
+    limits = (180, 60, 70, 60, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)
     cuda = suite.find(args, "check-gpu")
     simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)

@@ -6,9 +6,10 @@ simulator, which has no kernels that watch memory, has no such row.
 """
 
 # Keys of a row that say what was asked. All others are answers.
-ASKED = {"after", "asked for", "bytes", "call", "capture mode", "case", "device", "flags", "from",
-         "from version", "handle", "held by", "in relaxed mode", "kind", "live", "pair", "pointer",
-         "question", "round", "state", "streams", "when", "width", "work on"}
+ASKED = {"after", "asked for", "between", "bytes", "call", "capture mode", "case", "device",
+         "flags", "from", "from version", "handle", "held by", "in relaxed mode", "kind", "live",
+         "on", "pair", "pointer", "question", "round", "state", "streams", "then", "when", "width",
+         "work", "work on"}
 # Answers that are the machine's or change from run to run.
 DRAWN = {"samples", "name", "total_bytes", "free_bytes", "multiprocessors", "major", "minor", "id",
          "driver", "runtime", "devices", "async engines", "dma-buf", "symbol",
@@ -50,7 +51,20 @@ def told(key):
     return f"{fact}: {words}{f' (again, {nth})' if nth else ''}"
 
 
-def compare(ours, simulators):
+def intended(line, forwards):
+    """What a pool changes: it serves calls that would end a capture, memory that was freed is there
+    still, an address comes again at another time, and that a kernel broke the context it knows as
+    soon as it calls the driver. Nothing where all is forwarded. Whether a destroyed context's
+    handle comes again is drawn."""
+    served = tuple(f"capture: call {call}, " for call in (
+        "cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cudaMallocHost", "cudaFreeHost",
+        "cudaMallocAsync, other stream", "cudaFreeAsync, other stream"))
+    return line.startswith("handles: handle created context") or not forwards and (
+        line.startswith((*served, "sticky/")) or
+        line.startswith("after_reset/") and "a second time" in line)
+
+
+def compare(ours, simulators, other="the simulator"):
     """(lines compared, differences as lines, rows that the simulator does not have)."""
     mine, theirs = keyed(ours), keyed(simulators)
     lines, differences, alone = 0, [], []
@@ -65,13 +79,13 @@ def compare(ours, simulators):
             if name in MOST and "nothing" not in (here, there):
                 here, there = min(here, MOST[name]), min(there, MOST[name])
             if here != there:
-                differences.append(f"{told(key)}: {name}: here {here}, the simulator {there}")
+                differences.append(f"{told(key)}: {name}: here {here}, {other} {there}")
     missing = [told(key) for key in theirs if key not in mine]
     for one in missing:
-        differences.append(f"{one}: asked of the simulator alone")
+        differences.append(f"{one}: asked of {other} alone")
     by_name = {fact["name"]: fact["status"] for fact in simulators}
     for fact in ours:
         if fact["status"] != by_name.get(fact["name"], "ok"):
-            differences.append(f"{fact['name']}: here {fact['status']}, the simulator "
+            differences.append(f"{fact['name']}: here {fact['status']}, {other} "
                                f"{by_name.get(fact['name'])}")
     return lines, differences, alone

@@ -80,7 +80,8 @@ CUresult hold_stream(holder_t how, CUcontext ctx, CUstream stream);
 void hold_begun(holder_t how); /* waits until the work has reached the device */
 void hold_for_ms(int ms);      /* a helper thread releases after that time */
 uint64_t hold_finish(void);    /* releases now if that has not happened; when it was released */
-CUresult hold_poke(CUcontext ctx, CUdeviceptr where); /* launches a store to that address */
+/* Launches a store to that address. */
+CUresult hold_poke(CUcontext ctx, CUdeviceptr where, CUstream stream);
 
 /* The places where work can be in flight while the primary context of device 0 is asked. */
 typedef struct place {
@@ -102,6 +103,7 @@ void fact_record_covers(const char *arg);
 void fact_record_rules(const char *arg);
 void fact_free_waits(const char *arg);
 void fact_others_wait(const char *arg);
+void fact_stream_order(const char *arg);
 void fact_layout(const char *arg);
 void fact_address_range(const char *arg);
 void fact_first_call(const char *arg);

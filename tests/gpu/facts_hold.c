@@ -141,13 +141,13 @@ static CUresult launch_hold(CUcontext ctx, CUstream stream)
     return r ? r : cuLaunchKernel(hold, 1, 1, 1, 1, 1, 1, 0, stream, args, NULL);
 }
 
-CUresult hold_poke(CUcontext ctx, CUdeviceptr where)
+CUresult hold_poke(CUcontext ctx, CUdeviceptr where, CUstream stream)
 {
     CUfunction hold, poke;
     void *args[] = {&where};
     CUresult r = load(ctx, &hold, &poke);
 
-    return r ? r : cuLaunchKernel(poke, 1, 1, 1, 1, 1, 1, 0, NULL, args, NULL);
+    return r ? r : cuLaunchKernel(poke, 1, 1, 1, 1, 1, 1, 0, stream, args, NULL);
 }
 
 void hold_open(void)

@@ -105,6 +105,9 @@ SAME = [
     (("weak_api_host",), STATUS),
 ]
 
+# What asks how much of the device is free, and wants nobody beside it.
+WHOLE = ("meminfo",)
+
 # (command, exit status), with the shim alone.
 SHIM = [
     (("api_external",), 0),

@@ -110,6 +110,8 @@ def runtime_folders(asked, build):
 
 def find(args, what):
     """The CUDA to run on. Ends the process, with 77 where there is none."""
+    # A driver makes one context after the other: eight processes began four times slower than three.
+    args.jobs = args.jobs or min(8 if args.simulated else 3, os.cpu_count() or 1)
     build = args.build.resolve()
     library = (args.library or build / "libcachealloc.so").resolve()
     needed = [library, build / "facts", build / "cuda_probe"]
@@ -187,10 +189,10 @@ def machine(cuda):
     }
 
 
-def facts_of(cuda, group, limit, label="facts"):
-    """Asks the fact script one group of facts."""
+def facts_of(cuda, group, limit, label="facts", conf=None):
+    """Asks the fact script one group of facts; under the shim where conf is not None."""
     ran = cuda.run([cuda.build / "facts", "--fact", group, "--label", label, "--limit",
-                    max(1, int(limit) - 2)], limit)
+                    max(1, int(limit) - 2)], limit, conf)
     try:
         return json.loads(ran.out)["facts"]
     except (ValueError, KeyError) as error:
@@ -345,7 +347,7 @@ def arguments(description):
                         help="on the simulator, as SIMULATED=1 does; the result goes to BUILD/gpu")
     parser.add_argument("--output", type=pathlib.Path, help="the folder for the result")
     parser.add_argument("--seconds", type=float, default=440, help="for the whole, at most")
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1),
+    parser.add_argument("--jobs", type=int,
                         help="programs at the same time, where no time is measured")
     parser.add_argument("--short", action="store_true", help="a little of each step")
     parser.add_argument("--steps", help="only these, by name, separated by commas")

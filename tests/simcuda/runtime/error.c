@@ -32,11 +32,13 @@ static bool is_sticky(cudaError_t e)
     }
 }
 
-/* The first error of a dead context stays the one that is told. */
+/* The first error of a dead context stays the one that is told. "Not ready" is an answer and no
+ * error: hardware does not remember it (tests/gpu/results). */
 cudaError_t rt_done(cudaError_t e)
 {
     unsigned now = rt_reset_generation();
-    if (e != cudaSuccess && !(is_sticky(last) && last_generation == now)) {
+    if (e != cudaSuccess && e != cudaErrorNotReady &&
+        !(is_sticky(last) && last_generation == now)) {
         last = e;
         last_generation = now;
     }
