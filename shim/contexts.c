@@ -182,11 +182,23 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
     return note_asked(context, create);
 }
 
+static CUresult ask_current(CUcontext *current)
+{
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    *current = NULL;
+    return get ? get(current) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 CUresult ca_context_check(void)
 {
-    CUcontext current = NULL;
-    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
-    CUresult code = get ? get(&current) : CUDA_ERROR_NOT_INITIALIZED;
+    CUcontext current;
+    return ask_current(&current);
+}
+
+CUresult ca_context_check_current(void)
+{
+    CUcontext current;
+    CUresult code = ask_current(&current);
     return code == CUDA_SUCCESS && !current ? CUDA_ERROR_INVALID_CONTEXT : code;
 }
 

@@ -101,8 +101,13 @@ static inline ca_context_t *ca_context_again(CUcontext handle)
                : NULL;
 }
 
-/* CUDA_SUCCESS when a context is current, else the error that the driver's calls give. */
+/* CUDA_SUCCESS while the driver serves calls, else what it answers to all of them: it was not
+ * initialised, or has ended. That a context is current says nothing here: a free needs none, the
+ * driver takes it from the pointer (tests/gpu/results: codes_context). */
 CUresult ca_context_check(void);
+/* The same, and CUDA_ERROR_INVALID_CONTEXT where none is current: what the default streams of a
+ * thread need, and the runtime's calls, which then make one. */
+CUresult ca_context_check_current(void);
 
 /* Takes a context out of service while a call that may destroy it is under way, and waits until no
  * driver call of ours is at work on it (a second at most). Returns its entry, or NULL where there

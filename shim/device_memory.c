@@ -88,9 +88,6 @@ CUresult ca_device_free(const ca_record_t *record)
 
 CUresult ca_device_free_plain(const ca_record_t *record)
 {
-    CUresult code = ca_context_check();
-    if (code != CUDA_SUCCESS)
-        return code;
     ca_arena_t *arena = ca_options.free_sync ? ca_block_arena(record->owner) : NULL;
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (context)

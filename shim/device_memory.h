@@ -37,7 +37,8 @@ CUresult ca_device_free(const ca_record_t *record);
  * block's: behind all work. */
 CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order);
 
-/* The same for the plain free: it needs a current context, and waits with free_sync:true. */
+/* The same for the plain free, which waits with free_sync:true. The caller has asked
+ * ca_context_check. */
 CUresult ca_device_free_plain(const ca_record_t *record);
 
 /* Whether an address without a record is in memory of the pool, so that it cannot be freed; and

@@ -106,6 +106,12 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     return code;
 }
 
+static CUresult free_pooled(const ca_record_t *record)
+{
+    CUresult code = ca_context_check();
+    return code != CUDA_SUCCESS ? code : ca_device_free_plain(record);
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
 {
     CA_REAL(cuMemFree_v2);
@@ -124,7 +130,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     if (record.shared)
         return ca_shared_free(&record);
     bool lost = ca_device_lost(&record);
-    CUresult code = record.owner && !lost            ? ca_device_free_plain(&record)
+    CUresult code = record.owner && !lost            ? free_pooled(&record)
                     : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
                                                      : real(address);
     if (code == CUDA_SUCCESS) {

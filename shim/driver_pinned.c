@@ -82,7 +82,9 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
                                      : ca_debug_explain_refusal(pointer, real(address));
     if (record.shared)
         return ca_shared_free_host(&record);
-    CUresult code = record.owner ? ca_pinned_free_plain(&record) : real(address);
+    CUresult code = record.owner ? ca_context_check() : real(address);
+    if (record.owner && code == CUDA_SUCCESS)
+        code = ca_pinned_free_plain(&record);
     if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
         return code;

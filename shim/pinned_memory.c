@@ -71,9 +71,6 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
 
 CUresult ca_pinned_free_plain(const ca_record_t *record)
 {
-    CUresult code = ca_context_check();
-    if (code != CUDA_SUCCESS)
-        return code;
     if (record->kind != CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of all that is not pinned */
     ca_arena_t *arena = ca_block_arena(record->owner);

@@ -104,11 +104,13 @@ static bool settled_free(const ca_record_t *record, CUresult code)
     return served_free();
 }
 
-/* `free_plain` refuses memory of the other sort, which then is lane D's to answer for. */
+/* `free_plain` refuses memory of the other sort, which then is lane D's to answer for. Where no
+ * context is current the runtime makes one first. */
 static bool serve_free(const void *address, CUresult (*free_plain)(const ca_record_t *))
 {
     ca_record_t record;
-    return take_pooled(address, &record) && settled_free(&record, free_plain(&record));
+    return ca_context_check_current() == CUDA_SUCCESS && take_pooled(address, &record) &&
+           settled_free(&record, free_plain(&record));
 }
 
 /* Whether a stream was met before, and what the pool calls it; while anything is captured lane D

@@ -301,7 +301,9 @@ CUresult ca_shared_free_host(const ca_record_t *name)
 CUresult ca_shared_free_async(const ca_record_t *name, __typeof__(cuMemFreeAsync) *real,
                               CUstream stream)
 {
-    return free_name(name, &(ca_call_t){.async = real, .stream = stream});
+    bool of_thread = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    CUresult check = of_thread ? ca_context_check_current() : ca_context_check();
+    return free_name(name, &(ca_call_t){.async = real, .stream = stream, .check = check});
 }
 
 /* --- the program's calls ---------------------------------------------------------------------- */

@@ -209,7 +209,7 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
 {
     CUcontext current;
     *context = ca_context_current(ask, &current);
-    if (!current && ca_context_check() == CUDA_ERROR_INVALID_CONTEXT)
+    if (!current && ca_context_check_current() == CUDA_ERROR_INVALID_CONTEXT)
         return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
     if (*context && !(*context)->arena)
         *context = NULL;

@@ -77,13 +77,16 @@ static void no_context(CUcontext context)
     for (size_t names = 2; names > 0; names--) {
         CUdeviceptr name = names == 2 ? pointer : pointer + 8;
         OK(cuCtxSetCurrent(NULL));
-        ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemFree(name));
+        ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemFreeAsync(name, NULL));
         CHECK(api_info(at(name, 0)).names == names);
         OK(cuCtxSetCurrent(context));
         ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(at(name, 0)));
         CHECK(api_info(at(name, 0)).names == names);
+        if (names == 1) /* the plain free needs no context */
+            OK(cuCtxSetCurrent(NULL));
         OK(cuMemFree(name));
     }
+    OK(cuCtxSetCurrent(context));
     api_unknown(at(pointer, 0));
 }
 

@@ -99,6 +99,8 @@ static bool copy(program_t *p, int thread, int stream, int to, uint64_t offset, 
         order_host(p, thread, from, false, r);
         device = dst->host ? src->device : dst->device;
     } else {
+        if (src->host)
+            order_source(p, thread, stream, from, r);
         order_access(p, thread, stream, to, true, r);
         order_access(p, thread, stream, from, false, r);
         order_submit(p, stream);

@@ -70,7 +70,7 @@ static void give(const step_t *s)
     cudaStream_t stream = s->stream == NOBODY ? NULL : the_run.streams[s->stream];
     bool driver = s->value & BY_DRIVER;
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)name;
-    if (!name)
+    if (!name || the_run.settings->keep)
         return;
     if (s->what == DO_HOST_FREE && driver)
         MUST(s, cuMemFreeHost(name));

@@ -89,6 +89,10 @@ static bool end(program_t *p, int which, bool kept)
     if (!g->capturing)
         return false;
     kept = kept && p->launches;
+    /* What is instantiated must be there: the driver looks memory up that is copied. */
+    for (int i = 0; i < g->n; i++)
+        kept = kept && fits(p, g->owner, g->stream, g->work[i].to) &&
+               (g->work[i].from == NOBODY || fits(p, g->owner, g->stream, g->work[i].from));
     step_t *s = stream_step(p, g->owner, DO_GRAPH_END, g->stream, which);
     s->value = kept ? INSTANTIATED : 0;
     g->capturing = false;

@@ -1,11 +1,12 @@
 /* random --seed N --ops N [--threads N] [--devices N] [--profile NAME] [--skip LIST | --only LIST]
- *        [--break N] [--list]
+ *        [--break N] [--keep] [--list]
  *
  * Runs the random program of a seed and prints what it saw as one digest, which must be the same
  * under every allocator. LIST is numbers and ranges of operations, 3,7-12, or @FILE that holds one;
  * the last operation, which looks at everything and frees it, always stays. --break makes a program
- * that is wrong: the stream waits of operation N are left out. Exit status: 0; 1 a
- * call failed or a byte was wrong; 2 wrong usage; the simulator's race check makes it 99. */
+ * that is wrong: the stream waits of operation N are left out. --keep leaves frees out, and the
+ * waits inside them: what is wrong then is wrong without a pool. Exit status: 0; 1 a call failed or
+ * a byte was wrong; 2 wrong usage; the simulator's race check makes it 99. */
 #include "random.h"
 #include "profiles.h"
 #include <cuda_runtime_api.h>
@@ -16,8 +17,9 @@
 static void usage(const char *what)
 {
     fprintf(stderr, "random: %s\n", what);
-    fprintf(stderr, "random --seed N --ops N [--threads N] [--devices N] [--profile NAME]"
-                    " [--skip LIST | --only LIST | @FILE] [--break N] [--list]\nprofiles:\n");
+    fprintf(stderr,
+            "random --seed N --ops N [--threads N] [--devices N] [--profile NAME]"
+            " [--skip LIST | --only LIST | @FILE] [--break N] [--keep] [--list]\nprofiles:\n");
     for (int i = 0; i < PROFILES; i++)
         fprintf(stderr, "  %-12s %s\n", profiles[i].name, profiles[i].what);
     exit(2);
@@ -94,6 +96,10 @@ int main(int argc, char **argv)
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--list") == 0) {
             listing = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--keep") == 0) {
+            settings.keep = true;
             continue;
         }
         i++;

@@ -156,12 +156,13 @@ static bool conflict(const buffer_t *b, const clocks_t clocks, bool write, int *
     return false;
 }
 
-void order_access(program_t *p, int thread, int stream, int buffer, bool write, uint64_t *r)
+static void access_after(program_t *p, int thread, int stream, int buffer, bool write, uint64_t *r,
+                         void (*begin)(program_t *, int, int))
 {
     int lane, own = p->streams.at[stream].lane;
     uint32_t number;
     const buffer_t *b = &p->buffers.at[buffer];
-    order_begin(p, thread, stream);
+    begin(p, thread, stream);
     /* On its own lane everything submitted is in order. */
     p->lanes[own].reached[own] = p->lanes[own].submitted;
     while (conflict(b, p->lanes[own].reached, write, &lane, &number)) {
@@ -178,8 +179,23 @@ void order_access(program_t *p, int thread, int stream, int buffer, bool write, 
                 order_wait(p, thread, stream, event);
             }
         }
-        order_begin(p, thread, stream);
+        begin(p, thread, stream);
     }
+}
+
+void order_access(program_t *p, int thread, int stream, int buffer, bool write, uint64_t *r)
+{
+    access_after(p, thread, stream, buffer, write, r, order_begin);
+}
+
+static void begin_plainly(program_t *p, int thread, int stream)
+{
+    clocks_join(lane_of(p, stream)->reached, p->known[thread]);
+}
+
+void order_source(program_t *p, int thread, int stream, int buffer, uint64_t *r)
+{
+    access_after(p, thread, stream, buffer, false, r, begin_plainly);
 }
 
 void order_host(program_t *p, int thread, int buffer, bool write, uint64_t *r)

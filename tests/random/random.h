@@ -329,6 +329,11 @@ step_t *add_step(program_t *p, int thread, do_t what);
 void order_begin(program_t *p, int thread, int stream);
 /* Adds what is missing so that an access to the buffer on the stream is ordered. */
 void order_access(program_t *p, int thread, int stream, int buffer, bool write, uint64_t *r);
+/* The same for a copy from pinned memory, before all else of that copy: it counts on no order that
+ * CUDA makes by itself. Of a stream that has nothing to do the driver takes a small one when it is
+ * asked for, whatever the legacy stream is about to write there (driver 580: --seed 3 --ops 1000
+ * --profile peers --keep, before this rule). */
+void order_source(program_t *p, int thread, int stream, int buffer, uint64_t *r);
 /* The same for an access by the host thread, or for its end. */
 void order_host(program_t *p, int thread, int buffer, bool write, uint64_t *r);
 /* One operation is submitted; its accesses are noted afterwards. */
@@ -380,6 +385,7 @@ typedef struct settings {
     int ops, threads, devices; /* 0: drawn */
     const char *profile;
     int broken; /* operation whose stream waits are left out, or NOBODY */
+    bool keep;  /* nothing is freed, so that no free waits for anything */
 } settings_t;
 
 /* Fills ops[0..settings->ops) and lowers them into p as it goes. False: no such profile. */

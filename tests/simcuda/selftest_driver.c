@@ -18,7 +18,7 @@ void codes_before_init_and_without_context(void)
     IS(CUDA_ERROR_INVALID_VALUE, cuInit(1));
     OK(cuInit(0));
     IS(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 1));
-    IS(CUDA_ERROR_INVALID_CONTEXT, cuMemFree(1));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemFree(1)); /* a free needs none */
     IS(CUDA_ERROR_INVALID_CONTEXT, cuMemGetInfo(&a, &b));
     OK(cuCtxGetCurrent(&c));
     CHECK(c == NULL);

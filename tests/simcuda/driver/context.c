@@ -37,6 +37,19 @@ CUresult sim_ctx_current(CUcontext *out)
     return (CUresult)atomic_load_explicit(&(*out)->sticky, memory_order_relaxed);
 }
 
+/* A free needs no current context: tests/gpu/results/h200-580.json, codes_context. */
+CUresult sim_ctx_of_free(CUcontext *out)
+{
+    sim_thread_t *t = sim_thread();
+    *out = NULL;
+    return t->depth == 0 && !t->worker ? CUDA_SUCCESS : sim_ctx_current(out);
+}
+
+CUresult sim_ctx_sticky(CUcontext ctx)
+{
+    return ctx ? (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed) : CUDA_SUCCESS;
+}
+
 /* cuda.h, CUDA_ERROR_INVALID_CONTEXT: "not a valid handle (such as a context that has had
  * cuCtxDestroy() invoked on it)". */
 CUresult sim_ctx_check(CUcontext ctx)

@@ -183,7 +183,10 @@ SIM_API CUresult cuMemFreeHost(void *p)
     CUcontext ctx;
     sim_host_t r;
     SIM_ENTER(cuMemFreeHost);
-    SIM_TRY(sim_ctx_current(&ctx));
+    SIM_TRY(sim_ctx_of_free(&ctx));
+    if (!p) {
+        return CUDA_SUCCESS;
+    }
     if (!sim_host_find(p, &r) || r.base != p || r.kind != SIM_HOST_ALLOC) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -198,7 +201,7 @@ SIM_API CUresult cuMemFreeHost(void *p)
         return CUDA_ERROR_INVALID_VALUE;
     }
     unmap(&r);
-    return (CUresult)atomic_load(&ctx->sticky);
+    return sim_ctx_sticky(ctx);
 }
 
 SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)

@@ -59,7 +59,7 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUcontext ctx;
     SIM_ENTER(cuMemFree_v2);
-    SIM_TRY(sim_ctx_current(&ctx));
+    SIM_TRY(sim_ctx_of_free(&ctx));
     if (dptr == 0) {
         return CUDA_SUCCESS;
     }
@@ -71,8 +71,8 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
             r.base != (char *)(uintptr_t)dptr) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (sim_opt.free_waits) {
-            sim_wait_device(ctx->dev);
+        for (int i = 0; sim_opt.free_waits && i < sim_opt.devices; i++) {
+            sim_wait_device(&sim_devices[i]);
         }
         sim_race_host_write(dptr, r.size);
         return sim_host_free_managed(dptr);
@@ -90,7 +90,7 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
                             a.size); /* of a free that waited, everything is ordered before */
     }
     SIM_TRY(sim_heap_free(d, dptr, false));
-    return (CUresult)atomic_load_explicit(&ctx->sticky, memory_order_relaxed);
+    return sim_ctx_sticky(ctx);
 }
 
 SIM_API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)

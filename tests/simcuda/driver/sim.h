@@ -344,6 +344,8 @@ struct CUctx_st {
 
 CUresult sim_ctx_current(CUcontext *out);     /* current, alive, no sticky error */
 CUresult sim_ctx_current_any(CUcontext *out); /* current and alive */
+CUresult sim_ctx_of_free(CUcontext *out);     /* sim_ctx_current, or NULL where none is current */
+CUresult sim_ctx_sticky(CUcontext ctx);       /* its sticky error; ctx may be NULL */
 CUresult sim_ctx_check(CUcontext ctx);        /* a handle given by the program */
 void sim_ctx_fail(CUcontext ctx, CUresult error);
 /* The end of a context: everything of it goes; work under way is waited for first. */
