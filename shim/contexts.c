@@ -76,7 +76,7 @@ static size_t limit_on(CUdevice device)
     return SIZE_MAX;
 }
 
-static ca_context_t *make_for(CUcontext handle, CUdevice device)
+static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
 {
     if (!ca_life_active() || !ca_entry_room()) /* reads the options that an arena is made with */
         return NULL;
@@ -84,6 +84,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device)
     ca_context_t *fresh = ca_entry_blank(handle, id_of(handle), device, pooled);
     if (!fresh)
         return NULL;
+    fresh->created = created;
     if (pooled && !fresh->arena) {
         fresh->limit = limit_on(device);
         ca_arena_params_t params = {
@@ -127,7 +128,7 @@ static ca_context_t *make(CUcontext handle)
     __typeof__(cuCtxGetDevice) *get = ca_driver()->cuCtxGetDevice;
     if (!get || get(&device) != CUDA_SUCCESS)
         return NULL;
-    return make_for(handle, device);
+    return make_for(handle, device, false);
 }
 
 /* NULL also for one that was destroyed behind our back, its handle given to another context. */
@@ -143,10 +144,10 @@ static ca_context_t *entry_of(CUcontext handle)
     return now == context ? NULL : now;
 }
 
-void ca_context_made(CUcontext handle, CUdevice device)
+void ca_context_made(CUcontext handle, CUdevice device, bool created)
 {
     if (ca_life_active() && handle && !entry_of(handle))
-        make_for(handle, device);
+        make_for(handle, device, created);
 }
 
 static ca_context_t *note_asked(ca_context_t *context, bool create)
@@ -239,7 +240,7 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
         return;
     ca_context_t *owner = primary ? ca_entry_find(primary) : NULL;
     if (!owner && primary)
-        owner = make_for(primary, device);
+        owner = make_for(primary, device, false);
     ca_context_t *fresh = ca_entry_blank(green, id_of(green), device, false);
     if (!fresh)
         return;

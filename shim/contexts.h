@@ -57,11 +57,12 @@ typedef struct ca_context {
     ca_arena_t *leaving_pinned[CA_PINNED_KINDS]; /* of those, while they are retired */
     CUstream own_stream;                         /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
-    _Atomic bool asked; /* it allocated, or got at another's memory: its work may be anywhere */
-    _Atomic int broken; /* the sticky CUresult that a call of ours saw, or 0 */
-    _Atomic int state;  /* ca_context_state_t */
-    unsigned leaving;   /* calls under way that may destroy it */
-    bool listed;        /* in the list of all */
+    _Atomic bool asked;   /* it allocated, or got at another's memory: its work may be anywhere */
+    _Atomic int broken;   /* the sticky CUresult that a call of ours saw, or 0 */
+    _Atomic int state;    /* ca_context_state_t */
+    unsigned leaving;     /* calls under way that may destroy it */
+    _Atomic bool created; /* by cuCtxCreate, so that it is no primary one */
+    bool listed;          /* in the list of all */
     _Atomic uint16_t number; /* from 1; comes again after all others did */
     uint8_t device;          /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
@@ -121,9 +122,10 @@ void ca_context_settle(ca_context_t *context, bool gone);
 unsigned ca_contexts_leaving(void);
 unsigned ca_contexts_settled(void);
 
-/* The driver made `handle` on `device`, or gave another reference to it. It gets an entry though it
- * may never allocate: its work may touch the memory of others, and fences cover those with one. */
-void ca_context_made(CUcontext handle, CUdevice device);
+/* The driver made `handle` on `device`, or gave another reference to it (created: by cuCtxCreate).
+ * It gets an entry though it may never allocate: its work may touch the memory of others, and
+ * fences cover those with one. */
+void ca_context_made(CUcontext handle, CUdevice device, bool created);
 
 /* Whether every context got its entry: there is room for CA_CONTEXTS_MAX. */
 bool ca_contexts_all_listed(void);

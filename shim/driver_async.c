@@ -2,6 +2,7 @@
  * pools of the program's own, which are tracked.
  *
  * On a stream that is being captured an allocation is a node of the graph, and no live allocation.
+ * In a context that a program created it is the driver's: there it outlives the context.
  * Memory may be allocated in one way and freed in the other: cuMemFree makes it pending behind all
  * work, cuMemFreeAsync behind one stream's. */
 #include <errno.h>
@@ -23,7 +24,12 @@
 static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
                       ca_context_t *context, CUstream stream)
 {
-    if (code == CUDA_SUCCESS && *address)
+    if (code != CUDA_SUCCESS || !*address)
+        return code;
+    /* What the driver serves in a created context outlives it. */
+    if (context && context->created)
+        ca_track_process_alloc(CA_KIND_ASYNC, *address, bytes, context->device);
+    else
         ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, context, stream);
     return code;
 }
@@ -36,7 +42,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     ca_stream_t *order;
     if (ca_options.async == CA_ASYNC_POOL &&
         ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
-        ca_mempool_untouched(context->device)) {
+        ca_mempool_served(context)) {
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
         if (result == 0)
             return CUDA_SUCCESS;

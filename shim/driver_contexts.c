@@ -35,7 +35,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
     CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(context, device));
     if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
-        ca_context_made(*context, device);
+        ca_context_made(*context, device, false);
     }
     return code;
 }
@@ -43,7 +43,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
 static CUresult made(CUresult code, const CUcontext *context, CUdevice device)
 {
     if (code == CUDA_SUCCESS && context)
-        ca_context_made(*context, device);
+        ca_context_made(*context, device, true);
     return code;
 }
 

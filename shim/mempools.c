@@ -12,10 +12,11 @@
 static _Atomic bool replaced[DEVICES_MAX]; /* another pool is the device's current one */
 static _Atomic bool touched[DEVICES_MAX];  /* something was set on the default pool */
 
-bool ca_mempool_untouched(uint8_t device)
+bool ca_mempool_served(const ca_context_t *context)
 {
-    return !atomic_load_explicit(&replaced[device], memory_order_relaxed) &&
-           !atomic_load_explicit(&touched[device], memory_order_relaxed);
+    return !context->created &&
+           !atomic_load_explicit(&replaced[context->device], memory_order_relaxed) &&
+           !atomic_load_explicit(&touched[context->device], memory_order_relaxed);
 }
 
 static bool is_default(CUmemoryPool pool, CUdevice device)

@@ -4,10 +4,12 @@
 #define CA_SHIM_MEMPOOLS_H
 
 #include <stdbool.h>
-#include <stdint.h>
+#include "shim/contexts.h"
 
-/* Whether the device's current memory pool is the driver's default one, and nothing was ever set on
- * that. Makes no driver call. */
-bool ca_mempool_untouched(uint8_t device);
+/* Whether memory of this context may stand for that of the device's current memory pool: it is the
+ * driver's default one, nothing was ever set on that, and the context is a primary one. The pool's
+ * memory goes with its context, the driver's outlives one that is destroyed (tests/gpu/results:
+ * "What the H200 said"). Makes no driver call. */
+bool ca_mempool_served(const ca_context_t *context);
 
 #endif

@@ -127,7 +127,7 @@ static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
     ca_context_t *context;
     ca_stream_t *order;
     return ca_options.async == CA_ASYNC_POOL && known_order(stream, &context, &order) &&
-           ca_mempool_untouched(context->device) &&
+           ca_mempool_served(context) &&
            ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
            served_alloc(address, pointer);
 }

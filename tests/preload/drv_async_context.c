@@ -1,9 +1,9 @@
-/* Stream-ordered memory whose context is destroyed: under the shim it goes with its context, as all
- * pooled memory does. Prints which it was. */
+/* Stream-ordered memory whose context, a created one, is destroyed. Prints whether it is alive.
+ * drv_async_context [left]: it is not freed. */
 #include <cuda.h>
 #include "check.h"
 
-int main(void)
+int main(int argc, char **argv)
 {
     CUdevice device;
     CUcontext primary, second;
@@ -25,6 +25,8 @@ int main(void)
     OK(cuStreamDestroy(stream));
     OK(cuCtxDestroy(second));
     OK(cuCtxSetCurrent(primary));
+    if (argc > 1 && strcmp(argv[1], "left") == 0)
+        return 0;
     int code = (int)cuMemFree(memory);
     CHECK(code == CUDA_SUCCESS || code == CUDA_ERROR_INVALID_VALUE);
     puts(code == CUDA_SUCCESS ? "alive" : "gone");

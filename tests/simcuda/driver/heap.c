@@ -197,20 +197,37 @@ static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
     return CUDA_SUCCESS;
 }
 
-void sim_heap_fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool)
+static void link_locked(sim_alloc_t *a, CUcontext ctx)
 {
-    a->buffer_id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
     a->ctx = ctx;
-    a->pool = pool;
-    a->kind = (uint8_t)kind;
-    a->sync_memops = a->freeing = a->exported = 0;
-    a->graph = (sim_graph_memory_t){.owned = kind == SIM_GRAPH};
     a->prev = NULL;
     a->next = ctx->allocs;
     if (a->next) {
         a->next->prev = a;
     }
     ctx->allocs = a;
+}
+
+static void unlink_locked(sim_alloc_t *a)
+{
+    if (a->next) {
+        a->next->prev = a->prev;
+    }
+    if (a->prev) {
+        a->prev->next = a->next;
+    } else {
+        a->ctx->allocs = a->next;
+    }
+}
+
+void sim_heap_fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUmemoryPool pool)
+{
+    a->buffer_id = atomic_fetch_add_explicit(&sim_next_buffer_id, 1, memory_order_relaxed);
+    a->pool = pool;
+    a->kind = (uint8_t)kind;
+    a->sync_memops = a->freeing = a->exported = 0;
+    a->graph = (sim_graph_memory_t){.owned = kind == SIM_GRAPH};
+    link_locked(a, ctx);
 }
 
 CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_kind kind,
@@ -256,14 +273,7 @@ sim_alloc_t *sim_heap_find_locked(sim_heap_t *h, CUdeviceptr p)
 static void free_locked(sim_heap_t *h, sim_alloc_t *a)
 {
     size_t offset = a->base - (uintptr_t)h->va;
-    if (a->next) {
-        a->next->prev = a->prev;
-    }
-    if (a->prev) {
-        a->prev->next = a->next;
-    } else {
-        a->ctx->allocs = a->next;
-    }
+    unlink_locked(a);
     bool counted = a->kind == SIM_GRAPH ? a->graph.backed : a->kind != SIM_IMPORT;
     sim_ipc_gone_locked(h, a);
     h->requested -= counted ? a->size : 0;
@@ -424,12 +434,20 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* A pool's memory is the device's: it outlives a context that was created (H200: drv_async_context
+ * of tests/preload). Whether it outlives a primary one nobody has asked; here it does not. */
 void sim_heap_drop_context(sim_device_t *d, CUcontext ctx)
 {
     pthread_mutex_lock(&d->heap.mu);
-    while (ctx->allocs) {
-        sim_dead_note(ctx->allocs->base, ctx->allocs->size, atomic_load(&ctx->id));
-        free_locked(&d->heap, ctx->allocs);
+    for (sim_alloc_t *a = ctx->allocs, *next; a; a = next) {
+        next = a->next;
+        if (a->kind == SIM_ASYNC && !ctx->primary) {
+            unlink_locked(a);
+            link_locked(a, d->primary);
+        } else {
+            sim_dead_note(a->base, a->size, atomic_load(&ctx->id));
+            free_locked(&d->heap, a);
+        }
     }
     pthread_mutex_unlock(&d->heap.mu);
 }
