@@ -161,10 +161,14 @@ static size_t fence_members(ca_context_t *context, bool host,
     return kept;
 }
 
+/* A driver may have the entry point and not do it. */
+static _Atomic bool not_supported;
+
 static int record_over(ca_context_t *context, bool host, void **fence)
 {
     const ca_driver_t *driver = ca_driver();
-    if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery)
+    if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery ||
+        atomic_load_explicit(&not_supported, memory_order_relaxed))
         return -ENOSYS;
     if (!ca_contexts_all_listed() || !ca_capture_recorder_enter())
         return -EAGAIN;
@@ -185,9 +189,10 @@ static int record_over(ca_context_t *context, bool host, void **fence)
         CUresult code = record(member, event);
         if (code == CUDA_SUCCESS)
             continue;
-        if (code == CUDA_ERROR_NOT_SUPPORTED)
+        if (code == CUDA_ERROR_NOT_SUPPORTED) {
+            atomic_store(&not_supported, true);
             result = -ENOSYS;
-        else if (ca_upstream_is_sticky(code) && member == context)
+        } else if (ca_upstream_is_sticky(code) && member == context)
             result = ca_upstream_result(context, code);
         else if (!ca_upstream_is_sticky(code)) /* a broken peer runs nothing any more */
             result = -EAGAIN;
@@ -337,14 +342,17 @@ int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
     return done == -EBUSY ? ask_in_steps(arg, fence, nanoseconds) : done;
 }
 
-static int synchronize_over(ca_context_t *context, bool host)
+/* For drivers that record no context. Of a capture that begins meanwhile nobody keeps it away. */
+static int synchronize_each(ca_context_t *context, bool host)
 {
     ca_entered_t entered;
     ca_context_t *members[CA_CONTEXTS_MAX];
-    if (!ca_contexts_all_listed() || ca_capture_active())
-        return -EAGAIN; /* it would miss some work; or fail, or invalidate the capture */
+    if (!ca_contexts_all_listed())
+        return -EAGAIN; /* it would miss some work */
     size_t count = fence_members(context, host, members);
     for (size_t i = 0; i < count; i++) {
+        if (ca_capture_active())
+            return -EAGAIN; /* it would fail, or invalidate the capture */
         CUresult code = ca_upstream_enter(members[i], &entered);
         if (code == CUDA_SUCCESS) {
             code = ca_driver()->cuCtxSynchronize();
@@ -354,6 +362,21 @@ static int synchronize_over(ca_context_t *context, bool host)
             return ca_upstream_result(context, code) == -EIO ? -EIO : -EAGAIN;
     }
     return 0;
+}
+
+/* By an event: to wait for one that was recorded before ends no capture that began since, where
+ * cuCtxSynchronize would. */
+static int synchronize_over(ca_context_t *context, bool host)
+{
+    void *fence = NULL;
+    int result = record_over(context, host, &fence);
+    if (result == -ENOSYS)
+        return synchronize_each(context, host);
+    if (result != 0)
+        return result == -EIO ? -EIO : -EAGAIN;
+    result = fence_done(context, fence, true);
+    ca_fence_release(context, fence);
+    return result == 1 ? 0 : result == -EIO ? -EIO : -EAGAIN;
 }
 
 int ca_fence_synchronize(void *arg)

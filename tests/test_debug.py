@@ -313,7 +313,15 @@ def test_off_costs_nothing(run, program):
     own = calls(None, preload=False)
     assert calls("debug:off") == calls(None) == own
     more = [with_debug - without for with_debug, without in zip(calls("debug:poison+redzone"), own)]
-    assert more == [3000, 1000, 1000]
+    assert more == [3000, 1000, 0]  # waits are for events
+
+
+def test_a_wait_ends_no_capture_that_begins_meanwhile(run, build):
+    """A thread frees, and waits; another one begins to capture."""
+    for conf in ("free_sync:true,settle:16", "debug:poison", "debug:redzone"):
+        result = run([build / "random", "--seed", 23, "--ops", 1000, "--profile", "graphs"],
+                     conf=conf, sim="devices:2")
+        assert (result.rc, result.err) == (0, ""), (conf, result.err)
 
 
 @pytest.mark.parametrize("value", ["poisn", "poison+", "frees,redzone", "poison+what"])

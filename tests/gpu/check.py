@@ -38,6 +38,9 @@ ANSWERED = ("codes_runtime", "codes_driver", "codes_context", "first_call", "cap
 SHORT_GROUPS = ("platform", "codes_runtime", "codes_driver", "layout", "capture")
 PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api", "graphs", "peers",
             "contexts", "resets")
+# In turns, beside the pool as it is.
+MORE = ("backend:async", "debug:frees+poison+redzone", "zero:true,settle:16", "reuse:grow,settle:16",
+        "free_sync:true,settle:16", "shards:4,settle:16", "async_reuse:wait,settle:16")
 NO_TIME = "not run: no time was left"
 
 
@@ -243,7 +246,8 @@ class Check:
                 step.fail(f"{name}, without the shim: {plain.last_line()}")
                 return 0, 0, 0
             served = 0
-            for conf in ("settle:16", "lane_r:false,settle:16"):
+            more = MORE[(seed + len(profile)) % len(MORE)]
+            for conf in ("settle:16", "lane_r:false,settle:16", more):
                 ours = self.cuda.run(command, step.left(40),
                                      f"leak_report:off,stats:exit,{conf}", sim)
                 if ours.rc is None and step.left() < 1:
@@ -257,7 +261,7 @@ class Check:
                 elif ours.out != plain.out:
                     step.fail(f"{name}, {conf}: prints {ours.out.strip()}, without the shim "
                               f"{plain.out.strip()}")
-            return 3, served, int(BY_KERNELS.search(plain.out)[1])
+            return 4, served, int(BY_KERNELS.search(plain.out)[1])
 
         done = [one for one in at_once(self.args.jobs, both, seeds) if one]
         kernels = sum(count for _, _, count in done)

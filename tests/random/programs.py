@@ -26,6 +26,8 @@ CONFIGURATIONS = {
     "lane_d": (True, "lane_r:false,settle:16", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
     "wait": (True, "async_reuse:wait", ""),
+    "sync": (True, "free_sync:true,settle:16", ""),
+    "debug": (True, "debug:frees+poison+redzone,settle:16", ""),
 }
 ASYNC = ("mixed", "resets", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
 # All others: 48M. Pin mode gives nothing back.
