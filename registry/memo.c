@@ -196,7 +196,7 @@ static void forget_all(ca_memo_table_t *table, uint64_t current)
 
 static uint32_t offset_of(const ca_words_t *log, size_t index)
 {
-    return (uint32_t)((log->words[index].address - log->frame) / sizeof(uintptr_t));
+    return (uint32_t)((log->words[index].address - log->start.frame) / sizeof(uintptr_t));
 }
 
 /* Returns an entry for the words, or 0 where there is no room. */
@@ -290,7 +290,7 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
     if (current >= RESTING || !affordable(table) || frame < table->stack_low ||
         frame >= table->stack_high)
         return;
-    uint64_t loads = ca_words_refresh();
+    uint64_t loads = ca_words_loads();
     if (table->epoch != current || table->loads != loads) {
         forget_all(table, current);
         table->loads = loads;
@@ -300,11 +300,8 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
         return;
     table->spent += KEEP_COST;
     ca_words_t *log = &table->log;
-    log->caller = caller;
-    log->frame = frame;
-    log->stack_low = table->stack_low;
-    log->stack_high = table->stack_high;
-    if (!ca_words_unwind(log, frames, count, whole)) {
+    log->start = (ca_unwind_start_t){caller, frame, table->stack_low, table->stack_high};
+    if (!ca_words_unwind(log, &table->rules, frames, count, whole)) {
         if (head)
             head->refusals++;
         return;

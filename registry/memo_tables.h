@@ -49,11 +49,12 @@ typedef struct ca_memo_table {
     bool busy;
     uint64_t epoch;
     uint32_t used;  /* units; the first is nobody's */
-    uint64_t loads; /* ca_words_refresh's, when the first of its stacks was kept */
+    uint64_t loads; /* ca_words_loads's, when the first of its stacks was kept */
     size_t hits, misses, kept, spent;
     uintptr_t stack_low, stack_high;
     struct ca_memo_table *next_free;
     ca_words_t log;
+    ca_rules_t rules;
     ca_memo_head_t heads[CA_MEMO_HEADS];
     ca_memo_unit_t units[CA_MEMO_UNITS];
 } ca_memo_table_t;

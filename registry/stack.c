@@ -19,6 +19,7 @@
 #include "registry/modules.h"
 #include "registry/unload.h"
 #include "registry/unwind.h"
+#include "registry/unwind_words.h"
 
 #define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
 #define PAGE_BITS 12
@@ -197,8 +198,9 @@ void ca_stack_start(unsigned most_frames)
         most_frames = CA_STACK_MAX;
     atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
     ca_memo_forget();
-    ca_unwind_start();
+    ca_words_start();
     ca_memo_start();
+    ca_unwind_start();
 }
 
 /* Where the caller of ca_stack_capture is among the frames, `count` where it is not. */

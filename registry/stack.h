@@ -40,7 +40,7 @@ size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
  * is not known. */
 uint32_t ca_stack_epoch(uint32_t id);
 
-/* Which unwinder is in use: "libunwind", "backtrace" or "none". */
+/* Which unwinder is in use: "libunwind", "eh_frame" (our own), "backtrace" or "none". */
 const char *ca_stack_unwinder(void);
 
 /* How many different stacks there are. */

@@ -1,12 +1,13 @@
 /* Finding and calling an unwinder.
  *
- * Knows nothing of interning. The order of the attempts is by cost of a capture: libunwind's
- * cached fast path takes about 130 ns for 10 frames, glibc's backtrace ten times that.
+ * Knows nothing of interning. libunwind's cached fast path takes about 130 ns for 10 frames and
+ * gets through everything. Where it is not installed, as in most containers, our own is as quick,
+ * and glibc's backtrace, which takes microseconds, stands in where that gives up.
  *
- * That fast path goes by a cache of each thread's, of what to do at each return address, which is
- * never emptied, and it reads wherever that leads: where another library took the place of one that
- * was unloaded it would read anywhere, and end the host. So a thread that has such a cache from
- * before something was unloaded unwinds step by step from then on, by the cache that can be
+ * libunwind's fast path goes by a cache of each thread's, of what to do at each return address,
+ * which is never emptied, and it reads wherever that leads: where another library took the place of
+ * one that was unloaded it would read anywhere, and end the host. So a thread that has such a cache
+ * from before something was unloaded unwinds step by step from then on, by the cache that can be
  * emptied, which takes microseconds. */
 #include "registry/unwind.h"
 
@@ -22,6 +23,7 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mutation.h"
+#include "registry/memo_tables.h"
 #include "registry/unload.h"
 #include "registry/unwind_words.h"
 
@@ -36,6 +38,8 @@ static _Atomic(ca_backtrace_t *) unwinder;
 static ca_backtrace_t *careful; /* right whatever was unloaded. Set before `unwinder` */
 static const char *_Atomic unwinder_name = "none";
 static _Atomic enum { UNTRIED, OPENING, TRIED } state;
+
+static bool own_only;
 
 static _Thread_local bool inside;
 static _Thread_local uint64_t cached_since; /* an epoch of unload.h, 0 without such a cache */
@@ -117,12 +121,30 @@ void ca_unwind_forget(void)
 }
 #endif
 
+/* Begins with the caller of this, as the others do. Where a frame is not to be unwound so, glibc
+ * may know more: of code made at run time, of signal frames. */
+static __attribute__((noinline)) int own_steps(void **frames, int max)
+{
+    ca_memo_table_t *table = ca_memo_table();
+    size_t count = 0;
+    if (table) {
+        const ca_unwind_start_t start = {
+            .caller = (uintptr_t)__builtin_return_address(0),
+            .frame = (uintptr_t)__builtin_frame_address(0),
+            .stack_low = table->stack_low,
+            .stack_high = table->stack_high,
+        };
+        count = ca_words_frames(&start, &table->rules, frames, (size_t)max);
+    }
+    return count || !careful ? (int)count : careful(frames, max);
+}
+
 static void *open_libunwind(void)
 {
     /* libunwind frees a thread's cache in the last round of the thread's destructors, which is
      * when ThreadSanitizer has already taken the thread's state away: its mutex interceptor then
      * crashes the host. */
-    if (dlsym(RTLD_DEFAULT, "__tsan_init"))
+    if (own_only || dlsym(RTLD_DEFAULT, "__tsan_init"))
         return NULL;
     /* Not RTLD_DEEPBIND: sanitizer runtimes end the process over it. Not RTLD_GLOBAL: libunwind
      * exports _Unwind_* and would take the host's C++ exceptions over. */
@@ -147,6 +169,11 @@ static void use(ca_backtrace_t *function, const char *name)
     atomic_store_explicit(&unwinder, function, memory_order_release);
 }
 
+void ca_unwind_set_own(bool own)
+{
+    own_only = own;
+}
+
 void ca_unwind_start(void)
 {
     if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
@@ -162,8 +189,9 @@ void ca_unwind_start(void)
     if (!careful)
         careful = open_backtrace();
     if (function) {
-        ca_words_start();
         use(function, "libunwind");
+    } else if (ca_words_usable()) {
+        use(own_steps, "eh_frame");
     } else if ((function = careful) != NULL) {
         ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");
         use(function, "backtrace");
@@ -223,7 +251,7 @@ size_t ca_unwind(void **frames, size_t max)
      * thread that is cancelled there would leave that to all others. */
     int cancel = ca_cancel_hold();
     inside = true;
-    if (!may_use_cache())
+    if (function != own_steps && !may_use_cache())
         function = careful;
     int count = function ? function(frames, (int)max) : 0;
     inside = false;

@@ -1,49 +1,61 @@
-/* Unwinding that tells what it read: the stack words on which its result depends.
- *
- * Slow (microseconds), for whoever remembers the result: while those words are as they were, an
- * unwinding from the same place gives the same frames. */
+/* An unwinder of our own, by what compilers wrote down of each frame (eh_frame.h). It takes no lock
+ * and allocates nothing, and can tell what it read: the stack words on which its result depends.
+ * While those are as they were, an unwinding from the same place gives the same frames. */
 #ifndef CA_REGISTRY_UNWIND_WORDS_H
 #define CA_REGISTRY_UNWIND_WORDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "registry/eh_frame.h"
 
 #define CA_WORDS_MAX 192
+#define CA_RULES 1024u
 
 typedef struct ca_word {
     uintptr_t address, value;
 } ca_word_t;
 
-typedef struct ca_words {
-    /* Where to start: an address that a function returns to, the address of that function's saved
-     * frame pointer, below which lies its return address, and the thread's stack. */
+/* Where to start: an address that a function returns to, the address of that function's saved frame
+ * pointer, below which lies its return address, and the thread's stack. */
+typedef struct ca_unwind_start {
     uintptr_t caller, frame, stack_low, stack_high;
+} ca_unwind_start_t;
 
-    /* What was read, in this order, each word once. */
+/* What was read, in this order, each word once. */
+typedef struct ca_words {
+    ca_unwind_start_t start;
     size_t count;
     ca_word_t words[CA_WORDS_MAX];
-
-    /* For the unwinding itself. */
-    bool inexact;
-    uintptr_t constant_low, constant_high;
 } ca_words_t;
 
-/* Opens the generic unwinder, which the package of libunwind.so.8 brings. May call malloc and take
- * the loader's lock. */
+/* Rules that a thread has looked up, by return address. All zero is an empty one. */
+typedef struct ca_rules {
+    uint64_t epoch; /* ca_unload_epoch's, when the first was looked up */
+    struct ca_known_rule {
+        uintptr_t returns;
+        ca_frame_rule_t rule;
+    } known[CA_RULES];
+} ca_rules_t;
+
+/* Once, before any. May take the loader's lock. */
 void ca_words_start(void);
 
-/* Whether there is one. */
+/* Whether it can be done on this machine. */
 bool ca_words_usable(void);
 
-/* Forgets the unwind information of objects that another one may have taken the place of. Returns
- * how many objects the process ever loaded. May take the loader's lock. */
-uint64_t ca_words_refresh(void);
+/* How many objects the process ever loaded. May take the loader's lock. */
+uint64_t ca_words_loads(void);
 
-/* Whether an unwinding from `log->caller` gives just these `count` frames, of which the first is
- * the caller, and where `whole` nothing after them. True too means that it depends on nothing but
- * the caller, the frame's address and the words told: all of them in the thread's stack, none
- * guessed without unwind information. After ca_words_refresh. May take the loader's lock. */
-bool ca_words_unwind(ca_words_t *log, void *const *frames, size_t count, bool whole);
+/* The frames from start->caller on, at most `max`. 0 where one of them is not known how to unwind:
+ * ask another unwinder then. */
+size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames,
+                       size_t max);
+
+/* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
+ * caller, and where `whole` nothing after them. True too means that it depends on nothing but the
+ * caller, the frame's address and the words told: all of them in the thread's stack. */
+bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
+                     bool whole);
 
 #endif

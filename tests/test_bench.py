@@ -1,7 +1,6 @@
 """The bench runs and writes what it promises; a hit takes no more instructions than it did, and
 calls that are not ours take not one more."""
 
-import ctypes
 import importlib
 import json
 import re
@@ -174,10 +173,6 @@ def test_a_hit_takes_few_instructions(run, build, tmp_path):
 
 @release
 def test_a_hit_takes_few_instructions_with_its_stack_too(run, build, tmp_path):
-    try:
-        ctypes.CDLL("libunwind-x86_64.so.8")
-    except OSError:
-        pytest.skip("no libunwind-x86_64.so.8")
     everything, _ = per_call(run, build, tmp_path, "pair", conf="stacks:all,settle:0")
     print(f"{everything:.1f}")
     assert everything <= STACK_CEILING

@@ -26,10 +26,12 @@ pytestmark = [
 ]
 
 
-def walk(run, seed, captures, threads, name="callgraphs", mutation=None):
-    """What the program counted, and its exit status."""
+def walk(run, seed, captures, threads, name="callgraphs", mutation=None, own=False):
+    """What the program counted, and its exit status. own: as where libunwind is not installed."""
+    env = {**({"CA_MUTATION": mutation} if mutation else {}),
+           **({"CALLGRAPHS_OWN": "1"} if own else {})}
     result = run([FOLDER / name, seed, captures, threads, DEPTH, *MODULES], preload=False,
-                 env={"CA_MUTATION": mutation} if mutation else None, timeout=60 + captures // 5000)
+                 env=env or None, timeout=60 + captures // 5000)
     if mutation not in (None, "none") and result.rc == -signal.SIGSEGV:
         return {"wrong": 1}, result.err  # a stale frame led nowhere
     assert result.rc in (0, 1), result.err
@@ -40,10 +42,11 @@ def walk(run, seed, captures, threads, name="callgraphs", mutation=None):
 
 @pytest.mark.timeout(3 * (120 + CAPTURES // 2000))
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_capture_is_what_a_full_unwinding_says(run, threads):
+@pytest.mark.parametrize("own", [False, True], ids=["libunwind", "own"])
+def test_every_capture_is_what_a_full_unwinding_says(run, threads, own):
     # Where the kernel maps a library again is not the program's to choose.
     for seed in (4, 5, 6):
-        found, err = walk(run, seed, CAPTURES, threads)
+        found, err = walk(run, seed, CAPTURES, threads, own=own)
         print(json.dumps(found))
         assert found["captures"] >= CAPTURES
         assert found["wrong"] == 0, err
@@ -69,10 +72,11 @@ def test_without_a_limit_a_coroutines_stack_is_not_taken_for_the_threads(run):
     assert json.loads(result.out)["coroutines"] > 100
 
 
-@pytest.mark.parametrize("fault", ["memo_unverified", "memo_returns_only", "unload_unseen",
-                                   "unload_cached"])
-def test_a_comparison_that_is_weaker_is_noticed(run, fault):
+@pytest.mark.parametrize("fault, own", [
+    *((fault, own) for fault in ("memo_unverified", "memo_returns_only", "unload_unseen")
+      for own in (False, True)), ("unload_cached", False)])
+def test_a_comparison_that_is_weaker_is_noticed(run, fault, own):
     if not (FOLDER / "debug").exists():
         pytest.skip("deliberate faults need a debug build")
-    assert walk(run, 4, SHORT, 1, "debug", "none")[0]["wrong"] == 0
-    assert walk(run, 4, SHORT, 1, "debug", fault)[0]["wrong"] > 0
+    assert walk(run, 4, SHORT, 1, "debug", "none", own)[0]["wrong"] == 0
+    assert walk(run, 4, SHORT, 1, "debug", fault, own)[0]["wrong"] > 0

@@ -1,0 +1,507 @@
+#include "registry/eh_frame.h"
+
+#if defined(__x86_64__)
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stddef.h>
+#include <string.h>
+
+/* DWARF's numbers of registers. */
+enum { REG_FP = 6, REG_SP = 7, REG_RETURN = 16 };
+/* How addresses are written (LSB 5.0, "DWARF Exception Header Encoding"): the lower half says in
+ * how many bytes, the upper what they are relative to. */
+enum { ENC_POINTER = 0, ENC_UNSIGNED4 = 3, ENC_SIGNED4 = 0xb, ENC_SIGNED8 = 0xc };
+enum { ENC_PC_RELATIVE = 0x10, ENC_TABLE_RELATIVE = 0x30 };
+enum { OP_DEREF = 0x06, OP_FP_OFFSET = 0x76 };
+enum { REMEMBERED_MOST = 8 };
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* Once something is not as it should be, nothing more is read, and all that is asked for is 0. */
+typedef struct bytes {
+    const uint8_t *at, *end;
+} bytes_t;
+
+static bool have(bytes_t *from, size_t count)
+{
+    if (from->at && (size_t)(from->end - from->at) >= count)
+        return true;
+    from->at = NULL;
+    return false;
+}
+
+static uint64_t fixed(bytes_t *from, size_t count)
+{
+    uint64_t value = 0;
+    if (have(from, count)) {
+        memcpy(&value, from->at, count);
+        from->at += count;
+    }
+    return value;
+}
+
+static uint64_t leb(bytes_t *from, bool is_signed)
+{
+    uint64_t value = 0;
+    unsigned shift = 0;
+    uint8_t byte;
+    do {
+        byte = (uint8_t)fixed(from, 1);
+        if (shift < 64)
+            value |= (uint64_t)(byte & 0x7f) << shift;
+        shift += 7;
+    } while (byte & 0x80);
+    if (is_signed && byte & 0x40 && shift < 64)
+        value |= UINT64_MAX << shift;
+    return value;
+}
+
+static uint64_t unsigned_leb(bytes_t *from)
+{
+    return leb(from, false);
+}
+
+static int64_t signed_leb(bytes_t *from)
+{
+    return (int64_t)leb(from, true);
+}
+
+static void skip(bytes_t *from, uint64_t count)
+{
+    if (have(from, count))
+        from->at += count;
+}
+
+/* What is of another form is not there. */
+static uintptr_t encoded(bytes_t *from, unsigned encoding)
+{
+    uintptr_t place = (uintptr_t)from->at, base = encoding & ENC_PC_RELATIVE ? place : 0;
+    if (encoding & ~(unsigned)(ENC_PC_RELATIVE | 0xf))
+        from->at = NULL;
+    switch (encoding & 0xf) {
+    case ENC_UNSIGNED4:
+        return base + (uint32_t)fixed(from, 4);
+    case ENC_SIGNED4:
+        return base + (uintptr_t)(intptr_t)(int32_t)fixed(from, 4);
+    case ENC_POINTER:
+    case ENC_SIGNED8:
+        return base + fixed(from, 8);
+    default:
+        from->at = NULL;
+        return 0;
+    }
+}
+
+/* --- finding a function's entry --------------------------------------------------------------- */
+
+/* <dlfcn.h> of glibc 2.35, on which we do not depend to build. */
+typedef struct found_object {
+    unsigned long long flags;
+    void *map_start, *map_end, *link_map;
+    void *eh_frame; /* .eh_frame_hdr */
+    unsigned long long reserved[7];
+} found_object_t;
+
+static int (*find_object)(void *pc, found_object_t *found);
+
+void ca_frame_rules_start(void)
+{
+    find_object = (int (*)(void *, found_object_t *))dlsym(RTLD_DEFAULT, "_dl_find_object");
+}
+
+typedef struct search {
+    uintptr_t address;
+    const uint8_t *header;
+} search_t;
+
+static int find_header(struct dl_phdr_info *object, size_t size, void *arg)
+{
+    (void)size;
+    search_t *search = arg;
+    const uint8_t *header = NULL;
+    bool inside = false;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        uintptr_t low = object->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD)
+            inside |= search->address - low < part->p_memsz;
+        else if (part->p_type == PT_GNU_EH_FRAME)
+            header = (const uint8_t *)low;
+    }
+    search->header = header;
+    return inside;
+}
+
+/* The object's .eh_frame_hdr, or NULL. */
+static const uint8_t *header_for(uintptr_t address)
+{
+    found_object_t found;
+    search_t search = {.address = address};
+    if (find_object)
+        return find_object((void *)address, &found) == 0 ? found.eh_frame : NULL;
+    return dl_iterate_phdr(find_header, &search) == 1 ? search.header : NULL;
+}
+
+static int32_t number_at(const uint8_t *at)
+{
+    int32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* The description (FDE) of the last function that begins at or before the address: the table is
+ * sorted. NULL where there is none, or the table is of another form than linkers make it. */
+static const uint8_t *description_of(const uint8_t *header, uintptr_t address)
+{
+    enum { ENTRY = 2 * sizeof(int32_t) };
+    bytes_t bytes = {header + 4, header + 4 + 16};
+    if (header[0] != 1 || header[2] != ENC_UNSIGNED4 ||
+        header[3] != (ENC_TABLE_RELATIVE | ENC_SIGNED4))
+        return NULL;
+    encoded(&bytes, header[1]); /* where .eh_frame begins */
+    uint32_t low = 0, count = (uint32_t)fixed(&bytes, 4);
+    const uint8_t *table = bytes.at;
+    if (!table || count == 0)
+        return NULL;
+    int64_t offset = (int64_t)(address - (uintptr_t)header);
+    while (count > 1) {
+        uint32_t half = count / 2;
+        if (number_at(table + (size_t)(low + half) * ENTRY) <= offset) {
+            low += half;
+            count -= half;
+        } else {
+            count = half;
+        }
+    }
+    const uint8_t *entry = table + (size_t)low * ENTRY;
+    return number_at(entry) <= offset ? header + number_at(entry + 4) : NULL;
+}
+
+/* --- its instructions ------------------------------------------------------------------------- */
+
+typedef struct state {
+    uint64_t cfa_register; /* 0: an expression */
+    int64_t cfa_offset;
+    bytes_t cfa_expression;
+    enum { SAME, AT_CFA, AT_EXPRESSION, LOST } fp, returns;
+    int64_t fp_offset, returns_offset;
+    bytes_t fp_expression;
+} state_t;
+
+typedef struct machine {
+    state_t now, initial, remembered[REMEMBERED_MOST];
+    unsigned depth;
+    uint64_t code_unit;
+    int64_t data_unit;
+    unsigned encoding;
+    uintptr_t location, address; /* where the rows have come to, and which is wanted */
+    bool failed;
+} machine_t;
+
+static bytes_t block(bytes_t *from)
+{
+    uint64_t count = unsigned_leb(from);
+    bytes_t all = {from->at, from->at};
+    skip(from, count);
+    all.end = from->at;
+    return all;
+}
+
+static void set_rule(machine_t *m, uint64_t reg, int rule, int64_t offset)
+{
+    if (reg == REG_FP) {
+        m->now.fp = rule;
+        m->now.fp_offset = offset;
+    } else if (reg == REG_RETURN) {
+        m->now.returns = rule;
+        m->now.returns_offset = offset;
+    }
+}
+
+static void restore(machine_t *m, uint64_t reg)
+{
+    if (reg == REG_FP) {
+        m->now.fp = m->initial.fp;
+        m->now.fp_offset = m->initial.fp_offset;
+        m->now.fp_expression = m->initial.fp_expression;
+    } else if (reg == REG_RETURN) {
+        m->now.returns = m->initial.returns;
+        m->now.returns_offset = m->initial.returns_offset;
+    }
+}
+
+static void set_cfa(machine_t *m, uint64_t reg, int64_t offset)
+{
+    m->now.cfa_register = reg;
+    m->now.cfa_offset = offset;
+}
+
+/* Those whose number is in the lower bits. */
+enum { CFA_ADVANCE = 0x40, CFA_OFFSET = 0x80, CFA_RESTORE = 0xc0, CFA_OPERAND = 0x3f };
+enum {
+    CFA_NOP,
+    CFA_SET_LOC,
+    CFA_ADVANCE1,
+    CFA_ADVANCE2,
+    CFA_ADVANCE4,
+    CFA_OFFSET_EXTENDED,
+    CFA_RESTORE_EXTENDED,
+    CFA_UNDEFINED,
+    CFA_SAME_VALUE,
+    CFA_REGISTER,
+    CFA_REMEMBER_STATE,
+    CFA_RESTORE_STATE,
+    CFA_DEF_CFA,
+    CFA_DEF_CFA_REGISTER,
+    CFA_DEF_CFA_OFFSET,
+    CFA_DEF_CFA_EXPRESSION,
+    CFA_EXPRESSION,
+    CFA_OFFSET_EXTENDED_SF,
+    CFA_DEF_CFA_SF,
+    CFA_DEF_CFA_OFFSET_SF,
+    CFA_VAL_OFFSET,
+    CFA_VAL_OFFSET_SF,
+    CFA_VAL_EXPRESSION,
+    CFA_ARGS_SIZE = 0x2e,
+};
+
+static void advance(machine_t *m, uint64_t units)
+{
+    m->location += units * m->code_unit;
+}
+
+static void one_instruction(machine_t *m, bytes_t *from)
+{
+    uint8_t code = (uint8_t)fixed(from, 1);
+    uint64_t reg;
+    switch (code & ~CFA_OPERAND) {
+    case CFA_ADVANCE:
+        advance(m, code & CFA_OPERAND);
+        return;
+    case CFA_OFFSET:
+        set_rule(m, code & CFA_OPERAND, AT_CFA, (int64_t)unsigned_leb(from) * m->data_unit);
+        return;
+    case CFA_RESTORE:
+        restore(m, code & CFA_OPERAND);
+        return;
+    default:
+        break;
+    }
+    switch (code) {
+    case CFA_NOP:
+        break;
+    case CFA_SET_LOC:
+        m->location = encoded(from, m->encoding);
+        break;
+    case CFA_ADVANCE1:
+        advance(m, fixed(from, 1));
+        break;
+    case CFA_ADVANCE2:
+        advance(m, fixed(from, 2));
+        break;
+    case CFA_ADVANCE4:
+        advance(m, fixed(from, 4));
+        break;
+    case CFA_OFFSET_EXTENDED:
+        reg = unsigned_leb(from);
+        set_rule(m, reg, AT_CFA, (int64_t)unsigned_leb(from) * m->data_unit);
+        break;
+    case CFA_OFFSET_EXTENDED_SF:
+        reg = unsigned_leb(from);
+        set_rule(m, reg, AT_CFA, signed_leb(from) * m->data_unit);
+        break;
+    case CFA_RESTORE_EXTENDED:
+        restore(m, unsigned_leb(from));
+        break;
+    case CFA_UNDEFINED:
+        set_rule(m, unsigned_leb(from), LOST, 0);
+        break;
+    case CFA_SAME_VALUE:
+        set_rule(m, unsigned_leb(from), SAME, 0);
+        break;
+    case CFA_REMEMBER_STATE:
+        m->failed |= m->depth == REMEMBERED_MOST;
+        if (!m->failed)
+            m->remembered[m->depth++] = m->now;
+        break;
+    case CFA_RESTORE_STATE:
+        m->failed |= m->depth == 0;
+        if (!m->failed)
+            m->now = m->remembered[--m->depth];
+        break;
+    case CFA_DEF_CFA:
+        reg = unsigned_leb(from);
+        set_cfa(m, reg, (int64_t)unsigned_leb(from));
+        break;
+    case CFA_DEF_CFA_SF:
+        reg = unsigned_leb(from);
+        set_cfa(m, reg, signed_leb(from) * m->data_unit);
+        break;
+    case CFA_DEF_CFA_REGISTER:
+        m->now.cfa_register = unsigned_leb(from);
+        break;
+    case CFA_DEF_CFA_OFFSET:
+        m->now.cfa_offset = (int64_t)unsigned_leb(from);
+        break;
+    case CFA_DEF_CFA_OFFSET_SF:
+        m->now.cfa_offset = signed_leb(from) * m->data_unit;
+        break;
+    case CFA_DEF_CFA_EXPRESSION:
+        m->now.cfa_register = 0;
+        m->now.cfa_expression = block(from);
+        break;
+    case CFA_EXPRESSION:
+        reg = unsigned_leb(from);
+        set_rule(m, reg, AT_EXPRESSION, 0);
+        m->now.fp_expression = reg == REG_FP ? block(from) : (block(from), m->now.fp_expression);
+        break;
+    case CFA_ARGS_SIZE:
+        unsigned_leb(from);
+        break;
+    default: /* a register saved in another one, or a value that is saved nowhere */
+        m->failed = true;
+    }
+}
+
+static void run(machine_t *m, bytes_t from)
+{
+    while (!m->failed && from.at && from.at < from.end) {
+        state_t before = m->now;
+        one_instruction(m, &from);
+        if (m->location > m->address) { /* rows begin there that are not ours any more */
+            m->now = before;
+            return;
+        }
+    }
+    m->failed |= !from.at;
+}
+
+/* The common part of descriptions (CIE). False for one of another form, and for signal frames. */
+static bool read_common(machine_t *m, const uint8_t *common, bool *augmented)
+{
+    bytes_t bytes = {common, common + 4};
+    bytes.end = bytes.at + fixed(&bytes, 4) + 4;
+    bool is_common = fixed(&bytes, 4) == 0;
+    unsigned version = (unsigned)fixed(&bytes, 1);
+    const char *letters = (const char *)bytes.at;
+    if (!is_common || (version != 1 && version != 3))
+        return false;
+    while (bytes.at && fixed(&bytes, 1) != 0)
+        continue;
+    m->code_unit = unsigned_leb(&bytes);
+    m->data_unit = signed_leb(&bytes);
+    uint64_t returns = version == 1 ? fixed(&bytes, 1) : unsigned_leb(&bytes);
+    if (!bytes.at || returns != REG_RETURN)
+        return false;
+    m->encoding = ENC_POINTER;
+    m->address = UINTPTR_MAX; /* all of it */
+    *augmented = letters[0] == 'z';
+    if (!*augmented)
+        return letters[0] == '\0' && (run(m, bytes), !m->failed);
+    bytes_t data = block(&bytes);
+    for (const char *letter = letters + 1; *letter; letter++) {
+        if (*letter == 'R') {
+            m->encoding = (unsigned)fixed(&data, 1);
+        } else if (*letter == 'L') {
+            skip(&data, 1);
+        } else if (*letter == 'P') {
+            unsigned encoding = (unsigned)fixed(&data, 1);
+            encoded(&data, encoding & 0xf);
+        } else {
+            return false; /* S: a signal frame */
+        }
+    }
+    run(m, bytes);
+    return data.at && !m->failed;
+}
+
+/* [fp + number], and with `deref` what is there. */
+static bool beside_fp(bytes_t expression, bool deref, int64_t *offset)
+{
+    if (fixed(&expression, 1) != OP_FP_OFFSET)
+        return false;
+    *offset = signed_leb(&expression);
+    if (deref && fixed(&expression, 1) != OP_DEREF)
+        return false;
+    return expression.at && expression.at == expression.end;
+}
+
+static bool small(int64_t offset)
+{
+    return offset == (int32_t)offset;
+}
+
+/* False where the rule is none of those that there are. */
+static bool told(const state_t *state, ca_frame_rule_t *rule)
+{
+    int64_t cfa = state->cfa_offset, fp = state->fp_offset;
+    *rule = (ca_frame_rule_t){.outermost = state->returns == LOST};
+    if (rule->outermost)
+        return true;
+    if (state->returns != AT_CFA || state->returns_offset != -8)
+        return false;
+    if (state->cfa_register == REG_SP)
+        rule->cfa = CA_CFA_OF_SP;
+    else if (state->cfa_register == REG_FP)
+        rule->cfa = CA_CFA_OF_FP;
+    else if (state->cfa_register == 0 && beside_fp(state->cfa_expression, true, &cfa))
+        rule->cfa = CA_CFA_IN_WORD;
+    else
+        return false;
+    if (state->fp == SAME)
+        rule->fp = CA_FP_SAME;
+    else if (state->fp == AT_CFA)
+        rule->fp = CA_FP_BELOW_CFA;
+    else if (state->fp == AT_EXPRESSION && beside_fp(state->fp_expression, false, &fp))
+        rule->fp = CA_FP_BESIDE_FP;
+    else
+        return false;
+    rule->cfa_offset = (int32_t)cfa;
+    rule->fp_offset = (int32_t)fp;
+    return small(cfa) && small(fp);
+}
+
+bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
+{
+    machine_t m = {.code_unit = 1};
+    bool augmented = false;
+    const uint8_t *header = header_for(address);
+    const uint8_t *description = header ? description_of(header, address) : NULL;
+    if (!description)
+        return false;
+    bytes_t bytes = {description, description + 4};
+    uint64_t length = fixed(&bytes, 4);
+    if (length == UINT32_MAX) /* the 64-bit form */
+        return false;
+    bytes.end = bytes.at + length;
+    const uint8_t *place = bytes.at;
+    if (!read_common(&m, place - fixed(&bytes, 4), &augmented))
+        return false;
+    uintptr_t begin = encoded(&bytes, m.encoding);
+    uintptr_t range = encoded(&bytes, m.encoding & 0xf);
+    if (augmented)
+        block(&bytes);
+    if (!bytes.at || address - begin >= range)
+        return false;
+    m.initial = m.now;
+    m.location = begin;
+    m.address = address;
+    run(&m, bytes);
+    return !m.failed && told(&m.now, rule);
+}
+
+#else
+
+void ca_frame_rules_start(void)
+{
+}
+
+bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
+{
+    (void)address;
+    (void)rule;
+    return false;
+}
+
+#endif

@@ -1,0 +1,194 @@
+/* The unwinder of our own against glibc's, and what it says that it read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <alloca.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "registry/unload.h"
+#include "registry/unwind_words.h"
+
+enum { FRAMES = 64 };
+
+static ca_rules_t rules;
+static ca_unwind_start_t stack; /* its bounds alone */
+static ca_words_t words;
+static size_t looked;
+
+#define KEEP_FRAME __asm__ volatile("" ::: "memory")
+
+/* Our frames from the caller of this on, which must be glibc's, up to the end. */
+static __attribute__((noinline)) void look(void)
+{
+    void *ours[FRAMES], *theirs[FRAMES];
+    ca_unwind_start_t start = stack;
+    start.caller = (uintptr_t)__builtin_return_address(0);
+    start.frame = (uintptr_t)__builtin_frame_address(0);
+    size_t count = (size_t)backtrace(theirs, FRAMES), first = 0;
+    while (first < count && (uintptr_t)theirs[first] != start.caller)
+        first++;
+    assert_true(first < count);
+    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES), count - first);
+    assert_memory_equal(ours, theirs + first, (count - first) * sizeof *ours);
+    assert_int_equal(ca_words_frames(&start, NULL, ours, 3), 3);
+    assert_memory_equal(ours, theirs + first, 3 * sizeof *ours);
+
+    words.start = start;
+    assert_true(ca_words_unwind(&words, &rules, ours, 3, false));
+    assert_in_range(words.count, 2, 6);
+    assert_true(ca_words_unwind(&words, NULL, theirs + first, count - first, true));
+    assert_true(words.count >= count - first - 1);
+    assert_false(ca_words_unwind(&words, &rules, theirs + first, 3, true));
+    ours[2] = (char *)ours[2] + 1;
+    assert_false(ca_words_unwind(&words, &rules, ours, 3, false));
+    looked++;
+    KEEP_FRAME;
+}
+
+static __attribute__((noinline)) void plain(int depth)
+{
+    volatile char room[100];
+    room[0] = (char)depth;
+    if (depth > 0)
+        plain(depth - 1);
+    else
+        look();
+    room[1] = room[0];
+}
+
+/* Its frame is found by the frame pointer. */
+static __attribute__((noinline)) void of_any_size(size_t bytes)
+{
+    volatile char *room = alloca(bytes);
+    room[0] = 1;
+    plain(2);
+    room[bytes - 1] = 1;
+}
+
+/* And of this one by a word beside it. */
+static __attribute__((noinline)) void aligned(size_t bytes)
+{
+    volatile char room[256] __attribute__((aligned(128)));
+    room[0] = (char)bytes;
+    assert_int_equal((uintptr_t)&room[0] % 128, 0);
+    of_any_size(bytes);
+    room[1] = 1;
+}
+
+static int compare(const void *a, const void *b)
+{
+    aligned(300);
+    return *(const int *)a - *(const int *)b;
+}
+
+static void every_kind_of_frame_is_unwound_as_glibc_does(void **state)
+{
+    (void)state;
+    int numbers[] = {3, 1, 2};
+    looked = 0;
+    plain(0);
+    plain(20);
+    of_any_size(1000);
+    aligned(77);
+    qsort(numbers, 3, sizeof numbers[0], compare); /* through another library */
+    assert_true(looked >= 6);
+}
+
+static void find_bounds(void)
+{
+    pthread_attr_t attributes;
+    void *low;
+    size_t bytes;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    assert_int_equal(pthread_attr_getstack(&attributes, &low, &bytes), 0);
+    pthread_attr_destroy(&attributes);
+    stack = (ca_unwind_start_t){.stack_low = (uintptr_t)low, .stack_high = (uintptr_t)low + bytes};
+}
+
+static void *in_thread(void *unused)
+{
+    ca_unwind_start_t mains = stack;
+    find_bounds();
+    aligned(10);
+    stack = mains;
+    return unused;
+}
+
+static void a_thread_s_stack_has_its_end(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    looked = 0;
+    assert_int_equal(pthread_create(&thread, NULL, in_thread, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(looked, 1);
+}
+
+static void what_nobody_described_is_not_known(void **state)
+{
+    (void)state;
+    ca_frame_rule_t rule;
+    char *heap = malloc(64), on_stack;
+    assert_false(ca_frame_rule((uintptr_t)heap, &rule));
+    assert_false(ca_frame_rule((uintptr_t)&on_stack, &rule));
+    assert_false(ca_frame_rule(0, &rule));
+    assert_false(ca_frame_rule(1, &rule));
+    assert_false(ca_frame_rule(UINTPTR_MAX, &rule));
+    assert_true(ca_frame_rule((uintptr_t)look + 1, &rule));
+    free(heap);
+}
+
+/* None of them may be read for, or taken, wherever in a function they point. */
+static void every_instruction_of_the_c_library_has_a_rule_or_none(void **state)
+{
+    (void)state;
+    ca_frame_rule_t rule;
+    uintptr_t first = (uintptr_t)dlsym(RTLD_DEFAULT, "qsort") & ~(uintptr_t)0xffff;
+    size_t known = 0;
+    for (uintptr_t at = first; at < first + 0x30000; at++)
+        known += ca_frame_rule(at, &rule);
+    assert_true(known > 0x20000);
+}
+
+static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
+{
+    void *frames[FRAMES];
+    const ca_unwind_start_t start = {(uintptr_t)__builtin_return_address(0),
+                                     (uintptr_t)__builtin_frame_address(0), low, high};
+    size_t count = ca_words_frames(&start, &rules, frames, FRAMES);
+    KEEP_FRAME;
+    return count;
+}
+
+static void nothing_is_read_outside_the_stack(void **state)
+{
+    (void)state;
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    assert_true(frames_within(stack.stack_low, stack.stack_high) > 3);
+    assert_int_equal(frames_within(stack.stack_low, here + 64), 0);
+    assert_int_equal(frames_within(here, stack.stack_high), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_of_frame_is_unwound_as_glibc_does),
+        cmocka_unit_test(a_thread_s_stack_has_its_end),
+        cmocka_unit_test(what_nobody_described_is_not_known),
+        cmocka_unit_test(every_instruction_of_the_c_library_has_a_rule_or_none),
+        cmocka_unit_test(nothing_is_read_outside_the_stack),
+    };
+    ca_words_start();
+    if (!ca_words_usable())
+        return 77;
+    find_bounds();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
