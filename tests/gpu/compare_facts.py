@@ -53,15 +53,14 @@ def told(key):
 
 def intended(line, forwards):
     """What a pool changes: it serves calls that would end a capture, memory that was freed is there
-    still, an address comes again at another time, and that a kernel broke the context it knows as
-    soon as it calls the driver. Nothing where all is forwarded. Whether a destroyed context's
-    handle comes again is drawn."""
+    still, and that a kernel broke the context it knows as soon as it calls the driver. Nothing
+    where all is forwarded. Whether a handle or an address comes again at once is drawn."""
     served = tuple(f"capture: call {call}, " for call in (
         "cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cudaMallocHost", "cudaFreeHost",
         "cudaMallocAsync, other stream", "cudaFreeAsync, other stream"))
-    return line.startswith("handles: handle created context") or not forwards and (
-        line.startswith((*served, "sticky/")) or
+    drawn = line.startswith("handles: handle created context") or (
         line.startswith("after_reset/") and "a second time" in line)
+    return drawn or not forwards and line.startswith((*served, "sticky/"))
 
 
 def compare(ours, simulators, other="the simulator"):
