@@ -27,12 +27,10 @@ void codes_before_init_and_without_context(void)
 void bad_arguments_have_their_codes(void)
 {
     CUdeviceptr p;
-    void *h;
     CUdevice d;
     primary();
     IS(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 1));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemAllocHost(&h, 0));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
     IS(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&d, 99));
     OK(cuMemFree(0));
@@ -41,6 +39,43 @@ void bad_arguments_have_their_codes(void)
     IS(CUDA_ERROR_INVALID_VALUE, cuMemFree((CUdeviceptr)(uintptr_t)&p));
     OK(cuMemFree(p));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
+}
+
+void no_bytes_of_host_or_stream_ordered_memory_are_null(void)
+{
+    CUdeviceptr p = 1;
+    void *h = &p;
+    primary();
+    OK(cuMemAllocHost(&h, 0));
+    CHECK(h == NULL);
+    h = &p;
+    OK(cuMemHostAlloc(&h, 0, 0));
+    CHECK(h == NULL);
+    OK(cuMemAllocAsync(&p, 0, NULL));
+    CHECK(p == 0);
+    OK(cuMemFreeAsync(0, NULL));
+}
+
+void an_allocation_that_fails_leaves_null(void)
+{
+    CUdeviceptr p = 1;
+    void *h = &p;
+    size_t pitch;
+    primary();
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, (size_t)1 << 46));
+    CHECK(p == 0);
+    p = 1;
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&p, &pitch, 0, 4, 4));
+    CHECK(p == 0);
+    p = 1;
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&p, (size_t)1 << 46, NULL));
+    CHECK(p == 0);
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocHost(&h, (size_t)1 << 46));
+    CHECK(h == NULL);
+    p = 1;
+    OK(cuCtxSetCurrent(NULL));
+    IS(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 64));
+    CHECK(p == 0);
 }
 
 void handles_come_back_and_ids_do_not(void)

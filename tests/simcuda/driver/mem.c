@@ -17,6 +17,7 @@ static CUresult mem_alloc(CUdeviceptr *dptr, size_t bytes)
 
 SIM_API CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
+    SIM_EMPTY(dptr);
     SIM_ENTER(cuMemAlloc_v2);
     return mem_alloc(dptr, bytesize);
 }
@@ -36,6 +37,7 @@ static size_t pitch_of(CUcontext ctx, size_t width, size_t height, unsigned elem
 SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                     size_t Height, unsigned int ElementSizeBytes)
 {
+    SIM_EMPTY(dptr);
     SIM_ENTER(cuMemAllocPitch_v2);
     size_t pitch, bytes;
     CUcontext ctx;

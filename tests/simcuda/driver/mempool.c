@@ -57,8 +57,8 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     CUstream s;
     CUdeviceptr p;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
-    if (!dptr || bytes == 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!dptr || bytes == 0) { /* 0 bytes: NULL; h200-580.json, codes_driver/arguments */
+        return dptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     CUcontext ctx = s->ctx;
     if (sim_capture_has(s)) {
@@ -84,12 +84,12 @@ static CUresult alloc_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, C
     return alloc(dptr, bytes, pool, h, pt);
 }
 
-SIM_BOTH(cuMemAllocAsync, cuMemAllocAsync_ptsz,
-         (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         alloc(dptr, bytesize, NULL, hStream, pt))
-SIM_BOTH(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
-         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         alloc_from(dptr, bytesize, pool, hStream, pt))
+SIM_BOTH_FIRST(cuMemAllocAsync, cuMemAllocAsync_ptsz,
+               (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), SIM_EMPTY(dptr),
+               alloc(dptr, bytesize, NULL, hStream, pt))
+SIM_BOTH_FIRST(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
+               (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+               SIM_EMPTY(dptr), alloc_from(dptr, bytesize, pool, hStream, pt))
 
 /* Memory of cuMemAlloc may be freed here too (cuda.h, cuMemFreeAsync takes "memory to free"). A
  * second free before the stream reached the first is refused. */
@@ -97,12 +97,15 @@ static CUresult free_async(CUdeviceptr dptr, CUstream h, bool pt)
 {
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (dptr == 0) { /* h200-580.json, codes_driver/frees */
+        return CUDA_SUCCESS;
+    }
     sim_device_t *d = sim_device_of(dptr);
     sim_op_t op = {.kind = SIM_OP_FREE, .u.free_ptr = dptr};
     if (sim_capture_has(s)) {
         return sim_submit(s, &op, false);
     }
-    if (dptr == 0 || !d || !sim_heap_update(d, dptr, -1, 1)) {
+    if (!d || !sim_heap_update(d, dptr, -1, 1)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     atomic_fetch_add(&d->frees, 1);

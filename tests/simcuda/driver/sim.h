@@ -114,12 +114,23 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
     } while (0)
 #define SIM_ENTER(name) SIM_ENTER_IF(name, true)
 
-/* A function and its per-thread-default-stream twin: `pt` in CALL says which. */
-#define SIM_BOTH(A, B, PARAMS, CALL)                                                               \
+/* An allocation that fails leaves NULL, before cuInit too: tests/gpu/results/h200-580.json,
+ * codes_driver/arguments and first_call. */
+#define SIM_EMPTY(out)                                                                             \
+    do {                                                                                           \
+        if (out) {                                                                                 \
+            *(out) = 0;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* A function and its per-thread-default-stream twin: `pt` in CALL says which. FIRST is done before
+ * anything else. */
+#define SIM_BOTH_FIRST(A, B, PARAMS, FIRST, CALL)                                                  \
     SIM_API CUresult A PARAMS                                                                      \
     {                                                                                              \
         const bool pt = false;                                                                     \
         (void)pt;                                                                                  \
+        FIRST;                                                                                     \
         SIM_ENTER(A);                                                                              \
         return CALL;                                                                               \
     }                                                                                              \
@@ -127,9 +138,11 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
     {                                                                                              \
         const bool pt = true;                                                                      \
         (void)pt;                                                                                  \
+        FIRST;                                                                                     \
         SIM_ENTER(B);                                                                              \
         return CALL;                                                                               \
     }
+#define SIM_BOTH(A, B, PARAMS, CALL) SIM_BOTH_FIRST(A, B, PARAMS, (void)0, CALL)
 
 #define SIM_TRY(expr)                                                                              \
     do {                                                                                           \

@@ -15,10 +15,9 @@ RT_TWIN(cudaMallocAsync, _ptsz, (void **out, size_t bytes, cudaStream_t stream),
 {
     RT_NEED(out);
     CUdeviceptr p = 0;
-    if (bytes != 0)
-        RT_TRY(rt_err(drv->cuMemAllocAsync(&p, bytes, stream)));
+    cudaError_t e = bytes == 0 ? cudaSuccess : rt_err(drv->cuMemAllocAsync(&p, bytes, stream));
     *out = (void *)(uintptr_t)p;
-    return cudaSuccess;
+    return e;
 }
 
 RT_TWIN(cudaFreeAsync, _ptsz, (void *ptr, cudaStream_t stream), ptr, stream)
@@ -32,10 +31,11 @@ RT_TWIN(cudaMallocFromPoolAsync, _ptsz,
 {
     RT_NEED(out);
     CUdeviceptr p = 0;
+    cudaError_t e = cudaSuccess;
     if (bytes != 0)
-        RT_TRY(rt_err(drv->cuMemAllocFromPoolAsync(&p, bytes, pool, stream)));
+        e = rt_err(drv->cuMemAllocFromPoolAsync(&p, bytes, pool, stream));
     *out = (void *)(uintptr_t)p;
-    return cudaSuccess;
+    return e;
 }
 
 RT_FN(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep), pool, keep)
