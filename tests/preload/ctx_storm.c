@@ -74,6 +74,7 @@ static void *bystander(void *number)
 
 static void *reset(void *unused)
 {
+    OK(cudaSetDevice(0)); /* with no context current a reset does nothing */
     OK(cudaDeviceReset());
     return unused;
 }
@@ -83,6 +84,7 @@ static void *check_after(void *leaks)
 {
     cachealloc_stats_t stats;
     void *pointers[LIVE];
+    OK(cudaSetDevice(0));
     OK(cudaDeviceReset());
     if (shim_stats(&stats))
         CHECK(stats.live_bytes == 0);

@@ -416,6 +416,26 @@ static void *bystander(void *arg)
     return arg;
 }
 
+static void *resets_nothing(void *arg)
+{
+    OK(cudaDeviceReset()); /* no context is current */
+    return arg;
+}
+
+/* tests/gpu/results/h200-580.json, after_reset */
+static void test_reset_elsewhere(void)
+{
+    pthread_t t;
+    void *p = NULL;
+    OK(cudaMalloc(&p, 4096));
+    IS(pthread_create(&t, NULL, resets_nothing, NULL) == 0);
+    pthread_join(t, NULL);
+    OK(cudaFree(p));
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaDeviceReset());
+    FAILS(cudaFree(p), cudaErrorInvalidValue);
+}
+
 static void test_reset(void)
 {
     pthread_t t;
@@ -479,6 +499,7 @@ int main(void)
     test_driver_entry_point();
     test_set_device_binds();
     test_reset();
+    test_reset_elsewhere();
     printf(failures == 0 ? "ok\n" : "%d checks failed\n", failures);
     return failures != 0;
 }

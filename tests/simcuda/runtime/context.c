@@ -7,8 +7,11 @@
  * once (cuda_runtime_api.h, cudaSetDevice: "the context will be current on device immediately");
  * under SIMCUDA=runtime:11 it only notes the device, and the thread's next call binds it.
  *
- * A device has a retained primary context or none. cudaDeviceReset takes it away; other threads
- * still have its handle current, which is how their next call sees that it must be retained again.
+ * A device has a retained primary context or none. cudaDeviceReset takes it away; all threads, the
+ * caller too, still have its handle current, which is how their next call sees that it must be
+ * retained again. After cuDevicePrimaryCtxReset only the driver's answer tells, so a call that was
+ * answered "destroyed" binds once more and is made again (rt_revive). In a thread in which no
+ * context is current cudaDeviceReset does nothing (tests/gpu/results/h200-580.json, after_reset).
  *
  * The lock guards the device table only. The driver is called outside of it: two threads may retain
  * the same primary at once, and the one that comes second gives its reference back.
@@ -110,6 +113,29 @@ cudaError_t rt_bind(void)
     return dead >= 0 ? bind_device(dead) : cudaSuccess;
 }
 
+bool rt_revive(cudaError_t e)
+{
+    CUcontext current = NULL;
+    CUdevice dev;
+    unsigned flags;
+    int active = 1, device = -1;
+    if (e != cudaErrorContextIsDestroyed || rt_legacy.cuCtxGetCurrent(&current) != CUDA_SUCCESS ||
+        current == NULL)
+        return false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < RT_MAX_DEVICES && device < 0; i++)
+        if (devices[i].retained == current)
+            device = i;
+    pthread_mutex_unlock(&lock);
+    if (device < 0 || rt_legacy.cuDeviceGet(&dev, device) != CUDA_SUCCESS ||
+        rt_legacy.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS)
+        return false;
+    /* A retain makes it active again; the reference that we have outlived the reset. */
+    if (!active && rt_legacy.cuDevicePrimaryCtxRetain(&current, dev) == CUDA_SUCCESS)
+        (void)rt_legacy.cuDevicePrimaryCtxRelease(dev);
+    return bind_device(device) == cudaSuccess;
+}
+
 cudaError_t rt_current_device(int *device)
 {
     RT_TRY(rt_init());
@@ -202,7 +228,7 @@ static CUcontext take_primary(int device)
 }
 
 /* With a context of somebody's own current there is no driver state of ours to destroy
- * (cuda_runtime_api.h, cudaDeviceReset, second note). */
+ * (cuda_runtime_api.h, cudaDeviceReset, second note), and with none neither. */
 RT_FN_UNBOUND(cudaDeviceReset, (void), )
 {
     RT_TRY(rt_init());
@@ -211,18 +237,17 @@ RT_FN_UNBOUND(cudaDeviceReset, (void), )
     CUcontext current = NULL;
     RT_TRY(rt_current_device(&device));
     RT_TRY(rt_err(rt_legacy.cuDeviceGet(&dev, device)));
-    if (!noted)
+    if (!noted) {
         (void)rt_legacy.cuCtxGetCurrent(&current);
-    if (current != NULL && device_of_dead(current) < 0 && !is_primary(current, dev))
-        return cudaSuccess;
+        if (current == NULL || (device_of_dead(current) < 0 && !is_primary(current, dev)))
+            return cudaSuccess;
+    }
 
     CUcontext primary = take_primary(device);
     cudaError_t e = rt_err(rt_legacy.cuDevicePrimaryCtxReset(dev));
     /* A reset does not give references back (cuda.h, cuDevicePrimaryCtxReset). */
     if (primary != NULL)
         (void)rt_legacy.cuDevicePrimaryCtxRelease(dev);
-    if (current != NULL)
-        (void)rt_legacy.cuCtxSetCurrent(NULL);
     atomic_fetch_add(&resets, 1);
     return e;
 }

@@ -45,8 +45,10 @@ cudaError_t rt_done(cudaError_t e)
     return e;
 }
 
+/* Initialises the driver: h200-580.json, first_call/cudaGetLastError. */
 RT_EXPORT cudaError_t cudaGetLastError(void)
 {
+    (void)rt_init();
     cudaError_t e = last;
     if (!is_sticky(e) || last_generation != rt_reset_generation())
         last = cudaSuccess;

@@ -14,13 +14,23 @@ static void *host_pointer(CUdeviceptr p)
     return (void *)(uintptr_t)p;
 }
 
-RT_FN(cudaMalloc, (void **out, size_t bytes), out, bytes)
+static cudaError_t device_memory(void **out, size_t bytes)
 {
-    RT_NEED(out);
     CUdeviceptr p = 0;
     cudaError_t e = bytes == 0 ? cudaSuccess : rt_err(rt_legacy.cuMemAlloc(&p, bytes));
     *out = host_pointer(p);
     return e;
+}
+
+/* Without a place for the pointer the driver is initialised and no context is made current
+ * (tests/gpu/results/h200-580.json, first_call/cudaMalloc-NULL). */
+RT_FN_UNBOUND(cudaMalloc, (void **out, size_t bytes), out, bytes)
+{
+    RT_TRY(rt_init());
+    RT_NEED(out);
+    RT_TRY(rt_bind());
+    cudaError_t e = device_memory(out, bytes);
+    return rt_revive(e) ? device_memory(out, bytes) : e;
 }
 
 /* "If devPtr is 0, no operation is performed", and yet it initialises: the idiom cudaFree(0). */

@@ -63,6 +63,7 @@ CUresult rt_look_up(const char *symbol, void **pfn, int version, cuuint64_t flag
 
 cudaError_t rt_init(void);                          /* driver loaded and cuInit done; no context */
 cudaError_t rt_bind(void);                          /* and a context current to this thread */
+bool rt_revive(cudaError_t e);                      /* bound again: the call is to be made again */
 cudaError_t rt_primary(int device, CUcontext *ctx); /* retains it on first use */
 cudaError_t rt_current_device(int *device);         /* of this thread; creates no context */
 unsigned rt_reset_generation(void);                 /* advanced by every cudaDeviceReset */
@@ -97,13 +98,17 @@ cudaError_t rt_symbol(const void *symbol, CUdeviceptr *address, size_t *bytes);
     }                                                                                              \
     static cudaError_t name##_body params
 
+#define RT_BOUND(call)                                                                             \
+    cudaError_t e = rt_bind();                                                                     \
+    e = e != cudaSuccess ? e : (call);                                                             \
+    return rt_done(rt_revive(e) ? (call) : e)
+
 /* Runs with the thread's context bound; initialises on the first call. */
 #define RT_FN(name, params, ...)                                                                   \
     static cudaError_t name##_body params;                                                         \
     RT_EXPORT cudaError_t name params                                                              \
     {                                                                                              \
-        cudaError_t e = rt_bind();                                                                 \
-        return rt_done(e != cudaSuccess ? e : name##_body(__VA_ARGS__));                           \
+        RT_BOUND(name##_body(__VA_ARGS__));                                                        \
     }                                                                                              \
     static cudaError_t name##_body params
 
@@ -114,14 +119,12 @@ cudaError_t rt_symbol(const void *symbol, CUdeviceptr *address, size_t *bytes);
     static cudaError_t name##_body RT_WITH_DRV params;                                             \
     RT_EXPORT cudaError_t name params                                                              \
     {                                                                                              \
-        cudaError_t e = rt_bind();                                                                 \
-        return rt_done(e != cudaSuccess ? e : name##_body(&rt_legacy, __VA_ARGS__));               \
+        RT_BOUND(name##_body(&rt_legacy, __VA_ARGS__));                                            \
     }                                                                                              \
     RT_EXPORT cudaError_t name##suffix params;                                                     \
     RT_EXPORT cudaError_t name##suffix params                                                      \
     {                                                                                              \
-        cudaError_t e = rt_bind();                                                                 \
-        return rt_done(e != cudaSuccess ? e : name##_body(&rt_perthread, __VA_ARGS__));            \
+        RT_BOUND(name##_body(&rt_perthread, __VA_ARGS__));                                         \
     }                                                                                              \
     static cudaError_t name##_body RT_WITH_DRV params
 
