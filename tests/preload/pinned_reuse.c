@@ -2,9 +2,10 @@
  *
  * pinned_reuse same|other [plain]  The stream, of this device or of another, is held by a gate.
  * With the pool the frees return at once, and until the gate opens nobody else is given that
- * memory: the copies then still see what the buffers held. The driver's own free waits: `plain`
- * opens the gate before it. pinned_reuse race ROUNDS  For the simulator's race check: what is
- * written into new buffers must be ordered after the reads of old ones. */
+ * memory: the copies then still see what the buffers held. The driver's own free waits, for its
+ * own device's context: `plain` opens the gate before it. pinned_reuse race ROUNDS  For the
+ * simulator's race check: what is written into new buffers must be ordered after the reads of old
+ * ones. */
 #include "gate.h"
 
 #define BUFFERS 60
@@ -59,6 +60,8 @@ static void behind_a_gate(int device, bool plain)
     OK(cudaSetDevice(0));
     if (plain)
         gate_open(&gate);
+    if (plain && device != 0) /* the driver's free waits for the memory's own context alone */
+        OK(cudaStreamSynchronize(held));
     for (size_t i = 0; i < BUFFERS; i++)
         OK(cudaFreeHost(old[i].host));
 

@@ -114,8 +114,8 @@ static void order_free(program_t *p, const op_t *op, uint64_t *r)
         order_access(p, op->thread, op->stream, op->a, true, r);
     } else if (b->async) {
         order_host(p, op->thread, op->a, true, r);
-    } else if (!b->host && !p->peer_free && away(p, op->thread, b)) {
-        /* cudaFree waits for its own device: let that wait for the other one. */
+    } else if (!p->peer_free && away(p, op->thread, b)) {
+        /* A free waits for the memory's own context: let that wait for the other one. */
         int stream = per_thread_stream(op->thread, b->device);
         order_access(p, op->thread, stream, op->a, true, r);
         lower_nothing(p, op->thread, stream);

@@ -478,6 +478,35 @@ static void new_memory_after_a_free(void)
     writes(b);
 }
 
+/* A plain free waits for the context of the memory; h200-580.json, free_waits. */
+static void a_free_beside_work_of_another_context(void)
+{
+    CUcontext other;
+    CUstream there;
+    start();
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    OK(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    writes(there);
+    OK(cuMemFree(p));
+}
+
+static void a_free_after_work_of_a_green_context(void)
+{
+    CUdevResource all, part;
+    CUdevResourceDesc desc;
+    CUgreenCtx green;
+    CUstream there;
+    unsigned groups = 1;
+    start();
+    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
+    OK(cuDevResourceGenerateDesc(&desc, &part, 1));
+    OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(cuGreenCtxStreamCreate(&there, green, CU_STREAM_NON_BLOCKING, 0));
+    writes(there);
+    OK(cuMemFree(p));
+}
+
 static void a_free_that_does_not_wait(void)
 {
     start();

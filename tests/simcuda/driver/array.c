@@ -82,8 +82,9 @@ static CUresult destroy(void *handle)
     if (!b || b->magic != MAGIC || b->level) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (sim_opt.free_waits) {
-        sim_wait_device(b->dev);
+    sim_alloc_t a;
+    if (sim_opt.free_waits && sim_heap_find(b->dev, b->at, &a)) {
+        sim_wait_owner(a.ctx); /* as linear memory does; not asked of hardware */
     }
     CUresult rc = sim_heap_free(b->dev, b->at, false);
     pthread_mutex_lock(&mu);

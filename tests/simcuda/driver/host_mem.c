@@ -200,9 +200,7 @@ SIM_API CUresult cuMemFreeHost(void *p)
     }
     SIM_TRY(sim_capture_unsafe());
     if (sim_opt.free_waits) {
-        for (int i = 0; i < sim_opt.devices; i++) {
-            sim_wait_device(&sim_devices[i]);
-        }
+        sim_wait_owner(r.ctx);
     }
     sim_race_host_write((uintptr_t)p, r.size);
     if (!remove_base(p, 1u << SIM_HOST_ALLOC, &r)) {
@@ -268,6 +266,9 @@ SIM_API CUresult cuMemHostUnregister(void *p)
         return CUDA_ERROR_INVALID_VALUE;
     }
     SIM_TRY(sim_capture_unsafe());
+    if (sim_opt.free_waits && sim_host_find(p, &r)) {
+        sim_wait_owner(r.ctx);
+    }
     if (!remove_base(p, 1u << SIM_HOST_REGISTERED, &r)) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }

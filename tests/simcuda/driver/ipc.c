@@ -283,7 +283,7 @@ static unsigned *references_of_locked(sim_heap_t *h, CUdeviceptr base)
     return i ? &i->references : NULL;
 }
 
-/* The last reference waits for the device, as a free does [hw]. */
+/* The last reference waits as a free does [hw]. */
 SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     CUcontext ctx;
@@ -299,8 +299,9 @@ SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
     unsigned *references = references_of_locked(h, dptr);
     bool last = references && *references == 1;
     pthread_mutex_unlock(&h->mu);
-    if (last && sim_opt.free_waits) {
-        sim_wait_device(d);
+    sim_alloc_t a;
+    if (last && sim_opt.free_waits && sim_heap_find(d, dptr, &a)) {
+        sim_wait_owner(a.ctx);
     }
     pthread_mutex_lock(&h->mu);
     references = references_of_locked(h, dptr);

@@ -53,10 +53,11 @@ SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
     return CUDA_SUCCESS;
 }
 
-/* The plain free waits for all that was submitted to the owner's device [hw: and to its peers?],
- * unless free_waits:0. Memory of cuMemAllocAsync may come here too (cuda.h, cuMemFree: "This API
- * will not perform any implicit synchronization when the pointer was allocated with
- * cuMemAllocAsync or cuMemAllocFromPoolAsync"). */
+/* The plain free waits for all that was submitted to the memory's own context, and for no other's
+ * work (tests/gpu/results/h200-580.json, free_waits and others_wait), unless free_waits:0. Memory
+ * of cuMemAllocAsync may come here too (cuda.h, cuMemFree: "This API will not perform any implicit
+ * synchronization when the pointer was allocated with cuMemAllocAsync or cuMemAllocFromPoolAsync").
+ */
 SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUcontext ctx;
@@ -73,8 +74,8 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
             r.base != (char *)(uintptr_t)dptr) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        for (int i = 0; sim_opt.free_waits && i < sim_opt.devices; i++) {
-            sim_wait_device(&sim_devices[i]);
+        if (sim_opt.free_waits) {
+            sim_wait_owner(r.ctx);
         }
         sim_race_host_write(dptr, r.size);
         return sim_host_free_managed(dptr);
@@ -86,7 +87,7 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr dptr)
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (sim_opt.free_waits && a.kind == SIM_PLAIN) {
-            sim_wait_device(d);
+            sim_wait_owner(a.ctx);
         }
         sim_race_host_write(a.base,
                             a.size); /* of a free that waited, everything is ordered before */

@@ -148,12 +148,19 @@ void sim_wait_context(CUcontext ctx)
     sim_clock_free(&past);
 }
 
-static void wait_device(sim_device_t *d, bool learns)
+/* What shares the memory counts as one: a primary context and its green ones. */
+void sim_wait_owner(CUcontext ctx)
+{
+    CUcontext home = sim_ctx_home(ctx);
+    if (sim_opt.racecheck || atomic_load_explicit(&home->dev->pending, memory_order_acquire)) {
+        sim_wait_context(home);
+    }
+}
+
+void sim_wait_device_quietly(sim_device_t *d)
 {
     sim_points_t v = {0};
-    sim_clock_t past = {0};
-    if (!(learns && sim_opt.racecheck) &&
-        atomic_load_explicit(&d->pending, memory_order_acquire) == 0) {
+    if (atomic_load_explicit(&d->pending, memory_order_acquire) == 0) {
         return;
     }
     sim_lock();
@@ -162,24 +169,9 @@ static void wait_device(sim_device_t *d, bool learns)
             sim_points_of_context(c, &v);
         }
     }
-    if (learns) {
-        sim_race_of_device(d, &past);
-    }
     sim_wait_points_locked(&v);
-    sim_race_learn(&past);
     sim_unlock();
     sim_points_free(&v);
-    sim_clock_free(&past);
-}
-
-void sim_wait_device(sim_device_t *d)
-{
-    wait_device(d, true);
-}
-
-void sim_wait_device_quietly(sim_device_t *d)
-{
-    wait_device(d, false);
 }
 
 /* --- completion

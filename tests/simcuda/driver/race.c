@@ -340,15 +340,6 @@ void sim_race_of_context(CUcontext ctx, sim_clock_t *out)
     }
 }
 
-void sim_race_of_device(sim_device_t *d, sim_clock_t *out)
-{
-    for (CUcontext c = sim_ctx_all; c && sim_opt.racecheck; c = c->next_all) {
-        if (c->dev == d) {
-            sim_race_of_context(c, out);
-        }
-    }
-}
-
 void sim_race_learn(const sim_clock_t *c)
 {
     if (sim_opt.racecheck) {

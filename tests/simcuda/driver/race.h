@@ -29,7 +29,6 @@ typedef struct sim_who { /* one access, for as long as it may matter */
 } sim_who_t;
 
 struct sim_op;
-struct sim_device;
 
 static inline bool sim_clock_has(const sim_clock_t *c, uint32_t slot, uint64_t step)
 {
@@ -51,7 +50,6 @@ void sim_race_context_wait(CUcontext ctx, const sim_clock_t *c);
 /* What a wait begun now will have learnt when it is over; then the host thread learns it. */
 void sim_race_of_stream(CUstream s, sim_clock_t *out);
 void sim_race_of_context(CUcontext ctx, sim_clock_t *out);
-void sim_race_of_device(struct sim_device *d, sim_clock_t *out);
 void sim_race_learn(const sim_clock_t *c);
 sim_clock_t *sim_race_copy(const sim_clock_t *c);
 

@@ -488,8 +488,8 @@ void sim_points_of_stream(CUstream s, sim_points_t *v);
 void sim_points_of_context(CUcontext ctx, sim_points_t *v);
 void sim_wait_points_locked(sim_points_t *v);
 void sim_wait_context(CUcontext ctx);
-extern CUcontext sim_ctx_all; /* every context that ever was, under the engine lock */
-void sim_wait_device(sim_device_t *d);
+extern CUcontext sim_ctx_all;       /* every context that ever was, under the engine lock */
+void sim_wait_owner(CUcontext ctx); /* of memory that is freed: all work of it */
 /* Locked: all later work of ctx, of streams made later too, waits for v; except's excepted. */
 void sim_barrier_locked(CUcontext ctx, const sim_points_t *v, CUstream except);
 /* s waits for all work of ctx; all later work of ctx waits for s. Nothing where ctx captures. */
@@ -558,6 +558,7 @@ CUresult sim_capture_node_locked(CUstream s, const sim_op_t *op);
 bool sim_capture_has(CUstream s);
 void sim_capture_join_locked(CUstream s, sim_capture_t *c, const sim_frontier_t *from);
 sim_capture_t *sim_capture_by_id_locked(uint64_t id);
+bool sim_capture_spoil_locked(uint64_t id); /* false: there is no such capture any more */
 CUresult sim_capture_block_context_locked(CUcontext ctx); /* a call that no capture allows */
 CUresult sim_capture_block_stream_locked(CUstream s);
 CUresult sim_capture_unsafe(void); /* allocation and the like while somebody captures */
