@@ -215,14 +215,19 @@ static void threads(void)
 {
     pthread_t thread;
     int code;
+    enum cudaStreamCaptureStatus status;
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     OK(cudaMemsetAsync(first, 5, BYTES, stream));
+    churn_by(true, 100);
+    OK(cudaStreamIsCapturing(stream, &status));
+    CHECK(status == cudaStreamCaptureStatusActive); /* it was not disturbed */
     OK(pthread_create(&thread, NULL, end_elsewhere, &code));
     OK(pthread_join(thread, NULL));
-    CHECK(code == cudaErrorStreamCaptureWrongThread);
-    churn_by(true, 100); /* it goes on, and is not disturbed */
-    OK(cudaStreamEndCapture(stream, &captured));
-    OK(cudaGraphDestroy(captured));
+    CHECK(code == cudaErrorStreamCaptureWrongThread); /* and that was its end */
+    ANSWERS(cudaErrorIllegalState, cudaStreamEndCapture(stream, &captured));
+    ANSWERS(cudaErrorIllegalState, cudaGetLastError());
+    churn_by(false, 100);
+    CHECK(alloc_code == 0 && free_code == 0);
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     OK(cudaMemsetAsync(first, 6, BYTES, stream));
     OK(cudaMemcpyAsync(seen, first, BYTES, cudaMemcpyDeviceToHost, stream));

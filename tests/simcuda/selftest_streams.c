@@ -250,9 +250,52 @@ static void free_against_a_held_stream(bool waits)
     OK(cuStreamSynchronize(s));
 }
 
-void plain_free_waits_for_the_device(void) /* SIM: for now; a fact to measure */
+void plain_free_waits_for_its_context(void)
 {
     free_against_a_held_stream(true);
+}
+
+void plain_free_does_not_wait_for_another_context(void)
+{
+    static gate_t g = GATE;
+    CUcontext another;
+    CUstream s;
+    CUdeviceptr p;
+    primary();
+    OK(cuMemAlloc(&p, 1 << 20));
+    OK(cuCtxCreate(&another, NULL, 0, 0));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    gate_hold(&g, s);
+    OK(cuMemFree(p));
+    gate_open(&g);
+    OK(cuCtxDestroy(another));
+}
+
+static void *unregister_main(void *arg)
+{
+    freer_t *f = arg;
+    OK(cuCtxSetCurrent(f->ctx));
+    OK(cuMemHostUnregister((void *)(uintptr_t)f->p));
+    f->done = true;
+    return NULL;
+}
+
+void unregistering_waits_for_its_context(void)
+{
+    static gate_t g = GATE;
+    static char memory[1 << 16] __attribute__((aligned(4096)));
+    CUstream s;
+    pthread_t t;
+    freer_t f = {.ctx = primary(), .p = (uintptr_t)memory};
+    OK(cuMemHostRegister(memory, sizeof(memory), 0));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    gate_hold(&g, s);
+    pthread_create(&t, NULL, unregister_main, &f);
+    usleep(20000);
+    CHECK(!f.done);
+    gate_open(&g);
+    pthread_join(t, NULL);
+    CHECK(f.done);
 }
 
 void free_waits_can_be_switched_off(void) /* SIM, free_waits:0 */
@@ -283,7 +326,6 @@ void capture_is_noticed_and_spoiled_as_documented(void)
     OK(cuStreamWaitEvent(n, f, 0));
     OK(cuStreamIsCapturing(n, &st));
     CHECK(st == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    IS(CUDA_ERROR_CAPTURED_EVENT, (cuThreadExchangeStreamCaptureMode(&mode), cuEventQuery(f)));
     OK(cuEventRecord(e, n));
     OK(cuStreamWaitEvent(s, e, 0));
     OK(cuStreamEndCapture(s, &graph));
@@ -291,7 +333,6 @@ void capture_is_noticed_and_spoiled_as_documented(void)
     OK(cuGraphDestroy(graph));
     OK(cuStreamIsCapturing(n, &st));
     CHECK(st == CU_STREAM_CAPTURE_STATUS_NONE);
-    OK(cuThreadExchangeStreamCaptureMode(&mode));
     /* a context-wide record spoils it */
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxRecordEvent(c, e));
@@ -315,6 +356,53 @@ void capture_is_noticed_and_spoiled_as_documented(void)
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuStreamDestroy(s)); /* takes its capture along */
     OK(cuCtxRecordEvent(c, e));
+}
+
+static void *end_main(void *stream)
+{
+    CUgraph graph;
+    IS(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, cuStreamEndCapture(stream, &graph));
+    return NULL;
+}
+
+/* Whether the call is refused, and the capture spoiled by it. */
+#define SPOILS(code, call)                                                                         \
+    do {                                                                                           \
+        OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));                                \
+        IS(code, call);                                                                            \
+        IS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &graph));                  \
+    } while (0)
+
+void calls_beside_a_capture_are_refused_as_hardware_does(void)
+{
+    CUstream s, other;
+    CUevent e;
+    CUgraph graph;
+    CUdeviceptr p, q;
+    CUmemoryPool pool;
+    pthread_t t;
+    primary();
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemAllocAsync(&p, 1024, other));
+    OK(cuStreamSynchronize(other));
+    SPOILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAllocAsync(&q, 1024, other));
+    SPOILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFreeAsync(p, other));
+    SPOILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(other));
+    SPOILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemPoolTrimTo(pool, 0));
+    OK(cuMemFreeAsync(p, other));
+    /* an event of the capture, in every mode */
+    OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(e, s));
+    IS(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(e));
+    IS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &graph));
+    /* the wrong thread's end is an end */
+    OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    pthread_create(&t, NULL, end_main, s);
+    pthread_join(t, NULL);
+    IS(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(s, &graph));
 }
 
 void kernels_take_their_time(void) /* SIM: kernel_ns:3000000 */

@@ -24,6 +24,15 @@ sim_capture_t *sim_capture_by_id_locked(uint64_t id)
     return c;
 }
 
+bool sim_capture_spoil_locked(uint64_t id)
+{
+    sim_capture_t *c = sim_capture_by_id_locked(id);
+    if (c) {
+        invalidate(c);
+    }
+    return c != NULL;
+}
+
 void sim_capture_join_locked(CUstream s, sim_capture_t *c, const sim_frontier_t *from)
 {
     s->capture = c;
@@ -231,7 +240,8 @@ static CUresult end(CUstream h, bool pt, CUgraph *out)
         invalidate(c);
         rc = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     } else if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != sim_thread()->serial) {
-        rc = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+        rc = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; /* and that was its end, on an H200 */
+        *out = end_locked(c, false);
     } else {
         if (c->status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
             rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

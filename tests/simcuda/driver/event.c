@@ -221,8 +221,7 @@ CUresult sim_ctx_wait(CUcontext hCtx, CUevent hEvent)
     SIM_TRY(event_check(hEvent));
     sim_lock();
     CUresult rc = sim_capture_block_context_locked(hCtx);
-    if (rc == CUDA_SUCCESS && hEvent->capture_id && sim_capture_by_id_locked(hEvent->capture_id)) {
-        sim_capture_by_id_locked(hEvent->capture_id)->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    if (rc == CUDA_SUCCESS && sim_capture_spoil_locked(hEvent->capture_id)) {
         rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     if (rc == CUDA_SUCCESS) {
@@ -299,24 +298,35 @@ SIM_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
          (CUstream hStream, CUevent hEvent, unsigned int Flags),
          wait_event(hStream, pt, hEvent, Flags))
 
-/* A query counts as a potentially unsafe call while somebody captures [hw]; on an event that was
- * last recorded inside a capture it never works (cuda.h, cuThreadExchangeStreamCaptureMode;
- * CUDA_ERROR_CAPTURED_EVENT). */
+/* Last recorded inside a capture: no query or wait can be answered, and the attempt spoils that
+ * capture in every mode (tests/gpu/results/h200-580.json, capture; there of the query alone). */
+static CUresult not_captured(CUevent e)
+{
+    sim_lock();
+    bool captured = e->capture_id != 0;
+    sim_capture_spoil_locked(e->capture_id);
+    sim_unlock();
+    return captured ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
+}
+
+/* A query counts as a potentially unsafe call while somebody captures. NULL is refused before
+ * cuInit too (h200-580.json, first_call/cuEventQuery). */
 SIM_API CUresult cuEventQuery(CUevent hEvent)
 {
-    SIM_ENTER(cuEventQuery);
+    SIM_ENTER_IF(cuEventQuery, hEvent != NULL);
     SIM_TRY(event_check(hEvent));
+    bool over = atomic_load_explicit(&hEvent->done, memory_order_acquire);
+    if (!over) {
+        SIM_TRY(not_captured(hEvent));
+    }
     SIM_TRY(sim_capture_unsafe());
-    if (sim_opt.racecheck || !atomic_load_explicit(&hEvent->done, memory_order_acquire)) {
+    if (sim_opt.racecheck || !over) {
         sim_lock();
-        bool captured = hEvent->capture_id != 0, done = !captured && sim_event_done_locked(hEvent);
+        bool done = sim_event_done_locked(hEvent);
         if (done) {
             sim_race_learn(&hEvent->clock); /* cuEventQuery: "all captured work is complete" */
         }
         sim_unlock();
-        if (captured) {
-            return CUDA_ERROR_CAPTURED_EVENT;
-        }
         if (!done) {
             return CUDA_ERROR_NOT_READY;
         }
@@ -328,15 +338,13 @@ SIM_API CUresult cuEventSynchronize(CUevent hEvent)
 {
     SIM_ENTER(cuEventSynchronize);
     SIM_TRY(event_check(hEvent));
+    SIM_TRY(not_captured(hEvent));
     SIM_TRY(sim_capture_unsafe());
     sim_points_t v = {0};
     sim_lock();
-    bool captured = hEvent->capture_id != 0;
     sim_clock_t past = {0};
-    if (!captured) {
-        sim_clock_join(&past, &hEvent->clock);
-    }
-    if (!captured && !sim_event_done_locked(hEvent)) {
+    sim_clock_join(&past, &hEvent->clock);
+    if (!sim_event_done_locked(hEvent)) {
         for (size_t i = 0; i < hEvent->points.n; i++) {
             sim_points_add(&v, hEvent->points.at[i].stream, hEvent->points.at[i].seq);
         }
@@ -347,8 +355,7 @@ SIM_API CUresult cuEventSynchronize(CUevent hEvent)
     sim_clock_free(&past);
     sim_unlock();
     sim_points_free(&v);
-    return captured ? CUDA_ERROR_CAPTURED_EVENT
-                    : (CUresult)atomic_load_explicit(&hEvent->ctx->sticky, memory_order_relaxed);
+    return (CUresult)atomic_load_explicit(&hEvent->ctx->sticky, memory_order_relaxed);
 }
 
 static CUresult elapsed(float *ms, CUevent start, CUevent end)

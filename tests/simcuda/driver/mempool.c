@@ -64,6 +64,7 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     if (sim_capture_has(s)) {
         return alloc_node(dptr, bytes, pool ? pool->dev : ctx->dev, s);
     }
+    SIM_TRY(sim_capture_unsafe());
     sim_device_t *d = pool ? pool->dev : ctx->dev;
     pool = pool ? pool : atomic_load(&d->pool);
     CUresult rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
@@ -108,8 +109,13 @@ static CUresult free_async(CUdeviceptr dptr, CUstream h, bool pt)
     if (!d || !sim_heap_update(d, dptr, -1, 1)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    CUresult rc = sim_capture_unsafe();
+    if (rc != CUDA_SUCCESS) {
+        sim_heap_update(d, dptr, -1, 0);
+        return rc;
+    }
     atomic_fetch_add(&d->frees, 1);
-    CUresult rc = sim_submit(s, &op, false);
+    rc = sim_submit(s, &op, false);
     if (rc != CUDA_SUCCESS) {
         atomic_fetch_sub(&d->frees, 1);
         sim_heap_update(d, dptr, -1, 0);
@@ -204,7 +210,8 @@ SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
     SIM_ENTER(cuMemPoolTrimTo);
     (void)minBytesToKeep; /* nothing is ever kept */
-    return pool_check(pool);
+    SIM_TRY(pool_check(pool));
+    return sim_capture_unsafe();
 }
 
 static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value, bool set)

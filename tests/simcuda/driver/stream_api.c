@@ -8,6 +8,7 @@ static CUresult query(CUstream h, bool pt)
     CUstream s;
     sim_points_t v = {0};
     SIM_TRY(sim_stream_resolve(h, pt, &s));
+    SIM_TRY(sim_capture_unsafe());
     sim_lock();
     CUresult rc = s->capture ? sim_capture_block_stream_locked(s) : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS) {
