@@ -131,7 +131,6 @@ def test_an_end_by_a_signal_is_unchanged_and_silent(run, program, tmp_path, way,
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("way, status, found", [
     ("return", 4, (2222, 1)), ("exit", 4, (2222, 1)), ("atexit", 4, (3000, 1)),
-    ("early", 4, (3000, 1)),
     ("_exit", 4, (2222, 1)), ("_Exit", 4, (2222, 1)), ("quick_exit", 4, (2222, 1)),
     ("handled", 7, (2222, 1)),
     pytest.param("pthread_exit", 0, (3222, 2), marks=JOINS_FIRST),
@@ -142,6 +141,18 @@ def test_an_end_of_its_own_is_unchanged_and_reported(run, program, tmp_path, way
     expected, reports = unchanged(run, [program("life_ends"), way], tmp_path, conf)
 
     assert expected.rc == status, expected.err
+    assert reports == [found]
+
+
+@pytest.mark.parametrize("conf", LANES)
+@pytest.mark.parametrize("sim, codes, found", [("ends:late", "0 0\n", (3000, 1)),
+                                               ("ends:exit", "4 4\n", (2222, 1))])
+def test_a_handler_older_than_cuda_is_answered_as_the_driver_does_and_reported(
+        run, program, tmp_path, sim, codes, found, conf):
+    """The driver has ended by then, or a driver that ends later has not."""
+    expected, reports = unchanged(run, [program("life_ends"), "early"], tmp_path, conf, sim=sim)
+
+    assert (expected.rc, expected.out) == (4, codes), expected.err
     assert reports == [found]
 
 

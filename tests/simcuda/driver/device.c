@@ -5,7 +5,16 @@
 #include <cudaProfiler.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* exit runs what was registered later before this: to handlers older than cuInit, and to all
+ * destructors, the driver has ended (tests/gpu/results/h200-580.json, teardown). */
+static void end(void)
+{
+    int up = 1;
+    atomic_compare_exchange_strong(&sim_state, &up, 3);
+}
 
 /* cuda.h, cuInit: "Currently, the Flags parameter must be 0". Without a device: NO_DEVICE. */
 SIM_API CUresult cuInit(unsigned int Flags)
@@ -36,7 +45,9 @@ SIM_API CUresult cuInit(unsigned int Flags)
     }
     if (rc == CUDA_SUCCESS) {
         int none = 0;
-        atomic_compare_exchange_strong(&sim_state, &none, 1);
+        if (atomic_compare_exchange_strong(&sim_state, &none, 1) && !sim_opt.ends_late) {
+            atexit(end);
+        }
     }
     pthread_mutex_unlock(&mu);
     return rc;

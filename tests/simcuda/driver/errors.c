@@ -45,8 +45,8 @@ SIM_API CUresult cuGetErrorName(CUresult error, const char **pStr)
 {
     SIM_ENTER_IF(cuGetErrorName, false);
     int i = find(error);
-    if (!pStr) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!pStr || atomic_load(&sim_state) == 3) { /* at the end: h200-580.json, teardown */
+        return pStr ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_INVALID_VALUE;
     }
     *pStr = i < 0 ? NULL : errors[i].name;
     return i < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -56,8 +56,8 @@ SIM_API CUresult cuGetErrorString(CUresult error, const char **pStr)
 {
     SIM_ENTER_IF(cuGetErrorString, false);
     int i = find(error);
-    if (!pStr) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!pStr || atomic_load(&sim_state) == 3) { /* at the end: h200-580.json, teardown */
+        return pStr ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_INVALID_VALUE;
     }
     *pStr = i < 0 ? NULL : errors[i].text;
     return i < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -101,6 +101,18 @@ static bool set_driver(char *v)
     return true;
 }
 
+static bool set_ends(char *v)
+{
+    sim_opt.ends_late = strcmp(v, "late") == 0;
+    return sim_opt.ends_late || strcmp(v, "exit") == 0;
+}
+
+static bool set_sticky_reset(char *v)
+{
+    sim_opt.reset_heals = strcmp(v, "heals") == 0;
+    return sim_opt.reset_heals || strcmp(v, "loses") == 0;
+}
+
 static bool set_free_waits(char *v)
 {
     sim_opt.free_waits = strcmp(v, "0") != 0;
@@ -235,6 +247,8 @@ static const struct {
     {"host_memory", set_host_memory},
     {"arch", set_arch},
     {"driver", set_driver},
+    {"ends", set_ends},
+    {"sticky_reset", set_sticky_reset},
     {"free_waits", set_free_waits},
     {"pitch", set_pitch},
     {"module_bytes", set_module_bytes},

@@ -169,7 +169,7 @@ typedef struct sim_options {
     size_t addresses; /* of each device; 0: by its memory */
     size_t host_memory;
     int driver;
-    bool free_waits, pitch_by_asker, pitch_by_height;
+    bool ends_late, reset_heals, free_waits, pitch_by_asker, pitch_by_height;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
@@ -247,6 +247,7 @@ typedef struct sim_device {
     pthread_mutex_t primary_mu;
     int primary_refs;
     unsigned primary_flags;
+    bool lost; /* its primary was reset with a sticky error */
     CUmemoryPool default_pool;
     _Atomic(CUmemoryPool) pool;
 } sim_device_t;

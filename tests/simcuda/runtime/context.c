@@ -20,6 +20,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 typedef struct {
     CUcontext retained; /* we hold one reference; NULL: none */
@@ -33,11 +34,16 @@ static atomic_uint resets;
 static _Thread_local int selected; /* this thread's device */
 static _Thread_local bool noted;   /* runtime:11: selected, not bound yet */
 
-static atomic_bool initialised;
+static atomic_bool initialised, exiting;
 
 unsigned rt_reset_generation(void)
 {
     return atomic_load(&resets);
+}
+
+static void at_exit(void)
+{
+    atomic_store(&exiting, true);
 }
 
 cudaError_t rt_init(void)
@@ -46,8 +52,17 @@ cudaError_t rt_init(void)
         return cudaSuccess;
     RT_TRY(rt_driver_load());
     RT_TRY(rt_err(rt_legacy.cuInit(0)));
-    atomic_store_explicit(&initialised, true, memory_order_release);
+    if (!atomic_exchange(&initialised, true))
+        atexit(at_exit);
     return cudaSuccess;
+}
+
+/* CUDA_ERROR_DEINITIALIZED is the number of cudaErrorCudartUnloading. */
+bool rt_unloading(void)
+{
+    CUcontext current;
+    return atomic_load_explicit(&exiting, memory_order_acquire) &&
+           rt_legacy.cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED;
 }
 
 cudaError_t rt_primary(int device, CUcontext *ctx)

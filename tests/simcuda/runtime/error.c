@@ -2,57 +2,28 @@
  * The last error of a thread, and the names of codes.
  *
  * A call that fails sets the last error, a call that succeeds leaves it alone; cudaGetLastError
- * clears it. Errors that end the device's context ("This leaves the process in an inconsistent
- * state and any further CUDA work will return the same error", driver_types.h, at each of the codes
- * below) are not cleared: they stay until a cudaDeviceReset has given the device a new context.
+ * clears it, whatever it is. What ended the device's context comes back with the next call that
+ * needs that (tests/gpu/results/h200-580.json, sticky/kernel).
  */
 #include "rt.h"
 
 static _Thread_local cudaError_t last;
-static _Thread_local unsigned last_generation; /* resets there had been when `last` was set */
 
-static bool is_sticky(cudaError_t e)
-{
-    switch (e) {
-    case cudaErrorContained:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case cudaErrorTensorMemoryLeak:
-    case cudaErrorExternalDevice:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* The first error of a dead context stays the one that is told. "Not ready" is an answer and no
- * error: hardware does not remember it (tests/gpu/results). */
+/* "Not ready" is an answer and no error: hardware does not remember it (tests/gpu/results). */
 cudaError_t rt_done(cudaError_t e)
 {
-    unsigned now = rt_reset_generation();
-    if (e != cudaSuccess && e != cudaErrorNotReady &&
-        !(is_sticky(last) && last_generation == now)) {
+    if (e != cudaSuccess && e != cudaErrorNotReady)
         last = e;
-        last_generation = now;
-    }
     return e;
 }
 
-/* Initialises the driver: h200-580.json, first_call/cudaGetLastError. */
+/* Initialises the driver: h200-580.json, first_call/cudaGetLastError; its end: teardown. */
 RT_EXPORT cudaError_t cudaGetLastError(void)
 {
-    (void)rt_init();
     cudaError_t e = last;
-    if (!is_sticky(e) || last_generation != rt_reset_generation())
-        last = cudaSuccess;
-    return e;
+    (void)rt_init();
+    last = cudaSuccess;
+    return rt_unloading() ? cudaErrorCudartUnloading : e;
 }
 
 RT_EXPORT cudaError_t cudaPeekAtLastError(void)

@@ -63,6 +63,7 @@ CUresult rt_look_up(const char *symbol, void **pfn, int version, cuuint64_t flag
 
 cudaError_t rt_init(void);                          /* driver loaded and cuInit done; no context */
 cudaError_t rt_bind(void);                          /* and a context current to this thread */
+bool rt_unloading(void);                            /* the process ends, and the driver has */
 bool rt_revive(cudaError_t e);                      /* bound again: the call is to be made again */
 cudaError_t rt_primary(int device, CUcontext *ctx); /* retains it on first use */
 cudaError_t rt_current_device(int *device);         /* of this thread; creates no context */
