@@ -140,7 +140,8 @@ def test_frees_from_other_devices(run, program, threads, devices, preload, conf)
 @pytest.mark.parametrize("args", [[3], [1, 0, "end"], [5, 4], [5, 8]], ids=str)
 def test_a_sticky_error_is_all_that_is_seen_until_the_reset(run, program, args, preload, conf):
     """Other threads' memory dies with the context, and is no leak."""
-    result = run([program("sticky"), *args], preload=preload, conf=quiet(conf), sim="memory:4G")
+    result = run([program("sticky"), *args], preload=preload, conf=quiet(conf),
+                 sim="memory:4G,sticky_reset:heals")
 
     assert result.rc == 0, result.err
     report = leak_report.parse(result.err)

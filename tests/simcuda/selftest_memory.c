@@ -88,7 +88,7 @@ void host_access_to_device_memory_faults(void) /* SIM: hardware with HMM differs
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* SIM: hardware notices less surely. The error sticks until the reset. */
+/* SIM, sticky_reset:heals. Hardware notices less surely. The error sticks until the reset. */
 void device_access_to_freed_memory_is_a_sticky_error(void)
 {
     CUdeviceptr p, q;
@@ -99,7 +99,9 @@ void device_access_to_freed_memory_is_a_sticky_error(void)
     OK(cuMemAlloc(&q, 1024));
     OK(cuMemcpyHtoD(p, buf, 64));
     OK(cuMemFree(p));
-    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyHtoD(p, buf, 64));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(p, buf, 64)); /* spoils nothing */
+    OK(cuMemsetD8Async(p, 1, 64, NULL));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(NULL));
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 1));
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemFree(q));
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
@@ -109,6 +111,19 @@ void device_access_to_freed_memory_is_a_sticky_error(void)
     CHECK(again == c);
     OK(cuMemGetInfo(&a, &b));
     CHECK(a == b);
+}
+
+void a_reset_with_a_sticky_error_loses_the_device(void) /* SIM */
+{
+    CUdeviceptr p;
+    CUcontext c;
+    primary();
+    OK(cuMemAlloc(&p, 1024));
+    OK(cuMemFree(p));
+    OK(cuMemsetD8Async(p, 1, 64, NULL));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    OK(cuDevicePrimaryCtxReset(0));
+    IS(CUDA_ERROR_DEVICE_UNAVAILABLE, cuDevicePrimaryCtxRetain(&c, 0));
 }
 
 void overrun_by_one_byte_is_caught(void) /* SIM */

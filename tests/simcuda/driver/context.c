@@ -298,6 +298,10 @@ void sim_primary_make(sim_device_t *d)
 CUresult sim_primary_retain(sim_device_t *d)
 {
     pthread_mutex_lock(&d->primary_mu);
+    if (d->lost) {
+        pthread_mutex_unlock(&d->primary_mu);
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
     bool ok = atomic_load(&d->primary->alive);
     if (!ok) {
         sim_lock();
@@ -348,11 +352,13 @@ SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return sim_primary_release(d);
 }
 
-/* "Resetting the primary context does not release it" */
+/* "Resetting the primary context does not release it". After a sticky error the process has had
+ * the device: tests/gpu/results/h200-580.json, sticky/kernel. */
 void sim_primary_reset(sim_device_t *d)
 {
     pthread_mutex_lock(&d->primary_mu);
     if (atomic_load(&d->primary->alive)) {
+        d->lost = sim_ctx_sticky(d->primary) != CUDA_SUCCESS && !sim_opt.reset_heals;
         sim_ctx_tear_down(d->primary);
     }
     pthread_mutex_unlock(&d->primary_mu);

@@ -37,6 +37,16 @@ static bool on_device(const span_t *s)
     return s->device && !s->pageable && sim_device_of(s->at);
 }
 
+/* A plain copy from or to device memory that nobody has is refused at once, and spoils nothing:
+ * tests/gpu/results/h200-580.json, sticky/copy, from freed memory. The Async forms were not asked;
+ * they find out when the stream gets there, as a kernel does. */
+static bool nowhere(const span_t *s)
+{
+    sim_device_t *d = sim_device_of(s->at);
+    sim_alloc_t a;
+    return d && !sim_heap_find(d, s->at, &a);
+}
+
 static CUresult stage(sim_op_t *op)
 {
     size_t width = op->u.copy.width, rows = op->u.copy.rows, depth = op->u.copy.depth;
@@ -66,6 +76,9 @@ static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, si
         return CUDA_SUCCESS;
     }
     if ((!dst.device && !dst.at) || (!src.device && !src.at)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!async && (nowhere(&dst) || nowhere(&src))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_op_t op = {.kind = SIM_OP_COPY};
