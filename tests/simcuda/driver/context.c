@@ -1,6 +1,6 @@
 /* Contexts: life, the stack of every thread, the primary contexts. A created context's struct is
  * recycled like a stream's, so its handle may come again with another id; a primary context keeps
- * its handle for ever and gets a new id with each activation [hw]. */
+ * its handle for ever and gets a new id with each activation (h200-580.json, handles). */
 #include "sim.h"
 
 #include <stdlib.h>

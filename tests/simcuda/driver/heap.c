@@ -4,8 +4,8 @@
  * never read or write (as on hardware), and the backing, where the bytes are. So no free needs an
  * mprotect, and the kernel's limit on mappings is never met. Physical memory is counted in 2 MiB
  * pages: requests up to 1 MiB share pages in granules of 512 B, larger ones take whole pages
- * [hw: granularity and alignment]. A page that was written is given back to the host kernel when
- * nothing lives in it, so fresh memory reads as zero and recycled memory does not. */
+ * (tests/gpu/results/h200-580.json, layout). A page that was written is given back to the host
+ * kernel when nothing lives in it, so fresh memory reads as zero and recycled memory does not. */
 #include "sim.h"
 
 #include <stdlib.h>

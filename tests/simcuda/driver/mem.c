@@ -114,8 +114,8 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return CUDA_SUCCESS;
 }
 
-/* cuda.h, cuMemGetAddressRange: "Both parameters pbase and psize are optional"; NOT_FOUND is the
- * one listed code that fits a pointer that nobody allocated [hw]. */
+/* cuda.h, cuMemGetAddressRange: "Both parameters pbase and psize are optional"; NOT_FOUND for
+ * a pointer that nobody allocated: h200-580.json, address_range. */
 SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     CUcontext ctx;
