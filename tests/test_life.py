@@ -146,7 +146,8 @@ def test_an_end_of_its_own_is_unchanged_and_reported(run, program, tmp_path, way
 
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("sim, codes, found", [("ends:late", "0 0\n", (3000, 1)),
-                                               ("ends:exit", "4 4\n", (2222, 1))])
+                                               ("ends:exit", "4 4\n", (2222, 1))],
+                         ids=["late", "exit"])
 def test_a_handler_older_than_cuda_is_answered_as_the_driver_does_and_reported(
         run, program, tmp_path, sim, codes, found, conf):
     """The driver has ended by then, or a driver that ends later has not."""

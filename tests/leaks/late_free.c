@@ -1,5 +1,7 @@
 /* A library's destructor frees after the report, which tells the memory: it was live until then.
+ * Where the driver has ended by then, such a free is answered so.
  *
+ * sim: ends:late
  * parts: late_library.c
  * prints: freed
  * journal: what is freed late is freed
