@@ -275,6 +275,7 @@ static void one_instruction(machine_t *m, bytes_t *from)
 {
     uint8_t code = (uint8_t)fixed(from, 1);
     uint64_t reg;
+    bytes_t expression;
     switch (code & ~CFA_OPERAND) {
     case CFA_ADVANCE:
         advance(m, code & CFA_OPERAND);
@@ -353,8 +354,10 @@ static void one_instruction(machine_t *m, bytes_t *from)
         break;
     case CFA_EXPRESSION:
         reg = unsigned_leb(from);
+        expression = block(from);
         set_rule(m, reg, AT_EXPRESSION, 0);
-        m->now.fp_expression = reg == REG_FP ? block(from) : (block(from), m->now.fp_expression);
+        if (reg == REG_FP)
+            m->now.fp_expression = expression;
         break;
     case CFA_ARGS_SIZE:
         unsigned_leb(from);
@@ -381,7 +384,8 @@ static void run(machine_t *m, bytes_t from)
 static bool read_common(machine_t *m, const uint8_t *common, bool *augmented)
 {
     bytes_t bytes = {common, common + 4};
-    bytes.end = bytes.at + fixed(&bytes, 4) + 4;
+    uint64_t length = fixed(&bytes, 4);
+    bytes.end = bytes.at + length;
     bool is_common = fixed(&bytes, 4) == 0;
     unsigned version = (unsigned)fixed(&bytes, 1);
     const char *letters = (const char *)bytes.at;
