@@ -226,9 +226,11 @@ static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdev
 bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes)
 {
     CUdeviceptr pointer;
-    if (ca_options.backend != CA_BACKEND_ASYNC || !context || ca_capture_active() ||
-        atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers) ||
-        atomic_load(&unusable) || atomic_load(&context->broken) || !ca_async_pool_possible())
+    /* Of a created context it would outlive it: see ca_mempool_served. */
+    if (ca_options.backend != CA_BACKEND_ASYNC || !context || context->created ||
+        ca_capture_active() || atomic_load(&context->open_to_peers) ||
+        atomic_load(&some_open_to_peers) || atomic_load(&unusable) ||
+        atomic_load(&context->broken) || !ca_async_pool_possible())
         return false;
     ca_async_backend_t *backend = backend_of(context);
     if (backend && atomic_load(&held_count) > 0)

@@ -26,8 +26,9 @@ static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
 {
     if (code != CUDA_SUCCESS || !*address)
         return code;
-    /* What the driver serves in a created context outlives it. */
-    if (context && context->created)
+    /* What the driver serves in a created context outlives it. It must be that still: an entry is
+     * used again when its context has gone. */
+    if (context && context->created && context == ca_context_known())
         ca_track_process_alloc(CA_KIND_ASYNC, *address, bytes, context->device);
     else
         ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, context, stream);
