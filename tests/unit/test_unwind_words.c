@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <alloca.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
@@ -67,10 +66,10 @@ static __attribute__((noinline)) void plain(int depth)
 /* Its frame is found by the frame pointer. */
 static __attribute__((noinline)) void of_any_size(size_t bytes)
 {
-    volatile char *room = alloca(bytes);
+    volatile char room[bytes];
     room[0] = 1;
     plain(2);
-    room[bytes - 1] = 1;
+    room[bytes - 1] = room[0];
 }
 
 /* And of this one by a word beside it. */
