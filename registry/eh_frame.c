@@ -1,3 +1,5 @@
+/* Reading .eh_frame: an object's table of functions leads to a description of each, whose
+ * instructions say, row by row, how to unwind from where in it. */
 #include "registry/eh_frame.h"
 
 #if defined(__x86_64__)
@@ -370,12 +372,9 @@ static void one_instruction(machine_t *m, bytes_t *from)
 static void run(machine_t *m, bytes_t from)
 {
     while (!m->failed && from.at && from.at < from.end) {
-        state_t before = m->now;
         one_instruction(m, &from);
-        if (m->location > m->address) { /* rows begin there that are not ours any more */
-            m->now = before;
+        if (m->location > m->address) /* what follows is for instructions after ours */
             return;
-        }
     }
     m->failed |= !from.at;
 }

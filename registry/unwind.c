@@ -134,7 +134,9 @@ static __attribute__((noinline)) int own_steps(void **frames, int max)
             .stack_low = table->stack_low,
             .stack_high = table->stack_high,
         };
-        count = ca_words_frames(&start, &table->rules, frames, (size_t)max);
+        /* A signal may have come while the memo was at them. */
+        ca_rules_t *rules = table->busy ? NULL : &table->rules;
+        count = ca_words_frames(&start, rules, frames, (size_t)max);
     }
     return count || !careful ? (int)count : careful(frames, max);
 }

@@ -1,3 +1,4 @@
+/* From frame to frame by the rules of eh_frame.h, reading nothing but the thread's own stack. */
 #include "registry/unwind_words.h"
 
 #if defined(__x86_64__)

@@ -72,14 +72,26 @@ static __attribute__((noinline)) void of_any_size(size_t bytes)
     room[bytes - 1] = room[0];
 }
 
-/* And of this one by a word beside it. */
-static __attribute__((noinline)) void aligned(size_t bytes)
+/* And of this one by a word beside it: its last arguments lie above what it aligns. */
+static size_t of_any_size_aligned(size_t a, size_t b, size_t c, size_t d, size_t e, size_t f,
+                                  size_t bytes, size_t h)
 {
     volatile char room[256] __attribute__((aligned(128)));
-    room[0] = (char)bytes;
+    volatile char more[bytes];
+    room[0] = more[0] = (char)(a + b + c + d + e + f);
     assert_int_equal((uintptr_t)&room[0] % 128, 0);
     of_any_size(bytes);
-    room[1] = 1;
+    room[1] = room[0];
+    more[bytes - 1] = more[0];
+    return bytes + h;
+}
+
+static size_t (*volatile called)(size_t a, size_t b, size_t c, size_t d, size_t e, size_t f,
+                                 size_t bytes, size_t h) = of_any_size_aligned;
+
+static __attribute__((noinline)) void aligned(size_t bytes)
+{
+    assert_int_equal(called(1, 2, 3, 4, 5, 6, bytes, 8), bytes + 8);
 }
 
 static int compare(const void *a, const void *b)
@@ -167,6 +179,23 @@ static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t h
     return count;
 }
 
+static void spoil_rules(uint64_t epoch)
+{
+    rules.epoch = epoch;
+    for (size_t i = 0; i < CA_RULES; i++)
+        rules.known[i].rule.cfa_offset += 8;
+}
+
+static void rules_are_known_until_something_is_unloaded(void **state)
+{
+    (void)state;
+    size_t count = frames_within(stack.stack_low, stack.stack_high);
+    spoil_rules(ca_unload_epoch());
+    assert_int_not_equal(frames_within(stack.stack_low, stack.stack_high), count);
+    spoil_rules(ca_unload_epoch() + 1);
+    assert_int_equal(frames_within(stack.stack_low, stack.stack_high), count);
+}
+
 static void nothing_is_read_outside_the_stack(void **state)
 {
     (void)state;
@@ -183,6 +212,7 @@ int main(void)
         cmocka_unit_test(a_thread_s_stack_has_its_end),
         cmocka_unit_test(what_nobody_described_is_not_known),
         cmocka_unit_test(every_instruction_of_the_c_library_has_a_rule_or_none),
+        cmocka_unit_test(rules_are_known_until_something_is_unloaded),
         cmocka_unit_test(nothing_is_read_outside_the_stack),
     };
     ca_words_start();
