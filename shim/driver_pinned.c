@@ -67,6 +67,12 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
                          : track(real(address, bytes, flags), address, bytes, context)));
 }
 
+static CUresult free_pooled(const ca_record_t *record)
+{
+    CUresult code = ca_context_check();
+    return code != CUDA_SUCCESS ? code : ca_pinned_free_plain(record);
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
 {
     CA_REAL(cuMemFreeHost);
@@ -82,9 +88,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
                                      : ca_debug_explain_refusal(pointer, real(address));
     if (record.shared)
         return ca_shared_free_host(&record);
-    CUresult code = record.owner ? ca_context_check() : real(address);
-    if (record.owner && code == CUDA_SUCCESS)
-        code = ca_pinned_free_plain(&record);
+    CUresult code = record.owner ? free_pooled(&record) : real(address);
     if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
         return code;

@@ -161,14 +161,11 @@ static size_t fence_members(ca_context_t *context, bool host,
     return kept;
 }
 
-/* A driver may have the entry point and not do it. */
-static _Atomic bool not_supported;
-
 static int record_over(ca_context_t *context, bool host, void **fence)
 {
     const ca_driver_t *driver = ca_driver();
     if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery ||
-        atomic_load_explicit(&not_supported, memory_order_relaxed))
+        atomic_load_explicit(&context->no_records, memory_order_relaxed))
         return -ENOSYS;
     if (!ca_contexts_all_listed() || !ca_capture_recorder_enter())
         return -EAGAIN;
@@ -190,7 +187,7 @@ static int record_over(ca_context_t *context, bool host, void **fence)
         if (code == CUDA_SUCCESS)
             continue;
         if (code == CUDA_ERROR_NOT_SUPPORTED) {
-            atomic_store(&not_supported, true);
+            atomic_store(&context->no_records, true);
             result = -ENOSYS;
         } else if (ca_upstream_is_sticky(code) && member == context)
             result = ca_upstream_result(context, code);

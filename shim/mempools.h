@@ -1,5 +1,5 @@
-/* Whether a program has customised the pool that its stream-ordered allocations come from: then
- * they go through to the driver. */
+/* Which stream-ordered allocations go through to the driver: those of a program that has customised
+ * the pool that they come from, and of contexts that it created. */
 #ifndef CA_SHIM_MEMPOOLS_H
 #define CA_SHIM_MEMPOOLS_H
 

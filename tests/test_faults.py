@@ -102,6 +102,9 @@ def test_each_call_fails_once(run, program, name, lane):
 @pytest.mark.parametrize("name, conf, sim", [
     *[(name, conf, SIM) for name, conf in OPTIONS.items()],
     ("cuStreamSynchronize", "zero:true", SIM),
+    ("cuCtxRecordEvent", "free_sync:true", SIM),
+    ("cuEventSynchronize", "free_sync:true", SIM),
+    ("cuCtxSynchronize", "free_sync:true", f"{SIM},without:cuCtxRecordEvent"),
     ("cuMemFree_v2", "lane_r:true", f"{SIM},without:cuMemFreeAsync"),
     ("cuMemPoolCreate", "backend:async", SIM),
     ("cuMemPoolDestroy", "backend:async", SIM),
