@@ -1,17 +1,18 @@
 /* cuInit and the devices: names, sizes, attributes. The figures are those of a made-up device of
  * compute capability 9.0; what a figure does not matter for is 0. */
+#include "../at_exit.h"
 #include "sim.h"
 
 #include <cudaProfiler.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* exit runs what was registered later before this: to handlers older than cuInit, and to all
  * destructors, the driver has ended (tests/gpu/results/h200-580.json, teardown). */
-static void end(void)
+static void end(void *unused)
 {
+    (void)unused;
     int up = 1;
     atomic_compare_exchange_strong(&sim_state, &up, 3);
 }
@@ -46,7 +47,7 @@ SIM_API CUresult cuInit(unsigned int Flags)
     if (rc == CUDA_SUCCESS) {
         int none = 0;
         if (atomic_compare_exchange_strong(&sim_state, &none, 1) && !sim_opt.ends_late) {
-            atexit(end);
+            sim_at_exit(end);
         }
     }
     pthread_mutex_unlock(&mu);

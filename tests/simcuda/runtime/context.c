@@ -16,11 +16,11 @@
  * The lock guards the device table only. The driver is called outside of it: two threads may retain
  * the same primary at once, and the one that comes second gives its reference back.
  */
+#include "../at_exit.h"
 #include "rt.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 typedef struct {
     CUcontext retained; /* we hold one reference; NULL: none */
@@ -41,8 +41,9 @@ unsigned rt_reset_generation(void)
     return atomic_load(&resets);
 }
 
-static void at_exit(void)
+static void at_exit(void *unused)
 {
+    (void)unused;
     atomic_store(&exiting, true);
 }
 
@@ -53,7 +54,7 @@ cudaError_t rt_init(void)
     RT_TRY(rt_driver_load());
     RT_TRY(rt_err(rt_legacy.cuInit(0)));
     if (!atomic_exchange(&initialised, true))
-        atexit(at_exit);
+        sim_at_exit(at_exit);
     return cudaSuccess;
 }
 
