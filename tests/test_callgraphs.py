@@ -72,9 +72,10 @@ def test_without_a_limit_a_coroutines_stack_is_not_taken_for_the_threads(run):
     assert json.loads(result.out)["coroutines"] > 100
 
 
+# A stale rule of our own unwinder leads nowhere more often than astray (test_unwind_words has it).
 @pytest.mark.parametrize("fault, own", [
-    *((fault, own) for fault in ("memo_unverified", "memo_returns_only", "unload_unseen")
-      for own in (False, True)), ("unload_cached", False)])
+    *((fault, own) for fault in ("memo_unverified", "memo_returns_only") for own in (False, True)),
+    ("unload_unseen", False), ("unload_cached", False)])
 def test_a_comparison_that_is_weaker_is_noticed(run, fault, own):
     if not (FOLDER / "debug").exists():
         pytest.skip("deliberate faults need a debug build")
