@@ -42,7 +42,7 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
 CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | IPC | POOLS | set(OPTIONS)]
 MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3/30" if conftest.SANITIZER
-                                             else "100/50"}
+                                             else "50/25"}
 KEPT = 12345
 
 
