@@ -28,7 +28,7 @@
  * work too: what is in the open epoch then is not waited for, see ca_epoch_due.
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
- * No turn is held during a wait for the device: that device may be waiting for one of them. */
+ * No turn is held during a wait for the context: its work may be waiting for one of them. */
 #include "pool/ladder.h"
 
 #include <errno.h>
@@ -259,7 +259,7 @@ static bool rung_reclaim(climb_t *c)
     return search(c) || (given > 0 && grow(c));
 }
 
-/* Giving back waits for the device, and here the driver still has memory: not while it works. */
+/* Giving back waits for the context, and here the driver still has memory: not while it works. */
 static bool rung_spare(climb_t *c)
 {
     return c->headroom && c->refused && ca_epoch_device_idle(c->arena) &&

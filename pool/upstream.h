@@ -25,8 +25,8 @@ typedef struct ca_upstream {
      * driver does so. */
     int (*alloc)(void *context, size_t bytes, uint64_t *address);
     int (*free)(void *context, uint64_t address, size_t bytes);
-    /* The same for memory that nothing touches any more: need not wait for the device. May be NULL:
-     * then `free` is used. */
+    /* The same for memory that nothing touches any more: need not wait for the context. May be
+     * NULL: then `free` is used. */
     int (*free_idle)(void *context, uint64_t address, size_t bytes);
 
     /* Bytes that could be allocated now, SIZE_MAX when that cannot be told. May be NULL. */

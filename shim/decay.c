@@ -5,7 +5,7 @@
  * at most. Its driver calls stand where no call of the program stands, so they must never be in the
  * way of one:
  *
- *   - a free that waits for the device comes only when nothing runs;
+ *   - a free that waits for its context comes only when nothing runs there;
  *   - while anything is captured nothing is done. A capture that begins meanwhile is not spoiled:
  *     the thread is in the relaxed mode for good;
  *   - no signal is ever handled on it, and nobody waits for it but the end of the process, for a

@@ -32,7 +32,7 @@ bool ca_upstream_is_sticky(CUresult code);
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
-/* Whether giving idle memory back waits for the device, as far as is known. */
+/* Whether giving idle memory back waits for its context, as far as is known. */
 bool ca_upstream_idle_free_waits(void);
 
 /* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were

@@ -8,8 +8,8 @@
  * example needs no kernel and no nvcc.
  *
  * It frees its temporaries with plain cudaFree while the stream may still be at work on them. The
- * runtime would wait for the device each time; cachealloc waits for nothing and hands the memory
- * out again when it is safe.
+ * runtime would wait for all work of the context each time; cachealloc waits for nothing and hands
+ * the memory out again when it is safe.
  *
  * And it has two bugs of the usual kind: three buffers are forgotten, in two places. The result is
  * right all the same, which is why nobody noticed. The leak report names both places. */

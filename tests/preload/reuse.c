@@ -1,6 +1,6 @@
 /* Buffers are freed while a copy out of them waits behind a gate. With the pool the frees return at
  * once, and until the gate opens nobody else is given that memory; the copies then still see what
- * the buffers held. The driver's own free waits for the device: `plain` opens the gate before it.
+ * the buffers held. The driver's own free waits for its context: `plain` opens the gate before it.
  *
  * reuse BUFFERS [plain] */
 #include "gate.h"
