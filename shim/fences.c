@@ -181,17 +181,19 @@ static int record_over(ca_context_t *context, bool host, void **fence)
             result = -EAGAIN; /* or no host memory: keep the epoch open */
             break;
         }
-        event->next = chain;
-        chain = event;
         CUresult code = record(member, event);
-        if (code == CUDA_SUCCESS)
+        if (code == CUDA_SUCCESS) {
+            event->next = chain;
+            chain = event;
             continue;
+        }
+        give_event(event);
         if (code == CUDA_ERROR_NOT_SUPPORTED) {
             atomic_store(&context->no_records, true);
             result = -ENOSYS;
         } else if (ca_upstream_is_sticky(code) && member == context)
             result = ca_upstream_result(context, code);
-        else if (!ca_upstream_is_sticky(code)) /* a broken peer runs nothing any more */
+        else if (!ca_upstream_is_sticky(code)) /* a broken peer runs nothing, and is not asked */
             result = -EAGAIN;
     }
     ca_capture_recorder_leave();
@@ -250,8 +252,11 @@ int ca_fence_join(void *arg, void *queue, void *fence)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return ca_upstream_result(context, code);
-    for (ca_event_t *event = fence; event && code == CUDA_SUCCESS; event = event->next)
+    for (ca_event_t *event = fence; event && code == CUDA_SUCCESS; event = event->next) {
         code = join(queue, event->handle, CU_EVENT_WAIT_DEFAULT);
+        if (event->context != context && ca_upstream_is_sticky(code))
+            code = CUDA_SUCCESS; /* the peer's error: nothing runs there any more */
+    }
     ca_upstream_leave(&entered);
     return ca_upstream_result(context, code);
 }

@@ -136,6 +136,16 @@ def test_frees_from_other_devices(run, program, threads, devices, preload, conf)
                  preload=preload, sim=f"memory:4G,devices:{devices}"))
 
 
+@pytest.mark.parametrize("conf, says", [(None, "did not wait"), ("free_sync:true", "waited"),
+                                        ("lane_r:false", "did not wait")])
+def test_a_context_works_on_beside_a_broken_one(run, program, conf, says):
+    result = run([program("drv_broken_peer"), 200], conf=quiet(conf), sim="memory:1G", stats=True)
+
+    assert result.rc == 0, result.err
+    assert result.out == f"{says}\n"
+    assert result.sim["devices"][0]["peak_bytes"] < 64 << 20
+
+
 @pytest.mark.parametrize("preload, conf", MODES[:3])
 @pytest.mark.parametrize("args", [[3], [1, 0, "end"], [5, 4], [5, 8]], ids=str)
 def test_a_sticky_error_is_all_that_is_seen_until_the_reset(run, program, args, preload, conf):

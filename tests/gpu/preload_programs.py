@@ -147,4 +147,5 @@ LEFT_OUT = {
     "faults": MODEL + ": calls that fail when they are told to",
     "ipc": MODEL + ": processes that share a file for a device",
     "sticky": MODEL + ": fills that reach any address",
+    "drv_broken_peer": MODEL + ": fills that reach any address",
 }
