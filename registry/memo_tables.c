@@ -12,6 +12,7 @@ _Thread_local ca_memo_table_t *ca_memo_mine;
 static _Thread_local bool left; /* this thread's destructors have run, or there is no memory */
 
 static pthread_key_t thread_end;
+static bool have_key; /* a process has no more than 1,024 */
 
 /* Tables of threads that have ended. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_STACKS);
@@ -79,12 +80,13 @@ static ca_memo_table_t *make_table(void)
 
 ca_memo_table_t *ca_memo_table(void)
 {
-    return left ? NULL : ca_memo_mine ? ca_memo_mine : make_table();
+    return left || !have_key ? NULL : ca_memo_mine ? ca_memo_mine : make_table();
 }
 
 bool ca_memo_tables_start(void)
 {
-    return pthread_key_create(&thread_end, leave) == 0;
+    have_key = pthread_key_create(&thread_end, leave) == 0;
+    return have_key;
 }
 
 void ca_memo_tables_reset_after_fork(void)
