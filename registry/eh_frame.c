@@ -112,37 +112,84 @@ void ca_frame_rules_start(void)
     find_object = (int (*)(void *, found_object_t *))dlsym(RTLD_DEFAULT, "_dl_find_object");
 }
 
+/* What is to be read of an object, and where it is mapped. */
+typedef struct object {
+    const uint8_t *header; /* .eh_frame_hdr, or NULL */
+    uintptr_t base;
+    const ElfW(Phdr) * parts;
+    size_t count;  /* of its parts; 0 where they are not known */
+    bool stripped; /* something that it refers to is not there */
+} object_t;
+
 typedef struct search {
     uintptr_t address;
-    const uint8_t *header;
+    object_t object;
 } search_t;
 
-static int find_header(struct dl_phdr_info *object, size_t size, void *arg)
+static bool has(const object_t *object, const uint8_t *at, uint64_t bytes)
+{
+    for (size_t i = 0; i < object->count; i++) {
+        const ElfW(Phdr) *part = &object->parts[i];
+        uintptr_t from = (uintptr_t)at - object->base - part->p_vaddr;
+        if (part->p_type == PT_LOAD && from < part->p_memsz && bytes <= part->p_memsz - from)
+            return true;
+    }
+    return object->count == 0;
+}
+
+static int look_into(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
     search_t *search = arg;
-    const uint8_t *header = NULL;
-    bool inside = false;
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        uintptr_t low = object->dlpi_addr + part->p_vaddr;
-        if (part->p_type == PT_LOAD)
-            inside |= search->address - low < part->p_memsz;
-        else if (part->p_type == PT_GNU_EH_FRAME)
-            header = (const uint8_t *)low;
-    }
-    search->header = header;
-    return inside;
+    object_t *object = &search->object;
+    *object = (object_t){
+        .base = info->dlpi_addr,
+        .parts = info->dlpi_phdr,
+        .count = info->dlpi_phnum,
+    };
+    for (size_t i = 0; i < object->count; i++)
+        if (object->parts[i].p_type == PT_GNU_EH_FRAME)
+            object->header = (const uint8_t *)(object->base + object->parts[i].p_vaddr);
+    return has(object, (const uint8_t *)search->address, 1);
 }
 
-/* The object's .eh_frame_hdr, or NULL. */
-static const uint8_t *header_for(uintptr_t address)
+/* What is at the beginning of an object tells its parts, as far as linkers are concerned. */
+static void find_parts(const uint8_t *begin, object_t *object)
+{
+    ElfW(Ehdr) elf;
+    memcpy(&elf, begin, sizeof elf);
+    if (memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 && elf.e_phentsize == sizeof(ElfW(Phdr)) &&
+        elf.e_phoff + elf.e_phnum * sizeof(ElfW(Phdr)) <= 4096) {
+        object->parts = (const ElfW(Phdr) *)(begin + elf.e_phoff);
+        object->count = elf.e_phnum;
+    }
+}
+
+/* False where it has no .eh_frame_hdr. */
+static bool object_of(uintptr_t address, object_t *object)
 {
     found_object_t found;
-    search_t search = {.address = address};
-    if (find_object)
-        return find_object((void *)address, &found) == 0 ? found.eh_frame : NULL;
-    return dl_iterate_phdr(find_header, &search) == 1 ? search.header : NULL;
+    if (!find_object) {
+        search_t search = {.address = address};
+        bool found_it = dl_iterate_phdr(look_into, &search) == 1;
+        *object = search.object;
+        return found_it && object->header;
+    }
+    if (find_object((void *)address, &found) != 0)
+        return false;
+    *object = (object_t){
+        .header = found.eh_frame,
+        .base = ((const struct link_map *)found.link_map)->l_addr,
+    };
+    find_parts(found.map_start, object);
+    return object->header != NULL;
+}
+
+/* What strips a library of .eh_frame may leave the table, and the table may lead anywhere. */
+static bool there(object_t *object, const uint8_t *at, uint64_t bytes)
+{
+    object->stripped |= !has(object, at, bytes);
+    return !object->stripped;
 }
 
 static int32_t number_at(const uint8_t *at)
@@ -153,18 +200,22 @@ static int32_t number_at(const uint8_t *at)
 }
 
 /* The description (FDE) of the last function that begins at or before the address: the table is
- * sorted. NULL where there is none, or the table is of another form than linkers make it. */
-static const uint8_t *description_of(const uint8_t *header, uintptr_t address)
+ * sorted. NULL where there is none, or the table is of another form than linkers make it, or not
+ * there. */
+static const uint8_t *description_of(object_t *object, uintptr_t address)
 {
-    enum { ENTRY = 2 * sizeof(int32_t) };
-    bytes_t bytes = {header + 4, header + 4 + 16};
+    enum { ENTRY = 2 * sizeof(int32_t), HEAD = 4 + 16 };
+    const uint8_t *header = object->header;
+    if (!there(object, header, HEAD))
+        return NULL;
+    bytes_t bytes = {header + 4, header + HEAD};
     if (header[0] != 1 || header[2] != ENC_UNSIGNED4 ||
         header[3] != (ENC_TABLE_RELATIVE | ENC_SIGNED4))
         return NULL;
     encoded(&bytes, header[1]); /* where .eh_frame begins */
     uint32_t low = 0, count = (uint32_t)fixed(&bytes, 4);
     const uint8_t *table = bytes.at;
-    if (!table || count == 0)
+    if (!table || count == 0 || !there(object, table, (uint64_t)count * ENTRY))
         return NULL;
     int64_t offset = (int64_t)(address - (uintptr_t)header);
     while (count > 1) {
@@ -178,6 +229,15 @@ static const uint8_t *description_of(const uint8_t *header, uintptr_t address)
     }
     const uint8_t *entry = table + (size_t)low * ENTRY;
     return number_at(entry) <= offset ? header + number_at(entry + 4) : NULL;
+}
+
+/* A description, or the common part of some; there is none at NULL. */
+static bool entry_there(object_t *object, const uint8_t *entry)
+{
+    if (!entry || !there(object, entry, 4))
+        return false;
+    uint32_t length = (uint32_t)number_at(entry);
+    return length == UINT32_MAX || there(object, entry + 4, length); /* or the 64-bit form */
 }
 
 /* --- its instructions ------------------------------------------------------------------------- */
@@ -465,13 +525,12 @@ static bool told(const state_t *state, ca_frame_rule_t *rule)
     return small(cfa) && small(fp);
 }
 
-bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
+static bool rule_in(object_t *object, uintptr_t address, ca_frame_rule_t *rule)
 {
     machine_t m = {.code_unit = 1};
     bool augmented = false;
-    const uint8_t *header = header_for(address);
-    const uint8_t *description = header ? description_of(header, address) : NULL;
-    if (!description)
+    const uint8_t *description = description_of(object, address);
+    if (!entry_there(object, description))
         return false;
     bytes_t bytes = {description, description + 4};
     uint64_t length = fixed(&bytes, 4);
@@ -479,7 +538,8 @@ bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
         return false;
     bytes.end = bytes.at + length;
     const uint8_t *place = bytes.at;
-    if (!read_common(&m, place - fixed(&bytes, 4), &augmented))
+    const uint8_t *common = place - fixed(&bytes, 4);
+    if (!entry_there(object, common) || !read_common(&m, common, &augmented))
         return false;
     uintptr_t begin = encoded(&bytes, m.encoding);
     uintptr_t range = encoded(&bytes, m.encoding & 0xf);
@@ -492,6 +552,18 @@ bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
     m.address = address;
     run(&m, bytes);
     return !m.failed && told(&m.now, rule);
+}
+
+bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
+{
+    object_t object;
+    if (!object_of(address, &object))
+        return false;
+    bool known = rule_in(&object, address, rule);
+    if (!object.stripped)
+        return known;
+    *rule = (ca_frame_rule_t){.outermost = true}; /* other unwinders would crash over it */
+    return true;
 }
 
 #else

@@ -17,7 +17,8 @@ enum { CA_CFA_OF_SP, CA_CFA_OF_FP, CA_CFA_IN_WORD };   /* the last: in the word 
 enum { CA_FP_SAME, CA_FP_BELOW_CFA, CA_FP_BESIDE_FP }; /* where the caller's frame pointer is */
 
 typedef struct ca_frame_rule {
-    bool outermost; /* there is no caller; the rest is not set */
+    bool outermost; /* there is no caller, or who strips objects left no way to it; the rest is not
+                     * set */
     uint8_t cfa, fp;
     int32_t cfa_offset, fp_offset; /* bytes, from what it is named after */
 } ca_frame_rule_t;

@@ -9,9 +9,12 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "registry/eh_frame.h"
 #include "registry/unload.h"
 #include "registry/unwind_words.h"
 
@@ -169,6 +172,37 @@ static void every_instruction_of_the_c_library_has_a_rule_or_none(void **state)
     assert_true(known > 0x20000);
 }
 
+/* The table of functions is still there, and leads out of the object. */
+static void a_library_without_its_descriptions_ends_the_stack(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/test_unwind_words.XXXXXX", command[4096];
+    Dl_info info;
+    ca_frame_rule_t rule;
+    void *whole = dlopen("libcudart.so.13", RTLD_NOW | RTLD_LOCAL);
+    if (!whole) {
+        skip();
+        return;
+    }
+    assert_int_not_equal(dladdr(dlsym(whole, "cudaMalloc"), &info), 0);
+    assert_true(ca_frame_rule((uintptr_t)info.dli_saddr, &rule));
+    assert_false(rule.outermost);
+
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(command, sizeof command, "objcopy -R .eh_frame '%s' %s", info.dli_fname, path);
+    void *stripped = system(command) == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    unlink(path);
+    assert_non_null(stripped);
+    if (stripped) {
+        assert_true(ca_frame_rule((uintptr_t)dlsym(stripped, "cudaMalloc"), &rule));
+        assert_true(rule.outermost);
+        dlclose(stripped);
+    }
+    dlclose(whole);
+}
+
 static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
 {
     void *frames[FRAMES];
@@ -212,6 +246,7 @@ int main(void)
         cmocka_unit_test(a_thread_s_stack_has_its_end),
         cmocka_unit_test(what_nobody_described_is_not_known),
         cmocka_unit_test(every_instruction_of_the_c_library_has_a_rule_or_none),
+        cmocka_unit_test(a_library_without_its_descriptions_ends_the_stack),
         cmocka_unit_test(rules_are_known_until_something_is_unloaded),
         cmocka_unit_test(nothing_is_read_outside_the_stack),
     };
