@@ -293,6 +293,9 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
     uint64_t loads = ca_words_loads();
     if (table->epoch != current || table->loads != loads) {
         forget_all(table, current);
+        /* A library in the place of another one that was closed where we do not see it. */
+        if (table->loads != loads)
+            table->rules = (ca_rules_t){0};
         table->loads = loads;
     }
     ca_memo_head_t *head = one_head(table, caller, frame, 0, 0, true);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,6 +19,7 @@
 
 #include "config/mem.h"
 #include "registry/memo.h"
+#include "registry/memo_tables.h"
 #include "registry/stack.h"
 #include "registry/unwind.h"
 #include "registry/unwind_words.h"
@@ -455,6 +457,26 @@ static void a_handler_may_come_at_any_point(void **state)
     assert_int_equal(faults, 0);
 }
 
+/* It may lie where another one lay that was closed behind our back. */
+static void what_was_known_of_frames_goes_when_a_library_comes(void **state)
+{
+    (void)state;
+    ca_memo_set_thrift(false);
+    wander(1, 50, 200);
+    struct ca_known_rule *known = &ca_memo_mine->rules.known[7];
+    known->returns = 1; /* nothing does */
+    wander(2, 50, 200);
+    assert_int_equal(known->returns, 1);
+    /* One of them it had not loaded. */
+    void *libraries[] = {dlopen("libm.so.6", RTLD_NOW), dlopen("libresolv.so.2", RTLD_NOW)};
+    assert_true(libraries[0] && libraries[1]);
+    assert_true(ca_words_loads() != ca_memo_mine->loads);
+    wander(3, 50, 200);
+    ca_memo_set_thrift(true);
+    assert_int_not_equal(known->returns, 1);
+    assert_int_equal(faults, 0);
+}
+
 static void the_child_of_a_fork_finds_nothing(void **state)
 {
     (void)state;
@@ -485,6 +507,7 @@ int main(void)
         cmocka_unit_test_setup(one_thread_after_another_takes_no_more_memory, start),
         cmocka_unit_test_setup(on_another_stack_nothing_is_remembered, start),
         cmocka_unit_test_setup(a_handler_may_come_at_any_point, start),
+        cmocka_unit_test_setup(what_was_known_of_frames_goes_when_a_library_comes, start),
         cmocka_unit_test_setup(the_child_of_a_fork_finds_nothing, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
