@@ -103,6 +103,7 @@ static void wipe(ca_context_t *context)
     atomic_store(&context->shares, NULL);
     atomic_store(&context->last_wait_ns, 0);
     atomic_store(&context->asked, false);
+    atomic_store(&context->created, false);
     atomic_store(&context->no_records, false);
     atomic_store(&context->broken, 0);
     atomic_store(&context->open_to_peers, false);

@@ -146,8 +146,13 @@ static ca_context_t *entry_of(CUcontext handle)
 
 void ca_context_made(CUcontext handle, CUdevice device, bool created)
 {
-    if (ca_life_active() && handle && !entry_of(handle))
+    if (!ca_life_active() || !handle)
+        return;
+    ca_context_t *context = entry_of(handle);
+    if (!context)
         make_for(handle, device, created);
+    else if (created) /* a tool's callback within the driver's call asked for memory already */
+        atomic_store(&context->created, true);
 }
 
 static ca_context_t *note_asked(ca_context_t *context, bool create)
