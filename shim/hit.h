@@ -174,8 +174,9 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t *address, ca_kind_t kin
     ca_slot_t *slot = ca_registry_glance(*address, &word);
     if (!slot)
         return false;
-    /* The driver's function is refused in a thread without a context. The runtime's has one: what
-     * is at hand was filled in with one, and forgotten with the last (driver_contexts.c). */
+    /* The driver's function may be called by a thread without a context, which takes the other way.
+     * The runtime's has one: what is at hand was filled in with one, and forgotten with the last
+     * (driver_contexts.c). */
     if (lane == CA_LANE_DRIVER && (!ca_hit_context(&handle) || !handle))
         return false;
     if (!ca_slot_lock(slot, word))
