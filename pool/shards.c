@@ -132,7 +132,8 @@ unsigned ca_shards_open(const ca_shards_t *shards)
 unsigned ca_shards_in_use(const ca_shards_t *shards)
 {
     uint64_t homes = atomic_load_explicit(&shards->homes, memory_order_relaxed);
-    return homes ? (unsigned)__builtin_popcountll(homes) : 1;
+    /* Seldom more than one, and the count is a call where processors may lack the instruction. */
+    return homes & (homes - 1) ? (unsigned)__builtin_popcountll(homes) : 1;
 }
 
 bool ca_shards_is_home(const ca_arena_t *arena)
