@@ -261,8 +261,10 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
         arena->operations++;
         arena->frees += plain;
         ca_settle(arena);
-        if (foreign) /* what was submitted until here, no plain free has waited for */
+        if (foreign) { /* what was submitted until here, no plain free has waited for */
+            ca_caches_tell(arena);
             arena->late_until = arena->frees + 1;
+        }
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {

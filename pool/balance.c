@@ -166,6 +166,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_caches_shut(from);
         ca_pin_settle(from); /* neighbours from pin mode would never merge there */
         share_context(from, to);
+        ca_caches_tell(to); /* of frees before: see move_pending */
         moved = move_segments(from, to, bytes);
         if (moved)
             ca_settle_gave(from);

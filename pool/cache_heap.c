@@ -313,6 +313,7 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
 void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot)
 {
     start_classes(depot);
+    start_counts(depot);
     atomic_store(&depot->entry, CA_CACHE_SHUT);
     atomic_store(&depot->arena, arena);
     arena->depot = arena->caches = depot;

@@ -259,8 +259,10 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         return;
     epoch->fence = fence;
     epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
-    if (by == CA_BY_ALLOC && !stream)
+    if (by == CA_BY_ALLOC && !stream) {
+        ca_caches_tell(arena); /* what they freed meanwhile need not be behind the fence */
         epoch->waitable_from = arena->frees + 1;
+    }
     list_append(&line->closed, epoch);
 }
 

@@ -270,10 +270,14 @@ void ca_shards_wake(const ca_arena_t *arena)
 void ca_shards_rest(const ca_arena_t *arena)
 {
     ca_shards_t *shards = arena->shards;
+    unsigned awake = atomic_load(&shards->awake);
 
-    if (atomic_fetch_sub(&shards->awake, 1) == 1)
-        for (unsigned i = 0; i < ca_shards_count(shards); i++)
-            ca_block_discard(&shards->slots[i].heap->blocks);
+    while (awake > 1)
+        if (atomic_compare_exchange_weak(&shards->awake, &awake, awake - 1))
+            return;
+    for (unsigned i = 0; i < ca_shards_count(shards); i++)
+        ca_block_discard(&shards->slots[i].heap->blocks);
+    atomic_store(&shards->awake, 0); /* last: from now on they may be revived */
 }
 
 bool ca_shards_rested(const ca_arena_t *arena)

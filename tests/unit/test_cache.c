@@ -472,6 +472,54 @@ static void in_a_small_program_it_takes_all(void **state)
     drop_three(held);
 }
 
+/* --- late frees --------------------------------------------------------------------------------
+ */
+
+static held_t freed_meanwhile;
+
+/* And then the program submits what waits for the thread that records. */
+static void free_it(void)
+{
+    fake.on_call[FAKE_RECORD] = NULL;
+    let_go(&freed_meanwhile);
+}
+
+static void what_is_freed_while_a_fence_is_recorded_is_not_behind_it(void **state)
+{
+    (void)state;
+    held_t held, pending, none;
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    assert_int_equal(hold(arena, 600 * MIB, &held), 0); /* and the caches stay open for a while */
+    hold(arena, 1000, &freed_meanwhile);
+    hold(arena, 2 * MIB, &pending);
+    fake_pass_all();
+    let_go(&pending);
+    assert_true(arena->whole.open->bytes > 0);
+    assert_true(arena->operations < arena->shut_after);
+
+    fake.on_call[FAKE_RECORD] = free_it;
+    assert_int_equal(hold(arena, 600 * MIB, &none), -ENOMEM);
+    assert_null(fake.on_call[FAKE_RECORD]);
+    assert_int_equal(fake.unbounded_waits, 0);
+    let_go(&held);
+    end();
+}
+
+static void a_heap_that_nobody_used_has_seen_no_free(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    fake_reset(64 * MIB, 128 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    ca_lock_take(&arena->lock);
+    ca_caches_tell(arena);
+    ca_lock_drop(&arena->lock);
+    assert_int_equal(arena->frees, 0);
+    assert_int_equal(arena->operations, 0);
+    end();
+}
+
 /* --- ends and failures -------------------------------------------------------------------------
  */
 
@@ -708,6 +756,8 @@ int main(void)
         cmocka_unit_test(a_full_stock_gives_back_what_it_has_many_of),
         cmocka_unit_test(a_request_takes_no_more_of_the_stock_than_it_needs),
         cmocka_unit_test(in_a_small_program_it_takes_all),
+        cmocka_unit_test(what_is_freed_while_a_fence_is_recorded_is_not_behind_it),
+        cmocka_unit_test(a_heap_that_nobody_used_has_seen_no_free),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
         cmocka_unit_test(a_cache_serves_a_heap_again_that_was_revived),
         cmocka_unit_test(what_one_thread_frees_another_gets_whole),
