@@ -16,6 +16,7 @@
 #include "shim/contexts.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
+#include "shim/streams.h"
 #include "shim/track.h"
 
 typedef struct ca_names {
@@ -245,6 +246,10 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call)
         return ca_shared_free_async(&record, call->async, call->stream);
     /* Other names may have been used on other streams, so pooled memory goes back as with a plain
      * free, which covers them all. */
+    ca_context_t *user;
+    ca_stream_t *order;
+    if (record.owner) /* this one too, whatever device it is on */
+        (void)ca_streams_find(call->stream, true, &user, &order);
     CUresult code = record.owner && !ca_device_lost(&record) ? ca_device_free(&record)
                                                              : call->async(address, call->stream);
     if (code != CUDA_SUCCESS)

@@ -50,6 +50,18 @@ def test_no_race(run, program, case, conf):
                  sim=f"racecheck:1,{sim}" if sim else "racecheck:1"))
 
 
+@pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
+    None, "lane_r:false", "lane_r:true", "async:driver", "backend:async", "backend:off"))])
+@pytest.mark.parametrize("how", [(), ("plain",), ("legacy",), ("plain", "legacy")], ids=str)
+def test_a_free_on_another_device_s_stream_waits_for_that(run, program, how, preload, conf):
+    """The other device has never allocated: plain frees do not wait for it."""
+    result = run([program("async_device"), *how], preload=preload, conf=conf,
+                 sim="devices:2,memory:1G,racecheck:1")
+
+    assert result.rc == 0, result.err
+    assert not preload or leak_report.nothing_leaked(result.err), result.err
+
+
 @pytest.mark.parametrize("conf", CONFS[:3])
 def test_a_pair_on_one_stream_makes_no_driver_call_after_warm_up(run, program, conf):
     few, many = (run([program("async"), "pairs", count], conf=conf, stats=True)
