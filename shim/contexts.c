@@ -1,3 +1,4 @@
+#include "shim/attributes.h"
 #include "shim/contexts.h"
 #include "config/backoff.h"
 #include "config/log.h"
@@ -232,6 +233,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     ca_heaps_retire_end(context);
     ca_pinned_retire_end(context);
     ca_shared_drop_context(context->number);
+    ca_attributes_drop_context(context->number);
     ca_fences_forget(context);
     ca_entry_rest(context);
     if (lost.count)

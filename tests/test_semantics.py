@@ -37,6 +37,7 @@ def succeeds(result):
     (["both_no_context", "set"], None),
     (["both_no_context", "destroy"], None),
     (["kinds"], None),
+    (["drv_sync_memops", 1100], None),
     (["pinned"], None),
     (["drv_ctx"], None),
     (["versioned", 100], None),
