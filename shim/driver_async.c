@@ -55,7 +55,8 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     }
     ca_count(passed_through);
     context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes, given));
+    /* The memory is the stream's device's. */
+    CUresult code = CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
     return track(code, address, bytes, context, given);
 }
 
@@ -92,7 +93,8 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
     ca_context_t *context = ca_context_known();
     CUresult code =
         CA_WITH_OOM(CA_KIND_ASYNC, bytes,
-                    CA_WITH_ROOM(ca_room_make(context), real(address, bytes, pool, stream)));
+                    CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
+                                 real(address, bytes, pool, stream)));
     return track(code, address, bytes, context, stream);
 }
 

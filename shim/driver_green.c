@@ -6,6 +6,7 @@
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
 #include "shim/driver_table.h"
+#include "shim/room.h"
 #include "shim/streams.h"
 #include "shim/driver_green.h"
 
@@ -31,7 +32,8 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc
                                             CUdevice device, unsigned flags)
 {
     CA_REAL(cuGreenCtxCreate);
-    CUresult code = real(green, resources, device, flags);
+    /* It may be the first to need the primary context. */
+    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
     if (code == CUDA_SUCCESS) {
         ca_lock_take(&lock);
         int at = index_of(NULL);

@@ -181,11 +181,20 @@ def test_memory_of_graph_nodes_is_not_tracked_and_its_frees_go_through(run, prog
     assert (result.out, result.err) == (plain.out, plain.err)
 
 
-@pytest.mark.parametrize("way", ["own", "primary"])
+@pytest.mark.parametrize("way", ["own", "primary", "green"])
 @pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "headroom:0")])
 def test_a_context_gets_memory_that_was_freed(run, program, preload, conf, way):
     result = run([program("drv_room_context"), way], preload=preload, conf=conf,
                  sim="memory:256M,context_bytes:64M")
+
+    assert result.rc == 0, result.err
+
+
+@pytest.mark.parametrize("way", ["pool", "stream"])
+@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "async:driver")])
+def test_another_device_s_pool_gets_memory_that_was_freed_there(run, program, preload, conf, way):
+    result = run([program("drv_room_device"), way], preload=preload, conf=conf,
+                 sim="memory:256M,devices:2")
 
     assert result.rc == 0, result.err
 

@@ -135,7 +135,8 @@ FORBIDDEN = "ends contexts while other threads use them, which a driver need not
 MODEL = "needs what only the simulator does"
 LEFT_OUT = {
     "abandoned": SIZED, "cache_full": SIZED, "drv_ctx_room": SIZED, "drv_deadlock": SIZED,
-    "drv_room": SIZED, "drv_room_context": SIZED, "oom": SIZED, "pooled": SIZED,
+    "drv_room": SIZED, "drv_room_context": SIZED, "drv_room_device": SIZED, "oom": SIZED,
+    "pooled": SIZED,
     "pressure": SIZED, "pinned_short": SIZED, "modes": SIZED,
     "api_dump": OPTION, "capabilities": OPTION, "capabilities_threads": OPTION,
     "capabilities_use": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,

@@ -1,6 +1,8 @@
 /* A context is made when all memory was just freed: it takes some for itself. drv_room_context WAY,
- * which is `own`, or `primary` of a device that another context used. */
+ * which is `own`, or `primary` of a device that another context used, or `green` beside which that
+ * is made. */
 #include <cuda.h>
+#include <stdbool.h>
 #include <string.h>
 #include "check.h"
 
@@ -10,7 +12,7 @@ int main(int argc, char **argv)
     CUcontext user, made;
     CUdeviceptr memory[2];
     CHECK(argc == 2);
-    int primary = strcmp(argv[1], "primary") == 0;
+    bool green = strcmp(argv[1], "green") == 0, primary = strcmp(argv[1], "primary") == 0;
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
     OK(cuCtxCreate(&user, NULL, 0, device));
@@ -18,7 +20,17 @@ int main(int argc, char **argv)
         OK(cuMemAlloc(&memory[i], (size_t)80 << 20));
     for (int i = 0; i < 2; i++)
         OK(cuMemFree(memory[i]));
-    if (primary) {
+    if (green) {
+        CUdevResource all, part;
+        CUdevResourceDesc resources;
+        CUgreenCtx context;
+        unsigned groups = 1;
+        OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+        OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
+        OK(cuDevResourceGenerateDesc(&resources, &part, 1));
+        OK(cuGreenCtxCreate(&context, resources, device, CU_GREEN_CTX_DEFAULT_STREAM));
+        OK(cuGreenCtxDestroy(context));
+    } else if (primary) {
         OK(cuDevicePrimaryCtxRetain(&made, device));
         OK(cuDevicePrimaryCtxRelease(device));
     } else {
