@@ -38,6 +38,9 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary library);
 CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                                     const char *name);
 CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+                                      CUdevice device);
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device);
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgraph graph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,

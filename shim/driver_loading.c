@@ -98,6 +98,27 @@ CA_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel ke
     return CA_WITH_ROOM(ca_room_make_here(), real(function, kernel));
 }
 
+CA_EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
+                                                CUkernel kernel, CUdevice device)
+{
+    CA_REAL(cuKernelSetAttribute);
+    return CA_WITH_ROOM(ca_room_make_on(device), real(attribute, value, kernel, device));
+}
+
+CA_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config,
+                                                  CUdevice device)
+{
+    CA_REAL(cuKernelSetCacheConfig);
+    return CA_WITH_ROOM(ca_room_make_on(device), real(kernel, config, device));
+}
+
+/* Stacks, the heap of malloc in kernels and the like: cuda.h names the shortage. */
+CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    CA_REAL(cuCtxSetLimit);
+    return CA_WITH_ROOM(ca_room_make_here(), real(limit, value));
+}
+
 /* A graph's nodes may be of any device. */
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph,

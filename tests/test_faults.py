@@ -22,7 +22,8 @@ TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmap
            "cuMemHostUnregister", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx",
            "cuModuleLoadFatBinary", "cuModuleGetFunction", "cuModuleGetGlobal_v2", "cuFuncLoad",
            "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule", "cuLibraryGetGlobal",
-           "cuKernelGetFunction", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
+           "cuKernelGetFunction", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
+           "cuCtxSetLimit", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
            "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}
 # Reached by tests/preload/ipc.c: test_ipc.py fails it.
 IPC = {"cuIpcGetMemHandle"}

@@ -27,7 +27,8 @@ TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate
 # Take none, or none that is modelled, in the simulator: their shortage is injected. With its answer
 # once there is room.
 INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,
-            "cuLibraryGetGlobal": 0}
+            "cuLibraryGetGlobal": 0, "cuKernelSetAttribute": 0, "cuKernelSetCacheConfig": 0,
+            "cuCtxSetLimit": 0}
 
 
 def tracked(run, program, *arguments, **how):

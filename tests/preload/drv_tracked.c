@@ -185,6 +185,13 @@ static CUresult call(const char *name)
     lazy_library(&kernel);
     if (NAMED(cuKernelGetFunction))
         return cuKernelGetFunction(&function, kernel);
+    if (NAMED(cuKernelSetAttribute))
+        return cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024, kernel,
+                                    0);
+    if (NAMED(cuKernelSetCacheConfig))
+        return cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_L1, 0);
+    if (NAMED(cuCtxSetLimit))
+        return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096);
     if (NAMED(cuFuncLoad))
         return cuFuncLoad((CUfunction)kernel);
     if (NAMED(cuModuleGetFunction) || NAMED(cuModuleGetGlobal_v2))
