@@ -21,6 +21,13 @@ def test_a_freed_pointer_still_looks_like_device_memory(run, program):
     assert lines(run(program("drv_views")))[1] == "freed: device memory"
 
 
+def test_stream_ordered_memory_is_of_no_memory_pool(run, program):
+    assert lines(run(program("drv_async_views"), preload=False)) == ["of a pool", "has no handle"]
+    assert lines(run(program("drv_async_views"))) == ["of no pool", "has a handle"]
+    assert lines(run(program("drv_async_views"), conf="async:driver")) == ["of a pool",
+                                                                           "has no handle"]
+
+
 def test_the_driver_sees_fewer_calls(run, program):
     plain = run([program("pairs"), "hot", 1000], preload=False, stats=True)
     pooled = run([program("pairs"), "hot", 1000], stats=True)

@@ -44,6 +44,7 @@ SAME = [
     (("drv_pitched",), None),
     (("drv_procaddr",), None),
     (("drv_sync_memops",), None),
+    (("drv_async_views",), STATUS),
     (("drv_views",), STATUS),
     (("exits", "_exit", "4"), None),
     (("exits", "quick"), None),
