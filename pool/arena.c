@@ -300,7 +300,7 @@ void ca_arena_retire_begin(ca_arena_t *arena)
         arena->retired = true;
         ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-            ca_span_remove(segment->base, arena);
+            ca_span_remove(segment->base, segment->bytes, arena);
         ca_reserved_forget(arena);
         pthread_cond_broadcast(&arena->grown);
     }

@@ -80,7 +80,7 @@ static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
     ca_slab_give(&from->segment_slab, old);
     for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         move_block(from, to, block, segment);
-    ca_span_move(segment->base, from, to);
+    ca_span_move(segment->base, segment->bytes, from, to);
     ca_reserved_move(from, to, segment->bytes);
     ca_arena_note_peak(to);
     return true;

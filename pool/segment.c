@@ -114,7 +114,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
     ca_segment_unlink(arena, segment);
     arena->leaving += segment->bytes;
     /* Before the memory goes back: another context may get the address at once. */
-    ca_span_remove(segment->base, arena);
+    ca_span_remove(segment->base, segment->bytes, arena);
     ca_slab_give(&arena->segment_slab, segment);
 }
 

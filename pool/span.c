@@ -1,4 +1,5 @@
-/* A sorted array: segments number in the hundreds, are added rarely and looked up by bisection. */
+/* A sorted array: segments number in the hundreds, are added rarely and looked up by bisection.
+ * None overlaps another. */
 #include "pool/span.h"
 
 #include <errno.h>
@@ -31,9 +32,18 @@ static size_t upper_bound(uint64_t address)
     return low;
 }
 
+/* The first span that begins at `base` or above. */
+static size_t first_within(uint64_t base)
+{
+    size_t at = upper_bound(base);
+
+    return at > 0 && spans[at - 1].begin == base ? at - 1 : at;
+}
+
+/* For two. */
 static int make_room(void)
 {
-    if (count < capacity)
+    if (spans && count + 2 <= capacity)
         return 0;
     size_t more = capacity ? 2 * capacity : 256;
     ca_span_t *larger = ca_mem_map(more * sizeof *larger);
@@ -48,48 +58,59 @@ static int make_room(void)
     return 0;
 }
 
+/* Puts the span in place of those from `at` to before `behind`. There is room. */
+static void put(size_t at, size_t behind, ca_span_t span)
+{
+    memmove(spans + at + 1, spans + behind, (count - behind) * sizeof *spans);
+    spans[at] = span;
+    count = count + 1 - (behind - at);
+}
+
 int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
 {
+    uint64_t end = base + bytes;
+
     ca_lock_take(&lock);
     int rc = make_room();
     if (rc == 0) {
-        size_t at = upper_bound(base);
-        memmove(spans + at + 1, spans + at, (count - at) * sizeof *spans);
-        spans[at] = (ca_span_t){base, base + bytes, arena};
-        count++;
+        size_t at = upper_bound(base), behind;
+
+        /* What lies there already is of a context that died: we are told late, or not at all. */
+        if (at > 0 && spans[at - 1].begin == base) {
+            at--;
+        } else if (at > 0 && spans[at - 1].end > base) {
+            ca_span_t above = {end, spans[at - 1].end, spans[at - 1].arena};
+            spans[at - 1].end = base;
+            if (above.end > end)
+                put(at, at, above);
+        }
+        for (behind = at; behind < count && spans[behind].end <= end; behind++)
+            continue;
+        if (behind < count && spans[behind].begin < end)
+            spans[behind].begin = end;
+        put(at, behind, (ca_span_t){base, end, arena});
     }
     ca_lock_drop(&lock);
     return rc;
 }
 
-/* The arena's segment that begins at `base`, or NULL. */
-static ca_span_t *find(uint64_t base, const ca_arena_t *arena)
-{
-    size_t at = upper_bound(base);
-
-    /* A context that dies may leave a range with the same base: we are told late, or not at all. */
-    while (at > 0 && spans[at - 1].begin == base && spans[at - 1].arena != arena)
-        at--;
-    return at > 0 && spans[at - 1].begin == base ? &spans[at - 1] : NULL;
-}
-
-void ca_span_remove(uint64_t base, const ca_arena_t *arena)
+void ca_span_remove(uint64_t base, size_t bytes, const ca_arena_t *arena)
 {
     ca_lock_take(&lock);
-    ca_span_t *span = find(base, arena);
-    if (span) {
-        count--;
-        memmove(span, span + 1, (size_t)(spans + count - span) * sizeof *spans);
-    }
+    size_t from = first_within(base), kept = from;
+    for (size_t i = from; i < count; i++)
+        if (spans[i].begin >= base + bytes || spans[i].arena != arena)
+            spans[kept++] = spans[i];
+    count = kept;
     ca_lock_drop(&lock);
 }
 
-void ca_span_move(uint64_t base, const ca_arena_t *from, ca_arena_t *to)
+void ca_span_move(uint64_t base, size_t bytes, const ca_arena_t *from, ca_arena_t *to)
 {
     ca_lock_take(&lock);
-    ca_span_t *span = find(base, from);
-    if (span)
-        span->arena = to;
+    for (size_t i = first_within(base); i < count && spans[i].begin < base + bytes; i++)
+        if (spans[i].arena == from)
+            spans[i].arena = to;
     ca_lock_drop(&lock);
 }
 

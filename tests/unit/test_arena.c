@@ -327,10 +327,32 @@ static void a_range_that_comes_again_is_the_later_arenas(void **state)
     ca_arena_t *later = ca_arena_create(&fake_upstream, &context, &params);
     assert_int_equal(ca_span_add(base, MIB, arena), 0);
     assert_int_equal(ca_span_add(base, MIB, later), 0);
-    ca_span_remove(base, arena);
+    ca_span_remove(base, MIB, arena);
     assert_ptr_equal(ca_span_arena(base), later);
-    ca_span_remove(base, later);
+    ca_span_remove(base, MIB, later);
     assert_null(ca_span_arena(base));
+
+    /* Or other ranges there, over some and within one. The others are looked at until it is told.
+     */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ca_span_add(base + 4 * i * MIB, 3 * MIB, arena), 0);
+    assert_int_equal(ca_span_add(base + 2 * MIB, 8 * MIB, later), 0);
+    assert_int_equal(ca_span_add(base + 13 * MIB, MIB, later), 0);
+    const char owners[] = "aalllllllla-ala";
+    for (int i = 0; i < 15; i++)
+        assert_ptr_equal(ca_span_arena(base + i * MIB), owners[i] == 'a'   ? arena
+                                                        : owners[i] == 'l' ? later
+                                                                           : NULL);
+    ca_span_move(base + 12 * MIB, 3 * MIB, arena, later);
+    assert_ptr_equal(ca_span_arena(base + 14 * MIB), later);
+    for (int i = 0; i < 3; i++)
+        ca_span_remove(base + 4 * i * MIB, 3 * MIB, arena);
+    for (int i = 0; i < 12; i++)
+        assert_ptr_equal(ca_span_arena(base + i * MIB), i >= 2 && i < 10 ? later : NULL);
+    ca_span_remove(base + 2 * MIB, 8 * MIB, later);
+    ca_span_remove(base + 12 * MIB, 3 * MIB, later);
+    for (int i = 0; i < 15; i++)
+        assert_null(ca_span_arena(base + i * MIB));
     ca_arena_retire(later);
 }
 
