@@ -116,16 +116,15 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
         !(ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC))
         return code;
     mark_t mark;
-    if (!describe(address, &mark)) {
-        ca_warn_once("SYNC_MEMOPS stays set on some pooled memory");
-    } else if (*(const unsigned *)value) {
-        if (!add(&mark))
+    const unsigned on = 1;
+    bool known = describe(address, &mark);
+    if (*(const unsigned *)value) {
+        if (!known || !add(&mark))
             ca_warn_once("SYNC_MEMOPS stays set on some pooled memory");
-    } else {
+    } else if (known) {
         take_off(mark.address, 0);
-        unsigned on = 1; /* for the others */
-        if (segment_marked(mark.segment))
-            code = real(&on, attribute, address);
+        if (segment_marked(mark.segment) && real(&on, attribute, address) != CUDA_SUCCESS)
+            ca_warn_once("SYNC_MEMOPS was unset on other memory, too");
     }
     return code;
 }
