@@ -1,4 +1,3 @@
-#include "shim/attributes.h"
 #include "shim/contexts.h"
 #include "config/backoff.h"
 #include "config/log.h"
@@ -6,6 +5,7 @@
 #include "config/options.h"
 #include "pool/export.h"
 #include "registry/registry.h"
+#include "shim/attributes.h"
 #include "shim/backend_async.h"
 #include "shim/context_entries.h"
 #include "shim/decay.h"
@@ -156,10 +156,16 @@ void ca_context_made(CUcontext handle, CUdevice device, bool created)
         atomic_store(&context->created, true);
 }
 
+void ca_context_note_asked(ca_context_t *context)
+{
+    if (context && !atomic_load_explicit(&context->asked, memory_order_relaxed))
+        atomic_store(&context->asked, true);
+}
+
 static ca_context_t *note_asked(ca_context_t *context, bool create)
 {
-    if (create && !atomic_load_explicit(&context->asked, memory_order_relaxed))
-        atomic_store(&context->asked, true);
+    if (create)
+        ca_context_note_asked(context);
     return context;
 }
 

@@ -57,15 +57,15 @@ typedef struct ca_context {
     ca_arena_t *leaving_pinned[CA_PINNED_KINDS]; /* of those, while they are retired */
     CUstream own_stream;                         /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
-    _Atomic bool asked; /* it allocated, or got at another's memory: its work may be anywhere */
-    _Atomic bool no_records; /* its driver has cuCtxRecordEvent and does not support it */
-    _Atomic int broken;      /* the sticky CUresult that a call of ours saw, or 0 */
-    _Atomic int state;       /* ca_context_state_t */
-    unsigned leaving;        /* calls under way that may destroy it */
-    _Atomic bool created;    /* by cuCtxCreate, so that it is no primary one */
-    bool listed;             /* in the list of all */
-    _Atomic uint16_t number; /* from 1; comes again after all others did */
-    uint8_t device;          /* ordinal */
+    _Atomic bool asked;            /* see ca_context_note_asked */
+    _Atomic bool no_records;       /* its driver has cuCtxRecordEvent and does not support it */
+    _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
+    _Atomic int state;             /* ca_context_state_t */
+    unsigned leaving;              /* calls under way that may destroy it */
+    _Atomic bool created;          /* by cuCtxCreate, so that it is no primary one */
+    bool listed;                   /* in the list of all */
+    _Atomic uint16_t number;       /* from 1; comes again after all others did */
+    uint8_t device;                /* ordinal */
     unsigned pin_mode; /* shim/pin_mode.c, under its lock: a bit for each arena that is pinned */
 
     /* shim/backend_async.c, under its lock. */
@@ -127,6 +127,10 @@ unsigned ca_contexts_settled(void);
  * It gets an entry though it may never allocate: its work may touch the memory of others, and
  * fences cover those with one. */
 void ca_context_made(CUcontext handle, CUdevice device, bool created);
+
+/* It allocated, frees in the order of its streams, or got at another's memory: its work may be at
+ * memory of any device, and fences of all of them cover it from now on. NULL: nothing. */
+void ca_context_note_asked(ca_context_t *context);
 
 /* Whether every context got its entry: there is room for CA_CONTEXTS_MAX. */
 bool ca_contexts_all_listed(void);

@@ -201,14 +201,6 @@ static CUresult owner_of(CUstream handle, CUcontext *owner, ca_context_t **conte
     return code;
 }
 
-/* Whoever frees memory in a stream's order has work there that may be at it: fences of all devices
- * cover such a context from now on, whether it ever asked for memory or not. */
-static void note_user(ca_context_t *context)
-{
-    if (context && !atomic_load_explicit(&context->asked, memory_order_relaxed))
-        atomic_store(&context->asked, true);
-}
-
 /* The legacy stream has no order that would do: other streams wait for its operations, and a call
  * that we serve is none. A program may rely on such waits between two users of the memory.
  *
@@ -217,7 +209,7 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
 {
     CUcontext current;
     *context = ca_context_current(ask, &current);
-    note_user(*context);
+    ca_context_note_asked(*context);
     if (!current && ca_context_check_current() == CUDA_ERROR_INVALID_CONTEXT)
         return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
     if (*context && !(*context)->arena)
@@ -253,11 +245,11 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     *found = known ? known->stream : NULL;
     uint64_t life = known ? known->life : 0;
     ca_lock_drop(&lock);
-    note_user(*context);
+    ca_context_note_asked(*context);
     if (!*found && ask) {
         CUcontext owner;
         CUresult code = owner_of(handle, &owner, context);
-        note_user(*context);
+        ca_context_note_asked(*context);
         if (code != CUDA_SUCCESS || !*context || !(*context)->arena)
             return code;
         life = (*context)->life;
