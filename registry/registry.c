@@ -33,6 +33,9 @@
 
 _Static_assert(SHARDS * sizeof(ca_shard_t) <= UINT16_MAX, "a region's shard is told in 16 bits");
 
+/* Not one of ours until its memory is gone: it may still be in the index. */
+#define ENDED (CA_SLOT_ENDED | CA_SLOT_EMBEDDED)
+
 #define OWN_SLOT_BYTES ((sizeof(ca_own_slot_t) + 15) / 16 * 16)
 
 ca_table_t ca_table = {
@@ -143,9 +146,9 @@ static ca_slot_t *new_slot(ca_shard_t *shard)
 
 void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot)
 {
-    uint64_t word = ca_slot_word(slot);
     ca_index_remove(&shard->index, ca_index_hash(address), slot);
-    ca_slot_set_word(slot, word & ~(uint64_t)CA_SLOT_INDEXED);
+    /* Whoever has the block may be filling it just now, or ending it. */
+    uint64_t word = atomic_fetch_and(&slot->word, ~(uint64_t)CA_SLOT_INDEXED);
     if (!(word & CA_SLOT_EMBEDDED)) {
         slot->note[0] = (uint64_t)(uintptr_t)shard->spare;
         shard->spare = slot;
@@ -360,12 +363,12 @@ void ca_registry_end(ca_slot_t *slot)
             if (ca_slot_lock_live(slot, &word) == 0) {
                 ca_record_t record;
                 ca_slot_copy(slot, slot->address, word, &record);
-                ca_slot_set_word(slot, CA_SLOT_ENDED);
+                ca_slot_set_word(slot, ENDED);
                 discount(&record);
                 break;
             }
             word = ca_slot_word(slot);
-        } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, CA_SLOT_ENDED,
+        } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, ENDED,
                                                            memory_order_acq_rel,
                                                            memory_order_acquire)) {
             break;

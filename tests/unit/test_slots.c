@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 #include "registry/hit.h"
 #include "registry/registry.h"
 
@@ -331,6 +332,61 @@ static void threads_find_what_lives_and_nothing_else(void **state)
     assert_int_equal(ca_registry_total().bytes, 0);
 }
 
+/* A context ends, and the driver gives its addresses away while calls on it are under way: threads
+ * fill places that others are just putting out of the index, and places that end. */
+static _Atomic bool over;
+
+static void *fill_and_end(void *own)
+{
+    ca_slot_t *slot = own;
+    ca_record_t in = record_of(BASE, 512), out;
+    in.owner = slot;
+    ca_tally_join();
+    while (!atomic_load(&over)) {
+        /* A record that nobody finds any more ends with its place. */
+        for (unsigned i = 0; i < 4 && !(ca_slot_word(slot) & CA_SLOT_LIVE); i++) {
+            if (!insert_again(slot, in.bytes, slot))
+                (void)ca_registry_insert_at(slot, &in);
+            (void)ca_registry_take_owned(BASE, &out);
+        }
+        ca_registry_end(slot);
+        ca_slot_init(slot);
+    }
+    ca_registry_end(slot);
+    return NULL;
+}
+
+static void *fill_elsewhere(void *unused)
+{
+    ca_record_t in = record_of(BASE, 4096), out;
+    in.owner = NULL;
+    while (!atomic_load(&over)) {
+        (void)ca_registry_insert(&in);
+        (void)ca_registry_take(BASE, &out);
+    }
+    return unused;
+}
+
+static void nothing_is_counted_for_ever_where_an_address_is_given_away(void **state)
+{
+    (void)state;
+    pthread_t threads[3];
+    ca_slot_t slots[2] = {slot_at(BASE), slot_at(BASE)};
+    ca_record_t out;
+    atomic_store(&over, false);
+    pthread_create(&threads[0], NULL, fill_and_end, &slots[0]);
+    pthread_create(&threads[1], NULL, fill_and_end, &slots[1]);
+    pthread_create(&threads[2], NULL, fill_elsewhere, NULL);
+    usleep(500000);
+    atomic_store(&over, true);
+    for (size_t t = 0; t < 3; t++)
+        pthread_join(threads[t], NULL);
+    while (ca_registry_take(BASE, &out))
+        ;
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_total().bytes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +400,7 @@ int main(void)
         cmocka_unit_test_setup(a_hit_leaves_the_same_record, fresh),
         cmocka_unit_test_setup(a_hit_leaves_alone_what_has_no_place_of_its_own, fresh),
         cmocka_unit_test_setup(threads_find_what_lives_and_nothing_else, fresh),
+        cmocka_unit_test_setup(nothing_is_counted_for_ever_where_an_address_is_given_away, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
