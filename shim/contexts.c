@@ -4,6 +4,7 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "pool/export.h"
+#include "registry/peak.h"
 #include "registry/registry.h"
 #include "shim/attributes.h"
 #include "shim/backend_async.h"
@@ -235,6 +236,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     ca_heaps_retire_begin(context);
     ca_pinned_retire_begin(context);
     ca_backend_async_gone(context);
+    ca_peak_before_free();
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
     ca_heaps_retire_end(context);
     ca_pinned_retire_end(context);

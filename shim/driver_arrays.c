@@ -162,6 +162,7 @@ CA_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
         return real(array);
     ca_count(free_calls);
     uint64_t key = ca_registry_key(CA_KIND_ARRAY, (uint64_t)(uintptr_t)array);
+    ca_peak_before_free();
     bool known = ca_registry_erase(key, &record);
     CUresult code = real(array);
     if (known && code != CUDA_SUCCESS)
@@ -177,6 +178,7 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
         return real(mipmap);
     ca_count(free_calls);
     uint64_t key = ca_registry_key(CA_KIND_MIPMAP, (uint64_t)(uintptr_t)mipmap);
+    ca_peak_before_free();
     bool known = ca_registry_erase(key, &record);
     CUresult code = real(mipmap);
     if (known && code != CUDA_SUCCESS)

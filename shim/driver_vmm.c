@@ -68,6 +68,7 @@ CA_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
         return real(handle);
     ca_count(free_calls);
     uint64_t key = ca_registry_key(CA_KIND_VMM, handle);
+    ca_peak_before_free();
     int64_t left = ca_registry_release(key, &record);
     CUresult code = real(handle);
     if (code != CUDA_SUCCESS && left == 0)
@@ -101,6 +102,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *address)
         return real(address);
     ca_count(free_calls);
     uint64_t key = ca_registry_key(CA_KIND_REGISTERED, (uint64_t)(uintptr_t)address);
+    ca_peak_before_free();
     bool known = ca_registry_erase(key, &record);
     CUresult code = real(address);
     if (known && code != CUDA_SUCCESS)

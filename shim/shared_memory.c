@@ -342,6 +342,7 @@ int ca_shared_unregister(uint64_t address)
 {
     ca_record_t record;
     int result = -ENOENT;
+    ca_peak_before_free();
     ca_lock_take(&lock);
     if (ca_registry_find(address, &record) && record.kind == CA_KIND_EXTERNAL) {
         if (record.shared == CA_SHARED_HANDLED)
