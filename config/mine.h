@@ -31,7 +31,7 @@ typedef struct ca_mine {
     struct ca_cache *pinned_cache;
     unsigned pinned_flags;
     ca_slot_origin_t origin; /* of its memory in that context */
-    const struct ca_context *context;
+    struct ca_context *context;
     int64_t sample_left; /* bytes to the thread's next sample (registry/sample.h); below 0: ask */
     unsigned number;     /* ca_mine_number; 0 before it was asked for */
 } ca_mine_t;

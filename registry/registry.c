@@ -277,29 +277,42 @@ int ca_registry_insert_new(const ca_record_t *record)
     return insert(record, false);
 }
 
-/* The index learns of a slot in somebody else's memory. What was at its address is not any more.
- * -EIO when that memory ends: ca_registry_end says so before it takes the shard's lock, so nothing
- * stays in the index that is about to read as zeros. */
-static int enter_index(ca_slot_t *slot, uint64_t address)
+/* What was at the address of a slot that is to be entered is not any more. Under the lock. */
+static void clear_way(ca_shard_t *shard, uint64_t address, ca_slot_t *there)
 {
-    uint64_t place = ca_index_hash(address), word;
+    uint64_t word;
+    while (ca_slot_word(there) & CA_SLOT_LIVE)
+        if (ca_slot_lock_live(there, &word) == 0) {
+            ca_record_t old;
+            ca_slot_copy(there, address, word, &old);
+            ca_slot_set_word(there, ca_slot_empty_word(word));
+            discount(&old);
+        }
+    ca_shard_retire_slot(shard, address, there);
+}
+
+/* The index learns of a slot in somebody else's memory. -EIO when that memory ends: ca_registry_end
+ * says so before it takes the shard's lock, so nothing stays in the index that is about to read as
+ * zeros, and nobody has to go for what comes too late. -EEXIST where it does not replace what is
+ * there. */
+static int enter_index(ca_slot_t *slot, uint64_t address, bool replace)
+{
+    uint64_t place = ca_index_hash(address);
     ca_shard_t *shard = claim_shard(address);
+    int result = 0;
 
     ca_lock_take(&shard->lock);
     ca_slot_t *there = ca_index_look(&shard->index, address, place);
-    if (there && there != slot) {
-        while (ca_slot_word(there) & CA_SLOT_LIVE)
-            if (ca_slot_lock_live(there, &word) == 0) {
-                ca_record_t old;
-                ca_slot_copy(there, address, word, &old);
-                ca_slot_set_word(there, ca_slot_empty_word(word));
-                discount(&old);
-            }
-        ca_shard_retire_slot(shard, address, there);
+    if (there != slot) {
+        if (ca_slot_ended(ca_slot_word(slot)))
+            result = -EIO;
+        else if (there && !replace)
+            result = -EEXIST;
+        else if (there)
+            clear_way(shard, address, there);
+        if (result == 0)
+            result = ca_index_add(&shard->index, place, slot);
     }
-    int result = there == slot                       ? 0
-                 : ca_slot_ended(ca_slot_word(slot)) ? -EIO
-                                                     : ca_index_add(&shard->index, place, slot);
     ca_lock_drop(&shard->lock);
     return result;
 }
@@ -314,11 +327,12 @@ static void leave_index(ca_slot_t *slot, uint64_t address)
     ca_lock_drop(&shard->lock);
 }
 
-int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
+static int insert_at(ca_slot_t *slot, const ca_record_t *record, bool replace)
 {
     uint64_t word = ca_slot_word(slot);
     ca_record_t numbered = *record;
     bool entered = false;
+    int result = -EIO;
 
     numbered.sequence = sequence_of(record);
     account(&numbered, numbered.sequence);
@@ -326,10 +340,10 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
     /* Nobody else fills it; but its memory may end. */
     while (!ca_slot_ended(word)) {
         if (!(word & CA_SLOT_INDEXED) && !entered) {
-            if (enter_index(slot, record->address) != 0) {
-                word = ca_slot_word(slot); /* it may have ended since */
+            result = enter_index(slot, record->address, replace);
+            if (result != 0)
                 break;
-            }
+            result = -EIO;
             entered = true;
         }
         if (atomic_compare_exchange_strong_explicit(
@@ -341,7 +355,17 @@ int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
     discount(&numbered);
     if (entered)
         leave_index(slot, record->address);
-    return ca_slot_ended(word) ? -EIO : -ENOMEM;
+    return result;
+}
+
+int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record)
+{
+    return insert_at(slot, record, true);
+}
+
+int ca_registry_insert_at_new(ca_slot_t *slot, const ca_record_t *record)
+{
+    return insert_at(slot, record, false);
 }
 
 void ca_registry_forget(ca_slot_t *slot)
@@ -408,6 +432,22 @@ bool ca_registry_take(uint64_t address, ca_record_t *record)
 bool ca_registry_take_owned(uint64_t address, ca_record_t *record)
 {
     return take(address, record, OWNED);
+}
+
+bool ca_registry_take_of(uint64_t address, uint16_t context)
+{
+    uint64_t word;
+    ca_record_t record;
+    ca_slot_t *slot = find_locked(address, &word);
+    if (!slot)
+        return false;
+    ca_slot_copy(slot, address, word, &record);
+    bool takes = record.context == context;
+    if (takes)
+        take_out(address, slot, word, &record);
+    else
+        ca_slot_set_word(slot, word);
+    return takes;
 }
 
 bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh)

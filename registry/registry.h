@@ -88,6 +88,10 @@ int ca_registry_insert_new(const ca_record_t *record);
  * has ended. */
 int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record);
 
+/* The same, but where another place was entered for the address that one stays (-EEXIST), even if
+ * nothing is live there. */
+int ca_registry_insert_at_new(ca_slot_t *slot, const ca_record_t *record);
+
 /* The memory that the slot belongs to ends, or begins elsewhere from now on; it is not live. */
 void ca_registry_forget(ca_slot_t *slot);
 
@@ -106,6 +110,9 @@ bool ca_registry_take_owned(uint64_t address, ca_record_t *record);
 
 /* Takes the record of `address` out, shared or not. False when it is not live. */
 bool ca_registry_take(uint64_t address, ca_record_t *record);
+
+/* Takes the record of `address` out if it is of that context. */
+bool ca_registry_take_of(uint64_t address, uint16_t context);
 
 /* Puts `fresh` in the place of `old`, a copy of the record of the same address. False when that
  * record is not live any more. */

@@ -35,9 +35,9 @@ void ca_hit_settle(void)
 }
 
 /* The current context, if allocations of it may be hits. */
-static const ca_context_t *current(void)
+static ca_context_t *current(void)
 {
-    const ca_context_t *context = ca_context_again(ca_context_memo.handle);
+    ca_context_t *context = ca_context_again(ca_context_memo.handle);
     if (!context)
         context = ca_context_current(false, NULL);
     return context && context->arena && !atomic_load(&context->broken) ? context : NULL;
@@ -70,7 +70,7 @@ void ca_hit_remember(ca_lane_t lane)
     }
     ca_mine_forget();
     __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
-    const ca_context_t *context = current();
+    ca_context_t *context = current();
     if (!get || !ca_tally_mine)
         return;
     ca_mine.get_current = (void (*)(void))get;
@@ -101,7 +101,7 @@ void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due)
 bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
                        uint32_t stack)
 {
-    const ca_context_t *context = ca_mine.context;
+    ca_context_t *context = ca_mine.context;
     ca_record_t record = {
         .address = block->address,
         .bytes = bytes,
@@ -112,13 +112,11 @@ bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kin
         .stack = stack,
         .thread = ca_track_thread(),
     };
-    if (ca_registry_insert_at(&block->slot, &record) != 0) {
+    if (ca_track_insert(context, &record) != 0) {
         ca_cached_free(block);
         ca_tally_take(&ca_mine.tally->hit_allocs[lane], 1);
         return false;
     }
     ca_tally_take(&ca_mine.tally->live, 1); /* counted with the hits */
-    /* A context that is retired drops its records once: one that comes later goes by itself. */
-    ca_track_dropped(context, record.address);
     return true;
 }

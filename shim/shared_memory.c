@@ -187,7 +187,7 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
     if (name->kind == CA_KIND_EXTERNAL && name->shared == CA_SHARED_HANDLED)
         return ca_registry_take(address, name) ? DELETE : WRONG_FREE;
     if (!find_base(name, &base)) {
-        ca_registry_take(address, name); /* the memory went with its context */
+        ca_registry_take_of(address, name->context); /* the memory went with its context */
         return ANSWERED;
     }
     *code = serves(call, &base);

@@ -65,9 +65,8 @@ void ca_track_start(void)
 /* A context that is retired drops its records once: one that comes later goes by itself. */
 bool ca_track_dropped(const ca_context_t *context, uint64_t address)
 {
-    ca_record_t record;
     return context && atomic_load(&context->state) == CA_CONTEXT_RETIRED &&
-           ca_registry_take(address, &record);
+           ca_registry_take_of(address, atomic_load(&context->number));
 }
 
 void ca_track_history(ca_event_kind_t event, const ca_record_t *record)
@@ -82,32 +81,48 @@ void ca_track_history(ca_event_kind_t event, const ca_record_t *record)
 }
 
 /* The pool's blocks have a place for the record. */
-static int insert(const ca_record_t *record)
+static int insert(const ca_record_t *record, bool replaces)
 {
     bool pooled = record->owner && !record->shared && record->kind != CA_KIND_ALIAS &&
                   record->kind != CA_KIND_EXTERNAL;
-    return pooled ? ca_registry_insert_at(ca_block_slot(record->owner), record)
-                  : ca_registry_insert(record);
+    if (pooled)
+        return (replaces ? ca_registry_insert_at
+                         : ca_registry_insert_at_new)(ca_block_slot(record->owner), record);
+    int result = (replaces ? ca_registry_insert : ca_registry_insert_new)(record);
+    return result == -EEXIST ? 0 : result;
+}
+
+int ca_track_insert(ca_context_t *context, const ca_record_t *record)
+{
+    if (!context)
+        return insert(record, true);
+    /* A call that may destroy it waits for whoever is in there. */
+    ca_presence_enter(&context->entered);
+    int result = insert(record, atomic_load(&context->state) == CA_CONTEXT_SERVING);
+    ca_presence_leave(&context->entered);
+    if (result == 0)
+        ca_track_dropped(context, record->address);
+    return result;
 }
 
 /* Notes where and by whom, too. */
-static int note(ca_record_t *record)
+static int note(ca_context_t *context, ca_record_t *record)
 {
     record->stack = ca_sample_passes(record->bytes) || !ca_sample_draw(record->bytes) ? 0
                     : ca_track_runtime_stack ? ca_track_runtime_stack
                                              : ca_track_stack();
     record->thread = ca_track_thread();
-    int result = insert(record);
+    int result = ca_track_insert(context, record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
-    else if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
+    if (result == 0 && atomic_load_explicit(&ca_record_on, memory_order_relaxed))
         ca_record_alloc(record);
-    if (result != -ENOMEM && atomic_load_explicit(&ca_history_on, memory_order_relaxed))
+    if (result == 0 && atomic_load_explicit(&ca_history_on, memory_order_relaxed))
         ca_track_history(CA_EVENT_ALLOC, record);
-    return result == -EEXIST ? 0 : result;
+    return result;
 }
 
-int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
+int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t *context,
                    CUstream stream, void *owner)
 {
     ca_record_t record = {
@@ -119,32 +134,28 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_cont
         .stream = (uint64_t)(uintptr_t)stream,
         .owner = owner,
     };
-    int result = note(&record);
-    if (result == 0)
-        ca_track_dropped(context, address);
-    return result;
+    return note(context, &record);
 }
 
 void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device)
 {
     ca_record_t record = {.address = address, .bytes = bytes, .kind = kind, .device = device};
-    note(&record);
+    note(NULL, &record);
 }
 
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
                            const ca_context_t *before, CUstream stream)
 {
-    const ca_context_t *now = ca_context_known();
+    ca_context_t *now = ca_context_known();
     if (now && (!before || before == now))
         ca_track_alloc(kind, address, bytes, now, stream, NULL);
 }
 
 void ca_track_restore(const ca_record_t *record)
 {
-    insert(record);
+    ca_track_insert(record->context ? ca_context_numbered(record->context) : NULL, record);
     if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
         ca_record_alloc(record);
-    ca_track_dropped(ca_context_numbered(record->context), record->address);
 }
 
 /* While the record was out, another thread could not tell the pointer from one that is not ours,

@@ -33,7 +33,7 @@ static inline uint32_t ca_track_stack_of(size_t bytes)
 
 /* Notes a live allocation. `context` may be NULL, `owner` is the pool's block or NULL. 0, or
  * -ENOMEM: it is then not tracked. */
-int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, const ca_context_t *context,
+int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t *context,
                    CUstream stream, void *owner);
 
 /* The same for memory that the driver gave while `before` was the current context's entry (or none
@@ -54,6 +54,12 @@ static inline uint32_t ca_track_thread(void)
     uint32_t known = ca_track_this_thread;
     return __builtin_expect(known != 0, 1) ? known : ca_track_ask_thread();
 }
+
+/* Puts a record of memory of `context` (NULL for none) into the table, in its owner's place if that
+ * is a block of the pool. Once the context may be destroyed its addresses may be another's: what is
+ * there then stays, and a block comes too late (-EEXIST, or -EIO where it has ended). Else 0, or
+ * -ENOMEM. */
+int ca_track_insert(ca_context_t *context, const ca_record_t *record);
 
 /* Whether the context (NULL for none) of a record that was just inserted is retired: its records
  * were dropped before this one came, which is then taken out too. */

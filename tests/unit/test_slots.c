@@ -142,6 +142,49 @@ static void what_ends_is_gone_and_takes_nothing_more(void **state)
     assert_false(ca_registry_find(BASE, &out));
 }
 
+static void what_comes_too_late_replaces_nothing(void **state)
+{
+    (void)state;
+    ca_slot_t late = slot_at(BASE), there = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 1), other = record_of(BASE, 2), out;
+    other.context = 1;
+    assert_int_equal(ca_registry_insert_at(&there, &other), 0);
+    assert_int_equal(ca_registry_insert_at_new(&late, &in), -EEXIST);
+    assert_true(ca_registry_find(BASE, &out));
+    assert_int_equal(out.bytes, 2);
+    assert_true(ca_registry_erase(BASE, &out));
+    assert_int_equal(ca_registry_insert_at_new(&late, &in), -EEXIST); /* it is a block's own */
+    assert_true(ca_slot_indexed(&there));
+    assert_int_equal(ca_registry_insert_at(&there, &other), 0);
+    ca_registry_end(&late);
+    assert_int_equal(ca_registry_insert_at(&late, &in), -EIO);
+    assert_true(ca_registry_find(BASE, &out));
+    assert_int_equal(out.bytes, 2);
+    assert_int_equal(ca_registry_total().bytes, 2);
+    ca_registry_end(&there);
+    late = slot_at(BASE);
+    assert_int_equal(ca_registry_insert_at_new(&late, &in), 0);
+    assert_int_equal(ca_registry_total().bytes, 1);
+}
+
+static void a_record_is_taken_out_as_one_of_its_context(void **state)
+{
+    (void)state;
+    ca_slot_t slot = slot_at(BASE);
+    ca_record_t in = record_of(BASE, 1), out;
+    assert_false(ca_registry_take_of(BASE, 65000));
+    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_false(ca_registry_take_of(BASE, 1));
+    assert_true(ca_registry_find(BASE, &out));
+    assert_true(ca_registry_take_of(BASE, 65000));
+    assert_false(ca_registry_find(BASE, &out));
+    assert_int_equal(ca_registry_total().count, 0);
+    assert_int_equal(ca_registry_insert(&in), 0);
+    assert_false(ca_registry_take_of(BASE, 1));
+    assert_true(ca_registry_take_of(BASE, 65000));
+    assert_int_equal(ca_registry_total().bytes, 0);
+}
+
 static void a_dropped_context_takes_its_records_out_of_their_places(void **state)
 {
     (void)state;
@@ -395,6 +438,8 @@ int main(void)
         cmocka_unit_test_setup(a_place_that_was_forgotten_is_found_at_its_new_address_alone, fresh),
         cmocka_unit_test_setup(the_latest_at_an_address_is_what_lives_there, fresh),
         cmocka_unit_test_setup(what_ends_is_gone_and_takes_nothing_more, fresh),
+        cmocka_unit_test_setup(what_comes_too_late_replaces_nothing, fresh),
+        cmocka_unit_test_setup(a_record_is_taken_out_as_one_of_its_context, fresh),
         cmocka_unit_test_setup(a_dropped_context_takes_its_records_out_of_their_places, fresh),
         cmocka_unit_test_setup(a_shared_record_stays_in_its_place, fresh),
         cmocka_unit_test_setup(a_hit_leaves_the_same_record, fresh),
