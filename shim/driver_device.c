@@ -14,10 +14,12 @@
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 
-/* Memory that the driver serves all the same: tracked. */
+/* Memory that the driver serves all the same: tracked. `context` may be NULL: none, or one that is
+ * not in service. */
 static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, size_t bytes)
 {
     CA_REAL(cuMemAlloc_v2);
+    const ca_context_t *before = context ? context : ca_context_known();
     if (ca_backend_async_alloc(context, address, bytes))
         return CUDA_SUCCESS;
     ca_count(passed_through);
@@ -25,7 +27,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
      * is in flight, the plain program would have back. */
     CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes));
     if (code == CUDA_SUCCESS && address)
-        ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, context, NULL);
+        ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, before, NULL);
     return code;
 }
 

@@ -12,8 +12,8 @@
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 
-/* Asks the pool. False: the driver is to serve the call. `context` is the current one's entry. */
-static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **context)
+/* Asks the pool. False: the driver is to serve the call. `known` is the current context's entry. */
+static bool pooled(void **address, size_t bytes, unsigned flags, const ca_context_t **known)
 {
     uint64_t pointer;
     if (address && !ca_track_runtime_stack &&
@@ -22,10 +22,11 @@ static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **
         return true;
     }
     ca_count(alloc_calls);
-    *context = ca_context_current(true, NULL);
-    if (!*context || !address || !bytes)
+    ca_context_t *context = ca_context_current(true, NULL);
+    *known = context ? context : ca_context_known();
+    if (!context || !address || !bytes)
         return false;
-    int result = ca_pinned_alloc(*context, flags, bytes, CA_DEVICE_ANY, address);
+    int result = ca_pinned_alloc(context, flags, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
         ca_hit_remember(CA_LANE_DRIVER);
     else if (result == -ENOMEM)
@@ -34,37 +35,37 @@ static bool pooled(void **address, size_t bytes, unsigned flags, ca_context_t **
 }
 
 /* The driver served it. */
-static CUresult track(CUresult code, void **address, size_t bytes, ca_context_t *context)
+static CUresult track(CUresult code, void **address, size_t bytes, const ca_context_t *known)
 {
     ca_count(passed_through);
     if (code == CUDA_SUCCESS)
-        ca_track_driver_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, context, NULL);
+        ca_track_driver_alloc(CA_KIND_PINNED, (uint64_t)(uintptr_t)*address, bytes, known, NULL);
     return code;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
 {
     CA_REAL(cuMemAllocHost_v2);
-    ca_context_t *context;
+    const ca_context_t *known;
     if (!ca_life_active())
         return real(address, bytes);
     return CA_WITH_OOM(CA_KIND_PINNED, bytes,
-                       CA_WITH_ENDS(pooled(address, bytes, 0, &context)
+                       CA_WITH_ENDS(pooled(address, bytes, 0, &known)
                                         ? CUDA_SUCCESS
-                                        : track(real(address, bytes), address, bytes, context)));
+                                        : track(real(address, bytes), address, bytes, known)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
     CA_REAL(cuMemHostAlloc);
-    ca_context_t *context;
+    const ca_context_t *known;
     if (!ca_life_active())
         return real(address, bytes, flags);
     return CA_WITH_OOM(
         CA_KIND_PINNED, bytes,
-        CA_WITH_ENDS(pooled(address, bytes, flags, &context)
+        CA_WITH_ENDS(pooled(address, bytes, flags, &known)
                          ? CUDA_SUCCESS
-                         : track(real(address, bytes, flags), address, bytes, context)));
+                         : track(real(address, bytes, flags), address, bytes, known)));
 }
 
 static CUresult free_pooled(const ca_record_t *record)
