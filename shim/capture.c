@@ -21,7 +21,9 @@ static _Alignas(CA_PART_BYTES) ca_presence_t recorders;
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static struct {
     CUstream stream;
-    CUcontext context; /* whose stream it is, or NULL when that could not be told */
+    CUcontext context;        /* whose stream it is, or NULL when that could not be told */
+    unsigned long long id;    /* of that context, */
+    unsigned long long owner; /* and of its primary, for a green one; 0 where there are none */
 } captures[CAPTURES_MAX];
 static size_t capture_count;
 
@@ -69,6 +71,23 @@ static void forget(size_t at)
     atomic_fetch_sub(&capturing, 1);
 }
 
+/* Whether the stream was in the table, from which it is taken. Under the lock. */
+static bool take(CUstream stream)
+{
+    for (size_t i = 0; i < capture_count; i++)
+        if (captures[i].stream == stream) {
+            forget(i);
+            return true;
+        }
+    return false;
+}
+
+/* Each context and each thread has streams with these names. */
+static bool is_default(CUstream stream)
+{
+    return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
 /* The begin call has returned: the gate stays closed when the stream is captured now. */
 static CUresult began(bool closed, CUstream stream, CUresult code)
 {
@@ -82,35 +101,37 @@ static CUresult began(bool closed, CUstream stream, CUresult code)
     }
     if (!driver->cuStreamGetCtx || driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
         context = NULL;
+    unsigned long long id = context ? ca_context_id(context) : 0;
+    const ca_context_t *owner = context ? ca_context_of(context) : NULL;
     ca_lock_take(&lock);
+    /* A capture of a stream that had this handle before went with its context. */
+    if (!is_default(stream))
+        take(stream);
     /* A table that is full keeps the gate closed for good: safe, and epochs stay open. */
     if (capture_count < CAPTURES_MAX) {
         captures[capture_count].stream = stream;
-        captures[capture_count++].context = context;
+        captures[capture_count].context = context;
+        captures[capture_count].id = id;
+        captures[capture_count++].owner = owner ? owner->id : 0;
     }
     ca_lock_drop(&lock);
     return code;
 }
 
-/* Whether the stream was in the table, from which it is taken. */
 static bool ended(CUstream stream)
 {
-    bool found = false;
     ca_lock_take(&lock);
-    for (size_t i = 0; i < capture_count && !found; i++) {
-        found = captures[i].stream == stream;
-        if (found)
-            forget(i);
-    }
+    bool found = take(stream);
     ca_lock_drop(&lock);
     return found;
 }
 
-void ca_capture_context_gone(CUcontext context)
+void ca_capture_context_gone(CUcontext context, unsigned long long id)
 {
     ca_lock_take(&lock);
     for (size_t i = 0; i < capture_count;) {
-        if (captures[i].context == context)
+        bool told = id && captures[i].id;
+        if (told ? captures[i].id == id || captures[i].owner == id : captures[i].context == context)
             forget(i);
         else
             i++;

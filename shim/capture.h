@@ -17,8 +17,9 @@ bool ca_capture_active(void);
 /* Whether this one is; `ask` is the driver's cuStreamIsCapturing or its per-thread twin. */
 bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream);
 
-/* The context is destroyed, and with it the captures of its streams. */
-void ca_capture_context_gone(CUcontext context);
+/* The context is destroyed, and with it the captures of its streams, and of its green contexts'.
+ * By its id (cuCtxGetId), if that is not 0: the handle may be another context's by now. */
+void ca_capture_context_gone(CUcontext context, unsigned long long id);
 
 void ca_capture_reset_after_fork(void);
 

@@ -8,6 +8,7 @@
 #include "registry/registry.h"
 #include "shim/attributes.h"
 #include "shim/backend_async.h"
+#include "shim/capture.h"
 #include "shim/context_entries.h"
 #include "shim/decay.h"
 #include "shim/dump_signal.h"
@@ -24,7 +25,7 @@
 
 _Thread_local ca_context_memo_t ca_context_memo;
 
-static unsigned long long id_of(CUcontext handle)
+unsigned long long ca_context_id(CUcontext handle)
 {
     unsigned long long id;
     __typeof__(cuCtxGetId) *get = ca_driver()->cuCtxGetId;
@@ -34,13 +35,13 @@ static unsigned long long id_of(CUcontext handle)
 /* Whether the handle stands for another context by now. */
 static bool other_id(const ca_context_t *context)
 {
-    unsigned long long id = id_of(context->handle);
+    unsigned long long id = ca_context_id(context->handle);
     return id && context->id && id != context->id && !CA_MUTATED(context_handles_trusted);
 }
 
 bool ca_context_lost_id(const ca_context_t *context)
 {
-    return context->id && id_of(context->handle) != context->id;
+    return context->id && ca_context_id(context->handle) != context->id;
 }
 
 bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
@@ -83,7 +84,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
     if (!ca_life_active() || !ca_entry_room()) /* reads the options that an arena is made with */
         return NULL;
     bool pooled = ca_options.backend == CA_BACKEND_POOL;
-    ca_context_t *fresh = ca_entry_blank(handle, id_of(handle), device, pooled);
+    ca_context_t *fresh = ca_entry_blank(handle, ca_context_id(handle), device, pooled);
     if (!fresh)
         return NULL;
     fresh->created = created;
@@ -232,6 +233,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
         return;
 
     unsigned device = context->device;
+    ca_capture_context_gone(context->handle, context->id);
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
     ca_heaps_retire_begin(context);
     ca_pinned_retire_begin(context);
@@ -256,7 +258,7 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
     ca_context_t *owner = primary ? ca_entry_find(primary) : NULL;
     if (!owner && primary)
         owner = make_for(primary, device, false);
-    ca_context_t *fresh = ca_entry_blank(green, id_of(green), device, false);
+    ca_context_t *fresh = ca_entry_blank(green, ca_context_id(green), device, false);
     if (!fresh)
         return;
     fresh->shares = owner; /* without one it has no arena: the driver serves it */

@@ -103,6 +103,9 @@ static inline ca_context_t *ca_context_again(CUcontext handle)
                : NULL;
 }
 
+/* The driver's id of the context, which no other one ever has; 0 before CUDA 12. */
+unsigned long long ca_context_id(CUcontext handle);
+
 /* CUDA_SUCCESS while the driver serves calls, else what it answers to all of them: it was not
  * initialised, or has ended. That a context is current says nothing here: a free needs none, the
  * driver takes it from the pointer (tests/gpu/results: codes_context). */

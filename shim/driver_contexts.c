@@ -129,8 +129,8 @@ static void settle(ca_context_t *entry, CUcontext handle, bool gone)
     ca_mine_forget(); /* it may have been current */
     if (entry)
         ca_context_settle(entry, gone);
-    if (gone && handle)
-        ca_capture_context_gone(handle);
+    else if (gone && handle)
+        ca_capture_context_gone(handle, 0);
 }
 
 static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext context)

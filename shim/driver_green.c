@@ -28,21 +28,27 @@ static int index_of(CUgreenCtx green)
     return -1;
 }
 
+/* One that there is no room for is not watched. */
+static void add(CUgreenCtx green, CUcontext context, CUdevice device)
+{
+    ca_lock_take(&lock);
+    int at = index_of(NULL);
+    if (at >= 0) {
+        greens[at].green = green;
+        greens[at].context = context;
+        greens[at].device = device;
+    }
+    ca_lock_drop(&lock);
+}
+
 CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
                                             CUdevice device, unsigned flags)
 {
     CA_REAL(cuGreenCtxCreate);
     /* It may be the first to need the primary context. */
     CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
-    if (code == CUDA_SUCCESS) {
-        ca_lock_take(&lock);
-        int at = index_of(NULL);
-        if (at >= 0) {
-            greens[at].green = *green;
-            greens[at].device = device;
-        }
-        ca_lock_drop(&lock);
-    }
+    if (code == CUDA_SUCCESS)
+        add(*green, NULL, device);
     return code;
 }
 
@@ -69,12 +75,16 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
     int at = index_of(green);
     bool fresh = at < 0 || !greens[at].context;
     CUdevice device = at < 0 ? 0 : greens[at].device;
+    ca_lock_drop(&lock);
+    /* One that we lost count of must not get an arena of its own. Until it is shared, others that
+     * ask for it do the same. */
+    if (fresh && !CA_MUTATED(green_unwatched))
+        ca_context_share(*context, at < 0 ? NULL : primary_of(device), device);
+    ca_lock_take(&lock);
+    at = index_of(green);
     if (at >= 0)
         greens[at].context = *context;
     ca_lock_drop(&lock);
-    /* One that we lost count of must not get an arena of its own. */
-    if (fresh && !CA_MUTATED(green_unwatched))
-        ca_context_share(*context, at < 0 ? NULL : primary_of(device), device);
     return code;
 }
 
@@ -84,19 +94,8 @@ static void settle_primary(ca_context_t *owner, CUcontext handle, CUdevice devic
     bool gone = released && handle && ca_primary_inactive(device, owner);
     if (owner)
         ca_context_settle(owner, gone);
-    if (gone)
-        ca_capture_context_gone(handle);
-}
-
-static void forget(CUgreenCtx green)
-{
-    ca_lock_take(&lock);
-    int at = index_of(green);
-    if (at >= 0) {
-        greens[at].green = NULL;
-        greens[at].context = NULL;
-    }
-    ca_lock_drop(&lock);
+    else if (gone)
+        ca_capture_context_gone(handle, 0);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
@@ -106,6 +105,10 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     int at = index_of(green);
     CUcontext context = at >= 0 ? greens[at].context : NULL;
     CUdevice device = at >= 0 ? greens[at].device : -1;
+    if (at >= 0) { /* before the driver is called: another one may have this handle at once */
+        greens[at].green = NULL;
+        greens[at].context = NULL;
+    }
     ca_lock_drop(&lock);
     /* It holds a reference to the primary context, which may be the last one. Streams of its own
      * that the program left behind answer with an error from now on (cuda.h). */
@@ -115,14 +118,16 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(green);
     bool gone = code == CUDA_SUCCESS;
+    /* A reset of the primary has ended it before: its reference goes now all the same. */
+    bool released = gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (entry)
         ca_context_settle(entry, gone);
-    if (owner || gone)
-        settle_primary(owner, primary, device, gone);
-    if (gone && context)
-        ca_capture_context_gone(context);
-    if (gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        forget(green);
+    else if (gone && context)
+        ca_capture_context_gone(context, 0);
+    if (owner || released)
+        settle_primary(owner, primary, device, released);
+    if (!released && at >= 0)
+        add(green, context, device);
     return code;
 }
 

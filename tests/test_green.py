@@ -9,7 +9,7 @@ RACES = 99  # the simulator's exit status
 POOLED = [pytest.param(None, id="shim"), pytest.param("backend:off", id="tracking")]
 
 
-@pytest.mark.parametrize("mode", ["serve", "fence", "last", "reset"])
+@pytest.mark.parametrize("mode", ["serve", "fence", "last", "reset", "captured", "after"])
 def test_the_program_is_right_by_itself(run, program, mode):
     result = run([program("drv_green"), mode], preload=False, sim="racecheck:1")
     assert result.rc == 0, result.err
@@ -60,7 +60,7 @@ def test_leaks_of_a_green_context_are_the_devices(run, program, conf):
 
 
 @pytest.mark.parametrize("conf", POOLED)
-@pytest.mark.parametrize("mode", ["last", "reset"])
+@pytest.mark.parametrize("mode", ["last", "reset", "captured", "after"])
 def test_memory_goes_with_the_primary_context(run, program, mode, conf):
     result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
     assert result.rc == 0, result.err

@@ -3,7 +3,9 @@
  *   fence  memory is freed with work in flight on streams of green contexts, and allocated again
  *   leak   forgets 3 buffers of 1000 bytes that were allocated with a green context current
  *   last   a green context holds the last reference to its primary, whose memory goes with it
- *   reset  the primary is reset under a green context, and used again */
+ *   reset  the primary is reset under a green context, and used again
+ *   captured  the same, with a stream of the green context in capture
+ *   after  the green context is destroyed after a reset, with the last reference to the primary */
 #include <cuda.h>
 #include <stdbool.h>
 #include "check.h"
@@ -148,7 +150,7 @@ static void use_again(void)
     end(green);
 }
 
-static void primary_ends(bool by_reset)
+static void primary_ends(bool by_reset, bool captured)
 {
     cachealloc_stats_t stats;
     CUdeviceptr lost;
@@ -157,7 +159,10 @@ static void primary_ends(bool by_reset)
     for (int i = 0; i < 5; i++)
         OK(cuMemAlloc(&lost, bytes_of((size_t)i)));
     OK(cuCtxSetCurrent(NULL));
-    OK(cuStreamDestroy(green.stream));
+    if (captured)
+        OK(cuStreamBeginCapture(green.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    else
+        OK(cuStreamDestroy(green.stream));
     if (by_reset) {
         OK(cuDevicePrimaryCtxReset(0));
         (void)cuGreenCtxDestroy(green.handle); /* [hw: its answer] */
@@ -176,6 +181,30 @@ static void primary_ends(bool by_reset)
         CHECK(stats.live_bytes == 0 && stats.reserved_bytes < (size_t)384 << 20);
 }
 
+/* What is allocated between the reset and the end goes with it, though the green context is dead. */
+static void ends_after_reset(void)
+{
+    cachealloc_stats_t stats;
+    CUdeviceptr lost;
+    green_t green = make();
+    OK(cuStreamDestroy(green.stream));
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    OK(cuMemAlloc(&lost, 1000));
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    (void)cuGreenCtxDestroy(green.handle); /* [hw: its answer, and whether it counts] */
+    unsigned flags;
+    int active = 1;
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    if (shim_stats(&stats))
+        CHECK((stats.reserved_bytes == 0) == !active);
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    use_again();
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "serve";
@@ -186,8 +215,11 @@ int main(int argc, char **argv)
         fence();
     else if (strcmp(mode, "leak") == 0)
         leak();
-    else if (strcmp(mode, "last") == 0 || strcmp(mode, "reset") == 0)
-        primary_ends(strcmp(mode, "reset") == 0);
+    else if (strcmp(mode, "after") == 0)
+        ends_after_reset();
+    else if (strcmp(mode, "last") == 0 || strcmp(mode, "reset") == 0 ||
+             strcmp(mode, "captured") == 0)
+        primary_ends(strcmp(mode, "last") != 0, strcmp(mode, "captured") == 0);
     else
         serve();
     return 0;
