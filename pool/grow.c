@@ -8,6 +8,7 @@
 #include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
+#include "pool/span.h"
 #include "pool/state.h"
 
 /* Of the set that the heap belongs to; see shards.h. */
@@ -296,9 +297,12 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
-/* A segment that upstream would not take back is ours again. What was pending in it is still. */
+/* A segment that upstream would not take back is ours again. What was pending in it is still. Not
+ * where its context is ending and another one has the addresses: we had left the index. */
 static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool, bool idle)
 {
+    if (ca_span_any(base, bytes))
+        return;
     if (arena->shards) /* counted as growth is; no limit for what is there */
         (void)ca_shards_claim(arena->shards, bytes, SIZE_MAX);
     ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);

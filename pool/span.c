@@ -128,6 +128,15 @@ bool ca_pool_owns(uint64_t address)
     return ca_span_arena(address) != NULL;
 }
 
+bool ca_span_any(uint64_t base, size_t bytes)
+{
+    ca_lock_take(&lock);
+    size_t at = upper_bound(base + bytes - 1);
+    bool any = at > 0 && spans[at - 1].end > base;
+    ca_lock_drop(&lock);
+    return any;
+}
+
 void ca_span_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_SPANS);

@@ -4,6 +4,7 @@
 #ifndef CA_POOL_SPAN_H
 #define CA_POOL_SPAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "pool/arena.h"
@@ -18,6 +19,9 @@ void ca_span_move(uint64_t base, size_t bytes, const ca_arena_t *from, ca_arena_
 
 /* The arena whose segment `address` lies in, or NULL. */
 ca_arena_t *ca_span_arena(uint64_t address);
+
+/* Whether any segment lies there. */
+bool ca_span_any(uint64_t base, size_t bytes);
 
 /* An empty index with a lock of its own; the parent's stays mapped. */
 void ca_span_reset_after_fork(void);

@@ -235,8 +235,9 @@ static int fake_alloc(void *context, size_t bytes, uint64_t *address)
 static int fake_free(void *context, uint64_t address, size_t bytes)
 {
     (void)context;
+    bool owned = ca_pool_owns(address) || ca_pool_owns(address + bytes - 1);
     int rc = fake_enter(FAKE_FREE);
-    if (ca_pool_owns(address) || ca_pool_owns(address + bytes - 1))
+    if (owned)
         fake_error("upstream free of memory that is still in the index");
     size_t at = 0;
     while (at < fake.range_count && fake.ranges[at].base != address - fake.misalign)

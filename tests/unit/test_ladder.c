@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "one_arena.h"
 #include "pool/epoch.h"
+#include "pool/span.h"
 
 static int set_up(void **state)
 {
@@ -579,6 +580,35 @@ static void a_failed_upstream_free_does_not_stop_the_rest(void **state)
     sound();
 }
 
+static ca_arena_t *others;
+
+static void others_get_it(void)
+{
+    ca_span_add(FAKE_BASE, 20 * MIB, others);
+}
+
+/* Its context is being destroyed, and the driver has given the addresses away. */
+static void a_failed_upstream_free_takes_no_addresses_from_another(void **state)
+{
+    (void)state;
+    int context;
+    others = ca_arena_create(&fake_upstream, &context, &fake_params);
+    held_t a = get(20 * MIB);
+    assert_int_equal(a.address, FAKE_BASE);
+    put(&a);
+    fake_pass_all();
+    fake.on_call[FAKE_FREE] = others_get_it;
+    fake.fail_at[FAKE_FREE] = 1;
+    fake.fail_rc[FAKE_FREE] = -EIO;
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    fake.on_call[FAKE_FREE] = NULL;
+    assert_int_equal(stats().reserved_bytes, 0);
+    ca_arena_retire(arena);
+    assert_ptr_equal(ca_span_arena(FAKE_BASE), others);
+    ca_span_remove(FAKE_BASE, 20 * MIB, others);
+    ca_arena_retire(others);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -618,6 +648,7 @@ int main(void)
         TEST(out_of_memory_is_said_when_all_is_live),
         TEST(a_request_that_needs_all_the_cache_holds_succeeds),
         TEST(a_failed_upstream_free_does_not_stop_the_rest),
+        TEST(a_failed_upstream_free_takes_no_addresses_from_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
