@@ -184,6 +184,9 @@ bool ca_arena_stopped(ca_arena_t *arena);
 /* Whether `address` lies inside a segment of any arena: ours, live or not. */
 bool ca_pool_owns(uint64_t address);
 
+/* Where some segment of the arena begins, or 0: it has none. */
+uint64_t ca_arena_address(ca_arena_t *arena);
+
 /* Bytes of a live block, rounding included; 0 when it is not live any more. */
 size_t ca_block_bytes(ca_block_t *block);
 

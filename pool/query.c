@@ -18,6 +18,14 @@ size_t ca_block_bytes(ca_block_t *block)
     return bytes;
 }
 
+uint64_t ca_arena_address(ca_arena_t *arena)
+{
+    ca_lock_take(&arena->lock);
+    uint64_t address = arena->segments ? arena->segments->base : 0;
+    ca_lock_drop(&arena->lock);
+    return address;
+}
+
 ca_arena_t *ca_span_lock(uint64_t address)
 {
     ca_arena_t *arena;

@@ -11,6 +11,7 @@
 #include "shim/driver_contexts.h"
 #include "shim/debug_guard.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/room.h"
 
 #define DEVICES_MAX 256
@@ -193,13 +194,50 @@ bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
     return entry && ca_context_lost_id(entry);
 }
 
+/* Before CUDA 12 a context has no id, and another thread may have made the primary one anew, with
+ * the same handle. Some memory that is kept for it tells: "a unique ID for an allocated memory
+ * region" (cuda.h, CU_POINTER_ATTRIBUTE_BUFFER_ID) goes with it. */
+typedef struct sample {
+    CUdeviceptr address; /* 0 where there is none, and none is needed */
+    unsigned long long id;
+} sample_t;
+
+static CUresult ask_id(CUdeviceptr address, unsigned long long *id)
+{
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    return ask ? ask(id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* Of a context that is suspended: nothing of it is given back. */
+static sample_t sample_of(const ca_context_t *entry)
+{
+    sample_t sample = {0, 0};
+    ca_arena_t *heap;
+    for (unsigned i = 0; entry && !entry->id && (heap = ca_heap(entry, i)) && !sample.address; i++)
+        sample.address = ca_arena_address(heap);
+    if (sample.address && ask_id(sample.address, &sample.id) != CUDA_SUCCESS)
+        sample.address = 0;
+    return sample;
+}
+
+static bool lost(sample_t sample)
+{
+    unsigned long long id;
+    if (!sample.address)
+        return false;
+    CUresult code = ask_id(sample.address, &id);
+    return code == CUDA_ERROR_INVALID_VALUE || (code == CUDA_SUCCESS && id != sample.id);
+}
+
 /* A release destroys only when the count reaches zero: ask afterwards. */
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
     ca_context_t *entry = leave(primary_context);
+    const sample_t sample = sample_of(entry);
     CUresult code = real(device);
-    settle(entry, primary_context, code == CUDA_SUCCESS && ca_primary_inactive(device, entry));
+    bool gone = code == CUDA_SUCCESS && (ca_primary_inactive(device, entry) || lost(sample));
+    settle(entry, primary_context, gone);
     return code;
 }
 

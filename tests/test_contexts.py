@@ -94,6 +94,15 @@ def test_a_handle_that_comes_again_gets_no_old_memory(run, program, how, preload
     assert int(result.out) > 0  # handles did come again
 
 
+@pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("without", ["", ",without:cuCtxGetId"], ids=["ids", "no-ids"])
+def test_a_release_beside_a_retain_leaves_no_dead_memory(run, program, without, preload, conf):
+    result = run([program("drv_retained")], preload=preload, conf=quiet(conf),
+                 sim=f"memory:1G,latency:cuDevicePrimaryCtxGetState=200000000{without}")
+
+    succeeds(result)
+
+
 def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
     result = run([program("drv_ctx_again"), 30, "detach"], conf=quiet(None),
                  sim="memory:4G,without:cuCtxGetId")

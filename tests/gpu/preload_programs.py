@@ -43,6 +43,7 @@ SAME = [
     (("drv_pinned_ctx",), None),
     (("drv_pitched",), None),
     (("drv_procaddr",), None),
+    (("drv_retained",), None),
     (("drv_sync_memops",), None),
     (("drv_async_views",), STATUS),
     (("drv_views",), STATUS),
