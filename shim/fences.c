@@ -144,6 +144,15 @@ static bool about_to_go(const ca_context_t *owner, const ca_context_t *member)
     return member != owner && atomic_load(&member->state) == CA_CONTEXT_SUSPENDED;
 }
 
+/* Whether an error of another context's says that nothing runs there any more: it is broken, or was
+ * destroyed by a call that nobody could see. */
+static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, CUresult code)
+{
+    return member != owner &&
+           (ca_upstream_is_sticky(code) ||
+            (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
+}
+
 /* Who may be at work on the memory of `context`: all of its device, and of other devices those that
  * ever asked for memory; on host memory all there are. One that never did is not waited for by a
  * free on another device, and may be at work for ever. */
@@ -193,7 +202,7 @@ static int record_over(ca_context_t *context, bool host, void **fence)
             result = -ENOSYS;
         } else if (ca_upstream_is_sticky(code) && member == context)
             result = ca_upstream_result(context, code);
-        else if (!ca_upstream_is_sticky(code)) /* a broken peer runs nothing, and is not asked */
+        else if (!runs_nothing(context, member, code))
             result = -EAGAIN;
     }
     ca_capture_recorder_leave();
@@ -277,8 +286,8 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
         return 1;
     if (code == CUDA_ERROR_NOT_READY)
         return 0;
-    if (context != owner && ca_upstream_is_sticky(code))
-        return 1; /* gone or broken: nothing runs in it any more */
+    if (runs_nothing(owner, context, code))
+        return 1;
     return ca_upstream_result(owner, code);
 }
 
@@ -360,7 +369,7 @@ static int synchronize_each(ca_context_t *context, bool host)
             code = ca_driver()->cuCtxSynchronize();
             ca_upstream_leave(&entered);
         }
-        if (code != CUDA_SUCCESS && (members[i] == context || !ca_upstream_is_sticky(code)))
+        if (code != CUDA_SUCCESS && !runs_nothing(context, members[i], code))
             return ca_upstream_result(context, code) == -EIO ? -EIO : -EAGAIN;
     }
     return 0;

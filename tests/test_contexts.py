@@ -103,6 +103,15 @@ def test_a_release_beside_a_retain_leaves_no_dead_memory(run, program, without, 
     succeeds(result)
 
 
+@pytest.mark.parametrize("without", ["", ",without:cuCtxRecordEvent"], ids=["", "no-record"])
+def test_what_is_freed_beside_a_context_that_ended_unseen_is_used_again(run, program, without):
+    result = run([program("drv_ctx_again"), 100, "beside"], conf=quiet(None), stats=True,
+                 sim=f"memory:16G{without}")
+
+    succeeds(result)
+    assert result.sim["calls"]["cuMemAlloc_v2"] <= 10
+
+
 def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
     result = run([program("drv_ctx_again"), 30, "detach"], conf=quiet(None),
                  sim="memory:4G,without:cuCtxGetId")

@@ -2,7 +2,8 @@
  * it must get none of its memory. All that is handed out is written and read, which fails for
  * memory that is gone. drv_ctx_again [ROUNDS [HOW]]; HOW is destroy, old (the form without _v2),
  * detach, where others were attached meanwhile, or unseen, by a function that was looked up with
- * the real dlsym. */
+ * the real dlsym. HOW beside is something else: a context is destroyed unseen beside another one,
+ * where what is freed is allocated again. */
 #define CUDA_ENABLE_DEPRECATED
 #include <cuda.h>
 #include <dlfcn.h>
@@ -57,6 +58,25 @@ static CUresult destroy_unseen(CUcontext context)
     return destroy(context);
 }
 
+static void beside(uint64_t rounds)
+{
+    CUcontext one, other;
+    CUdeviceptr p;
+    OK(cuCtxCreate(&one, NULL, 0, 0));
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    OK(cuMemAlloc(&p, 500));
+    OK(cuMemFree(p));
+    OK(destroy_unseen(other));
+    OK(cuCtxSetCurrent(one));
+    for (uint64_t round = 0; round < rounds; round++) {
+        OK(cuMemAlloc(&p, (size_t)64 << 20));
+        OK(cuMemsetD8(p, 1, (size_t)64 << 20));
+        OK(cuMemFree(p));
+        OK(cuCtxSynchronize());
+    }
+    OK(cuCtxDestroy(one));
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = number_argument(argc, argv, 1, 30), same = 0;
@@ -65,6 +85,10 @@ int main(int argc, char **argv)
     CUdevice device;
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
+    if (strcmp(how, "beside") == 0) {
+        beside(rounds);
+        return 0;
+    }
     for (uint64_t round = 0; round < rounds; round++) {
         OK(cuCtxCreate(&context, NULL, 0, device));
         same += context == before;
