@@ -166,6 +166,19 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 
 /* --- all others ------------------------------------------------------------------------------- */
 
+/* A context that ended took its streams along, of which nobody tells. Under the lock. */
+static void sweep(known_t **at)
+{
+    for (known_t *known; (known = *at);) {
+        if (lives(known->context, known->life)) {
+            at = &known->next;
+        } else {
+            *at = known->next;
+            ca_slab_give(&slab, known);
+        }
+    }
+}
+
 /* Another thread may have been first: then its entry counts. */
 static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *context)
 {
@@ -174,6 +187,7 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     if (!made)
         return NULL;
     ca_lock_take(&lock);
+    sweep(bucket_of(handle));
     known_t *known = find(handle);
     known_t *fresh = known ? NULL : ca_slab_take(&slab);
     if (fresh) {
