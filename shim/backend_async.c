@@ -87,9 +87,16 @@ static ca_async_backend_t *have_backend(ca_context_t *context)
 /* --- frees under way ----------------------------------------------------------------------------
  */
 
-static void push(ca_async_backend_t *backend, ca_async_free_t *free, bool in_front)
+/* False where the context has ended meanwhile: nobody looks there any more. */
+static bool push(const ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free,
+                 bool in_front)
 {
     ca_lock_take(&lock);
+    bool there = context->backend == backend;
+    if (!there) {
+        ca_lock_drop(&lock);
+        return false;
+    }
     if (in_front || !backend->first) {
         free->next = backend->first;
         backend->first = free;
@@ -102,6 +109,7 @@ static void push(ca_async_backend_t *backend, ca_async_free_t *free, bool in_fro
     }
     backend->count++;
     ca_lock_drop(&lock);
+    return true;
 }
 
 /* The oldest one, out of the list; NULL when there are not more than `keep`. */
@@ -169,7 +177,8 @@ static bool collect(ca_context_t *context, ca_async_backend_t *backend, size_t k
             continue;
         }
         bool ordered = !free->held; /* once it is back, another thread may take it out for good */
-        push(backend, free, ordered);
+        if (!push(context, backend, free, ordered))
+            forget(context, free);
         if (ordered || --held == 0)
             break;
     }
@@ -288,7 +297,8 @@ static CUresult note(ca_context_t *context, ca_async_backend_t *backend, void *f
     *free = (ca_async_free_t){.held = held, .fence = fence};
     if (held)
         atomic_fetch_add(&held_count, 1);
-    push(backend, free, false);
+    if (!push(context, backend, free, false))
+        forget(context, free);
     collect(context, backend, UNWAITED_MOST, false);
     return CUDA_SUCCESS;
 }
@@ -335,8 +345,13 @@ bool ca_backend_async_holds(uint64_t address)
 
 size_t ca_backend_async_idle(ca_context_t *context)
 {
+    ca_entered_t entered;
     ca_async_backend_t *backend = backend_of(context);
-    return backend ? ca_async_pool_kept(&backend->own) : 0;
+    if (!backend || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return 0;
+    size_t kept = ca_async_pool_kept(&backend->own); /* it is not destroyed meanwhile */
+    ca_upstream_leave(&entered);
+    return kept;
 }
 
 size_t ca_backend_async_trim(ca_context_t *context)
@@ -371,16 +386,16 @@ void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
 
 void ca_backend_async_gone(ca_context_t *context)
 {
-    ca_async_backend_t *backend = backend_of(context);
     ca_async_free_t *free;
+    ca_lock_take(&lock);
+    ca_async_backend_t *backend = context->backend;
+    context->backend = NULL; /* who is still at it may read it: it is not given away */
+    ca_lock_drop(&lock);
     if (!backend)
         return;
     while ((free = pop(backend, 0)) != NULL)
         forget(context, free);
     ca_driver()->cuMemPoolDestroy(backend->own.pool);
-    ca_lock_take(&lock);
-    context->backend = NULL; /* who is still at it may read it: it is not given away */
-    ca_lock_drop(&lock);
 }
 
 void ca_backend_async_reset_after_fork(void)
