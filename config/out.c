@@ -13,33 +13,58 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* How long a report waits for a descriptor that does not block. */
 #define REPORT_WAIT_MS 2000
 
-static bool no_stderr;
+static struct stat stderr_at_load; /* zeros where there was none */
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
 
 void ca_out_note_stderr(void)
 {
     int saved = errno;
-    no_stderr = fcntl(STDERR_FILENO, F_GETFD) < 0;
+    if (fstat(STDERR_FILENO, &stderr_at_load) != 0)
+        stderr_at_load = (struct stat){0};
     errno = saved;
+}
+
+/* Another file than at load may be the one that a program has its messages in now, or one that it
+ * reads as well: its data, which has the number because the program closed its stderr. */
+static bool may_be_stderr(const struct stat *now)
+{
+    struct stat out;
+    if (S_ISSOCK(now->st_mode) || S_ISBLK(now->st_mode))
+        return false;
+    return !S_ISREG(now->st_mode) || (fcntl(STDERR_FILENO, F_GETFL) & O_ACCMODE) != O_RDWR ||
+           (fstat(STDOUT_FILENO, &out) == 0 && same_file(now, &out));
 }
 
 int ca_out_stderr(void)
 {
-    return no_stderr ? -1 : STDERR_FILENO;
+    struct stat now;
+    int saved = errno;
+    bool there = stderr_at_load.st_mode != 0 && fstat(STDERR_FILENO, &now) == 0 &&
+                 (same_file(&now, &stderr_at_load) || may_be_stderr(&now));
+    errno = saved;
+    return there ? STDERR_FILENO : -1;
 }
 
 static int write_all(int fd, const char *text, size_t length, int wait_ms)
 {
     while (length > 0) {
         ssize_t written = write(fd, text, length);
-        if (written >= 0) {
+        if (written > 0) {
             text += written;
             length -= (size_t)written;
+        } else if (written == 0) { /* a device, or a file system in a program, that takes nothing */
+            return -EIO;
         } else if (errno == EAGAIN && wait_ms > 0) {
             int slice = wait_ms < 50 ? wait_ms : 50;
             poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, slice);
@@ -70,10 +95,12 @@ int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
     sigset_t raised, before, pending;
 
     /* A broken pipe, or a file that has the size it may have (ulimit -f), must not end a program
-     * that wrote nothing itself: the signals are held back and taken off again. */
+     * that wrote nothing itself: the signals are held back and taken off again. Nor may a terminal
+     * stop it (stty tostop), which lets a program write that holds SIGTTOU back. */
     sigemptyset(&raised);
     sigaddset(&raised, SIGPIPE);
     sigaddset(&raised, SIGXFSZ);
+    sigaddset(&raised, SIGTTOU);
     sigemptyset(&pending);
     pthread_sigmask(SIG_BLOCK, &raised, &before);
     sigpending(&pending);

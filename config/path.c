@@ -21,7 +21,7 @@ static const char *const local_rank_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SL
 static const char *first_number(const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const char *value = getenv(names[i]);
+        const char *value = secure_getenv(names[i]);
         if (!value)
             continue;
         size_t digits = strspn(value, "0123456789");
@@ -44,7 +44,7 @@ static const char *variable(const char *name, size_t length)
         return NULL;
     memcpy(word, name, length);
     word[length] = '\0';
-    return getenv(word);
+    return secure_getenv(word);
 }
 
 /* --- checking --------------------------------------------------------------------------------- */

@@ -37,6 +37,7 @@
 #include "shim/driver_green.h"
 #include "shim/dump_signal.h"
 #include "shim/exit_report.h"
+#include "shim/handler.h"
 #include "shim/hit.h"
 #include "shim/keep_journal.h"
 #include "shim/leak_report.h"
@@ -107,13 +108,26 @@ static void step_aside(int asked)
             "(backend:pool to cache all the same)");
 }
 
+/* What options mean that are settled once. */
+static void settle(void)
+{
+    ca_leak_report_settle();
+    ca_report_model_settle();
+    ca_record_settle();
+    ca_keep_journal_settle();
+    ca_publish_settle();
+    ca_debug_settle();
+}
+
 static void read_configuration(void)
 {
     static ca_options_t quiet;
     ca_options_default(&ca_options);
     /* Set-user-id programs run with the rights of another: their caller configures nothing. */
-    if (getauxval(AT_SECURE))
+    if (getauxval(AT_SECURE)) {
+        settle();
         return;
+    }
     const char *conf = getenv(NAME);
     const char *alias = getenv(ALIAS);
     /* A first pass without complaints finds `log`, which decides whether they are heard, and
@@ -126,12 +140,7 @@ static void read_configuration(void)
     ca_options_parse(&ca_options, NAME, conf, say, NULL);
     ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
     step_aside(quiet.backend);
-    ca_leak_report_settle();
-    ca_report_model_settle();
-    ca_record_settle();
-    ca_keep_journal_settle();
-    ca_publish_settle();
-    ca_debug_settle();
+    settle();
     if (ca_options.help || ca_options.print)
         show_configuration();
 }
@@ -240,8 +249,9 @@ __attribute__((constructor)) static void at_load(void)
  * us: it must not report, and must not touch anything. A passive one did nothing. */
 bool ca_life_reports(void)
 {
-    return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE &&
-           (started_by == getpid() || CA_MUTATED(pid_unchecked));
+    /* In a process id namespace of its own a child may even have our process's id. */
+    bool is_it = started_by == getpid() && atomic_load(&ca_life_page.same_process);
+    return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE && (is_it || CA_MUTATED(pid_unchecked));
 }
 
 __attribute__((destructor)) static void at_exit(void)
@@ -250,7 +260,7 @@ __attribute__((destructor)) static void at_exit(void)
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     if (!CA_MUTATED(report_too_early))
-        ca_exit_report(false);
+        ca_exit_report(ca_in_handler());
     if (CA_MUTATED(tables_end))
         ca_registry_reset_after_fork();
     ca_cancel_resume(cancel);

@@ -2,8 +2,10 @@
 is there exactly where it belongs."""
 
 import os
+import platform
 import re
 import shutil
+import sys
 import time
 
 import pytest
@@ -187,6 +189,20 @@ def test_exit_in_a_signal_handler_amid_allocations_does_not_hang(run, program, t
         assert (result.rc, result.out) == (9, "")
 
 
+@pytest.mark.skipif(conftest.SANITIZER is not None,
+                    reason="its run-time takes locks at exit that the interrupted code may hold")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a handler is not told from others")
+@pytest.mark.parametrize("preload", [False, True], ids=["plain", "shim"])
+@pytest.mark.parametrize("conf", [None, "stacks:off"])
+def test_exit_in_a_signal_handler_amid_malloc_does_not_hang(run, program, conf, preload):
+    """A report that names functions with their lines needs malloc, whose lock is taken there."""
+    for microseconds in range(500, 10_500, 500):
+        result = run([program("life_ends"), "amid", microseconds], conf=conf, preload=preload,
+                     timeout=20)
+        assert (result.rc, result.out) == (9, "")
+        assert ("LEAK SUMMARY" in result.err) == preload
+
+
 @pytest.mark.parametrize("conf", LANES)
 def test_statistics_asked_for_in_a_signal_handler_do_not_hang(run, program, conf):
     """Nor does the report at exit, which asks for the same."""
@@ -226,6 +242,38 @@ def test_a_stderr_that_takes_nothing_does_no_harm(run, program, way, conf):
     assert (result.rc, result.out, result.err) == (4, "", "")
 
 
+# Runs a program in the background of a terminal that stops who writes there from it; its status.
+IN_BACKGROUND = """
+import fcntl, os, pty, sys, termios
+if os.getsid(0) != os.getpid():
+    os.setsid()
+master, terminal = pty.openpty()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+mode = termios.tcgetattr(terminal)
+mode[3] |= termios.TOSTOP
+termios.tcsetattr(terminal, termios.TCSANOW, mode)
+child = os.fork()
+if child == 0:
+    os.setpgid(0, 0)
+    os.dup2(terminal, 2)
+    os.execv(sys.argv[1], sys.argv[1:])
+os.close(terminal)
+_, status = os.waitpid(child, os.WUNTRACED)
+print("stopped" if os.WIFSTOPPED(status) else os.WEXITSTATUS(status))
+os.kill(child, 9) if os.WIFSTOPPED(status) else None
+"""
+
+
+def test_a_terminal_that_stops_who_writes_from_the_background_stops_no_report(run, program, shim):
+    preload = " ".join(map(str, [*conftest.SANITIZER_PRELOAD, shim]))
+    start = [sys.executable, "-c", IN_BACKGROUND, "/usr/bin/env", f"LD_PRELOAD={preload}",
+             program("life_ends")]
+
+    result = run(start, preload=False)
+
+    assert (result.rc, result.out) == (0, "4\n"), result.err
+
+
 def test_a_full_device_is_told(run, program):
     result = run(program("life_ends"), conf="leak_report:/dev/full")
 
@@ -240,6 +288,15 @@ def test_no_report_in_a_file_that_got_the_number_of_stderr(run, program, tmp_pat
     start = ["bash", "-c", 'exec 2>&-; exec "$0" "$@"', program("life_ends"), "reused", results]
 
     result = run(start, conf="stats:exit,print:true,no_such_key:1")
+
+    assert (result.rc, result.out) == (4, "")
+    assert results.read_text() == "results\n"
+
+
+def test_no_report_in_a_file_that_took_the_place_of_stderr(run, program, tmp_path):
+    results = tmp_path / "results"
+
+    result = run([program("life_ends"), "replaced", results], conf="stats:exit")
 
     assert (result.rc, result.out) == (4, "")
     assert results.read_text() == "results\n"
@@ -388,3 +445,6 @@ def test_the_environment_does_not_configure_a_program_with_other_rights(run, pro
     result = run([secure, shim], conf=conf, preload=False)
 
     assert (result.rc, result.out, result.err) == (4, "", "")
+    result = run([secure, shim, "leak"], conf=conf, preload=False)
+    assert (result.rc, result.out) == (4, "")
+    assert leaks([result.err]) == [(4, 1)] and "warning" not in result.err

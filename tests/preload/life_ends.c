@@ -4,6 +4,7 @@
  *   abort, term, kill, segv                  by a signal
  *   handled                                  by _exit(7) in a handler of SIGSEGV
  *   interrupted                              by exit(9) in the handler of a timer, amid allocations
+ *   amid MICROSECONDS                        by exit(9) in such a handler, amid malloc and free
  *   asked COUNT                              by exit(9) after that many of a timer's handlers each
  *                                            asked for the statistics, amid allocations
  *   atexit                                   frees the leak and leaks 3000 bytes in a handler
@@ -18,6 +19,7 @@
  *
  *   closed, full, pipe     stderr is closed, a full device, a pipe that nobody reads any more
  *   reused PATH            started without a stderr: the next file to be opened gets its number
+ *   replaced PATH          the same, with a stderr that is closed first, and the file is read, too
  *   descriptors            no more descriptors, from the first CUDA call on
  *   chroot PATH            in a root with nothing in it, from after the first CUDA call on */
 #include <cuda_runtime_api.h>
@@ -114,6 +116,29 @@ static void end_interrupted(int microseconds)
     signal(SIGALRM, leave_9);
     CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
     allocate(NULL);
+}
+
+static void *sleep_on(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
+/* Beside another thread, or malloc takes no lock. */
+static void end_amid(int microseconds)
+{
+    struct itimerval timer = {.it_value = {.tv_usec = microseconds}};
+    void *blocks[16] = {0};
+    pthread_t thread;
+    signal(SIGALRM, leave_9);
+    OK(pthread_create(&thread, NULL, sleep_on, NULL));
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+    for (size_t i = 0;; i++) {
+        void **block = &blocks[i * 7 % 16];
+        free(*block);
+        *block = malloc(2000 + i * 37 % 5000);
+    }
 }
 
 static volatile sig_atomic_t asked;
@@ -246,6 +271,7 @@ static const struct way {
             {"segv", end_by_signal, SIGSEGV},
             {"handled", end_handled, 0},
             {"interrupted", end_interrupted, 1000},
+            {"amid", end_amid, 1000},
             {"asked", end_asked, 1000},
             {"atexit", end_atexit, 4},
             {"pthread_exit", end_last_thread, 0},
@@ -285,6 +311,14 @@ static void write_results(const char *path)
     CHECK(write(fd, "results\n", 8) == 8);
 }
 
+static void replace_stderr(const char *path)
+{
+    CHECK(close(STDERR_FILENO) == 0);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd == STDERR_FILENO);
+    CHECK(write(fd, "results\n", 8) == 8);
+}
+
 static void leave_root(const char *path)
 {
     if (chroot(path) != 0) {
@@ -314,6 +348,8 @@ int main(int argc, char **argv)
         become_stderr(open("/dev/full", O_WRONLY));
     else if (strcmp(way, "pipe") == 0)
         break_stderr();
+    else if (strcmp(way, "replaced") == 0)
+        replace_stderr(argument);
     else if (strcmp(way, "chroot") == 0)
         leave_root(argument);
     return 4;
