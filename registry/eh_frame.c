@@ -266,7 +266,7 @@ static bytes_t block(bytes_t *from)
     uint64_t count = unsigned_leb(from);
     bytes_t all = {from->at, from->at};
     skip(from, count);
-    all.end = from->at;
+    all.end = from->at ? from->at : all.at; /* of what does not fit, nothing */
     return all;
 }
 

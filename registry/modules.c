@@ -48,6 +48,19 @@ static void read_notes(const char *notes, size_t bytes, size_t align, ca_module_
     }
 }
 
+/* Only what is loaded can be read, wherever a header says that it lies. */
+static bool is_loaded(const struct dl_phdr_info *info, const ElfW(Phdr) * part)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD && part->p_vaddr >= segment->p_vaddr &&
+            part->p_vaddr - segment->p_vaddr <= segment->p_memsz &&
+            part->p_memsz <= segment->p_memsz - (part->p_vaddr - segment->p_vaddr))
+            return true;
+    }
+    return false;
+}
+
 static void read_headers(const struct dl_phdr_info *info, ca_module_t *module)
 {
     module->bias = (uintptr_t)info->dlpi_addr;
@@ -55,7 +68,7 @@ static void read_headers(const struct dl_phdr_info *info, ca_module_t *module)
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         uintptr_t start = (uintptr_t)(info->dlpi_addr + segment->p_vaddr);
-        if (segment->p_type == PT_NOTE && module->build_id_bytes == 0)
+        if (segment->p_type == PT_NOTE && module->build_id_bytes == 0 && is_loaded(info, segment))
             read_notes((const char *)start, segment->p_memsz, segment->p_align == 8 ? 8 : 4,
                        module);
         if (segment->p_type != PT_LOAD)

@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "config/cancel.h"
 #include "config/lock.h"
 #include "config/mem.h"
 #include "registry/journal.h"
@@ -106,12 +107,15 @@ void ca_threads_put_begin(void)
 static bool read_name(uint32_t thread, char name[CA_THREAD_NAME])
 {
     char path[64];
+    ssize_t length = 0;
     snprintf(path, sizeof path, "/proc/self/task/%u/comm", thread);
+    int cancel = ca_cancel_hold(); /* each of these is a cancellation point */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t length = read(fd, name, CA_THREAD_NAME);
-    close(fd);
+    if (fd >= 0) {
+        length = read(fd, name, CA_THREAD_NAME);
+        close(fd);
+    }
+    ca_cancel_resume(cancel);
     if (length <= 1) /* a newline ends it */
         return false;
     name[length - 1] = '\0';

@@ -150,10 +150,12 @@ CA_PUBLIC int cachealloc_report_journal(const char *journal, const char *path)
         ca_stack_count() != 0 || ca_modules_are_foreign())
         return EBUSY;
     int saved = errno, error = -EBUSY;
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
     if (ca_turn_take(WAIT_MS)) {
         error = report(journal, path);
         ca_turn_drop();
     }
+    ca_cancel_resume(cancel);
     errno = saved;
     return -error;
 }
