@@ -392,9 +392,8 @@ void ca_registry_end(ca_slot_t *slot)
                 break;
             }
             word = ca_slot_word(slot);
-        } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, ENDED,
-                                                           memory_order_acq_rel,
-                                                           memory_order_acquire)) {
+        } else if (atomic_compare_exchange_strong_explicit(
+                       &slot->word, &word, ENDED, memory_order_acq_rel, memory_order_acquire)) {
             break;
         }
     }

@@ -148,9 +148,8 @@ static bool about_to_go(const ca_context_t *owner, const ca_context_t *member)
  * destroyed by a call that nobody could see. */
 static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, CUresult code)
 {
-    return member != owner &&
-           (ca_upstream_is_sticky(code) ||
-            (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
+    return member != owner && (ca_upstream_is_sticky(code) ||
+                               (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
 /* Who may be at work on the memory of `context`: all of its device, and of other devices those that

@@ -25,10 +25,8 @@ static CUdeviceptr small;
 
 FRAME static int take(const char *kind)
 {
-    const CUDA_ARRAY3D_DESCRIPTOR what = {.Width = 1024,
-                                          .Height = 1024,
-                                          .Format = CU_AD_FORMAT_UNSIGNED_INT32,
-                                          .NumChannels = 1};
+    const CUDA_ARRAY3D_DESCRIPTOR what = {
+        .Width = 1024, .Height = 1024, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
     CUarray array;

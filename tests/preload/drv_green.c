@@ -181,7 +181,8 @@ static void primary_ends(bool by_reset, bool captured)
         CHECK(stats.live_bytes == 0 && stats.reserved_bytes < (size_t)384 << 20);
 }
 
-/* What is allocated between the reset and the end goes with it, though the green context is dead. */
+/* What is allocated between the reset and the end goes with it, though the green context is dead.
+ */
 static void ends_after_reset(void)
 {
     cachealloc_stats_t stats;

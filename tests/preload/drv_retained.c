@@ -1,5 +1,5 @@
-/* The last reference to the primary context is released while another thread retains it: it ends and
- * is made anew, perhaps with the same handle, before the release has returned (with
+/* The last reference to the primary context is released while another thread retains it: it ends
+ * and is made anew, perhaps with the same handle, before the release has returned (with
  * SIMCUDA=latency:cuDevicePrimaryCtxGetState=200000000, which we ask then). What is allocated
  * afterwards is there. */
 #include <cuda.h>
