@@ -248,20 +248,24 @@ void ca_arena_free(ca_block_t *block)
     ca_arena_free_on(block, NULL);
 }
 
-void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
+/* `foreign`: behind work that may be another context's. */
+static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
 {
     ca_arena_t *arena = ca_block_lock(block);
 
     if (!arena)
         return; /* its context is gone */
-    bool plain = !stream, foreign = stream && ca_stream_arena(stream) != arena;
-    if (foreign)
+    bool plain = !stream && !foreign, elsewhere = foreign;
+    if (stream && ca_stream_arena(stream) != arena) {
+        foreign |= ca_stream_arena(stream)->context != arena->context;
+        elsewhere = true;
         stream = NULL;
+    }
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         arena->frees += plain;
         ca_settle(arena);
-        if (foreign) { /* what was submitted until here, no plain free has waited for */
+        if (elsewhere) { /* what was submitted until here, no plain free has waited for */
             ca_caches_tell(arena);
             arena->late_until = arena->frees + 1;
         }
@@ -274,16 +278,27 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
             ca_block_retain(arena, block);
         } else {
             ca_epoch_push(arena, line, block);
+            line->open->foreign |= foreign;
         }
         check_now_and_then(arena);
         if (ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, line, foreign ? CA_BY_ALLOC : CA_BY_FREE);
+            ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
             ca_epoch_harvest_by_free(arena, line);
             ca_arena_leave(arena, cancellation);
         }
     }
     ca_arena_drop(arena);
+}
+
+void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
+{
+    take_back(block, stream, false);
+}
+
+void ca_arena_free_elsewhere(ca_block_t *block)
+{
+    take_back(block, NULL, true);
 }
 
 void ca_arena_retire(ca_arena_t *arena)

@@ -125,6 +125,9 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
  * as after a plain free, and is not waited for before a plain free would have been. */
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 
+/* The same in an order that has no stream of ours and is another context's: its default stream's. */
+void ca_arena_free_elsewhere(ca_block_t *block);
+
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
  * upstream but to release fences. Frees that come later are ignored. All but a few hundred bytes of
  * host memory goes when the last thread is out of the arena. */

@@ -25,6 +25,7 @@ static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
 
     /* The fence will cover what no free that was waited for did: see ca_epoch_late. */
     to->late_until = to->frees + 1;
+    to->whole.open->foreign |= ca_block_epoch(block)->foreign;
     ca_epoch_pull(block);
     from->pending -= bytes;
     ca_epoch_push_into(to->whole.open, block);

@@ -125,7 +125,7 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
     uint64_t from = epoch == arena->whole.open ? arena->late_until : epoch->waitable_from;
 
     /* Without a fence only everything can be waited for, what was submitted since included. */
-    return from > arena->frees || (arena->no_fences && !epoch->fence);
+    return epoch->foreign || from > arena->frees || (arena->no_fences && !epoch->fence);
 }
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
@@ -185,6 +185,7 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
     }
     epoch->waitable_from = newer->waitable_from;
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
+    epoch->foreign |= newer->foreign;
     ca_cache_move_marks(arena, newer, epoch);
     line->open = epoch;
     ca_slab_give(&arena->epochs, newer);

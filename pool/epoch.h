@@ -36,6 +36,7 @@ struct ca_epoch {
     bool urgent;  /* holds a large block: to be closed at once */
     bool precise; /* its fence was recorded right behind its only free */
     bool passed;
+    bool foreign; /* what another context may still use is in it: see ca_epoch_late */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
     uint64_t waitable_from;      /* not late any more when the arena has seen this many frees */
@@ -84,7 +85,8 @@ static inline size_t ca_epoch_bytes(size_t live)
 /* Whether the open epoch is to be closed by this free. */
 bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
 
-/* Whether it may be waited for without bound. */
+/* Whether it may not be waited for without bound, nor by the real free: that waits for the memory's
+ * own context, and what was freed behind another one's work may still be in use there. */
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
 
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for

@@ -53,8 +53,8 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
     return serve(context, CA_KIND_ASYNC, order, stream, bytes, effort, address);
 }
 
-/* Of a block that is not lost. */
-static CUresult give(const ca_record_t *record, ca_stream_t *order)
+/* Of a block that is not lost. `user`: NULL, or the context whose work it is freed behind. */
+static CUresult give(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user)
 {
     if (record->kind == CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
@@ -68,14 +68,16 @@ static CUresult give(const ca_record_t *record, ca_stream_t *order)
     ca_attributes_clear(record->address);
     if (order)
         ca_arena_free_on(record->owner, order);
+    else if (user && user != context)
+        ca_arena_free_elsewhere(record->owner);
     else
         ca_cached_free(record->owner);
     return CUDA_SUCCESS;
 }
 
-CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order)
+CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user)
 {
-    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : give(record, order);
+    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : give(record, order, user);
 }
 
 CUresult ca_device_free(const ca_record_t *record)
@@ -83,7 +85,7 @@ CUresult ca_device_free(const ca_record_t *record)
     if (ca_device_lost(record))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_debug_freed(record, NULL, NULL);
-    return give(record, NULL);
+    return give(record, NULL, NULL);
 }
 
 CUresult ca_device_free_plain(const ca_record_t *record)

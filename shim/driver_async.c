@@ -122,7 +122,7 @@ static CUresult free_pooled(const ca_record_t *record, CUstream stream)
     if (code != CUDA_SUCCESS)
         return code;
     ca_debug_freed(record, context, stream);
-    return ca_device_free_on(record, order);
+    return ca_device_free_on(record, order, context);
 }
 
 static CUresult free_async(__typeof__(cuMemFreeAsync) *real,

@@ -140,7 +140,7 @@ static bool serve_free_async(const void *address, CUstream stream)
     if (!known_order(stream, &context, &order) || !take_pooled(address, &record))
         return false;
     ca_debug_freed(&record, context, stream);
-    return settled_free(&record, ca_device_free_on(&record, order));
+    return settled_free(&record, ca_device_free_on(&record, order, context));
 }
 
 NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)

@@ -195,6 +195,10 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
         return ANSWERED;
 
     size_t left = --names_of(&base)->count;
+    if (name->kind != CA_KIND_ALIAS && left == 0) {
+        make_plain(&base);
+        return FREE_PLAIN;
+    }
     if (name->kind != CA_KIND_ALIAS) {
         ca_record_t nameless = base;
         nameless.shared = CA_SHARED_NAMELESS;
@@ -202,7 +206,9 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
         return ANSWERED;
     }
     ca_registry_take(address, name);
-    if (left == (base.shared == CA_SHARED_OWNER))
+    /* Work on another stream may be at what was freed in its order: the last free covers that, so
+     * the memory is no plain one before. */
+    if (left == (base.shared == CA_SHARED_OWNER) && !(left && call->async))
         make_plain(&base);
     return left == 0 ? FREE_LAST : ANSWERED;
 }
@@ -232,6 +238,16 @@ static CUresult delete_external(const ca_record_t *record, const ca_call_t *call
     return code;
 }
 
+/* Whose stream it is. From now on fences cover its work, whatever device it is on. */
+static const ca_context_t *user_of(const ca_call_t *call)
+{
+    ca_context_t *user = NULL;
+    ca_stream_t *order;
+    if (call->async)
+        (void)ca_streams_find(call->stream, true, &user, &order);
+    return user;
+}
+
 /* The same call for memory that has no aliases any more. */
 static CUresult free_plain(uint64_t address, const ca_call_t *call)
 {
@@ -246,12 +262,9 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call)
         return ca_shared_free_async(&record, call->async, call->stream);
     /* Other names may have been used on other streams, so pooled memory goes back as with a plain
      * free, which covers them all. */
-    ca_context_t *user;
-    ca_stream_t *order;
-    if (record.owner) /* this one too, whatever device it is on */
-        (void)ca_streams_find(call->stream, true, &user, &order);
-    CUresult code = record.owner && !ca_device_lost(&record) ? ca_device_free(&record)
-                                                             : call->async(address, call->stream);
+    CUresult code = record.owner && !ca_device_lost(&record)
+                        ? ca_device_free_on(&record, NULL, user_of(call))
+                        : call->async(address, call->stream);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
     return code;
@@ -272,6 +285,7 @@ static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
 {
     ca_record_t name;
     CUresult code;
+    (void)user_of(call); /* also of a name that is not the last */
     ca_lock_take(&lock);
     ca_drop_t drop = drop_name(record->address, call, &name, &code);
     ca_lock_drop(&lock);

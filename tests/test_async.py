@@ -62,6 +62,24 @@ def test_a_free_on_another_device_s_stream_waits_for_that(run, program, how, pre
     assert not preload or leak_report.nothing_leaked(result.err), result.err
 
 
+@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("how", [("name",), ("plain", "name"), ("plain", "name", "legacy")],
+                         ids=str)
+def test_a_name_that_is_freed_on_another_device_s_stream_waits_too(run, program, how, conf):
+    succeeds(run([program("async_device"), *how], conf=conf, sim="devices:2,memory:1G,racecheck:1"))
+
+
+@pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
+    None, "lane_r:false", "shards:2", "async:driver", "backend:async", "backend:off"))])
+@pytest.mark.parametrize("how", [("plain",), ("legacy",), ("plain", "legacy")], ids=str)
+def test_nor_does_a_shortage_give_such_memory_away(run, program, how, preload, conf):
+    """The real free waits for the memory's own context alone."""
+    result = run([program("async_device"), *how, "short"], preload=preload, conf=conf,
+                 sim="devices:2,memory:64M,racecheck:1")
+
+    assert result.rc == 0, result.err
+
+
 @pytest.mark.parametrize("conf", CONFS[:3])
 def test_a_pair_on_one_stream_makes_no_driver_call_after_warm_up(run, program, conf):
     few, many = (run([program("async"), "pairs", count], conf=conf, stats=True)
