@@ -20,7 +20,8 @@
 /* How long a report waits for a descriptor that does not block. */
 #define REPORT_WAIT_MS 2000
 
-static struct stat stderr_at_load; /* zeros where there was none */
+static bool no_stderr;
+static struct stat stderr_at_load; /* zeros until it is noted */
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -30,8 +31,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
 void ca_out_note_stderr(void)
 {
     int saved = errno;
-    if (fstat(STDERR_FILENO, &stderr_at_load) != 0)
-        stderr_at_load = (struct stat){0};
+    no_stderr = fstat(STDERR_FILENO, &stderr_at_load) != 0;
     errno = saved;
 }
 
@@ -50,8 +50,9 @@ int ca_out_stderr(void)
 {
     struct stat now;
     int saved = errno;
-    bool there = stderr_at_load.st_mode != 0 && fstat(STDERR_FILENO, &now) == 0 &&
-                 (same_file(&now, &stderr_at_load) || may_be_stderr(&now));
+    bool there =
+        !no_stderr && fstat(STDERR_FILENO, &now) == 0 &&
+        (stderr_at_load.st_mode == 0 || same_file(&now, &stderr_at_load) || may_be_stderr(&now));
     errno = saved;
     return there ? STDERR_FILENO : -1;
 }
