@@ -125,7 +125,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
  * as after a plain free, and is not waited for before a plain free would have been. */
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 
-/* The same in an order that has no stream of ours and is another context's: its default stream's. */
+/* The same in the order of another context's default stream, which is no stream of ours. */
 void ca_arena_free_elsewhere(ca_block_t *block);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing

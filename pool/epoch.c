@@ -218,7 +218,7 @@ void ca_epoch_synchronize(ca_arena_t *arena)
     if (!epoch)
         return;
     ca_lock_drop(&arena->lock);
-    int rc = ca_upstream_synchronize(arena->upstream, arena->context);
+    int rc = ca_upstream_synchronize(arena->upstream, arena->context, epoch->foreign);
     ca_lock_take(&arena->lock);
     if (rc == -ENOSYS)
         rc = -EAGAIN; /* neither: keep it for later, as during a capture */
@@ -313,8 +313,9 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
     while (passed < most && line->closed.head && ca_arena_serving(arena)) {
         ca_epoch_t *epoch = line->closed.head;
         int answer = 1; /* of one that its stream, or a give-back, has emptied */
+        bool asks = epoch->count > 0 || epoch->marks;
         epoch->users++;
-        if (epoch->count > 0 || epoch->marks) {
+        if (asks) {
             ca_lock_drop(&arena->lock);
             answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
             ca_lock_take(&arena->lock);
@@ -326,6 +327,7 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
             break;
         }
         line->failures = 0;
+        arena->others_stuck &= !asks;
         passed++;
     }
     return passed;
@@ -373,7 +375,9 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
 {
     ca_line_t *line = line_to_wait_for(arena, late);
-    bool several = !late && nanoseconds != UINT64_MAX;
+    bool several = !late && nanoseconds < CA_WAIT_ALL;
+    if (!several && arena->params.host && !late) /* whoever may be at it is not told apart */
+        nanoseconds = CA_WAIT_ALL;
     size_t place = 1;
     ca_epoch_t *epoch = late ? line->closed.head : epoch_to_wait_for(arena, line, several, &place);
 

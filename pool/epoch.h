@@ -94,8 +94,8 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
  */
 void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by);
 
-/* Without fences: waits for everything submitted to the context, which makes what is in the open
- * epoch ready. Drops the lock. */
+/* Without fences: waits for everything submitted to the memory's device, and to others where it was
+ * freed behind their work, which makes what is in the open epoch ready. Drops the lock. */
 void ca_epoch_synchronize(ca_arena_t *arena);
 
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
@@ -108,10 +108,10 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
 
 /* Waits for closed epochs that are not late, or with `late` for the oldest of any line. Without
- * bound (UINT64_MAX) for the oldest alone; else for CA_WAIT_BYTES, but at most the older half, in
- * one wait: one for each would be one every few frees, and the device keeps the other half to work
- * on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none, or upstream's
- * error. Drops the lock. */
+ * bound (CA_WAIT_OWN, CA_WAIT_ALL) for the oldest alone; else for CA_WAIT_BYTES, but at most the
+ * older half, in one wait: one for each would be one every few frees, and the device keeps the
+ * other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none,
+ * or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
 
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.

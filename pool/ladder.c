@@ -17,7 +17,9 @@
  *   idle        idle segments of this arena go back upstream, then growth
  *   heaps       so do those of the other heaps of its set (shards.h), then growth
  *   reclaim     others who cache memory on this device give back, then growth
- *   wait        every closed epoch, oldest first, without bound
+ *   wait        every closed epoch, oldest first, without bound for the work of this device
+ *   others      a bounded wait for the work of other devices too; then what no plain free would
+ *               have waited for is not waited for here either
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait for epochs that allocations closed, and for those of streams
@@ -274,13 +276,27 @@ static bool rung_headroom(climb_t *c)
     return held_back && grow(c);
 }
 
-static bool rung_wait(climb_t *c)
+static bool wait_unbounded(climb_t *c, uint64_t for_what)
 {
-    while (ca_epoch_wait(c->arena, UINT64_MAX, false) == 1) {
+    while (ca_epoch_wait(c->arena, for_what, false) == 1) {
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c))
             return true;
     }
     return search(c);
+}
+
+static bool rung_wait(climb_t *c)
+{
+    return wait_unbounded(c, CA_WAIT_OWN);
+}
+
+static bool rung_others(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+    bool served =
+        !arena->others_stuck && wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(arena), false);
+    arena->others_stuck |= arena->whole.closed.head != NULL;
+    return served || wait_unbounded(c, CA_WAIT_PLAIN);
 }
 
 static bool rung_pending(climb_t *c)
@@ -326,7 +342,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
            (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
            (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
            (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
-           (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_pending(&c))) ||
+           (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_others(&c) || rung_pending(&c))) ||
            (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
     if (c.shut)
         ca_caches_open(arena);

@@ -26,7 +26,7 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
     uint64_t end = ca_now_ns() + CA_LATE_WAIT_NS / ca_arena_heaps(arena), now;
     size_t given = 0;
 
-    while (given < bytes && ca_epoch_wait(arena, UINT64_MAX, false) == 1)
+    while (given < bytes && ca_epoch_wait(arena, CA_WAIT_OWN, false) == 1)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     while (given < bytes && (now = ca_now_ns()) < end && ca_epoch_wait(arena, end - now, true) == 1)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);

@@ -82,11 +82,11 @@ void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, voi
     upstream->fence_release(context, fence);
 }
 
-int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context)
+int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context, bool all)
 {
     ca_lock_assert_none("synchronize");
     ca_count(fence_waits);
-    return upstream->synchronize(context);
+    return upstream->synchronize(context, all);
 }
 
 size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes)

@@ -14,6 +14,12 @@
 #include <stdint.h>
 #include "config/slot.h"
 
+/* Waits without bound, see fence_wait. No plain free waits for another device's work, which may be
+ * waiting for this very thread. */
+#define CA_WAIT_OWN UINT64_MAX
+#define CA_WAIT_PLAIN (UINT64_MAX - 1)
+#define CA_WAIT_ALL (UINT64_MAX - 2) /* the least of them */
+
 /* Results: 0 or a negative errno.
  *   -ENOMEM  out of memory
  *   -EAGAIN  not now (a stream is being captured); ask again later
@@ -42,13 +48,18 @@ typedef struct ca_upstream {
     int (*fence_join)(void *context, void *queue, void *fence);
     /* 1: passed, 0: not yet, negative: as above. */
     int (*fence_query)(void *context, void *fence);
-    /* Waits at most `nanoseconds` (UINT64_MAX: no bound). 1: passed, 0: time is up. */
+    /* Waits at most `nanoseconds`, or without bound: CA_WAIT_OWN for the work of the memory's own
+     * device, after which that of others is only asked about; CA_WAIT_PLAIN the same, and it is not
+     * even asked about, unless they are peers that were let in; CA_WAIT_ALL for all of it. 1:
+     * passed, 0: time is up, or others are at work.
+     */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
     /* Also when the context is gone: it must do without. */
     void (*fence_release)(void *context, void *fence);
 
-    /* Waits for everything submitted so far. */
-    int (*synchronize)(void *context);
+    /* Waits for everything submitted so far to the memory's own device, and with `all` for all
+     * that a fence covers. */
+    int (*synchronize)(void *context, bool all);
 
     /* Asks whoever else caches memory on this device (other arenas, the driver's own pool) to give
      * back what is idle. Returns bytes given back. May be NULL. */
@@ -78,7 +89,7 @@ int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *
 int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,
                            uint64_t nanoseconds);
 void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, void *fence);
-int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context);
+int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context, bool all);
 size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes);
 
 #endif

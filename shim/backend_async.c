@@ -157,7 +157,7 @@ static bool settle(ca_context_t *context, ca_async_backend_t *backend, ca_async_
     const ca_upstream_t *cuda = &ca_upstream_cuda;
     if (!free->fence && ca_upstream_fence_record(cuda, context, &free->fence) != 0)
         return false;
-    int done = wait && !free->held ? ca_upstream_fence_wait(cuda, context, free->fence, UINT64_MAX)
+    int done = wait && !free->held ? ca_upstream_fence_wait(cuda, context, free->fence, CA_WAIT_ALL)
                                    : ca_upstream_fence_query(cuda, context, free->fence);
     return done == 1 && (!free->held ||
                          free_on_stream(context, free->held, backend->own.allocs) == CUDA_SUCCESS);
@@ -237,8 +237,7 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
     CUdeviceptr pointer;
     /* Of a created context it would outlive it: see ca_mempool_served. */
     if (ca_options.backend != CA_BACKEND_ASYNC || !context || context->created ||
-        ca_capture_active() || atomic_load(&context->open_to_peers) ||
-        atomic_load(&some_open_to_peers) || atomic_load(&unusable) ||
+        ca_capture_active() || ca_backend_async_is_open(context) || atomic_load(&unusable) ||
         atomic_load(&context->broken) || !ca_async_pool_possible())
         return false;
     ca_async_backend_t *backend = backend_of(context);
@@ -314,7 +313,7 @@ CUresult ca_backend_async_free(const ca_record_t *record)
         return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
     ca_attributes_clear(record->address);
     if (ca_options.free_sync)
-        ca_upstream_cuda.synchronize(context);
+        ca_upstream_cuda.synchronize(context, false);
     void *fence = NULL;
     if (ca_upstream_fence_record(&ca_upstream_cuda, context, &fence) != 0)
         fence = NULL;
@@ -382,6 +381,11 @@ void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
     if (backend && device != context->device &&
         (!set || set(backend->own.pool, &access, 1) != CUDA_SUCCESS))
         ca_warn_once("backend:async: a peer cannot reach what was allocated before it was let in");
+}
+
+bool ca_backend_async_is_open(const ca_context_t *context)
+{
+    return atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers);
 }
 
 void ca_backend_async_gone(ca_context_t *context)

@@ -90,7 +90,7 @@ static void freed_now(ca_context_t *context, const ca_record_t *record)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     uint64_t end = record->address + record->bytes;
-    if (ca_fence_synchronize(context) != 0)
+    if (ca_fence_synchronize(context, true) != 0)
         return;
     if (guards() && ca_upstream_read(context, end, guard, sizeof guard) == CUDA_SUCCESS)
         ca_guard_check(record, guard, CA_GUARD_FREE);
@@ -114,7 +114,7 @@ void ca_debug_freed_host(ca_context_t *context, const ca_record_t *record)
 {
     char *memory = (char *)(uintptr_t)record->address;
     if (!(ca_options.debug & (CA_DEBUG_POISON | CA_DEBUG_REDZONE)) ||
-        ca_fence_synchronize_host(context) != 0)
+        ca_fence_synchronize_host(context, true) != 0)
         return;
     if (guards())
         ca_guard_check(record, (const unsigned char *)memory + record->bytes, CA_GUARD_FREE);

@@ -93,7 +93,7 @@ CUresult ca_device_free_plain(const ca_record_t *record)
     ca_arena_t *arena = ca_options.free_sync ? ca_block_arena(record->owner) : NULL;
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (context)
-        ca_upstream_cuda.synchronize(context);
+        ca_upstream_cuda.synchronize(context, false);
     return ca_device_free(record);
 }
 

@@ -6,6 +6,7 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/upstream.h"
@@ -152,24 +153,26 @@ static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, 
                                (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
+typedef enum { ITS_DEVICE, ITS_MEMORY, HOST } reach_t;
+
 /* Who may be at work on the memory of `context`: all of its device, and of other devices those that
  * ever asked for memory; on host memory all there are. One that never did is not waited for by a
  * free on another device, and may be at work for ever. */
-static size_t fence_members(ca_context_t *context, bool host,
+static size_t fence_members(ca_context_t *context, reach_t reach,
                             ca_context_t *members[CA_CONTEXTS_MAX])
 {
     size_t count = ca_contexts_living(members), kept = 0;
     for (size_t i = 0; i < count; i++) {
         ca_context_t *member = members[i];
         if (member == context ||
-            (!CA_MUTATED(fence_no_peers) &&
-             (host || member->device == context->device || atomic_load(&member->asked))))
+            (!CA_MUTATED(fence_no_peers) && (reach == HOST || member->device == context->device ||
+                                             (reach == ITS_MEMORY && atomic_load(&member->asked)))))
             members[kept++] = member;
     }
     return kept;
 }
 
-static int record_over(ca_context_t *context, bool host, void **fence)
+static int record_over(ca_context_t *context, reach_t reach, void **fence)
 {
     const ca_driver_t *driver = ca_driver();
     if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventQuery ||
@@ -181,7 +184,7 @@ static int record_over(ca_context_t *context, bool host, void **fence)
     int result = 0;
     ca_event_t *chain = NULL;
     ca_context_t *members[CA_CONTEXTS_MAX];
-    size_t count = fence_members(context, host, members);
+    size_t count = fence_members(context, reach, members);
     for (size_t i = 0; i < count && result == 0; i++) {
         ca_context_t *member = members[i];
         ca_event_t *event = about_to_go(context, member) ? NULL : take_event(member);
@@ -215,12 +218,12 @@ static int record_over(ca_context_t *context, bool host, void **fence)
 
 int ca_fence_record(void *arg, void **fence)
 {
-    return record_over(arg, false, fence);
+    return record_over(arg, ITS_MEMORY, fence);
 }
 
 int ca_fence_record_host(void *arg, void **fence)
 {
-    return record_over(arg, true, fence);
+    return record_over(arg, HOST, fence);
 }
 
 int ca_fence_record_on(void *arg, void *queue, void **fence)
@@ -290,19 +293,28 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
     return ca_upstream_result(owner, code);
 }
 
-static int fence_done(void *arg, void *fence, bool wait)
+typedef enum { ASK, WAIT_OWN, WAIT_PLAIN, WAIT_ALL } wait_t;
+
+static int fence_done(void *arg, void *fence, wait_t wait)
 {
+    const ca_context_t *owner = arg;
+    int all = 1;
     for (ca_event_t *event = fence; event; event = event->next) {
-        int done = event_done(arg, event->context, event->handle, wait);
-        if (done != 1)
+        bool own = event->context->device == owner->device;
+        if (wait == WAIT_PLAIN && !own && !ca_backend_async_is_open(owner))
+            continue;
+        bool waits = wait == WAIT_PLAIN || wait == WAIT_ALL || (wait == WAIT_OWN && own);
+        int done = event_done(arg, event->context, event->handle, waits);
+        if (done < 0 || (done == 0 && wait == ASK))
             return done;
+        all &= done;
     }
-    return 1;
+    return all;
 }
 
 int ca_fence_query(void *arg, void *fence)
 {
-    return fence_done(arg, fence, false);
+    return fence_done(arg, fence, ASK);
 }
 
 static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent handle)
@@ -332,7 +344,7 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
         if (step > nanoseconds - spent)
             step = nanoseconds - spent;
         ca_sleep(step);
-        int done = fence_done(context, fence, false);
+        int done = fence_done(context, fence, ASK);
         spent = now_ns() - begin;
         if (done == 1)
             atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
@@ -344,8 +356,11 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
 
 int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
 {
-    if (nanoseconds == UINT64_MAX)
-        return fence_done(arg, fence, true);
+    if (nanoseconds >= CA_WAIT_ALL)
+        return fence_done(arg, fence,
+                          nanoseconds == CA_WAIT_OWN     ? WAIT_OWN
+                          : nanoseconds == CA_WAIT_PLAIN ? WAIT_PLAIN
+                                                         : WAIT_ALL);
     int done = ca_driver()->cuEventSynchronize
                    ? ca_waiter_wait(arg, fence, wait_for_event, nanoseconds)
                    : -EBUSY;
@@ -353,13 +368,13 @@ int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
 }
 
 /* For drivers that record no context. Of a capture that begins meanwhile nobody keeps it away. */
-static int synchronize_each(ca_context_t *context, bool host)
+static int synchronize_each(ca_context_t *context, reach_t reach)
 {
     ca_entered_t entered;
     ca_context_t *members[CA_CONTEXTS_MAX];
     if (!ca_contexts_all_listed())
         return -EAGAIN; /* it would miss some work */
-    size_t count = fence_members(context, host, members);
+    size_t count = fence_members(context, reach, members);
     for (size_t i = 0; i < count; i++) {
         if (ca_capture_active())
             return -EAGAIN; /* it would fail, or invalidate the capture */
@@ -376,27 +391,28 @@ static int synchronize_each(ca_context_t *context, bool host)
 
 /* By an event: to wait for one that was recorded before ends no capture that began since, where
  * cuCtxSynchronize would. */
-static int synchronize_over(ca_context_t *context, bool host)
+static int synchronize_over(ca_context_t *context, reach_t reach)
 {
     void *fence = NULL;
-    int result = record_over(context, host, &fence);
+    int result = record_over(context, reach, &fence);
     if (result == -ENOSYS)
-        return synchronize_each(context, host);
+        return synchronize_each(context, reach);
     if (result != 0)
         return result == -EIO ? -EIO : -EAGAIN;
-    result = fence_done(context, fence, true);
+    result = fence_done(context, fence, WAIT_ALL);
     ca_fence_release(context, fence);
     return result == 1 ? 0 : result == -EIO ? -EIO : -EAGAIN;
 }
 
-int ca_fence_synchronize(void *arg)
+int ca_fence_synchronize(void *arg, bool all)
 {
-    return synchronize_over(arg, false);
+    return synchronize_over(arg, all || ca_backend_async_is_open(arg) ? ITS_MEMORY : ITS_DEVICE);
 }
 
-int ca_fence_synchronize_host(void *arg)
+int ca_fence_synchronize_host(void *arg, bool all)
 {
-    return synchronize_over(arg, true);
+    (void)all; /* whoever may be at it is not told apart */
+    return synchronize_over(arg, HOST);
 }
 
 void ca_fences_reset_after_fork(void)

@@ -26,9 +26,10 @@ bool ca_fences_held(const ca_context_t *context);
 /* The context is gone, and its events with it: none is kept. */
 void ca_fences_forget(ca_context_t *context);
 
-/* Waits for the same work as a fence would, where there is none. */
-int ca_fence_synchronize(void *context);
-int ca_fence_synchronize_host(void *context);
+/* Waits for the same work as a fence would, where there is none; without `all` not for other
+ * devices', as no plain free of device memory does, unless they have been let in as peers. */
+int ca_fence_synchronize(void *context, bool all);
+int ca_fence_synchronize_host(void *context, bool all);
 
 void ca_fences_reset_after_fork(void);
 

@@ -81,7 +81,7 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     if (broken != CUDA_SUCCESS)
         return broken;
     if (ca_options.free_sync)
-        ca_upstream_cuda.synchronize(context);
+        ca_upstream_cuda.synchronize(context, false);
     ca_attributes_clear(record->address);
     ca_debug_freed_host(context, record);
     ca_cached_free(record->owner);

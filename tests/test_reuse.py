@@ -30,7 +30,7 @@ def name(value):
 # 80 of 256 KiB fill segments: of one that holds anything else another context gets nothing.
 SIZES = [(16 * MIB, 4), (256 << 10, 80), (256 << 10, 3), (256, 1), (0, 60)]
 FULL = [("deadlock", case, *size)
-        for case in ("own", "used", "threads", "idle", "again", "devices") for size in SIZES]
+        for case in ("own", "used", "threads", "idle", "again", "devices", "peers") for size in SIZES]
 FULL += [("deadlock", "regroup", *size) for size in SIZES if size != (256, 1)]
 FULL += [("drv_deadlock", case, *size)
          for case in ("same", "foreign", "other") for size in SIZES[:3]

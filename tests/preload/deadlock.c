@@ -12,7 +12,8 @@
  *   regroup  half as many buffers of twice the size are allocated
  *   grow     as many buffers of twice the size, after the device was idle: more than ever before
  *   again    as own, ten times, with new work each time
- *   devices  as own, ten times, while work on the last device never ends */
+ *   devices  as own, ten times, while work on the last device never ends
+ *   peers    the same, and that device has allocated, so that fences cover it too */
 #include "gate.h"
 
 #define BUFFERS_MOST 4096
@@ -107,9 +108,10 @@ int main(int argc, char **argv)
 {
     static gate_t elsewhere = GATE_CLOSED;
     const char *name = argc > 1 ? argv[1] : "own";
-    bool again = strcmp(name, "again") == 0, devices = strcmp(name, "devices") == 0;
+    bool again = strcmp(name, "again") == 0, peers = strcmp(name, "peers") == 0;
+    bool devices = peers || strcmp(name, "devices") == 0;
     cudaStream_t held = NULL;
-    void *spare = NULL;
+    void *spare = NULL, *its_own = NULL;
     int last = 0;
     bytes = number_argument(argc, argv, 2, 16 * MIB);
     count = number_argument(argc, argv, 3, 4);
@@ -119,6 +121,8 @@ int main(int argc, char **argv)
         CHECK(--last > 0);
         OK(cudaSetDevice(last));
         OK(cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking));
+        if (peers)
+            OK(cudaMalloc(&its_own, 256));
         OK(cudaSetDevice(0));
     }
     OK(cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking));
@@ -144,6 +148,7 @@ int main(int argc, char **argv)
         check_held(held);
         gate_open(&elsewhere);
         OK(cudaDeviceSynchronize());
+        OK(cudaFree(its_own));
     }
     ANSWERS(cudaSuccess, cudaGetLastError());
     return 0;

@@ -319,9 +319,9 @@ static int fake_fence_wait(void *context, void *fence, uint64_t nanoseconds)
     if (rc == 0 && fake.capturing)
         rc = -EAGAIN;
     if (rc == 0) {
-        if (nanoseconds == UINT64_MAX)
+        if (nanoseconds >= CA_WAIT_ALL)
             fake.unbounded_waits++;
-        if (nanoseconds == UINT64_MAX || fake.wait_passes)
+        if (nanoseconds >= CA_WAIT_ALL || fake.wait_passes)
             fake_pass((uintptr_t)fence);
         rc = (uintptr_t)fence <= fake.passed;
     }
@@ -339,9 +339,10 @@ static void fake_fence_release(void *context, void *fence)
     pthread_mutex_unlock(&fake.mutex);
 }
 
-static int fake_synchronize(void *context)
+static int fake_synchronize(void *context, bool all)
 {
     (void)context;
+    (void)all;
     int rc = fake_enter(FAKE_SYNC);
     if (rc == 0 && fake.capturing)
         rc = -EAGAIN;
