@@ -166,10 +166,11 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 
 /* --- all others ------------------------------------------------------------------------------- */
 
-/* A context that ended took its streams along, of which nobody tells. Under the lock. */
-static void sweep(known_t **at)
+/* A context that ended took its streams along, of which nobody tells: those beside the handle's
+ * place go. Under the lock. */
+static void sweep(CUstream handle)
 {
-    for (known_t *known; (known = *at);) {
+    for (known_t **at = bucket_of(handle), *known; (known = *at);) {
         if (lives(known->context, known->life)) {
             at = &known->next;
         } else {
@@ -187,7 +188,7 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     if (!made)
         return NULL;
     ca_lock_take(&lock);
-    sweep(bucket_of(handle));
+    sweep(handle);
     known_t *known = find(handle);
     known_t *fresh = known ? NULL : ca_slab_take(&slab);
     if (fresh) {
