@@ -248,17 +248,17 @@ void ca_arena_free(ca_block_t *block)
     ca_arena_free_on(block, NULL);
 }
 
-/* `foreign`: behind work that may be another context's. */
+/* `foreign`: behind work of another context's, in no order that has a stream of ours. */
 static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
 {
     ca_arena_t *arena = ca_block_lock(block);
 
     if (!arena)
         return; /* its context is gone */
-    bool plain = !stream && !foreign, elsewhere = foreign;
-    if (stream && ca_stream_arena(stream) != arena) {
-        foreign |= ca_stream_arena(stream)->context != arena->context;
-        elsewhere = true;
+    bool plain = !stream && !foreign;
+    bool elsewhere = foreign || (stream && ca_stream_arena(stream) != arena);
+    if (stream && elsewhere) { /* of another heap, if not of another context */
+        foreign = ca_stream_arena(stream)->context != arena->context;
         stream = NULL;
     }
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {

@@ -51,8 +51,7 @@ typedef struct ca_upstream {
     /* Waits at most `nanoseconds`, or without bound: CA_WAIT_OWN for the work of the memory's own
      * device, after which that of others is only asked about; CA_WAIT_PLAIN the same, and it is not
      * even asked about, unless they are peers that were let in; CA_WAIT_ALL for all of it. 1:
-     * passed, 0: time is up, or others are at work.
-     */
+     * passed, 0: time is up, or others are at work. */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
     /* Also when the context is gone: it must do without. */
     void (*fence_release)(void *context, void *fence);

@@ -52,7 +52,6 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t backends = {.object_bytes = sizeof(ca_async_backend_t)};
 static ca_slab_t frees = {.object_bytes = sizeof(ca_async_free_t)};
 static _Atomic size_t held_count;
-static _Atomic bool some_open_to_peers;
 static _Atomic bool unusable; /* the driver cannot */
 
 static ca_async_backend_t *backend_of(ca_context_t *context)
@@ -92,8 +91,7 @@ static bool push(const ca_context_t *context, ca_async_backend_t *backend, ca_as
                  bool in_front)
 {
     ca_lock_take(&lock);
-    bool there = context->backend == backend;
-    if (!there) {
+    if (context->backend != backend) {
         ca_lock_drop(&lock);
         return false;
     }
@@ -237,7 +235,7 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
     CUdeviceptr pointer;
     /* Of a created context it would outlive it: see ca_mempool_served. */
     if (ca_options.backend != CA_BACKEND_ASYNC || !context || context->created ||
-        ca_capture_active() || ca_backend_async_is_open(context) || atomic_load(&unusable) ||
+        ca_capture_active() || ca_context_has_peers(context) || atomic_load(&unusable) ||
         atomic_load(&context->broken) || !ca_async_pool_possible())
         return false;
     ca_async_backend_t *backend = backend_of(context);
@@ -371,7 +369,7 @@ size_t ca_backend_async_trim(ca_context_t *context)
 
 void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
 {
-    atomic_store(context ? &context->open_to_peers : &some_open_to_peers, true);
+    ca_context_let_peer_in(context);
     if (!context)
         return;
     ca_async_backend_t *backend = backend_of(context);
@@ -381,11 +379,6 @@ void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
     if (backend && device != context->device &&
         (!set || set(backend->own.pool, &access, 1) != CUDA_SUCCESS))
         ca_warn_once("backend:async: a peer cannot reach what was allocated before it was let in");
-}
-
-bool ca_backend_async_is_open(const ca_context_t *context)
-{
-    return atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers);
 }
 
 void ca_backend_async_gone(ca_context_t *context)

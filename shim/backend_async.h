@@ -33,9 +33,6 @@ size_t ca_backend_async_trim(ca_context_t *context);
  * is cuMemAlloc's. NULL for a context without an entry: what comes after is so on all. */
 void ca_backend_async_open_to(ca_context_t *context, CUdevice device);
 
-/* Whether some peer was ever let in: it reads and writes the memory itself. */
-bool ca_backend_async_is_open(const ca_context_t *context);
-
 /* The context is destroyed, and its streams and events with it. */
 void ca_backend_async_gone(ca_context_t *context);
 

@@ -164,6 +164,18 @@ void ca_context_note_asked(ca_context_t *context)
         atomic_store(&context->asked, true);
 }
 
+static _Atomic bool some_open_to_peers;
+
+void ca_context_let_peer_in(ca_context_t *context)
+{
+    atomic_store(context ? &context->open_to_peers : &some_open_to_peers, true);
+}
+
+bool ca_context_has_peers(const ca_context_t *context)
+{
+    return atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers);
+}
+
 static ca_context_t *note_asked(ca_context_t *context, bool create)
 {
     if (create)

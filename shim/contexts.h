@@ -70,6 +70,7 @@ typedef struct ca_context {
 
     /* shim/backend_async.c, under its lock. */
     struct ca_async_backend *backend;
+
     _Atomic bool open_to_peers; /* its memory was, at some time */
 
     char apart[CA_PART_BYTES]; /* what is read all the time shares no line with what follows */
@@ -134,6 +135,13 @@ void ca_context_made(CUcontext handle, CUdevice device, bool created);
 /* It allocated, frees in the order of its streams, or got at another's memory: its work may be at
  * memory of any device, and fences of all of them cover it from now on. NULL: nothing. */
 void ca_context_note_asked(ca_context_t *context);
+
+/* A peer may read and write the context's memory itself from now on (cuCtxEnablePeerAccess). NULL,
+ * a context without an entry: it may be any's. */
+void ca_context_let_peer_in(ca_context_t *context);
+
+/* Whether one ever was. */
+bool ca_context_has_peers(const ca_context_t *context);
 
 /* Whether every context got its entry: there is room for CA_CONTEXTS_MAX. */
 bool ca_contexts_all_listed(void);

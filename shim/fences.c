@@ -6,7 +6,6 @@
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
-#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/upstream.h"
@@ -153,6 +152,7 @@ static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, 
                                (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
+/* Whose work is covered: that of the device, that which may be at its memory, or at host memory. */
 typedef enum { ITS_DEVICE, ITS_MEMORY, HOST } reach_t;
 
 /* Who may be at work on the memory of `context`: all of its device, and of other devices those that
@@ -293,15 +293,17 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
     return ca_upstream_result(owner, code);
 }
 
+/* Of which contexts' events: upstream.h, fence_wait. */
 typedef enum { ASK, WAIT_OWN, WAIT_PLAIN, WAIT_ALL } wait_t;
 
+/* 1 passed, 0 not yet, negative errno. */
 static int fence_done(void *arg, void *fence, wait_t wait)
 {
     const ca_context_t *owner = arg;
     int all = 1;
     for (ca_event_t *event = fence; event; event = event->next) {
         bool own = event->context->device == owner->device;
-        if (wait == WAIT_PLAIN && !own && !ca_backend_async_is_open(owner))
+        if (wait == WAIT_PLAIN && !own && !ca_context_has_peers(owner))
             continue;
         bool waits = wait == WAIT_PLAIN || wait == WAIT_ALL || (wait == WAIT_OWN && own);
         int done = event_done(arg, event->context, event->handle, waits);
@@ -406,7 +408,7 @@ static int synchronize_over(ca_context_t *context, reach_t reach)
 
 int ca_fence_synchronize(void *arg, bool all)
 {
-    return synchronize_over(arg, all || ca_backend_async_is_open(arg) ? ITS_MEMORY : ITS_DEVICE);
+    return synchronize_over(arg, all || ca_context_has_peers(arg) ? ITS_MEMORY : ITS_DEVICE);
 }
 
 int ca_fence_synchronize_host(void *arg, bool all)

@@ -195,7 +195,7 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
         return ANSWERED;
 
     size_t left = --names_of(&base)->count;
-    if (name->kind != CA_KIND_ALIAS && left == 0) {
+    if (name->kind != CA_KIND_ALIAS && left == 0) { /* its aliases were freed on streams */
         make_plain(&base);
         return FREE_PLAIN;
     }
@@ -248,8 +248,8 @@ static const ca_context_t *user_of(const ca_call_t *call)
     return user;
 }
 
-/* The same call for memory that has no aliases any more. */
-static CUresult free_plain(uint64_t address, const ca_call_t *call)
+/* The same call, by `user`, for memory that has no aliases any more. */
+static CUresult free_plain(uint64_t address, const ca_call_t *call, const ca_context_t *user)
 {
     ca_record_t record;
     if (!call->async) {
@@ -263,7 +263,7 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call)
     /* Other names may have been used on other streams, so pooled memory goes back as with a plain
      * free, which covers them all. */
     CUresult code = record.owner && !ca_device_lost(&record)
-                        ? ca_device_free_on(&record, NULL, user_of(call))
+                        ? ca_device_free_on(&record, NULL, user)
                         : call->async(address, call->stream);
     if (code != CUDA_SUCCESS)
         ca_track_restore(&record);
@@ -285,7 +285,7 @@ static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
 {
     ca_record_t name;
     CUresult code;
-    (void)user_of(call); /* also of a name that is not the last */
+    const ca_context_t *user = user_of(call); /* also of a name that is not the last */
     ca_lock_take(&lock);
     ca_drop_t drop = drop_name(record->address, call, &name, &code);
     ca_lock_drop(&lock);
@@ -293,9 +293,9 @@ static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
     case WRONG_FREE:
         return ca_track_wrong_free(record->address);
     case FREE_PLAIN:
-        return free_plain(record->address, call);
+        return free_plain(record->address, call, user);
     case FREE_LAST:
-        code = free_plain((uint64_t)(uintptr_t)name.owner, call);
+        code = free_plain((uint64_t)(uintptr_t)name.owner, call, user);
         if (code != CUDA_SUCCESS)
             restore_last(&name);
         return code;
