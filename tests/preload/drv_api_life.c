@@ -49,9 +49,9 @@ static void context_goes(CUdevice device)
     deleted = 0;
 }
 
-/* What names cost goes with the context: as many again need no more host memory, but for a slab that
- * takes its next chunk (1 MiB at most, config/mem.c) for what a context itself leaves behind. What
- * names took, if it were lost, is ten times that. */
+/* What names cost goes with the context: as many again need no more host memory, but for a slab
+ * that takes its next chunk (1 MiB at most, config/mem.c) for what a context itself leaves behind.
+ * Lost, the places of a round's names would take ten times that. */
 enum { NAMES_EACH = 8, SLAB_CHUNK = 1 << 20 };
 
 static uint64_t host_bytes_of_contexts(CUdevice device, bool named)
