@@ -15,20 +15,17 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 #include "config/cancel.h"
 #include "config/options.h"
 #include "shim/dlsym.h"
 #include "shim/exit_report.h"
+#include "shim/handler.h"
 #include "shim/life.h"
 
 #define CA_END __attribute__((visibility("default"), noreturn))
-
-#define STACK_BYTES ((size_t)64 << 10)
 
 typedef void end_t(int);
 
@@ -42,13 +39,20 @@ static int status_for(int status)
 /* Looked up at load: in a handler the loader may be in use. */
 static end_t *_Atomic next_exit, *_Atomic next_Exit;
 
+/* Whoever calls these may be anywhere. */
+static void report(bool in_handler)
+{
+    (void)in_handler;
+    ca_exit_report(true);
+}
+
 /* Returns the status. */
 static int report_for(int status)
 {
     if (!ca_life_reports())
         return status;
     int cancel = ca_cancel_hold();
-    ca_exit_report(true);
+    ca_handler_call(report);
     ca_cancel_resume(cancel);
     return status_for(status);
 }
@@ -75,41 +79,8 @@ static __attribute__((noreturn)) void end_by(end_t *next, int status)
         syscall(SYS_exit_group, status);
 }
 
-/* --- handlers on a stack of their own ----------------------------------------------------------
- * It may be as small as the kernel allows, and the report would overflow it: it is written on one
- * of ours, from which nobody returns. */
-
-static struct {
-    atomic_flag taken;
-    ucontext_t context;
-    end_t *next;
-    int status;
-    char stack[STACK_BYTES];
-} roomy = {.taken = ATOMIC_FLAG_INIT};
-
-static bool on_alternate_stack(void)
-{
-    stack_t now;
-    return sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK);
-}
-
-static void end_there(void)
-{
-    end_by(roomy.next, report_for(roomy.status));
-}
-
 static __attribute__((noreturn)) void leave(end_t *next, int status)
 {
-    if (ca_life_reports() && on_alternate_stack()) {
-        if (atomic_flag_test_and_set(&roomy.taken) || getcontext(&roomy.context) != 0)
-            end_by(next, status);
-        roomy.next = next;
-        roomy.status = status;
-        roomy.context.uc_stack = (stack_t){.ss_sp = roomy.stack, .ss_size = sizeof roomy.stack};
-        roomy.context.uc_link = NULL;
-        makecontext(&roomy.context, end_there, 0);
-        setcontext(&roomy.context);
-    }
     end_by(next, report_for(status));
 }
 

@@ -1,15 +1,14 @@
-/* Whether the calling thread is in a signal handler. What it interrupted may hold malloc's locks,
- * or the loader's: who ends the process there writes a report that needs neither. */
+/* The end of a process in a signal handler. What it interrupted may hold malloc's locks, or the
+ * loader's: the report then needs neither. And its stack may be as small as the kernel allows. */
 #ifndef CA_SHIM_HANDLER_H
 #define CA_SHIM_HANDLER_H
 
 #include <stdbool.h>
 
-/* Looks for the return address that the kernel gave a handler, CA_HANDLER_DEPTH bytes up the stack
- * at most: one that was left there by an earlier handler may be taken for it. Some hundred system
- * calls, no lock, no memory; safe in a handler. False where that cannot be told, and on other
- * processors than x86-64. */
-#define CA_HANDLER_DEPTH (64u << 10)
-bool ca_in_handler(void);
+/* Calls it, and tells it whether the calling thread is in a signal handler. Where that is on an
+ * alternate stack, calls it on one of ours, of 64 KiB, and not at all while another thread has
+ * that. Whether a thread is in a handler takes some hundred system calls, no lock and no memory. On
+ * other processors than x86-64 only a handler on an alternate stack is known. */
+void ca_handler_call(void (*function)(bool in_handler));
 
 #endif

@@ -260,7 +260,7 @@ __attribute__((destructor)) static void at_exit(void)
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     if (!CA_MUTATED(report_too_early))
-        ca_exit_report(ca_in_handler());
+        ca_handler_call(ca_exit_report);
     if (CA_MUTATED(tables_end))
         ca_registry_reset_after_fork();
     ca_cancel_resume(cancel);

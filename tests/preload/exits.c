@@ -4,8 +4,11 @@
  *   quick                   quick_exit(4), whose handler frees the leak and leaks 3000 bytes
  *   nested                  exit(4), and _exit(5) in an atexit handler
  *   interrupted MICROS      _exit(9) in the handler of a timer, amid allocations, malloc and dlopen
- *   fault BYTES             _exit(7) in a handler of SIGSEGV, on a stack with that many bytes to
- * spare blocked                 exit(4) into a full pipe; the handler of a timer calls _exit(7)
+ *   fault BYTES             _exit(7) in a handler of SIGSEGV, on a stack with that many to spare
+ *   fault-exit BYTES        exit(7) there
+ *   disarmed BYTES          _exit(7) there, and the kernel does not tell that it is such a stack
+ *   disarmed-exit BYTES     exit(7) there
+ *   blocked                 exit(4) into a full pipe; the handler of a timer calls _exit(7)
  *   thread                  _exit(6) of a thread while main allocates
  *   vfork                   child by vfork that calls _exit(3); then 1000 bytes more, and exit(4)
  *   exit MODULE             exit(4), with a module open whose destructor calls _exit(8) */
@@ -22,6 +25,7 @@
 #include "check.h"
 
 #define NOINLINE __attribute__((noinline))
+#define DISARMED ((int)(1u << 31)) /* SS_AUTODISARM of linux/signal.h */
 
 static void *kept;
 static int status_of_handler;
@@ -41,6 +45,12 @@ static void leave(int number)
 {
     (void)number;
     _exit(status_of_handler);
+}
+
+static void leave_by_exit(int number)
+{
+    (void)number;
+    exit(status_of_handler);
 }
 
 static void leave_5(void)
@@ -90,12 +100,12 @@ static void *guarded(size_t bytes)
     return pages + 4096;
 }
 
-static NOINLINE void fault_with(size_t spare)
+static NOINLINE void fault_with(size_t spare, int flags, void (*handler)(int))
 {
     size_t least = getauxval(AT_MINSIGSTKSZ) + (getauxval(AT_MINSIGSTKSZ) ? 0 : 8192),
-           pages = ((least + spare) | 4095) + 1;
-    stack_t stack = {.ss_sp = guarded(pages), .ss_size = pages};
-    struct sigaction action = {.sa_handler = leave, .sa_flags = SA_ONSTACK};
+           bytes = (least + spare + 63) / 64 * 64;
+    stack_t stack = {.ss_sp = guarded(bytes), .ss_size = bytes, .ss_flags = flags};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
     status_of_handler = 7;
     CHECK(sigaltstack(&stack, NULL) == 0);
     CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
@@ -142,7 +152,13 @@ int main(int argc, char **argv)
         OK(pthread_create(&thread, NULL, work, NULL));
         work(NULL);
     } else if (strcmp(way, "fault") == 0) {
-        fault_with((size_t)argument);
+        fault_with((size_t)argument, 0, leave);
+    } else if (strcmp(way, "fault-exit") == 0) {
+        fault_with((size_t)argument, 0, leave_by_exit);
+    } else if (strcmp(way, "disarmed") == 0) {
+        fault_with((size_t)argument, DISARMED, leave);
+    } else if (strcmp(way, "disarmed-exit") == 0) {
+        fault_with((size_t)argument, DISARMED, leave_by_exit);
     } else if (strcmp(way, "blocked") == 0) {
         fill_stderr();
         leave_after(200000, 7);
