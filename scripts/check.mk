@@ -83,6 +83,8 @@ OPTION_TABLE := $B/option_table
 # No rpath: the same program runs on the simulator and on a real CUDA, by LD_LIBRARY_PATH.
 $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
+# Whoever preloads it must not see a runtime by it.
+$B/tests/preload/plugin_wraps.so: LINK =
 $(DRIVER): LINK = -L$(SIM) -lcuda
 $(filter $B/tests/preload/both_%,$(RUNTIME)) $(PARITY) $(FACTS) $(RANDOM) $(SOAK): \
     LINK = -L$(SIM) -lcudart -lcuda

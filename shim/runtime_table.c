@@ -95,7 +95,18 @@ static const char *runtime_soname(void *address)
 /* --- searching -----------------------------------------------------------------------------------
  */
 
-/* What the caller's own library and its dependencies have. */
+/* What the program and all that is preloaded have. RTLD_DEFAULT is this library here. */
+static void *first_of_all(const char *name)
+{
+    void *program = dlopen(NULL, RTLD_LAZY);
+    void *found = program ? ca_dlsym_call(program, name) : NULL;
+    if (program)
+        dlclose(program);
+    return found;
+}
+
+/* What the caller's own library and its dependencies have. An interposer before us, another copy of
+ * this library among them, asks for the next one, which it is not itself. */
 static void *from_caller(const struct link_map *map, const char *name)
 {
     if (!map || !map->l_name || !map->l_name[0])
@@ -104,7 +115,8 @@ static void *from_caller(const struct link_map *map, const char *name)
     void *real = handle ? ca_dlsym_call(handle, name) : NULL;
     if (handle)
         dlclose(handle);
-    return is_ours(real) ? NULL : real;
+    bool before_us = real && map_of(real) == map && real == first_of_all(name);
+    return is_ours(real) || before_us ? NULL : real;
 }
 
 /* Last resort: a runtime that is loaded somewhere (the caller got our address from another

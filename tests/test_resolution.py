@@ -58,6 +58,24 @@ def test_a_python_extension_is_served(run, program, conf):
     check_plugin(run([shutil.which("python3"), "-c", code], conf=conf, stats=True))
 
 
+# Who comes before us and asks for the next function does not get itself from us.
+@pytest.mark.parametrize("conf", LANES)
+def test_a_local_module_is_served_behind_an_interposer(run, program, shim, conf):
+    check_plugin(run([program("plugin_host"), program("plugin_alloc.so")], conf=conf, stats=True,
+                     env=preloaded(program("plugin_wraps.so"), shim)))
+
+
+@pytest.mark.parametrize("conf", LANES)
+def test_a_local_module_runs_behind_another_copy(run, program, shim, tmp_path, conf):
+    copy = shutil.copy(shim, tmp_path / shim.name)
+
+    result = run([program("plugin_host"), program("plugin_alloc.so")], conf=conf,
+                 env=preloaded(copy, shim))
+
+    assert result.rc == 0, result.err
+    assert f"{shim} is loaded too" in result.err
+
+
 def test_dlsym_is_unchanged(run, program):
     for preload in (False, True):
         result = run(program("next_dlsym"), preload=preload)
