@@ -107,9 +107,13 @@ typedef struct found_object {
 
 static int (*find_object)(void *pc, found_object_t *found);
 
-void ca_frame_rules_start(void)
+/* At load: a look-up takes the loader's lock, and at the first allocation that may be held by a
+ * thread that waits for this one. */
+__attribute__((constructor)) static void look_up_at_load(void)
 {
     find_object = (int (*)(void *, found_object_t *))dlsym(RTLD_DEFAULT, "_dl_find_object");
+    if (!find_object)
+        dlerror(); /* not the program's */
 }
 
 /* What is to be read of an object, and where it is mapped. */
@@ -567,10 +571,6 @@ bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
 }
 
 #else
-
-void ca_frame_rules_start(void)
-{
-}
 
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
 {

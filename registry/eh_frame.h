@@ -23,9 +23,6 @@ typedef struct ca_frame_rule {
     int32_t cfa_offset, fp_offset; /* bytes, from what it is named after */
 } ca_frame_rule_t;
 
-/* For ca_frame_rule. May take the loader's lock. */
-void ca_frame_rules_start(void);
-
 /* The rule for the instruction at `address` of a loaded object that stays loaded meanwhile. False
  * where it is not known. Takes no lock from glibc 2.35 on, before that the loader's. */
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule);

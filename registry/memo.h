@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* After ca_words_start; once is enough. Nothing is remembered without it. */
+/* Once is enough. Nothing is remembered without it. */
 void ca_memo_start(void);
 
 /* What all threads remember is forgotten: ids, depths or code have changed. */

@@ -198,7 +198,6 @@ void ca_stack_start(unsigned most_frames)
         most_frames = CA_STACK_MAX;
     atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
     ca_memo_forget();
-    ca_words_start();
     ca_memo_start();
     ca_unwind_start();
 }

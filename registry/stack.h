@@ -1,8 +1,4 @@
-/* Call stacks: captured by libunwind (or glibc's backtrace), interned, so that a record holds a
- * 32-bit id.
- *
- * libunwind is opened with dlopen(RTLD_LOCAL) when CUDA is first used and called through pointers:
- * linked, it would take C++ exceptions away from libgcc in the host program. */
+/* Call stacks: captured by unwind.h, interned, so that a record holds a 32-bit id. */
 #ifndef CA_REGISTRY_STACK_H
 #define CA_REGISTRY_STACK_H
 
@@ -16,14 +12,13 @@
  * left out. Without a call nothing is, which is right where this code is linked into a program. */
 void ca_stack_set_own_range(uintptr_t low, uintptr_t high);
 
-/* Opens the unwinder and warms it up. Call it once, early, with no lock held: it may call malloc
- * and dl_iterate_phdr. `depth` is the most frames kept (1 to CA_STACK_MAX). */
+/* Call it once, early, with no lock held: see ca_unwind_start. `depth` is the most frames kept (1
+ * to CA_STACK_MAX). */
 void ca_stack_start(unsigned depth);
 
 /* The current thread's stack, interned; frames of this shared object are left out. 0 when stacks
  * are off, nothing could be unwound, there is no memory, or we are inside the unwinder already.
- * Waits, 100 ms at most, while another thread is in ca_stack_start.
- * Never call it with one of our locks held: the unwinder may call malloc. */
+ * Never call it with one of our locks held: see ca_unwind. */
 uint32_t ca_stack_capture(void);
 
 /* The id of a stack, innermost return address first; the same frames give the same id. 0 for no
@@ -40,7 +35,7 @@ size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
  * is not known. */
 uint32_t ca_stack_epoch(uint32_t id);
 
-/* Which unwinder is in use: "libunwind", "eh_frame" (our own), "backtrace" or "none". */
+/* See ca_unwind_name. */
 const char *ca_stack_unwinder(void);
 
 /* How many different stacks there are. */

@@ -1,14 +1,23 @@
 /* Finding and calling an unwinder.
  *
- * Knows nothing of interning. libunwind's cached fast path takes about 130 ns for 10 frames and
- * gets through everything. Where it is not installed, as in most containers, our own is as quick,
- * and glibc's backtrace, which takes microseconds, stands in where that gives up.
+ * Knows nothing of interning. On x86-64 our own comes first (unwind_words.h): it takes some ten
+ * nanoseconds a frame, opens nothing, takes no lock, reads nothing but the stack and what is
+ * loaded, and stops where it is lost. What it does not know is asked of others: signal frames, code
+ * made at run time. They are opened when the first such frame is met, which takes the loader's
+ * lock, and that may be held by a thread that waits for this one (a library's constructor): most
+ * programs never come there.
  *
- * libunwind's fast path goes by a cache of each thread's, of what to do at each return address,
- * which is never emptied, and it reads wherever that leads: where another library took the place of
- * one that was unloaded it would read anywhere, and end the host. So a thread that has such a cache
+ * libunwind makes sure of what it reads. Its fast path goes by a cache of each thread's, of what to
+ * do at each return address, which is never emptied: where another library took the place of one
+ * that was unloaded it would read anywhere, and end the host. So a thread that has such a cache
  * from before something was unloaded unwinds step by step from then on, by the cache that can be
- * emptied, which takes microseconds. */
+ * emptied, which takes microseconds.
+ *
+ * glibc's backtrace, where libunwind is not installed, makes sure of nothing: it follows a return
+ * address that leads nowhere, as libraries for coroutines put at the end of a stack. It is asked
+ * only where our own came upon code that is there.
+ *
+ * On other processors the others are all there is, and are opened at the start. */
 #include "registry/unwind.h"
 
 #include <dlfcn.h>
@@ -17,7 +26,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "config/cancel.h"
 #include "config/lock.h"
@@ -27,27 +40,28 @@
 #include "registry/unload.h"
 #include "registry/unwind_words.h"
 
-/* How long a thread waits for another one that opens the unwinder: many times what that takes, and
- * short where the opener waits for the loader's lock, which the waiting thread may hold. */
+/* How long a thread waits for another one that opens them: many times what that takes, and short
+ * where the opener waits for the loader's lock, which the waiting thread may hold. */
 #define OPENING_MS 100
 
 /* unw_backtrace and backtrace have one signature. */
 typedef int ca_backtrace_t(void **frames, int max);
 
-static _Atomic(ca_backtrace_t *) unwinder;
-static ca_backtrace_t *careful; /* right whatever was unloaded. Set before `unwinder` */
-static const char *_Atomic unwinder_name = "none";
-static _Atomic enum { UNTRIED, OPENING, TRIED } state;
+/* The others. Set before `state` says so; NULL is what there is not. */
+static struct {
+    ca_backtrace_t *fast;    /* libunwind's, by a thread's cache */
+    ca_backtrace_t *careful; /* libunwind's, right whatever was unloaded */
+    ca_backtrace_t *glibc;
+} others;
 
-static bool own_only;
+enum { UNTRIED, OPENING, TRIED };
+static _Atomic int state;
+static _Atomic bool started, waited_in_vain;
+static bool without_libunwind;
+static bool ended; /* in the child of a process that had started */
 
 static _Thread_local bool inside;
 static _Thread_local uint64_t cached_since; /* an epoch of unload.h, 0 without such a cache */
-
-static ca_backtrace_t *opened(void)
-{
-    return atomic_load_explicit(&unwinder, memory_order_acquire);
-}
 
 #if defined(__x86_64__)
 #define CONTEXT_WORDS 256 /* of a ucontext_t, 121 */
@@ -93,15 +107,9 @@ static __attribute__((noinline)) int step_by_step(void **frames, int max)
     return count;
 }
 
-/* Before it is opened there is nothing to forget. */
-static bool can_forget(void)
+static void forget(void)
 {
-    return opened() && steps.flush;
-}
-
-void ca_unwind_forget(void)
-{
-    if (can_forget())
+    if (steps.flush)
         steps.flush(*steps.space, 0, 0);
 }
 #else
@@ -111,43 +119,26 @@ static ca_backtrace_t *find_steps(void *library)
     return NULL;
 }
 
-static bool can_forget(void)
-{
-    return false;
-}
-
-void ca_unwind_forget(void)
+static void forget(void)
 {
 }
 #endif
 
-/* Begins with the caller of this, as the others do. Where a frame is not to be unwound so, glibc
- * may know more: of code made at run time, of signal frames. */
-static __attribute__((noinline)) int own_steps(void **frames, int max)
-{
-    ca_memo_table_t *table = ca_memo_table();
-    size_t count = 0;
-    if (table) {
-        const ca_unwind_start_t start = {
-            .caller = (uintptr_t)__builtin_return_address(0),
-            .frame = (uintptr_t)__builtin_frame_address(0),
-            .stack_low = table->stack_low,
-            .stack_high = table->stack_high,
-        };
-        /* A signal may have come while the memo was at them. */
-        ca_rules_t *rules = table->busy ? NULL : &table->rules;
-        count = ca_words_frames(&start, rules, frames, (size_t)max);
-    }
-    return count || !careful ? (int)count : careful(frames, max);
-}
+/* --- the others --------------------------------------------------------------------------------
+ */
 
 static void *open_libunwind(void)
 {
     /* libunwind frees a thread's cache in the last round of the thread's destructors, which is
      * when ThreadSanitizer has already taken the thread's state away: its mutex interceptor then
      * crashes the host. */
-    if (own_only || dlsym(RTLD_DEFAULT, "__tsan_init"))
+    if (without_libunwind || dlsym(RTLD_DEFAULT, "__tsan_init"))
         return NULL;
+#if defined(__aarch64__)
+    /* Where return addresses are signed it follows them as they are, or crashes. */
+    if (getauxval(AT_HWCAP) & HWCAP_PACA)
+        return NULL;
+#endif
     /* Not RTLD_DEEPBIND: sanitizer runtimes end the process over it. Not RTLD_GLOBAL: libunwind
      * exports _Unwind_* and would take the host's C++ exceptions over. */
     int wrong = CA_MUTATED(unwinder_deepbind) ? RTLD_DEEPBIND
@@ -156,56 +147,56 @@ static void *open_libunwind(void)
     return dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL | wrong);
 }
 
+/* By its version: a program may have a function of that name. */
 static ca_backtrace_t *open_backtrace(void)
 {
+#if defined(__x86_64__)
+    static const char version[] = "GLIBC_2.2.5";
+#else
+    static const char version[] = "GLIBC_2.17";
+#endif
     void *frames[4];
-    ca_backtrace_t *function = (ca_backtrace_t *)dlsym(RTLD_DEFAULT, "backtrace");
+    ca_backtrace_t *function = (ca_backtrace_t *)dlvsym(RTLD_DEFAULT, "backtrace", version);
     if (function)
         function(frames, 4); /* opens another library */
     return function;
 }
 
-static void use(ca_backtrace_t *function, const char *name)
+/* Before 1.5 it told the addresses of the calls and not of the returns. */
+static __attribute__((noinline)) bool tells_return_addresses(ca_backtrace_t *function)
 {
-    atomic_store_explicit(&unwinder_name, name, memory_order_relaxed);
-    atomic_store_explicit(&unwinder, function, memory_order_release);
+    void *frames[4], *here = __builtin_return_address(0);
+    int count = function(frames, 4);
+    for (int i = 0; i < count; i++)
+        if (frames[i] == here)
+            return true;
+    return false;
 }
 
-void ca_unwind_set_own(bool own)
+/* Whether it is done. Not a second time where that brings us here again: the loader may call
+ * malloc, and that us. While another thread is at it, it is waited for. */
+static bool open_others(void)
 {
-    own_only = own;
-}
-
-void ca_unwind_start(void)
-{
-    if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
-        return;
+    int was = UNTRIED;
+    if (atomic_load_explicit(&state, memory_order_acquire) == TRIED)
+        return true;
+    if (!atomic_compare_exchange_strong(&state, &was, OPENING))
+        return was == TRIED;
     ca_lock_assert_none("opening an unwinder");
-    int saved = errno;
-    int cancel = ca_cancel_hold();
-    inside = true; /* the loader may call malloc, and that us */
-    atomic_store_explicit(&state, OPENING, memory_order_release);
     void *library = open_libunwind();
-    ca_backtrace_t *function = library ? (ca_backtrace_t *)dlsym(library, "unw_backtrace") : NULL;
-    careful = function ? find_steps(library) : NULL;
-    if (!careful)
-        careful = open_backtrace();
-    if (function) {
-        use(function, "libunwind");
-    } else if (ca_words_usable()) {
-        use(own_steps, "eh_frame");
-    } else if ((function = careful) != NULL) {
-        ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");
-        use(function, "backtrace");
-    } else {
-        ca_warn("neither libunwind.so.8 nor backtrace is usable here: no call stacks");
+    if (library) {
+        others.fast = (ca_backtrace_t *)dlsym(library, "unw_backtrace");
+        others.careful = find_steps(library);
+        uint64_t epoch = ca_unload_epoch();
+        forget(); /* what it knows by the program's own use may be older */
+        cached_since = others.careful && epoch != CA_UNLOAD_UNDER_WAY ? epoch : CA_UNLOAD_NONE;
+        if (others.fast && !tells_return_addresses(others.fast))
+            others.fast = NULL;
     }
-    inside = false;
-    void *frames[4];
-    ca_unwind(frames, 4);
+    if (!others.careful)
+        others.glibc = open_backtrace();
     atomic_store_explicit(&state, TRIED, memory_order_release);
-    ca_cancel_resume(cancel);
-    errno = saved;
+    return true;
 }
 
 static uint64_t now_ms(void)
@@ -215,16 +206,32 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* The unwinder, if another thread is opening one just now, else NULL. */
-static ca_backtrace_t *wait_for_unwinder(void)
+/* Once that took too long nobody waits any more. */
+static bool wait_for_others(void)
 {
-    if (atomic_load_explicit(&state, memory_order_acquire) == OPENING) {
-        uint64_t end = now_ms() + OPENING_MS;
-        while (!opened() && atomic_load_explicit(&state, memory_order_acquire) == OPENING &&
-               now_ms() < end)
-            sched_yield();
+    if (atomic_load_explicit(&waited_in_vain, memory_order_relaxed))
+        return false;
+    uint64_t end = now_ms() + OPENING_MS;
+    while (atomic_load_explicit(&state, memory_order_acquire) == OPENING) {
+        if (now_ms() >= end) {
+            atomic_store_explicit(&waited_in_vain, true, memory_order_relaxed);
+            return false;
+        }
+        sched_yield();
     }
-    return opened();
+    return true;
+}
+
+static bool are_opened(void)
+{
+    return atomic_load_explicit(&state, memory_order_acquire) == TRIED;
+}
+
+/* Before they are opened there is nothing to forget. */
+void ca_unwind_forget(void)
+{
+    if (are_opened())
+        forget();
 }
 
 /* Whether the thread's cache, which there is from now on, leads nowhere but where the code does. */
@@ -238,39 +245,192 @@ static bool may_use_cache(void)
         return false;
     }
     if (cached_since == 0) /* what all threads share may be older */
-        cached_since = can_forget() ? epoch : CA_UNLOAD_NONE;
+        cached_since = others.careful ? epoch : CA_UNLOAD_NONE;
     return cached_since == epoch;
+}
+
+/* The one to ask, or NULL. */
+static ca_backtrace_t *other_unwinder(bool may_be_lost)
+{
+    if (!open_others() && !wait_for_others())
+        return NULL;
+    if (others.fast && may_use_cache())
+        return others.fast;
+    return others.careful ? others.careful : may_be_lost ? NULL : others.glibc;
+}
+
+#if defined(__x86_64__)
+
+/* --- our own ------------------------------------------------------------------------------------
+ */
+
+#define PAGE ((uintptr_t)4096)
+#define OTHERS_MOST 128 /* frames */
+
+/* Whether 8 bytes can be read there. The kernel reads a set of signals before it finds that it is
+ * not to do anything with it. */
+static bool is_readable(uintptr_t address)
+{
+    return syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) == 0 || errno != EFAULT;
+}
+
+/* What glibc's looks at, where it finds no description: whether that is a signal's return. */
+static bool is_code_there(uintptr_t address)
+{
+    return is_readable(address) && is_readable(address + 8);
+}
+
+/* How many bytes of a stack are looked for first, of which nothing else is known, and at most. Most
+ * captures need the page or two that the last frames lie in. */
+#define EXTENT_FIRST (2 * PAGE)
+#define EXTENT_MOST (64 * PAGE)
+
+/* Where what can be read ends that goes on beyond `from`, `bytes` further at most. */
+static uintptr_t readable_end(uintptr_t from, uintptr_t bytes)
+{
+    uintptr_t end = from;
+    while (end - from < bytes && is_readable(end))
+        end += PAGE;
+    return end;
+}
+
+/* The frames of a stack that is not the thread's own, of a coroutine or a signal handler: it is
+ * asked for how far it goes as far as that matters. */
+static size_t foreign_frames(ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
+                             ca_words_end_t *end)
+{
+    uintptr_t low = start->frame / PAGE * PAGE, bytes = EXTENT_FIRST;
+    start->stack_low = start->frame;
+    start->stack_high = low + PAGE;
+    for (;;) {
+        uintptr_t high = readable_end(start->stack_high, low + bytes - start->stack_high);
+        bool more = high > start->stack_high;
+        start->stack_high = high;
+        size_t count = ca_words_frames(start, rules, frames, max, end);
+        if (*end != CA_WORDS_LOST || !more || bytes == EXTENT_MOST)
+            return count;
+        bytes = EXTENT_MOST;
+    }
+}
+
+/* What another one finds from `first` on, where it gets further than `count` frames, else 0. Begins
+ * with frames of its own. */
+static __attribute__((noinline)) size_t others_frames(void *first, size_t count, bool may_be_lost,
+                                                      void **frames, size_t max)
+{
+    void *all[OTHERS_MOST];
+    ca_backtrace_t *function = other_unwinder(may_be_lost);
+    int found = function ? function(all, (int)(max + 4 < OTHERS_MOST ? max + 4 : OTHERS_MOST)) : 0;
+    size_t end = found > 0 ? (size_t)found : 0, at = 0;
+    while (at < end && all[at] != first)
+        at++;
+    if (end - at <= count)
+        return 0;
+    count = end - at < max ? end - at : max;
+    memcpy(frames, all + at, count * sizeof *frames);
+    return count;
+}
+
+/* Begins with the caller of this. */
+static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
+{
+    ca_memo_table_t *table = ca_memo_table();
+    ca_unwind_start_t start = {
+        .caller = (uintptr_t)__builtin_return_address(0),
+        .frame = (uintptr_t)__builtin_frame_address(0),
+    };
+    /* A signal may have come while the memo was at them. */
+    ca_rules_t *rules = table && !table->busy ? &table->rules : NULL;
+    ca_words_end_t end;
+    size_t count;
+    if (table && start.frame >= table->stack_low && start.frame < table->stack_high) {
+        start.stack_low = table->stack_low;
+        start.stack_high = table->stack_high;
+        count = ca_words_frames(&start, rules, frames, max, &end);
+    } else {
+        count = foreign_frames(&start, rules, frames, max, &end);
+    }
+    if (end == CA_WORDS_ENDED || count == 0)
+        return count;
+    bool nothing_there = !is_code_there((uintptr_t)frames[count - 1]);
+    size_t more =
+        others_frames(frames[0], count, nothing_there || end == CA_WORDS_LOST, frames, max);
+    if (more)
+        return more;
+    count = ca_words_frames(&start, rules, frames, max, &end);
+    return nothing_there && count > 1 ? count - 1 : count;
+}
+
+#else
+
+static size_t find_frames(void **frames, size_t max)
+{
+    ca_backtrace_t *function = other_unwinder(false);
+    int count = function ? function(frames, (int)max) : 0;
+    return count > 0 ? (size_t)count : 0;
+}
+
+#endif
+
+/* --- both ---------------------------------------------------------------------------------------
+ */
+
+void ca_unwind_without_libunwind(bool without)
+{
+    without_libunwind = without;
+}
+
+void ca_unwind_start(void)
+{
+    if (ended)
+        return;
+    int saved = errno;
+    int cancel = ca_cancel_hold();
+    inside = true;
+    atomic_store_explicit(&started, true, memory_order_release);
+    if (!ca_words_usable()) {
+        open_others();
+        if (!others.fast && !others.careful && others.glibc)
+            ca_info("libunwind.so.8 is not usable here: call stacks come from backtrace, slower");
+        else if (!others.fast && !others.careful)
+            ca_warn("neither libunwind.so.8 nor backtrace is usable here: no call stacks");
+    }
+    inside = false;
+    ca_cancel_resume(cancel);
+    errno = saved;
 }
 
 size_t ca_unwind(void **frames, size_t max)
 {
     ca_lock_assert_none("unwinding"); /* it may take the loader's lock and call malloc */
-    ca_backtrace_t *function = opened();
-    if (inside || (!function && !(function = wait_for_unwinder())))
+    if (inside || !atomic_load_explicit(&started, memory_order_acquire))
         return 0;
     int saved = errno;
     /* libunwind makes sure of an address by writing it to a pipe, with a lock of its own held: a
      * thread that is cancelled there would leave that to all others. */
     int cancel = ca_cancel_hold();
     inside = true;
-    if (function != own_steps && !may_use_cache())
-        function = careful;
-    int count = function ? function(frames, (int)max) : 0;
+    size_t count = find_frames(frames, max);
     inside = false;
     ca_cancel_resume(cancel);
     errno = saved;
-    return count > 0 ? (size_t)count : 0;
+    return count;
 }
 
 const char *ca_unwind_name(void)
 {
-    return atomic_load_explicit(&unwinder_name, memory_order_relaxed);
+    if (!atomic_load_explicit(&started, memory_order_acquire))
+        return "none";
+    if (ca_words_usable())
+        return "eh_frame";
+    if (!are_opened())
+        return "none";
+    return others.fast || others.careful ? "libunwind" : others.glibc ? "backtrace" : "none";
 }
 
 void ca_unwind_reset_after_fork(void)
 {
-    use(NULL, "none");
-    if (atomic_load_explicit(&state, memory_order_relaxed) == OPENING)
-        atomic_store_explicit(&state, TRIED, memory_order_relaxed);
+    ended = ended || atomic_load_explicit(&started, memory_order_relaxed);
+    atomic_store_explicit(&started, false, memory_order_relaxed);
     inside = false;
 }

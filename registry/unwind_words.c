@@ -36,7 +36,7 @@ __attribute__((no_sanitize_address, no_sanitize_thread)) static uintptr_t word_a
 }
 
 /* From the thread's stack alone. */
-static bool get(const walk_t *walk, uintptr_t address, uintptr_t *value)
+static inline bool get(const walk_t *walk, uintptr_t address, uintptr_t *value)
 {
     if (address % sizeof(uintptr_t) != 0 || address < walk->start->frame ||
         address >= walk->start->stack_high)
@@ -45,7 +45,7 @@ static bool get(const walk_t *walk, uintptr_t address, uintptr_t *value)
     return true;
 }
 
-static bool get_noted(const walk_t *walk, uintptr_t address, uintptr_t *value)
+static inline bool get_noted(const walk_t *walk, uintptr_t address, uintptr_t *value)
 {
     return get(walk, address, value) && (!walk->log || note(walk->log, address, *value));
 }
@@ -87,9 +87,10 @@ static bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rul
     return true;
 }
 
-typedef enum { OUTWARDS, OUTERMOST, UNKNOWN } step_t;
+typedef enum { OUTWARDS, OUTERMOST, UNKNOWN, LOST } step_t;
 
-static step_t step(walk_t *walk)
+/* In line: without a log that part of it goes, and the walk stays in registers. */
+static inline __attribute__((always_inline)) step_t step(walk_t *walk)
 {
     ca_frame_rule_t rule;
     if (walk->returns == 0)
@@ -100,18 +101,18 @@ static step_t step(walk_t *walk)
         return OUTERMOST;
 
     if ((rule.cfa != CA_CFA_OF_SP || rule.fp == CA_FP_BESIDE_FP) && !depend_on_fp(walk))
-        return UNKNOWN;
+        return LOST;
     uintptr_t cfa =
         (rule.cfa == CA_CFA_OF_SP ? walk->sp : walk->fp) + (uintptr_t)(intptr_t)rule.cfa_offset;
     if (rule.cfa == CA_CFA_IN_WORD && !get_noted(walk, cfa, &cfa))
-        return UNKNOWN;
+        return LOST;
     if (cfa <= walk->sp || !get_noted(walk, cfa - sizeof(uintptr_t), &walk->returns))
-        return UNKNOWN;
+        return LOST;
     if (rule.fp != CA_FP_SAME) {
         walk->fp_from =
             (rule.fp == CA_FP_BELOW_CFA ? cfa : walk->fp) + (uintptr_t)(intptr_t)rule.fp_offset;
         if (!get(walk, walk->fp_from, &walk->fp))
-            return UNKNOWN;
+            return LOST;
     }
     walk->sp = cfa;
     return OUTWARDS;
@@ -128,11 +129,6 @@ static bool begin(walk_t *walk, const ca_unwind_start_t *start, ca_words_t *log,
         .rules = usable(rules),
     };
     return start->frame >= start->stack_low && get(walk, start->frame, &walk->fp);
-}
-
-void ca_words_start(void)
-{
-    ca_frame_rules_start();
 }
 
 bool ca_words_usable(void)
@@ -154,17 +150,19 @@ uint64_t ca_words_loads(void)
     return loads;
 }
 
-size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max)
+size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
+                       ca_words_end_t *end)
 {
     walk_t walk;
     size_t count = 0;
-    step_t done = begin(&walk, start, NULL, rules) ? OUTWARDS : UNKNOWN;
+    step_t done = begin(&walk, start, NULL, rules) ? OUTWARDS : LOST;
     while (done == OUTWARDS && walk.returns != 0 && count < max) {
         frames[count++] = (void *)walk.returns;
         if (count < max)
             done = step(&walk);
     }
-    return done == UNKNOWN ? 0 : count;
+    *end = done == UNKNOWN ? CA_WORDS_UNKNOWN : done == LOST ? CA_WORDS_LOST : CA_WORDS_ENDED;
+    return count;
 }
 
 bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
@@ -183,10 +181,6 @@ bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, si
 
 #else
 
-void ca_words_start(void)
-{
-}
-
 bool ca_words_usable(void)
 {
     return false;
@@ -197,12 +191,14 @@ uint64_t ca_words_loads(void)
     return 0;
 }
 
-size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max)
+size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
+                       ca_words_end_t *end)
 {
     (void)start;
     (void)rules;
     (void)frames;
     (void)max;
+    *end = CA_WORDS_LOST;
     return 0;
 }
 

@@ -38,19 +38,23 @@ typedef struct ca_rules {
     } known[CA_RULES];
 } ca_rules_t;
 
-/* Once, before any. May take the loader's lock. */
-void ca_words_start(void);
-
 /* Whether it can be done on this machine. */
 bool ca_words_usable(void);
 
 /* How many objects the process ever loaded. May take the loader's lock. */
 uint64_t ca_words_loads(void);
 
-/* The frames from start->caller on, at most `max`. 0 where one of them is not known how to unwind:
- * ask another unwinder then. */
-size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames,
-                       size_t max);
+/* How an unwinding ended. */
+typedef enum ca_words_end {
+    CA_WORDS_ENDED,   /* at the outermost frame, or with as many as were asked for */
+    CA_WORDS_UNKNOWN, /* of the last frame's code it is not known how to unwind it */
+    CA_WORDS_LOST,    /* that is known, and leads out of the stack */
+} ca_words_end_t;
+
+/* The frames from start->caller on, at most `max`, of which all but the last are known to be. 0
+ * where the start lies outside the stack. */
+size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
+                       ca_words_end_t *end);
 
 /* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
  * caller, and where `whole` nothing after them. True too means that it depends on nothing but the

@@ -58,6 +58,15 @@ def test_a_python_extension_is_served(run, program, conf):
     check_plugin(run([shutil.which("python3"), "-c", code], conf=conf, stats=True))
 
 
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off", "stacks:off"])
+def test_a_constructor_may_wait_for_a_thread_that_allocates_first(run, program, conf):
+    """The loader's lock is held meanwhile, and CUDA is in use: the plain call needs it no more."""
+    for preload in (False, True):
+        result = run([program("opens_plugin"), program("plugin_starts.so")], timeout=20,
+                     preload=preload, conf=conf if preload else None)
+        assert (result.rc, result.out) == (0, "done\n"), result.err
+
+
 # Who comes before us and asks for the next function does not get itself from us.
 @pytest.mark.parametrize("conf", LANES)
 def test_a_local_module_is_served_behind_an_interposer(run, program, shim, conf):

@@ -89,7 +89,7 @@ def test_a_module_in_another_ones_place_has_stacks_of_its_own(run, tmp_path):
 
 # Two functions whose addresses are the same: one has a frame pointer, the other has something else
 # in that register. By what is true of the first one an unwinder reads the second one's stack at an
-# address that is none.
+# address that is none. They are called from code without a description, so that libunwind is asked.
 FRAME = """
 .globl enter
 .type enter, @function
@@ -116,6 +116,8 @@ FRAME_HOST = """
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include "cachealloc.h"
 static void *above;
 static void allocate(void)
@@ -126,7 +128,8 @@ static void allocate(void)
         stack[2] != above || cudaFree(pointer))
         abort();
 }
-static __attribute__((noinline)) void through(void (*enter)(void (*)(void)))
+static void (*enter)(void (*)(void));
+static __attribute__((noinline)) void through(void)
 {
     enter(allocate);
     __asm__ volatile("after_enter:");
@@ -134,12 +137,18 @@ static __attribute__((noinline)) void through(void (*enter)(void (*)(void)))
 int main(int argc, char **argv)
 {
     extern char after_enter[];
+    /* push %rbp; mov %rsp, %rbp; call *%rdi; pop %rbp; ret */
+    static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+    void *made = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(made, code, sizeof code);
+    mprotect(made, 4096, PROT_READ | PROT_EXEC);
     above = after_enter;
     for (int i = 0; i < 10; i++) {
         void *module = dlopen(argv[1 + i % (argc - 1)], RTLD_NOW);
         size_t address = (size_t)dlsym(module, "enter");
         printf("%zx\\n", address);
-        through((void (*)(void (*)(void)))address);
+        enter = (void (*)(void (*)(void)))address;
+        ((void (*)(void (*)(void)))made)(through);
         if (dlclose(module))
             return 2;
     }

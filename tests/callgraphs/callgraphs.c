@@ -191,7 +191,7 @@ int main(int argc, char **argv)
         printf("no libunwind for this architecture\n");
         return SKIPPED;
     }
-    ca_unwind_set_own(getenv("CALLGRAPHS_OWN") != NULL);
+    ca_unwind_without_libunwind(getenv("CALLGRAPHS_OWN") != NULL);
     ca_stack_start((unsigned)most_frames);
     ca_memo_set_thrift(false);
     for (uintptr_t i = 1; i < number; i++)

@@ -85,6 +85,7 @@ SAME = [
     (("pairs", "live", "2000"), STATUS),
     (("pairs", "hot", "2000"), STATUS),
     (("pairs", "rest", "200"), STATUS),
+    (("opens_plugin", "{programs}/plugin_starts.so"), None),
     (("peers",), None),
     (("pinned",), None),
     (("pinned_direct", "{scratch}"), None),

@@ -463,7 +463,9 @@ static void what_was_known_of_frames_goes_when_a_library_comes(void **state)
     (void)state;
     ca_memo_set_thrift(false);
     wander(1, 50, 200);
-    struct ca_known_rule *known = &ca_memo_mine->rules.known[7];
+    struct ca_known_rule *known = ca_memo_mine->rules.known;
+    while (known->returns)
+        known++;
     known->returns = 1; /* nothing does */
     wander(2, 50, 200);
     assert_int_equal(known->returns, 1);

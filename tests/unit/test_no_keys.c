@@ -43,7 +43,7 @@ int main(void)
         return 1;
     while (pthread_key_create(&key, NULL) == 0)
         continue;
-    ca_unwind_set_own(true); /* as where libunwind is not installed */
+    ca_unwind_without_libunwind(true); /* as where libunwind is not installed */
     ca_stack_start(20);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,9 +38,11 @@ static __attribute__((noinline)) void look(void)
     while (first < count && (uintptr_t)theirs[first] != start.caller)
         first++;
     assert_true(first < count);
-    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES), count - first);
+    ca_words_end_t end = CA_WORDS_LOST;
+    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES, &end), count - first);
+    assert_int_equal(end, CA_WORDS_ENDED);
     assert_memory_equal(ours, theirs + first, (count - first) * sizeof *ours);
-    assert_int_equal(ca_words_frames(&start, NULL, ours, 3), 3);
+    assert_int_equal(ca_words_frames(&start, NULL, ours, 3, &end), 3);
     assert_memory_equal(ours, theirs + first, 3 * sizeof *ours);
 
     words.start = start;
@@ -203,12 +205,14 @@ static void a_library_without_its_descriptions_ends_the_stack(void **state)
     dlclose(whole);
 }
 
+static ca_words_end_t end_within;
+
 static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
 {
     void *frames[FRAMES];
     const ca_unwind_start_t start = {(uintptr_t)__builtin_return_address(0),
                                      (uintptr_t)__builtin_frame_address(0), low, high};
-    size_t count = ca_words_frames(&start, &rules, frames, FRAMES);
+    size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &end_within);
     KEEP_FRAME;
     return count;
 }
@@ -234,9 +238,13 @@ static void nothing_is_read_outside_the_stack(void **state)
 {
     (void)state;
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
-    assert_true(frames_within(stack.stack_low, stack.stack_high) > 3);
-    assert_int_equal(frames_within(stack.stack_low, here + 64), 0);
+    size_t count = frames_within(stack.stack_low, stack.stack_high);
+    assert_true(count > 3);
+    assert_int_equal(end_within, CA_WORDS_ENDED);
+    assert_in_range(frames_within(stack.stack_low, here + 64), 1, count - 1);
+    assert_int_equal(end_within, CA_WORDS_LOST);
     assert_int_equal(frames_within(here, stack.stack_high), 0);
+    assert_int_equal(end_within, CA_WORDS_LOST);
 }
 
 int main(void)
@@ -250,7 +258,6 @@ int main(void)
         cmocka_unit_test(rules_are_known_until_something_is_unloaded),
         cmocka_unit_test(nothing_is_read_outside_the_stack),
     };
-    ca_words_start();
     if (!ca_words_usable())
         return 77;
     find_bounds();
