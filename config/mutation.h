@@ -12,6 +12,7 @@
     X(absent_found)        /* our exports are found where nobody else has the name */              \
     X(ucx_swapped)         /* what patches the code of functions gets ours to patch */             \
     X(driver_not_kept)     /* the driver's addresses are remembered, its library is not kept */    \
+    X(dlsym_next_skipped)  /* of dlsym the C library's is next, whoever else has one */            \
     X(status_needed)       /* cuGetProcAddress without a place for the status is refused */        \
     X(empty_name_refused)  /* as is one for "" */                                                  \
     X(fifth_argument_read) /* the form with four arguments has a fifth */                          \

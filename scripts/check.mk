@@ -84,7 +84,7 @@ OPTION_TABLE := $B/option_table
 $(UNIT): LINK = -lcmocka
 $(RUNTIME) $(PLUGIN) $(DEMO): LINK = -L$(SIM) -lcudart
 # Whoever preloads it must not see a runtime by it.
-$B/tests/preload/plugin_wraps.so: LINK =
+$B/tests/preload/plugin_wraps.so $B/tests/preload/plugin_dlsym.so: LINK =
 $(DRIVER): LINK = -L$(SIM) -lcuda
 $(filter $B/tests/preload/both_%,$(RUNTIME)) $(PARITY) $(FACTS) $(RANDOM) $(SOAK): \
     LINK = -L$(SIM) -lcudart -lcuda

@@ -3,8 +3,8 @@
 #ifndef CA_SHIM_DLSYM_H
 #define CA_SHIM_DLSYM_H
 
-/* The real dlsym, without our swap. Look-ups that depend on the caller (RTLD_NEXT) are made for
- * this library. */
+/* The next dlsym after ours, without our swap; for what depends on the caller (RTLD_NEXT,
+ * RTLD_DEFAULT) the C library's, which then looks for this library. */
 void *ca_dlsym_call(void *handle, const char *name);
 
 /* Called by the stub: the address to return, or NULL to go on into the real dlsym, or

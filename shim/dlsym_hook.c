@@ -21,14 +21,15 @@ static void *no_dlsym(void *handle, const char *name)
     return NULL;
 }
 
-/* Jumped through by the stub; hidden, so that it is reached without the global offset table. */
+/* The next one after ours, jumped through by the stub; hidden, so that it is reached without the
+ * global offset table. Somebody else's interposer, or the C library's. */
 __attribute__((visibility("hidden"))) _Atomic(dlsym_t) ca_dlsym_real;
 
-static dlsym_t real_dlsym(void)
+static _Atomic(dlsym_t) c_library_s;
+
+static dlsym_t find_c_library_s(void)
 {
-    dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
-    if (real)
-        return real;
+    dlsym_t real = NULL;
     /* Each architecture's first version comes first: newer glibcs have it too, and a version that
      * is missing would make dlvsym allocate its message, inside somebody's malloc perhaps. */
     static const char *const versions[] = {
@@ -41,15 +42,29 @@ static dlsym_t real_dlsym(void)
     };
     for (size_t i = 0; !real && i < sizeof(versions) / sizeof(versions[0]); i++)
         real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-    if (!real)
-        real = no_dlsym;
-    atomic_store_explicit(&ca_dlsym_real, real, memory_order_release);
-    return real;
+    return real ? real : no_dlsym;
 }
 
+/* The one without a version is of somebody else's interposer where there is one: by the version
+ * it would be passed over, and all that goes through it with it. */
+static dlsym_t real_dlsym(void)
+{
+    dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
+    if (real)
+        return real;
+    dlsym_t plain = find_c_library_s();
+    real = CA_MUTATED(dlsym_next_skipped) ? NULL : (dlsym_t)plain(RTLD_NEXT, "dlsym");
+    atomic_store_explicit(&c_library_s, plain, memory_order_relaxed);
+    atomic_store_explicit(&ca_dlsym_real, real ? real : plain, memory_order_release);
+    return real ? real : plain;
+}
+
+/* RTLD_NEXT and RTLD_DEFAULT count from whoever calls the C library's: that must be us. */
 void *ca_dlsym_call(void *handle, const char *name)
 {
-    return real_dlsym()(handle, name);
+    dlsym_t next = real_dlsym();
+    bool counts = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    return (counts ? atomic_load_explicit(&c_library_s, memory_order_relaxed) : next)(handle, name);
 }
 
 /* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself. */

@@ -102,6 +102,26 @@ def test_another_interposer_finds_the_next_one(run, program, shim, order):
     assert (result.rc, result.out, result.err) == (0, "next: done\n", "")
 
 
+# Somebody else's dlsym behind ours.
+@pytest.mark.parametrize("conf", LANES)
+def test_what_another_dlsym_answers_is_the_driver_s_to_us(run, program, shim, conf):
+    result = run([program("versioned"), 1000], conf=conf, stats=True,
+                 env=preloaded(shim, program("plugin_dlsym.so")))
+
+    assert result.rc == 0, result.err
+    calls = result.sim["calls"]["cuMemAlloc_v2"]
+    assert result.out == f"allocations: {calls}\n" and 0 < calls < POOLED
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="python is not instrumented")
+def test_what_another_dlsym_answers_is_so_without_cuda_too(run, program, shim):
+    code = "import ctypes; print(ctypes.CDLL('libc.so.6').somebodys())"
+    for libraries in ([program("plugin_dlsym.so")], [shim, program("plugin_dlsym.so")]):
+        result = run([shutil.which("python3"), "-c", code], preload=False,
+                     env=preloaded(*libraries))
+        assert (result.rc, result.out, result.err) == (0, "7\n", "")
+
+
 def asks(run, program, library):
     """What a library that is preloaded behind the shim is told."""
     result = run(program("next_dlsym"), env=preloaded(conftest.SHIM, library))
