@@ -40,7 +40,8 @@ bool ca_dlsym_absent(void *handle, const char *name, void *caller)
     bool whole = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
     if (!own || (!whole && handle != program)) /* glibc's handles are link maps */
         return false;
-    if (map_of(ca_dlsym_call(RTLD_DEFAULT, name)) != own)
+    /* By the program's handle: RTLD_DEFAULT of ours begins with us, whoever comes first. */
+    if (map_of(ca_dlsym_call(program, name)) != own)
         return false; /* the answer is not ours */
     /* Only the program's own look-ups end with what everybody sees. A library that was opened for
      * itself may see more, and what that is cannot be asked on its behalf: where there is a CUDA it

@@ -144,6 +144,26 @@ def test_ucx_patches_the_driver_and_not_us(run, program, tmp_path):
     assert told == {"handle": "libcuda.so.1", "next": "libcuda.so.1"}
 
 
+OWN_FUNCTION = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int cuMemAlloc_v2(void) { return 7; }
+int main(void)
+{
+    int (*found)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    return found ? found() : 1;
+}
+"""
+
+
+def test_a_program_finds_a_function_of_its_own(run, tmp_path):
+    (tmp_path / "own.c").write_text(OWN_FUNCTION)
+    subprocess.run(["gcc", "-rdynamic", "-o", tmp_path / "own", tmp_path / "own.c", "-ldl"],
+                   check=True)
+    for preload in (False, True):
+        assert run(tmp_path / "own", preload=preload).rc == 7
+
+
 def test_a_driver_that_was_closed_is_called_no_more(run, program, tmp_path):
     """One that does go away; the simulated one stays."""
     (tmp_path / "closing.c").write_text("int cuHere; int cuMemAlloc_v2(void) { return 7; }")
