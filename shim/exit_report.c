@@ -16,8 +16,9 @@
 #include "shim/totals.h"
 #include "shim/turn.h"
 
-/* For a report that another thread is at. Whoever calls _exit may have interrupted it. */
-#define WAIT_MS 5000
+/* For a report that another thread is at: names of large programs take their time, and it would end
+ * half written. Whoever calls _exit may have interrupted it. */
+#define WAIT_MS 60000
 #define QUICK_WAIT_MS 1000
 
 static _Atomic bool begun;  /* at the end of the process, once */
@@ -59,10 +60,12 @@ static void write_stats(ca_out_t *out)
         ca_out_printf(out, "  (incomplete: an arena was in use)\n");
 }
 
-static void write_all(bool quick)
+/* The leak report alone needs the turn. */
+static void write_all(bool quick, bool has_turn)
 {
     static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
-    atomic_store(&leaked, ca_leak_report_write(&out, quick) != 0);
+    atomic_store(&leaked,
+                 (has_turn ? ca_leak_report_write(&out, quick) : ca_leak_report_miss()) != 0);
     ca_record_write(&out);
     ca_journal_end();
     if (ca_options.stats == CA_STATS_EXIT) {
@@ -76,11 +79,11 @@ static void write_all(bool quick)
 void ca_exit_report(bool quick)
 {
     ca_publish_end(); /* whoever has the turn */
-    if (!ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS))
-        return;
+    bool has_turn = ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS);
     if (!atomic_exchange(&begun, true))
-        write_all(quick);
-    ca_turn_drop();
+        write_all(quick, has_turn);
+    if (has_turn)
+        ca_turn_drop();
 }
 
 void ca_exit_report_leave_out(void)

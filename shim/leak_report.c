@@ -309,12 +309,33 @@ static uint64_t leaks_in(const ca_model_t *model)
     return model->sections[CA_SECTION_LEAKED].count + model->sections[CA_SECTION_DESTROYED].count;
 }
 
+static uint64_t leaks_now(void)
+{
+    return ca_registry_total().count + ca_registry_lost().count;
+}
+
+/* Whether there may be a report of so many at exit. */
+static bool is_wanted(uint64_t leaks)
+{
+    return strcmp(ca_options.leak_report, "off") != 0 &&
+           (leaks != 0 || ca_options.peak == CA_PEAK_ALWAYS);
+}
+
+uint64_t ca_leak_report_miss(void)
+{
+    uint64_t leaks = leaks_now();
+    if (is_wanted(leaks))
+        ca_warn("leak_report: there is none of the end: another report is not done yet (%llu "
+                "allocations are live)",
+                (unsigned long long)leaks);
+    return leaks;
+}
+
 uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
 {
     static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
-    uint64_t leaks = ca_registry_total().count + ca_registry_lost().count;
-    if (strcmp(ca_options.leak_report, "off") == 0 ||
-        (leaks == 0 && ca_options.peak != CA_PEAK_ALWAYS))
+    uint64_t leaks = leaks_now();
+    if (!is_wanted(leaks))
         return leaks;
     if (CA_MUTATED(report_calls_cuda))
         ca_driver()->cuCtxSynchronize();

@@ -10,12 +10,17 @@
 /* Keeps what the environment says of the destination. Once, with the configuration. */
 void ca_leak_report_settle(void);
 
-/* Both are for whoever has the turn (shim/turn.h), make no CUDA call, and let other threads run. */
+/* All but one are for whoever has the turn (shim/turn.h), make no CUDA call, and let other threads
+ * run. */
 
 /* At the end of the process: writes the report where something leaked, through `out`. What cannot
  * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how
  * many allocations leaked, reported or not. */
 uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
+
+/* In its place where the turn cannot be had: tells that there is none, and returns the same, leaks
+ * that are known included. */
+uint64_t ca_leak_report_miss(void);
 
 /* While it runs: what is live, to the file that `path`, with the patterns of leak_report, names.
  * NULL: where leak_report says, and to stderr where it says off. 0 or a negative errno: -EINVAL for

@@ -156,6 +156,28 @@ def test_another_thread_may_end_the_process(run, program, tmp_path, conf):
     assert len(reported(tmp_path)) == 5
 
 
+def test_a_report_that_takes_long_is_whole_and_that_of_the_end_follows(run, program, tmp_path):
+    result = run([program("exits"), "amid", 6, tmp_path / "leaks-dump"],
+                 conf=joined(destination(tmp_path), f"journal:{tmp_path}/journal"))
+
+    assert (result.rc, result.err) == (4, "")
+    assert reported(tmp_path) == [(2222, 1)] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["leaks-1", "leaks-dump"]
+
+
+def test_a_report_that_does_not_end_holds_up_nothing_else(run, program, tmp_path):
+    """The journal goes, the trace and the statistics come, and the leak is in the status."""
+    result = run([program("exits"), "amid-quick", 600, tmp_path / "leaks-dump"], timeout=20,
+                 conf=joined(destination(tmp_path), f"journal:{tmp_path}/journal", "leak_exitcode:23",
+                             f"record:{tmp_path}/trace", "stats:exit"))
+
+    assert result.rc == 23
+    warning, statistics = result.err.splitlines()[:2]
+    assert "another report is not done yet (1 allocations are live)" in warning
+    assert statistics.endswith(": statistics")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+
+
 @pytest.mark.parametrize("conf", LANES)
 def test_the_child_of_a_vfork_touches_nothing(run, program, tmp_path, conf):
     result = run([program("exits"), "vfork"], conf=joined(destination(tmp_path), conf))

@@ -11,24 +11,42 @@
  *   blocked                 exit(4) into a full pipe; the handler of a timer calls _exit(7)
  *   thread                  _exit(6) of a thread while main allocates
  *   vfork                   child by vfork that calls _exit(3); then 1000 bytes more, and exit(4)
- *   exit MODULE             exit(4), with a module open whose destructor calls _exit(8) */
+ *   exit MODULE             exit(4), with a module open whose destructor calls _exit(8)
+ *   amid SECONDS PATH       exit(4), while a report to PATH takes so long in another thread
+ *   amid-quick SECONDS PATH _exit(0) there */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
+#include "shim_stats.h"
 
 #define NOINLINE __attribute__((noinline))
 #define DISARMED ((int)(1u << 31)) /* SS_AUTODISARM of linux/signal.h */
 
 static void *kept;
 static int status_of_handler;
+static atomic_uint seconds; /* for the next report */
+static atomic_bool has_begun;
+
+/* Which a report asks for: as slow as the names of a large program. */
+__attribute__((visibility("default"))) int gethostname(char *name, size_t bytes)
+{
+    unsigned left = atomic_exchange(&seconds, 0);
+    if (left)
+        atomic_store(&has_begun, true);
+    while (left)
+        left = sleep(left);
+    snprintf(name, bytes, "slow");
+    return 0;
+}
 
 static NOINLINE void leak_here(size_t bytes)
 {
@@ -132,6 +150,21 @@ static void end_child(void)
     leak_here(1000);
 }
 
+static void *dump(void *path)
+{
+    OK(cachealloc_dump(path));
+    return NULL;
+}
+
+static void begin_report(unsigned slow, char *path)
+{
+    pthread_t thread;
+    atomic_store(&seconds, slow);
+    OK(pthread_create(&thread, NULL, dump, path));
+    while (!atomic_load(&has_begun))
+        sched_yield();
+}
+
 int main(int argc, char **argv)
 {
     const char *way = argc > 1 ? argv[1] : "return", *module = argc > 2 ? argv[2] : "";
@@ -169,6 +202,10 @@ int main(int argc, char **argv)
         end_child();
     } else if (strcmp(way, "exit") == 0) {
         CHECK(dlopen(module, RTLD_NOW));
+    } else if (strncmp(way, "amid", 4) == 0) {
+        begin_report((unsigned)argument, argv[3]);
+        if (strcmp(way, "amid-quick") == 0)
+            _exit(0);
     }
     exit(4);
 }
