@@ -23,7 +23,7 @@ typedef struct ca_class {
 typedef struct ca_classes {
     ca_bump_t *memory;
     ca_symbols_t *symbols;
-    unsigned depth; /* innermost frames that count; 0: all */
+    unsigned depth; /* innermost frames of a class that was cut; 0: all */
     uint32_t count;
     ca_class_t none;
     ca_class_t *lists[CA_CLASS_LISTS];
@@ -32,5 +32,8 @@ typedef struct ca_classes {
 /* The class of a stack, made where it is new, and the stack's own frames, which are as many as the
  * class's and may differ from them in their lines. Without memory, that of no call stack. */
 ca_class_t *ca_classes_of(ca_classes_t *classes, uint32_t stack, ca_named_t *const **frames);
+
+/* That of the innermost frames alone. */
+ca_class_t *ca_classes_cut(ca_classes_t *classes, ca_class_t *class);
 
 #endif

@@ -29,7 +29,7 @@
 typedef struct part {
     ca_group_t group;
     ca_class_t *class;
-    ca_named_t *const *frames; /* as many as the class has */
+    ca_named_t *const *frames; /* at least as many as the class has */
 } part_t;
 
 /* A group of the model, and the parts that it was made of. */
@@ -150,7 +150,24 @@ static void make_whole(whole_t *whole, part_t *parts, size_t left)
     }
 }
 
-/* Makes the model's groups of counted ones. 0 or -ENOMEM. */
+/* Makes groups of `count` parts, which it sorts. 0 or -ENOMEM. */
+static int join(maker_t *maker, part_t *parts, size_t count, making_t *making)
+{
+    ca_sort(parts, count, sizeof *parts, by_group);
+    for (size_t i = 0; i < count; i++)
+        making->count += i == 0 || !in_one_group(&parts[i - 1], &parts[i]);
+    making->wholes = ca_bump_take(&maker->memory, making->count * sizeof(whole_t));
+    if (!making->wholes) {
+        making->count = 0;
+        return -ENOMEM;
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < making->count; at += making->wholes[i++].part_count)
+        make_whole(&making->wholes[i], parts + at, count - at);
+    return 0;
+}
+
+/* Makes the model's groups of counted ones, by whole stacks. 0 or -ENOMEM. */
 static int make_wholes(maker_t *maker, const ca_groups_t *groups, making_t *making)
 {
     memset(making, 0, sizeof *making);
@@ -171,18 +188,29 @@ static int make_wholes(maker_t *maker, const ca_groups_t *groups, making_t *maki
             parts[i].class = ca_classes_of(&maker->classes, parts[i].group.stack, &parts[i].frames);
         }
     }
-    ca_sort(parts, groups->count, sizeof *parts, by_group);
-    for (size_t i = 0; i < groups->count; i++)
-        making->count += i == 0 || !in_one_group(&parts[i - 1], &parts[i]);
-    making->wholes = ca_bump_take(&maker->memory, making->count * sizeof(whole_t));
-    if (!making->wholes) {
-        making->count = 0;
-        return -ENOMEM;
-    }
-    size_t at = 0;
-    for (size_t i = 0; i < making->count; at += making->wholes[i++].part_count)
-        make_whole(&making->wholes[i], parts + at, groups->count - at);
-    return 0;
+    return join(maker, parts, groups->count, making);
+}
+
+/* Makes one group of those that differ beyond leak_depth alone. After the rules, which are for
+ * whole stacks. Without memory they stay as they are. */
+static void cut(maker_t *maker, making_t *making)
+{
+    making_t joined = {.count = 0};
+    size_t count = 0;
+    for (size_t i = 0; i < making->count; i++)
+        count += making->wholes[i].part_count;
+    part_t *parts =
+        maker->classes.depth ? ca_bump_take(&maker->memory, count * sizeof *parts) : NULL;
+    if (!parts)
+        return;
+    part_t *part = parts;
+    for (size_t i = 0; i < making->count; i++)
+        for (size_t j = 0; j < making->wholes[i].part_count; j++, part++) {
+            *part = making->wholes[i].parts[j];
+            part->class = ca_classes_cut(&maker->classes, part->class);
+        }
+    if (join(maker, parts, count, &joined) == 0)
+        *making = joined;
 }
 
 /* --- sections --------------------------------------------------------------------------------- */
@@ -269,6 +297,7 @@ static void list_groups(maker_t *maker, ca_model_section_t *section, making_t *m
 static void fill_section(maker_t *maker, unsigned number, making_t *making)
 {
     ca_model_section_t *section = &maker->model.sections[number];
+    cut(maker, making);
     add_totals(maker, section, making);
     count_stacks(section, number, making);
     list_groups(maker, section, making);

@@ -37,7 +37,8 @@ static void fill_stack(lookups_t *lookups, uint32_t stack, ca_model_event_t *eve
         return;
     if (!lookups->stacks[stack].class)
         lookups->stacks[stack].class =
-            ca_classes_of(lookups->classes, stack, &lookups->stacks[stack].frames);
+            ca_classes_cut(lookups->classes,
+                           ca_classes_of(lookups->classes, stack, &lookups->stacks[stack].frames));
     event->frame_count = lookups->stacks[stack].class->frame_count;
     event->frames = (const ca_frame_t *const *)lookups->stacks[stack].frames;
 }

@@ -4,9 +4,9 @@
  *   leak:load_tile_*
  *   leak:libfoo.so dev=0 kind=pinned max_bytes=64M max_count=10
  *
- * A rule is for a group one of whose frames has a function, a source file or a module that the
- * pattern is in (config/glob.h), and that fits all else that the rule says. Of several the first
- * counts. */
+ * A rule is for a group, by whole stacks, one of whose frames has a function, a source file or a
+ * module that the pattern is in (config/glob.h), and that fits all else that the rule says. Of
+ * several the first counts. */
 #ifndef CA_REGISTRY_SUPPRESS_H
 #define CA_REGISTRY_SUPPRESS_H
 

@@ -69,6 +69,17 @@ def test_conditions_narrow_a_rule(report, conditions, groups):
         {300000, 6000, 4096, 77} - set(groups))
 
 
+@pytest.mark.parametrize("rule, suppressed", [("leak:^main$", 7), ("leak:^forget_tiles$", 4),
+                                              ("leak:^main$ kind=pinned", 1)])
+def test_a_pattern_is_looked_for_beyond_the_frames_that_are_shown(report, rule, suppressed):
+    """Where all leaks are one function's to whoever reads the report."""
+    found, said = report(f"{rule}\n", conf="leak_depth:1")
+
+    assert said == "" and found.suppressed.count == suppressed
+    assert found.count == 7 - suppressed
+    assert all(len(group.frames) == 1 for group in found.groups)
+
+
 def test_of_several_rules_the_first_counts(report):
     found, _ = report("leak:nowhere\n" * 70 + "leak:forget_tiles kind=pinned\nleak:forget_\n")
 
