@@ -51,17 +51,21 @@ static const char *number(const char *at, unsigned base, uint64_t *value)
     }
 }
 
+/* Without what the kernel says behind the name of a file that is not there any more. */
 static const char *keep_path(const char *path)
 {
-    static const char *last;
-    size_t length = strlen(path) + 1;
+    static const char *last, deleted[] = " (deleted)";
+    size_t length = strlen(path), suffix = sizeof deleted - 1;
+    if (length > suffix && strcmp(path + length - suffix, deleted) == 0)
+        length -= suffix;
     /* The mappings of a file follow each other. */
-    if (paths_used != 0 && last && strcmp(last, path) == 0)
+    if (paths_used != 0 && last && strncmp(last, path, length) == 0 && last[length] == '\0')
         return last;
-    if (length > sizeof paths - paths_used)
+    if (length >= sizeof paths - paths_used)
         return NULL;
     last = memcpy(paths + paths_used, path, length);
-    paths_used += length;
+    paths[paths_used + length] = '\0';
+    paths_used += length + 1;
     return last;
 }
 
@@ -232,25 +236,24 @@ static void read_name(uint64_t at, char *name, size_t bytes)
     name[got > 0 ? got : 0] = '\0';
 }
 
-void ca_plain_names_write(uintptr_t pc, char *text, size_t bytes)
+ca_plain_name_t ca_plain_names_find(uintptr_t pc)
 {
     static char function[NAME_BYTES];
     ElfW(Ehdr) header;
     uint64_t name;
     const ca_mapping_t *mapping = mapping_of(pc);
-    if (!mapping) {
-        snprintf(text, bytes, "0x%llx", (unsigned long long)pc + 1);
-        return;
-    }
-    const char *module = strrchr(mapping->path, '/') + 1;
-    uint64_t offset = pc - mapping->start + mapping->offset, address = pc - mapping->base;
+    ca_plain_name_t found = {.function = NULL};
+    if (!mapping)
+        return found;
+    found.module = mapping->path;
+    found.offset = pc - mapping->base;
     function[0] = '\0';
-    if (open_file(mapping, &header) && linked_address(&header, offset, &address) &&
-        (find_symbol(&header, SHT_SYMTAB, address, &name) ||
-         find_symbol(&header, SHT_DYNSYM, address, &name)))
+    if (open_file(mapping, &header) &&
+        linked_address(&header, pc - mapping->start + mapping->offset, &found.offset) &&
+        (find_symbol(&header, SHT_SYMTAB, found.offset, &name) ||
+         find_symbol(&header, SHT_DYNSYM, found.offset, &name)))
         read_name(name, function, sizeof function);
     if (function[0] != '\0')
-        snprintf(text, bytes, "%s (%s+0x%llx)", function, module, (unsigned long long)address);
-    else
-        snprintf(text, bytes, "%s+0x%llx", module, (unsigned long long)address);
+        found.function = function;
+    return found;
 }

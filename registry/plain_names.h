@@ -16,9 +16,14 @@ void ca_plain_names_begin(void);
 /* Closes what was opened. */
 void ca_plain_names_end(void);
 
-/* Writes the name of the code at `pc` to `text`: "function (module+0x1234)", with the name as the
- * linker knows it; "module+0x1234" where the file has no symbol there or is another one by now;
- * "0x7f0000001234" where no file is mapped. */
-void ca_plain_names_write(uintptr_t pc, char *text, size_t bytes);
+typedef struct ca_plain_name {
+    const char *function; /* as the linker knows it; NULL where the file has no symbol there or is
+                             another one by now */
+    const char *module;   /* path of the file, which may be gone; NULL where none is mapped */
+    uint64_t offset;      /* in it, as the linker counts */
+} ca_plain_name_t;
+
+/* What is known of the code at `pc`: any bytes, until the next call. */
+ca_plain_name_t ca_plain_names_find(uintptr_t pc);
 
 #endif

@@ -10,6 +10,18 @@
 
 typedef unsigned long long number_t;
 
+/* All of it: a rule that was cut would be for nothing. */
+static void write_escaped(ca_out_t *out, const char *text)
+{
+    char shown[5];
+    for (size_t left = strlen(text); left != 0;) {
+        size_t taken = ca_text_escape_next(text, left, shown);
+        ca_out_bytes(out, shown, strlen(shown));
+        text += taken;
+        left -= taken;
+    }
+}
+
 static void write_amount(ca_out_t *out, uint64_t bytes, uint64_t count)
 {
     ca_out_printf(out, "%llu bytes in %llu allocations", (number_t)bytes, (number_t)count);
@@ -133,10 +145,13 @@ static void write_rule(ca_out_t *out, const ca_model_t *model, const ca_model_ru
         write_amount(out, rule->bytes, rule->count);
     else
         ca_out_printf(out, "not used");
-    if (rule->line != 0)
-        ca_out_printf(out, ": %s (%s:%u)\n", shown, model->rules_path, rule->line);
-    else
+    if (rule->line == 0) {
         ca_out_printf(out, ": %s (built in)\n", shown);
+        return;
+    }
+    ca_out_printf(out, ": %s (", shown);
+    write_escaped(out, model->rules_path);
+    ca_out_printf(out, ":%u)\n", rule->line);
 }
 
 static void write_suppressed(ca_out_t *out, const ca_model_t *model)
@@ -177,9 +192,11 @@ static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
 {
     for (size_t i = 0; i < section->group_count; i++) {
         const char *function = function_of(&section->groups[i]);
-        if (function && is_new(section, i, function))
-            ca_out_printf(out, "leak:^%s$ kind=%s\n", function,
-                          ca_kind_name(section->groups[i].kind));
+        if (!function || !is_new(section, i, function))
+            continue;
+        ca_out_printf(out, "leak:^");
+        write_escaped(out, function);
+        ca_out_printf(out, "$ kind=%s\n", ca_kind_name(section->groups[i].kind));
     }
 }
 
@@ -217,9 +234,10 @@ static void write_header(ca_out_t *out, const ca_model_t *model)
         ca_text_printf(&sampled, ", stacks sampled: ");
         ca_size_print(model->sampled, &sampled);
     }
-    ca_out_printf(out, "cachealloc[%ld]: leak report%s%s%s%s%s\n", model->pid,
-                  has_rank ? ", rank " : "", model->rank, has_cause ? ", cause " : "",
-                  has_cause ? model->cause : "", buffer);
+    ca_out_printf(out, "cachealloc[%ld]: leak report%s", model->pid, has_rank ? ", rank " : "");
+    write_escaped(out, model->rank);
+    ca_out_printf(out, "%s%s%s\n", has_cause ? ", cause " : "", has_cause ? model->cause : "",
+                  buffer);
 }
 
 void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)

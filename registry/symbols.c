@@ -238,23 +238,18 @@ static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *modu
     }
 }
 
-/* "function (module+0x1234)", "module+0x1234" or an address, taken apart again. */
+/* By what is mapped there now. */
 static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, ca_frame_t *frame)
 {
-    static char text[TEXT_BYTES];
-    ca_plain_names_write(pc, text, sizeof text);
-    const char *copy = ca_bump_text(symbols->memory, text, strlen(text));
-    frame->text = copy ? copy : "(no memory for names)";
-    const char *plus = strrchr(text, '+'), *space = strstr(text, " (");
-    if (!plus)
+    ca_plain_name_t name = ca_plain_names_find(pc);
+    if (!name.module)
         return;
-    const char *module = space ? space + 2 : text;
-    frame->offset = strtoull(plus + 1, NULL, 16);
-    frame->module = ca_bump_text(symbols->memory, module, (size_t)(plus - module));
-    ca_place_t *place = space ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
+    frame->offset = name.offset;
+    frame->module = ca_bump_text(symbols->memory, name.module, strlen(name.module));
+    ca_place_t *place = name.function ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
     if (!place)
         return;
-    place->function = ca_bump_text(symbols->memory, text, (size_t)(space - text));
+    place->function = ca_bump_text(symbols->memory, name.function, strlen(name.function));
     frame->places = place;
     frame->place_count = 1;
 }
@@ -279,8 +274,8 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
     } else {
         look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
                 &named->frame);
-        named->frame.text = make_text(&named->frame, symbols->memory);
     }
+    named->frame.text = make_text(&named->frame, symbols->memory);
     named->names = hash_names(&named->frame);
     named->next = *list;
     *list = named;

@@ -2,6 +2,7 @@
 program's."""
 
 import platform
+import subprocess
 
 import pytest
 
@@ -82,6 +83,76 @@ def test_nothing_is_written_where_nothing_leaked(run, program, conf):
     result = run([program("exits"), "_exit", 4], conf=joined("leak_report:off", conf))
 
     assert (result.rc, result.out, result.err) == (4, "", "")
+
+
+# A library that leaks in two functions, and who opens it, may remove its file, and ends by _exit.
+LEAKING = """
+#include <cuda_runtime_api.h>
+#define LEAK(name, bytes) static __attribute__((noinline)) void name(void) \\
+    { void *p; if (cudaMalloc(&p, bytes)) __builtin_trap(); __asm__ volatile(""); }
+LEAK(leak_first_tiles, 1000)
+LEAK(leak_others, 3000)
+void enter(void) { leak_first_tiles(); leak_others(); __asm__ volatile(""); }
+"""
+OPENING = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    void *module = dlopen(argv[1], RTLD_NOW);
+    ((void (*)(void))dlsym(module, "enter"))();
+    if (argc > 2)
+        remove(argv[1]);
+    _exit(0);
+}
+"""
+
+
+@pytest.fixture
+def opened(run, tmp_path):
+    """opened(name, change, *arguments): what runs a library of that name, its bytes changed by
+    `change`, has for a report, and its innermost frames by bytes."""
+    def leaves(name, change, *arguments, conf=""):
+        library = ["-L", conftest.BUILD / "simcuda", "-lcudart"]
+        (tmp_path / "module.c").write_text(LEAKING)
+        (tmp_path / "host.c").write_text(OPENING)
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-isystem", conftest.cuda_include(), "-o",
+                        tmp_path / name, tmp_path / "module.c", *library], check=True)
+        (tmp_path / name).write_bytes(change((tmp_path / name).read_bytes()))
+        subprocess.run(["gcc", "-o", tmp_path / "host", tmp_path / "host.c", "-Wl,--no-as-needed",
+                        *library, "-ldl"], check=True)
+        result = run([tmp_path / "host", tmp_path / name, *arguments],
+                     conf=joined("report_format:text", conf))
+        assert result.rc == 0
+        report = leak_report.parse(result.err)
+        return result.err, {group.bytes: group.frames[0] for group in report.groups}
+
+    return leaves
+
+
+OTHER_COMPILATION = pytest.mark.skipif(conftest.SANITIZER is not None,
+                                       reason="a module of another compilation")
+
+
+@OTHER_COMPILATION
+def test_names_are_escaped_in_what_is_written_in_a_handler_too(opened):
+    said, frames = opened("x (v2).so", lambda code: code.replace(b"_first_tiles", b"\x1b[31m\n (a+1)"),
+                          conf="suppressions_print:true")
+
+    assert frames[1000].startswith(r"leak\x1b[31m\x0a (a+1) (x (v2).so+0x")
+    assert frames[3000].startswith("leak_others (x (v2).so+0x")
+    assert r"leak:^leak\x1b[31m\x0a (a+1)$ kind=device" in said.splitlines()
+    assert all(line.isprintable() for line in said.splitlines())
+
+
+@OTHER_COMPILATION
+def test_functions_of_a_file_that_is_gone_are_told_apart(opened, tmp_path):
+    said, frames = opened("gone.so", bytes, "remove")
+
+    assert sorted(frames) == [1000, 3000] and "deleted" not in said
+    assert all(frame.startswith("gone.so+0x") for frame in frames.values())
+    assert len(set(frames.values())) == 2
 
 
 # --- once -----------------------------------------------------------------------------------------
