@@ -43,11 +43,12 @@ void ca_holders_free(ca_holders_t *holders)
 void ca_holders_write_stack(uint32_t stack, ca_out_t *out, ca_symbols_t *symbols)
 {
     uintptr_t frames[CA_STACK_MAX];
+    uint32_t epoch = ca_stack_epoch(stack);
     size_t count = ca_stack_frames(stack, frames, CA_STACK_MAX);
     if (count == 0)
         ca_out_printf(out, "    (no call stack)\n");
     for (size_t i = 0; i < count; i++)
-        ca_out_printf(out, "    %s\n", ca_symbols_frame(symbols, frames[i], 0)->frame.text);
+        ca_out_printf(out, "    %s\n", ca_symbols_frame(symbols, frames[i], epoch)->frame.text);
 }
 
 /* Moves the largest of the entries from `at` on to `at`; the earliest among equals. */

@@ -238,9 +238,16 @@ static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *modu
     }
 }
 
-/* By what is mapped there now. */
-static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, ca_frame_t *frame)
+/* By what is mapped there now; `closed`: the module where that is another one. */
+static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *closed,
+                            ca_frame_t *frame)
 {
+    if (closed) {
+        frame->module = closed->path;
+        frame->build_id = hexadecimal(closed, symbols->memory);
+        frame->offset = pc - closed->bias;
+        return;
+    }
     ca_plain_name_t name = ca_plain_names_find(pc);
     if (!name.module)
         return;
@@ -259,7 +266,7 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
     if (!symbols)
         return &nothing_known;
     const ca_module_t *module = ca_modules_find(address - 1, epoch ? epoch : ca_modules_epoch());
-    const void *closed = module && atomic_load(&module->until) != 0 ? module : NULL;
+    const ca_module_t *closed = module && atomic_load(&module->until) != 0 ? module : NULL;
     ca_named_t **list = &symbols->lists[(address ^ address >> 13 ^ address >> 26) % LISTS];
     for (ca_named_t *named = *list; named; named = named->next)
         if (named->frame.address == address && named->closed == closed)
@@ -270,7 +277,7 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
     named->frame.address = address;
     named->closed = closed;
     if (symbols->quick) {
-        look_up_quickly(symbols, address - 1, &named->frame);
+        look_up_quickly(symbols, address - 1, closed, &named->frame);
     } else {
         look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
                 &named->frame);

@@ -137,8 +137,8 @@ OTHER_COMPILATION = pytest.mark.skipif(conftest.SANITIZER is not None,
 
 @OTHER_COMPILATION
 def test_names_are_escaped_in_what_is_written_in_a_handler_too(opened):
-    said, frames = opened("x (v2).so", lambda code: code.replace(b"_first_tiles", b"\x1b[31m\n (a+1)"),
-                          conf="suppressions_print:true")
+    said, frames = opened("x (v2).so", conf="suppressions_print:true",
+                          change=lambda code: code.replace(b"_first_tiles", b"\x1b[31m\n (a+1)"))
 
     assert frames[1000].startswith(r"leak\x1b[31m\x0a (a+1) (x (v2).so+0x")
     assert frames[3000].startswith("leak_others (x (v2).so+0x")

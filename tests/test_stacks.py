@@ -238,6 +238,38 @@ def test_a_library_that_was_closed_is_named(run, tmp_path, is_gone):
     assert first == second  # else this shows less
 
 
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="modules of another compilation")
+def test_a_library_that_was_closed_is_not_taken_for_the_one_in_its_place(run, tmp_path):
+    """Where names come by symbol tables: out of memory, and after _exit."""
+    host = CLOSING.replace("return 0;", """dlopen(argv[3], RTLD_NOW);
+        void *none;
+        fflush(stdout);
+        _exit(cudaMalloc(&none, (size_t)1 << 45) != 2);""")
+    (tmp_path / "module.c").write_text(LEAKING)
+    (tmp_path / "host.c").write_text("#include <unistd.h>\nint cudaMalloc(void **, size_t);\n" + host)
+    library = ["-L", conftest.BUILD / "simcuda", "-lcudart"]
+    names = ["leak_first", "leak_second"]
+    for room, name in zip((16, 64), names):
+        subprocess.run(["gcc", "-O1", f"-DNAME={name}", f'-DROOM="{room}"', "-shared", "-fPIC",
+                        "-isystem", conftest.cuda_include(), "-o", tmp_path / f"{name}.so",
+                        tmp_path / "module.c", *library], check=True)
+    subprocess.run(["gcc", "-o", tmp_path / "host", tmp_path / "host.c", "-Wl,--no-as-needed",
+                    *library, "-ldl"], check=True)
+
+    arguments = [word for name in names for word in (tmp_path / f"{name}.so", name)]
+    result = run([tmp_path / "host", *arguments], conf="oom_report:60s")
+
+    assert result.rc == 0, result.err
+    holders = result.err[result.err.index("held by"):].splitlines()
+    first = next(i for i, line in enumerate(holders) if " 1000 bytes in 1 allocations" in line)
+    assert holders[first + 1].startswith("    leak_first.so+0x"), holders
+    frames = {group.bytes: group.frames[0] for group in leak_report.parse(result.err).groups}
+    assert frames[1000].startswith("leak_first.so+0x"), frames
+    assert frames[3000].startswith("leak_second (leak_second.so+0x"), frames  # open again
+    first, second = (int(line, 16) // 4096 for line in result.out.split())
+    assert first == second  # else this shows less
+
+
 def assert_as_often(found, number, size, every):
     """5 sigma: less than one run in a million fails by chance."""
     chance = 1 - math.exp(-size / every)
