@@ -57,6 +57,12 @@ _Static_assert(sizeof(whole_t) <= CA_SORT_MOST && sizeof(part_t) <= CA_SORT_MOST
 
 /* --- orders ----------------------------------------------------------------------------------- */
 
+static bool by_bytes(const void *a, const void *b)
+{
+    const part_t *x = a, *y = b;
+    return x->group.bytes > y->group.bytes;
+}
+
 static bool by_stack(const void *a, const void *b)
 {
     const part_t *x = a, *y = b;
@@ -178,6 +184,11 @@ static int make_wholes(maker_t *maker, const ca_groups_t *groups, making_t *maki
         return -ENOMEM;
     for (size_t i = 0; i < groups->count; i++)
         parts[i].group = groups->entries[i];
+    /* The largest are named first where there may be no time for all. */
+    if (maker->options.quick)
+        ca_sort(parts, groups->count, sizeof *parts, by_bytes);
+    for (size_t i = 0; maker->options.quick && i < groups->count; i++)
+        ca_classes_of(&maker->classes, parts[i].group.stack, &parts[i].frames);
     ca_sort(parts, groups->count, sizeof *parts, by_stack);
     for (size_t i = 0; i < groups->count; i++) {
         bool again = i > 0 && parts[i].group.stack == parts[i - 1].group.stack;
@@ -521,6 +532,7 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         maker->model.now_ns = ca_timeline_now();
         copy_marks(maker);
     }
+    maker->model.late_names = ca_symbols_late(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);
     return &maker->model;

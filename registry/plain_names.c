@@ -10,12 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/patience.h"
+
 #define FILES_MAX 1024
 #define PATHS_BYTES (128u << 10)
 #define LINE_BYTES 4352 /* a path and the numbers before it */
 #define HEADERS_MAX 64  /* program headers that are looked at */
 #define BLOCK_SYMBOLS 1024
 #define NAME_BYTES 512
+#define NAMES_NS UINT64_C(2000000000) /* for all symbol tables, from a begin on */
 
 /* Code of a file, as it is mapped. */
 typedef struct ca_mapping {
@@ -34,6 +37,9 @@ static size_t paths_used;
 
 static const ca_mapping_t *opened_for; /* whose file `file` is; -1 where it cannot be used */
 static int file = -1;
+
+static uint64_t left_ns;  /* of NAMES_NS */
+static uint64_t deadline; /* of this name */
 
 /* --- which files are mapped ------------------------------------------------------------------- */
 
@@ -109,6 +115,7 @@ void ca_plain_names_begin(void)
     static char text[LINE_BYTES];
     size_t used = 0, got;
     mapping_count = paths_used = 0;
+    left_ns = NAMES_NS;
     ca_plain_names_end();
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -200,7 +207,8 @@ static bool find_in(const ElfW(Shdr) * section, uint64_t strings, uint64_t addre
     uint64_t count = section->sh_size / sizeof symbols[0];
     for (uint64_t done = 0; done < count;) {
         size_t some = count - done < BLOCK_SYMBOLS ? (size_t)(count - done) : BLOCK_SYMBOLS;
-        if (!read_at(symbols, some * sizeof symbols[0],
+        if (ca_patience_now() >= deadline ||
+            !read_at(symbols, some * sizeof symbols[0],
                      section->sh_offset + done * sizeof symbols[0]))
             return false;
         for (size_t i = 0; i < some; i++)
@@ -236,24 +244,34 @@ static void read_name(uint64_t at, char *name, size_t bytes)
     name[got > 0 ? got : 0] = '\0';
 }
 
-ca_plain_name_t ca_plain_names_find(uintptr_t pc)
+/* Each table is read from its begin for each name: those of a large program take milliseconds. */
+static const char *function_at(const ElfW(Ehdr) * header, uint64_t address)
 {
     static char function[NAME_BYTES];
+    uint64_t name, begin = ca_patience_now();
+    deadline = begin + left_ns;
+    function[0] = '\0';
+    if (left_ns != 0 && (find_symbol(header, SHT_SYMTAB, address, &name) ||
+                         find_symbol(header, SHT_DYNSYM, address, &name)))
+        read_name(name, function, sizeof function);
+    uint64_t took = ca_patience_now() - begin;
+    left_ns -= took < left_ns ? took : left_ns;
+    return function[0] != '\0' ? function : NULL;
+}
+
+ca_plain_name_t ca_plain_names_find(uintptr_t pc)
+{
     ElfW(Ehdr) header;
-    uint64_t name;
     const ca_mapping_t *mapping = mapping_of(pc);
     ca_plain_name_t found = {.function = NULL};
     if (!mapping)
         return found;
     found.module = mapping->path;
     found.offset = pc - mapping->base;
-    function[0] = '\0';
     if (open_file(mapping, &header) &&
-        linked_address(&header, pc - mapping->start + mapping->offset, &found.offset) &&
-        (find_symbol(&header, SHT_SYMTAB, found.offset, &name) ||
-         find_symbol(&header, SHT_DYNSYM, found.offset, &name)))
-        read_name(name, function, sizeof function);
-    if (function[0] != '\0')
-        found.function = function;
+        linked_address(&header, pc - mapping->start + mapping->offset, &found.offset)) {
+        found.function = function_at(&header, found.offset);
+        found.is_late = !found.function && left_ns == 0;
+    }
     return found;
 }

@@ -1,12 +1,13 @@
 /* Names for code addresses where neither the heap, nor the loader, nor libdw may be asked: in a
  * signal handler that interrupted one of them, on the way out of a process, amid an out of memory.
  *
- * What /proc says of the mapped files is read once, and their symbol tables with pread: nothing is
- * waited for, nothing allocated, and a file that changes meanwhile does no harm. Not thread-safe:
- * one user at a time. */
+ * What /proc says of the mapped files is read once, and their symbol tables with pread, for two
+ * seconds in all: nothing is waited for, nothing allocated, and a file that changes meanwhile does
+ * no harm. Not thread-safe: one user at a time. */
 #ifndef CA_REGISTRY_PLAIN_NAMES_H
 #define CA_REGISTRY_PLAIN_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ typedef struct ca_plain_name {
                              another one by now */
     const char *module;   /* path of the file, which may be gone; NULL where none is mapped */
     uint64_t offset;      /* in it, as the linker counts */
+    bool is_late;         /* there was no time left to look for the function */
 } ca_plain_name_t;
 
 /* What is known of the code at `pc`: any bytes, until the next call. */

@@ -261,4 +261,8 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);
+    if (model->late_names != 0)
+        ca_out_printf(out,
+                      "(%zu frames are module and offset alone: there was no time for all names)\n",
+                      model->late_names);
 }

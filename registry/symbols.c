@@ -45,6 +45,7 @@ typedef struct opened {
 struct ca_symbols {
     ca_bump_t *memory;
     bool quick; /* by plain_names.c */
+    size_t late;
     opened_t *modules;
     ca_named_t *lists[LISTS]; /* what was answered already, by address */
 };
@@ -249,6 +250,7 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
         return;
     }
     ca_plain_name_t name = ca_plain_names_find(pc);
+    symbols->late += name.is_late;
     if (!name.module)
         return;
     frame->offset = name.offset;
@@ -343,6 +345,11 @@ ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory)
         ca_plain_names_begin();
     }
     return symbols;
+}
+
+size_t ca_symbols_late(const ca_symbols_t *symbols)
+{
+    return symbols ? symbols->late : 0;
 }
 
 void ca_symbols_close(ca_symbols_t *symbols)

@@ -29,6 +29,8 @@ typedef struct ca_named {
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory);
 /* The same without libdw, heap and loader, as plain_names.h has it. */
 ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);
+/* Frames that have no function for want of time, of the quick one. */
+size_t ca_symbols_late(const ca_symbols_t *symbols);
 void ca_symbols_close(ca_symbols_t *symbols);
 
 /* What is known of the call at return address `address` (looked up at address - 1, the call itself)

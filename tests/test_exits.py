@@ -155,6 +155,51 @@ def test_functions_of_a_file_that_is_gone_are_told_apart(opened, tmp_path):
     assert len(set(frames.values())) == 2
 
 
+# 200 leaks in as many functions, whose symbol table is slow to read.
+SLOW_NAMES = """
+#define _GNU_SOURCE
+#include <cuda_runtime_api.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
+{
+    if (bytes > 2000)
+        usleep(150000);
+    return syscall(SYS_pread64, fd, to, bytes, offset);
+}
+#define LEAK(n) __attribute__((noipa)) void leak_##n(void) \\
+    { void *p; if (cudaMalloc(&p, 1000 * (n - 99))) __builtin_trap(); __asm__ volatile(""); }
+#define CALL(n) leak_##n();
+#define TEN(M, n) M(n##0) M(n##1) M(n##2) M(n##3) M(n##4) M(n##5) M(n##6) M(n##7) M(n##8) M(n##9)
+#define ALL(M) TEN(M, 10) TEN(M, 11) TEN(M, 12) TEN(M, 13) TEN(M, 14) TEN(M, 15) TEN(M, 16) \\
+    TEN(M, 17) TEN(M, 18) TEN(M, 19) TEN(M, 20) TEN(M, 21) TEN(M, 22) TEN(M, 23) TEN(M, 24) \\
+    TEN(M, 25) TEN(M, 26) TEN(M, 27) TEN(M, 28) TEN(M, 29)
+ALL(LEAK)
+int main(void)
+{
+    ALL(CALL)
+    _exit(0);
+}
+"""
+
+
+@OTHER_COMPILATION
+def test_names_do_not_hold_up_the_end_and_the_largest_leaks_have_theirs(run, tmp_path):
+    (tmp_path / "host.c").write_text(SLOW_NAMES)
+    subprocess.run(["gcc", "-O1", "-rdynamic", "-isystem", conftest.cuda_include(), "-o",
+                    tmp_path / "host", tmp_path / "host.c", "-L", conftest.BUILD / "simcuda",
+                    "-lcudart"], check=True)
+
+    result = run(tmp_path / "host", conf="leak_max:200,peak:off", timeout=20)
+
+    groups = leak_report.parse(result.err).groups
+    assert result.rc == 0 and len(groups) == 200
+    assert groups[0].frames[0].startswith("leak_299 (host+0x")
+    assert groups[-1].frames[0].startswith("host+0x")
+    last = result.err.splitlines()[-1]
+    assert last.endswith(" frames are module and offset alone: there was no time for all names)")
+
+
 # --- once -----------------------------------------------------------------------------------------
 
 
