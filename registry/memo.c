@@ -283,12 +283,21 @@ static bool affordable(const ca_memo_table_t *table)
     return earned >= table->spent + KEEP_COST || lavish;
 }
 
+/* Known without the loader, whose lock all threads share. What was loaded since may unwind where
+ * that did not: it is noticed with the next start that is not given up. */
+static bool is_given_up(ca_memo_table_t *table, uint64_t current, uintptr_t caller, uintptr_t frame)
+{
+    const ca_memo_head_t *head =
+        table->epoch == current ? one_head(table, caller, frame, 0, 0, false) : NULL;
+    return head && head->refusals >= REFUSALS_MOST;
+}
+
 static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, void *const *frames,
                      size_t count, bool whole, uint32_t id)
 {
     uint64_t current = now();
     if (current >= RESTING || !affordable(table) || frame < table->stack_low ||
-        frame >= table->stack_high)
+        frame >= table->stack_high || is_given_up(table, current, caller, frame))
         return;
     uint64_t loads = ca_words_loads();
     if (table->epoch != current || table->loads != loads) {
@@ -299,8 +308,6 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
         table->loads = loads;
     }
     ca_memo_head_t *head = one_head(table, caller, frame, 0, 0, true);
-    if (head && head->refusals >= REFUSALS_MOST)
-        return;
     table->spent += KEEP_COST;
     ca_words_t *log = &table->log;
     log->start = (ca_unwind_start_t){caller, frame, table->stack_low, table->stack_high};

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -354,6 +355,36 @@ static void our_own_frames_are_left_out_by_the_memo_too(void **state)
     ca_stack_set_own_range(0, 0);
 }
 
+static atomic_uint iterations;
+
+/* What the memo asks the loader by, which takes a lock. */
+int dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *arg)
+{
+    static __typeof__(dl_iterate_phdr) *next;
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "dl_iterate_phdr");
+    iterations++;
+    return next(visit, arg);
+}
+
+static void of_a_start_that_was_given_up_the_loader_is_not_asked(void **state)
+{
+    (void)state;
+    if (!remembers())
+        skip();
+    void *frames[1] = {(void *)&iterations}; /* no code: never unwound */
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    ca_memo_set_thrift(false);
+    for (int i = 0; i < 10; i++)
+        ca_memo_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+    unsigned before = iterations;
+    for (int i = 0; i < 1000; i++)
+        ca_memo_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+    ca_memo_set_thrift(true);
+    assert_true(before != 0);
+    assert_int_equal(iterations - before, 0);
+}
+
 /* --- threads and signals ---------------------------------------------------------------------- */
 
 static atomic_size_t least_hits; /* of any thread */
@@ -505,6 +536,7 @@ int main(void)
         cmocka_unit_test_setup(old_return_addresses_mean_nothing, start),
         cmocka_unit_test_setup(another_depth_gives_other_stacks, start),
         cmocka_unit_test_setup(our_own_frames_are_left_out_by_the_memo_too, start),
+        cmocka_unit_test_setup(of_a_start_that_was_given_up_the_loader_is_not_asked, start),
         cmocka_unit_test_setup(threads_remember_for_themselves, start),
         cmocka_unit_test_setup(one_thread_after_another_takes_no_more_memory, start),
         cmocka_unit_test_setup(on_another_stack_nothing_is_remembered, start),
