@@ -1,6 +1,7 @@
 /* One list, the newest first, to which whoever is first adds under a flag: a thread that finds it
  * raised, or a signal handler above the very frame, goes on without. The loader counts what it has
- * opened and closed, so nothing is compared while both counts stay. */
+ * opened and closed, so nothing is compared while both counts stay, and then with what is there:
+ * many may have been closed, and the loader waits. */
 #include "registry/modules.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@
 
 static ca_bump_t memory; /* of whoever raised the flag */
 static atomic_flag noting = ATOMIC_FLAG_INIT;
+static ca_module_t *there; /* those that are, as far as was noted; of whoever raised the flag */
 static ca_module_t *_Atomic newest;
 static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
@@ -88,10 +90,8 @@ static bool is_there(const ca_module_t *module)
 /* The module that is noted as loaded so, or NULL. */
 static ca_module_t *known(const struct dl_phdr_info *info, const char *path)
 {
-    ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
-    for (; module; module = module->next)
-        if (module->bias == (uintptr_t)info->dlpi_addr && is_there(module) &&
-            strcmp(module->path, path) == 0)
+    for (ca_module_t *module = there; module; module = module->next_there)
+        if (module->bias == (uintptr_t)info->dlpi_addr && strcmp(module->path, path) == 0)
             return module;
     return NULL;
 }
@@ -121,6 +121,8 @@ static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoc
     module->from = epoch;
     module->seen = true;
     enter(module);
+    module->next_there = there;
+    there = module;
     ca_journal_module(module);
 }
 
@@ -138,7 +140,7 @@ static int visit_module(struct dl_phdr_info *info, size_t bytes, void *arg)
         opened = counts ? info->dlpi_adds : 0;
         closed = counts ? info->dlpi_subs : 0;
         /* Gone, until it is seen below. */
-        for (ca_module_t *one = atomic_load(&newest); one; one = one->next)
+        for (ca_module_t *one = there; one; one = one->next_there)
             one->seen = false;
     }
     ca_module_t *module = known(info, path);
@@ -158,12 +160,16 @@ void ca_modules_note(void)
         return;
     dl_iterate_phdr(visit_module, &visit);
     if (visit.epoch != 0) {
-        ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
-        for (; module; module = module->next)
-            if (is_there(module) && !module->seen) {
-                atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
-                ca_journal_gone(module);
+        for (ca_module_t **link = &there; *link;) {
+            ca_module_t *module = *link;
+            if (module->seen) {
+                link = &module->next_there;
+                continue;
             }
+            atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
+            ca_journal_gone(module);
+            *link = module->next_there;
+        }
         atomic_store_explicit(&latest, visit.epoch, memory_order_release);
     }
     atomic_flag_clear_explicit(&noting, memory_order_release);

@@ -16,7 +16,7 @@
 #define CA_BUILD_ID_MAX 32 /* bytes */
 
 typedef struct ca_module {
-    struct ca_module *next;
+    struct ca_module *next, *next_there;
     const char *path; /* as the loader has it: "" for the program itself */
     uintptr_t bias;
     uintptr_t low, high; /* addresses of its segments */
