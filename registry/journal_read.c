@@ -76,13 +76,16 @@ static int check_head(const reader_t *reader, ca_text_t *why)
     return 0;
 }
 
-/* The chunk's bytes, or NULL where it is not all there. */
-static const char *chunk_bytes(const reader_t *reader, const ca_journal_chunk_t *chunk)
+/* The chunk's bytes, or NULL where it is not all there, or not behind what ends at `*end`: read
+ * once for each chunk that names it a small file would take hours. */
+static const char *chunk_bytes(const reader_t *reader, const ca_journal_chunk_t *chunk,
+                               uint64_t *end)
 {
-    return chunk->offset % 8 == 0 && chunk->offset <= reader->size &&
-                   chunk->bytes <= reader->size - chunk->offset
-               ? reader->bytes + chunk->offset
-               : NULL;
+    if (chunk->offset % 8 != 0 || chunk->offset < *end || chunk->offset > reader->size ||
+        chunk->bytes > reader->size - chunk->offset)
+        return NULL;
+    *end = chunk->offset + chunk->bytes;
+    return reader->bytes + chunk->offset;
 }
 
 /* --- the log ---------------------------------------------------------------------------------- */
@@ -206,10 +209,11 @@ static void read_table(const reader_t *reader, const ca_journal_chunk_t *chunk, 
 static void read_chunks(reader_t *reader, ca_journal_read_t *read)
 {
     uint32_t count = reader->head->chunk_count;
-    for (int pass = CA_JOURNAL_LOG; pass >= CA_JOURNAL_TABLE; pass--)
+    for (int pass = CA_JOURNAL_LOG; pass >= CA_JOURNAL_TABLE; pass--) {
+        uint64_t end = CA_JOURNAL_HEAD_BYTES;
         for (uint32_t i = 0; i < count && i < CA_JOURNAL_CHUNKS; i++) {
             const ca_journal_chunk_t *chunk = &reader->head->chunks[i];
-            const char *at = chunk_bytes(reader, chunk);
+            const char *at = chunk_bytes(reader, chunk, &end);
             if (!at || (int)chunk->kind != pass)
                 continue;
             if (pass == CA_JOURNAL_LOG)
@@ -217,6 +221,7 @@ static void read_chunks(reader_t *reader, ca_journal_read_t *read)
             else
                 read_table(reader, chunk, at, read);
         }
+    }
 }
 
 static void copy_text(char *to, size_t bytes, const char *from)

@@ -15,6 +15,7 @@
 #include "registry/journal.h"
 
 #define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */
+#define PUT_MOST 65536u               /* of a journal, which may be anybody's */
 
 static ca_bump_t memory; /* of whoever raised the flag */
 static atomic_flag noting = ATOMIC_FLAG_INIT;
@@ -23,6 +24,7 @@ static ca_module_t *_Atomic newest;
 static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
 static bool foreign;
+static size_t put, put_gone; /* how many, where that is so */
 
 typedef struct visit {
     bool is_first;
@@ -219,9 +221,10 @@ void ca_modules_put_begin(void)
 
 void ca_modules_put(const ca_module_t *module)
 {
-    ca_module_t *copy = make(module->path);
+    ca_module_t *copy = put < PUT_MOST ? make(module->path) : NULL;
     if (!copy)
         return;
+    put++;
     const char *path = copy->path;
     memcpy(copy, module, sizeof *copy);
     copy->path = path;
@@ -230,6 +233,9 @@ void ca_modules_put(const ca_module_t *module)
 
 void ca_modules_put_gone(uintptr_t bias, uint32_t from, uint32_t until)
 {
+    if (put_gone == put) /* each goes once: more would only take time */
+        return;
+    put_gone++;
     for (ca_module_t *module = atomic_load(&newest); module; module = module->next)
         if (module->bias == bias && module->from == from)
             atomic_store(&module->until, until);

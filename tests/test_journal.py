@@ -6,6 +6,7 @@ import random
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -275,6 +276,25 @@ def test_a_journal_that_is_not_there_is_told(run, tmp_path):
 
     assert result.rc == 1
     assert "missing cannot be read: No such file or directory" in result.err
+
+
+def test_a_journal_that_was_made_to_take_hours_is_read_in_a_moment(run, program, tmp_path):
+    """Chunks that are one log, and modules that go and never came."""
+    run([program("journaled"), "hold", 30, tmp_path / "dumped"], conf=f"journal:{tmp_path}/journal")
+    head = bytearray((tmp_path / "journal").read_bytes()[:4096])
+    module = struct.pack("<IIQQQII32s8s", 2, 80, 1 << 40, 1 << 40, 2 << 40, 1, 0, b"", b"x")
+    gone = struct.pack("<IIQII", 3, 24, 1, 1, 2)
+    log = module * 6500 + gone * 20000
+    struct.pack_into("<I", head, 256, 112)
+    for number in range(112):
+        struct.pack_into("<iIQQ", head, 264 + 24 * number, 2, 0, 4096, len(log))
+    (tmp_path / "made").write_bytes(head + log)
+
+    begin = time.monotonic()
+    result = run([*READER, tmp_path / "made"], timeout=30)
+
+    assert result.rc == 0, result.err
+    print(f"{time.monotonic() - begin:.1f} s")
 
 
 def test_what_is_left_of_a_journal_is_read(run, program, tmp_path):
