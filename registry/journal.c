@@ -19,7 +19,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "config/cancel.h"
@@ -30,6 +29,7 @@
 #include "registry/journal_file.h"
 #include "registry/live.h"
 #include "registry/stack.h"
+#include "registry/timeline.h"
 
 #define TABLES 16u
 #define LEAST_SLOTS ((uint32_t)1 << 14)
@@ -452,15 +452,13 @@ static int create(const ca_journal_about_t *about, char *path, size_t bytes, uns
 
 static void describe(const ca_journal_about_t *about)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     memcpy(head->magic, CA_JOURNAL_MAGIC, sizeof head->magic);
     head->version = CA_JOURNAL_VERSION;
     head->record_bytes = sizeof(ca_record_t);
     head->pid = (uint32_t)getpid();
     head->stack_depth = about->stack_depth;
     head->sampled = about->sampled;
-    head->start_s = (uint64_t)now.tv_sec;
+    head->start_s = ca_timeline_start_s(); /* by which two reports are known to be of one process */
     snprintf(head->library, sizeof head->library, "%s", about->version);
     snprintf(head->program, sizeof head->program, "%s", program_invocation_short_name);
     snprintf(head->rank, sizeof head->rank, "%s", about->rank);

@@ -1,9 +1,10 @@
 /* What a journal's file has in it. Of the process that writes it: a reader is the same version on a
  * machine of the same byte order, and looks at every number before it believes it.
  *
- * The head, then chunks, in the order in which the head lists them. A table has `slots` keys, 8 bytes
- * each, and as many records behind them: the record of a key that is an address is live. A log has
- * entries one behind the other, each a multiple of 8 bytes, and ends where the kind of one is 0. */
+ * The head, then chunks, in the order in which the head lists them. A table has `slots` keys, 8
+ * bytes each, and as many records behind them: the record of a key that is an address is live. A
+ * log has entries one behind the other, each a multiple of 8 bytes, and ends where the kind of one
+ * is 0. */
 #ifndef CA_REGISTRY_JOURNAL_FILE_H
 #define CA_REGISTRY_JOURNAL_FILE_H
 

@@ -173,6 +173,18 @@ def test_of_several_reports_of_one_process_the_latest_counts(tmp_path):
     assert len(data["groups"]["leaked"]) == 10
 
 
+@pytest.mark.parametrize("cause, kept", [("dump", "journal"), ("exit", "exit")])
+def test_a_journal_counts_for_more_than_reports_while_it_was_written(tmp_path, cause, kept):
+    """It has no times of its own."""
+    other = {**RANKS[0], "cause": cause}
+    journal = {**RANKS[0], "cause": "journal", "now_ns": 0, "timeline": []}
+
+    for reports in ([other, journal], [journal, other]):
+        data = data_of(make_page(tmp_path, reports))
+        assert [one["cause"] for one in data["processes"]] == [kept]
+        assert data["earlier"] == 1 and len(data["groups"]["leaked"]) == 5
+
+
 def test_an_input_is_not_replaced_by_the_page(tmp_path):
     file = tmp_path / "report"
     file.write_text(json.dumps(RANKS[0]))
@@ -573,6 +585,17 @@ def test_the_timelines_of_several_processes_are_added_up(opened):
 
 
 # --- what is missing, what is hostile, what is much -----------------------------------------------
+
+
+def test_of_a_journal_it_is_said_that_the_process_was_killed(opened):
+    whole = section([group([MAIN], 512)])
+    reader = opened("journal", lambda: [report({"leaked": whole}, FRAMES, cause="journal", now_ns=0)])
+
+    assert text(reader, "#notes ul").splitlines()[-1] == (
+        "From the journal of a process that was killed: what is called leaked was live then, and "
+        "nothing is known of times, the pool and who held the peak")
+    assert "still running" not in text(reader, "#notes")
+    assert "written at its sudden end, by its journal" in text(reader, "#covers")
 
 
 def test_what_is_left_out_or_incomplete_is_said(opened):

@@ -10,7 +10,7 @@ function spread(key) {
 }
 
 const CAUSES = new Map([["exit", "its end"], ["dump", "request"], ["signal", "a signal"],
-    ["oom", "an out of memory"]]);
+    ["oom", "an out of memory"], ["journal", "its sudden end, by its journal"]]);
 
 function covers() {
     const programs = spread("program"), hosts = spread("host");
@@ -83,8 +83,11 @@ function notes() {
     note(where((process) => process.shards_busy),
         "Tables that were in use when a signal came were left out");
     note(where(({pool}) => pool.incomplete), "Pool: incomplete, part of it could not be read");
-    note(where(({cause}) => cause !== "exit"),
+    note(where(({cause}) => cause !== "exit" && cause !== "journal"),
         "The process was still running: what is called leaked may be freed later");
+    note(where(({cause}) => cause === "journal"),
+        "From the journal of a process that was killed: what is called leaked was live then, " +
+        "and nothing is known of times, the pool and who held the peak");
     if (data.earlier)
         said.push(`${many(data.earlier, "earlier report")} left out: ` +
             "of each process the latest counts");

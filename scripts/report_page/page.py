@@ -37,12 +37,19 @@ def identity(report):
     return tuple(report[key] for key in ("host", "pid", "start_s", "program", "rank"))
 
 
+def moment(report):
+    """When it is from, beside others of its process. A journal's has no time: it is of a process
+    that did not come to its own last report."""
+    last = {"journal": 1, "exit": 2}.get(report["cause"], 0)
+    return last, report["now_ns"]
+
+
 def latest_of_each(named):
     """Of several reports of one process the latest, so that nothing counts twice."""
     latest = {}
     for name, report in named:
         before = latest.get(identity(report))
-        if before is None or before[1]["now_ns"] <= report["now_ns"]:
+        if before is None or moment(before[1]) <= moment(report):
             latest[identity(report)] = (name, report)
 
     def order(one):
