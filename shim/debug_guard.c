@@ -3,9 +3,10 @@
  * what has not come to rest by then is not looked at. */
 #include "shim/debug_guard.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 #include "config/log.h"
 #include "config/text.h"
 #include "pool/arena.h"
@@ -77,14 +78,27 @@ static bool at_rest(ca_context_t *context, bool host)
     return rc == 1;
 }
 
+/* Through the kernel, which answers where the memory has gone: another thread may free it and trim
+ * while we look. By a pipe, since process_vm_readv may be forbidden in a container, and reads no
+ * mapping of a device. */
+static bool copy_host(const void *from, unsigned char *guard)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    bool copied = write(ends[1], from, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES &&
+                  read(ends[0], guard, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES;
+    close(ends[0]);
+    close(ends[1]);
+    return copied;
+}
+
 static bool copy_guard(ca_context_t *context, const ca_record_t *record, unsigned char *guard)
 {
     uint64_t end = record->address + record->bytes;
     if (record->kind == CA_KIND_PINNED)
-        memcpy(guard, (const void *)(uintptr_t)end, CA_DEBUG_GUARD_BYTES);
-    else if (ca_upstream_read(context, end, guard, CA_DEBUG_GUARD_BYTES) != CUDA_SUCCESS)
-        return false;
-    return true;
+        return copy_host((const void *)(uintptr_t)end, guard);
+    return ca_upstream_read(context, end, guard, CA_DEBUG_GUARD_BYTES) == CUDA_SUCCESS;
 }
 
 static void look_at(ca_context_t *context, const ca_record_t *record, ca_guard_when_t when)

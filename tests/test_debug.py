@@ -264,6 +264,15 @@ def test_or_before_the_context_goes(run, program, kind, lane):
     assert leak_report.parse(result.err).destroyed.bytes == 1000
 
 
+def test_what_goes_during_the_look_at_exit_is_not_touched(run, program):
+    """Another thread gives the pinned memory back while the device's is read."""
+    result = run([program("misuse"), "looked-at"], conf="debug:redzone",
+                 sim="devices:2,latency:cuMemcpyDtoHAsync_v2=400000000")
+
+    assert (result.rc, result.out) == (0, "given back\n"), result.err
+    assert "written behind" not in result.err
+
+
 @pytest.mark.parametrize("kind", ["device", "pinned", "async"])
 def test_the_last_byte_may_be_written(run, program, kind):
     for size in 1, 512, 1000, 3 << 20:

@@ -11,6 +11,7 @@
  *   misuse behind KIND BYTES  writes one byte too far, then frees
  *   misuse kept KIND BYTES    the same, and never frees
  *   misuse reset KIND BYTES    the same, and resets the device
+ *   misuse looked-at          exits, and a thread gives memory back that the look at exit is at
  *   misuse before-its-end KIND BYTES
  *                             writes the last byte that it may, and frees
  *   misuse neighbours KIND BYTES
@@ -20,9 +21,13 @@
  *   misuse busy KIND          frees while a copy out of the memory is under way; prints what came
  */
 #include <cuda_runtime_api.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <time.h>
 #include "check.h"
+#include "shim_stats.h"
 
 static enum { DEVICE, PINNED, ASYNC } kind;
 static size_t bytes;
@@ -209,6 +214,53 @@ static void busy(void)
     OK(cudaFreeHost(host));
 }
 
+/* Whether the library's helper has begun to wait for work: the look at exit is under way. */
+static bool looks(void)
+{
+    char path[300], name[32];
+    bool found = false;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    for (struct dirent *task; !found && (task = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+        FILE *comm = fopen(path, "r");
+        found = comm && fgets(name, sizeof(name), comm) && strcmp(name, "cachealloc\n") == 0;
+        if (comm)
+            fclose(comm);
+    }
+    closedir(tasks);
+    return found;
+}
+
+static void *gives_back(void *pointer)
+{
+    cachealloc_stats_t stats;
+    while (!looks())
+        sched_yield();
+    OK(cudaFreeHost(pointer));
+    do
+        cachealloc_trim();
+    while (shim_stats(&stats) && stats.pinned_reserved_bytes != 0);
+    puts("given back");
+    fflush(stdout);
+    return NULL;
+}
+
+/* The newer context is looked at first, and that takes as long as the simulator says. */
+static void looked_at(void)
+{
+    pthread_t thread;
+    bytes = (size_t)4 << 20;
+    kind = PINNED;
+    void *pinned = allocates();
+    OK(cudaSetDevice(1));
+    kind = DEVICE;
+    allocates();
+    OK(cudaSetDevice(0));
+    CHECK(pthread_create(&thread, NULL, gives_back, pinned) == 0);
+    exit(0);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -238,6 +290,8 @@ int main(int argc, char **argv)
             OK(frees_first(pointer));
         if (what[0] == 'r')
             OK(cudaDeviceReset());
+    } else if (strcmp(what, "looked-at") == 0) {
+        looked_at();
     } else if (strcmp(what, "before-its-end") == 0) {
         char *pointer = allocates();
         write_byte(pointer + bytes - 1, 0x11);
