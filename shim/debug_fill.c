@@ -3,6 +3,7 @@
 #include "registry/freed.h"
 #include "shim/debug_free.h"
 #include "shim/debug_guard.h"
+#include "shim/driver_table.h"
 #include "shim/fences.h"
 #include "shim/upstream.h"
 
@@ -98,13 +99,21 @@ static void freed_now(ca_context_t *context, const ca_record_t *record)
         ca_upstream_fill(context, record->address, CA_DEBUG_FREED, record->bytes);
 }
 
+/* A green context has default streams of its own: with the primary current they are not reached. */
+static bool reaches(const ca_context_t *context, CUstream stream)
+{
+    CUcontext current = NULL;
+    return (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) ||
+           (ca_driver()->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle);
+}
+
 void ca_debug_freed_slow(const ca_record_t *record, const ca_context_t *where, CUstream stream)
 {
     ca_arena_t *arena = record->kind == CA_KIND_PINNED ? NULL : ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (!context || atomic_load(&context->broken))
         return;
-    if (where == context)
+    if (where == context && reaches(context, stream))
         freed_on(context, record, stream);
     else /* another context's stream cannot be told to work on it here */
         freed_now(context, record);

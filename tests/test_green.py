@@ -9,7 +9,7 @@ RACES = 99  # the simulator's exit status
 POOLED = [pytest.param(None, id="shim"), pytest.param("backend:off", id="tracking")]
 
 
-@pytest.mark.parametrize("mode", ["serve", "fence", "last", "reset", "captured", "after"])
+@pytest.mark.parametrize("mode", ["serve", "fence", "own", "last", "reset", "captured", "after"])
 def test_the_program_is_right_by_itself(run, program, mode):
     result = run([program("drv_green"), mode], preload=False, sim="racecheck:1")
     assert result.rc == 0, result.err
@@ -19,6 +19,13 @@ def test_the_program_is_right_by_itself(run, program, mode):
 @pytest.mark.parametrize("mode", ["serve", "fence"])
 def test_memory_of_green_contexts_is_served_and_waited_for(run, program, mode, conf):
     result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
+    assert (result.rc, result.err) == (0, "")
+
+
+@pytest.mark.parametrize("conf", [None, "debug:poison", "debug:redzone"])
+def test_a_free_on_a_default_stream_comes_behind_its_own_work(run, program, conf):
+    """The primary's stream of the same name is another one."""
+    result = run([program("drv_green"), "own"], conf=conf, sim="racecheck:1")
     assert (result.rc, result.err) == (0, "")
 
 

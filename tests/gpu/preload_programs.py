@@ -37,6 +37,7 @@ SAME = [
     (("drv_ctx_again", "10", "destroy"), STATUS),
     (("drv_green", "serve"), None),
     (("drv_green", "fence"), None),
+    (("drv_green", "own"), None),
     (("drv_mix", "20000", "64", "1"), STATUS),
     (("drv_order", "legacy"), None),
     (("drv_order", "current"), None),

@@ -1,6 +1,7 @@
 /* Green contexts: their memory is the primary context's, their streams are their own. drv_green
  * MODE serve  allocates and frees with a green or the primary context current, and from either
  *   fence  memory is freed with work in flight on streams of green contexts, and allocated again
+ *   own    what is freed in the order of a green context's default stream is read there before
  *   leak   forgets 3 buffers of 1000 bytes that were allocated with a green context current
  *   last   a green context holds the last reference to its primary, whose memory goes with it
  *   reset  the primary is reset under a green context, and used again
@@ -8,6 +9,7 @@
  *   after  the green context is destroyed after a reset, with the last reference to the primary */
 #include <cuda.h>
 #include <stdbool.h>
+#include <time.h>
 #include "check.h"
 #include "shim_stats.h"
 
@@ -121,6 +123,35 @@ static void fence(void)
     OK(cuStreamDestroy(other));
 }
 
+/* Work that takes a while. */
+static void dawdle(void *nothing)
+{
+    const struct timespec while_ = {.tv_nsec = 20000000};
+    (void)nothing;
+    nanosleep(&while_, NULL);
+}
+
+static void own(CUstream stream)
+{
+    enum { BYTES = 100000 };
+    unsigned char *host;
+    CUdeviceptr p;
+    green_t green = make();
+    OK(cuMemAllocHost((void **)&host, BYTES));
+    OK(cuCtxSetCurrent(green.context));
+    OK(cuMemAllocAsync(&p, BYTES, stream));
+    OK(cuMemsetD8Async(p, 0x11, BYTES, stream));
+    OK(cuLaunchHostFunc(stream, dawdle, NULL));
+    OK(cuMemcpyDtoHAsync(host, p, BYTES, stream));
+    OK(cuMemFreeAsync(p, stream));
+    OK(cuStreamSynchronize(stream));
+    for (size_t i = 0; i < BYTES; i++)
+        CHECK(host[i] == 0x11);
+    OK(cuCtxSetCurrent(primary));
+    OK(cuMemFreeHost(host));
+    end(green);
+}
+
 static void leak(void)
 {
     CUdeviceptr forgotten;
@@ -214,7 +245,10 @@ int main(int argc, char **argv)
     OK(cuCtxSetCurrent(primary));
     if (strcmp(mode, "fence") == 0)
         fence();
-    else if (strcmp(mode, "leak") == 0)
+    else if (strcmp(mode, "own") == 0) {
+        own(NULL);
+        own(CU_STREAM_PER_THREAD);
+    } else if (strcmp(mode, "leak") == 0)
         leak();
     else if (strcmp(mode, "after") == 0)
         ends_after_reset();
