@@ -198,6 +198,9 @@ size_t ca_block_bytes(ca_block_t *block);
  * that people ask, not for every call. */
 uint64_t ca_pool_block_at(uint64_t address);
 
+/* Where the segment that `address` lies in begins, likewise. */
+uint64_t ca_pool_segment_at(uint64_t address);
+
 /* A block in a thread's cache. */
 typedef struct ca_pool_cached {
     uint64_t address; /* its start */

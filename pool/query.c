@@ -62,6 +62,20 @@ uint64_t ca_pool_block_at(uint64_t address)
     return start;
 }
 
+uint64_t ca_pool_segment_at(uint64_t address)
+{
+    ca_arena_t *arena = ca_span_lock(address);
+    uint64_t base = 0;
+
+    if (!arena)
+        return 0;
+    const ca_segment_t *segment = ca_segment_at(arena, address);
+    if (segment)
+        base = segment->base;
+    ca_lock_drop(&arena->lock);
+    return base;
+}
+
 bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached)
 {
     ca_arena_t *arena = ca_span_lock(address);

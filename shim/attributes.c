@@ -1,7 +1,8 @@
-/* Lane D, watching cuPointerSetAttribute for CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on
- * the whole driver allocation become synchronous, with us the whole segment. A block is marked,
- * wherever in it the program pointed, and the flag is unset with the last mark of a segment: when
- * the block is freed, or the program unsets it there. */
+/* Lane D, watching what sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on the whole
+ * driver allocation become synchronous, with us the whole segment. A block is marked, wherever in
+ * it the program pointed, and the flag is unset with the last mark of a segment: when the block is
+ * freed, or the program unsets it there. Where a mark could not be made it is never unset again:
+ * memory that is at work over RDMA relies on it, and what has it needlessly is slower alone. */
 #include "shim/attributes.h"
 #include "config/lock.h"
 #include "config/log.h"
@@ -22,11 +23,13 @@ typedef struct mark {
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static mark_t marks[MARKS_MAX];
 _Atomic size_t ca_attributes_marks;
+static _Atomic bool unmarked; /* some memory has the flag, and no mark */
 
-/* Returns whether the mark is there now. */
-static bool add(const mark_t *mark)
+typedef enum { NO_ROOM, THERE, ADDED } added_t;
+
+static added_t add(const mark_t *mark)
 {
-    bool marked = true;
+    added_t what = THERE;
     ca_lock_take(&lock);
     size_t count = atomic_load(&ca_attributes_marks), i = 0;
     while (i < count && marks[i].address != mark->address)
@@ -35,40 +38,38 @@ static bool add(const mark_t *mark)
         marks[count] = *mark;
         atomic_store(&ca_attributes_marks, count + 1);
         ca_hit_settle();
-    } else {
-        marked = i < count;
+        what = ADDED;
+    } else if (i == count) {
+        what = NO_ROOM;
     }
     ca_lock_drop(&lock);
-    return marked;
+    return what;
 }
 
 /* Takes the marks off that lie at `address` or, where that is 0, in `context`. Whether there were
- * any, the last of their segments. */
-static bool take_off(uint64_t address, uint16_t context)
+ * any; `segment` (may be NULL) is set to that of one. */
+static bool take_off(uint64_t address, uint16_t context, uint64_t *segment)
 {
-    bool last = false;
     ca_lock_take(&lock);
     size_t count = atomic_load(&ca_attributes_marks), kept = 0;
     for (size_t i = 0; i < count; i++) {
-        if (address ? marks[i].address != address : marks[i].context != context) {
+        if (address ? marks[i].address != address : marks[i].context != context)
             marks[kept++] = marks[i];
-            continue;
-        }
-        last = true;
-        for (size_t k = 0; k < count; k++)
-            last &= k == i || marks[k].segment != marks[i].segment;
+        else if (segment)
+            *segment = marks[i].segment;
     }
     if (kept != count) {
         atomic_store(&ca_attributes_marks, kept);
         ca_hit_settle();
     }
     ca_lock_drop(&lock);
-    return last;
+    return kept != count;
 }
 
-static bool segment_marked(uint64_t segment)
+/* Whether the flag must stay on the segment. */
+static bool wanted(uint64_t segment)
 {
-    bool marked = false;
+    bool marked = atomic_load(&unmarked);
     ca_lock_take(&lock);
     size_t count = atomic_load(&ca_attributes_marks);
     for (size_t i = 0; i < count && !marked; i++)
@@ -77,60 +78,125 @@ static bool segment_marked(uint64_t segment)
     return marked;
 }
 
+static CUresult set_flag(CUdeviceptr address, unsigned value)
+{
+    __typeof__(cuPointerSetAttribute) *set = ca_driver()->cuPointerSetAttribute;
+    return set ? set(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 void ca_attributes_clear(uint64_t address)
 {
-    if (!ca_attributes_any() || !take_off(address, 0))
+    uint64_t segment;
+    if (!ca_attributes_any() || !take_off(address, 0, &segment) || wanted(segment))
         return;
-    unsigned off = 0;
-    __typeof__(cuPointerSetAttribute) *set = ca_driver()->cuPointerSetAttribute;
-    if (set)
-        set(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+    set_flag(address, 0);
+    if (wanted(segment)) /* another thread set it on a neighbour meanwhile */
+        set_flag(address, 1);
 }
 
 void ca_attributes_drop_context(uint16_t context)
 {
     if (ca_attributes_any())
-        take_off(0, context);
+        take_off(0, context, NULL);
 }
 
-/* Of the block that the address lies in; false where that cannot be told. */
+/* The driver is asked for its own allocations alone: it answers in the context that is current. */
 static bool describe(uint64_t address, mark_t *mark)
 {
-    CUdeviceptr segment = 0;
+    CUdeviceptr segment = ca_pool_segment_at(address), block = segment;
     __typeof__(cuMemGetAddressRange_v2) *range = ca_driver()->cuMemGetAddressRange_v2;
-    if (!range || range(&segment, NULL, address) != CUDA_SUCCESS)
-        return false;
-    uint64_t block = ca_pool_block_at(address); /* 0: by backend:async, each is its own segment */
     ca_record_t record;
-    *mark = (mark_t){.address = block ? block : segment, .segment = segment};
-    mark->context = ca_registry_find(mark->address, &record) ? record.context : 0;
-    return true;
+    if (segment)
+        block = ca_pool_block_at(address);
+    else if (range && range(&segment, NULL, address) == CUDA_SUCCESS)
+        block = segment; /* by backend:async, each is its own segment */
+    *mark = (mark_t){.address = block, .segment = segment};
+    mark->context = block && ca_registry_find(block, &record) ? record.context : 0;
+    return block != 0;
+}
+
+/* The flag is about to be set. The mark comes first: who unsets it on the segment looks for marks
+ * afterwards. */
+typedef struct setting {
+    bool ours;
+    added_t added;
+    mark_t mark;
+} setting_t;
+
+static setting_t begin(CUdeviceptr address)
+{
+    setting_t set = {.ours = ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC};
+    if (set.ours && describe(address, &set.mark))
+        set.added = add(&set.mark);
+    return set;
+}
+
+static CUresult end(const setting_t *set, CUdeviceptr address, CUresult code)
+{
+    if (set->ours && code == CUDA_SUCCESS && set->added == NO_ROOM) {
+        atomic_store(&unmarked, true);
+        set_flag(address, 1); /* it may have been unset before that */
+        ca_warn_once("SYNC_MEMOPS stays set on some pooled memory");
+    } else if (code != CUDA_SUCCESS && set->added == ADDED) {
+        take_off(set->mark.address, 0, NULL);
+    }
+    return code;
+}
+
+static void unset(CUdeviceptr address)
+{
+    mark_t mark;
+    if (!describe(address, &mark))
+        return;
+    take_off(mark.address, 0, NULL);
+    if (wanted(mark.segment) && set_flag(address, 1) != CUDA_SUCCESS)
+        ca_warn_once("SYNC_MEMOPS was unset on other memory, too");
 }
 
 CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                                  CUdeviceptr address)
 {
     CA_REAL(cuPointerSetAttribute);
-    CUresult code = real(value, attribute, address);
-    if (code != CUDA_SUCCESS || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-        !(ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC))
-        return code;
-    mark_t mark;
-    const unsigned on = 1;
-    bool known = describe(address, &mark);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !value)
+        return real(value, attribute, address);
     if (*(const unsigned *)value) {
-        if (!known || !add(&mark))
-            ca_warn_once("SYNC_MEMOPS stays set on some pooled memory");
-    } else if (known) {
-        take_off(mark.address, 0);
-        if (segment_marked(mark.segment) && real(&on, attribute, address) != CUDA_SUCCESS)
-            ca_warn_once("SYNC_MEMOPS was unset on other memory, too");
+        setting_t set = begin(address);
+        return end(&set, address, real(value, attribute, address));
     }
+    CUresult code = real(value, attribute, address);
+    if (code == CUDA_SUCCESS && (ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC))
+        unset(address);
     return code;
+}
+
+/* "Querying this attribute has a side effect of setting the attribute
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS" (cuda.h). */
+CA_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
+                                                 CUdeviceptr address)
+{
+    CA_REAL(cuPointerGetAttribute);
+    if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1))
+        return real(value, attribute, address);
+    setting_t set = begin(address);
+    return end(&set, address, real(value, attribute, address));
+}
+
+CA_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
+                                                  void **values, CUdeviceptr address)
+{
+    CA_REAL(cuPointerGetAttributes);
+    unsigned i = 0;
+    while (attributes && i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        i++;
+    if (__builtin_expect(!attributes || i == count, 1))
+        return real(count, attributes, values, address);
+    setting_t set = begin(address);
+    return end(&set, address, real(count, attributes, values, address));
 }
 
 void ca_attributes_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     atomic_store(&ca_attributes_marks, 0);
+    atomic_store(&unmarked, false);
 }

@@ -32,7 +32,8 @@ POOLS = {"cuDeviceSetMemPool", "cuMemPoolSetAttribute", "cuMemPoolSetAccess", "c
 # What only an option makes the shim call.
 OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
            "cuMemAllocAsync": "async:driver",
-           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone"}
+           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone",
+           "cuMemGetAddressRange_v2": "backend:async"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSetCurrent",  # follows two failures: a test of its own
              # As cuCtxCreate_v2, cuCtxPopCurrent_v2 and cuDeviceSetMemPool.

@@ -38,12 +38,22 @@ def succeeds(result):
     (["both_no_context", "destroy"], None),
     (["kinds"], None),
     (["drv_sync_memops", 1100], None),
+    (["drv_sync_memops", "race"], "latency:cuPointerSetAttribute=1000000"),
     (["pinned"], None),
     (["drv_ctx"], None),
     (["versioned", 100], None),
 ], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else str(value))
 def test_runs(run, program, cmd, sim, preload, conf):
     succeeds(run([program(cmd[0]), *cmd[1:]], sim=sim, conf=conf, preload=preload))
+
+
+def test_sync_memops_stays_where_it_cannot_be_told_apart(run, program):
+    """1,100 blocks have it, and there are 1,024 marks."""
+    for conf in None, "lane_r:false", "backend:async":
+        result = run([program("drv_sync_memops"), "many"], conf=conf)
+        assert result.rc == 0, result.err
+        assert result.err.count("SYNC_MEMOPS stays set on some pooled memory") == 1
+    assert run([program("drv_sync_memops"), "many"], preload=False).rc == 0
 
 
 def test_reuse_program_is_right_by_itself(run, program):

@@ -46,6 +46,8 @@ SAME = [
     (("drv_procaddr",), None),
     (("drv_retained",), None),
     (("drv_sync_memops",), None),
+    (("drv_sync_memops", "race"), None),
+    (("drv_sync_memops", "many"), None),
     (("drv_async_views",), STATUS),
     (("drv_views",), STATUS),
     (("exits", "_exit", "4"), None),

@@ -36,8 +36,10 @@ static void too_much(void)
 static void tell_memory(void)
 {
     size_t free, total;
+    struct cudaPointerAttributes of;
     if (WORKED(cudaMemGetInfo(&free, &total)))
         HOLDS(free <= total);
+    (void)WORKED(cudaPointerGetAttributes(&of, &free));
 }
 
 static void driver_free(CUdeviceptr pointer, bool async)

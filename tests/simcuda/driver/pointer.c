@@ -64,6 +64,12 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
         }
         PUT(void *, known ? k->at : 0);
         break;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* "a side effect of setting" SYNC_MEMOPS (cuda.h) */
+        if (!k->device || !sim_heap_update(sim_device_of(k->at), k->at, true, -1)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS *)data = (CUDA_POINTER_ATTRIBUTE_P2P_TOKENS){1, 1};
+        break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         PUT(unsigned, k->sync);
         break;
