@@ -9,6 +9,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/debug_fill.h"
 #include "shim/device_memory.h"
@@ -134,8 +135,9 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         return real(address, given);
     ca_count(free_calls);
     if (!ca_track_erase(address, &record))
-        return ca_device_owns(address) ? ca_track_wrong_free(address)
-                                       : ca_debug_explain_refusal(address, real(address, given));
+        return ca_device_owns(address) || ca_backend_async_holds(address)
+                   ? ca_track_wrong_free(address)
+                   : ca_debug_explain_refusal(address, real(address, given));
     if (record.shared)
         return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE
                                                      : ca_shared_free_async(&record, real, given);

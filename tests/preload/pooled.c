@@ -38,6 +38,8 @@ static void capture(void)
     OK(cudaFree(in_use));
     ANSWERS(cudaErrorInvalidValue, cudaFree(in_use));
     ANSWERS(cudaErrorInvalidValue, cudaGetLastError());
+    ANSWERS(cudaErrorInvalidValue, cudaFreeAsync(in_use, held));
+    ANSWERS(cudaErrorInvalidValue, cudaGetLastError());
     OK(cudaMalloc((void **)&fresh[0], 16 * MIB));
     OK(cudaStreamEndCapture(captured, &graph));
     OK(cudaGraphDestroy(graph));
