@@ -335,7 +335,9 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
 {
     static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
     uint64_t leaks = leaks_now();
-    if (!is_wanted(leaks))
+    bool wanted = is_wanted(leaks);
+    /* Where nothing is written the exit status still wants to know what rules do not excuse. */
+    if (!wanted && (leaks == 0 || ca_options.leak_exitcode == 0))
         return leaks;
     if (CA_MUTATED(report_calls_cuda))
         ca_driver()->cuCtxSynchronize();
@@ -344,7 +346,7 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
     report_t report = {.out = out, .model = model, .target = &settled, .path = path};
     if (!model)
         ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
-    else if (!ca_model_is_empty(model))
+    else if (wanted && !ca_model_is_empty(model))
         write_formats(&report, true);
     leaks = model ? leaks_in(model) : leaks;
     ca_model_free(model);

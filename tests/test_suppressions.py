@@ -210,3 +210,5 @@ def test_what_they_are_for_is_no_reason_for_another_exit_status(run, program, tm
     for conf, rc in (("", 23), (f",suppressions:{tmp_path}/known", 0),
                      (f",suppressions:{tmp_path}/known,suppressions_builtin:false", 23)):
         assert run(program("frameworks"), conf=f"leak_exitcode:23{conf}").rc == rc
+        silent = run(program("frameworks"), conf=f"leak_exitcode:23,leak_report:off{conf}")
+        assert (silent.rc, silent.err) == (rc, "")
