@@ -45,7 +45,7 @@ static void grow(ca_groups_t *groups)
 /* Counts a record in its group. */
 static void count_in(ca_group_t *group, const ca_record_t *record)
 {
-    bool has_stream = record->shared == CA_SHARED_NOT && record->stream != 0;
+    uint64_t stream = ca_registry_stream(record);
     group->count++;
     group->bytes += record->bytes;
     if (record->bytes < group->smallest)
@@ -56,8 +56,8 @@ static void count_in(ca_group_t *group, const ca_record_t *record)
         group->first = record->sequence;
     if (record->sequence > group->last)
         group->last = record->sequence;
-    if (has_stream && record->sequence >= group->stream_at) {
-        group->stream = record->stream;
+    if (stream != 0 && record->sequence >= group->stream_at) {
+        group->stream = stream;
         group->stream_at = record->sequence;
     }
 }

@@ -56,7 +56,7 @@ typedef struct ca_record {
     uint64_t sequence : 48; /* see ca_registry_sequence; 0: set by the insert */
     uint64_t context : 16;  /* the shim's number of the context, 0 for none */
     union {
-        uint64_t stream;     /* handle of the stream given, 0 for none */
+        uint64_t stream;     /* see ca_registry_stream */
         uint64_t references; /* of what is counted: those beyond the first */
     };
     void *owner;     /* the pool's block, or NULL for memory that the driver serves */
@@ -66,6 +66,14 @@ typedef struct ca_record {
 
 _Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
 _Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
+
+/* The stream that stream-ordered memory was given; 0 for any other, whose field says other things.
+ */
+static inline uint64_t ca_registry_stream(const ca_record_t *record)
+{
+    bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
+    return ordered ? record->stream : 0;
+}
 
 /* What stands for an address in the record of a handle: handles are numbers of the driver's choice
  * and may be equal to addresses, and one of a kind to one of another. No address has a top byte. */

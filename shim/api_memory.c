@@ -77,7 +77,7 @@ CA_PUBLIC int cachealloc_info(const void *ptr, cachealloc_info_t *info)
         .names = names,
         .device = (int)record.device,
         .thread = record.thread,
-        .stream = external ? NULL : (void *)(uintptr_t)record.stream,
+        .stream = (void *)(uintptr_t)ca_registry_stream(&record),
         .age = latest > record.sequence ? latest - record.sequence : 0,
         .stack = info->stack,
         .stack_capacity = info->stack_capacity,

@@ -77,7 +77,7 @@ static void add(const ca_record_t *record, size_t bytes)
     event_t *event = &table[at];
     event->id = record->sequence;
     event->bytes = bytes;
-    event->stream = record->kind == CA_KIND_ASYNC ? record->stream : 0;
+    event->stream = ca_registry_stream(record);
     atomic_store_explicit(&event->written, now_us() - began + 1, memory_order_release);
 }
 

@@ -9,7 +9,7 @@ import conftest
 import leak_report
 
 MODES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
-         pytest.param("backend:off", id="tracking")]
+         pytest.param("backend:off", id="tracking"), pytest.param("backend:async", id="driver-pool")]
 PROGRAMS = ["api_names", "api_external", "api_query", "api_threads", "drv_api_life"]
 VERSION = re.search(r'^#define CACHEALLOC_VERSION "(\d+\.\d+\.\d+)"$',
                     (conftest.ROOT / "include/cachealloc.h").read_text(), re.MULTILINE)[1]

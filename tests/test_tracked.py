@@ -2,6 +2,8 @@
 are tracked; those, code and graphs get what the cache holds. tests/preload/drv_tracked.c is the
 program."""
 
+import json
+
 import pytest
 
 import leak_report
@@ -97,6 +99,16 @@ def test_a_handle_is_live_until_its_last_release(run, program, releases, leaks):
     assert (leak_report.parse(result.err) is not None) == leaks
     if leaks:
         assert leak_report.parse(result.err).totals == {(0, "vmm"): (4 << 20, 1)}
+
+
+def test_references_are_no_stream(run, program, tmp_path):
+    conf = f"leak_report:{tmp_path}/leaks.json,history:10"
+    assert run([program("drv_tracked"), "releases", 1], conf=conf).err == ""
+    report = json.loads((tmp_path / "leaks.json").read_text())
+
+    streams = {group["stream"] for section in report["sections"].values()
+               for group in section["groups"]}
+    assert streams | {event["stream"] for event in report["history"]} == {None}
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
