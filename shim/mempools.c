@@ -12,11 +12,26 @@
 static _Atomic bool replaced[DEVICES_MAX]; /* another pool is the device's current one */
 static _Atomic bool touched[DEVICES_MAX];  /* something was set on the default pool */
 
+enum { NOT_ASKED, HAS_POOLS, HAS_NONE };
+static _Atomic char pools[DEVICES_MAX];
+
+static bool has_pools(uint8_t device)
+{
+    char has = atomic_load_explicit(&pools[device], memory_order_relaxed);
+    int supported;
+    if (has == NOT_ASKED && ca_driver()->cuDeviceGetAttribute &&
+        ca_driver()->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+                                          device) == CUDA_SUCCESS)
+        atomic_store(&pools[device], has = supported ? HAS_POOLS : HAS_NONE);
+    return has == HAS_POOLS;
+}
+
 bool ca_mempool_served(const ca_context_t *context)
 {
     return !context->created &&
            !atomic_load_explicit(&replaced[context->device], memory_order_relaxed) &&
-           !atomic_load_explicit(&touched[context->device], memory_order_relaxed);
+           !atomic_load_explicit(&touched[context->device], memory_order_relaxed) &&
+           has_pools(context->device);
 }
 
 static bool is_default(CUmemoryPool pool, CUdevice device)

@@ -50,6 +50,11 @@ def test_no_race(run, program, case, conf):
                  sim=f"racecheck:1,{sim}" if sim else "racecheck:1"))
 
 
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async"])
+def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf):
+    succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))
+
+
 @pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
     None, "lane_r:false", "lane_r:true", "async:driver", "backend:async", "backend:off"))])
 @pytest.mark.parametrize("how", [(), ("plain",), ("legacy",), ("plain", "legacy")], ids=str)

@@ -8,6 +8,7 @@
  *                      allocations go on
  * async destroyed      streams end with memory freed on them; handles come again
  * async refused        one of the calls on pools fails: so it says, and nothing else does
+ * async unsupported    the device has no pools, and says so
  * async pool           explicit pools, and a default pool that the program customises
  * async thread         threads that end with memory freed on their own default stream
  * async own            the per-thread default stream is held up in one thread, not in another
@@ -307,6 +308,17 @@ static void joined(void)
     OK(cudaStreamDestroy(other));
 }
 
+static void unsupported(void)
+{
+    void *memory;
+    cudaStream_t streams[] = {NULL, cudaStreamPerThread, make_stream()};
+    for (size_t i = 0; i < 3; i++) {
+        ANSWERS(cudaErrorNotSupported, cudaMallocAsync(&memory, 1000, streams[i]));
+        ANSWERS(cudaErrorNotSupported, cudaGetLastError());
+    }
+    OK(cudaStreamDestroy(streams[2]));
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc > 1);
@@ -323,6 +335,8 @@ int main(int argc, char **argv)
         held();
     else if (strcmp(argv[1], "destroyed") == 0)
         destroyed();
+    else if (strcmp(argv[1], "unsupported") == 0)
+        unsupported();
     else if (strcmp(argv[1], "pool") == 0)
         pool();
     else if (strcmp(argv[1], "refused") == 0)

@@ -235,7 +235,6 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
     A(RESERVED_SHARED_MEMORY_PER_BLOCK, 1024),
     A(READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
-    A(MEMORY_POOLS_SUPPORTED, 1),
     A(CLUSTER_LAUNCH, 1),
     A(UNIFIED_FUNCTION_POINTERS, 1),
     A(MEM_SYNC_DOMAIN_COUNT, 1),
@@ -260,6 +259,9 @@ SIM_API CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevi
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *pi = sim_opt.arch % 10;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+        *pi = !sim_opt.no_mempools;
         break;
     default:
         *pi = attributes[attrib];

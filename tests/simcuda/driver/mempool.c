@@ -60,6 +60,9 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     if (!dptr || bytes == 0) { /* 0 bytes: NULL; h200-580.json, codes_driver/arguments */
         return dptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
+    if (sim_opt.no_mempools) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     CUcontext ctx = s->ctx;
     if (sim_capture_has(s)) {
         return alloc_node(dptr, bytes, pool ? pool->dev : ctx->dev, s);
@@ -131,6 +134,7 @@ SIM_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
     sim_device_t *d;
     SIM_ENTER(cuDeviceGetDefaultMemPool);
     SIM_TRY(sim_device_get(dev, &d));
+    SIM_TRY(sim_opt.no_mempools ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS);
     if (!pool_out) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -143,6 +147,7 @@ SIM_API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
     sim_device_t *d;
     SIM_ENTER(cuDeviceGetMemPool);
     SIM_TRY(sim_device_get(dev, &d));
+    SIM_TRY(sim_opt.no_mempools ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS);
     if (!pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -170,7 +175,7 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_opt.no_mempools) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     SIM_TRY(sim_device_get(poolProps->location.id, &d));

@@ -119,6 +119,12 @@ static bool set_free_waits(char *v)
     return strcmp(v, "0") == 0 || strcmp(v, "1") == 0;
 }
 
+static bool set_mempools(char *v)
+{
+    sim_opt.no_mempools = strcmp(v, "0") == 0;
+    return sim_opt.no_mempools || strcmp(v, "1") == 0;
+}
+
 static bool set_pitch(char *v) /* plain, asker, height */
 {
     sim_opt.pitch_by_asker = strcmp(v, "asker") == 0;
@@ -250,6 +256,7 @@ static const struct {
     {"ends", set_ends},
     {"sticky_reset", set_sticky_reset},
     {"free_waits", set_free_waits},
+    {"mempools", set_mempools},
     {"pitch", set_pitch},
     {"module_bytes", set_module_bytes},
     {"context_bytes", set_context_bytes},

@@ -169,7 +169,7 @@ typedef struct sim_options {
     size_t addresses; /* of each device; 0: by its memory */
     size_t host_memory;
     int driver;
-    bool ends_late, reset_heals, free_waits, pitch_by_asker, pitch_by_height;
+    bool ends_late, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
