@@ -164,6 +164,16 @@ void ca_context_note_asked(ca_context_t *context)
         atomic_store(&context->asked, true);
 }
 
+ca_context_t *ca_context_on(unsigned device)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX], *found = NULL;
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count; i++)
+        if (living[i]->device == device && (!found || !atomic_load(&living[i]->created)))
+            found = living[i];
+    return found;
+}
+
 static _Atomic bool some_open_to_peers;
 
 void ca_context_let_peer_in(ca_context_t *context)

@@ -174,6 +174,10 @@ bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *cou
  * is missing; NULL when it cannot be. */
 ca_context_t *ca_context_known(void);
 
+/* The entry of some context on the device that is not retired, a primary one where there is one;
+ * NULL where there is none. */
+ca_context_t *ca_context_on(unsigned device);
+
 /* The entry of the context with this handle (of its primary, for a green one), or NULL. */
 ca_context_t *ca_context_of(CUcontext handle);
 

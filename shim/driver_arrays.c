@@ -121,8 +121,8 @@ CA_EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DES
                                     .NumChannels = what->NumChannels};
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(&flat, 0);
-    CUresult code =
-        CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+    CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
+                                CA_WITH_ROOM(ca_room_make(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -133,8 +133,8 @@ CA_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D
         return real(array, what);
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(what, 0);
-    CUresult code =
-        CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+    CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
+                                CA_WITH_ROOM(ca_room_make(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -147,7 +147,7 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
         return real(mipmap, what, levels);
     ca_context_t *context = ca_context_known();
     size_t bytes = mipmap_bytes(what, levels);
-    CUresult code = CA_WITH_OOM(CA_KIND_MIPMAP, bytes,
+    CUresult code = CA_WITH_OOM(CA_KIND_MIPMAP, bytes, CA_OOM_HERE,
                                 CA_WITH_ROOM(ca_room_make(context), real(mipmap, what, levels)));
     return track(code, CA_KIND_MIPMAP, *mipmap, bytes, context);
 }

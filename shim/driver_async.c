@@ -22,18 +22,29 @@
 #include "shim/streams.h"
 #include "shim/track.h"
 
-static CUresult track(CUresult code, const CUdeviceptr *address, size_t bytes,
-                      ca_context_t *context, CUstream stream)
+/* Of the stream's device, where it was `before`, or of another one, whose pool it is from. */
+static void track(CUdeviceptr address, size_t bytes, const ca_context_t *before, CUstream stream,
+                  CUdevice device)
 {
-    if (code != CUDA_SUCCESS || !*address)
-        return code;
-    /* What the driver serves in a created context outlives it. It must be that still: an entry is
-     * used again when its context has gone. */
-    if (context && context->created && context == ca_context_known())
-        ca_track_process_alloc(CA_KIND_ASYNC, *address, bytes, context->device);
+    ca_context_t *now = ca_streams_context(stream);
+    if (now && device != CU_DEVICE_INVALID && device != now->device) {
+        now = ca_context_on((unsigned)device);
+        before = NULL;
+        if (!now)
+            ca_track_process_alloc(CA_KIND_ASYNC, address, bytes, (uint8_t)device);
+    }
+    /* It must be that still: an entry is used again when its context has gone. */
+    if (!now || (before && before != now))
+        return;
+    if (now->created) /* what the driver serves there outlives it */
+        ca_track_process_alloc(CA_KIND_ASYNC, address, bytes, now->device);
     else
-        ca_track_driver_alloc(CA_KIND_ASYNC, *address, bytes, context, stream);
-    return code;
+        ca_track_alloc(CA_KIND_ASYNC, address, bytes, now, stream, NULL);
+}
+
+static CUdevice device_of(const ca_context_t *context)
+{
+    return context ? context->device : CA_OOM_HERE;
 }
 
 /* On a stream that is not being captured: `given` by the program, `stream` for the pool. */
@@ -55,10 +66,11 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
         }
     }
     ca_count(passed_through);
-    context = ca_context_known();
-    /* The memory is the stream's device's. */
+    context = ca_streams_context(given);
     CUresult code = CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
-    return track(code, address, bytes, context, given);
+    if (code == CUDA_SUCCESS && *address)
+        track(*address, bytes, context, given, CU_DEVICE_INVALID);
+    return code;
 }
 
 static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
@@ -68,7 +80,8 @@ static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
     if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, given))
         return real(address, bytes, given);
     ca_count(alloc_calls);
-    return CA_WITH_OOM(CA_KIND_ASYNC, bytes, alloc_live(real, address, bytes, given, stream));
+    return CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of(ca_streams_context(given)),
+                       alloc_live(real, address, bytes, given, stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -84,6 +97,22 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t byt
                        ca_stream_per_thread(stream));
 }
 
+/* Nobody tells the device of a pool that the program made: that of the stream will do. */
+static CUdevice device_of_pool(CUmemoryPool pool, const ca_context_t *context)
+{
+    CUdevice device = ca_mempool_device(pool);
+    return device != CU_DEVICE_INVALID ? device : device_of(context);
+}
+
+static CUdevice device_at(CUdeviceptr address)
+{
+    int device = CU_DEVICE_INVALID;
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    if (ask)
+        (void)ask(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    return device >= 0 ? device : CU_DEVICE_INVALID;
+}
+
 static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
                                 __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
                                 size_t bytes, CUmemoryPool pool, CUstream stream)
@@ -91,12 +120,14 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
     if (!ca_life_active() || ca_capture_includes(capturing, stream))
         return real(address, bytes, pool, stream);
     ca_count(alloc_calls);
-    ca_context_t *context = ca_context_known();
+    ca_context_t *context = ca_streams_context(stream);
     CUresult code =
-        CA_WITH_OOM(CA_KIND_ASYNC, bytes,
+        CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
                     CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
                                  real(address, bytes, pool, stream)));
-    return track(code, address, bytes, context, stream);
+    if (code == CUDA_SUCCESS && *address)
+        track(*address, bytes, context, stream, device_at(*address));
+    return code;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes,

@@ -68,7 +68,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
         return CUDA_SUCCESS;
     }
     ca_count(alloc_calls);
-    return CA_WITH_OOM(CA_KIND_DEVICE, bytes, alloc(address, bytes));
+    return CA_WITH_OOM(CA_KIND_DEVICE, bytes, CA_OOM_HERE, alloc(address, bytes));
 }
 
 /* What the arenas of a device would give for one allocation: segments without a live block. */

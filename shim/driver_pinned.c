@@ -49,7 +49,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
     const ca_context_t *known;
     if (!ca_life_active())
         return real(address, bytes);
-    return CA_WITH_OOM(CA_KIND_PINNED, bytes,
+    return CA_WITH_OOM(CA_KIND_PINNED, bytes, CA_OOM_HERE,
                        CA_WITH_ENDS(pooled(address, bytes, 0, &known)
                                         ? CUDA_SUCCESS
                                         : track(real(address, bytes), address, bytes, known)));
@@ -62,7 +62,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
     if (!ca_life_active())
         return real(address, bytes, flags);
     return CA_WITH_OOM(
-        CA_KIND_PINNED, bytes,
+        CA_KIND_PINNED, bytes, CA_OOM_HERE,
         CA_WITH_ENDS(pooled(address, bytes, flags, &known)
                          ? CUDA_SUCCESS
                          : track(real(address, bytes, flags), address, bytes, known)));

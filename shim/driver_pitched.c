@@ -141,6 +141,6 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitc
     if (!good || !ca_life_active())
         return real(address, pitch, width, height, element);
     ca_count(alloc_calls);
-    return CA_WITH_OOM(CA_KIND_PITCHED, width * height,
+    return CA_WITH_OOM(CA_KIND_PITCHED, width * height, CA_OOM_HERE,
                        alloc(address, pitch, width, height, element));
 }

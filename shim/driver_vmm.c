@@ -26,9 +26,10 @@ CA_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, siz
     if (!ca_life_active())
         return real(handle, bytes, what, flags);
     ca_count(alloc_calls);
-    CUresult code = CA_WITH_OOM(CA_KIND_VMM, bytes,
-                                CA_WITH_ROOM(on_device(what) && ca_room_make_on(what->location.id),
-                                             real(handle, bytes, what, flags)));
+    CUresult code =
+        CA_WITH_OOM(CA_KIND_VMM, bytes, on_device(what) ? what->location.id : CA_OOM_HERE,
+                    CA_WITH_ROOM(on_device(what) && ca_room_make_on(what->location.id),
+                                 real(handle, bytes, what, flags)));
     if (code == CUDA_SUCCESS)
         ca_track_process_alloc(CA_KIND_VMM, ca_registry_key(CA_KIND_VMM, *handle), bytes,
                                on_device(what) ? (uint8_t)what->location.id : 0);

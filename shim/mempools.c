@@ -41,17 +41,25 @@ static bool is_default(CUmemoryPool pool, CUdevice device)
     return ask && ask(&known, device) == CUDA_SUCCESS && known == pool;
 }
 
-static CUresult touch(CUmemoryPool pool, CUresult code)
+CUdevice ca_mempool_device(CUmemoryPool pool)
 {
     __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
     CUmemoryPool known;
-    if (code != CUDA_SUCCESS || !ca_life_active())
-        return code;
     CUresult answer = ask ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     for (CUdevice device = 0; device < DEVICES_MAX && answer != CUDA_ERROR_INVALID_DEVICE;
          device++) {
         answer = ask(&known, device); /* a device without pools may stand before one with them */
         if (answer == CUDA_SUCCESS && known == pool)
+            return device;
+    }
+    return CU_DEVICE_INVALID;
+}
+
+static CUresult touch(CUmemoryPool pool, CUresult code)
+{
+    if (code == CUDA_SUCCESS && ca_life_active()) {
+        CUdevice device = ca_mempool_device(pool);
+        if (device != CU_DEVICE_INVALID)
             atomic_store(&touched[device], true);
     }
     return code;

@@ -13,4 +13,7 @@
  * the driver is asked, once for each. */
 bool ca_mempool_served(const ca_context_t *context);
 
+/* The device whose default pool it is; CU_DEVICE_INVALID for any other pool. */
+CUdevice ca_mempool_device(CUmemoryPool pool);
+
 #endif

@@ -30,14 +30,15 @@ static _Atomic bool has_function;
 /* In the function, or in the report of this thread. */
 static _Thread_local bool inside;
 
-static unsigned current_device(void)
+static unsigned known_device(CUdevice device)
 {
-    CUdevice device = 0;
     __typeof__(cuCtxGetDevice) *get = ca_driver()->cuCtxGetDevice;
+    if (device != CA_OOM_HERE)
+        return (unsigned)device;
     return get && get(&device) == CUDA_SUCCESS && device > 0 ? (unsigned)device : 0;
 }
 
-bool ca_oom_retry(ca_kind_t kind, size_t bytes)
+bool ca_oom_retry(ca_kind_t kind, size_t bytes, CUdevice device)
 {
     if (!atomic_load(&has_function) || inside)
         return false;
@@ -52,7 +53,7 @@ bool ca_oom_retry(ca_kind_t kind, size_t bytes)
     uint32_t stack = ca_track_runtime_stack;
     ca_track_runtime_stack = 0;
     inside = true;
-    int again = now(bytes, (int)current_device(), kind == CA_KIND_PINNED, its);
+    int again = now(bytes, (int)known_device(device), kind == CA_KIND_PINNED, its);
     inside = false;
     ca_track_runtime_stack = stack;
     return again == 1;
@@ -84,10 +85,11 @@ static bool is_due(void)
            atomic_compare_exchange_strong(&last, &before, now);
 }
 
-void ca_oom_report(ca_kind_t kind, size_t bytes)
+void ca_oom_report(ca_kind_t kind, size_t bytes, CUdevice device)
 {
     static ca_out_t out;
-    ca_history_note(.event = CA_EVENT_OOM, .bytes = bytes, .device = (uint8_t)current_device(),
+    unsigned where = known_device(device);
+    ca_history_note(.event = CA_EVENT_OOM, .bytes = bytes, .device = (uint8_t)where,
                     .kind = (uint8_t)kind, .thread = ca_track_thread(),
                     .stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack());
     if (inside || ca_options.oom_report == UINT64_MAX || ca_options.log < CA_LOG_WARN)
@@ -97,7 +99,7 @@ void ca_oom_report(ca_kind_t kind, size_t bytes)
         inside = true;
         if (is_due()) {
             ca_out_open(&out, ca_out_stderr());
-            ca_oom_report_write(&out, kind, bytes, current_device());
+            ca_oom_report_write(&out, kind, bytes, where);
             ca_out_flush(&out);
         }
         inside = false;

@@ -30,18 +30,17 @@ static void ask_driver(figures_t *now, ca_context_t *context)
 {
     __typeof__(cuMemGetInfo_v2) *ask = ca_driver()->cuMemGetInfo_v2;
     ca_entered_t entered;
-    if (now->host || !ask)
-        return;
-    if (context && ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+    if (now->host || !ask || !context || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return;
     now->told = ask(&now->free, &now->all) == CUDA_SUCCESS;
-    if (context)
-        ca_upstream_leave(&entered);
+    ca_upstream_leave(&entered);
 }
 
 static void read_figures(figures_t *now, unsigned device)
 {
     ca_context_t *context = ca_context_known();
+    if (!context || context->device != device)
+        context = ca_context_on(device);
     now->limit = SIZE_MAX;
     if (context && context->arena && !now->host) {
         size_t idle;

@@ -216,6 +216,16 @@ static CUresult owner_of(CUstream handle, CUcontext *owner, ca_context_t **conte
     return code;
 }
 
+ca_context_t *ca_streams_context(CUstream handle)
+{
+    CUcontext owner;
+    ca_context_t *context = NULL;
+    bool current = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+    if (!current && owner_of(handle, &owner, &context) == CUDA_SUCCESS && context)
+        return context;
+    return ca_context_known();
+}
+
 /* The legacy stream has no order that would do: other streams wait for its operations, and a call
  * that we serve is none. A program may rely on such waits between two users of the memory.
  *

@@ -16,6 +16,10 @@
  * every stream: the legacy one, and the default ones of green contexts. */
 CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_stream_t **found);
 
+/* The entry of the context that a stream is of, served or not: of the current one for the default
+ * streams, and where nothing is known. May be NULL. */
+ca_context_t *ca_streams_context(CUstream stream);
+
 /* Around cuStreamDestroy: before the call. */
 void ca_streams_destroyed(CUstream stream);
 

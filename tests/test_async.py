@@ -50,6 +50,15 @@ def test_no_race(run, program, case, conf):
                  sim=f"racecheck:1,{sim}" if sim else "racecheck:1"))
 
 
+@pytest.mark.parametrize("conf", ["async:driver", "backend:off"])
+def test_memory_of_the_driver_s_pool_is_the_device_s_that_it_is_on(run, program, conf):
+    result = run([program("both_elsewhere"), "tracked"], conf=f"async:driver,{conf}",
+                 sim="devices:2")
+
+    assert result.rc == 0, result.err
+    assert leak_report.parse(result.err).totals == {(1, "async"): (3 << 20, 2)}
+
+
 @pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async"])
 def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf):
     succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))

@@ -101,6 +101,20 @@ def test_every_way_to_ask_is_reported(run, program, way, kind, conf):
     assert bool(hint_of(report, "ulimit -l")) == (kind == "pinned")
 
 
+@pytest.mark.parametrize("conf", [*LANES, "async:driver"])
+@pytest.mark.parametrize("way", ["async", "pool", "vmm"])
+def test_the_device_is_that_of_the_memory(run, program, way, conf):
+    """Another one is current."""
+    result = run([program("both_elsewhere"), way], sim=f"{SIM},devices:2",
+                 conf=joined("oom_report:60s", conf))
+
+    assert (result.rc, result.out) == (0, "device 1\n"), result.err
+    report, = parse(result.err)
+    assert (report.bytes, report.device, report.kind) == (50 * MIB, 1, way.replace("pool", "async"))
+    assert held(report) == (40 * MIB, 1, {"main"})
+    assert report.lines["driver"] == f"{24 * MIB} bytes free of {64 * MIB}"
+
+
 @pytest.mark.parametrize("conf", LANES)
 def test_it_fits_on_a_small_stack(run, program, conf):
     result = oom(run, program, "small", conf)

@@ -10,6 +10,7 @@ typedef struct known {
     CUcontext ctx;
     CUmemoryPool pool;
     bool sync;
+    int device_ordinal; /* of device memory */
 } known_t;
 
 static bool look_up(CUdeviceptr p, known_t *k)
@@ -25,6 +26,7 @@ static bool look_up(CUdeviceptr p, known_t *k)
         k->size = a.size;
         k->buffer_id = a.buffer_id;
         k->ctx = a.ctx;
+        k->device_ordinal = d->ordinal; /* from a pool of another device than the stream's */
         k->pool = a.kind == SIM_ASYNC ? a.pool : NULL;
         k->sync = a.sync_memops;
         return true;
@@ -80,7 +82,9 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
         PUT(unsigned, k->managed);
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        PUT(int, known ? k->ctx->dev->ordinal : -2); /* cuda.h: no device: an invalid ordinal */
+        PUT(int, !known      ? -2
+                 : k->device ? k->device_ordinal
+                             : k->ctx->dev->ordinal); /* cuda.h: no device: an invalid ordinal */
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         PUT(unsigned, k->device && !k->pool);
