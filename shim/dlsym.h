@@ -3,6 +3,8 @@
 #ifndef CA_SHIM_DLSYM_H
 #define CA_SHIM_DLSYM_H
 
+#include <stdbool.h>
+
 /* The next dlsym after ours, without our swap; for what depends on the caller (RTLD_NEXT,
  * RTLD_DEFAULT) the C library's, which then looks for this library. */
 void *ca_dlsym_call(void *handle, const char *name);
@@ -11,5 +13,8 @@ void *ca_dlsym_call(void *handle, const char *name);
  * CA_DLSYM_NOTHING to return NULL. */
 #define CA_DLSYM_NOTHING ((void *)-1)
 void *ca_dlsym_hook(void *handle, const char *name, void *caller);
+
+/* Whether the code at `caller` is of UCX's hooks, libucm. Takes the loader's lock. */
+bool ca_dlsym_is_ucx(void *caller);
 
 #endif

@@ -67,8 +67,7 @@ void *ca_dlsym_call(void *handle, const char *name)
     return (counts ? atomic_load_explicit(&c_library_s, memory_order_relaxed) : next)(handle, name);
 }
 
-/* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself. */
-static bool is_ucx(void *caller)
+bool ca_dlsym_is_ucx(void *caller)
 {
     Dl_info info;
     if (!dladdr(caller, &info) || !info.dli_fname)
@@ -89,11 +88,12 @@ void *ca_dlsym_hook(void *handle, const char *name, void *caller)
         return NULL;
     if (!CA_MUTATED(absent_found) && ca_dlsym_absent(handle, name, caller))
         return CA_DLSYM_NOTHING;
-    /* RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
+    /* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself.
+     * RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
      * functions are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ...
      */
     if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !CA_MUTATED(swap_for_rtld_next)) ||
-        name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) || is_ucx(caller))
+        name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) || ca_dlsym_is_ucx(caller))
         return NULL;
     ca_mutation_read(); /* the first sign of CUDA in many a process */
     if (CA_MUTATED(dlsym_blind))

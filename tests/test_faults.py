@@ -32,8 +32,7 @@ POOLS = {"cuDeviceSetMemPool", "cuMemPoolSetAttribute", "cuMemPoolSetAccess", "c
 # What only an option makes the shim call.
 OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
            "cuMemAllocAsync": "async:driver",
-           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone",
-           "cuMemGetAddressRange_v2": "backend:async"}
+           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone"}
 # Asked once in a process.
 ONCE = {"cuDeviceGetAttribute"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone

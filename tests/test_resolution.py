@@ -144,6 +144,44 @@ def test_ucx_patches_the_driver_and_not_us(run, program, tmp_path):
     assert told == {"handle": "libcuda.so.1", "next": "libcuda.so.1"}
 
 
+RANGES = """
+#include <cuda.h>
+#include <stdio.h>
+void plugin_work(unsigned bytes)
+{
+    CUcontext context;
+    CUdeviceptr p[3], base = 0;
+    size_t size = 0;
+    int known = cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 &&
+                cuCtxSetCurrent(context) == 0;
+    for (int i = 0; known && i < 3; i++)
+        known = cuMemAlloc(&p[i], bytes) == 0;
+    for (int i = 0; known && i < 3; i++) {
+        known = cuMemGetAddressRange(&base, &size, p[i] + 10) == 0 &&
+                cuMemGetAddressRange(NULL, NULL, p[i]) == 0;
+        printf("%d %zu ", base == p[i], size);
+    }
+    for (int i = 0; known && i < 3; i++)
+        cuMemFree(p[i]);
+}
+"""
+
+
+@pytest.mark.parametrize("conf", [*LANES, "backend:off"])
+def test_ucx_is_told_the_range_of_what_is_freed_alone(run, program, tmp_path, conf):
+    """Others, of UCX too, are told the segment's."""
+    (tmp_path / "ranges.c").write_text(RANGES)
+    for name in "libucm_cuda.so.0", "libuct_cuda.so.0":
+        subprocess.run(["gcc", "-shared", "-fPIC", "-isystem", conftest.cuda_include(), "-o",
+                        tmp_path / name, tmp_path / "ranges.c",
+                        conftest.BUILD / "simcuda" / "libcuda.so.1"], check=True)
+    hooks, others = (run([program("plugin_host"), tmp_path / name], conf=conf)
+                     for name in ("libucm_cuda.so.0", "libuct_cuda.so.0"))
+
+    assert (hooks.rc, hooks.out, hooks.err) == (0, "1 1000 " * 3, "")
+    assert others.rc == 0 and (others.out == hooks.out) == (conf == "backend:off")
+
+
 OWN_FUNCTION = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

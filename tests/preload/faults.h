@@ -46,6 +46,7 @@
     X(cuMemAllocAsync_ptsz)                                                                        \
     X(cuMemFree_v2)                                                                                \
     X(cuMemFreeAsync_ptsz)                                                                         \
+    X(cuMemGetAddressRange_v2)                                                                     \
     X(cuMemGetInfo_v2)                                                                             \
     X(cuMemsetD8_v2)                                                                               \
     X(cuPointerSetAttribute)                                                                       \

@@ -118,6 +118,7 @@ static void driver_buffers(CUdevice device)
         if (!WORKED(drv.cuMemAlloc_v2(&p, (size_t)5000 << (3 * i))))
             continue;
         (void)WORKED(drv.cuMemsetD8_v2(p, 1, 5000));
+        (void)WORKED(drv.cuMemGetAddressRange_v2(NULL, NULL, p));
         (void)WORKED(drv.cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
         driver_free(p, i % 2);
     }
