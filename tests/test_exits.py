@@ -284,8 +284,8 @@ def test_a_report_that_takes_long_is_whole_and_that_of_the_end_follows(run, prog
 def test_a_report_that_does_not_end_holds_up_nothing_else(run, program, tmp_path):
     """The journal goes, the trace and the statistics come, and the leak is in the status."""
     result = run([program("exits"), "amid-quick", 600, tmp_path / "leaks-dump"], timeout=20,
-                 conf=joined(destination(tmp_path), f"journal:{tmp_path}/journal", "leak_exitcode:23",
-                             f"record:{tmp_path}/trace", "stats:exit"))
+                 conf=joined(destination(tmp_path), f"journal:{tmp_path}/journal", "stats:exit",
+                             f"record:{tmp_path}/trace", "leak_exitcode:23"))
 
     assert result.rc == 23
     warning, statistics = result.err.splitlines()[:2]

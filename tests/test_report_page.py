@@ -589,7 +589,8 @@ def test_the_timelines_of_several_processes_are_added_up(opened):
 
 def test_of_a_journal_it_is_said_that_the_process_was_killed(opened):
     whole = section([group([MAIN], 512)])
-    reader = opened("journal", lambda: [report({"leaked": whole}, FRAMES, cause="journal", now_ns=0)])
+    told = report({"leaked": whole}, FRAMES, cause="journal", now_ns=0)
+    reader = opened("journal", lambda: [told])
 
     assert text(reader, "#notes ul").splitlines()[-1] == (
         "From the journal of a process that was killed: what is called leaked was live then, and "

@@ -246,7 +246,8 @@ def test_a_library_that_was_closed_is_not_taken_for_the_one_in_its_place(run, tm
         fflush(stdout);
         _exit(cudaMalloc(&none, (size_t)1 << 45) != 2);""")
     (tmp_path / "module.c").write_text(LEAKING)
-    (tmp_path / "host.c").write_text("#include <unistd.h>\nint cudaMalloc(void **, size_t);\n" + host)
+    (tmp_path / "host.c").write_text(
+        "#include <unistd.h>\nint cudaMalloc(void **, size_t);\n" + host)
     library = ["-L", conftest.BUILD / "simcuda", "-lcudart"]
     names = ["leak_first", "leak_second"]
     for room, name in zip((16, 64), names):
