@@ -94,8 +94,8 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
  */
 void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by);
 
-/* Without fences: waits for everything submitted to the memory's device, and to others where it was
- * freed behind their work, which makes what is in the open epoch ready. Drops the lock. */
+/* Without fences: waits for everything submitted to the memory's context, and to others where it
+ * was freed behind their work, which makes what is in the open epoch ready. Drops the lock. */
 void ca_epoch_synchronize(ca_arena_t *arena);
 
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the

@@ -17,8 +17,8 @@
  *   idle        idle segments of this arena go back upstream, then growth
  *   heaps       so do those of the other heaps of its set (shards.h), then growth
  *   reclaim     others who cache memory on this device give back, then growth
- *   wait        every closed epoch, oldest first, without bound for the work of this device
- *   others      a bounded wait for the work of other devices too; then what no plain free would
+ *   wait        every closed epoch, oldest first, without bound for the work of this context
+ *   others      a bounded wait for the work of other contexts too; then what no plain free would
  *               have waited for is not waited for here either
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)

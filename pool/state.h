@@ -35,7 +35,7 @@ struct ca_arena {
     uint64_t operations; /* allocations and frees: the clock of the back-offs */
     uint64_t frees;
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
-    bool others_stuck;   /* other devices' work was waited for in vain: see ladder.c */
+    bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
     size_t stock;        /* bytes of live that lie in caches, as far as they told */
     ca_line_t whole;     /* epochs of plain frees */
     ca_slab_t epochs, marks;

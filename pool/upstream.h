@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include "config/slot.h"
 
-/* Waits without bound, see fence_wait. No plain free waits for another device's work, which may be
+/* Waits without bound, see fence_wait. No plain free waits for another context's work, which may be
  * waiting for this very thread. */
 #define CA_WAIT_OWN UINT64_MAX
 #define CA_WAIT_PLAIN (UINT64_MAX - 1)
@@ -49,14 +49,14 @@ typedef struct ca_upstream {
     /* 1: passed, 0: not yet, negative: as above. */
     int (*fence_query)(void *context, void *fence);
     /* Waits at most `nanoseconds`, or without bound: CA_WAIT_OWN for the work of the memory's own
-     * device, after which that of others is only asked about; CA_WAIT_PLAIN the same, and it is not
-     * even asked about, unless they are peers that were let in; CA_WAIT_ALL for all of it. 1:
-     * passed, 0: time is up, or others are at work. */
+     * context, after which that of others is only asked about; CA_WAIT_PLAIN the same, and it is
+     * not even asked about, unless they are other devices' that were let in as peers; CA_WAIT_ALL
+     * for all of it. 1: passed, 0: time is up, or others are at work. */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
     /* Also when the context is gone: it must do without. */
     void (*fence_release)(void *context, void *fence);
 
-    /* Waits for everything submitted so far to the memory's own device, and with `all` for all
+    /* Waits for everything submitted so far to the memory's own context, and with `all` for all
      * that a fence covers. */
     int (*synchronize)(void *context, bool all);
 

@@ -152,8 +152,18 @@ static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, 
                                (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
-/* Whose work is covered: that of the device, that which may be at its memory, or at host memory. */
-typedef enum { ITS_DEVICE, ITS_MEMORY, HOST } reach_t;
+/* Whose work is covered: that of the context, of other devices' that were let in as peers too, all
+ * that may be at its memory, or at host memory. */
+typedef enum { ITS_CONTEXT, ITS_PEERS, ITS_MEMORY, HOST } reach_t;
+
+static bool reaches(const ca_context_t *member, const ca_context_t *context, reach_t reach)
+{
+    if (member == context || reach == HOST)
+        return true;
+    if (member->device == context->device)
+        return reach == ITS_MEMORY;
+    return reach != ITS_CONTEXT && atomic_load(&member->asked);
+}
 
 /* Who may be at work on the memory of `context`: all of its device, and of other devices those that
  * ever asked for memory; on host memory all there are. One that never did is not waited for by a
@@ -164,9 +174,7 @@ static size_t fence_members(ca_context_t *context, reach_t reach,
     size_t count = ca_contexts_living(members), kept = 0;
     for (size_t i = 0; i < count; i++) {
         ca_context_t *member = members[i];
-        if (member == context ||
-            (!CA_MUTATED(fence_no_peers) && (reach == HOST || member->device == context->device ||
-                                             (reach == ITS_MEMORY && atomic_load(&member->asked)))))
+        if (reaches(member, context, CA_MUTATED(fence_no_peers) ? ITS_CONTEXT : reach))
             members[kept++] = member;
     }
     return kept;
@@ -302,8 +310,9 @@ static int fence_done(void *arg, void *fence, wait_t wait)
     const ca_context_t *owner = arg;
     int all = 1;
     for (ca_event_t *event = fence; event; event = event->next) {
-        bool own = event->context->device == owner->device;
-        if (wait == WAIT_PLAIN && !own && !ca_context_has_peers(owner))
+        bool own = event->context == owner;
+        bool peer = event->context->device != owner->device && ca_context_has_peers(owner);
+        if (wait == WAIT_PLAIN && !own && !peer)
             continue;
         bool waits = wait == WAIT_PLAIN || wait == WAIT_ALL || (wait == WAIT_OWN && own);
         int done = event_done(arg, event->context, event->handle, waits);
@@ -408,7 +417,9 @@ static int synchronize_over(ca_context_t *context, reach_t reach)
 
 int ca_fence_synchronize(void *arg, bool all)
 {
-    return synchronize_over(arg, all || ca_context_has_peers(arg) ? ITS_MEMORY : ITS_DEVICE);
+    return synchronize_over(arg, all                         ? ITS_MEMORY
+                                 : ca_context_has_peers(arg) ? ITS_PEERS
+                                                             : ITS_CONTEXT);
 }
 
 int ca_fence_synchronize_host(void *arg, bool all)

@@ -27,7 +27,8 @@ bool ca_fences_held(const ca_context_t *context);
 void ca_fences_forget(ca_context_t *context);
 
 /* Waits for the same work as a fence would, where there is none; without `all` not for other
- * devices', as no plain free of device memory does, unless they have been let in as peers. */
+ * contexts', as no plain free of device memory does, unless they are of other devices and have been
+ * let in as peers. */
 int ca_fence_synchronize(void *context, bool all);
 int ca_fence_synchronize_host(void *context, bool all);
 

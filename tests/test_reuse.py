@@ -33,7 +33,7 @@ FULL = [("deadlock", case, *size)
         for case in ("own", "used", "threads", "idle", "again", "devices", "peers") for size in SIZES]
 FULL += [("deadlock", "regroup", *size) for size in SIZES if size != (256, 1)]
 FULL += [("drv_deadlock", case, *size)
-         for case in ("same", "foreign", "other") for size in SIZES[:3]
+         for case in ("same", "foreign", "other", "before") for size in SIZES[:3]
          # A few small buffers of one context lie in a segment that lives on: another context gets
          # none of it.
          if (case, size[1]) != ("other", 3)]

@@ -4,9 +4,12 @@
  * drv_deadlock CASE [BYTES [COUNT]]
  *   same     allocated in the first context, by whom the memory was freed
  *   foreign  as same, but freed while the second context was current
- *   other    allocated in the second context: the first must have let go of the memory */
+ *   other    allocated in the second context: the first must have let go of the memory
+ *   before   as same, but that work was launched before the memory is freed, which waits for the
+ *            work of the first context alone */
 #include <cuda.h>
 #include <semaphore.h>
+#include <stdbool.h>
 #include "check.h"
 
 #define BUFFERS_MOST 4096
@@ -14,6 +17,7 @@
 
 static CUdeviceptr buffers[BUFFERS_MOST], hogs[HOGS_MOST];
 static size_t bytes, count, hog_count;
+static CUstream stream;
 static sem_t gate;
 
 static void wait_for_gate(void *unused)
@@ -36,6 +40,12 @@ static void release(void)
         OK(cuMemFree(buffers[i]));
 }
 
+static void hold(CUcontext context)
+{
+    OK(cuCtxSetCurrent(context));
+    OK(cuLaunchHostFunc(stream, wait_for_gate, NULL));
+}
+
 static void occupy(void)
 {
     size_t available, total;
@@ -52,7 +62,6 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "same";
     CUcontext first, second;
-    CUstream stream;
     CUdevice device;
     bytes = number_argument(argc, argv, 2, (size_t)16 << 20);
     count = number_argument(argc, argv, 3, 4);
@@ -65,11 +74,16 @@ int main(int argc, char **argv)
     allocate();
     occupy();
 
+    bool before = strcmp(name, "before") == 0;
+    if (before)
+        hold(second);
     if (strcmp(name, "foreign") == 0)
         OK(cuCtxSetCurrent(second));
+    else
+        OK(cuCtxSetCurrent(first));
     release();
-    OK(cuCtxSetCurrent(second));
-    OK(cuLaunchHostFunc(stream, wait_for_gate, NULL));
+    if (!before)
+        hold(second);
     if (strcmp(name, "other") != 0)
         OK(cuCtxSetCurrent(first));
     allocate();
