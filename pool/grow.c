@@ -344,6 +344,8 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     ca_segment_t *segment;
 
     arena->round++;
+    if (bytes > arena->reserved) /* others may go on growing and freeing meanwhile */
+        bytes = arena->reserved;
     /* Work in flight may be waiting for this very thread, and the program freed long ago. */
     if (arena->params.host && (!next_to_go(arena, which) || !ca_epoch_device_idle(arena)))
         return 0;

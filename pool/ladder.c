@@ -17,7 +17,8 @@
  *   idle        idle segments of this arena go back upstream, then growth
  *   heaps       so do those of the other heaps of its set (shards.h), then growth
  *   reclaim     others who cache memory on this device give back, then growth
- *   wait        every closed epoch, oldest first, without bound for the work of this context
+ *   wait        every epoch closed by then, oldest first, without bound for the work of its own
+ *               context
  *   others      a bounded wait for the work of other contexts too; then what no plain free would
  *               have waited for is not waited for here either
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
@@ -62,6 +63,7 @@ typedef struct climb {
     bool shut;    /* the caches are, until it is over */
     bool spares;  /* what grows is for their sake */
     size_t headroom;
+    size_t waits; /* that are left */
 } climb_t;
 
 /* Each of these returns true when the climb is over: c->rc says how. */
@@ -204,12 +206,16 @@ static size_t harvest_all(ca_arena_t *arena)
            ca_streams_harvest(arena, SIZE_MAX, true);
 }
 
+/* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
+ * no more often than there were epochs when it began. */
+
 /* Waits for epochs, oldest first, for `ns` in all. */
 static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 {
     uint64_t begin = ca_now_ns(), spent = 0;
 
-    while (spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1) {
+    for (; c->waits > 0 && spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1;
+         c->waits--) {
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
             return true;
         spent = ca_now_ns() - begin;
@@ -219,6 +225,7 @@ static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 
 static bool rung_pause(climb_t *c)
 {
+    c->waits = SIZE_MAX;
     return !c->refused && !c->stream && wait_bounded(c, c->arena->params.reuse_wait_ns, false);
 }
 
@@ -227,12 +234,19 @@ static bool rung_grow(climb_t *c)
     return !c->refused && grow(c);
 }
 
-/* Gives back about as much as is needed, tries to grow, and goes on while that helps neither. */
+/* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
+ * as much was given as there is now, since others may go on growing and freeing for ever. */
 static bool give_and_grow(climb_t *c, ca_give_t which)
 {
-    while (ca_give_back(c->arena, c->bytes, which) > 0)
+    size_t left = c->arena->reserved, given;
+
+    for (; left > 0; left -= given < left ? given : left) {
+        given = ca_give_back(c->arena, c->bytes, which);
+        if (given == 0)
+            break;
         if (search(c) || grow(c))
             return true;
+    }
     return !ca_arena_serving(c->arena) && over(c, -EIO);
 }
 
@@ -278,7 +292,7 @@ static bool rung_headroom(climb_t *c)
 
 static bool wait_unbounded(climb_t *c, uint64_t for_what)
 {
-    while (ca_epoch_wait(c->arena, for_what, false) == 1) {
+    for (; c->waits > 0 && ca_epoch_wait(c->arena, for_what, false) == 1; c->waits--) {
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c))
             return true;
     }
@@ -287,6 +301,7 @@ static bool wait_unbounded(climb_t *c, uint64_t for_what)
 
 static bool rung_wait(climb_t *c)
 {
+    c->waits = c->arena->whole.closed.count;
     return wait_unbounded(c, CA_WAIT_OWN);
 }
 
@@ -311,6 +326,7 @@ static bool rung_exported(climb_t *c)
 
 static bool rung_late(climb_t *c)
 {
+    c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
     return wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(c->arena), true) || rung_idle(c) ||
            grow(c);
 }

@@ -115,6 +115,15 @@ void ca_streams_close(ca_arena_t *arena)
     }
 }
 
+size_t ca_streams_closed(const ca_arena_t *arena)
+{
+    size_t count = 0;
+
+    for (const ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+        count += stream->line.closed.count;
+    return count;
+}
+
 size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
 {
     size_t passed = 0;

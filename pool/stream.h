@@ -46,6 +46,10 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
 /* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
  * else, also where a fence could not be had a moment ago. Drops the lock. */
 void ca_streams_close(ca_arena_t *arena);
+
+/* How many closed epochs all of them have. */
+size_t ca_streams_closed(const ca_arena_t *arena);
+
 /* Asks closed epochs of all streams, at most `most` of each. Returns how many passed. Drops the
  * lock. */
 size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced);

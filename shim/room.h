@@ -27,15 +27,20 @@ typedef struct ca_ends {
  * request's waits take too long: the call may be waiting for work that waits for this thread. */
 bool ca_ends_wait(ca_ends_t *ends);
 
+#define CA_ROOM_ROUNDS 8
+
 /* The driver's call, and again while it runs out of memory and we have some to give: what is idle,
  * then what work in flight has to let go of, then what contexts have that are about to end. `room`
  * is one of the above, evaluated only then: with nothing to give the driver's own code is the
- * answer. */
+ * answer. It gives all there is, so that a few rounds are enough: to a request that is too large
+ * other threads may go on freeing for ever. */
 #define CA_WITH_ROOM(room, call)                                                                   \
     ({                                                                                             \
         ca_ends_t ends_ = {.seen = ca_contexts_settled()};                                         \
+        unsigned rounds_ = 0;                                                                      \
         CUresult code_ = (call);                                                                   \
-        while (code_ == CUDA_ERROR_OUT_OF_MEMORY && ((room) || ca_ends_wait(&ends_)))              \
+        while (code_ == CUDA_ERROR_OUT_OF_MEMORY &&                                                \
+               ((rounds_++ < CA_ROOM_ROUNDS && (room)) || ca_ends_wait(&ends_)))                   \
             code_ = (call);                                                                        \
         code_;                                                                                     \
     })

@@ -85,6 +85,12 @@ def test_no_new_deadlock_on_an_old_driver(run, program, cmd):
     finishes(run, program, cmd, sim=OLD)
 
 
+@pytest.mark.parametrize("conf", [None, "shards:4", "lane_r:false"], ids=name)
+@pytest.mark.parametrize("kind", ["device", "array"])
+def test_out_of_memory_is_said_while_another_thread_goes_on_freeing(run, program, kind, conf):
+    succeeds(run([program("oom_busy"), kind], conf=conf, sim="memory:256M", timeout=20))
+
+
 # --- a held stream --------------------------------------------------------------------------------
 
 

@@ -282,6 +282,38 @@ static void then_every_closed_epoch_is_waited_for(void **state)
     assert_int_equal(fake.calls[FAKE_FREE], 0);
 }
 
+static held_t freed_later[32];
+static unsigned freed_count;
+
+/* As another thread does meanwhile. */
+static void free_one(void)
+{
+    if (freed_count < 32)
+        let_go(&freed_later[freed_count++]);
+}
+
+static void but_not_what_is_freed_meanwhile(void **state)
+{
+    (void)state;
+    fake.limit = 320 * MIB;
+    for (unsigned i = 0; i < 32; i++)
+        freed_later[i] = get(8 * MIB);
+    held_t early[4];
+    for (unsigned i = 0; i < 4; i++)
+        early[i] = get(8 * MIB);
+    put(&early[0]);
+    put(&early[1]);
+    fake.on_call[FAKE_WAIT] = free_one;
+    freed_count = 0;
+    refused(300 * MIB);
+    assert_true(fake.unbounded_waits > 0 && fake.unbounded_waits <= 2);
+    fake.unbounded_waits = 0;
+    assert_true(ca_arena_trim_as(arena, SIZE_MAX, CA_TRIM_SHORTAGE) > 0);
+    assert_true(fake.unbounded_waits <= freed_count);
+    assert_true(freed_count < 32);
+    fake.on_call[FAKE_WAIT] = NULL;
+}
+
 static void waiting_and_giving_back_make_room_for_a_larger_request(void **state)
 {
     (void)state;
@@ -630,6 +662,7 @@ int main(void)
         TEST(then_others_are_asked),
         TEST(others_are_not_asked_for_what_the_limit_forbids),
         TEST(then_every_closed_epoch_is_waited_for),
+        TEST(but_not_what_is_freed_meanwhile),
         TEST(waiting_and_giving_back_make_room_for_a_larger_request),
         TEST(during_a_capture_pending_segments_go_to_the_real_free),
         TEST(a_segment_with_a_live_block_is_never_given_back),
