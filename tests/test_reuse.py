@@ -37,6 +37,7 @@ FULL += [("drv_deadlock", case, *size)
          # A few small buffers of one context lie in a segment that lives on: another context gets
          # none of it.
          if (case, size[1]) != ("other", 3)]
+FULL += [("drv_deadlock", "array", *SIZES[0])]
 ROOM = [("deadlock", case, *size, "room")
         for case in ("own", "idle", "threads", "again", "grow") for size in ((16 * MIB, 8), (0, 60))]
 OPTIONS = ["reuse:auto", "reuse:grow", "reuse:wait", "reuse_wait:1ms", "reuse:wait,reuse_wait:1ms",

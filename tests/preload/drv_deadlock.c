@@ -6,7 +6,8 @@
  *   foreign  as same, but freed while the second context was current
  *   other    allocated in the second context: the first must have let go of the memory
  *   before   as same, but that work was launched before the memory is freed, which waits for the
- *            work of the first context alone */
+ *            work of the first context alone
+ *   array    as before, but an array is made of the memory, which the driver serves */
 #include <cuda.h>
 #include <semaphore.h>
 #include <stdbool.h>
@@ -63,8 +64,10 @@ int main(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "same";
     CUcontext first, second;
     CUdevice device;
+    CUarray flat;
     bytes = number_argument(argc, argv, 2, (size_t)16 << 20);
     count = number_argument(argc, argv, 3, 4);
+    CUDA_ARRAY_DESCRIPTOR of_bytes = {4096, bytes / 4096, CU_AD_FORMAT_UNSIGNED_INT8, 1};
     CHECK(count <= BUFFERS_MOST && sem_init(&gate, 0, 0) == 0);
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
@@ -74,7 +77,7 @@ int main(int argc, char **argv)
     allocate();
     occupy();
 
-    bool before = strcmp(name, "before") == 0;
+    bool array = strcmp(name, "array") == 0, before = array || strcmp(name, "before") == 0;
     if (before)
         hold(second);
     if (strcmp(name, "foreign") == 0)
@@ -86,13 +89,19 @@ int main(int argc, char **argv)
         hold(second);
     if (strcmp(name, "other") != 0)
         OK(cuCtxSetCurrent(first));
-    allocate();
+    if (array)
+        OK(cuArrayCreate(&flat, &of_bytes));
+    else
+        allocate();
     OK(cuCtxSetCurrent(second));
     ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
     OK(sem_post(&gate));
     OK(cuStreamSynchronize(stream));
 
-    release();
+    if (array)
+        OK(cuArrayDestroy(flat));
+    else
+        release();
     while (hog_count > 0)
         OK(cuMemFree(hogs[--hog_count]));
     OK(cuCtxDestroy(first));
