@@ -394,7 +394,7 @@ int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
-    line->failed_at = 0; /* time has passed */
+    arena->operations++; /* time has passed, and what no line had ready may be by now */
     if (!several || answer < 0)
         return settle(arena, epoch, answer);
     /* Those before it first, each by its own fence. */

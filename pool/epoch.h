@@ -57,7 +57,7 @@ struct ca_line {
     ca_epoch_list_t closing, closed;
     uint64_t query_after; /* operations */
     unsigned failures;    /* queries that failed in a row, up to CA_QUERY_DOUBLINGS */
-    uint64_t failed_at;   /* operations at the last query that failed; 0 when time has passed */
+    uint64_t failed_at;   /* operations at the last query that failed */
     uint64_t close_after; /* operations */
 };
 

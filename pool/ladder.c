@@ -46,6 +46,7 @@
 #include "pool/stream.h"
 
 #define HARVEST_MOST 16 /* epochs asked about before growing */
+#define LATE_STEPS 16   /* of the last wait */
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
@@ -209,15 +210,21 @@ static size_t harvest_all(ca_arena_t *arena)
 /* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
  * no more often than there were epochs when it began. */
 
-/* Waits for epochs, oldest first, for `ns` in all. */
+/* Waits for epochs, oldest first, for `ns` in all. With `late` in steps: what streams freed may
+ * pass while the oldest epoch waits for this very thread. */
 static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 {
-    uint64_t begin = ca_now_ns(), spent = 0;
+    uint64_t begin = ca_now_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
+    unsigned in_vain = 0;
 
-    for (; c->waits > 0 && spent < ns && ca_epoch_wait(c->arena, ns - spent, late) == 1;
-         c->waits--) {
+    while (c->waits > 0 && spent < ns && in_vain < (late ? LATE_STEPS : 1)) {
+        int answer = ca_epoch_wait(c->arena, step < ns - spent ? step : ns - spent, late);
+        if (answer < 0)
+            break;
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
             return true;
+        in_vain += answer == 0;
+        c->waits -= answer == 1;
         spent = ca_now_ns() - begin;
     }
     return !ca_arena_serving(c->arena) && over(c, -EIO);

@@ -32,7 +32,7 @@ struct ca_arena {
     uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
-    uint64_t operations; /* allocations and frees: the clock of the back-offs */
+    uint64_t operations; /* allocations, frees, waits: the clock of the back-offs */
     uint64_t frees;
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
     bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */

@@ -35,6 +35,8 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_WAIT_PLAIN, false) == 1; waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    if (given < bytes && ca_streams_harvest(arena, SIZE_MAX, true) > 0)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     return given;
 }
 

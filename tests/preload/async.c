@@ -13,8 +13,11 @@
  * async thread         threads that end with memory freed on their own default stream
  * async own            the per-thread default stream is held up in one thread, not in another
  * async deadlock       memory freed on a held stream, and nobody waits for it
+ * async behind         memory freed on a stream that is busy for a moment serves a full device,
+ *                      though what was freed before waits for this thread
  * async joined         memory freed on a held stream is taken, and the other stream waits; prints
  *                      whether it was */
+#include <time.h>
 #include "gate.h"
 
 #define MIB ((size_t)1 << 20)
@@ -288,6 +291,41 @@ static void deadlock(void)
     OK(cudaStreamDestroy(other));
 }
 
+static void take_a_while(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
+static void behind(void)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stopped = make_stream(), busy = make_stream();
+    void *small, *hogs[256];
+    cudaGraph_t graph;
+    int count = 0;
+    OK(cudaMalloc(&small, 256));
+    while (count < 256 && cudaMalloc(&hogs[count], 1 * MIB) == cudaSuccess)
+        count++;
+    ANSWERS(cudaErrorMemoryAllocation, cudaGetLastError());
+    /* Nothing can be recorded behind that free until the allocation comes. */
+    OK(cudaStreamBeginCapture(busy, cudaStreamCaptureModeRelaxed));
+    OK(cudaFree(small));
+    OK(cudaStreamEndCapture(busy, &graph));
+    OK(cudaGraphDestroy(graph));
+    gate_hold(&gate, stopped);
+    OK(cudaLaunchHostFunc(busy, take_a_while, NULL));
+    OK(cudaFreeAsync(hogs[2], busy)); /* amid what is live, so that no segment can go */
+    OK(cudaMalloc(&hogs[2], 1 * MIB));
+    ANSWERS(cudaErrorNotReady, cudaStreamQuery(stopped));
+    gate_open(&gate);
+    OK(cudaStreamSynchronize(stopped));
+    while (count > 0)
+        OK(cudaFree(hogs[--count]));
+    OK(cudaStreamDestroy(stopped));
+    OK(cudaStreamDestroy(busy));
+}
+
 static void joined(void)
 {
     gate_t gate = GATE_CLOSED;
@@ -347,6 +385,8 @@ int main(int argc, char **argv)
         own();
     else if (strcmp(argv[1], "joined") == 0)
         joined();
+    else if (strcmp(argv[1], "behind") == 0)
+        behind();
     else
         deadlock();
     OK(cudaFree(warm));

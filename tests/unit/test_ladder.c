@@ -304,6 +304,7 @@ static void but_not_what_is_freed_meanwhile(void **state)
     put(&early[0]);
     put(&early[1]);
     fake.on_call[FAKE_WAIT] = free_one;
+    fake.wait_passes = true;
     freed_count = 0;
     refused(300 * MIB);
     assert_true(fake.unbounded_waits > 0 && fake.unbounded_waits <= 2);
