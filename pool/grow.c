@@ -338,6 +338,18 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
     return rc == 0 ? bytes : 0;
 }
 
+/* Host memory's real free waits for all work, some of which may be waiting for this very thread,
+ * and the program freed it long ago: so the question is asked before each. Drops the lock. */
+static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
+{
+    if (!ca_arena_serving(arena))
+        return NULL;
+    ca_segment_t *segment = next_to_go(arena, which);
+    if (!segment || !arena->params.host)
+        return segment;
+    return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
+}
+
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
 {
     size_t given = 0;
@@ -346,10 +358,7 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     arena->round++;
     if (bytes > arena->reserved) /* others may go on growing and freeing meanwhile */
         bytes = arena->reserved;
-    /* Work in flight may be waiting for this very thread, and the program freed long ago. */
-    if (arena->params.host && (!next_to_go(arena, which) || !ca_epoch_device_idle(arena)))
-        return 0;
-    while (given < bytes && ca_arena_serving(arena) && (segment = next_to_go(arena, which)))
+    while (given < bytes && (segment = next_that_may_go(arena, which)))
         given += ca_give_segment(arena, segment, which != CA_GIVE_PENDING);
     return given;
 }

@@ -111,6 +111,31 @@ static void nothing_goes_back_while_anything_runs(void **state)
     sound();
 }
 
+/* Another thread submits work when the first real free is under way. */
+static void submit(void)
+{
+    fake.auto_pass = false;
+    fake.recorded++;
+}
+
+static void each_segment_goes_back_only_while_nothing_runs(void **state)
+{
+    (void)state;
+    held_t held[4];
+    for (unsigned i = 0; i < 4; i++)
+        held[i] = get(5 * MIB);
+    size_t before = reserved();
+    fake.auto_pass = true;
+    for (unsigned i = 0; i < 4; i++)
+        put(&held[i]);
+    fake.on_call[FAKE_FREE] = submit;
+    size_t given = ca_arena_trim(arena, SIZE_MAX);
+    fake.on_call[FAKE_FREE] = NULL;
+    assert_int_equal(fake.calls[FAKE_FREE], 1);
+    assert_int_equal(reserved(), before - given);
+    sound();
+}
+
 static void a_shortage_takes_no_memory_back_under_work(void **state)
 {
     (void)state;
@@ -152,6 +177,7 @@ int main(void)
         TEST(segments_begin_small),
         TEST(the_reserve_is_counted_apart),
         TEST(nothing_goes_back_while_anything_runs),
+        TEST(each_segment_goes_back_only_while_nothing_runs),
         TEST(a_shortage_takes_no_memory_back_under_work),
         TEST(small_arenas_make_no_more_fences_than_others),
     };
