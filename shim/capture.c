@@ -3,9 +3,9 @@
  * The capturing streams are kept by handle. Begin-capture closes the gate before it calls the
  * driver and waits for recorders under way, which are inside one short driver call. */
 #include "shim/capture.h"
-#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include "config/backoff.h"
 #include "config/lock.h"
 #include "config/mutation.h"
 #include "config/presence.h"
@@ -60,8 +60,8 @@ static bool close_gate(void)
     if (!ca_life_active())
         return false;
     atomic_fetch_add(&capturing, 1);
-    while (ca_presence_any(&recorders))
-        sched_yield();
+    for (unsigned tries = 0; ca_presence_any(&recorders); tries++)
+        ca_backoff(tries);
     return true;
 }
 

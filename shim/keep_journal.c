@@ -1,10 +1,10 @@
 #include "shim/keep_journal.h"
 #include <errno.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "config/backoff.h"
 #include "config/cancel.h"
 #include "config/log.h"
 #include "config/options.h"
@@ -93,8 +93,9 @@ void ca_keep_journal_start(void)
     if (atomic_load_explicit(&state, memory_order_acquire) == STARTED)
         return;
     if (!atomic_compare_exchange_strong(&state, &expected, STARTING)) {
-        while (atomic_load_explicit(&state, memory_order_acquire) == STARTING)
-            sched_yield();
+        for (unsigned tries = 0; atomic_load_explicit(&state, memory_order_acquire) == STARTING;
+             tries++)
+            ca_backoff(tries);
         return;
     }
     int cancel = ca_cancel_hold(), saved = errno;

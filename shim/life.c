@@ -9,13 +9,13 @@
 #include <elf.h>
 #include <link.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "config/backoff.h"
 #include "config/cancel.h"
 #include "config/counters.h"
 #include "config/history.h"
@@ -227,8 +227,9 @@ bool ca_life_wake(void)
         return true;
     }
     /* Another thread reads the configuration: short, and it takes no lock that we may hold. */
-    while (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_STARTING)
-        sched_yield();
+    for (unsigned tries = 0;
+         atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_STARTING; tries++)
+        ca_backoff(tries);
     return atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE;
 }
 

@@ -56,6 +56,17 @@ def test_layers_refuse(tree, room, line):
     assert f"{room}/wrong.c:2" in said
 
 
+def test_nobody_yields_for_ever():
+    """Who waits so for a thread of lower priority, on one processor, waits for ever."""
+    sources = [path for room in ("config", "registry", "pool", "shim")
+               for path in (conftest.ROOT / room).glob("*.[ch]")]
+
+    yielding = {path.name for path in sources if "sched_yield" in path.read_text()}
+
+    # The first sleeps after some, the others look at the clock.
+    assert yielding == {"backoff.c", "journal.c", "modules.c", "patience.h", "unwind.c"}
+
+
 def test_nothing_but_backoff_sleeps():
     """A sleep is a cancellation point: elsewhere it would end a thread amid a call."""
     objects = [path for room in ("config", "registry", "pool", "shim")
