@@ -376,8 +376,6 @@ int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
 {
     ca_line_t *line = line_to_wait_for(arena, late);
     bool several = !late && nanoseconds < CA_WAIT_ALL;
-    if (!several && arena->params.host && !late) /* whoever may be at it is not told apart */
-        nanoseconds = CA_WAIT_ALL;
     size_t place = 1;
     ca_epoch_t *epoch = late ? line->closed.head : epoch_to_wait_for(arena, line, several, &place);
 

@@ -108,8 +108,8 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
 
 /* Waits for closed epochs that are not late, or with `late` for the oldest of any line. Without
- * bound (CA_WAIT_OWN, CA_WAIT_ALL) for the oldest alone; else for CA_WAIT_BYTES, but at most the
- * older half, in one wait: one for each would be one every few frees, and the device keeps the
+ * bound (CA_WAIT_OWN, CA_WAIT_PLAIN) for the oldest alone; else for CA_WAIT_BYTES, but at most
+ * the older half, in one wait: one for each would be one every few frees, and the device keeps the
  * other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none,
  * or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);

@@ -20,7 +20,8 @@
  *   wait        every epoch closed by then, oldest first, without bound for the work of its own
  *               context
  *   others      a bounded wait for the work of other contexts too; then what no plain free would
- *               have waited for is not waited for here either
+ *               have waited for is not waited for here either, but for host memory, which
+ *               all contexts may be at
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait for epochs that allocations closed, and for those of streams
@@ -318,7 +319,7 @@ static bool rung_others(climb_t *c)
     bool served =
         !arena->others_stuck && wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(arena), false);
     arena->others_stuck |= arena->whole.closed.head != NULL;
-    return served || wait_unbounded(c, CA_WAIT_PLAIN);
+    return served || (!arena->params.host && wait_unbounded(c, CA_WAIT_PLAIN));
 }
 
 static bool rung_pending(climb_t *c)

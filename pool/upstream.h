@@ -57,7 +57,7 @@ typedef struct ca_upstream {
     void (*fence_release)(void *context, void *fence);
 
     /* Waits for everything submitted so far to the memory's own context, and with `all` for all
-     * that a fence covers. */
+     * that a fence covers. -EAGAIN where others may still be at the memory. */
     int (*synchronize)(void *context, bool all);
 
     /* Asks whoever else caches memory on this device (other arenas, the driver's own pool) to give

@@ -341,6 +341,7 @@ static uint64_t now_ns(void)
 }
 
 #define LEAST_STEP_NS 20000
+#define OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000)
 
 /* A bounded wait without the helper: sleep half as long as the last one took, then ask in steps.
  * Where the device sets the pace waits are alike, and few questions are needed; half, so that a
@@ -422,10 +423,50 @@ int ca_fence_synchronize(void *arg, bool all)
                                                              : ITS_CONTEXT);
 }
 
+/* As ca_waiter_wait_t: for all work of a context. */
+static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent unused)
+{
+    ca_entered_t entered;
+    (void)unused;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = ca_driver()->cuCtxSynchronize();
+        ca_upstream_leave(&entered);
+    }
+    return code == CUDA_SUCCESS || runs_nothing(owner, context, code)
+               ? 1
+               : ca_upstream_result(owner, code);
+}
+
+/* For the work of all other contexts, but not for long: it may be waiting for this very thread. The
+ * helper does so; as long as it waits in vain for an earlier caller this is answered at once. */
+static int synchronize_others(ca_context_t *context)
+{
+    ca_context_t *members[CA_CONTEXTS_MAX];
+    ca_event_t *chain = NULL;
+    int done = 1;
+    if (!ca_contexts_all_listed() || ca_capture_active())
+        return -EAGAIN;
+    size_t count = fence_members(context, HOST, members);
+    for (size_t i = 0; i < count && done == 1; i++) {
+        ca_event_t *event = members[i] == context ? NULL : take_event(members[i]);
+        if (event) {
+            event->next = chain;
+            chain = event;
+        } else if (members[i] != context) {
+            done = -EAGAIN;
+        }
+    }
+    if (chain && done == 1)
+        done = ca_waiter_wait(context, chain, wait_for_context, OTHERS_WAIT_NS);
+    ca_fence_release(context, chain);
+    return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
+}
+
 int ca_fence_synchronize_host(void *arg, bool all)
 {
-    (void)all; /* whoever may be at it is not told apart */
-    return synchronize_over(arg, HOST);
+    int result = synchronize_over(arg, all ? HOST : ITS_CONTEXT);
+    return result != 0 || all ? result : synchronize_others(arg);
 }
 
 void ca_fences_reset_after_fork(void)

@@ -28,7 +28,8 @@ void ca_fences_forget(ca_context_t *context);
 
 /* Waits for the same work as a fence would, where there is none; without `all` not for other
  * contexts', as no plain free of device memory does, unless they are of other devices and have been
- * let in as peers. */
+ * let in as peers. At host memory all contexts may be: their work is waited for too, a second at
+ * most, then the answer is -EAGAIN. */
 int ca_fence_synchronize(void *context, bool all);
 int ca_fence_synchronize_host(void *context, bool all);
 

@@ -62,6 +62,8 @@ def test_memory_of_the_driver_s_pool_is_the_device_s_that_it_is_on(run, program,
 @pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async"])
 def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf):
     succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))
+
+
 @pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2", "async_reuse:wait"])
 def test_what_a_stream_frees_is_found_while_older_work_is_held(run, program, conf):
     succeeds(run([program("async"), "behind"], conf=conf, sim="memory:64M", timeout=10))

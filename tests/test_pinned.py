@@ -227,3 +227,18 @@ def test_a_shortage_takes_idle_memory_back(run, program, case, preload, conf):
 @pytest.mark.parametrize("name", ["cuMemHostAlloc", "cuMemFreeHost", "cuCtxRecordEvent"])
 def test_an_upstream_failure_is_survived(run, program, name, nth):
     succeeds(run([program("pinned_short"), "flags"], sim=f"host_memory:64M,fail:{name}@{nth}"))
+
+
+@pytest.mark.parametrize("preload, conf, case", [
+    (False, None, "same"), (False, None, "portable"),
+    *((True, conf, case) for conf in (None, "lane_r:false", "free_sync:true")
+      for case in ("same", "portable", "used"))])
+@pytest.mark.parametrize("sim", ["", "host_memory:128M", "without:cuCtxRecordEvent",
+                                 "host_memory:128M,without:cuCtxRecordEvent"])
+def test_another_devices_work_is_not_waited_for_without_bound(run, program, preload, conf, case,
+                                                              sim):
+    old = ["old"] if "without" in sim else []
+    result = run([program("pinned_held"), case, *old], preload=preload, conf=conf, timeout=10,
+                 sim=f"devices:2,{sim}" if sim else "devices:2")
+
+    assert result.rc == 0, result.err
