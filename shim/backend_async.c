@@ -8,7 +8,8 @@
  * The pool may give the memory out again when it sees the free done, not before: with
  * REUSE_ALLOW_INTERNAL_DEPENDENCIES it would make the allocation wait for work that is still
  * running while there is memory left. Where there is none we wait for the fences of earlier frees
- * ourselves, oldest first: for what the plain frees would have waited for.
+ * ourselves, oldest first: for what the plain frees would have waited for, and a second for the
+ * work of other contexts, behind which the frees stand too.
  *
  * While anything is captured no fence can be recorded, and the plain free of such memory waits for
  * nothing: what is freed then is held until a fence was recorded, later, and has passed. That one
@@ -25,6 +26,7 @@
 #include "config/log.h"
 #include "config/mem.h"
 #include "config/options.h"
+#include "pool/ladder.h"
 #include "shim/async_pool.h"
 #include "shim/attributes.h"
 #include "shim/capture.h"
@@ -39,13 +41,15 @@
 typedef struct ca_async_free {
     struct ca_async_free *next;
     CUdeviceptr held; /* not given to the driver yet; 0 when it was */
-    void *fence;      /* NULL until it could be recorded */
+    void *work;       /* a fence behind all work before the free, where `fence` is not that one */
+    void *fence;      /* behind the free; NULL until it could be recorded */
 } ca_async_free_t;
 
 typedef struct ca_async_backend {
     ca_async_pool_t own;
     ca_async_free_t *first, *last;
     size_t count;
+    _Atomic bool stuck; /* behind other contexts' work, which was waited for in vain */
 } ca_async_backend_t;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -125,6 +129,8 @@ static ca_async_free_t *pop(ca_async_backend_t *backend, size_t keep)
 
 static void forget(ca_context_t *context, ca_async_free_t *free)
 {
+    if (free->work)
+        ca_upstream_fence_release(&ca_upstream_cuda, context, free->work);
     if (free->fence)
         ca_upstream_fence_release(&ca_upstream_cuda, context, free->fence);
     if (free->held)
@@ -147,6 +153,22 @@ static CUresult free_on_stream(ca_context_t *context, CUdeviceptr address, CUstr
     return code;
 }
 
+/* 1, 0 or an error. The plain free would have waited for its own context's work; that of others may
+ * be waiting for this very thread. */
+static int wait_for_free(ca_context_t *context, ca_async_backend_t *backend,
+                         const ca_async_free_t *free)
+{
+    const ca_upstream_t *cuda = &ca_upstream_cuda;
+    void *work = free->work ? free->work : free->fence;
+    int done = ca_upstream_fence_wait(cuda, context, work, CA_WAIT_OWN);
+    if (done >= 0)
+        done = ca_upstream_fence_query(cuda, context, free->fence);
+    if (done == 0 && !atomic_load(&backend->stuck))
+        done = ca_upstream_fence_wait(cuda, context, free->fence, CA_LATE_WAIT_NS);
+    atomic_store(&backend->stuck, done == 0);
+    return done;
+}
+
 /* Whether the free is done; asks, or waits for a fence that was recorded in the free itself. What
  * was held is given to the driver now, on the stream that has nothing on it: nobody uses it. */
 static bool settle(ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free,
@@ -155,7 +177,7 @@ static bool settle(ca_context_t *context, ca_async_backend_t *backend, ca_async_
     const ca_upstream_t *cuda = &ca_upstream_cuda;
     if (!free->fence && ca_upstream_fence_record(cuda, context, &free->fence) != 0)
         return false;
-    int done = wait && !free->held ? ca_upstream_fence_wait(cuda, context, free->fence, CA_WAIT_ALL)
+    int done = wait && !free->held ? wait_for_free(context, backend, free)
                                    : ca_upstream_fence_query(cuda, context, free->fence);
     return done == 1 && (!free->held ||
                          free_on_stream(context, free->held, backend->own.allocs) == CUDA_SUCCESS);
@@ -263,35 +285,36 @@ bool ca_backend_async_gave(const ca_record_t *record)
     return record->kind == CA_KIND_DEVICE && !record->owner && record->stream;
 }
 
-/* Frees behind `*fence`, which becomes one behind the free itself. Whether the driver took it. */
+/* Frees behind the fence `work`, and makes one behind the free itself. Whether the driver took it.
+ */
 static bool free_behind(ca_context_t *context, ca_async_backend_t *backend, CUdeviceptr address,
-                        void **fence)
+                        void *work, void **fence)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
-    void *later;
-    if (ca_upstream_fence_join(cuda, context, backend->own.frees, *fence) != 0 ||
+    if (ca_upstream_fence_join(cuda, context, backend->own.frees, work) != 0 ||
         free_on_stream(context, address, backend->own.frees) != CUDA_SUCCESS)
         return false;
-    if (ca_upstream_fence_record_on(cuda, context, backend->own.frees, &later) == 0) {
-        ca_upstream_fence_release(cuda, context, *fence);
-        *fence = later;
-    }
+    if (ca_upstream_fence_record_on(cuda, context, backend->own.frees, fence) != 0)
+        *fence = NULL;
     return true;
 }
 
 /* Takes note of a free that was given to the driver, or could not be. */
-static CUresult note(ca_context_t *context, ca_async_backend_t *backend, void *fence,
+static CUresult note(ca_context_t *context, ca_async_backend_t *backend, void *work, void *fence,
                      CUdeviceptr held)
 {
     ca_lock_take(&lock);
     ca_async_free_t *free = ca_slab_take(&frees);
     ca_lock_drop(&lock);
     if (!free) {
+        if (work)
+            ca_upstream_fence_release(&ca_upstream_cuda, context, work);
         if (fence)
             ca_upstream_fence_release(&ca_upstream_cuda, context, fence);
         return held ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     }
-    *free = (ca_async_free_t){.held = held, .fence = fence};
+    *free =
+        (ca_async_free_t){.held = held, .work = fence ? work : NULL, .fence = fence ? fence : work};
     if (held)
         atomic_fetch_add(&held_count, 1);
     if (!push(context, backend, free, false))
@@ -312,13 +335,15 @@ CUresult ca_backend_async_free(const ca_record_t *record)
     ca_attributes_clear(record->address);
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context, false);
-    void *fence = NULL;
-    if (ca_upstream_fence_record(&ca_upstream_cuda, context, &fence) != 0)
-        fence = NULL;
-    bool freed = fence && free_behind(context, backend, record->address, &fence);
+    void *work = NULL, *fence = NULL;
+    if (ca_upstream_fence_record(&ca_upstream_cuda, context, &work) != 0)
+        work = NULL;
+    bool freed = work && free_behind(context, backend, record->address, work, &fence);
     code = freed ? CUDA_SUCCESS : (CUresult)atomic_load(&context->broken);
     if (code == CUDA_SUCCESS)
-        return note(context, backend, fence, freed ? 0 : record->address);
+        return note(context, backend, work, fence, freed ? 0 : record->address);
+    if (work)
+        ca_upstream_fence_release(&ca_upstream_cuda, context, work);
     if (fence)
         ca_upstream_fence_release(&ca_upstream_cuda, context, fence);
     return code;
