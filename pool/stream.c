@@ -9,8 +9,11 @@
 #include "pool/segment.h"
 #include "pool/state.h"
 
+#define SPARE_LOOK 2 /* streams that are gone, asked about before one is made */
+
 struct ca_stream {
     ca_stream_t *next;
+    ca_stream_t *next_gone; /* the one that went after it */
     ca_arena_t *arena;
     void *queue;
     ca_line_t line;
@@ -187,12 +190,38 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     return NULL;
 }
 
+static void add_gone(ca_arena_t *arena, ca_stream_t *stream)
+{
+    stream->next_gone = NULL;
+    *(arena->gone_last ? &arena->gone_last->next_gone : &arena->gone) = stream;
+    arena->gone_last = stream;
+}
+
+static ca_stream_t *take_gone(ca_arena_t *arena)
+{
+    ca_stream_t *stream = arena->gone;
+
+    arena->gone = stream->next_gone;
+    if (!arena->gone)
+        arena->gone_last = NULL;
+    return stream;
+}
+
+/* One that is gone and whose work is done. Those that went first are asked, and go behind the
+ * others where they are still at work: one that works for ever is in nobody's way. Drops the lock.
+ */
 static ca_stream_t *spare(ca_arena_t *arena)
 {
-    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next)
-        if (stream->gone && stream->line.open->count == 0 && !stream->line.closing.head &&
-            !stream->line.closed.head)
+    for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
+        ca_stream_t *stream = take_gone(arena);
+        const ca_line_t *line = &stream->line;
+        ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+        if (!ca_arena_serving(arena))
+            return NULL;
+        if (line->open->count == 0 && !line->closing.head && !line->closed.head)
             return stream;
+        add_gone(arena, stream);
+    }
     return NULL;
 }
 
@@ -231,11 +260,10 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         return NULL;
     ca_lock_take(&arena->lock);
     arena->precise |= arena->params.join == CA_POOL_JOIN_FIRST;
-    if (ca_arena_serving(arena)) {
-        stream = spare(arena);
-        if (!stream)
-            stream = make(arena);
-    }
+    int cancellation = ca_arena_enter(arena);
+    stream = spare(arena);
+    if (!stream && ca_arena_serving(arena))
+        stream = make(arena);
     if (stream) {
         stream->queue = queue;
         stream->gone = false;
@@ -243,6 +271,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         stream->owner = pthread_self();
         stream->line.close_after = stream->line.query_after = 0;
     }
+    ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
     return stream;
 }
@@ -266,11 +295,15 @@ void ca_stream_retire(ca_stream_t *stream)
     if (!arena->retired && !stream->gone) {
         int cancellation = ca_arena_enter(arena);
         stream->gone = true; /* nobody begins to record on it from here on */
-        if (!stream->confined)
+        if (!stream->confined) {
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+            ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+        }
         wait_for_recorders(stream);
-        if (!arena->retired)
+        if (!arena->retired) {
             evacuate(stream);
+            add_gone(arena, stream);
+        }
         ca_arena_leave(arena, cancellation);
     }
     ca_lock_drop(&arena->lock);
@@ -287,7 +320,7 @@ void ca_streams_drop(ca_arena_t *arena)
         stream->next = arena->ended;
         arena->ended = stream;
     }
-    arena->streams = NULL;
+    arena->streams = arena->gone = arena->gone_last = NULL;
 }
 
 void ca_streams_reset_after_fork(void)

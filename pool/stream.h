@@ -12,6 +12,10 @@
  * the very allocation. So an arena where that is wanted is made `precise`: from then on every free
  * on a stream has a fence of its own.
  *
+ * A stream that was destroyed is asked about there and then, and where its work was not done when
+ * the next ones come: its object serves another stream, or a program with a stream for each of its
+ * requests would fill the host's memory with them.
+ *
  * The arena's lock is held in every function here but the public ones (arena.h). */
 #ifndef CA_POOL_STREAM_H
 #define CA_POOL_STREAM_H

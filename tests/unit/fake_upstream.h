@@ -56,6 +56,7 @@ typedef struct fake {
     size_t misalign; /* added to every address */
     bool auto_pass;  /* a fence passes as soon as `lag` newer ones were recorded */
     uint64_t lag;
+    uint64_t stuck;   /* this fence never passes; 0: none */
     bool wait_passes; /* a bounded wait is long enough */
     bool capturing;   /* no fence, no wait: -EAGAIN */
     bool no_fences;   /* -ENOSYS */
@@ -306,7 +307,7 @@ static int fake_fence_query(void *context, void *fence)
     (void)context;
     int rc = fake_enter(FAKE_QUERY);
     if (rc == 0)
-        rc = (uintptr_t)fence <= fake.passed;
+        rc = (uintptr_t)fence <= fake.passed && (uintptr_t)fence != fake.stuck;
     fake_note(rc == 1 ? 'Q' : 'q');
     pthread_mutex_unlock(&fake.mutex);
     return rc;

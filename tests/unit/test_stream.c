@@ -163,11 +163,63 @@ static void a_destroyed_stream_strands_nothing(void **state)
     put(a, one);
     fake_log();
     ca_stream_retire(one);
-    assert_string_equal(fake_log(), "R");
+    assert_string_equal(fake_log(), "Rq");
     one = ca_arena_stream(arena, (void *)1, false); /* the handle comes again */
     assert_true(gets_another(one, 6 * MIB, a.address));
     fake_pass(fake.recorded);
     ca_arena_trim(arena, 0);
+    assert_int_equal(stats().pending_bytes, 0);
+    sound();
+}
+
+static size_t streams(void)
+{
+    size_t count = 0;
+    for (const ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
+        count++;
+    return count;
+}
+
+/* As in a program with a stream for each of its requests. */
+static void use_streams(unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        ca_stream_t *stream = ca_arena_stream(arena, (void *)(uintptr_t)(i + 10), false);
+        ca_arena_free_on(get(stream, 64 * KIB).block, stream);
+        ca_stream_retire(stream);
+        fake_pass(fake.recorded - 1); /* all but the last one are done */
+    }
+    sound();
+}
+
+static void streams_that_come_and_go_do_not_pile_up(void **state)
+{
+    (void)state;
+    use_streams(1000);
+    assert_in_range(streams(), 3, 5); /* with the two that stay */
+    assert_in_range(stats().pending_bytes, 0, 3 * 64 * KIB);
+}
+
+static void a_destroyed_stream_that_works_for_ever_is_in_nobodys_way(void **state)
+{
+    (void)state;
+    mine_t a = get(one, 6 * MIB);
+    put(a, one);
+    fake.stuck = fake.recorded + 1;
+    ca_stream_retire(one);
+    use_streams(1000);
+    assert_in_range(streams(), 3, 8);
+    assert_true(gets_another(two, 6 * MIB, a.address));
+    fake.stuck = 0;
+}
+
+static void what_was_done_when_its_stream_was_destroyed_is_ready_at_once(void **state)
+{
+    (void)state;
+    mine_t a = get(one, 6 * MIB);
+    put(a, one);
+    fake.auto_pass = true;
+    ca_stream_retire(one);
     assert_int_equal(stats().pending_bytes, 0);
     sound();
 }
@@ -383,6 +435,9 @@ int main(void)
         TEST(a_smaller_request_is_cut_from_what_the_stream_freed),
         TEST(an_epoch_of_a_stream_closes_by_count),
         TEST(a_destroyed_stream_strands_nothing),
+        TEST(streams_that_come_and_go_do_not_pile_up),
+        TEST(a_destroyed_stream_that_works_for_ever_is_in_nobodys_way),
+        TEST(what_was_done_when_its_stream_was_destroyed_is_ready_at_once),
         TEST(a_destroyed_stream_that_gets_no_fence_waits_for_all_work),
         TEST(a_stream_whose_fences_fail_waits_for_all_work),
         TEST(what_is_freed_after_a_fence_that_failed_is_given_back),
