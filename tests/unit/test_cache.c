@@ -9,6 +9,7 @@
 #include "one_cache.h"
 #include "pool/cache_hit.h"
 #include "pool/settle.h"
+#include "pool/stream.h"
 
 static void on_thread(void *(*work)(void *), void *arg)
 {
@@ -282,6 +283,27 @@ static void caches_are_shut_while_room_is_short(void **state)
     assert_int_equal(ca_caches_stock(arena), 0);
     go_through(1000, 10);
     assert_int_equal(ca_caches_stock(arena), 0);
+    end();
+}
+
+/* Nobody waits without bound for work of a stream: what caches have to tell decides nothing there. */
+static void closing_the_epochs_of_streams_visits_no_cache(void **state)
+{
+    (void)state;
+    held_t held[2];
+    start(1024 * MIB, CACHED);
+    ca_stream_t *stream = ca_arena_stream(arena, (void *)1, false);
+    for (unsigned i = 0; i < 2; i++)
+        hold(arena, 16 * KIB, &held[i]);
+    let_go(&held[0]); /* into the cache, which tells nobody */
+    uint64_t frees = arena->frees, recorded = fake.recorded;
+    fake_unuse(held[1].address, held[1].bytes);
+    ca_arena_free_on(held[1].block, stream);
+    ca_lock_take(&arena->lock);
+    ca_streams_close(arena);
+    ca_lock_drop(&arena->lock);
+    assert_int_equal(fake.recorded, recorded + 1);
+    assert_int_equal(arena->frees, frees);
     end();
 }
 
@@ -748,6 +770,7 @@ int main(void)
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
         cmocka_unit_test(caches_are_shut_in_pin_mode),
         cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(closing_the_epochs_of_streams_visits_no_cache),
         cmocka_unit_test(the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by),
         cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),
         cmocka_unit_test(the_stock_is_bounded),
