@@ -125,7 +125,7 @@ static bool rung_joined(climb_t *c)
 {
     if (!c->stream || c->arena->params.join == CA_POOL_JOIN_NEVER)
         return false;
-    c->arena->precise = true;
+    ca_stream_make_precise(c->arena);
     c->block = ca_stream_take_joined(c->stream, c->bytes);
     return c->block ? over(c, 0) : !ca_arena_serving(c->arena) && over(c, -EIO);
 }

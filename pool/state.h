@@ -62,7 +62,8 @@ struct ca_arena {
     size_t settle_from;   /* what was reserved then: see ca_settle_grown */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
-    bool precise; /* every free on a stream gets a fence of its own, that can be joined */
+    size_t living_streams;         /* those that are not gone */
+    uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
     uint64_t spared_until; /* operations: see ladder.c */
     bool growing; /* a thread is obtaining a segment; the others search again when it is done */

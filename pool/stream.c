@@ -73,12 +73,18 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
 
-    if (arena->precise && arena->streams->next)
+    if (arena->operations < arena->precise_until && arena->living_streams > 1)
         return open->count > 0;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
     /* A single block is what a pair on one stream has in here: that makes no call. */
     return open->count >= CA_STREAM_EPOCH_BLOCKS || (open->count > 1 && open->bytes >= most);
+}
+
+void ca_stream_make_precise(ca_arena_t *arena)
+{
+    if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
+        arena->precise_until = arena->operations + CA_STREAM_PRECISE;
 }
 
 /* Its blocks wait for all work instead of the stream's alone. */
@@ -259,7 +265,8 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     if (!arena->upstream->fence_record_on)
         return NULL;
     ca_lock_take(&arena->lock);
-    arena->precise |= arena->params.join == CA_POOL_JOIN_FIRST;
+    if (arena->params.join == CA_POOL_JOIN_FIRST)
+        arena->precise_until = UINT64_MAX;
     int cancellation = ca_arena_enter(arena);
     stream = spare(arena);
     if (!stream && ca_arena_serving(arena))
@@ -267,6 +274,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     if (stream) {
         stream->queue = queue;
         stream->gone = false;
+        arena->living_streams++;
         stream->confined = confined;
         stream->owner = pthread_self();
         stream->line.close_after = stream->line.query_after = 0;
@@ -295,6 +303,7 @@ void ca_stream_retire(ca_stream_t *stream)
     if (!arena->retired && !stream->gone) {
         int cancellation = ca_arena_enter(arena);
         stream->gone = true; /* nobody begins to record on it from here on */
+        arena->living_streams--;
         if (!stream->confined) {
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
             ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);

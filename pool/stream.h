@@ -9,8 +9,8 @@
  * An allocation on another stream need not wait for that: it may take the block at once and make
  * its own stream wait for the fence ("join"), as the driver's own pool does. Only a fence recorded
  * right behind the free will do: one that stands further back may stand behind work that waits for
- * the very allocation. So an arena where that is wanted is made `precise`: from then on every free
- * on a stream has a fence of its own.
+ * the very allocation. So an arena where that is wanted is made precise: every free on a stream has
+ * a fence of its own, for CA_STREAM_PRECISE allocations and frees from then on.
  *
  * A stream that was destroyed is asked about there and then, and where its work was not done when
  * the next ones come: its object serves another stream, or a program with a stream for each of its
@@ -23,6 +23,7 @@
 #include "pool/epoch.h"
 
 #define CA_STREAM_EPOCH_BLOCKS 32                 /* as CA_EPOCH_BLOCKS, on a stream */
+#define CA_STREAM_PRECISE 65536                   /* allocations and frees */
 #define CA_STREAM_EPOCH_BYTES ((size_t)256 << 20) /* from the second block on */
 
 ca_stream_t *ca_stream_next(const ca_stream_t *stream);
@@ -46,6 +47,10 @@ ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut);
 /* The same with a block that was freed on another stream and has its fence, behind which `stream`
  * is made to wait. Drops the lock. */
 ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
+
+/* A request would have joined a fence, or has: frees on streams are to have fences of their own for
+ * a while. */
+void ca_stream_make_precise(ca_arena_t *arena);
 
 /* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
  * else, also where a fence could not be had a moment ago. Drops the lock. */

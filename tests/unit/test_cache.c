@@ -286,7 +286,8 @@ static void caches_are_shut_while_room_is_short(void **state)
     end();
 }
 
-/* Nobody waits without bound for work of a stream: what caches have to tell decides nothing there. */
+/* Nobody waits without bound for work of a stream: what caches have to tell decides nothing there.
+ */
 static void closing_the_epochs_of_streams_visits_no_cache(void **state)
 {
     (void)state;

@@ -316,11 +316,62 @@ static void growth_out_of_proportion_gives_way_to_a_waiting_stream(void **state)
     assert_int_equal(fake.calls[FAKE_WAIT], 0);
 }
 
+static void use_and_free(ca_stream_t *stream, unsigned count)
+{
+    mine_t held[40];
+    for (unsigned i = 0; i < count; i++)
+        held[i] = get(stream, 6 * MIB);
+    for (unsigned i = 0; i < count; i++)
+        put(held[i], stream);
+}
+
+/* Until `two` asks for what `one` freed. */
+static void outgrow(unsigned count)
+{
+    fake.auto_pass = false;
+    use_and_free(one, count);
+    use_and_free(two, count);
+    fake.auto_pass = true;
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+}
+
+static uint64_t fences_of_pairs_of_frees(unsigned pairs)
+{
+    uint64_t before = fake.recorded;
+    for (unsigned i = 0; i < pairs; i++) {
+        mine_t c = get(one, 4096), d = get(one, 4096);
+        put(c, one);
+        put(d, one);
+    }
+    return fake.recorded - before;
+}
+
+static void frees_have_fences_of_their_own_while_streams_would_join(void **state)
+{
+    (void)state;
+    outgrow(20);
+    assert_int_equal(fences_of_pairs_of_frees(100), 200);
+    for (unsigned i = 0; i < CA_STREAM_PRECISE / 2; i++)
+        ca_arena_free_on(get(two, 512).block, two);
+    assert_in_range(fences_of_pairs_of_frees(100), 0, 100 * 2 / CA_STREAM_EPOCH_BLOCKS + 1);
+    outgrow(40);
+    assert_int_equal(fences_of_pairs_of_frees(100), 200);
+}
+
+static void a_stream_without_others_needs_no_fences(void **state)
+{
+    (void)state;
+    outgrow(20);
+    ca_stream_retire(two);
+    assert_in_range(fences_of_pairs_of_frees(100), 0, 100 * 2 / CA_STREAM_EPOCH_BLOCKS + 1);
+}
+
 static void only_a_fence_right_behind_the_free_is_joined(void **state)
 {
     (void)state;
     mine_t a = get(one, 6 * MIB), b = get(one, 512);
-    arena->precise = false; /* two frees share a fence */
+    arena->precise_until = 0; /* two frees share a fence */
     put(a, one);
     put(b, one);
     assert_true(gets_another(two, 6 * MIB, a.address));
@@ -445,6 +496,8 @@ int main(void)
         JOINING(a_stream_is_made_to_wait_instead),
         JOINING(a_stream_that_cannot_wait_gets_other_memory),
         TEST(growth_out_of_proportion_gives_way_to_a_waiting_stream),
+        TEST(frees_have_fences_of_their_own_while_streams_would_join),
+        TEST(a_stream_without_others_needs_no_fences),
         JOINING(only_a_fence_right_behind_the_free_is_joined),
         TEST(a_context_that_goes_takes_its_streams_along),
         TEST(memory_that_streams_hold_serves_a_full_device),
