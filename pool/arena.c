@@ -285,6 +285,7 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
             ca_epoch_harvest_by_free(arena, line);
+            ca_grow_look_again(arena);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -362,10 +363,8 @@ bool ca_arena_revive(ca_arena_t *arena)
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
-    if (bytes < arena->room) {
-        arena->room = bytes;
-        ca_caches_review(arena);
-    }
+    if (bytes < arena->room)
+        ca_grow_set_room(arena, bytes);
     ca_lock_drop(&arena->lock);
 }
 

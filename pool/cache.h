@@ -98,6 +98,9 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes);
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);
 
+/* Whether it is for want of room that they are shut, or would be. */
+bool ca_caches_lack_room(const ca_arena_t *arena);
+
 /* The heap hears of all frees so far: what it is told later counts as freed later. */
 void ca_caches_tell(ca_arena_t *arena);
 

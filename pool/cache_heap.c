@@ -162,15 +162,26 @@ void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
 /* --- all of a heap's ---------------------------------------------------------------------------
  */
 
-/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. All
- * together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
+/* All together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
+static size_t part_of_room(const ca_arena_t *arena)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena);
+
+    return arena->cache_count ? most / arena->cache_count : most;
+}
+
+bool ca_caches_lack_room(const ca_arena_t *arena)
+{
+    return part_of_room(arena) < CA_CACHE_EPOCH_LEAST;
+}
+
+/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
 static size_t epoch_most(const ca_arena_t *arena)
 {
     if (!ca_arena_serving(arena) || arena->shutters || arena->pins || !arena->fenced ||
         arena->no_fences || !arena->cache_count)
         return 0;
-    size_t most =
-        arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena) / arena->cache_count;
+    size_t most = part_of_room(arena);
     if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena))
         most = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;

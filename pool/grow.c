@@ -11,6 +11,10 @@
 #include "pool/span.h"
 #include "pool/state.h"
 
+/* Allocations and frees from one look at what upstream has to the next, while it is too little for
+ * caches: others may have given back what they had, of which nobody tells. */
+#define LOOK_AGAIN 65536
+
 /* Of the set that the heap belongs to; see shards.h. */
 static size_t reserved(const ca_arena_t *arena)
 {
@@ -230,15 +234,40 @@ static size_t room(ca_arena_t *arena)
     return left_of(arena, available);
 }
 
+void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
+{
+    arena->room = bytes;
+    arena->look_after = arena->operations + LOOK_AGAIN;
+    ca_caches_review(arena);
+}
+
 /* Takes note of it, in all heaps of the set. Drops the lock. */
 static void note_room(ca_arena_t *arena, size_t bytes)
 {
-    arena->room = bytes;
+    ca_grow_set_room(arena, bytes);
     if (arena->shards) {
         ca_lock_drop(&arena->lock);
         ca_shards_note_room(arena, bytes);
         ca_lock_take(&arena->lock);
     }
+}
+
+void ca_grow_look_again(ca_arena_t *arena)
+{
+    if (arena->operations < arena->look_after || !ca_caches_lack_room(arena) ||
+        !ca_arena_serving(arena))
+        return;
+    arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
+    size_t found = room(arena);
+    if (ca_arena_serving(arena))
+        note_room(arena, found);
+}
+
+/* Upstream has got so much back. Drops the lock. */
+static void add_room(ca_arena_t *arena, size_t bytes)
+{
+    if (arena->room < SIZE_MAX - bytes && !arena->retired)
+        note_room(arena, arena->room + bytes);
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -335,7 +364,10 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
         put_back(arena, base, bytes, pool, idle);
     if (rc == -EIO)
         ca_arena_stop(arena);
-    return rc == 0 ? bytes : 0;
+    if (rc != 0)
+        return 0;
+    add_room(arena, bytes);
+    return bytes;
 }
 
 /* Host memory's real free waits for all work, some of which may be waiting for this very thread,

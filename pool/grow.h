@@ -23,6 +23,13 @@ size_t ca_grow_room_for_caches(const ca_arena_t *arena);
 /* Whether the limit leaves no room for a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
+/* How much is left to grow by, as somebody found just now. Caches may open or shut. */
+void ca_grow_set_room(ca_arena_t *arena, size_t bytes);
+
+/* For a free that has closed its epoch: where room was short when somebody last looked, which may
+ * be long ago, this looks again. Drops the lock. */
+void ca_grow_look_again(ca_arena_t *arena);
+
 /* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
  * peak would rise and nothing runs on the device. `headroom` bytes are left to upstream. One thread
  * at a time per arena: the caller holds the turn (`growing`). Returns 0, -ENOMEM when upstream or

@@ -123,7 +123,7 @@ bool ca_shards_rested(const ca_arena_t *arena);
  * given. No lock is held, neither here nor in the next. */
 size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes);
 
-/* Tells the other heaps how much is left to grow by: see ca_arena_note_room. */
+/* Tells the other heaps how much is left to grow by, as this one found: they share it. */
 void ca_shards_note_room(ca_arena_t *arena, size_t bytes);
 
 #endif

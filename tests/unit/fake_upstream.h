@@ -70,6 +70,7 @@ typedef struct fake {
     uint64_t recorded, passed;
     uint64_t fences; /* not released */
     uint64_t calls[FAKE_CALLS];
+    uint64_t looks; /* at what is available */
     uint64_t unbounded_waits, waiting_frees;
     _Atomic unsigned errors;
     char log[256];
@@ -370,6 +371,7 @@ static size_t fake_available(void *context)
 {
     (void)context;
     pthread_mutex_lock(&fake.mutex);
+    fake.looks++;
     size_t taken = fake.used + fake.others;
     size_t available = taken < fake.limit ? fake.limit - taken : 0;
     pthread_mutex_unlock(&fake.mutex);

@@ -286,6 +286,66 @@ static void caches_are_shut_while_room_is_short(void **state)
     end();
 }
 
+static void pairs(unsigned count)
+{
+    held_t held;
+    for (unsigned i = 0; i < count; i++) {
+        hold(arena, 1000, &held);
+        let_go(&held);
+    }
+}
+
+/* Another context had filled the device, and is gone since: nobody tells of that. */
+static void caches_open_again_when_others_have_given_back(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    ca_arena_note_room(arena, 0);
+    pairs(1000);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    pairs(50000);
+    assert_true(ca_caches_stock(arena) > 0);
+    uint64_t before = fake.recorded;
+    pairs(10 * CA_CACHE_EPOCH_BLOCKS);
+    assert_int_equal(fake.recorded - before, 10);
+    end();
+}
+
+/* And where there is none, it is asked for seldom. */
+static void a_full_device_is_asked_seldom(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    fake.others = 1024 * MIB;
+    ca_arena_note_room(arena, 0);
+    pairs(50000);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(fake.looks, 1 + 1); /* the first growth, and once since */
+    end();
+}
+
+static void caches_open_again_when_a_trim_made_room_below_the_limit(void **state)
+{
+    (void)state;
+    held_t held, none, kept;
+    start(1024 * MIB, CACHED);
+    fake.auto_pass = true;
+    arena->params.limit = 300 * MIB;
+    assert_int_equal(hold(arena, 1000, &kept), 0); /* pairs find a segment after the trim, too */
+    assert_int_equal(hold(arena, 250 * MIB, &held), 0);
+    assert_int_equal(hold(arena, 250 * MIB, &none), -ENOMEM);
+    let_go(&held);
+    pairs(10);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_true(ca_arena_trim(arena, SIZE_MAX) >= 250 * MIB);
+    pairs(10);
+    assert_true(ca_caches_stock(arena) > 0);
+    let_go(&kept);
+    end();
+}
+
 /* Nobody waits without bound for work of a stream: what caches have to tell decides nothing there.
  */
 static void closing_the_epochs_of_streams_visits_no_cache(void **state)
@@ -771,6 +831,9 @@ int main(void)
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
         cmocka_unit_test(caches_are_shut_in_pin_mode),
         cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(caches_open_again_when_others_have_given_back),
+        cmocka_unit_test(a_full_device_is_asked_seldom),
+        cmocka_unit_test(caches_open_again_when_a_trim_made_room_below_the_limit),
         cmocka_unit_test(closing_the_epochs_of_streams_visits_no_cache),
         cmocka_unit_test(the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by),
         cmocka_unit_test(a_thread_leaves_nothing_behind_whatever_its_cache_holds),

@@ -10,6 +10,7 @@
 #include "fake_upstream.h"
 #include "pool/cache.h"
 #include "pool/shards.h"
+#include "pool/state.h"
 
 #define HEAPS 4u
 
@@ -140,6 +141,42 @@ static void each_thread_grows_a_heap_of_its_own(void **state)
     put(&mine), put(&again);
     for (unsigned i = 0; i < HEAPS; i++)
         put(&others[i]);
+}
+
+static size_t room_of(unsigned heap)
+{
+    return ca_shards_heap(shards, heap)->room;
+}
+
+static void the_room_that_one_heap_finds_is_all_heaps(void **state)
+{
+    (void)state;
+    held_t none;
+    make(256 * MIB, fake_params);
+    held_t a = get(100 * MIB);
+    assert_int_equal(get_on(NULL, 300 * MIB, false, &none), -ENOMEM);
+    for (unsigned i = 0; i < HEAPS; i++)
+        assert_int_equal(room_of(i), 0);
+    fake.limit = 1024 * MIB; /* others have given back */
+    held_t b = get(300 * MIB);
+    for (unsigned i = 0; i < HEAPS; i++)
+        assert_true(room_of(i) >= 600 * MIB);
+    put(&a);
+    put(&b);
+}
+
+static void what_goes_back_is_room_for_all_heaps(void **state)
+{
+    (void)state;
+    held_t none;
+    make(256 * MIB, fake_params);
+    held_t a = get(200 * MIB);
+    assert_int_equal(get_on(NULL, 300 * MIB, false, &none), -ENOMEM);
+    put(&a);
+    fake_pass_all();
+    trim(SIZE_MAX);
+    for (unsigned i = 0; i < HEAPS; i++)
+        assert_true(room_of(i) >= 200 * MIB);
 }
 
 static void small_requests_give_each_heap_a_first_segment_while_there_is_room(void **state)
@@ -704,6 +741,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(each_thread_grows_a_heap_of_its_own),
+        TEST(the_room_that_one_heap_finds_is_all_heaps),
+        TEST(what_goes_back_is_room_for_all_heaps),
         TEST(small_requests_give_each_heap_a_first_segment_while_there_is_room),
         TEST(what_another_heap_has_serves_before_one_grows),
         TEST(stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows),
