@@ -87,7 +87,8 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params);
 
 /* Serves `bytes` (> 0). Returns 0, -ENOMEM when everything in the retry ladder failed (the caller
- * then asks the driver, whose answer is the program's), or -EIO when the arena no longer serves.
+ * then asks the driver, whose answer is the program's), or -EIO when the arena no longer serves, or
+ * does not here: in a callback of upstream's, inside a call of this thread's that obtains memory.
  * `*reused` (may be NULL) tells whether the memory was handed out before. */
 int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
                    bool *reused);

@@ -38,6 +38,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <time.h>
+#include "config/mine.h"
 #include "pool/cache.h"
 #include "pool/export.h"
 #include "pool/grow.h"
@@ -91,6 +92,8 @@ static bool grow(climb_t *c)
     ca_arena_t *arena = c->arena;
 
     while (arena->growing) {
+        if (arena->grower == ca_mine_number())
+            return over(c, -EIO); /* a tool's callback, inside the driver's call */
         pthread_cond_wait(&arena->grown, &arena->lock.mutex);
         if (search(c))
             return true;
@@ -98,6 +101,7 @@ static bool grow(climb_t *c)
     if (c->spares && !ca_grow_spares_caches(arena, c->bytes))
         return false; /* not any more */
     arena->growing = true;
+    arena->grower = ca_mine_number();
     arena->growing_for_caches = c->spares;
     int rc = ca_grow(arena, c->bytes, c->spares ? ca_grow_room_for_caches(arena) : c->headroom,
                      &c->block);

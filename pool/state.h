@@ -66,7 +66,8 @@ struct ca_arena {
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
     uint64_t spared_until; /* operations: see ladder.c */
-    bool growing; /* a thread is obtaining a segment; the others search again when it is done */
+    bool growing;    /* a thread is obtaining a segment; the others search again when it is done */
+    unsigned grower; /* that thread, by ca_mine_number */
     bool growing_for_caches; /* so that caches need not be emptied */
     pthread_cond_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */

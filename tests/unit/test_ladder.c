@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <unistd.h>
 #include "one_arena.h"
 #include "pool/epoch.h"
 #include "pool/span.h"
@@ -65,6 +66,38 @@ static void fill(held_t held[4])
     for (unsigned i = 0; i < 4; i++)
         held[i] = get(16 * MIB);
     fake_log();
+}
+
+static int served_in_callback;
+static held_t got_in_callback;
+
+static void ask_in_callback(void)
+{
+    fake.on_call[FAKE_ALLOC] = NULL;
+    served_in_callback = hold(arena, 20 * MIB, &got_in_callback);
+}
+
+/* Would not end otherwise: as where a profiler's callback takes memory. */
+static void a_request_inside_the_call_that_obtains_memory_does_not_wait_for_it(void **state)
+{
+    (void)state;
+    alarm(10);
+    fake.on_call[FAKE_ALLOC] = ask_in_callback;
+    held_t a = get(20 * MIB);
+    assert_int_equal(served_in_callback, -EIO); /* the driver serves it */
+    put(&a);
+    get(40 * MIB);
+    alarm(0);
+}
+
+static void what_is_ready_serves_a_request_inside_such_a_call(void **state)
+{
+    (void)state;
+    make_ready(20 * MIB);
+    fake.on_call[FAKE_ALLOC] = ask_in_callback;
+    get(40 * MIB);
+    assert_int_equal(served_in_callback, 0);
+    put(&got_in_callback);
 }
 
 /* --- rungs, in order -------------------------------------------------------------------------- */
@@ -647,6 +680,8 @@ static void a_failed_upstream_free_takes_no_addresses_from_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(a_request_inside_the_call_that_obtains_memory_does_not_wait_for_it),
+        TEST(what_is_ready_serves_a_request_inside_such_a_call),
         TEST(ready_memory_serves_without_a_call),
         TEST(a_passed_epoch_serves_with_one_query),
         TEST(the_open_epoch_is_closed_and_queried_before_growing),
