@@ -48,16 +48,23 @@ static bool may_work(void)
     return !atomic_load(&stopping) && !ca_capture_active() && ca_life_active();
 }
 
+static void round_over(ca_arena_t *arena, uint32_t ticks, bool waits)
+{
+    ca_arena_tick(arena);
+    while (may_work() && ca_arena_decay(arena, ticks, waits) > 0) {
+    }
+}
+
 static void round_of(ca_context_t *context, uint32_t ticks)
 {
     ca_arena_t *heap;
     if (atomic_load(&context->state) != CA_CONTEXT_SERVING || atomic_load(&context->broken))
         return;
-    for (unsigned i = 0; (heap = ca_heap(context, i)) && may_work(); i++) {
-        ca_arena_tick(heap);
-        while (may_work() && ca_arena_decay(heap, ticks, ca_upstream_idle_free_waits()) > 0) {
-        }
-    }
+    for (unsigned i = 0; (heap = ca_heap(context, i)) && may_work(); i++)
+        round_over(heap, ticks, ca_upstream_idle_free_waits());
+    for (unsigned i = 0; i < CA_PINNED_KINDS && may_work(); i++)
+        if ((heap = atomic_load(&context->pinned[i])))
+            round_over(heap, ticks, true);
 }
 
 static void work(uint32_t ticks)

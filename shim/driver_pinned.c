@@ -50,7 +50,8 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
     if (!ca_life_active())
         return real(address, bytes);
     return CA_WITH_OOM(CA_KIND_PINNED, bytes, CA_OOM_HERE,
-                       CA_WITH_ENDS(pooled(address, bytes, 0, &known)
+                       CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0,
+                                    pooled(address, bytes, 0, &known)
                                         ? CUDA_SUCCESS
                                         : track(real(address, bytes), address, bytes, known)));
 }
@@ -63,7 +64,8 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
         return real(address, bytes, flags);
     return CA_WITH_OOM(
         CA_KIND_PINNED, bytes, CA_OOM_HERE,
-        CA_WITH_ENDS(pooled(address, bytes, flags, &known)
+        CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0,
+                     pooled(address, bytes, flags, &known)
                          ? CUDA_SUCCESS
                          : track(real(address, bytes, flags), address, bytes, known)));
 }

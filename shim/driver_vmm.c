@@ -11,6 +11,7 @@
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/oom.h"
+#include "shim/pinned_memory.h"
 #include "shim/room.h"
 #include "shim/track.h"
 
@@ -79,7 +80,7 @@ CA_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
     return code;
 }
 
-/* Registered host memory takes none of the device's: there is nothing to try again with. */
+/* What can be pinned may be what the pool keeps pinned. */
 CA_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
     CA_REAL(cuMemHostRegister_v2);
@@ -87,7 +88,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t bytes, uns
         return real(address, bytes, flags);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = real(address, bytes, flags);
+    CUresult code = CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0, real(address, bytes, flags));
     if (code == CUDA_SUCCESS)
         ca_track_driver_alloc(CA_KIND_REGISTERED,
                               ca_registry_key(CA_KIND_REGISTERED, (uint64_t)(uintptr_t)address),

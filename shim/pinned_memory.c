@@ -9,6 +9,9 @@
 #include "shim/upstream.h"
 #include "shim/upstream_pinned.h"
 
+#define KEPT_MOST                                                                                  \
+    ((size_t)256 << 20) /* bytes that an arena keeps where all of a segment is free                \
+                         */
 #define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
 
 /* The arena for `flags`, made where it is missing and asked for. */
@@ -69,6 +72,22 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     return 0;
 }
 
+/* Pages that stay pinned are nobody else's, not malloc's either, and nothing tells when the machine
+ * runs short. So what is kept for later is bounded: beyond that a free does what the driver's would
+ * have done, it waits for its context's work, and all that is idle goes back. Not each time for
+ * what comes and goes by hits. */
+static void keep_little(ca_context_t *context, ca_arena_t *arena, size_t bytes)
+{
+    ca_arena_stats_t now;
+    if (bytes <= CA_CACHE_MOST)
+        return;
+    ca_arena_stats(arena, &now);
+    if (now.idle_bytes <= KEPT_MOST)
+        return;
+    ca_upstream_cuda.synchronize(context, false);
+    ca_arena_trim(arena, SIZE_MAX);
+}
+
 CUresult ca_pinned_free_plain(const ca_record_t *record)
 {
     if (record->kind != CA_KIND_PINNED)
@@ -85,6 +104,7 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     ca_attributes_clear(record->address);
     ca_debug_freed_host(context, record);
     ca_cached_free(record->owner);
+    keep_little(context, arena, record->bytes);
     return CUDA_SUCCESS;
 }
 

@@ -14,8 +14,8 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
                     void **address);
 
 /* Takes back what the pool served, as the plain free: `record` has been erased, ca_context_check
- * asked. An error means that the driver would have refused, device memory too: put the record back
- * then. */
+ * asked. Waits for the context's work, as that does, where too much would stay pinned. An error
+ * means that the driver would have refused, device memory too: put the record back then. */
 CUresult ca_pinned_free_plain(const ca_record_t *record);
 
 /* The context is gone, and its pinned memory with it. */

@@ -24,15 +24,17 @@ def succeeds(result):
 # --- decay ----------------------------------------------------------------------------------------
 
 
-def test_decay_gives_idle_memory_back_without_a_call(run, program):
-    result = run([program("decay"), "idle"], conf=DECAY)
+@pytest.mark.parametrize("case", ["idle", "pinned"])
+def test_decay_gives_idle_memory_back_without_a_call(run, program, case):
+    result = run([program("decay"), case], conf=DECAY)
 
     succeeds(result)
     assert result.out == "given back\n"
 
 
-def test_decay_is_off_by_default(run, program):
-    result = run([program("decay"), "idle", "short"])
+@pytest.mark.parametrize("case", ["idle", "pinned"])
+def test_decay_is_off_by_default(run, program, case):
+    result = run([program("decay"), case, "short"])
 
     succeeds(result)
     assert result.out == "kept\n"

@@ -203,6 +203,32 @@ def test_the_free_is_a_barrier_where_it_is_asked_for(run, program, preload, conf
     assert result.out == ("waited\n" if waits else "went on\n")
 
 
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preload, conf", MODES)
+@pytest.mark.parametrize("case", ["free", "busy", "elsewhere"])
+def test_little_stays_pinned(run, program, case, preload, conf):
+    """The time limit is the test of `elsewhere`: what waits for another device never ends."""
+    succeeds(run([program("pinned_kept"), case], preload=preload, conf=conf,
+                 sim="memory:4G,devices:2", timeout=20))
+
+
+@pytest.mark.parametrize("conf", POOLED)
+def test_a_capture_is_not_spoiled_for_it(run, program, conf):
+    succeeds(run([program("pinned_kept"), "capture"], conf=conf))
+
+
+@pytest.mark.parametrize("preload, conf, code", [(False, None, 2), (True, "backend:off", 2),
+                                                 (True, None, 0), (True, "lane_r:false", 0)])
+def test_registering_gets_what_the_pool_keeps_pinned(run, program, preload, conf, code):
+    result = run([program("pinned_kept"), "register"], preload=preload, conf=conf,
+                 sim="fail:cuMemHostRegister_v2@1=CUDA_ERROR_OUT_OF_MEMORY")
+
+    succeeds(result)
+    assert result.out == f"{code}\n"
+
+
 # --- shortage -------------------------------------------------------------------------------------
 
 

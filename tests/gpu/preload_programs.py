@@ -92,6 +92,8 @@ SAME = [
     (("peers",), None),
     (("pinned",), None),
     (("pinned_direct", "{scratch}"), None),
+    (("pinned_kept", "free"), None),
+    (("pinned_kept", "busy"), None),
     (("pinned_life", "reset"), None),
     (("pinned_life", "fork"), None),
     (("pinned_reuse", "same", "plain"), None),

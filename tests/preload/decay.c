@@ -1,6 +1,7 @@
 /* A program that is idle: what the shim caches goes back to the driver meanwhile (decay).
  *
  * decay idle     memory that was freed; prints how it ended: "given back" or "kept"
+ * decay pinned   the same of pinned memory
  * decay pending  a small buffer is freed while a stream is at work, and no call follows
  * decay capture  nothing goes while a stream is captured, and the capture is not spoiled
  * decay busy     nothing goes while a stream is at work, where the driver's free waits for it
@@ -38,7 +39,7 @@ static bool gone_within(uint64_t nanoseconds)
 {
     struct timespec step = {.tv_nsec = 1000000};
     for (uint64_t begin = now_ns(); now_ns() - begin < nanoseconds; nanosleep(&step, NULL))
-        if (stats().reserved_bytes == 0)
+        if (stats().reserved_bytes + stats().pinned_reserved_bytes == 0)
             return true;
     return false;
 }
@@ -63,6 +64,15 @@ static cudaStream_t make_stream(void)
 static void idle(uint64_t nanoseconds)
 {
     make_idle();
+    puts(gone_within(nanoseconds) ? "given back" : "kept");
+}
+
+static void pinned(uint64_t nanoseconds)
+{
+    void *host;
+    OK(cudaHostAlloc(&host, 16 * MIB, cudaHostAllocPortable));
+    OK(cudaFreeHost(host));
+    CHECK(stats().pinned_reserved_bytes > 0);
     puts(gone_within(nanoseconds) ? "given back" : "kept");
 }
 
@@ -167,6 +177,8 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "idle") == 0)
         idle(argc > 2 ? LOOK_NS : GIVE_UP_NS);
+    else if (strcmp(mode, "pinned") == 0)
+        pinned(argc > 2 ? LOOK_NS : GIVE_UP_NS);
     else if (strcmp(mode, "pending") == 0)
         pending();
     else if (strcmp(mode, "capture") == 0)
@@ -178,6 +190,6 @@ int main(int argc, char **argv)
     else if (strcmp(mode, "exit") == 0)
         leave();
     else
-        FAIL("decay idle|pending|capture|busy|threads|exit");
+        FAIL("decay idle|pinned|pending|capture|busy|threads|exit");
     return 0;
 }
