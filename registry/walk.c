@@ -11,7 +11,7 @@
 #include "registry/table.h"
 
 #define LEAST_CAPACITY 64
-#define KEPT_AT_A_TIME 1024 /* records */
+#define KEPT_AT_A_TIME 4096 /* records */
 #define BUSY_TRIES 20       /* in a snapshot */
 #define BUSY_SLEEP_NS 2000000
 #define PASSES 4 /* over a shard that stays in use */
@@ -220,18 +220,26 @@ bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_C
 
 /* --- contexts that are gone ------------------------------------------------------------------- */
 
+/* How far a shard was looked at, and the index's version then: it is still so while that stands. */
+typedef struct progress {
+    size_t place;
+    uint64_t version;
+} progress_t;
+
 /* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
- * they did not all fit: those that did are gone. */
+ * they did not all fit: those that did are gone, and the next call goes on behind them. */
 static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
-                     ca_registry_total_t *gone)
+                     ca_registry_total_t *gone, progress_t *so_far)
 {
     size_t used = 0;
     int result = 0;
     ca_lock_take(&shard->lock);
-    size_t entries = entries_of(shard);
+    size_t entries = entries_of(shard), i = 0;
+    if (atomic_load(&shard->index.version) == so_far->version)
+        i = so_far->place;
     /* An entry is looked at again after its record went: another one may have moved in. What a run
      * that wraps moves to the table's end was looked at already, at its start. */
-    for (size_t i = 0; i < entries;) {
+    while (i < entries) {
         entry_t entry;
         int locked = lock_entry(shard, i, &entry);
         bool its_own = locked == 0 && entry.record.context == context;
@@ -257,6 +265,7 @@ static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
             gone->bytes += entry.record.bytes;
         }
     }
+    *so_far = (progress_t){i, atomic_load(&shard->index.version)};
     ca_lock_drop(&shard->lock);
     return result;
 }
@@ -265,14 +274,18 @@ ca_registry_total_t ca_registry_drop_context(uint16_t context)
 {
     ca_registry_total_t total = {0, 0};
     ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
+    progress_t so_far = {0, 0};
     for (size_t s = 0; s < SHARDS;) {
         ca_registry_total_t gone = {0, 0};
-        int result = drop_from(&ca_table.shards[s], context, kept, &gone);
+        int result = drop_from(&ca_table.shards[s], context, kept, &gone, &so_far);
         /* A part at a time and with the lock dropped: what is kept stays small. */
         ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
         total.count += gone.count;
         total.bytes += gone.bytes;
-        s += result == 0;
+        if (result == 0) {
+            so_far = (progress_t){0, 0};
+            s++;
+        }
     }
     if (kept)
         ca_mem_unmap(kept, snapshot_bytes(kept->capacity));

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -15,6 +16,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "config/counters.h"
 #include "config/mem.h"
@@ -273,6 +275,32 @@ static void a_grown_table_still_finds_everything(void **state)
     assert_int_equal(ca_registry_peak_bytes(), (uint64_t)MANY * (MANY + 1) / 2);
     for (size_t i = 0; i < MANY; i += 97)
         assert_false(ca_registry_find(address_of(i * 4096), &out));
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void records_of_one_context_are_dropped_in_one_walk_over_all(void **state)
+{
+    (void)state;
+    enum { MANY = 1000000 };
+    double begin = cpu_seconds();
+    for (size_t i = 0; i < MANY; i++) {
+        ca_record_t in = record_of(address_of(i), i + 1);
+        in.context = (uint16_t)(i < MANY / 2);
+        in.stack = 1;
+        assert_int_equal(ca_registry_insert(&in), 0);
+    }
+    double filled = cpu_seconds();
+    assert_int_equal(ca_registry_drop_context(1).count, MANY / 2);
+    double spent = cpu_seconds() - filled;
+    printf("filled in %.3f s, dropped in %.3f s\n", filled - begin, spent);
+    assert_true(spent < 2 * (filled - begin));
+    assert_int_equal(ca_registry_drop_context(0).count, MANY - MANY / 2);
 }
 
 /* --- threads ---------------------------------------------------------------------------------- */
@@ -562,6 +590,7 @@ int main(void)
         cmocka_unit_test_setup(random_operations_agree_with_the_model, fresh),
         cmocka_unit_test_setup(what_was_alive_in_a_dropped_context_is_kept_by_group, fresh),
         cmocka_unit_test_setup(the_memory_of_dropped_records_goes_back, fresh),
+        cmocka_unit_test_setup(records_of_one_context_are_dropped_in_one_walk_over_all, fresh),
         cmocka_unit_test_setup(a_grown_table_still_finds_everything, fresh),
         cmocka_unit_test_setup(threads_and_snapshots_do_not_disturb_each_other, fresh),
         cmocka_unit_test_setup(the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone, fresh),
