@@ -65,13 +65,14 @@ static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_s
     __atomic_store_n(&block->arena, to, __ATOMIC_RELEASE);
 }
 
-/* False where there is no host memory. */
-static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
+/* The number of its blocks, or 0: there is no host memory. */
+static size_t move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
 {
     ca_segment_t *segment = ca_slab_take(&to->segment_slab);
+    size_t blocks = 0;
 
     if (!segment)
-        return false;
+        return 0;
     ca_segment_unlink(from, old);
     *segment = *old;
     segment->idle_since = to->operations;
@@ -79,22 +80,25 @@ static bool move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
     segment->refused = 0;
     ca_segment_link(to, segment);
     ca_slab_give(&from->segment_slab, old);
-    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
+    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block), blocks++)
         move_block(from, to, block, segment);
     ca_span_move(segment->base, segment->bytes, from, to);
     ca_reserved_move(from, to, segment->bytes);
     ca_arena_note_peak(to);
-    return true;
+    return blocks;
 }
 
-static size_t pending_in(const ca_segment_t *segment)
+/* Whether at most so many bytes are. Of many blocks it looks at no more than it must. */
+static bool little_pending(const ca_arena_t *from, const ca_segment_t *segment, size_t most)
 {
+    if (from->pending <= most)
+        return true;
     size_t bytes = 0;
-
-    for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
+    for (const ca_block_t *block = segment->first; block && bytes <= most;
+         block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_PENDING)
             bytes += ca_block_size(block);
-    return bytes;
+    return bytes <= most;
 }
 
 /* What is pending loses its fence to an open epoch, which cannot be waited for: as much as one may
@@ -123,7 +127,7 @@ static bool may_move(const ca_arena_t *from, const ca_arena_t *to, const ca_segm
                      size_t bytes)
 {
     return !segment->exported && segment->bytes <= bytes &&
-           pending_in(segment) <= pending_most(from, to);
+           little_pending(from, segment, pending_most(from, to));
 }
 
 /* Or the caches would be shut for nothing. */
@@ -139,15 +143,18 @@ static bool has_one(const ca_arena_t *from, const ca_arena_t *to, size_t bytes)
 /* Caches are shut. Returns the bytes. */
 static size_t move_segments(ca_arena_t *from, ca_arena_t *to, size_t bytes)
 {
-    size_t moved = 0;
+    size_t moved = 0, blocks = 0;
 
-    for (ca_segment_t *segment = from->segments, *next; segment; segment = next) {
+    for (ca_segment_t *segment = from->segments, *next; segment && blocks < CA_BALANCE_BLOCKS;
+         segment = next) {
         size_t its = segment->bytes;
         next = segment->next;
         if (!may_move(from, to, segment, bytes - moved))
             continue;
-        if (!move_segment(from, to, segment))
+        size_t its_blocks = move_segment(from, to, segment);
+        if (!its_blocks)
             break;
+        blocks += its_blocks;
         moved += its;
     }
     return moved;

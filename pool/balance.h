@@ -14,13 +14,16 @@
 
 #include "pool/arena.h"
 
+#define CA_BALANCE_BLOCKS 4096 /* moved by one call, and those of one segment more at most */
+
 /* Whether the heap gives segments away at all, to one that comes into use late. Under its lock. */
 bool ca_balance_gives(const ca_arena_t *arena);
 
 /* Moves segments of `from` to `to`, the newest first, `bytes` at most. What other processes may see
  * stays, and that in which too much is pending; in pin mode, and where there are streams, all does.
- * Returns the bytes; 0 too where another thread holds the lock of `to`. Takes both locks; the
- * caller holds none. */
+ * As both heaps are locked meanwhile, it stops after CA_BALANCE_BLOCKS: whoever still wants more
+ * asks again. Returns the bytes; 0 too where another thread holds the lock of `to`. Takes both
+ * locks; the caller holds none. */
 size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes);
 
 #endif

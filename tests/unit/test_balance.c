@@ -157,6 +157,29 @@ static void as_many_segments_move_as_were_asked_for(void **state)
     nothing_stays();
 }
 
+/* Both heaps are locked meanwhile. */
+static void of_many_blocks_one_call_moves_a_few_thousand(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    held_t *held = calloc(MANY, sizeof *held);
+    size_t moved = 0, before = 0, calls = 0;
+    make(fake_params);
+    for (unsigned i = 0; i < MANY; i++)
+        assert_int_equal(hold(heaps[0], 512, &held[i]), 0);
+    size_t largest = heaps[0]->segments->bytes / 512; /* the newest segment */
+    for (; (moved = move(0, 1, SIZE_MAX)); calls++) {
+        assert_in_range(heaps[1]->blocks.live - before, 1, CA_BALANCE_BLOCKS + largest);
+        before = heaps[1]->blocks.live;
+    }
+    assert_true(calls >= 3);
+    assert_int_equal(heaps[0]->segment_count, 0);
+    for (unsigned i = 0; i < MANY; i++)
+        let_go(&held[i]);
+    free(held);
+    nothing_stays();
+}
+
 static void what_a_cache_holds_moves_too_and_hits_go_on(void **state)
 {
     (void)state;
@@ -558,6 +581,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_segment_takes_along_what_is_live_pending_and_ready),
         TEST(as_many_segments_move_as_were_asked_for),
+        TEST(of_many_blocks_one_call_moves_a_few_thousand),
         TEST(what_a_cache_holds_moves_too_and_hits_go_on),
         TEST(what_a_free_on_a_stream_made_late_is_late_there_too),
         TEST(what_is_freed_before_a_move_is_late_until_a_free_after_it),
