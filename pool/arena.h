@@ -159,6 +159,7 @@ void ca_arena_pin(ca_arena_t *arena, bool on);
 
 typedef enum {
     CA_TRIM_IDLE,     /* as above */
+    CA_TRIM_LOOK,     /* gives nothing back, and takes nothing from threads that use it */
     CA_TRIM_SHORTAGE, /* memory is short for somebody else: also waits for pending memory, without
                          bound for what the plain free would have waited for */
     CA_TRIM_ASKED,    /* the program asks, and may be made to wait: where there are no fences it

@@ -104,6 +104,10 @@ bool ca_caches_lack_room(const ca_arena_t *arena);
 /* The heap hears of all frees so far: what it is told later counts as freed later. */
 void ca_caches_tell(ca_arena_t *arena);
 
+/* Takes what is in caches that nobody used since the last such call, and leaves the others alone.
+ */
+void ca_caches_rest(ca_arena_t *arena);
+
 /* The heap is retired: its caches forget it. */
 void ca_caches_drop(ca_arena_t *arena);
 

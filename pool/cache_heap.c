@@ -30,6 +30,7 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
     size_t stock = ca_cache_get(&cache->stock);
     uint64_t frees = ca_cache_frees(cache);
 
+    cache->used |= cache->allocs + frees > 0;
     arena->operations += cache->allocs + frees;
     arena->frees += frees;
     cache->allocs = 0;
@@ -355,6 +356,20 @@ void ca_caches_tell(ca_arena_t *arena)
         bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         shut(cache);
         ca_cache_tell(arena, cache);
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_rest(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        if (!cache->used)
+            empty(arena, cache);
+        cache->used = false;
         if (!was_shut)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }

@@ -41,6 +41,7 @@ struct ca_cache {
     uint64_t allocs;           /* since the heap was told of them, */
     size_t told;               /* which has this part of `stock` in arena->stock; */
     uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
+    bool used;                 /* it told of some since ca_caches_rest */
     void *context;             /* the heap's */
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
     ca_cache_t *next_mine;     /* of the same thread */

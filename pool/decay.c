@@ -17,7 +17,7 @@ void ca_arena_tick(ca_arena_t *arena)
     bool pending = !arena->retired && (arena->pending > 0 || ca_caches_stock(arena) > 0);
     ca_lock_drop(&arena->lock);
     if (pending)
-        ca_arena_trim(arena, 0);
+        ca_arena_trim_as(arena, 0, CA_TRIM_LOOK);
 }
 
 static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)

@@ -5,8 +5,9 @@
 
 #include "pool/arena.h"
 
-/* A tick: what was freed by now becomes ready if its work is done, as in a trim. A program that is
- * idle makes no call that would do so. */
+/* A tick: what was freed by now becomes ready if its work is done, as in a trim, but for what lies
+ * in the caches of threads that used them since the last tick. A program that is idle makes no call
+ * that would do so. */
 void ca_arena_tick(ca_arena_t *arena);
 
 /* Gives one wholly ready segment back whose last live block was freed more than `ticks` ticks ago:

@@ -45,16 +45,20 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     arena->operations++;
-    ca_caches_shut(arena);
+    if (how == CA_TRIM_LOOK)
+        ca_caches_rest(arena);
+    else
+        ca_caches_shut(arena);
     settle(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
-    size_t given = ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    size_t given = how == CA_TRIM_LOOK ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
     if (given)
         ca_settle_gave(arena);
-    ca_caches_open(arena);
+    if (how != CA_TRIM_LOOK)
+        ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
     return given;

@@ -8,6 +8,7 @@
 #include "config/counters.h"
 #include "one_cache.h"
 #include "pool/cache_hit.h"
+#include "pool/decay.h"
 #include "pool/settle.h"
 #include "pool/stream.h"
 
@@ -293,6 +294,24 @@ static void pairs(unsigned count)
         hold(arena, 1000, &held);
         let_go(&held);
     }
+}
+
+static void a_tick_takes_nothing_from_threads_that_are_at_work(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    pairs(1000);
+    fake_pass_all();
+    size_t stock = ca_caches_stock(arena);
+    assert_true(stock > 0);
+    ca_arena_tick(arena);
+    assert_int_equal(ca_caches_stock(arena), stock);
+    pairs(1);
+    ca_arena_tick(arena);
+    assert_int_equal(ca_caches_stock(arena), stock);
+    ca_arena_tick(arena); /* nobody did anything since */
+    assert_int_equal(ca_caches_stock(arena), 0);
+    end();
 }
 
 /* Another context had filled the device, and is gone since: nobody tells of that. */
@@ -831,6 +850,7 @@ int main(void)
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
         cmocka_unit_test(caches_are_shut_in_pin_mode),
         cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(a_tick_takes_nothing_from_threads_that_are_at_work),
         cmocka_unit_test(caches_open_again_when_others_have_given_back),
         cmocka_unit_test(a_full_device_is_asked_seldom),
         cmocka_unit_test(caches_open_again_when_a_trim_made_room_below_the_limit),
