@@ -22,11 +22,17 @@ static const char *const names[] = {
 #include "shim/hooks.def"
 };
 
-/* What a module's calls go to. Immutable once published. */
+/* A loaded object. Two that lie in the same place, one after the other, differ in `name`. */
+typedef __typeof__(*((struct link_map *)0)->l_ld) dynamic_t;
+typedef struct ca_object {
+    const dynamic_t *dynamic;
+    uintptr_t base;
+    const char *name; /* the loader's own, while it is loaded; empty for the program */
+} ca_object_t;
+
+/* What an object's calls go to. Immutable once published. */
 typedef struct ca_module {
-    const struct link_map *map;
-    const void
-        *dynamic; /* with the map's address it tells a module that was closed from its heir */
+    ca_object_t object;
     void *real[CA_RUNTIME_COUNT];
 } ca_module_t;
 
@@ -37,50 +43,82 @@ static ca_module_t *_Atomic modules[MODULES];
 static ca_module_t first;
 static const char *first_soname; /* NULL where it is no runtime but somebody's interposer */
 
-/* --- modules -------------------------------------------------------------------------------------
- */
+/* --- objects -------------------------------------------------------------------------------------
+ * None of this waits for a thread that is in dlopen: dl_iterate_phdr has a lock of its own. */
 
-#ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc 2.35: the map of an address without the loader's lock */
+typedef struct search {
+    uintptr_t address;
+    ca_object_t found;
+} search_t;
+
+static int look_into(struct dl_phdr_info *info, size_t bytes, void *arg)
+{
+    search_t *search = arg;
+    bool is_it = false;
+    (void)bytes;
+    search->found = (ca_object_t){.base = info->dlpi_addr, .name = info->dlpi_name};
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        uintptr_t begin = info->dlpi_addr + part->p_vaddr;
+        is_it |= part->p_type == PT_LOAD && search->address - begin < part->p_memsz;
+        if (part->p_type == PT_DYNAMIC)
+            search->found.dynamic = (const dynamic_t *)begin;
+    }
+    return is_it;
+}
+
+#ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc 2.35: without any lock */
 static __typeof__(_dl_find_object) *find_object;
 
-static struct link_map *map_without_lock(void *address)
+static bool find_without_lock(void *address, ca_object_t *object)
 {
     struct dl_find_object found;
-    return find_object && find_object(address, &found) == 0 ? found.dlfo_link_map : NULL;
+    if (!find_object || find_object(address, &found) != 0)
+        return false;
+    const struct link_map *map = found.dlfo_link_map;
+    *object = (ca_object_t){map->l_ld, map->l_addr, map->l_name};
+    return true;
 }
 #else
-static struct link_map *map_without_lock(void *address)
+static bool find_without_lock(void *address, ca_object_t *object)
 {
-    (void)address;
-    return NULL;
+    (void)address, (void)object;
+    return false;
 }
 #endif
 
-static struct link_map *map_of(void *address)
+/* All zero where there is none. */
+static ca_object_t object_of(void *address)
 {
-    Dl_info info;
-    struct link_map *map = address ? map_without_lock(address) : NULL;
-    if (map || !address)
-        return map;
-    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+    search_t search = {.address = (uintptr_t)address};
+    if (!address || find_without_lock(address, &search.found) ||
+        (dl_iterate_phdr(look_into, &search) != 0 && search.found.dynamic))
+        return search.found;
+    return (ca_object_t){.dynamic = NULL};
+}
+
+static bool is_same(const ca_object_t *one, const ca_object_t *other)
+{
+    return one->dynamic == other->dynamic && one->name == other->name;
 }
 
 static bool is_ours(void *address)
 {
-    return !address || map_of(address) == map_of((void *)ca_runtime_real);
+    ca_object_t object = object_of(address), ours = object_of((void *)ca_runtime_real);
+    return !address || is_same(&object, &ours);
 }
 
-typedef __typeof__(*((struct link_map *)0)->l_ld) dynamic_t;
-
-/* The text of a module's first dynamic entry with this tag that begins with `prefix`, or NULL. */
-static const char *dynamic_text(const struct link_map *map, int64_t tag, const char *prefix)
+/* The text of an object's first dynamic entry with this tag that begins with `prefix`, or NULL. */
+static const char *dynamic_text(const ca_object_t *object, int64_t tag, const char *prefix)
 {
     const char *texts = NULL;
-    for (const dynamic_t *d = map->l_ld; d->d_tag != DT_NULL; d++)
+    if (!object->dynamic)
+        return NULL;
+    for (const dynamic_t *d = object->dynamic; d->d_tag != DT_NULL; d++)
         if (d->d_tag == DT_STRTAB) /* glibc relocates it in place, but for read-only ones */
-            texts = (const char *)(d->d_un.d_ptr < map->l_addr ? map->l_addr + d->d_un.d_ptr
-                                                               : d->d_un.d_ptr);
-    for (const dynamic_t *d = map->l_ld; texts && d->d_tag != DT_NULL; d++)
+            texts = (const char *)(d->d_un.d_ptr < object->base ? object->base + d->d_un.d_ptr
+                                                                : d->d_un.d_ptr);
+    for (const dynamic_t *d = object->dynamic; texts && d->d_tag != DT_NULL; d++)
         if (d->d_tag == tag && strncmp(texts + d->d_un.d_val, prefix, strlen(prefix)) == 0)
             return texts + d->d_un.d_val;
     return NULL;
@@ -88,8 +126,8 @@ static const char *dynamic_text(const struct link_map *map, int64_t tag, const c
 
 static const char *runtime_soname(void *address)
 {
-    struct link_map *map = map_of(address);
-    return map ? dynamic_text(map, DT_SONAME, "libcudart") : NULL;
+    ca_object_t object = object_of(address);
+    return dynamic_text(&object, DT_SONAME, "libcudart");
 }
 
 /* --- searching -----------------------------------------------------------------------------------
@@ -107,39 +145,55 @@ static void *first_of_all(const char *name)
 
 /* What the caller's own library and its dependencies have. An interposer before us, another copy of
  * this library among them, asks for the next one, which it is not itself. */
-static void *from_caller(const struct link_map *map, const char *name)
+static void *from_caller(const ca_object_t *caller, const char *name)
 {
-    if (!map || !map->l_name || !map->l_name[0])
+    if (!caller->dynamic || !caller->name[0])
         return NULL; /* the main program: its search order is ours */
-    void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = dlopen(caller->name, RTLD_LAZY | RTLD_NOLOAD);
     void *real = handle ? ca_dlsym_call(handle, name) : NULL;
     if (handle)
         dlclose(handle);
-    bool before_us = real && map_of(real) == map && real == first_of_all(name);
+    ca_object_t home = object_of(real);
+    bool before_us = real && is_same(&home, caller) && real == first_of_all(name);
     return is_ours(real) || before_us ? NULL : real;
+}
+
+typedef struct runtimes {
+    size_t left; /* to pass over */
+    char name[1024];
+} runtimes_t;
+
+/* A copy: the object may be closed once this has returned. */
+static int look_for_runtime(struct dl_phdr_info *info, size_t bytes, void *arg)
+{
+    runtimes_t *runtimes = arg;
+    (void)bytes;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, "libcudart") ||
+        strlen(info->dlpi_name) >= sizeof runtimes->name || runtimes->left-- > 0)
+        return 0;
+    strcpy(runtimes->name, info->dlpi_name);
+    return 1;
 }
 
 /* Last resort: a runtime that is loaded somewhere (the caller got our address from another
  * module). */
 static void *from_any_runtime(const char *name)
 {
-    struct link_map *map = map_of((void *)ca_runtime_real);
-    while (map && map->l_prev)
-        map = map->l_prev;
-    for (; map; map = map->l_next) {
-        void *handle =
-            strstr(map->l_name, "libcudart") ? dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    for (size_t passed = 0;; passed++) {
+        runtimes_t runtimes = {.left = passed};
+        if (dl_iterate_phdr(look_for_runtime, &runtimes) == 0)
+            return NULL;
+        void *handle = dlopen(runtimes.name, RTLD_LAZY | RTLD_NOLOAD);
         void *real = handle ? ca_dlsym_call(handle, name) : NULL;
         if (!is_ours(real))
             return real;
     }
-    return NULL;
 }
 
-static void *search(const struct link_map *map, const char *name)
+static void *search(const ca_object_t *caller, const char *name)
 {
     void *next = ca_dlsym_call(RTLD_NEXT, name);
-    void *own = CA_MUTATED(runtime_next) ? NULL : from_caller(map, name);
+    void *own = CA_MUTATED(runtime_next) ? NULL : from_caller(caller, name);
     if (is_ours(next))
         next = NULL;
     if (CA_MUTATED(runtime_next_only))
@@ -150,10 +204,15 @@ static void *search(const struct link_map *map, const char *name)
     if (!real)
         real = from_any_runtime(name);
     /* Keep its library: the pointer is remembered. */
-    struct link_map *home = map_of(real);
-    if (home && home->l_name[0])
-        dlopen(home->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    ca_object_t home = object_of(real);
+    if (home.dynamic && home.name[0])
+        dlopen(home.name, RTLD_LAZY | RTLD_NOLOAD);
     return real;
+}
+
+static size_t slot_of(const ca_object_t *object)
+{
+    return ((uintptr_t)object->dynamic >> 4) % MODULES;
 }
 
 static void publish(const ca_module_t *found)
@@ -162,52 +221,50 @@ static void publish(const ca_module_t *found)
     if (!module)
         return;
     *module = *found;
-    size_t slot = ((uintptr_t)found->map >> 4) % MODULES;
     for (size_t i = 0; i < MODULES; i++) {
         ca_module_t *empty = NULL;
-        if (atomic_compare_exchange_strong(&modules[(slot + i) % MODULES], &empty, module))
+        if (atomic_compare_exchange_strong(&modules[(slot_of(&found->object) + i) % MODULES],
+                                           &empty, module))
             return;
     }
     ca_mem_unmap(module, sizeof(*module)); /* full: searched each time */
 }
 
-static const ca_module_t *known(const struct link_map *map)
+static const ca_module_t *known(const ca_object_t *object)
 {
-    size_t slot = ((uintptr_t)map >> 4) % MODULES;
     for (size_t i = 0; i < MODULES; i++) {
         const ca_module_t *module =
-            atomic_load_explicit(&modules[(slot + i) % MODULES], memory_order_acquire);
+            atomic_load_explicit(&modules[(slot_of(object) + i) % MODULES], memory_order_acquire);
         if (!module)
             return NULL;
-        if (module->map == map && module->dynamic == map->l_ld)
+        if (is_same(&module->object, object))
             return module;
     }
     return NULL;
 }
 
-/* Whether the runtime of the program's start is also what this module would have called. */
-static bool first_serves(const struct link_map *map)
+/* Whether the runtime of the program's start is also what this object would have called. */
+static bool first_serves(const ca_object_t *object)
 {
-    if (!first.map || !map)
+    if (!first.object.dynamic || !object->dynamic)
         return false;
-    const char *needed = dynamic_text(map, DT_NEEDED, "libcudart");
+    const char *needed = dynamic_text(object, DT_NEEDED, "libcudart");
     return CA_MUTATED(runtime_first) || !first_soname || !needed ||
            strcmp(needed, first_soname) == 0;
 }
 
 void *ca_runtime_real(ca_runtime_function_t function, void *caller)
 {
-    const struct link_map *map = map_of(caller);
-    const ca_module_t *module = map ? known(map) : NULL;
+    ca_module_t found = {.object = object_of(caller)};
+    const ca_module_t *module = found.object.dynamic ? known(&found.object) : NULL;
     if (module)
         return module->real[function];
-    if (first_serves(map) && first.real[function])
+    if (first_serves(&found.object) && first.real[function])
         return first.real[function];
 
-    ca_module_t found = {.map = map, .dynamic = map ? map->l_ld : NULL};
     for (int i = 0; i < CA_RUNTIME_COUNT; i++)
-        found.real[i] = search(map, names[i]);
-    if (map && found.real[function])
+        found.real[i] = search(&found.object, names[i]);
+    if (found.object.dynamic && found.real[function])
         publish(&found);
     return found.real[function];
 }
@@ -224,7 +281,7 @@ __attribute__((constructor)) static void look_for_the_first_runtime(void)
         for (int i = 1; i < CA_RUNTIME_COUNT; i++)
             first.real[i] = ca_dlsym_call(RTLD_NEXT, names[i]);
         first_soname = runtime_soname(first.real[0]);
-        first.map = map_of(first.real[0]);
+        first.object = object_of(first.real[0]);
     }
     dlerror(); /* a look-up that failed is not the program's */
 }
