@@ -263,6 +263,7 @@ typedef struct machine {
     unsigned encoding;
     uintptr_t location, address; /* where the rows have come to, and which is wanted */
     bool failed;
+    bool signal; /* of a frame that the kernel made */
 } machine_t;
 
 static bytes_t block(bytes_t *from)
@@ -443,7 +444,7 @@ static void run(machine_t *m, bytes_t from)
     m->failed |= !from.at;
 }
 
-/* The common part of descriptions (CIE). False for one of another form, and for signal frames. */
+/* The common part of descriptions (CIE). False for one of another form. */
 static bool read_common(machine_t *m, const uint8_t *common, bool *augmented)
 {
     bytes_t bytes = {common, common + 4};
@@ -475,11 +476,14 @@ static bool read_common(machine_t *m, const uint8_t *common, bool *augmented)
         } else if (*letter == 'P') {
             unsigned encoding = (unsigned)fixed(&data, 1);
             encoded(&data, encoding & 0xf);
+        } else if (*letter == 'S') {
+            m->signal = true;
         } else {
-            return false; /* S: a signal frame */
+            return false;
         }
     }
-    run(m, bytes);
+    if (!m->signal)
+        run(m, bytes);
     return data.at && !m->failed;
 }
 
@@ -551,6 +555,10 @@ static bool rule_in(object_t *object, uintptr_t address, ca_frame_rule_t *rule)
         block(&bytes);
     if (!bytes.at || address - begin >= range)
         return false;
+    if (m.signal) {
+        *rule = (ca_frame_rule_t){.signal = true};
+        return true;
+    }
     m.initial = m.now;
     m.location = begin;
     m.address = address;

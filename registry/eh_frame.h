@@ -3,8 +3,8 @@
  *
  * Only what compilers make of C, C++ and the like at a call: a frame address that is the stack or
  * the frame pointer and a number, or lies in a word beside the frame pointer, as where a function
- * aligns its stack. Everything else (signal frames, code made at run time, other expressions) is
- * said to be unknown. */
+ * aligns its stack; and where a signal handler returns to, which is left to the kernel's frame.
+ * Everything else (code made at run time, other expressions) is said to be unknown. */
 #ifndef CA_REGISTRY_EH_FRAME_H
 #define CA_REGISTRY_EH_FRAME_H
 
@@ -19,6 +19,7 @@ enum { CA_FP_SAME, CA_FP_BELOW_CFA, CA_FP_BESIDE_FP }; /* where the caller's fra
 typedef struct ca_frame_rule {
     bool outermost; /* there is no caller, or who strips objects left no way to it; the rest is not
                      * set */
+    bool signal;    /* a signal handler returns to it; likewise */
     uint8_t cfa, fp;
     int32_t cfa_offset, fp_offset; /* bytes, from what it is named after */
 } ca_frame_rule_t;

@@ -310,7 +310,10 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
     ca_memo_head_t *head = one_head(table, caller, frame, 0, 0, true);
     table->spent += KEEP_COST;
     ca_words_t *log = &table->log;
-    log->start = (ca_unwind_start_t){caller, frame, table->stack_low, table->stack_high};
+    log->start = (ca_unwind_start_t){.caller = caller,
+                                     .frame = frame,
+                                     .stack_low = table->stack_low,
+                                     .stack_high = table->stack_high};
     if (!ca_words_unwind(log, &table->rules, frames, count, whole)) {
         if (head)
             head->refusals++;

@@ -2,10 +2,10 @@
  *
  * Knows nothing of interning. On x86-64 our own comes first (unwind_words.h): it takes some ten
  * nanoseconds a frame, opens nothing, takes no lock, reads nothing but the stack and what is
- * loaded, and stops where it is lost. What it does not know is asked of others: signal frames, code
- * made at run time. They are opened when the first such frame is met, which takes the loader's
- * lock, and that may be held by a thread that waits for this one (a library's constructor): most
- * programs never come there.
+ * loaded, and stops where it is lost. What it does not know is asked of others: code made at run
+ * time, above all. They are opened when the first such frame is met, which takes the loader's lock,
+ * and that may be held by a thread that waits for this one (a library's constructor): most programs
+ * never come there. Not in a signal handler, which may have come amid the loader or malloc.
  *
  * libunwind makes sure of what it reads. Its fast path goes by a cache of each thread's, of what to
  * do at each return address, which is never emptied: where another library took the place of one
@@ -28,9 +28,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "config/cancel.h"
 #include "config/lock.h"
@@ -264,53 +262,38 @@ static ca_backtrace_t *other_unwinder(bool may_be_lost)
 /* --- our own ------------------------------------------------------------------------------------
  */
 
-#define PAGE ((uintptr_t)4096)
 #define OTHERS_MOST 128 /* frames */
-
-/* Whether 8 bytes can be read there. The kernel reads a set of signals before it finds that it is
- * not to do anything with it. */
-static bool is_readable(uintptr_t address)
-{
-    return syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) == 0 || errno != EFAULT;
-}
 
 /* What glibc's looks at, where it finds no description: whether that is a signal's return. */
 static bool is_code_there(uintptr_t address)
 {
-    return is_readable(address) && is_readable(address + 8);
+    return ca_words_readable_end(address, 16) >= address + 16;
 }
 
 /* How many bytes of a stack are looked for first, of which nothing else is known, and at most. Most
  * captures need the page or two that the last frames lie in. */
-#define EXTENT_FIRST (2 * PAGE)
-#define EXTENT_MOST (64 * PAGE)
-
-/* Where what can be read ends that goes on beyond `from`, `bytes` further at most. */
-static uintptr_t readable_end(uintptr_t from, uintptr_t bytes)
-{
-    uintptr_t end = from;
-    while (end - from < bytes && is_readable(end))
-        end += PAGE;
-    return end;
-}
+#define EXTENT_FIRST ((uintptr_t)4096)
+#define EXTENT_MOST (64 * EXTENT_FIRST)
 
 /* The frames of a stack that is not the thread's own, of a coroutine or a signal handler: it is
  * asked for how far it goes as far as that matters. */
 static size_t foreign_frames(ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
                              ca_words_end_t *end)
 {
-    uintptr_t low = start->frame / PAGE * PAGE, bytes = EXTENT_FIRST;
+    uintptr_t high = 0;
+    size_t count = 0;
     start->stack_low = start->frame;
-    start->stack_high = low + PAGE;
-    for (;;) {
-        uintptr_t high = readable_end(start->stack_high, low + bytes - start->stack_high);
-        bool more = high > start->stack_high;
-        start->stack_high = high;
-        size_t count = ca_words_frames(start, rules, frames, max, end);
-        if (*end != CA_WORDS_LOST || !more || bytes == EXTENT_MOST)
-            return count;
-        bytes = EXTENT_MOST;
+    for (uintptr_t bytes = EXTENT_FIRST; bytes <= EXTENT_MOST;
+         bytes *= EXTENT_MOST / EXTENT_FIRST) {
+        start->stack_high = ca_words_readable_end(start->frame, bytes);
+        if (start->stack_high == high)
+            break; /* there is no more of it */
+        high = start->stack_high;
+        count = ca_words_frames(start, rules, frames, max, end);
+        if (*end == CA_WORDS_ENDED || *end == CA_WORDS_UNKNOWN)
+            break;
     }
+    return count;
 }
 
 /* What another one finds from `first` on, where it gets further than `count` frames, else 0. Begins
@@ -348,13 +331,15 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
         start.stack_high = table->stack_high;
         count = ca_words_frames(&start, rules, frames, max, &end);
     } else {
+        start.own_low = table ? table->stack_low : 0;
+        start.own_high = table ? table->stack_high : 0;
         count = foreign_frames(&start, rules, frames, max, &end);
     }
-    if (end == CA_WORDS_ENDED || count == 0)
+    if (end == CA_WORDS_ENDED || count == 0 || (end == CA_WORDS_AMID && !are_opened()))
         return count;
     bool nothing_there = !is_code_there((uintptr_t)frames[count - 1]);
     size_t more =
-        others_frames(frames[0], count, nothing_there || end == CA_WORDS_LOST, frames, max);
+        others_frames(frames[0], count, nothing_there || end != CA_WORDS_UNKNOWN, frames, max);
     if (more)
         return more;
     count = ca_words_frames(&start, rules, frames, max, &end);

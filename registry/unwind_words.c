@@ -3,16 +3,43 @@
 
 #if defined(__x86_64__)
 
+#include <errno.h>
 #include <link.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
 
 #include "config/mutation.h"
 #include "registry/unload.h"
 
+#define PAGE ((uintptr_t)4096)
+#define OTHER_STACK_MOST (64 * PAGE) /* of one that a signal came to */
+
+/* Whether 8 bytes can be read there. The kernel reads a set of signals, if it is given one, before
+ * it finds that it is not to do anything with it. */
+static bool is_readable(uintptr_t address)
+{
+    return address != 0 &&
+           (syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) == 0 || errno != EFAULT);
+}
+
+uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes)
+{
+    uintptr_t end = address;
+    while (end < address + bytes && is_readable(end))
+        end = (end / PAGE + 1) * PAGE;
+    return end;
+}
+
 /* A frame, seen from outside: where it was called from, and both registers there. */
 typedef struct walk {
     uintptr_t returns, sp, fp;
-    uintptr_t fp_from; /* the word that `fp` was read from, as long as nothing depends on it */
+    uintptr_t fp_from;   /* the word that `fp` was read from, as long as nothing depends on it */
+    bool interrupted;    /* `returns` is no return: a signal came before the instruction there */
+    bool amid;           /* one came, since the start */
+    uintptr_t low, high; /* what may be read */
     const ca_unwind_start_t *start;
     ca_words_t *log; /* or NULL */
     ca_rules_t *rules;
@@ -38,8 +65,7 @@ __attribute__((no_sanitize_address, no_sanitize_thread)) static uintptr_t word_a
 /* From the thread's stack alone. */
 static inline bool get(const walk_t *walk, uintptr_t address, uintptr_t *value)
 {
-    if (address % sizeof(uintptr_t) != 0 || address < walk->start->frame ||
-        address >= walk->start->stack_high)
+    if (address % sizeof(uintptr_t) != 0 || address < walk->low || address >= walk->high)
         return false;
     *value = word_at(address);
     return true;
@@ -89,16 +115,48 @@ static bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rul
 
 typedef enum { OUTWARDS, OUTERMOST, UNKNOWN, LOST } step_t;
 
+/* Where a handler returns to, the kernel's frame is what it left on the stack: a ucontext_t. The
+ * call of the kernel makes sure that it is that. */
+static step_t through_signal(walk_t *walk)
+{
+    static const uint8_t sigreturn[] = {0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05};
+    const uintptr_t registers = walk->sp + offsetof(ucontext_t, uc_mcontext.gregs);
+    uintptr_t sp;
+    if (memcmp((const void *)walk->returns, sigreturn, sizeof sigreturn) != 0)
+        return UNKNOWN;
+    walk->amid = true;
+    walk->fp_from = registers + REG_RBP * sizeof(uintptr_t);
+    if (!get_noted(walk, registers + REG_RIP * sizeof(uintptr_t), &walk->returns) ||
+        !get_noted(walk, registers + REG_RSP * sizeof(uintptr_t), &sp) ||
+        !get(walk, walk->fp_from, &walk->fp))
+        return LOST;
+    if (sp >= walk->start->own_low && sp < walk->start->own_high) {
+        walk->low = sp;
+        walk->high = walk->start->own_high;
+    } else if (sp <= walk->sp || sp >= walk->high) {
+        if (walk->log) /* that stack may be gone when its words are compared */
+            return LOST;
+        walk->low = sp;
+        walk->high = ca_words_readable_end(sp, OTHER_STACK_MOST);
+    }
+    walk->interrupted = true;
+    walk->sp = sp;
+    return OUTWARDS;
+}
+
 /* In line: without a log that part of it goes, and the walk stays in registers. */
 static inline __attribute__((always_inline)) step_t step(walk_t *walk)
 {
     ca_frame_rule_t rule;
     if (walk->returns == 0)
         return OUTERMOST;
-    if (!find_rule(walk->rules, walk->returns, &rule))
+    if (!find_rule(walk->rules, walk->returns + walk->interrupted, &rule))
         return UNKNOWN;
+    walk->interrupted = false;
     if (rule.outermost)
         return OUTERMOST;
+    if (rule.signal)
+        return through_signal(walk);
 
     if ((rule.cfa != CA_CFA_OF_SP || rule.fp == CA_FP_BESIDE_FP) && !depend_on_fp(walk))
         return LOST;
@@ -125,6 +183,8 @@ static bool begin(walk_t *walk, const ca_unwind_start_t *start, ca_words_t *log,
         .sp = start->frame + 2 * sizeof(uintptr_t),
         .fp_from = start->frame,
         .start = start,
+        .low = start->frame,
+        .high = start->stack_high,
         .log = log,
         .rules = usable(rules),
     };
@@ -162,6 +222,8 @@ size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void *
             done = step(&walk);
     }
     *end = done == UNKNOWN ? CA_WORDS_UNKNOWN : done == LOST ? CA_WORDS_LOST : CA_WORDS_ENDED;
+    if (*end != CA_WORDS_ENDED && walk.amid)
+        *end = CA_WORDS_AMID;
     return count;
 }
 
@@ -189,6 +251,12 @@ bool ca_words_usable(void)
 uint64_t ca_words_loads(void)
 {
     return 0;
+}
+
+uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes)
+{
+    (void)bytes;
+    return address;
 }
 
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,

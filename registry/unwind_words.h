@@ -17,9 +17,11 @@ typedef struct ca_word {
 } ca_word_t;
 
 /* Where to start: an address that a function returns to, the address of that function's saved frame
- * pointer, below which lies its return address, and the thread's stack. */
+ * pointer, below which lies its return address, and the stack. Where that is another one, `own` is
+ * the thread's, to which it may lead by way of a signal handler's frame. */
 typedef struct ca_unwind_start {
     uintptr_t caller, frame, stack_low, stack_high;
+    uintptr_t own_low, own_high;
 } ca_unwind_start_t;
 
 /* What was read, in this order, each word once. */
@@ -38,6 +40,10 @@ typedef struct ca_rules {
     } known[CA_RULES];
 } ca_rules_t;
 
+/* The end of a page up to which all can be read from `address` on: the one in which `bytes` more
+ * end, or an earlier one. The address itself where it cannot. A system call for each page. */
+uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes);
+
 /* Whether it can be done on this machine. */
 bool ca_words_usable(void);
 
@@ -49,6 +55,8 @@ typedef enum ca_words_end {
     CA_WORDS_ENDED,   /* at the outermost frame, or with as many as were asked for */
     CA_WORDS_UNKNOWN, /* of the last frame's code it is not known how to unwind it */
     CA_WORDS_LOST,    /* that is known, and leads out of the stack */
+    CA_WORDS_AMID, /* one of these two, beyond a signal handler, which may have come amid anything
+                    */
 } ca_words_end_t;
 
 /* The frames from start->caller on, at most `max`, of which all but the last are known to be. 0

@@ -23,6 +23,8 @@
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
+# One more: some tests wait most of the time. Those that measure time run alone in any case.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 LIBEXECDIR ?= $(PREFIX)/libexec/cachealloc
@@ -163,7 +165,7 @@ FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 endif
 
 run-check: tests
-	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
+	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(WORKERS) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
 matrix: ## every kind of process, one line each (K=NAME: only those)

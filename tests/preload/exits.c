@@ -161,6 +161,7 @@ static void begin_report(unsigned slow, char *path)
     pthread_t thread;
     atomic_store(&seconds, slow);
     OK(pthread_create(&thread, NULL, dump, path));
+    OK(pthread_detach(thread)); /* ThreadSanitizer wants it so, or waited for */
     while (!atomic_load(&has_begun))
         sched_yield();
 }

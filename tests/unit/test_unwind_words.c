@@ -210,8 +210,10 @@ static ca_words_end_t end_within;
 static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
 {
     void *frames[FRAMES];
-    const ca_unwind_start_t start = {(uintptr_t)__builtin_return_address(0),
-                                     (uintptr_t)__builtin_frame_address(0), low, high};
+    const ca_unwind_start_t start = {.caller = (uintptr_t)__builtin_return_address(0),
+                                     .frame = (uintptr_t)__builtin_frame_address(0),
+                                     .stack_low = low,
+                                     .stack_high = high};
     size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &end_within);
     KEEP_FRAME;
     return count;
