@@ -23,8 +23,6 @@
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
 JOBS ?= $(shell nproc)
-# One more: some tests wait most of the time. Those that measure time run alone in any case.
-WORKERS ?= $(shell expr $(JOBS) + 1)
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 LIBEXECDIR ?= $(PREFIX)/libexec/cachealloc
@@ -165,7 +163,7 @@ FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 endif
 
 run-check: tests
-	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(WORKERS) \
+	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
 matrix: ## every kind of process, one line each (K=NAME: only those)
