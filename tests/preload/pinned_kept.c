@@ -6,10 +6,9 @@
  * pinned_kept elsewhere  another device is at work until this very thread goes on: not waited for
  * pinned_kept capture    a stream is captured: the pool keeps it, and the capture is not spoiled
  * pinned_kept register   host memory is registered while the pool keeps some; prints the code */
-#include <stdatomic.h>
-#include <time.h>
 #include "gate.h"
 #include "shim_stats.h"
+#include "slow_work.h"
 
 #define MIB ((size_t)1 << 20)
 #define BUFFERS 10
@@ -55,20 +54,12 @@ static void free_many(void)
     CHECK(stats().pinned_reserved_bytes <= KEPT);
 }
 
-static _Atomic bool done;
-
-static void take_time(void *unused)
-{
-    struct timespec pause = {.tv_nsec = 100000000};
-    (void)unused;
-    nanosleep(&pause, NULL);
-    atomic_store(&done, true);
-}
+static atomic_bool done;
 
 static void busy(void)
 {
     void *host = get(1024 * MIB);
-    OK(cudaLaunchHostFunc(make_stream(), take_time, NULL));
+    OK(cudaLaunchHostFunc(make_stream(), take_time, &done));
     OK(cudaFreeHost(host));
     CHECK(atomic_load(&done));
     CHECK(stats().pinned_reserved_bytes <= KEPT);

@@ -6,12 +6,11 @@
  * pinned_life barrier  whether cudaFreeHost waited for work that takes its time
  * pinned_life leak     5555 and 70000 bytes are forgotten, one more of each is not */
 #include <cuda_runtime_api.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "check.h"
+#include "slow_work.h"
 
 #define BUFFERS 40
 
@@ -89,22 +88,14 @@ static void zero(void)
     printf("%s\n", dirty ? "dirty" : "clean");
 }
 
-static _Atomic bool done;
-
-static void take_time(void *unused)
-{
-    struct timespec pause = {.tv_nsec = 100000000};
-    (void)unused;
-    nanosleep(&pause, NULL);
-    atomic_store(&done, true);
-}
+static atomic_bool done;
 
 static void barrier(void)
 {
     cudaStream_t stream;
     unsigned char *host = get(3000, 0);
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    OK(cudaLaunchHostFunc(stream, take_time, NULL));
+    OK(cudaLaunchHostFunc(stream, take_time, &done));
     OK(cudaFreeHost(host));
     printf("%s\n", atomic_load(&done) ? "waited" : "went on");
     OK(cudaStreamDestroy(stream));
