@@ -5,7 +5,7 @@
  * loaded, and stops where it is lost. What it does not know is asked of others: code made at run
  * time, above all. They are opened when the first such frame is met, which takes the loader's lock,
  * and that may be held by a thread that waits for this one (a library's constructor): most programs
- * never come there. Not in a signal handler, which may have come amid the loader or malloc.
+ * never come there. Not beyond a signal handler, which may have come amid the loader or malloc.
  *
  * libunwind makes sure of what it reads. Its fast path goes by a cache of each thread's, of what to
  * do at each return address, which is never emptied: where another library took the place of one
@@ -122,8 +122,7 @@ static void forget(void)
 }
 #endif
 
-/* --- the others --------------------------------------------------------------------------------
- */
+/* --- the others ------------------------------------------------------------------------------- */
 
 static void *open_libunwind(void)
 {
@@ -259,8 +258,7 @@ static ca_backtrace_t *other_unwinder(bool may_be_lost)
 
 #if defined(__x86_64__)
 
-/* --- our own ------------------------------------------------------------------------------------
- */
+/* --- our own ---------------------------------------------------------------------------------- */
 
 #define OTHERS_MOST 128 /* frames */
 
@@ -296,8 +294,8 @@ static size_t foreign_frames(ca_unwind_start_t *start, ca_rules_t *rules, void *
     return count;
 }
 
-/* What another one finds from `first` on, where it gets further than `count` frames, else 0. Begins
- * with frames of its own. */
+/* What another one finds from `first` on, where it gets further than `count` frames: else 0, and
+ * `frames` are as they were. */
 static __attribute__((noinline)) size_t others_frames(void *first, size_t count, bool may_be_lost,
                                                       void **frames, size_t max)
 {
@@ -342,7 +340,6 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
         others_frames(frames[0], count, nothing_there || end != CA_WORDS_UNKNOWN, frames, max);
     if (more)
         return more;
-    count = ca_words_frames(&start, rules, frames, max, &end);
     return nothing_there && count > 1 ? count - 1 : count;
 }
 
@@ -357,8 +354,7 @@ static size_t find_frames(void **frames, size_t max)
 
 #endif
 
-/* --- both ---------------------------------------------------------------------------------------
- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 void ca_unwind_without_libunwind(bool without)
 {
