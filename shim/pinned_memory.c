@@ -9,9 +9,7 @@
 #include "shim/upstream.h"
 #include "shim/upstream_pinned.h"
 
-#define KEPT_MOST                                                                                  \
-    ((size_t)256 << 20) /* bytes that an arena keeps where all of a segment is free                \
-                         */
+#define KEPT_MOST ((size_t)256 << 20)   /* idle bytes of an arena, in whole segments */
 #define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
 
 /* The arena for `flags`, made where it is missing and asked for. */
