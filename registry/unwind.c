@@ -322,7 +322,7 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
     };
     /* A signal may have come while the memo was at them. */
     ca_rules_t *rules = table && !table->busy ? &table->rules : NULL;
-    ca_words_end_t end;
+    ca_words_end_t end = CA_WORDS_LOST;
     size_t count;
     if (table && start.frame >= table->stack_low && start.frame < table->stack_high) {
         start.stack_low = table->stack_low;
