@@ -29,8 +29,8 @@ STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
 BY_KERNELS = re.compile(r"(\d+) by kernels")
 GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_call", "free_waits",
-          "record_covers", "record_rules", "capture", "others_wait", "stream_order",
-          "entry_points", "layout", "address_range", "after_reset", "sticky", "handles",
+          "record_covers", "record_rules", "record_gone", "capture", "others_wait", "stream_order",
+          "entry_points", "layout", "address_range", "ipc", "pinned_flags", "after_reset", "sticky", "handles",
           "set_device", "teardown", "alloc_cost", "call_cost")
 # Of these, what a process with the shim is answered as well.
 ANSWERED = ("codes_runtime", "codes_driver", "codes_context", "first_call", "capture",
@@ -401,7 +401,7 @@ def main():
     args = parser.parse_args()
     names = ("facts", "answers", "preload", "parity", "random", "kernels", "processes", "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
-    limits = (180, 60, 70, 60, 50, 50, 30, 30)
+    limits = (90, 60, 110, 80, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)
     cuda = suite.find(args, "check-gpu")
     simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)

@@ -28,6 +28,11 @@
     {                                                                                              \
         "first_call/" name, fact_first_call, name, 20, "the first CUDA call of a process"          \
     }
+#define GONE(name)                                                                                 \
+    {                                                                                              \
+        "record_gone/" name, fact_record_gone, name, 20,                                           \
+            "whether a record covers, and cudaFree waits for, work of streams that are gone"       \
+    }
 
 static const fact_t facts[] = {
     {"platform", fact_platform, "", 30, "versions and devices"},
@@ -37,6 +42,11 @@ static const fact_t facts[] = {
     {"record_covers", fact_record_covers, "", 40,
      "whether cuCtxRecordEvent covers work on every kind of stream, and whether it blocks"},
     {"record_rules", fact_record_rules, "", 30, "what else holds for cuCtxRecordEvent"},
+    GONE("streams"),
+    GONE("thread"),
+    GONE("green"),
+    GONE("green-both"),
+    GONE("green-context"),
     {"free_waits", fact_free_waits, "", 60, "what the real cudaFree waits for, by size"},
     {"others_wait", fact_others_wait, "", 90, "which other memory calls wait for work in flight"},
     {"stream_order", fact_stream_order, "", 40,
@@ -47,6 +57,9 @@ static const fact_t facts[] = {
     {"layout", fact_layout, "", 40, "alignment, distance and granularity of allocations"},
     {"address_range", fact_address_range, "", 20,
      "address ranges and buffer ids, live, interior and freed"},
+    {"ipc/handles", fact_ipc, "handles", 30, "what a handle for another process names"},
+    {"ipc/open", fact_ipc, "open", 20, "the other process of ipc/handles"},
+    {"pinned_flags", fact_pinned_flags, "", 20, "which flags kinds of pinned memory have"},
     {"codes_runtime/arguments", fact_codes_runtime, "arguments", 20,
      "codes of bad calls through the runtime"},
     {"codes_runtime/frees", fact_codes_runtime, "frees", 20,

@@ -60,6 +60,22 @@ static CUresult get_stream_id(subject_t *s)
     return s->stream_id ? s->stream_id(s->stream, &id) : CUDA_ERROR_NOT_FOUND;
 }
 
+static CUresult get_stream_ctx(subject_t *s)
+{
+    CUcontext ctx;
+
+    return cuStreamGetCtx(s->stream, &ctx);
+}
+
+static CUresult stream_pair(subject_t *s)
+{
+    CUstream stream;
+    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+
+    (void)s;
+    return r ? r : cuStreamDestroy(stream);
+}
+
 static CUresult event_pair(subject_t *s)
 {
     CUevent e;
@@ -83,7 +99,9 @@ static const struct cost {
     {"cuCtxGetCurrent", get_current, 64, false},
     {"cuCtxGetId", get_ctx_id, 64, false},
     {"cuStreamGetId", get_stream_id, 64, false},
+    {"cuStreamGetCtx", get_stream_ctx, 64, false},
     {"cuEventCreate + cuEventDestroy", event_pair, 4, false},
+    {"cuStreamCreate + cuStreamDestroy", stream_pair, 1, false},
 };
 
 static void measure(subject_t *s, const struct cost *c, int streams, const char *state)
