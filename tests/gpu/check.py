@@ -29,9 +29,9 @@ STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
 BY_KERNELS = re.compile(r"(\d+) by kernels")
 GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_call", "free_waits",
-          "record_covers", "record_rules", "record_gone", "capture", "others_wait", "stream_order",
-          "entry_points", "layout", "address_range", "ipc", "pinned_flags", "after_reset", "sticky", "handles",
-          "set_device", "teardown", "alloc_cost", "call_cost")
+          "record_covers", "record_rules", "record_gone", "green", "capture", "others_wait",
+          "stream_order", "entry_points", "layout", "address_range", "ipc", "pinned_flags",
+          "after_reset", "sticky", "handles", "set_device", "teardown", "alloc_cost", "call_cost")
 # Of these, what a process with the shim is answered as well.
 ANSWERED = ("codes_runtime", "codes_driver", "codes_context", "first_call", "capture",
             "after_reset", "sticky", "handles", "set_device", "teardown")

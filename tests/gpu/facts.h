@@ -102,6 +102,7 @@ void fact_alloc_cost(const char *arg);
 void fact_record_covers(const char *arg);
 void fact_record_rules(const char *arg);
 void fact_record_gone(const char *arg);
+void fact_green(const char *arg);
 void fact_free_waits(const char *arg);
 void fact_others_wait(const char *arg);
 void fact_stream_order(const char *arg);

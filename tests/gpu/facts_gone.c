@@ -19,7 +19,8 @@
  */
 
 typedef struct gone {
-    CUcontext ctx;
+    CUcontext ctx;  /* the primary one, which is asked */
+    CUcontext work; /* current where the work is launched */
     CUstream stream;
     void *green; /* CUgreenCtx */
     holder_t how;
@@ -49,7 +50,7 @@ static CUresult nothing(gone_t *g)
 
 static void start_work(gone_t *g)
 {
-    g->started = hold_stream(g->how, g->ctx, g->stream);
+    g->started = hold_stream(g->how, g->work, g->stream);
     hold_begun(g->how);
 }
 
@@ -90,6 +91,15 @@ static CUresult make_green(gone_t *g)
     return stream(&g->stream, (CUgreenCtx)g->green, CU_STREAM_NON_BLOCKING, 0);
 }
 
+static CUresult make_green_default(gone_t *g)
+{
+    __typeof__(cuCtxFromGreenCtx) *context = driver_entry("cuCtxFromGreenCtx");
+    CUresult r = make_green(g);
+
+    g->stream = NULL;
+    return r ? r : context(&g->work, (CUgreenCtx)g->green);
+}
+
 static CUresult destroy_green(gone_t *g)
 {
     __typeof__(cuGreenCtxDestroy) *destroy = driver_entry("cuGreenCtxDestroy");
@@ -109,6 +119,7 @@ static CUresult make_green(gone_t *g)
     (void)g;
     return CUDA_ERROR_NOT_FOUND;
 }
+#define make_green_default make_green
 #define destroy_green nothing
 #define destroy_both nothing
 #endif
@@ -124,6 +135,7 @@ static const struct kind {
     {"thread", "per-thread stream of a thread that ended", make_per_thread, nothing},
     {"green", "stream of a green context, live", make_green, nothing},
     {"green", "stream of a green context, destroyed", make_green, destroy_stream},
+    {"green-default", "default stream of a green context", make_green_default, nothing},
     {"green-both", "stream and its green context, destroyed in turn", make_green, destroy_both},
     {"green-context", "stream of a green context that was destroyed", make_green, destroy_green},
 };
@@ -181,9 +193,58 @@ void fact_record_gone(const char *arg)
     for (int how = 0; how < HOLDERS; how++)
         for (size_t i = 0; hold_usable((holder_t)how) && i < sizeof kinds / sizeof *kinds; i++)
             if (!strcmp(kinds[i].arg, arg)) {
-                gone_t g = {.ctx = ctx, .how = (holder_t)how, .started = CUDA_ERROR_NOT_FOUND};
+                gone_t g = {
+                    .ctx = ctx, .work = ctx, .how = (holder_t)how, .started = CUDA_ERROR_NOT_FOUND};
                 gone_row(&kinds[i], &g, record);
             }
+}
+
+/* --- what is accepted with a green context current ---------------------------------------------
+ */
+
+static void green_calls(const char *name, CUstream stream)
+{
+    CUdeviceptr plain = 0, async = 0;
+    CUcontext owner = NULL, current = NULL;
+    unsigned long long id = 0;
+    CUevent ev = NULL;
+
+    cuCtxGetCurrent(&current);
+    cuMemAlloc(&plain, 4096);
+    cuEventCreate(&ev, CU_EVENT_DISABLE_TIMING);
+    row_begin();
+    row_str("on", name);
+    row_drv("cuStreamGetCtx", cuStreamGetCtx(stream, &owner));
+    row_bool("its context is current", owner == current);
+    row_drv("cuStreamGetId", stream_id() ? stream_id()(stream, &id) : CUDA_ERROR_NOT_FOUND);
+    row_drv("cuMemsetD8Async", cuMemsetD8Async(plain, 0, 4096, stream));
+    row_drv("cuEventRecord", cuEventRecord(ev, stream));
+    row_drv("cuStreamWaitEvent", cuStreamWaitEvent(stream, ev, 0));
+    row_drv("cuMemAllocAsync", cuMemAllocAsync(&async, 4096, stream));
+    row_drv("cuMemFreeAsync", cuMemFreeAsync(async, stream));
+    row_drv("cuMemFreeAsync of cuMemAlloc memory", cuMemFreeAsync(plain, stream));
+    row_drv("cuStreamSynchronize", cuStreamSynchronize(stream));
+    row_end();
+}
+
+void fact_green(const char *arg)
+{
+    gone_t g = {.ctx = use_primary()};
+    CUresult r = make_green(&g);
+    CUstream own = g.stream;
+
+    (void)arg;
+    if (r == CUDA_SUCCESS)
+        r = make_green_default(&g);
+    if (r != CUDA_SUCCESS) {
+        row_note("unavailable: green contexts");
+        return;
+    }
+    cuCtxSetCurrent(g.work);
+    green_calls("stream 0", NULL);
+    green_calls("legacy stream", CU_STREAM_LEGACY);
+    green_calls("per-thread stream", CU_STREAM_PER_THREAD);
+    green_calls("stream of another green context", own);
 }
 
 /* --- handles for other processes ---------------------------------------------------------------
