@@ -34,22 +34,28 @@
 #define CA_SETTLE_MORE 64u    /* so little of what was live at most is no more, */
 #define CA_SETTLE_GROWN 32u   /* and so little of what was reserved no growth, */
 #define CA_SETTLE_MANY 65536u /* four times as much among so many blocks */
+#define CA_SETTLE_THREAD ((size_t)4 << 20) /* bytes for the stock of each thread but the first */
 #define CA_CAREFUL_EPOCH ((size_t)2 << 20)
 #define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
 #define CA_SMALL_LIVE 3u                     /* a part of the reserve that is a good one */
 
-/* What the arena may grow by before it counts. */
+/* What the arena may grow by before it counts. Threads that share a small pool each take what is
+ * ready and keep it, and one that finds nothing makes it grow: were that to count, what they all
+ * need would come in dozens of steps, with shut caches and a crowded lock from each to the next. */
 static inline size_t ca_settle_uncounted(const ca_arena_t *arena)
 {
     size_t part = arena->settle_from / CA_SETTLE_GROWN;
-    return arena->blocks.live >= CA_SETTLE_MANY ? 4 * part : part;
+    size_t stock = arena->cache_count > 1 ? (arena->cache_count - 1) * CA_SETTLE_THREAD : 0;
+    if (arena->blocks.live >= CA_SETTLE_MANY)
+        part *= 4;
+    return part > stock ? part : stock;
 }
 
 /* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
- * is little beside what it had when it last grew does not count until it adds up. Where it had
- * settled, gave nothing back and has no more live than before, it settled too early: it takes twice
- * as long from then on, CA_SETTLE_MOST times as long at most. A segment that it got so that caches
- * need not be emptied does not count: they would be shut. */
+ * is little beside what it had when it last grew, or beside what its threads may keep, does not
+ * count until it adds up. Where it had settled, gave nothing back and has no more live than before,
+ * it settled too early: it takes twice as long from then on, CA_SETTLE_MOST times as long at most.
+ * A segment that it got so that caches need not be emptied does not count: they would be shut. */
 static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {

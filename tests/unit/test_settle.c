@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include "one_arena.h"
 #include "pool/settle.h"
 
@@ -155,6 +156,52 @@ static void growth_by_some_counts_among_few_blocks_only(void **state)
             let_go(&small[i]);
         put(&large), put(&segment);
         free(small);
+    }
+}
+
+static pthread_barrier_t barrier;
+
+/* Has a cache of its own for as long as another one does its part. */
+static void *another_thread(void *unused)
+{
+    (void)unused;
+    held_t held;
+    assert_int_equal(hold(arena, 512, &held), 0);
+    let_go(&held);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+/* They need it for what each keeps. That the pool grows by as much does not show that it is used
+ * otherwise than before, and a program of many threads would hardly ever settle. */
+static void growth_counts_beyond_what_further_threads_may_keep(void **state)
+{
+    (void)state;
+    for (unsigned further = 0; further < 3; further++) {
+        pthread_t thread[2];
+        held_t all = get(CA_SEGMENT_FIRST - MIB), more[3];
+        pthread_barrier_init(&barrier, NULL, further + 1);
+        churn(CA_EPOCH_LARGE / 8, 1);
+        churn(512, SETTLE / 2 + 10);
+        for (unsigned i = 0; i < further; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, another_thread, NULL), 0);
+        pthread_barrier_wait(&barrier);
+        assert_true(keeps_stock());
+        assert_int_equal(arena->reserved, CA_SEGMENT_FIRST);
+        more[0] = get(CA_SEGMENT_UNIT);
+        assert_int_equal(keeps_stock(), further > 0);
+        more[1] = get(CA_SETTLE_THREAD - CA_SEGMENT_UNIT);
+        assert_int_equal(keeps_stock(), further > 0);
+        more[2] = get(CA_SEGMENT_UNIT);
+        assert_int_equal(keeps_stock(), further > 1);
+        pthread_barrier_wait(&barrier);
+        for (unsigned i = 0; i < further; i++)
+            pthread_join(thread[i], NULL);
+        pthread_barrier_destroy(&barrier);
+        put(&all), put(&more[0]), put(&more[1]), put(&more[2]);
+        ca_arena_retire(arena);
+        start(SETTLE, 0);
     }
 }
 
@@ -391,6 +438,7 @@ int main(void)
         TEST(each_growth_begins_it_anew),
         TEST(growth_by_little_counts_when_it_adds_up),
         TEST(growth_by_some_counts_among_few_blocks_only),
+        TEST(growth_counts_beyond_what_further_threads_may_keep),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
