@@ -74,10 +74,16 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
     return bytes > arena->params.limit || reserved(arena) > arena->params.limit - bytes;
 }
 
+/* Beside what most blocks are. Few such fill a segment in proportion to what there is. */
+static bool is_trifle(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->blocks.live && bytes <= arena->live / arena->blocks.live / CA_GROW_TRIFLE;
+}
+
 /* A part of what there is: kind to small programs, few calls for large ones. Not less than the
  * first segment, but where what is freed meanwhile is asked about before the next one (settle.h).
  */
-static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
+static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t asked)
 {
     size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
     size_t least = ca_settle_grows_by_little(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
@@ -85,6 +91,8 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool)
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
         return arena->params.segment_first;
+    if (is_trifle(arena, asked))
+        return CA_SEGMENT_UNIT;
     if (bytes < least)
         return least;
     return bytes < CA_SEGMENT_MOST ? bytes / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT : CA_SEGMENT_MOST;
@@ -275,7 +283,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
-    size_t preferred = preferred_bytes(arena, pool);
+    size_t preferred = preferred_bytes(arena, pool, bytes);
     if (pool == CA_POOL_OVERSIZE || preferred < whole)
         preferred = whole;
     else /* no rest that none of its kind fits in */

@@ -7,6 +7,7 @@
 
 #define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
 #define CA_GROW_CACHES_SHARE 8u          /* see tests/replay/NOTES.md */
+#define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
 
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);

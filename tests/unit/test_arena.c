@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "config/mem.h"
 #include "one_arena.h"
+#include "pool/grow.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -106,11 +107,30 @@ static void the_first_segment_is_small(void **state)
 static void segments_grow_with_the_reserve(void **state)
 {
     (void)state;
-    held_t a = get(100 * MIB), b = get(1);
+    held_t a = get(100 * MIB), b = get(2 * MIB);
     assert_int_equal(stats().reserved_bytes, 100 * MIB + 16 * MIB);
     held_t c = get(500 * MIB - 1), d = get(30 * MIB);
     assert_int_equal(stats().reserved_bytes, 616 * MIB + 90 * MIB); /* three times 30, no rest */
     put(&a), put(&b), put(&c), put(&d);
+}
+
+/* Until there are many of them. */
+static void what_is_little_beside_the_others_makes_it_grow_by_little(void **state)
+{
+    (void)state;
+    enum { FIT = 2048 / 10 };
+    fake.auto_pass = true;
+    held_t large = get(100 * MIB), one = get(100 * MIB / CA_GROW_TRIFLE), many[FIT + 1];
+    assert_int_equal(stats().reserved_bytes, 100 * MIB + CA_SEGMENT_UNIT);
+    put(&one);
+    for (unsigned i = 0; i < FIT; i++)
+        many[i] = get(10 * KIB);
+    assert_int_equal(stats().reserved_bytes, 100 * MIB + CA_SEGMENT_UNIT);
+    many[FIT] = get(10 * KIB);
+    assert_in_range(stats().reserved_bytes, 116 * MIB, 120 * MIB);
+    for (unsigned i = 0; i <= FIT; i++)
+        put(&many[i]);
+    put(&large);
 }
 
 static void a_large_request_gets_a_segment_of_its_size(void **state)
@@ -645,6 +665,7 @@ int main(void)
         TEST(any_upstream_alignment_is_handled),
         TEST(the_first_segment_is_small),
         TEST(segments_grow_with_the_reserve),
+        TEST(what_is_little_beside_the_others_makes_it_grow_by_little),
         TEST(a_large_request_gets_a_segment_of_its_size),
         TEST(impossible_sizes_are_refused_without_a_call),
         TEST(fresh_memory_is_not_called_reused),

@@ -60,11 +60,16 @@ static bool grows(void)
     return grew;
 }
 
+/* In so many blocks that those of the caches are no trifle beside them (CA_GROW_TRIFLE), which
+ * would get small segments. */
+static held_t live[512];
+
 static void start_with_live(size_t bytes, size_t memory)
 {
     start(memory, CACHED);
     fake.auto_pass = true;
-    live_is(bytes, &used[uses++]);
+    for (unsigned i = 0; i < 512; i++)
+        live_is(bytes / 512, &live[i]);
 }
 
 #define LIVE (128 * MIB)
@@ -78,6 +83,8 @@ static void stop(void)
 {
     while (uses)
         let_go(&used[--uses]);
+    for (unsigned i = 0; i < 512; i++)
+        let_go(&live[i]);
     end();
 }
 
