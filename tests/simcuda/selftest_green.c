@@ -1,6 +1,9 @@
 /* SIM: green contexts, by what the comments in cuda.h promise. */
 #include "selftest.h"
 
+#include <stdatomic.h>
+#include <unistd.h>
+
 static CUgreenCtx make(CUcontext *ctx)
 {
     CUdevResource all, part[2];
@@ -127,4 +130,63 @@ void a_record_of_the_primary_covers_its_green_contexts(void)
     OK(cuCtxSynchronize()); /* the primary is current */
     IS(CUDA_SUCCESS, cuEventQuery(of_one));
     IS(CUDA_SUCCESS, cuEventQuery(of_home));
+}
+
+/* Its own stream, which the program may have destroyed before, and its default one. */
+void the_work_of_a_destroyed_green_context_goes_on(void)
+{
+    static gate_t gates[3] = {GATE, GATE, GATE};
+    CUcontext home = primary(), ctx;
+    CUevent record;
+    OK(cuEventCreate(&record, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < 3; i++) {
+        CUgreenCtx green = make(&ctx);
+        CUstream s;
+        unsigned char *pinned;
+        CUdeviceptr p;
+        OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
+        OK(cuCtxSetCurrent(ctx));
+        OK(cuMemHostAlloc((void **)&pinned, 4096, 0));
+        OK(cuMemAlloc(&p, 4096));
+        gate_hold(&gates[i], i == 2 ? NULL : s);
+        OK(cuMemcpyDtoHAsync(pinned, p, 4096, i == 2 ? NULL : s));
+        OK(cuCtxSetCurrent(home));
+        if (i == 1) {
+            OK(cuStreamDestroy(s));
+        }
+        OK(cuGreenCtxDestroy(green));
+        OK(cuCtxRecordEvent(home, record));
+        IS(CUDA_ERROR_NOT_READY, cuEventQuery(record));
+        gate_open(&gates[i]);
+        OK(cuCtxSynchronize());
+        OK(cuEventQuery(record));
+        OK(cuMemFree(p));
+        if (i == 0) {
+            IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuStreamQuery(s));
+        }
+    }
+}
+
+static _Atomic bool over;
+
+static void takes_its_time(void *nothing)
+{
+    (void)nothing;
+    usleep(20000);
+    atomic_store(&over, true);
+}
+
+void a_free_waits_for_a_destroyed_green_context(void)
+{
+    CUcontext ctx;
+    CUstream s;
+    CUdeviceptr p;
+    primary();
+    CUgreenCtx green = make(&ctx);
+    OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuMemAlloc(&p, 4096));
+    OK(cuLaunchHostFunc(s, takes_its_time, NULL));
+    OK(cuGreenCtxDestroy(green));
+    OK(cuMemFree(p));
+    CHECK(atomic_load(&over));
 }

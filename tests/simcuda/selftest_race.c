@@ -490,21 +490,59 @@ static void a_free_beside_work_of_another_context(void)
     OK(cuMemFree(p));
 }
 
-static void a_free_after_work_of_a_green_context(void)
+static CUgreenCtx green_context(CUstream *there)
 {
     CUdevResource all, part;
     CUdevResourceDesc desc;
     CUgreenCtx green;
-    CUstream there;
     unsigned groups = 1;
-    start();
     OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
     OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
     OK(cuDevResourceGenerateDesc(&desc, &part, 1));
     OK(cuGreenCtxCreate(&green, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    OK(cuGreenCtxStreamCreate(&there, green, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuGreenCtxStreamCreate(there, green, CU_STREAM_NON_BLOCKING, 0));
+    return green;
+}
+
+static void a_free_after_work_of_a_green_context(void)
+{
+    CUstream there;
+    start();
+    green_context(&there);
     writes(there);
     OK(cuMemFree(p));
+}
+
+static void after_the_end_of_a_green_context(bool recorded)
+{
+    CUstream there;
+    CUcontext of_green;
+    CUdeviceptr own;
+    start();
+    CUgreenCtx green = green_context(&there);
+    OK(cuMemAlloc(&own, BYTES));
+    writes(there);
+    OK(cuCtxFromGreenCtx(&of_green, green));
+    OK(cuCtxSetCurrent(of_green));
+    OK(cuMemsetD8Async(own, 1, BYTES, NULL));
+    OK(cuCtxSetCurrent(ctx));
+    OK(cuGreenCtxDestroy(green));
+    if (recorded) {
+        OK(cuCtxRecordEvent(ctx, e));
+        OK(cuStreamWaitEvent(b, e, 0));
+    }
+    writes(b);
+    OK(cuMemsetD8Async(own, 1, BYTES, b));
+}
+
+static void a_context_record_of_a_destroyed_green_context(void)
+{
+    after_the_end_of_a_green_context(true);
+}
+
+static void the_end_of_a_green_context(void)
+{
+    after_the_end_of_a_green_context(false);
 }
 
 static void a_free_that_does_not_wait(void)

@@ -117,13 +117,8 @@ bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
     return true;
 }
 
-/* Everything of the context goes; work under way is waited for first. */
-void sim_ctx_tear_down(CUcontext c)
+void sim_ctx_close_locked(CUcontext c)
 {
-    atomic_store(&c->alive, false);
-    sim_wait_context(c);
-    sim_green_end_all(c);
-    sim_lock();
     for (CUstream s = c->streams, next; s; s = next) {
         next = s->next;
         if (s->alive && s != c->legacy && c->home && !s->per_thread) {
@@ -135,6 +130,16 @@ void sim_ctx_tear_down(CUcontext c)
     while (c->events) {
         sim_event_end_locked(c->events);
     }
+}
+
+/* Everything of the context goes; work under way is waited for first. */
+void sim_ctx_tear_down(CUcontext c)
+{
+    atomic_store(&c->alive, false);
+    sim_wait_context(c);
+    sim_green_end_all(c);
+    sim_lock();
+    sim_ctx_close_locked(c);
     sim_unlock();
     sim_modules_drop_context(c);
     sim_heap_drop_context(c->dev, c);

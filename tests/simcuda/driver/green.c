@@ -189,14 +189,29 @@ SIM_API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
     return CUDA_SUCCESS;
 }
 
+/* Its work is over, and nobody has to wait for it any more. */
+void sim_green_over_locked(CUcontext c)
+{
+    sim_host_drop_context(c);
+    atomic_fetch_sub(&c->home->greens, 1);
+    c->home = NULL;
+    c->leaving = false;
+    sim_ctx_recycle_locked(c);
+}
+
+/* Nothing waits for its work, which goes on: until it is over the context counts among those of its
+ * primary, so that a record of that and a plain free cover it (tests/gpu/results/h100-580.json,
+ * record_gone). */
 static void end(CUcontext c)
 {
-    CUcontext home = c->home;
-    sim_ctx_tear_down(c);
+    sim_modules_drop_context(c);
     sim_lock();
-    atomic_fetch_sub(&home->greens, 1);
-    c->home = NULL;
-    sim_ctx_recycle_locked(c);
+    sim_ctx_close_locked(c);
+    sim_race_green_ended(c);
+    c->leaving = true;
+    if (atomic_load(&c->pending) == 0) {
+        sim_green_over_locked(c);
+    }
     sim_unlock();
 }
 
@@ -219,6 +234,7 @@ void sim_green_end_all(CUcontext primary)
         if (!c) {
             return;
         }
+        sim_wait_context(c);
         end(c);
     }
 }

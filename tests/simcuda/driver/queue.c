@@ -178,14 +178,18 @@ void sim_wait_device_quietly(sim_device_t *d)
  * -----------------------------------------------------------------------------------*/
 static void complete_locked(CUstream s, uint64_t seq)
 {
-    atomic_fetch_sub_explicit(&s->ctx->pending, 1, memory_order_release);
-    atomic_fetch_sub_explicit(&s->ctx->dev->pending, 1, memory_order_release);
+    CUcontext ctx = s->ctx;
+    atomic_fetch_sub_explicit(&ctx->pending, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&ctx->dev->pending, 1, memory_order_release);
     atomic_store_explicit(&s->completed, seq, memory_order_release);
     if (waiters) {
         pthread_cond_broadcast(&done_cv);
     }
     if (!s->alive && !busy(s)) {
         sim_stream_recycle_locked(s);
+    }
+    if (ctx->leaving && atomic_load(&ctx->pending) == 0) {
+        sim_green_over_locked(ctx);
     }
 }
 

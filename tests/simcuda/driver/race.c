@@ -132,6 +132,15 @@ void sim_race_stream_ended(CUstream s)
     retired[retired_n++] = (retired_t){s->slot, steps(s)};
 }
 
+/* Its work goes on too, and what waits for the primary context waits for it. */
+void sim_race_green_ended(CUcontext ctx)
+{
+    if (sim_opt.racecheck) {
+        join_stream(&ctx->ended, ctx->legacy);
+        sim_clock_join(&ctx->home->ended, &ctx->ended);
+    }
+}
+
 /* [streams] the legacy stream waits for all blocking streams of its context, and they for it; the
  * per-thread streams are blocking ones; non-blocking ones have no part in it. */
 static void implicit(CUstream s, sim_clock_t *to)

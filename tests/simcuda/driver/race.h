@@ -40,6 +40,7 @@ void sim_clock_free(sim_clock_t *c);
 void sim_race_context_made(CUcontext ctx);
 void sim_race_stream_made(CUstream s);
 void sim_race_stream_ended(CUstream s);
+void sim_race_green_ended(CUcontext ctx);
 /* A step of s: inherits what its submitter knows, what s did before and what s waits for
  * implicitly; its accesses are checked. */
 void sim_race_op(CUstream s, const struct sim_op *op);

@@ -342,6 +342,7 @@ struct CUctx_st {
     _Atomic uint32_t peers; /* bit per device */
     /* under the engine lock */
     _Atomic uint64_t pending;
+    bool leaving;             /* a green one that was destroyed while its work goes on */
     CUstream streams;         /* all of them, legacy included */
     _Atomic(CUstream) legacy; /* kept until the context is made again */
     CUevent events;
@@ -364,6 +365,7 @@ CUresult sim_ctx_check(CUcontext ctx);        /* a handle given by the program *
 void sim_ctx_fail(CUcontext ctx, CUresult error);
 /* The end of a context: everything of it goes; work under way is waited for first. */
 void sim_ctx_tear_down(CUcontext c);
+void sim_ctx_close_locked(CUcontext c); /* its streams and events go, the work of the streams not */
 /* Locked. A struct for a new context, then the context itself; and back. */
 CUcontext sim_ctx_struct_locked(void);
 bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags);
@@ -382,6 +384,7 @@ static inline CUcontext sim_ctx_home(CUcontext c)
 CUcontext sim_ctx_group_next(CUcontext of, CUcontext last);
 #define SIM_EACH_OF(c, ctx) for (CUcontext c = (ctx); c; c = sim_ctx_group_next(ctx, c))
 void sim_green_end_all(CUcontext primary); /* it goes, and they with it */
+void sim_green_over_locked(CUcontext c);   /* the work of a destroyed one is over */
 CUresult sim_device_get(CUdevice dev, sim_device_t **out);
 void sim_primary_make(sim_device_t *d); /* from cuInit, once */
 void sim_pool_init(sim_device_t *d);

@@ -64,8 +64,10 @@ static void unlink_locked(CUstream s)
 void sim_stream_recycle_locked(CUstream s)
 {
     unlink_locked(s);
-    s->next_free = free_streams;
-    free_streams = s;
+    if (!s->orphan) {
+        s->next_free = free_streams;
+        free_streams = s;
+    }
 }
 
 /* cuda.h, cuStreamDestroy: "In case the device is still doing work in the stream ... the function
@@ -87,10 +89,12 @@ void sim_stream_end_locked(CUstream s)
 void sim_stream_orphan_locked(CUstream s)
 {
     sim_capture_stream_gone_locked(s);
-    s->alive = false;
     s->orphan = true;
+    s->alive = false;
     sim_race_stream_ended(s);
-    unlink_locked(s);
+    if (atomic_load(&s->completed) == s->submitted) {
+        sim_stream_recycle_locked(s);
+    }
 }
 
 static CUstream per_thread_stream(CUcontext ctx)
