@@ -229,18 +229,26 @@ ca_context_t *ca_streams_context(CUstream handle)
 /* The legacy stream has no order that would do: other streams wait for its operations, and a call
  * that we serve is none. A program may rely on such waits between two users of the memory.
  *
- * Each green context has default streams of its own; we could record on its primary's alone. */
+ * Each green context has a default stream of its own; we could record on its primary's alone. It
+ * may have none for each thread: then the driver refuses the handle. */
 static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
 {
-    CUcontext current;
+    CUcontext current, owner;
+    ca_context_t *of;
     *context = ca_context_current(ask, &current);
     ca_context_note_asked(*context);
     if (!current && ca_context_check_current() == CUDA_ERROR_INVALID_CONTEXT)
         return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
     if (*context && !(*context)->arena)
         *context = NULL;
-    if (!*context || handle == CU_STREAM_LEGACY || current != (*context)->handle)
+    if (!*context || handle == CU_STREAM_LEGACY)
         return CUDA_SUCCESS;
+    if (current != (*context)->handle) {
+        CUresult code = ask ? owner_of(handle, &owner, &of) : CUDA_SUCCESS;
+        if (!ask || code != CUDA_SUCCESS)
+            *context = NULL; /* lane D asks */
+        return code;
+    }
     *found = own_stream(*context, ask);
     if (!*found && !ask)
         *context = NULL; /* lane D makes it */

@@ -29,6 +29,18 @@ def test_a_free_on_a_default_stream_comes_behind_its_own_work(run, program, conf
     assert (result.rc, result.err) == (0, "")
 
 
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off", "debug:poison"])
+def test_a_stream_of_the_thread_that_the_driver_refuses_is_refused(run, program, conf):
+    """An H100 has none with a green context current (tests/gpu/results/h100-580.json, green)."""
+    plain = run([program("both_green")], preload=False, sim="racecheck:1")
+    assert (plain.rc, plain.err) == (0, "")
+    assert {line.split()[1] for line in plain.out.splitlines()} == {"400"}
+
+    result = run([program("both_green")], conf=conf, sim="racecheck:1")
+
+    assert (result.rc, result.out, result.err) == (0, plain.out, "")
+
+
 def test_memory_of_a_green_context_comes_from_the_primarys_arena(run, program):
     """240 allocations, half of them with a green context current."""
     result = run([program("drv_green"), "serve"], stats=True)

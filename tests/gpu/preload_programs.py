@@ -22,6 +22,7 @@ SAME = [
     (("async_device", "legacy"), None),
     (("at_limit",), None),
     (("both_address_again", "500"), None),
+    (("both_green",), None),
     (("both_no_context", "pop"), None),
     (("both_no_context", "set"), None),
     (("both_no_context", "destroy"), None),

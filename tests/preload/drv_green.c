@@ -247,7 +247,7 @@ int main(int argc, char **argv)
         fence();
     else if (strcmp(mode, "own") == 0) {
         own(NULL);
-        own(CU_STREAM_PER_THREAD);
+        own(CU_STREAM_LEGACY);
     } else if (strcmp(mode, "leak") == 0)
         leak();
     else if (strcmp(mode, "after") == 0)

@@ -42,9 +42,12 @@ static void tell_memory(void)
     (void)WORKED(cudaPointerGetAttributes(&of, &free));
 }
 
+/* Of the thread, which has none while a green context is current. */
+static CUstream default_stream;
+
 static void driver_free(CUdeviceptr pointer, bool async)
 {
-    (void)(async ? RETRIED(drv.cuMemFreeAsync_ptsz(pointer, NULL))
+    (void)(async ? RETRIED(drv.cuMemFreeAsync_ptsz(pointer, default_stream))
                  : RETRIED(drv.cuMemFree_v2(pointer)));
 }
 
@@ -122,13 +125,13 @@ static void driver_buffers(CUdevice device)
         (void)WORKED(drv.cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
         driver_free(p, i % 2);
     }
-    if (WORKED(drv.cuMemAllocAsync_ptsz(&p, 70000, NULL)))
+    if (WORKED(drv.cuMemAllocAsync_ptsz(&p, 70000, default_stream)))
         driver_free(p, true);
     if (!WORKED(drv.cuDeviceGetDefaultMemPool(&pool, device)))
         return;
     if (WORKED(drv.cuMemAllocFromPoolAsync(&p, 70000, pool, NULL)))
         driver_free(p, false);
-    if (WORKED(drv.cuMemAllocFromPoolAsync_ptsz(&p, 70000, pool, NULL)))
+    if (WORKED(drv.cuMemAllocFromPoolAsync_ptsz(&p, 70000, pool, default_stream)))
         driver_free(p, true);
 }
 
@@ -174,7 +177,9 @@ static void green_context(void)
         return;
     if (RETRIED(drv.cuCtxFromGreenCtx(&context, green)) &&
         WORKED(drv.cuCtxPushCurrent_v2(context))) {
+        default_stream = CU_STREAM_LEGACY;
         driver_buffers(0);
+        default_stream = NULL;
         if (!WORKED(drv.cuMemAlloc_v2(&p, 70000)))
             p = 0;
         (void)RETRIED(drv.cuCtxPopCurrent_v2(&popped));

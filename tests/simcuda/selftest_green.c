@@ -190,3 +190,28 @@ void a_free_waits_for_a_destroyed_green_context(void)
     OK(cuMemFree(p));
     CHECK(atomic_load(&over));
 }
+
+/* tests/gpu/results/h100-580.json, green */
+void a_green_context_has_no_per_thread_streams(void)
+{
+    CUcontext home = primary(), ctx, of;
+    CUgreenCtx green = make(&ctx);
+    CUdeviceptr p, plain;
+    CUevent ev;
+    unsigned long long id;
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuEventCreate(&ev, CU_EVENT_DISABLE_TIMING));
+    OK(cuCtxSetCurrent(ctx));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuStreamGetCtx(CU_STREAM_PER_THREAD, &of));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuStreamGetId(CU_STREAM_PER_THREAD, &id));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuMemsetD8Async(plain, 0, 4096, CU_STREAM_PER_THREAD));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(ev, CU_STREAM_PER_THREAD));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(CU_STREAM_PER_THREAD, ev, 0));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuMemAllocAsync(&p, 4096, CU_STREAM_PER_THREAD));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(plain, CU_STREAM_PER_THREAD));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(0, CU_STREAM_PER_THREAD));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    OK(cuCtxSetCurrent(home));
+    OK(cuMemFreeAsync(plain, CU_STREAM_PER_THREAD));
+    OK(cuGreenCtxDestroy(green));
+}

@@ -121,7 +121,7 @@ void sim_ctx_close_locked(CUcontext c)
 {
     for (CUstream s = c->streams, next; s; s = next) {
         next = s->next;
-        if (s->alive && s != c->legacy && c->home && !s->per_thread) {
+        if (s->alive && s != c->legacy && c->home) {
             sim_stream_orphan_locked(s);
         } else if (s->alive && s != c->legacy) {
             sim_stream_end_locked(s);

@@ -457,7 +457,7 @@ typedef struct sim_op {
 
 struct CUstream_st {
     uint32_t magic;
-    bool alive, legacy, blocking, per_thread, has_thread;
+    bool alive, legacy, blocking, has_thread;
     bool orphan; /* its green context was destroyed before it: every call says so */
     CUcontext ctx;
     uint64_t ctx_id, id;

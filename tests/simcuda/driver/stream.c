@@ -26,7 +26,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
     s->magic = MAGIC;
     s->alive = true;
     s->orphan = false;
-    s->legacy = s->per_thread = false;
+    s->legacy = false;
     s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     s->ctx = ctx;
     s->ctx_id = atomic_load(&ctx->id);
@@ -110,7 +110,6 @@ static CUstream per_thread_stream(CUcontext ctx)
     sim_lock();
     CUstream s = p ? sim_stream_make_locked(ctx, CU_STREAM_DEFAULT, LEAST) : NULL;
     if (s) {
-        s->per_thread = true;
         *p = (sim_pt_stream_t){ctx, id, s, t->pt_streams};
         t->pt_streams = p;
     }
@@ -135,13 +134,17 @@ void sim_thread_drop_streams(sim_thread_t *t)
     sim_unlock();
 }
 
-/* cuda.h: CU_STREAM_LEGACY 0x1, CU_STREAM_PER_THREAD 0x2; NULL is one or the other. */
+/* cuda.h: CU_STREAM_LEGACY 0x1, CU_STREAM_PER_THREAD 0x2; NULL is one or the other. Green contexts
+ * have no per-thread streams: tests/gpu/results/h100-580.json, green; of NULL not asked. */
 CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
 {
     CUcontext ctx;
     if (h == NULL || h == CU_STREAM_LEGACY || h == CU_STREAM_PER_THREAD) {
         SIM_TRY(sim_ctx_current(&ctx));
         bool own = h == CU_STREAM_PER_THREAD || (h == NULL && pt);
+        if (own && ctx->home) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
         *out = own ? per_thread_stream(ctx) : ctx->legacy;
         return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
