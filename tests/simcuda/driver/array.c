@@ -141,7 +141,7 @@ SIM_API CUresult cuArrayDestroy(CUarray hArray)
 {
     CUcontext ctx;
     SIM_ENTER(cuArrayDestroy);
-    SIM_TRY(sim_ctx_current(&ctx));
+    SIM_TRY(sim_ctx_of_free(&ctx));
     return destroy(hArray);
 }
 
@@ -208,6 +208,6 @@ SIM_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
     CUcontext ctx;
     SIM_ENTER(cuMipmappedArrayDestroy);
-    SIM_TRY(sim_ctx_current(&ctx));
+    SIM_TRY(sim_ctx_of_free(&ctx)); /* [hw] as of an array */
     return destroy(hMipmappedArray);
 }

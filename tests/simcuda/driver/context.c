@@ -37,7 +37,8 @@ CUresult sim_ctx_current(CUcontext *out)
     return (CUresult)atomic_load_explicit(&(*out)->sticky, memory_order_relaxed);
 }
 
-/* A free needs no current context: tests/gpu/results/h200-580.json, codes_context. */
+/* A free needs no current context: tests/gpu/results/h200-580.json, codes_context; that of an array
+ * neither, as error parity said on an H100. */
 CUresult sim_ctx_of_free(CUcontext *out)
 {
     sim_thread_t *t = sim_thread();
