@@ -216,9 +216,11 @@ facts: ## ask the GPU (or the simulator) the questions of tests/gpu
 run-facts: simcuda $(FACTS) $(PROBE)
 	@cuda=$$(scripts/pick_cuda.sh $B) || exit 1; \
 	case $$cuda in \
-	*/$(SIM)) label="simulated CUDA (tests/simcuda), not hardware" ;; \
-	*) label="hardware" ;; \
+	*/$(SIM)) label="simulated CUDA (tests/simcuda), not hardware"; \
+	    shared=$$(mktemp); SIMCUDA=$${SIMCUDA:-shared:$$shared}; export SIMCUDA ;; \
+	*) label="hardware"; shared= ;; \
 	esac; \
+	trap 'rm -f "$$shared"' EXIT; \
 	LD_LIBRARY_PATH=$$cuda$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
 	    $B/facts --label "$$label" $(FACTS_ARGS) >$B/facts.json || exit; \
 	$$(scripts/deps.sh --python || echo python3) scripts/facts_page.py $B/facts.json \

@@ -259,6 +259,19 @@ def test_facts_are_compared_without_times(ours, differences):
     assert compare_facts.compare(ours, fact(SAID))[1] == differences
 
 
+@whole
+@pytest.mark.parametrize("group", ["record_gone", "green", "ipc", "pinned_flags"])
+def test_the_simulator_answers_as_hardware_did(group):
+    hardware = json.loads((GPU / "results" / "h100-580.json").read_text())["facts"]
+    said = [one for one in hardware if one["name"].split("/")[0] == group]
+    simulator = gpu_suite.Cuda(conftest.BUILD, None, str(conftest.BUILD / "simcuda"), True)
+
+    lines, differences, alone = compare_facts.compare(
+        said, gpu_suite.facts_of(simulator, group, 60))
+
+    assert lines and (differences, alone) == ([], [])
+
+
 def test_what_a_kernel_held_is_compared_with_what_a_host_function_held():
     host = SAID | {"held by": "host_function"}
     lines, differences, alone = compare_facts.compare(

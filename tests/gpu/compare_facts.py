@@ -14,10 +14,12 @@ ASKED = {"after", "asked for", "between", "bytes", "call", "capture mode", "case
 DRAWN = {"samples", "name", "total_bytes", "free_bytes", "multiprocessors", "major", "minor", "id",
          "driver", "runtime", "devices", "async engines", "dma-buf", "symbol",
          "nearest symbol by dladdr", "farthest distance", "nearest distance", "ascending steps",
-         "device bytes for the first", "device bytes kept after the frees"}
+         "device bytes for the first", "device bytes kept after the frees", "first of them",
+         "last of them"}
 TIMES = ("_ns", "_us")
-# Addresses that happen to be had are aligned to more than anybody promised.
-MOST = {"common alignment": 4096}
+# Addresses that happen to be had are aligned to more than anybody promised; of handles that differ
+# it is drawn in how many bytes.
+MOST = {"common alignment": 4096, "bytes that differ from the first's": 1}
 
 
 def is_fact(key):

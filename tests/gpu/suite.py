@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -191,8 +192,11 @@ def machine(cuda):
 
 def facts_of(cuda, group, limit, label="facts", conf=None):
     """Asks the fact script one group of facts; under the shim where conf is not None."""
-    ran = cuda.run([cuda.build / "facts", "--fact", group, "--label", label, "--limit",
-                    max(1, int(limit) - 2)], limit, conf)
+    with tempfile.TemporaryDirectory() as folder:
+        # On the simulator a file is the device that two processes share.
+        sim = f"shared:{folder}/device" if group == "ipc" else None
+        ran = cuda.run([cuda.build / "facts", "--fact", group, "--label", label, "--limit",
+                        max(1, int(limit) - 2)], limit, conf, sim)
     try:
         return json.loads(ran.out)["facts"]
     except (ValueError, KeyError) as error:
