@@ -248,15 +248,24 @@ void ca_arena_free(ca_block_t *block)
     ca_arena_free_on(block, NULL);
 }
 
-/* `foreign`: behind work of another context's, in no order that has a stream of ours. */
-static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
+typedef enum {
+    PLAIN,
+    ON_STREAM, /* in its order */
+    ASYNC,     /* behind all work, by a call that would not have waited for it */
+    FOREIGN,   /* the same, behind work of another context's */
+} freeing_t;
+
+static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
 {
     ca_arena_t *arena = ca_block_lock(block);
 
     if (!arena)
         return; /* its context is gone */
-    bool plain = !stream && !foreign;
-    bool elsewhere = foreign || (stream && ca_stream_arena(stream) != arena);
+    /* Without fences nothing but such waits makes anything ready. */
+    bool plain = how == PLAIN || (how == ASYNC && arena->no_fences);
+    bool foreign = how == FOREIGN;
+    bool elsewhere =
+        foreign || (how == ASYNC && !plain) || (stream && ca_stream_arena(stream) != arena);
     if (stream && elsewhere) { /* of another heap, if not of another context */
         foreign = ca_stream_arena(stream)->context != arena->context;
         stream = NULL;
@@ -264,6 +273,7 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         arena->frees += plain;
+        arena->async_frees |= how == ASYNC;
         ca_settle(arena);
         if (elsewhere) { /* what was submitted until here, no plain free has waited for */
             ca_caches_tell(arena);
@@ -294,12 +304,17 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, bool foreign)
 
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 {
-    take_back(block, stream, false);
+    take_back(block, stream, stream ? ON_STREAM : PLAIN);
 }
 
 void ca_arena_free_elsewhere(ca_block_t *block)
 {
-    take_back(block, NULL, true);
+    take_back(block, NULL, FOREIGN);
+}
+
+void ca_arena_free_async(ca_block_t *block)
+{
+    take_back(block, NULL, ASYNC);
 }
 
 void ca_arena_retire(ca_arena_t *arena)

@@ -129,6 +129,10 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 /* The same in the order of another context's default stream, which is no stream of ours. */
 void ca_arena_free_elsewhere(ca_block_t *block);
 
+/* The same in no order that is known, by a call that waits for nothing: behind all work, which is
+ * not waited for before a plain free would have waited for it; see ca_epoch_late. */
+void ca_arena_free_async(ca_block_t *block);
+
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
  * upstream but to release fences. Frees that come later are ignored. All but a few hundred bytes of
  * host memory goes when the last thread is out of the arena. */

@@ -301,7 +301,7 @@ static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
     ca_arena_drop(arena);
 }
 
-void ca_cache_close_epoch(ca_cache_t *cache)
+void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
 {
     ca_arena_t *arena = atomic_load_explicit(&cache->arena, memory_order_relaxed);
 
@@ -312,7 +312,7 @@ void ca_cache_close_epoch(ca_cache_t *cache)
         ca_cache_tell(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, &arena->whole, CA_BY_FREE);
+            ca_epoch_close(arena, &arena->whole, by);
             ca_epoch_harvest_by_free(arena, &arena->whole);
             ca_arena_leave(arena, cancellation);
         }
@@ -394,7 +394,8 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
                                            : rc;
 }
 
-void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
+/* False: the heap is to have it. */
+static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
 {
     size_t mark = ca_cache_mark_of(block);
     ca_cache_t *cache = NULL;
@@ -402,19 +403,33 @@ void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
     if (arena && mark && ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
         !CA_MUTATED(pinned_reuse))
         cache = cache_of(arena);
-    if (!cache || !ca_cache_enter_with(cache, block)) {
-        ca_arena_free(block);
-        return;
-    }
+    if (!cache || !ca_cache_enter_with(cache, block))
+        return false;
     bool closes;
     bool taken = ca_cache_put(cache, mark - 1, block, &closes);
-    ca_cache_leave_hit(cache);
-    if (!taken) {
-        spill(arena, cache, (unsigned)mark - 1);
-        ca_arena_free(block);
-    } else if (closes) {
-        ca_cache_close_epoch(cache);
+    if (taken && by == CA_BY_ALLOC) {
+        cache->frees--; /* an operation, and no free that would have waited */
+        cache->allocs++;
+        cache->async_frees = true;
     }
+    ca_cache_leave_hit(cache);
+    if (!taken)
+        spill(arena, cache, (unsigned)mark - 1);
+    else if (closes)
+        ca_cache_close_epoch(cache, by);
+    return taken;
+}
+
+void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
+{
+    if (!keep(arena, block, CA_BY_FREE))
+        ca_arena_free(block);
+}
+
+void ca_cached_free_async(ca_block_t *block)
+{
+    if (!keep(ca_block_arena(block), block, CA_BY_ALLOC))
+        ca_arena_free_async(block);
 }
 
 void ca_cached_free(ca_block_t *block)

@@ -74,6 +74,9 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 /* Takes a live block back, as ca_arena_free does. */
 void ca_cached_free(ca_block_t *block);
 
+/* The same, as ca_arena_free_async does. */
+void ca_cached_free_async(ca_block_t *block);
+
 /* The same, of a block that was of `arena` (or NULL) when the caller looked. */
 void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block);
 

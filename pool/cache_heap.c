@@ -33,6 +33,8 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
     cache->used |= cache->allocs + frees > 0;
     arena->operations += cache->allocs + frees;
     arena->frees += frees;
+    arena->async_frees |= cache->async_frees;
+    cache->async_frees = false;
     cache->allocs = 0;
     cache->frees -= frees;
     arena->stock += stock - cache->told; /* wraps around where there is less */

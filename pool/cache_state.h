@@ -42,6 +42,7 @@ struct ca_cache {
     size_t told;               /* which has this part of `stock` in arena->stock; */
     uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
     bool used;                 /* it told of some since ca_caches_rest */
+    bool async_frees;          /* see ca_cached_free_async */
     void *context;             /* the heap's */
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
     ca_cache_t *next_mine;     /* of the same thread */
@@ -141,8 +142,8 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
 /* A block in no list of the cache any more is ready in the heap. */
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
 
-/* The owner's epoch is due (ca_cache_put). Takes the heap's lock. */
-void ca_cache_close_epoch(ca_cache_t *cache);
+/* The owner's epoch is due (ca_cache_put), by what it did last. Takes the heap's lock. */
+void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by);
 
 /* This thread's cache in front of the heap, or NULL. */
 ca_cache_t *ca_cache_own(const ca_arena_t *arena);

@@ -338,9 +338,13 @@ static bool rung_exported(climb_t *c)
 
 static bool rung_late(climb_t *c)
 {
+    uint64_t most = CA_LATE_WAIT_NS / ca_arena_heaps(c->arena);
+
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
-    return wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(c->arena), true) || rung_idle(c) ||
-           grow(c);
+    /* What a program frees by no other calls is always late: it may have seconds of work queued. */
+    if (c->arena->async_frees)
+        most *= CA_ASYNC_WAITS;
+    return wait_bounded(c, most, true) || rung_idle(c) || grow(c);
 }
 
 static bool climb_to_growth(climb_t *c)

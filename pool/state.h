@@ -34,6 +34,7 @@ struct ca_arena {
     /* What closing a cache's epoch writes: together, since thread after thread does. */
     uint64_t operations; /* allocations, frees, waits: the clock of the back-offs */
     uint64_t frees;
+    bool async_frees;    /* there were some: see ca_arena_free_async */
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
     bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
     size_t stock;        /* bytes of live that lie in caches, as far as they told */

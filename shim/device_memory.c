@@ -54,7 +54,8 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
 }
 
 /* Of a block that is not lost. `user`: NULL, or the context whose work it is freed behind. */
-static CUresult give(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user)
+static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
+                     const ca_context_t *user)
 {
     if (record->kind == CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of pinned memory */
@@ -70,14 +71,17 @@ static CUresult give(const ca_record_t *record, ca_stream_t *order, const ca_con
         ca_arena_free_on(record->owner, order);
     else if (user && user != context)
         ca_arena_free_elsewhere(record->owner);
-    else
+    else if (waits)
         ca_cached_free(record->owner);
+    else
+        ca_cached_free_async(record->owner);
     return CUDA_SUCCESS;
 }
 
 CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user)
 {
-    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : give(record, order, user);
+    return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                  : give(record, false, order, user);
 }
 
 CUresult ca_device_free(const ca_record_t *record)
@@ -85,12 +89,15 @@ CUresult ca_device_free(const ca_record_t *record)
     if (ca_device_lost(record))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_debug_freed(record, NULL, NULL);
-    return give(record, NULL, NULL);
+    /* "will not perform any implicit synchronization when the pointer was allocated with either
+     * cudaMallocAsync or cudaMallocFromPoolAsync" (cudaFree) */
+    return give(record, record->kind != CA_KIND_ASYNC, NULL, NULL);
 }
 
 CUresult ca_device_free_plain(const ca_record_t *record)
 {
-    ca_arena_t *arena = ca_options.free_sync ? ca_block_arena(record->owner) : NULL;
+    bool waits = ca_options.free_sync && record->kind != CA_KIND_ASYNC;
+    ca_arena_t *arena = waits ? ca_block_arena(record->owner) : NULL;
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
     if (context)
         ca_upstream_cuda.synchronize(context, false);

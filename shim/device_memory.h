@@ -33,9 +33,9 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes);
  * any more (CUDA_ERROR_CONTEXT_IS_DESTROYED): put the record back then. */
 CUresult ca_device_free(const ca_record_t *record);
 
-/* The same behind the work of one stream alone, which is `user`'s. NULL, or a stream of another
- * context than the block's: behind all work, and where it is another context's the real free, which
- * does not wait for that, never gets it before. */
+/* The same by a call that never waits, behind the work of one stream alone, which is `user`'s.
+ * NULL, or a stream of another context than the block's: behind all work, and where it is another
+ * context's the real free, which does not wait for that, never gets it before. */
 CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user);
 
 /* The same for the plain free, which waits with free_sync:true. The caller has asked

@@ -95,7 +95,7 @@ void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due)
 {
     ca_live_leave_spare(tally, spare);
     if (due)
-        ca_cache_close_epoch(due);
+        ca_cache_close_epoch(due, CA_BY_FREE);
 }
 
 bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,

@@ -40,6 +40,13 @@ def test_stream_ordered_allocation(run, program, case, conf):
     succeeds(run([program("async"), *case], conf=conf, sim=SIM.get(case[0])))
 
 
+@pytest.mark.parametrize("how", ["free", "legacy"])
+def test_what_calls_that_do_not_wait_have_freed_is_waited_for_a_while_alone(run, program, how):
+    """On a full device, behind work that waits for the thread that allocates."""
+    assert run([program("async_freed"), how], preload=False, sim="memory:256M").rc == 0
+    succeeds(run([program("async_freed"), how], conf="oom_report:off", sim="memory:256M"))
+
+
 @pytest.mark.parametrize("conf", CONFS[:3])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_no_race(run, program, case, conf):

@@ -17,6 +17,8 @@ SAME = [
     (("async", "own"), None),
     (("async", "joined"), None),
     (("async", "pool"), None),
+    (("async_freed", "free"), None),
+    (("async_freed", "legacy"), None),
     (("async_device",), None),
     (("async_device", "plain"), None),
     (("async_device", "legacy"), None),

@@ -450,23 +450,25 @@ static inline int hold(ca_arena_t *arena, size_t bytes, held_t *held)
     return rc;
 }
 
-static inline void let_go(held_t *held)
+static inline void let_go_by(held_t *held, void (*free_block)(ca_block_t *))
 {
     ca_block_t *block = held->block;
     if (!block)
         return;
     held->block = NULL;
     fake_unuse(held->address, held->bytes);
-    ca_cached_free(block);
+    free_block(block);
+}
+
+static inline void let_go(held_t *held)
+{
+    let_go_by(held, ca_cached_free);
 }
 
 /* Straight to the heap, as what is freed on a stream. */
 static inline void let_go_past_the_cache(held_t *held)
 {
-    ca_block_t *block = held->block;
-    held->block = NULL;
-    fake_unuse(held->address, held->bytes);
-    ca_arena_free(block);
+    let_go_by(held, ca_arena_free);
 }
 
 #define FAKE_SEGMENT ((size_t)8 << 20) /* the first one */

@@ -608,6 +608,38 @@ static void what_is_freed_while_a_fence_is_recorded_is_not_behind_it(void **stat
     end();
 }
 
+/* Whether a request for all there is waits without bound, after so many frees into the cache, the
+ * last one of which closes its epoch. */
+static bool waits_for(unsigned count, void (*free_block)(ca_block_t *))
+{
+    held_t held, none, block[CA_CACHE_EPOCH_BLOCKS];
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    assert_int_equal(hold(arena, 600 * MIB, &held), 0);
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(hold(arena, 32 * KIB, &block[i]), 0);
+    fake_pass_all();
+    uint64_t frees = arena->frees;
+    for (unsigned i = 0; i < count; i++)
+        let_go_by(&block[i], free_block);
+    assert_true(ca_caches_stock(arena) >= count * 32 * KIB);
+    assert_int_equal(hold(arena, 600 * MIB, &none), -ENOMEM);
+    assert_int_equal(arena->frees - frees, free_block == ca_cached_free_async ? 0 : count);
+    bool waited = fake.unbounded_waits > 0;
+    assert_int_equal(arena->async_frees, free_block == ca_cached_free_async);
+    let_go(&held);
+    end();
+    return waited;
+}
+
+static void stock_that_calls_freed_which_do_not_wait_is_not_waited_for(void **state)
+{
+    (void)state;
+    assert_true(waits_for(CA_CACHE_EPOCH_BLOCKS, ca_cached_free));
+    assert_false(waits_for(CA_CACHE_EPOCH_BLOCKS, ca_cached_free_async));
+    assert_false(waits_for(CA_CACHE_EPOCH_BLOCKS - 1, ca_cached_free_async));
+}
+
 static void a_heap_that_nobody_used_has_seen_no_free(void **state)
 {
     (void)state;
@@ -864,6 +896,7 @@ int main(void)
         cmocka_unit_test(a_request_takes_no_more_of_the_stock_than_it_needs),
         cmocka_unit_test(in_a_small_program_it_takes_all),
         cmocka_unit_test(what_is_freed_while_a_fence_is_recorded_is_not_behind_it),
+        cmocka_unit_test(stock_that_calls_freed_which_do_not_wait_is_not_waited_for),
         cmocka_unit_test(a_heap_that_nobody_used_has_seen_no_free),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
         cmocka_unit_test(a_cache_serves_a_heap_again_that_was_revived),

@@ -9,6 +9,7 @@
 #include "one_arena.h"
 #include "pool/epoch.h"
 #include "pool/span.h"
+#include "pool/state.h"
 
 static int set_up(void **state)
 {
@@ -313,6 +314,34 @@ static void then_every_closed_epoch_is_waited_for(void **state)
     assert_int_equal(fake.unbounded_waits, 1);
     assert_int_equal(stats().pending_bytes, 16 * MIB);
     assert_int_equal(fake.calls[FAKE_FREE], 0);
+}
+
+/* Nor after any other free that would have: the plain free behind it waits for all that it does. */
+static void what_calls_that_do_not_wait_have_freed_is_not_waited_for(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    let_go_by(&held[1], ca_arena_free_async);
+    refused(16 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+    put(&held[2]);
+    held_t again = get(16 * MIB);
+    assert_int_equal(again.address, held[1].address);
+    assert_int_equal(fake.unbounded_waits, 1);
+}
+
+static void without_fences_they_wait_as_others_do(void **state)
+{
+    (void)state;
+    fake.fail_rc[FAKE_RECORD] = -ENOSYS;
+    fake.fail_at[FAKE_RECORD] = 1;
+    held_t held[4];
+    fill(held);
+    put(&held[0]); /* that there are none is known now */
+    assert_true(arena->no_fences);
+    let_go_by(&held[1], ca_arena_free_async);
+    get(16 * MIB), get(16 * MIB);
 }
 
 static held_t freed_later[32];
@@ -699,6 +728,8 @@ int main(void)
         TEST(others_are_not_asked_for_what_the_limit_forbids),
         TEST(then_every_closed_epoch_is_waited_for),
         TEST(but_not_what_is_freed_meanwhile),
+        TEST(what_calls_that_do_not_wait_have_freed_is_not_waited_for),
+        TEST(without_fences_they_wait_as_others_do),
         TEST(waiting_and_giving_back_make_room_for_a_larger_request),
         TEST(during_a_capture_pending_segments_go_to_the_real_free),
         TEST(a_segment_with_a_live_block_is_never_given_back),
