@@ -23,7 +23,9 @@
 
 #define HARVEST_BY_ALLOC 16 /* epochs asked about before a block is cut */
 #define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t)) /* the depot behind them */
-#define ARENA_BYTES ((sizeof(ca_arena_t) + 64 + 15) / 16 * 16)         /* no cache line in common */
+/* No cache line in common; an odd number of them, or the first arenas of a process would all have
+ * the same place among a thread's caches (ca_cache_memo_at). */
+#define ARENA_BYTES (((sizeof(ca_arena_t) + 64 + 63) / 64 | 1) * 64)
 
 /* Arenas outlive their contexts: threads may come late with a pointer to one, or to a block. */
 static ca_lock_t arenas_lock = CA_LOCK_INIT(CA_RANK_MEMORY);

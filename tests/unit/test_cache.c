@@ -654,6 +654,23 @@ static void a_heap_that_nobody_used_has_seen_no_free(void **state)
     end();
 }
 
+/* A thread that uses memory of two heaps by turns, as of a device and pinned memory, has both at
+ * hand. */
+static void heaps_made_one_after_the_other_have_places_of_their_own(void **state)
+{
+    (void)state;
+    ca_arena_t *heaps[CA_CACHE_MEMOS];
+    fake_reset(64 * MIB, 128 * MIB);
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++) {
+        heaps[i] = ca_arena_create(&fake_upstream, NULL, &fake_params);
+        assert_non_null(heaps[i]);
+    }
+    for (unsigned i = 1; i < CA_CACHE_MEMOS; i++)
+        assert_int_not_equal(ca_cache_memo_at(heaps[i]), ca_cache_memo_at(heaps[i - 1]));
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+        ca_arena_retire(heaps[i]);
+}
+
 /* --- ends and failures -------------------------------------------------------------------------
  */
 
@@ -898,6 +915,7 @@ int main(void)
         cmocka_unit_test(what_is_freed_while_a_fence_is_recorded_is_not_behind_it),
         cmocka_unit_test(stock_that_calls_freed_which_do_not_wait_is_not_waited_for),
         cmocka_unit_test(a_heap_that_nobody_used_has_seen_no_free),
+        cmocka_unit_test(heaps_made_one_after_the_other_have_places_of_their_own),
         cmocka_unit_test(a_cache_forgets_a_retired_heap_and_serves_the_next),
         cmocka_unit_test(a_cache_serves_a_heap_again_that_was_revived),
         cmocka_unit_test(what_one_thread_frees_another_gets_whole),
