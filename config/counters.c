@@ -16,6 +16,7 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = TALLY_BYTES};
 static ca_tally_t *left; /* of threads that ended; under the lock, as is the key */
 static ca_tally_t *_Atomic all;
+static _Atomic unsigned threads; /* that have one */
 static pthread_key_t thread_end;
 static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
 
@@ -33,6 +34,7 @@ static void leave(void *unused)
     tally->next_left = left;
     left = tally;
     ca_lock_drop(&lock);
+    atomic_fetch_sub_explicit(&threads, 1, memory_order_relaxed);
 }
 
 void ca_tally_join(void)
@@ -55,7 +57,15 @@ void ca_tally_join(void)
         atomic_store_explicit(&all, tally, memory_order_release);
     }
     ca_lock_drop(&lock);
+    if (tally)
+        atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
     ca_tally_mine = tally;
+}
+
+unsigned ca_tally_threads(void)
+{
+    unsigned count = atomic_load_explicit(&threads, memory_order_relaxed);
+    return count ? count : 1;
 }
 
 const ca_tally_t *ca_tally_first(void)
@@ -114,6 +124,7 @@ void ca_tallies_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = TALLY_BYTES};
     left = NULL;
     atomic_store(&all, NULL);
+    atomic_store(&threads, 0);
     ca_tally_mine = NULL;
     ca_mine_forget();
     memset((void *)&ca_tally_common, 0, sizeof(ca_tally_common));

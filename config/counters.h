@@ -39,6 +39,9 @@ extern _Thread_local ca_tally_t *ca_tally_mine;
  * memory, or without a way to learn that the thread ends, none. */
 void ca_tally_join(void);
 
+/* Threads that have one, 1 at least. */
+unsigned ca_tally_threads(void);
+
 /* All but the common one. None is ever unmapped. */
 const ca_tally_t *ca_tally_first(void);
 static inline const ca_tally_t *ca_tally_next(const ca_tally_t *tally)

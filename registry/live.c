@@ -37,24 +37,38 @@ void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare)
     atomic_store_explicit(&tally->spare, most, memory_order_relaxed);
 }
 
-static uint64_t batch_at(uint64_t sequence)
+static uint64_t batch_at(uint64_t sequence, unsigned threads)
 {
-    uint64_t batch = sequence / CA_LIVE_BATCH_SHARE;
+    uint64_t batch = sequence / CA_LIVE_BATCH_SHARE / threads;
 
     if (batch < CA_LIVE_BATCH)
         return CA_LIVE_BATCH;
     return batch < CA_LIVE_BATCH_MOST ? batch : CA_LIVE_BATCH_MOST;
 }
 
+/* How many numbers behind the last one a batch is dropped. While each thread takes two they all
+ * take twice as many batches as there are threads: were it fewer, each would take a batch for each
+ * number.
+ */
+static uint64_t stale_at(uint64_t sequence, uint64_t batch, unsigned threads)
+{
+    uint64_t behind = 2 * batch * threads, most = sequence / CA_LIVE_STALE_SHARE;
+
+    if (behind > most)
+        behind = most;
+    return behind > 2 * batch ? behind : 2 * batch;
+}
+
 uint64_t ca_live_next_batch(ca_tally_t *tally)
 {
     uint64_t so_far = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
-    uint64_t most = batch_at(so_far);
+    unsigned threads = ca_tally_threads();
+    uint64_t most = batch_at(so_far, threads), behind = stale_at(so_far, most, threads);
     uint64_t batch = !tally || so_far < CA_TIMELINE_SINGLE ? 1 : most;
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
     /* Another thread may put less there after this: until the next batch. */
-    if (before + batch > 2 * most)
-        atomic_store_explicit(&ca_live.stale, (before + batch - 2 * most) * CA_SLOT_SEQUENCE_ONE,
+    if (before + batch > behind)
+        atomic_store_explicit(&ca_live.stale, (before + batch - behind) * CA_SLOT_SEQUENCE_ONE,
                               memory_order_relaxed);
     if (tally) {
         atomic_store_explicit(&tally->sequence, (before + 1) * CA_SLOT_SEQUENCE_ONE,

@@ -7,9 +7,11 @@
  * an allocation takes from there first. So `told` is never less than what is live, and its peak at
  * most that much too high for each thread but the one that reached it.
  *
- * Sequence numbers come to a thread by the batch, of a part of what numbers there are: or threads
- * would wait for the line that has the next one. A batch whose thread is slower than others is
- * dropped: numbers tell the order of allocations but for three such parts. */
+ * Sequence numbers come to a thread by the batch, all threads' together a part of what numbers
+ * there are: or threads would wait for the line that has the next one. A batch whose thread is
+ * slower than others is dropped: numbers tell the order of allocations but for three such parts.
+ * Where there are so many threads for the numbers there are that the least batches are more than
+ * that, this takes CA_LIVE_STALE_SHARE of all numbers. */
 #ifndef CA_REGISTRY_LIVE_H
 #define CA_REGISTRY_LIVE_H
 
@@ -24,6 +26,7 @@
 #define CA_LIVE_BATCH 64u /* numbers, at least and at most */
 #define CA_LIVE_BATCH_MOST 1024u
 #define CA_LIVE_BATCH_SHARE 1024u /* the part; as exact as the points in time (timeline.h) */
+#define CA_LIVE_STALE_SHARE 64u
 
 typedef struct ca_live {
     _Alignas(128) _Atomic uint64_t told; /* bytes */

@@ -21,6 +21,7 @@ uint32_t ca_track_ask_thread(void)
 {
     ca_track_this_thread = (uint32_t)syscall(SYS_gettid);
     ca_threads_note(ca_track_this_thread);
+    ca_tally_join(); /* or a thread that has no cache counts where all others do */
     return ca_track_this_thread;
 }
 

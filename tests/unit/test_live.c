@@ -309,6 +309,52 @@ static void a_batch_is_a_part_of_what_there_is(void **state)
     assert_in_range(batches, 2047, 2049);
 }
 
+#define MANY 8
+
+static pthread_barrier_t barrier;
+
+static void *have_a_tally(void *unused)
+{
+    (void)unused;
+    ca_tally_join();
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+/* As on a machine with a processor for each: were their batches stale by then, each number would
+ * take one, and all would wait for the line with the next. */
+static void threads_that_take_turns_use_up_their_batches(void **state)
+{
+    (void)state;
+    pthread_t threads[MANY];
+    ca_tally_t turns[MANY] = {0};
+    uint64_t batches = 0, before = 0, last = 0, part;
+    pthread_barrier_init(&barrier, NULL, MANY + 1);
+    for (unsigned i = 0; i < MANY; i++)
+        pthread_create(&threads[i], NULL, have_a_tally, NULL);
+    pthread_barrier_wait(&barrier);
+    assert_int_equal(ca_tally_threads(), MANY);
+    for (uint64_t n = 0; n < 1u << 20; n++) {
+        uint64_t number = ca_live_number(&turns[n % MANY]);
+        if (n < 1u << 17)
+            continue;
+        batches += newest() != before;
+        before = newest();
+        part = before / CA_LIVE_BATCH_SHARE;
+        if (part < (uint64_t)MANY * CA_LIVE_BATCH)
+            part = (uint64_t)MANY * CA_LIVE_BATCH;
+        assert_true(number + 3 * part >= last);
+        last = number > last ? number : last;
+    }
+    assert_in_range(batches, 1, (1u << 20) / CA_LIVE_BATCH);
+    pthread_barrier_wait(&barrier);
+    for (unsigned i = 0; i < MANY; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&barrier);
+    assert_int_equal(ca_tally_threads(), 1);
+}
+
 static void a_thread_that_is_slower_keeps_up(void **state)
 {
     (void)state;
@@ -347,6 +393,7 @@ int main(void)
         cmocka_unit_test_setup(numbers_of_long_ago_are_dropped, fresh),
         cmocka_unit_test_setup(each_of_the_first_is_a_batch, fresh),
         cmocka_unit_test_setup(a_batch_is_a_part_of_what_there_is, fresh),
+        cmocka_unit_test_setup(threads_that_take_turns_use_up_their_batches, fresh),
         cmocka_unit_test_setup(a_thread_that_is_slower_keeps_up, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
