@@ -10,11 +10,14 @@
 #include "config/mutation.h"
 #include "pool/cache_hit.h"
 #include "pool/cache_state.h"
+#include "pool/grow.h"
+#include "pool/ladder.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
 #define HARVEST_MOST 16u /* epochs asked about where a class waits */
+#define STARVED 16u      /* with fewer blocks a class waits for a fence every few requests */
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
 /* Caches are never unmapped: the heap may hold one that its thread has left. */
@@ -320,9 +323,21 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
     ca_arena_drop(arena);
 }
 
+/* Whoever came first took what was ready, and keeps it: see ca_grow_for_starved. */
+static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes, served_t *served)
+{
+    ca_block_t *block;
+    bool grown;
+
+    if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
+        ca_ladder_climb(arena, NULL, bytes, CA_RUNGS_POLICY, &block, &grown) == 0)
+        serve(block, served);
+}
+
 /* Looks whether what the class waits for has passed by now: dearer than a hit, and much cheaper
  * than to empty all caches for it. */
-static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, served_t *served)
+static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
+                served_t *served)
 {
     const ca_cache_class_t *class = &cache->classes[index];
 
@@ -330,13 +345,17 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, served_t *
     if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
-        if (!is_shut(cache) && class->first && class->first->tag == cache->open) {
+        if (!is_shut(cache))
+            take(cache, index, served);
+        if (!served->block && !is_shut(cache))
+            grow(arena, class, bytes, served);
+        if (!served->block && !is_shut(cache) && class->first && class->first->tag == cache->open) {
             bool none_before = !arena->whole.closed.head;
             ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
             if (none_before)
                 ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
         }
-        if (!is_shut(cache))
+        if (!served->block && !is_shut(cache))
             take(cache, index, served);
         ca_arena_leave(arena, cancellation);
     }
@@ -367,7 +386,7 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     if (!served.block)
         refill(arena, cache, index, class_bytes, &served);
     if (!served.block && !ready_only)
-        ask(arena, cache, index, &served);
+        ask(arena, cache, index, class_bytes, &served);
     if (!served.block) {
         *bytes = class_bytes;
         return -EAGAIN;

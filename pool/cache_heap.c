@@ -225,11 +225,14 @@ void ca_caches_review(ca_arena_t *arena)
             empty(arena, cache);
             continue;
         }
-        ca_cache_set(&cache->epoch_most, most);
-        if (atomic_load(&cache->entry) != CA_CACHE_SHUT)
-            continue;
-        set_limits(arena, cache);
-        atomic_store(&cache->entry, CA_CACHE_FREE);
+        bool is_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        if (is_shut)
+            set_limits(arena, cache);
+        /* Or its stock would be full of what no fence is recorded for. */
+        ca_cache_set(&cache->epoch_most,
+                     cache->visiting ? at_most(most, cache->stock_most / 2) : most);
+        if (is_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
 

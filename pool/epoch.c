@@ -238,8 +238,6 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
             ca_epoch_synchronize(arena);
         return;
     }
-    if (by == CA_BY_ALLOC && !stream)
-        ca_caches_tell(arena); /* or they would seem to have come behind the fence */
     if (!stream)
         ca_cache_close_own(arena);
     ca_epoch_t *epoch = detach_open(arena, line);

@@ -98,6 +98,17 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
     return bytes < CA_SEGMENT_MOST ? bytes / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT : CA_SEGMENT_MOST;
 }
 
+bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
+{
+    size_t segment = preferred_bytes(arena, ca_pool_of(&arena->params, bytes), bytes);
+
+    if (segment < bytes)
+        segment = bytes;
+    return arena->params.settle && !arena->careful && !arena->growing && arena->cache_count > 1 &&
+           arena->params.reuse != CA_POOL_REUSE_WAIT && ca_grow_allowed(arena) &&
+           arena->reserved + segment - arena->settle_from <= ca_settle_uncounted(arena);
+}
+
 static void give_up(ca_arena_t *arena, size_t bytes)
 {
     if (arena->shards)

@@ -18,6 +18,11 @@ bool ca_grow_allowed(const ca_arena_t *arena);
  * segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes);
 
+/* Whether a thread that has few blocks of `bytes` in stock, and others more, rather gets new memory
+ * than to ask about the few again and again: where the pool has settled, as long as that is no
+ * growth that counts (settle.h). */
+bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
+
 /* What such growth leaves upstream. */
 size_t ca_grow_room_for_caches(const ca_arena_t *arena);
 

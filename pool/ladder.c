@@ -369,7 +369,8 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
     bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
                   (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena, bytes));
 
-    (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_FIRST && rung_policy(&c)) ||
+    (void)((caches_first && rung_caches(&c)) ||
+           (rungs & (CA_RUNGS_FIRST | CA_RUNGS_POLICY) && rung_policy(&c)) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
            (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
            (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||

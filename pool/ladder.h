@@ -19,6 +19,7 @@ typedef enum {
     CA_RUNGS_ALL = 127,
     CA_RUNGS_FIRST = 128,    /* caches and policy alone */
     CA_RUNGS_UNSPARED = 256, /* caches, but of a heap that rather grows */
+    CA_RUNGS_POLICY = 512,   /* policy */
 } ca_rungs_t;
 
 uint64_t ca_now_ns(void);

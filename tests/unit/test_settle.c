@@ -205,6 +205,45 @@ static void growth_counts_beyond_what_further_threads_may_keep(void **state)
     }
 }
 
+/* So many blocks of 64 KiB at once and back into its cache: all that the heap has ready. */
+static void *take_all_for_itself(void *unused)
+{
+    (void)unused;
+    enum { COUNT = CA_SEGMENT_FIRST / (64 * KIB) };
+    held_t held[COUNT];
+    unsigned count = 0;
+    while (arena->ready >= 128 * KIB && count < COUNT)
+        assert_int_equal(hold(arena, 64 * KIB, &held[count++]), 0);
+    while (count > 0)
+        let_go(&held[--count]);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+/* And then once for all, not for every block: to ask about the few that it has costs a fence every
+ * few pairs. */
+static void who_comes_late_gets_memory_of_its_own(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    churn(CA_EPOCH_LARGE / 8, 1);
+    churn(512, SETTLE / 2 + 10);
+    assert_true(keeps_stock());
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, take_all_for_itself, NULL);
+    pthread_barrier_wait(&barrier);
+    size_t reserved = arena->reserved;
+    uint64_t before = fake.recorded;
+    churn(64 * KIB, 1000);
+    assert_in_range(arena->reserved, reserved + CA_SEGMENT_UNIT, reserved + CA_SETTLE_THREAD);
+    assert_true(fake.recorded - before < 1000 / 16);
+    assert_true(keeps_stock());
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&barrier);
+}
+
 static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
 {
     (void)state;
@@ -439,6 +478,7 @@ int main(void)
         TEST(growth_by_little_counts_when_it_adds_up),
         TEST(growth_by_some_counts_among_few_blocks_only),
         TEST(growth_counts_beyond_what_further_threads_may_keep),
+        TEST(who_comes_late_gets_memory_of_its_own),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
