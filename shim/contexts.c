@@ -275,7 +275,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
 
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
 {
-    if (!ca_life_active())
+    if (!ca_life_active() || entry_of(green))
         return;
     ca_context_t *owner = primary ? ca_entry_find(primary) : NULL;
     if (!owner && primary)

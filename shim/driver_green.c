@@ -6,6 +6,7 @@
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
 #include "shim/driver_table.h"
+#include "shim/life.h"
 #include "shim/room.h"
 #include "shim/streams.h"
 #include "shim/driver_green.h"
@@ -14,7 +15,7 @@
 
 static struct {
     CUgreenCtx green;
-    CUcontext context; /* once cuCtxFromGreenCtx was asked */
+    CUcontext context; /* as cuCtxFromGreenCtx told it, or NULL */
     CUdevice device;
 } greens[GREEN_MAX];
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -41,17 +42,6 @@ static void add(CUgreenCtx green, CUcontext context, CUdevice device)
     ca_lock_drop(&lock);
 }
 
-CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
-                                            CUdevice device, unsigned flags)
-{
-    CA_REAL(cuGreenCtxCreate);
-    /* It may be the first to need the primary context. */
-    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
-    if (code == CUDA_SUCCESS)
-        add(*green, NULL, device);
-    return code;
-}
-
 /* The green context keeps the primary alive: retaining it for a moment only asks its handle. */
 static CUcontext primary_of(CUdevice device)
 {
@@ -65,12 +55,9 @@ static CUcontext primary_of(CUdevice device)
     return primary;
 }
 
-CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+/* The driver tells that `context` is that of `green`: it is served from its primary's arena. */
+static void note(CUgreenCtx green, CUcontext context)
 {
-    CA_REAL(cuCtxFromGreenCtx);
-    CUresult code = real(context, green);
-    if (code != CUDA_SUCCESS)
-        return code;
     ca_lock_take(&lock);
     int at = index_of(green);
     bool fresh = at < 0 || !greens[at].context;
@@ -79,12 +66,38 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
     /* One that we lost count of must not get an arena of its own. Until it is shared, others that
      * ask for it do the same. */
     if (fresh && !CA_MUTATED(green_unwatched))
-        ca_context_share(*context, at < 0 ? NULL : primary_of(device), device);
+        ca_context_share(context, at < 0 ? NULL : primary_of(device), device);
     ca_lock_take(&lock);
     at = index_of(green);
     if (at >= 0)
-        greens[at].context = *context;
+        greens[at].context = context;
     ca_lock_drop(&lock);
+}
+
+/* The program need not ask for the context to have it: cuStreamGetCtx of one of its streams tells
+ * it, too. So it is asked for at once; what that answers is no concern of the program's. */
+CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
+                                            CUdevice device, unsigned flags)
+{
+    CA_REAL(cuGreenCtxCreate);
+    __typeof__(cuCtxFromGreenCtx) *ask = ca_driver()->cuCtxFromGreenCtx;
+    CUcontext context;
+    /* It may be the first to need the primary context. */
+    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
+    if (code != CUDA_SUCCESS || !ca_life_active())
+        return code;
+    add(*green, NULL, device);
+    if (ask && ask(&context, *green) == CUDA_SUCCESS)
+        note(*green, context);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    CA_REAL(cuCtxFromGreenCtx);
+    CUresult code = real(context, green);
+    if (code == CUDA_SUCCESS)
+        note(green, *context);
     return code;
 }
 

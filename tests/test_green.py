@@ -7,18 +7,22 @@ import leak_report
 
 RACES = 99  # the simulator's exit status
 POOLED = [pytest.param(None, id="shim"), pytest.param("backend:off", id="tracking")]
+# How the program learns a green context's context: of itself, or of its stream.
+HOW = [pytest.param((), id="asked"), pytest.param(("stream",), id="stream")]
 
 
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("mode", ["serve", "fence", "own", "last", "reset", "captured", "after"])
-def test_the_program_is_right_by_itself(run, program, mode):
-    result = run([program("drv_green"), mode], preload=False, sim="racecheck:1")
+def test_the_program_is_right_by_itself(run, program, mode, how):
+    result = run([program("drv_green"), mode, *how], preload=False, sim="racecheck:1")
     assert result.rc == 0, result.err
 
 
 @pytest.mark.parametrize("conf", POOLED)
 @pytest.mark.parametrize("mode", ["serve", "fence"])
-def test_memory_of_green_contexts_is_served_and_waited_for(run, program, mode, conf):
-    result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
+@pytest.mark.parametrize("how", HOW)
+def test_memory_of_green_contexts_is_served_and_waited_for(run, program, mode, how, conf):
+    result = run([program("drv_green"), mode, *how], conf=conf, sim="racecheck:1")
     assert (result.rc, result.err) == (0, "")
 
 
@@ -41,9 +45,10 @@ def test_a_stream_of_the_thread_that_the_driver_refuses_is_refused(run, program,
     assert (result.rc, result.out, result.err) == (0, plain.out, "")
 
 
-def test_memory_of_a_green_context_comes_from_the_primarys_arena(run, program):
+@pytest.mark.parametrize("how", HOW)
+def test_memory_of_a_green_context_comes_from_the_primarys_arena(run, program, how):
     """240 allocations, half of them with a green context current."""
-    result = run([program("drv_green"), "serve"], stats=True)
+    result = run([program("drv_green"), "serve", *how], stats=True)
     assert (result.rc, result.err) == (0, "")
     assert result.sim["calls"]["cuMemAlloc_v2"] < 30
 
@@ -80,7 +85,8 @@ def test_leaks_of_a_green_context_are_the_devices(run, program, conf):
 
 @pytest.mark.parametrize("conf", POOLED)
 @pytest.mark.parametrize("mode", ["last", "reset", "captured", "after"])
-def test_memory_goes_with_the_primary_context(run, program, mode, conf):
-    result = run([program("drv_green"), mode], conf=conf, sim="racecheck:1")
+@pytest.mark.parametrize("how", HOW)
+def test_memory_goes_with_the_primary_context(run, program, mode, how, conf):
+    result = run([program("drv_green"), mode, *how], conf=conf, sim="racecheck:1")
     assert result.rc == 0, result.err
     assert leak_report.nothing_leaked(result.err), result.err

@@ -39,6 +39,7 @@ SAME = [
     (("drv_ctx",), None),
     (("drv_ctx_again", "10", "destroy"), STATUS),
     (("drv_green", "serve"), None),
+    (("drv_green", "serve", "stream"), None),
     (("drv_green", "fence"), None),
     (("drv_green", "own"), None),
     (("drv_mix", "20000", "64", "1"), STATUS),

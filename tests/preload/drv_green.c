@@ -1,5 +1,6 @@
-/* Green contexts: their memory is the primary context's, their streams are their own. drv_green
- * MODE serve  allocates and frees with a green or the primary context current, and from either
+/* Green contexts: their memory is the primary context's, their streams are their own. "drv_green
+ * MODE [stream]"; with `stream` their contexts are learned from their streams (cuStreamGetCtx).
+ *   serve  allocates and frees with a green or the primary context current, and from either
  *   fence  memory is freed with work in flight on streams of green contexts, and allocated again
  *   own    what is freed in the order of a green context's default stream is read there before
  *   leak   forgets 3 buffers of 1000 bytes that were allocated with a green context current
@@ -23,6 +24,7 @@ typedef struct green {
 } green_t;
 
 static CUcontext primary;
+static bool by_stream;
 
 static green_t make(void)
 {
@@ -34,8 +36,11 @@ static green_t make(void)
     OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
     OK(cuDevResourceGenerateDesc(&resources, &part, 1));
     OK(cuGreenCtxCreate(&green.handle, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    OK(cuCtxFromGreenCtx(&green.context, green.handle));
     OK(cuGreenCtxStreamCreate(&green.stream, green.handle, CU_STREAM_NON_BLOCKING, 0));
+    if (by_stream)
+        OK(cuStreamGetCtx(green.stream, &green.context));
+    else
+        OK(cuCtxFromGreenCtx(&green.context, green.handle));
     return green;
 }
 
@@ -240,6 +245,7 @@ static void ends_after_reset(void)
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "serve";
+    by_stream = argc > 2 && strcmp(argv[2], "stream") == 0;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&primary, 0));
     OK(cuCtxSetCurrent(primary));
