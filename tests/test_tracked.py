@@ -23,14 +23,13 @@ SMALL = "memory:64M,module_bytes:32M"
 TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemCreate",
                "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
                "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule",
-               "cuKernelGetFunction", "cuFuncLoad", "cuGraphInstantiate_v2",
-               "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams",
+               "cuKernelGetFunction", "cuFuncLoad", "cuGraphInstantiateWithParams",
                "cuGraphInstantiateWithParams_ptsz"]
 # Take none, or none that is modelled, in the simulator: their shortage is injected. With its answer
 # once there is room.
 INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,
             "cuLibraryGetGlobal": 0, "cuKernelSetAttribute": 0, "cuKernelSetCacheConfig": 0,
-            "cuCtxSetLimit": 0}
+            "cuCtxSetLimit": 0, "cuGraphInstantiate_v2": 0, "cuGraphInstantiateWithFlags": 0}
 
 
 def tracked(run, program, *arguments, **how):

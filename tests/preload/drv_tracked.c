@@ -125,7 +125,9 @@ static CUlibrary lazy_library(CUkernel *kernel)
     return library;
 }
 
-/* With one allocation of 32 MiB, which may have no memory before the graph is instantiated. */
+/* With one allocation of 32 MiB, which may have no memory before the graph is launched, or
+ * uploaded.
+ */
 static CUgraph graph_with_memory(void)
 {
     CUstream stream;
@@ -145,7 +147,7 @@ static CUresult call(const char *name)
     const CUDA_ARRAY3D_DESCRIPTOR deep = {1024, 1024, 8, CU_AD_FORMAT_FLOAT, 1, 0};
     CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    CUDA_GRAPH_INSTANTIATE_PARAMS params = {0};
+    CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
     CUmemGenericAllocationHandle handle;
     CUmodule module = NULL;
     CUkernel kernel;

@@ -220,10 +220,11 @@ void memory_of_a_graph_is_freed_by_others(void)
     OK(cuGraphExecDestroy(x));
 }
 
-void memory_of_a_graph_is_there_while_it_can_run(void) /* SIM: memory:64M */
+void memory_of_a_graph_is_there_from_its_first_launch_or_upload_on(void) /* SIM: memory:64M */
 {
     CUgraph graph = NULL;
     CUgraphExec x = NULL;
+    CUDA_GRAPH_INSTANTIATE_PARAMS upload = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
     CUdeviceptr inside, other;
     start();
     begin();
@@ -231,11 +232,25 @@ void memory_of_a_graph_is_there_while_it_can_run(void) /* SIM: memory:64M */
     OK(cuMemFreeAsync(inside, a));
     OK(cuStreamEndCapture(a, &graph));
     OK(cuMemAlloc(&other, 48 << 20));
-    IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphInstantiate(&x, graph, 0));
-    OK(cuMemFree(other));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphInstantiateWithParams(&x, graph, &upload));
     OK(cuGraphInstantiate(&x, graph, 0));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphUpload(x, a));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphLaunch(x, a));
+    OK(cuMemFree(other));
+    run(x);
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&other, 48 << 20));
     run(x);
+    OK(cuGraphExecDestroy(x));
+    OK(cuMemAlloc(&other, 48 << 20));
+    OK(cuMemFree(other));
+    OK(cuGraphInstantiate(&x, graph, 0));
+    OK(cuMemAlloc(&other, 48 << 20)); /* nothing is mapped yet */
+    OK(cuMemFree(other));
+    OK(cuGraphUpload(x, a));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&other, 48 << 20));
+    OK(cuGraphExecDestroy(x));
+    OK(cuGraphInstantiateWithParams(&x, graph, &upload));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&other, 48 << 20));
     OK(cuGraphExecDestroy(x));
     OK(cuMemAlloc(&other, 48 << 20));
     CHECK(other != inside); /* the address is the node's */

@@ -5,7 +5,8 @@
  * and the race check takes them for ordered.
  *
  * Memory of an allocation node (CUDA programming guide, "Graph Memory Nodes") has its address from
- * the capture on and device memory while an executable graph exists. It can be accessed from an
+ * the capture on, and device memory from the first launch or upload of an executable graph until
+ * that is destroyed. It can be accessed from an
  * allocation node's launch until the free that follows it has run. A count tells how often it
  * lives, because the next launch may be submitted before this one's free has run. */
 #ifndef SIMCUDA_GRAPH_H
@@ -22,7 +23,7 @@ struct sim_op;
 typedef struct sim_graph_memory {
     uint32_t live;
     bool owned;                /* the node exists */
-    bool wanted;               /* an executable graph exists */
+    bool wanted;               /* an executable graph has launched or uploaded it */
     bool backed;               /* counted as device memory */
     bool unfreed;              /* allocated by a launch, and no free was submitted */
     bool own_free, other_free; /* a free node: in its own graph, in another */

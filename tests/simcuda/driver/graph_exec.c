@@ -15,6 +15,7 @@ struct CUgraphExec_st {
     CUgraph graph;
     size_t count; /* of nodes: a later capture into the graph adds nothing here */
     bool auto_free;
+    bool mapped;       /* its allocation nodes have device memory */
     sim_points_t last; /* the latest launch; what comes next waits for it */
     sim_clock_t clock; /* the race check's side of it */
 };
@@ -37,6 +38,16 @@ static CUresult back_locked(CUgraph g, size_t count, bool on)
     return CUDA_SUCCESS;
 }
 
+/* CUDA programming guide, "First Launch / cudaGraphUpload": "Physical memory cannot be allocated or
+ * mapped during graph instantiation ... Mapping is done instead during graph launch", or by an
+ * upload before. */
+static CUresult map_locked(CUgraphExec x)
+{
+    CUresult rc = x->mapped ? CUDA_SUCCESS : back_locked(x->graph, x->count, true);
+    x->mapped = x->mapped || rc == CUDA_SUCCESS;
+    return rc;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph g, uint64_t flags)
 {
     CUcontext ctx;
@@ -55,14 +66,14 @@ static CUresult instantiate(CUgraphExec *out, CUgraph g, uint64_t flags)
     sim_lock();
     /* "there can be at most one executable graph in existence for that graph at a time" */
     CUresult rc = g->memory && g->execs ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    if (rc == CUDA_SUCCESS) {
-        rc = back_locked(g, g->count, true);
+    x->magic = MAGIC;
+    x->graph = g;
+    x->count = g->count;
+    x->auto_free = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    if (rc == CUDA_SUCCESS && (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+        rc = map_locked(x);
     }
     if (rc == CUDA_SUCCESS) {
-        x->magic = MAGIC;
-        x->graph = g;
-        x->count = g->count;
-        x->auto_free = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         g->refs++;
         g->execs++;
         *out = x;
@@ -239,6 +250,9 @@ static CUresult launch(CUgraphExec x, CUstream h, bool pt)
     }
     rc = may_launch_locked(x);
     if (rc == CUDA_SUCCESS) {
+        rc = map_locked(x);
+    }
+    if (rc == CUDA_SUCCESS) {
         launch_locked(x, s);
     }
     sim_unlock();
@@ -248,12 +262,16 @@ static CUresult launch(CUgraphExec x, CUstream h, bool pt)
 SIM_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec hGraphExec, CUstream hStream),
          launch(hGraphExec, hStream, pt))
 
-/* Nothing to upload; but it checks its arguments. */
+/* The memory is all there is to upload. */
 static CUresult upload(CUgraphExec x, CUstream h, bool pt)
 {
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
-    return exec_check(x);
+    SIM_TRY(exec_check(x));
+    sim_lock();
+    CUresult rc = map_locked(x);
+    sim_unlock();
+    return rc;
 }
 
 SIM_BOTH(cuGraphUpload, cuGraphUpload_ptsz, (CUgraphExec hGraphExec, CUstream hStream),
