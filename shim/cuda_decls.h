@@ -48,6 +48,8 @@ CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status);
 CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
                                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params);
+CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
+CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 
 /* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
 cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);

@@ -8,7 +8,8 @@
  * these calls can run out of memory, too. A kernel that is first loaded by its launch can as well:
  * launches are not wrapped, and the option `headroom` keeps room for them.
  *
- * cuGraphUpload and cuGraphLaunch name no shortage of memory in cuda.h and go to the driver. */
+ * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
+ * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
 #include "shim/driver_table.h"
 #include "shim/room.h"
 
@@ -147,4 +148,45 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, 
 {
     CA_REAL(cuGraphInstantiateWithParams_ptsz);
     return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params));
+}
+
+typedef __typeof__(cuGraphLaunch) graph_call_t;
+
+/* A context that ended during the first call, and not since, is missed. */
+static __attribute__((noinline, cold)) CUresult once_more(graph_call_t *real, CUgraphExec graph,
+                                                          CUstream stream)
+{
+    return CA_ONCE_MORE(ca_contexts_settled(), ca_room_make_everywhere(), real(graph, stream));
+}
+
+/* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */
+static inline CUresult with_room(graph_call_t *real, CUgraphExec graph, CUstream stream)
+{
+    CUresult code = real(graph, stream);
+    return __builtin_expect(code != CUDA_ERROR_OUT_OF_MEMORY, 1) ? code
+                                                                 : once_more(real, graph, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec graph, CUstream stream)
+{
+    CA_REAL(cuGraphUpload);
+    return with_room(real, graph, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
+{
+    CA_REAL(cuGraphUpload_ptsz);
+    return with_room(real, graph, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream stream)
+{
+    CA_REAL(cuGraphLaunch);
+    return with_room(real, graph, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
+{
+    CA_REAL(cuGraphLaunch_ptsz);
+    return with_room(real, graph, stream);
 }

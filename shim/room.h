@@ -36,9 +36,19 @@ bool ca_ends_wait(ca_ends_t *ends);
  * other threads may go on freeing for ever. */
 #define CA_WITH_ROOM(room, call)                                                                   \
     ({                                                                                             \
-        ca_ends_t ends_ = {.seen = ca_contexts_settled()};                                         \
+        unsigned settled_ = ca_contexts_settled();                                                 \
+        CUresult first_ = (call);                                                                  \
+        if (first_ == CUDA_ERROR_OUT_OF_MEMORY)                                                    \
+            first_ = CA_ONCE_MORE(settled_, room, call);                                           \
+        first_;                                                                                    \
+    })
+
+/* The part of it that comes when the call is out of memory; `settled`: asked before that call. */
+#define CA_ONCE_MORE(settled, room, call)                                                          \
+    ({                                                                                             \
+        ca_ends_t ends_ = {.seen = (settled)};                                                     \
         unsigned rounds_ = 0;                                                                      \
-        CUresult code_ = (call);                                                                   \
+        CUresult code_ = CUDA_ERROR_OUT_OF_MEMORY;                                                 \
         while (code_ == CUDA_ERROR_OUT_OF_MEMORY &&                                                \
                ((rounds_++ < CA_ROOM_ROUNDS && (room)) || ca_ends_wait(&ends_)))                   \
             code_ = (call);                                                                        \

@@ -19,6 +19,9 @@ STACK_CEILING = 435
 # Of cudaMallocHost and cudaFreeHost of 4 KiB, as the first.
 PINNED_CEILING = 340
 
+# Of the shim's that a graph's launch takes.
+LAUNCH_CEILING = 20
+
 # Beyond the first, where stacks are sampled and this one is not.
 SAMPLE_CEILING = 2
 
@@ -212,3 +215,10 @@ def test_a_launch_takes_not_one_instruction_more(run, build, tmp_path):
 def test_an_asynchronous_copy_never_enters_the_shim(run, build, tmp_path):
     # What the simulator's stream does for it differs from run to run, so only our part is compared.
     assert per_call(run, build, tmp_path, "copy")[1] == 0
+
+
+@release
+def test_a_launch_of_a_graph_takes_few_instructions_more(run, build, tmp_path):
+    ours = per_call(run, build, tmp_path, "graph")[1]
+    print(f"{ours:.1f}")
+    assert 0 < ours <= LAUNCH_CEILING

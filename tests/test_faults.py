@@ -24,7 +24,8 @@ TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmap
            "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule", "cuLibraryGetGlobal",
            "cuKernelGetFunction", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
            "cuCtxSetLimit", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
-           "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}
+           "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz", "cuGraphUpload",
+           "cuGraphUpload_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz"}
 # Reached by tests/preload/ipc.c: test_ipc.py fails it.
 IPC = {"cuIpcGetMemHandle"}
 # Reached by tests/preload/async.c: test_async.py fails each of them.

@@ -24,7 +24,8 @@ TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate
                "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
                "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule",
                "cuKernelGetFunction", "cuFuncLoad", "cuGraphInstantiateWithParams",
-               "cuGraphInstantiateWithParams_ptsz"]
+               "cuGraphInstantiateWithParams_ptsz", "cuGraphUpload", "cuGraphUpload_ptsz",
+               "cuGraphLaunch", "cuGraphLaunch_ptsz"]
 # Take none, or none that is modelled, in the simulator: their shortage is injected. With its answer
 # once there is room.
 INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,

@@ -4,7 +4,8 @@
  * pair    cudaMalloc and cudaFree of 1 KiB
  * pinned  cudaMallocHost and cudaFreeHost of 4 KiB, with no device memory allocated before
  * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
- * launch  cuLaunchKernel: the linker found it */
+ * launch  cuLaunchKernel: the linker found it
+ * graph   cuGraphLaunch of a graph without nodes, likewise */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include "tests/preload/check.h"
@@ -13,6 +14,7 @@
 
 static void *from, *to;
 static CUfunction kernel;
+static CUgraphExec graph;
 
 static void pair(void)
 {
@@ -38,12 +40,26 @@ static void launch(void)
     OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 }
 
+static void launch_graph(void)
+{
+    OK(cuGraphLaunch(graph, NULL));
+}
+
+static void make_graph(void)
+{
+    CUgraph empty;
+    OK(cuGraphCreate(&empty, 0));
+    OK(cuGraphInstantiate(&graph, empty, 0));
+    OK(cuGraphDestroy(empty));
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
     void (*call)(void) = strcmp(argv[1], "pair") == 0     ? pair
                          : strcmp(argv[1], "pinned") == 0 ? pinned
                          : strcmp(argv[1], "copy") == 0   ? copy
+                         : strcmp(argv[1], "graph") == 0  ? launch_graph
                                                           : launch;
     uint64_t count = number_argument(argc, argv, 2, 1) + WARM_UP;
     CUmodule module;
@@ -54,6 +70,8 @@ int main(int argc, char **argv)
     }
     OK(cuModuleLoadData(&module, "image"));
     OK(cuModuleGetFunction(&kernel, module, "kernel"));
+    if (call == launch_graph)
+        make_graph();
     for (uint64_t i = 0; i < count; i++)
         call();
     OK(cuCtxSynchronize());

@@ -22,6 +22,8 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph, CUgraph
                                        char *log, size_t bytes);
 CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
                                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params);
+CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
+CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 
 static const CUDA_ARRAY_DESCRIPTOR flat = {1000, 50, CU_AD_FORMAT_FLOAT, 2};
 static const CUDA_ARRAY3D_DESCRIPTOR layered = {.Width = 64,
@@ -211,6 +213,15 @@ static CUresult call(const char *name)
         return cuGraphInstantiateWithParams(&made, graph, &params);
     if (NAMED(cuGraphInstantiateWithParams_ptsz))
         return cuGraphInstantiateWithParams_ptsz(&made, graph, &params);
+    OK(cuGraphInstantiate(&made, graph, 0));
+    if (NAMED(cuGraphUpload))
+        return cuGraphUpload(made, CU_STREAM_PER_THREAD);
+    if (NAMED(cuGraphUpload_ptsz))
+        return cuGraphUpload_ptsz(made, NULL);
+    if (NAMED(cuGraphLaunch))
+        return cuGraphLaunch(made, CU_STREAM_PER_THREAD);
+    if (NAMED(cuGraphLaunch_ptsz))
+        return cuGraphLaunch_ptsz(made, NULL);
     FAIL("no such call: %s", name);
 }
 
