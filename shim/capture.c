@@ -196,6 +196,27 @@ CA_EXPORT CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUg
                  real(stream, graph, dependencies, edges, count, mode));
 }
 
+CA_EXPORT CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode,
+                                                         CUgraph graph,
+                                                         CUgraphRecaptureCallback callback,
+                                                         void *data)
+{
+    CA_REAL(cuStreamBeginRecaptureToGraph);
+    bool closed = close_gate();
+    return began(closed, stream, real(stream, mode, graph, callback, data));
+}
+
+CA_EXPORT CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream,
+                                                              CUstreamCaptureMode mode,
+                                                              CUgraph graph,
+                                                              CUgraphRecaptureCallback callback,
+                                                              void *data)
+{
+    CA_REAL(cuStreamBeginRecaptureToGraph_ptsz);
+    bool closed = close_gate();
+    return began(closed, ca_stream_per_thread(stream), real(stream, mode, graph, callback, data));
+}
+
 /* An end that fails may leave the stream in capture (wrong thread) or not (invalidated): ask. */
 
 CA_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph *graph)

@@ -44,6 +44,9 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph
                                                   const CUgraphNode *dependencies,
                                                   const CUgraphEdgeData *edges, size_t count,
                                                   CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                                    CUgraph graph,
+                                                    CUgraphRecaptureCallback callback, void *data);
 CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 CUresult CUDAAPI cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status);
 CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,

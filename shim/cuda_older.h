@@ -24,6 +24,9 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 #if CUDA_VERSION < 12050
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 #endif
+#if CUDA_VERSION < 13030
+typedef void (*CUgraphRecaptureCallback)(void);
+#endif
 
 CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                      cuuint64_t flags, CUdriverProcAddressQueryResult *status);
@@ -47,6 +50,9 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                              const CUgraphNode *dependencies,
                                              const CUgraphEdgeData *edges, size_t count,
                                              CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode,
+                                               CUgraph graph, CUgraphRecaptureCallback callback,
+                                               void *data);
 CUresult CUDAAPI cuFuncLoad(CUfunction function);
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                   unsigned flags);

@@ -6,7 +6,7 @@
  * cuKernelGetFunction or cuLibraryGetModule in each context, functions are completed by cuFuncLoad,
  * variables take their place when they are first asked for (Programming Guide, "Lazy Loading"). So
  * these calls can run out of memory, too. A kernel that is first loaded by its launch can as well:
- * launches are not wrapped, and the option `headroom` keeps room for them.
+ * those launches are not wrapped, and the option `headroom` keeps room for them.
  *
  * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
  * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */

@@ -38,6 +38,8 @@ OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
 ONCE = {"cuDeviceGetAttribute"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSetCurrent",  # follows two failures: a test of its own
+             # Newer than the simulated driver; as cuStreamBeginCaptureToGraph.
+             "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz",
              # As cuCtxCreate_v2, cuCtxPopCurrent_v2 and cuDeviceSetMemPool.
              "cuCtxCreate", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuCtxPopCurrent", "cuMemSetMemPool",
              "cuCtxGetDevice",  # of a context that was made behind our back

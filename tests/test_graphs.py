@@ -90,3 +90,9 @@ def test_a_fence_in_a_capture_would_spoil_it(run, program, mutation, says):
 @pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_pending", 1)])
 def test_memory_of_a_graph_in_flight_would_be_handed_out(run, program, mutation, rc):
     assert run([program("graphs"), "flight"], env=conftest.mutated(mutation)).rc == rc
+
+
+@pytest.mark.parametrize("form", [(), ("own",)], ids=["plain", "own"])
+@pytest.mark.parametrize("preload", [False, True], ids=["", "shim"])
+def test_a_graph_that_is_captured_once_more(run, program, preload, form):
+    succeeds(run([program("drv_recapture"), *form], sim="driver:13030", preload=preload))

@@ -48,6 +48,8 @@ SAME = [
     (("drv_pinned_ctx",), None),
     (("drv_pitched",), None),
     (("drv_procaddr",), None),
+    (("drv_recapture",), None),
+    (("drv_recapture", "own"), None),
     (("drv_retained",), None),
     (("drv_sync_memops",), None),
     (("drv_sync_memops", "race"), None),

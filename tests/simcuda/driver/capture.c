@@ -2,7 +2,7 @@
  * captured becomes nodes of a graph (graph.c); every capturing stream has a frontier, the nodes
  * that its next operation depends on, and an event that is recorded there takes it along. Rules:
  * cuda.h, cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode, CUDA_ERROR_STREAM_CAPTURE_*. */
-#include "sim.h"
+#include "graph_node.h"
 
 #include <stdlib.h>
 
@@ -224,6 +224,30 @@ static CUresult begin(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph gra
     return rc;
 }
 
+/* What the graph does stays as it is, and `callbackFunc` is never called: parameters that differ
+ * are not modelled. */
+static CUresult recapture(CUstream h, bool pt, CUstreamCaptureMode mode, CUgraph graph)
+{
+    CUstream s;
+    SIM_TRY(sim_graph_check(graph));
+    SIM_TRY(begin(h, pt, mode, NULL, NULL, 0));
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    sim_lock();
+    s->capture->recaptures = graph;
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* "The node creation order while recapturing the graph must be identical to the original graph." */
+static bool alike(CUgraph a, CUgraph b)
+{
+    size_t i = 0;
+    while (i < a->count && i < b->count && a->nodes[i]->op.kind == b->nodes[i]->op.kind) {
+        i++;
+    }
+    return i == a->count && i == b->count;
+}
+
 static CUresult end(CUstream h, bool pt, CUgraph *out)
 {
     CUstream s;
@@ -247,9 +271,13 @@ static CUresult end(CUstream h, bool pt, CUgraph *out)
             rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         } else if (!sim_graph_joined(c->graph, c->first, &s->frontier)) {
             rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        } else if (c->recaptures && !alike(c->graph, c->recaptures)) {
+            rc = (CUresult)918; /* CUDA_ERROR_GRAPH_RECAPTURE_FAILURE */
         }
         /* "If capture was invalidated ... a NULL graph will be returned" */
-        *out = end_locked(c, rc == CUDA_SUCCESS);
+        CUgraph again = rc == CUDA_SUCCESS ? c->recaptures : NULL;
+        *out = end_locked(c, rc == CUDA_SUCCESS && !again);
+        *out = again ? again : *out;
     }
     sim_unlock();
     return rc;
@@ -265,6 +293,10 @@ SIM_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
          ((void)dependencyData,
           hGraph ? begin(hStream, pt, mode, hGraph, dependencies, numDependencies)
                  : CUDA_ERROR_INVALID_VALUE))
+SIM_BOTH(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz,
+         (CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+          CUgraphRecaptureCallback callbackFunc, void *userData),
+         ((void)callbackFunc, (void)userData, recapture(hStream, pt, mode, hGraph)))
 SIM_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream hStream, CUgraph *phGraph),
          end(hStream, pt, phGraph))
 

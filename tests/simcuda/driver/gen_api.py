@@ -40,10 +40,15 @@ for link in links:
 FIXED = {"cuGetProcAddress": 11030, "cuGetProcAddress_v2": 12000, "cuStreamBeginCapture": 10000,
          "cuStreamBeginCapture_v2": 10010}
 
+# Newer than the headers.
+for base, ver in {"cuStreamBeginRecaptureToGraph": 13030}.items():
+    groups[base, "PLAIN"], groups[base, "PTHREAD"] = [(1, base)], [(1, base + "_ptsz")]
+    versions[base, "PLAIN"] = versions[base, "PTHREAD"] = [ver]
+
 print("/* Every driver function of cuda.h, once: link name, base name and the CUDA version that\n"
       " * cuGetProcAddress knows it by, PTHREAD for the per-thread-default-stream twin.\n"
-      " * Written by gen_api.py from CUDA 13.0's headers; counters, stubs, cuGetProcAddress and\n"
-      " * fault injection all come from this list. */")
+      " * Written by gen_api.py from CUDA 13.0's headers, with what it adds; counters, stubs,\n"
+      " * cuGetProcAddress and fault injection all come from this list. */")
 for (base, kind), members in sorted(groups.items()):
     members.sort()
     vers = sorted(versions.get((base, kind), []))

@@ -23,6 +23,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if CUDA_VERSION < 13030
+typedef void (*CUgraphRecaptureCallback)(void); /* never called */
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode,
+                                               CUgraph hGraph,
+                                               CUgraphRecaptureCallback callbackFunc,
+                                               void *userData);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode,
+                                                    CUgraph hGraph,
+                                                    CUgraphRecaptureCallback callbackFunc,
+                                                    void *userData);
+#endif
+
 /* Exported, and bound inside this library: an interposer that exports cuMemAlloc_v2 must not
  * change what our own cuGetProcAddress hands out. */
 #define SIM_API __attribute__((visibility("protected")))
@@ -551,6 +563,7 @@ typedef struct sim_capture {
     CUgraph graph;
     bool own_graph;      /* the program's, of cuStreamBeginCaptureToGraph */
     size_t first;        /* how many nodes that had */
+    CUgraph recaptures;  /* of cuStreamBeginRecaptureToGraph */
     CUgraphNode *listed; /* for cuStreamGetCaptureInfo */
     struct sim_capture *next;
 } sim_capture_t;
