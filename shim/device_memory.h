@@ -25,8 +25,9 @@ int ca_device_alloc_kind(ca_context_t *context, ca_kind_t kind, size_t bytes,
                          ca_device_effort_t effort, CUdeviceptr *address);
 
 /* Whether `limit` is what stands in the way of `bytes`: the user's wish, so the driver is not asked
- * then. */
-bool ca_device_over_limit(ca_context_t *context, size_t bytes);
+ * then. Its refusals leave 0 in `address` (tests/gpu/results: codes_driver), and so does this one.
+ */
+bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *address);
 
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
  * would have refused, pinned memory for one, or is to be asked, since the address is not the pool's

@@ -61,7 +61,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
             return CUDA_SUCCESS;
         if (result == -ENOMEM) {
             ca_count(out_of_memory);
-            if (ca_device_over_limit(context, bytes))
+            if (ca_device_over_limit(context, bytes, address))
                 return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }

@@ -31,12 +31,15 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     return code;
 }
 
-bool ca_device_over_limit(ca_context_t *context, size_t bytes)
+bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *address)
 {
     size_t idle;
     if (!context->arena || context->limit == SIZE_MAX)
         return false;
-    return bytes > context->limit || ca_heaps_reserved(context, &idle) > context->limit - bytes;
+    if (bytes <= context->limit && ca_heaps_reserved(context, &idle) <= context->limit - bytes)
+        return false;
+    *address = 0;
+    return true;
 }
 
 static CUresult alloc(CUdeviceptr *address, size_t bytes)
@@ -51,7 +54,7 @@ static CUresult alloc(CUdeviceptr *address, size_t bytes)
     }
     if (result == -ENOMEM) {
         ca_count(out_of_memory);
-        if (ca_device_over_limit(context, bytes))
+        if (ca_device_over_limit(context, bytes, address))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return alloc_from_driver(context, address, bytes);

@@ -126,7 +126,7 @@ static CUresult alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t 
     }
     if (result == -ENOMEM) {
         ca_count(out_of_memory);
-        if (ca_device_over_limit(context, bytes))
+        if (ca_device_over_limit(context, bytes, address))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return alloc_from_driver(context, address, pitch, width, height, element);

@@ -43,6 +43,14 @@ def test_the_limit_refuses_what_the_device_would_give(run, program):
     assert code == "2"
 
 
+@pytest.mark.parametrize("conf", [None, "limit:512M", "backend:async"])
+def test_what_is_refused_has_the_output_that_the_driver_gives_it(run, program, conf):
+    """Nothing: by the limit's refusal, too, which the driver does not hear of."""
+    plain = lines(run(program("drv_refused"), sim="memory:512M", preload=False))
+    assert lines(run(program("drv_refused"), sim="memory:512M", conf=conf)) == plain
+    assert plain[0] == "cuMemAlloc: 2, 0"
+
+
 @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
 def test_the_limit_may_be_a_share_of_what_the_device_has(run, program, lane):
     count, code = lines(run(program("at_limit"), sim="memory:256M", conf=f"limit:25%,{lane}"))[0].split()

@@ -50,6 +50,7 @@ SAME = [
     (("drv_procaddr",), None),
     (("drv_recapture",), None),
     (("drv_recapture", "own"), None),
+    (("drv_refused",), None),
     (("drv_retained",), None),
     (("drv_sync_memops",), None),
     (("drv_sync_memops", "race"), None),
