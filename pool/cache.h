@@ -55,8 +55,10 @@
 /* An epoch of a cache is closed when it holds so many blocks: with more there are fewer records,
  * and more misses, because what pends serves nobody. */
 #define CA_CACHE_EPOCH_BLOCKS 208u
-/* It may hold at least this much, or else it is not worth having one. */
-#define CA_CACHE_EPOCH_LEAST ((size_t)1 << 20)
+/* It may hold at least this much, or else it is not worth having one; and no block is kept of which
+ * not so many fit. */
+#define CA_CACHE_EPOCH_LEAST ((size_t)256 << 10)
+#define CA_CACHE_EPOCH_FITS 4u
 
 typedef struct ca_cache ca_cache_t;
 

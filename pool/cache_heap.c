@@ -201,11 +201,12 @@ static size_t at_most(size_t most, size_t bytes)
 }
 
 /* How much it may keep. It is shut. */
-static void set_limits(ca_arena_t *arena, ca_cache_t *cache)
+static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
 {
     size_t live = arena->live_peak / at_least(1, arena->cache_count);
 
-    arena->cache_most = at_most(CA_CACHE_MOST, at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
+    arena->cache_most = at_most(at_most(CA_CACHE_MOST, epoch / CA_CACHE_EPOCH_FITS),
+                                at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
     ca_cache_set(&cache->most, arena->cache_most);
     cache->stock_most =
         at_most(arena->params.thread_cache, at_least(CA_CACHE_STOCK, live / CA_CACHE_STOCK_SHARE));
@@ -227,7 +228,7 @@ void ca_caches_review(ca_arena_t *arena)
         }
         bool is_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         if (is_shut)
-            set_limits(arena, cache);
+            set_limits(arena, cache, most);
         /* Or its stock would be full of what no fence is recorded for. */
         ca_cache_set(&cache->epoch_most,
                      cache->visiting ? at_most(most, cache->stock_most / 2) : most);

@@ -280,10 +280,29 @@ static void caches_are_shut_while_room_is_short(void **state)
     start(1024 * MIB, CACHED);
     go_through(1000, 10);
     assert_true(ca_caches_stock(arena) > 0);
-    ca_arena_note_room(arena, 7 * MIB);
+    ca_arena_note_room(arena, 3 * MIB);
     assert_int_equal(ca_caches_stock(arena), 0);
     go_through(1000, 10);
     assert_int_equal(ca_caches_stock(arena), 0);
+    end();
+}
+
+/* Many threads on a device that is nearly full still keep what is small. */
+static void where_it_is_shorter_they_keep_what_is_small(void **state)
+{
+    (void)state;
+    start(1024 * MIB, CACHED);
+    go_through(1000, 10);
+    ca_arena_note_room(arena, 5 * MIB); /* a part of which is 320 KiB */
+    go_through(1000, 10);
+    size_t stock = ca_caches_stock(arena);
+    assert_true(stock > 0);
+    ca_caches_shut(arena);
+    ca_caches_open(arena);
+    go_through(128 * KIB, 10);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    go_through(64 * KIB, 10);
+    assert_true(ca_caches_stock(arena) >= 640 * KIB);
     end();
 }
 
@@ -899,6 +918,7 @@ int main(void)
         cmocka_unit_test(a_trim_gives_back_what_lies_in_caches),
         cmocka_unit_test(caches_are_shut_in_pin_mode),
         cmocka_unit_test(caches_are_shut_while_room_is_short),
+        cmocka_unit_test(where_it_is_shorter_they_keep_what_is_small),
         cmocka_unit_test(a_tick_takes_nothing_from_threads_that_are_at_work),
         cmocka_unit_test(caches_open_again_when_others_have_given_back),
         cmocka_unit_test(a_full_device_is_asked_seldom),
