@@ -450,7 +450,9 @@ static void make_peak(maker_t *maker)
     begin_section(maker, CA_SECTION_PEAK, &held, error, &peak);
     section->present = section->count != 0;
     section->incomplete |= moment.busy != 0;
-    maker->model.peak_ns = moment.ns;
+    /* The copy is made later: before the next free, or for this report. */
+    uint64_t ns = ca_timeline_when(maker->model.points, maker->model.point_count, moment.sequence);
+    maker->model.peak_ns = ns ? ns : moment.ns;
     maker->model.peak_sequence = moment.sequence;
     fill_section(maker, CA_SECTION_PEAK, &peak);
     ca_groups_free(&held);

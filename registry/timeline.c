@@ -92,7 +92,7 @@ size_t ca_timeline_copy(ca_model_point_t *points)
 
 uint64_t ca_timeline_when(const ca_model_point_t *points, size_t known, uint64_t sequence)
 {
-    size_t low = 0, high = known;
+    size_t low = 0, high = known ? known - 1 : 0; /* the last point is the copy's own moment */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (points[middle].sequence <= sequence)

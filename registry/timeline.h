@@ -35,7 +35,8 @@ static inline void ca_timeline_at(uint64_t sequence)
  * CA_TIMELINE_MOST and that one, which is what `points` must have room for. */
 size_t ca_timeline_copy(ca_model_point_t *points);
 
-/* When about the allocation of this number was made, by such a copy: not after it. */
+/* When about the allocation of this number was made, by such a copy: not after it. 0 where that is
+ * before the first point. */
 uint64_t ca_timeline_when(const ca_model_point_t *points, size_t count, uint64_t sequence);
 
 void ca_timeline_reset_after_fork(void);

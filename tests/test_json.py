@@ -195,6 +195,18 @@ def test_the_peak_is_told_where_nothing_leaked_too(run, program, tmp_path):
                                      tmp_path / "off.json")["sections"]
 
 
+def test_the_last_allocation_and_the_peak_have_their_own_time(run, program, tmp_path):
+    """Neither the report's, nor that of the free before which the peak is noted."""
+    commands = "echo alloc 3 5000; sleep 0.5; echo free 1; sleep 0.5"
+    report = json_report(run, ["sh", "-c", f'{{ {commands}; }} | "$0"', program("published")], "",
+                         tmp_path / "report.json")
+
+    group, = report["sections"]["leaked"]["groups"]
+    assert 0 < group["first_ns"] <= group["last_ns"] <= report["peak_ns"]
+    assert report["peak_ns"] <= report["now_ns"] - 10**9
+    assert report["sections"]["peak"]["bytes"] == 15000
+
+
 def test_that_stacks_were_sampled_is_told(run, program, tmp_path):
     report = json_report(run, program("leaks"), "stacks:sample:1M", tmp_path / "report.json")
 

@@ -169,10 +169,10 @@ static void the_first_allocations_have_points_of_their_own(void **state)
     assert_int_equal(count, 101);
     for (unsigned i = 0; i < 100; i++) {
         assert_int_equal(points[i].sequence, i + 1);
-        assert_int_equal(ca_timeline_when(points, count, i + 1),
-                         i + 1 < 100 ? points[i].ns : points[100].ns);
+        assert_int_equal(ca_timeline_when(points, count, i + 1), points[i].ns);
     }
     assert_int_equal(ca_timeline_when(points, count, 0), 0);
+    assert_int_equal(ca_timeline_when(points, 0, 1), 0);
 }
 
 int main(void)
