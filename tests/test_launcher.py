@@ -138,6 +138,25 @@ def test_the_environment_gets_nothing_but_the_preload(launch, run):
     assert {line.partition("=")[0] for line in before ^ after} <= {"LD_PRELOAD"}
 
 
+@pytest.mark.parametrize("folder", ["plain", "run=5"])
+def test_variables_that_a_shell_has_no_name_for_reach_the_program(launch, tmp_path, folder):
+    """dash drops them: a function that bash exports, and what programs name as they like."""
+    (tmp_path / folder).mkdir()
+    copy = shutil.copy(os.path.realpath(shutil.which("env")), tmp_path / folder)
+    odd = {"BASH_FUNC_module%%": "() {  eval `'/opt/it''s' \"$@\"`;\n echo \\n\n}\n", "a.b": "",
+           "-x": "$HOME *", "1": " two  words ", "ü": "=\t\x01", "with blank": "'"}
+
+    result = launch("run", copy, "-0", env=odd)
+
+    assert result.rc == 0, result.err
+    told = dict(line.split("=", 1) for line in result.out.split("\0") if line)
+    assert {name: told.get(name) for name in odd} == odd
+    assert "LD_PRELOAD" in told
+    code = launch("run", "bash", "-c", "module", env={
+        "BASH_FUNC_module%%": "() { echo loaded; }"})
+    assert (code.out, code.err) == ("loaded\n", "")
+
+
 def test_a_signal_is_the_programs_own(launch):
     assert launch("run", "sh", "-c", "kill -TERM $$").rc == -signal.SIGTERM
 
