@@ -1,5 +1,6 @@
 """Building, installing and checking: the checks must be able to fail, install leaves no trace."""
 
+import ast
 import os
 import pathlib
 import py_compile
@@ -285,6 +286,33 @@ def test_the_version_is_the_headers_everywhere(tmp_path):
     assert page.startswith(f'.TH CACHEALLOC 7 "" "cachealloc {VERSION}"\n')
     assert f"ca_version='{VERSION}'\nca_libdir='/opt/lib'\n" in launcher
     assert "@" not in package + page
+
+
+# Names of what came after Python 3.6, and that a script may well ask for.
+LATER = {"capture_output", "missing_ok", "dirs_exist_ok", "removeprefix", "removesuffix", "isascii",
+         "reconfigure", "fromisoformat", "nullcontext", "cached_property", "cache", "prod", "isqrt",
+         "time_ns", "is_relative_to", "bit_count", "pairwise", "breakpoint", "dataclass",
+         "dataclasses", "annotations", "Protocol", "Literal", "Final", "TypedDict", "strict"}
+
+
+def names_in(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (getattr(node, "module", None), *(one.name for one in node.names))
+        for field in ("attr", "id", "arg"):
+            yield getattr(node, field, None)
+
+
+def test_what_is_installed_runs_on_python_3_6(tmp_path):
+    """As far as its syntax and the names in it say."""
+    make("install", "PREFIX=/opt", f"DESTDIR={tmp_path}")
+    scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
+        path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
+
+    assert len(scripts) == 8
+    for path in scripts:
+        tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
+        assert not LATER & set(names_in(tree)), path.name
 
 
 def test_the_manual_page_has_every_option(tmp_path):

@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import pathlib
+import re
 
 from report_page import reports
 
@@ -54,7 +55,7 @@ def latest_of_each(named):
 
     def order(one):
         rank = one[1]["rank"]
-        if rank is not None and rank.isascii() and rank.isdigit() and len(rank) < 19:
+        if rank is not None and re.fullmatch("[0-9]{1,18}", rank):
             return (0, int(rank), "", one[1]["pid"])
         return (1, 0, rank or "", one[1]["pid"])
 

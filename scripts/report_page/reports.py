@@ -137,7 +137,7 @@ def read(file):
     """Yields the reports of an open text file; a Bad ends it where one does not fit."""
     text = file.read()
     found = False
-    for value in documents(text.removeprefix("\ufeff")):
+    for value in documents(text[1:] if text.startswith("\ufeff") else text):
         yield check_report(value)
         found = True
     if not found:
