@@ -369,6 +369,40 @@ def test_merge_tells_functions_apart_and_processes_by_pid(reports):
         (192, 3, "pinned", "0-1", ["in 3 of 3 processes: pids 11, 12, 13"])]
 
 
+def test_merge_counts_a_process_once(reports):
+    """What it wrote while it ran gives way to its end's, or to the latest of these."""
+    written = [("a.10", made(11, leaked=300, rank=", cause dump")),  # the later of two
+               ("a.2", made(11, leaked=200, rank=", cause signal")),
+               ("b", made(12, leaked=20, rank=", rank 1, cause signal") +
+                made(12, leaked=10, rank=", rank 1")),
+               ("c", made(12, leaked=1, rank=", rank 2, cause dump") +
+                made(13, leaked=40, rank=", cause journal")),
+               ("d", made(13, leaked=5, rank=", cause dump"))]
+    for number, (name, text) in enumerate(written):
+        (reports / name).write_text(text)
+        os.utime(reports / name, ns=(0, 10 - number))
+
+    rc, out, err = merge(*sorted(reports.iterdir()))
+
+    assert (rc, err) == (
+        0, "merge_reports: of several reports of one process the latest counts; 3 left out\n")
+    told = re.findall(r"^  (.*?): (\d+) bytes in 3 allocations(.*), .*/(\S+)$", out, re.MULTILINE)
+    assert told == [
+        ("rank 1, pid 12", "82", "", "b"), ("rank 2, pid 12", "73", ", cause dump", "c"),
+        ("pid 11", "372", ", cause dump", "a.10"), ("pid 13", "112", ", cause journal", "c")]
+    assert "LEAK SUMMARY: 383 bytes in 8 allocations" in out
+
+
+def test_merge_keeps_what_one_pid_of_many_hosts_wrote(reports):
+    """In containers that is 1."""
+    for host in range(3):
+        (reports / f"{host}").write_text(made(1))
+
+    rc, out, err = merge(*sorted(reports.iterdir()))
+
+    assert (rc, err) == (0, "") and out.startswith("MERGED LEAK REPORT: 3 processes\n")
+
+
 def damaged(random, text):
     """With some of its numbers, lines and letters other ones, or gone."""
     for _ in range(random.randint(1, 6)):
