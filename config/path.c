@@ -160,6 +160,44 @@ void ca_path_settle(const char *pattern, ca_text_t *settled)
     }
 }
 
+/* The working folder with a slash behind it, as a pattern, in an empty text; nothing where it
+ * cannot be told: "(unreachable)/x" is no path. */
+static void add_folder(ca_text_t *out)
+{
+    char *folder = out->buffer;
+    if (!getcwd(folder, out->bytes) || folder[0] != '/')
+        return;
+    size_t from = strlen(folder), percents = 0;
+    for (size_t i = 0; i < from; i++)
+        percents += folder[i] == '%';
+    size_t to = from + percents;
+    if (to + 1 >= out->bytes)
+        return;
+    out->length = to;
+    folder[to] = '\0';
+    while (from > 0) {
+        char c = folder[--from];
+        folder[--to] = c;
+        if (c == '%')
+            folder[--to] = c;
+    }
+    if (out->length > 1)
+        ca_text_add(out, "/", 1);
+}
+
+void ca_path_settle_here(const char *pattern, ca_text_t *settled)
+{
+    add_folder(settled);
+    size_t length = settled->length;
+    if (length != 0)
+        ca_path_settle(pattern, settled);
+    bool fits = length != 0 && settled->length < settled->bytes;
+    if (!fits || settled->buffer[length] == '/') {
+        ca_text_init(settled, settled->buffer, settled->bytes);
+        ca_path_settle(pattern, settled);
+    }
+}
+
 bool ca_path_is_numbered(const char *settled)
 {
     for (const char *at = settled; (at = strchr(at, '%')) != NULL && at[1] != '\0'; at += 2)

@@ -27,6 +27,10 @@ int ca_path_check(const char *pattern, size_t length, ca_text_t *why);
  * the configuration: later the program may have changed its environment, or be changing it. */
 void ca_path_settle(const char *pattern, ca_text_t *settled);
 
+/* The same, in an empty text, for a path that is used later: before one that is relative comes the
+ * working folder. It stays relative where that is too long, or has gone. */
+void ca_path_settle_here(const char *pattern, ca_text_t *settled);
+
 /* Whether the settled pattern has a %n. */
 bool ca_path_is_numbered(const char *settled);
 

@@ -58,6 +58,7 @@ typedef struct target {
     char pattern[PATH_MAX]; /* the path, patterns of the process still in it */
     bool too_long;
     const format_t *own; /* the format whose ending it has, or NULL */
+    const char *aside;   /* for what cannot go there, patterns of the process still in it */
 } target_t;
 
 typedef struct report {
@@ -69,6 +70,7 @@ typedef struct report {
 } report_t;
 
 static target_t settled; /* what leak_report says */
+static char aside[PATH_MAX];
 static char rank[16];
 
 /* The format whose own name `path` is, with its ending, or NULL. */
@@ -84,11 +86,17 @@ static const format_t *format_of(const char *path)
     return NULL;
 }
 
-static void settle(const char *path, target_t *target)
+/* `later`: the working folder may be another one when the report is written. */
+static void settle(const char *path, target_t *target, bool later)
 {
     ca_text_t text;
     ca_text_init(&text, target->pattern, sizeof target->pattern);
     ca_path_settle(path, &text);
+    if (later && strcmp(target->pattern, "stderr") != 0) {
+        ca_text_init(&text, target->pattern, sizeof target->pattern);
+        ca_path_settle_here(path, &text);
+    }
+    target->aside = later ? aside : ASIDE;
     target->too_long = text.length >= text.bytes;
     target->own = format_of(target->pattern);
 }
@@ -99,7 +107,9 @@ void ca_leak_report_settle(void)
     const char *found = ca_path_rank();
     ca_text_init(&text, rank, sizeof rank);
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
-    settle(ca_options.leak_report, &settled);
+    settle(ca_options.leak_report, &settled, true);
+    ca_text_init(&text, aside, sizeof aside);
+    ca_path_settle_here(ASIDE, &text);
 }
 
 static int write_report(const report_t *report, int fd)
@@ -175,7 +185,7 @@ static int write_aside(const report_t *report)
 {
     char shown[SHOWN_PATH], taken[SHOWN_PATH];
     shorten(taken, sizeof taken, report->path);
-    int error = write_file(report, ASIDE, strlen(ASIDE));
+    int error = write_file(report, report->target->aside, strlen(report->target->aside));
     if (!error) {
         shorten(shown, sizeof shown, report->path);
         ca_warn("leak_report: %s takes the text alone: the %s report is in %s; leak_report:PATH "
@@ -364,9 +374,9 @@ int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path)
     if (error || !model)
         return error ? error : -ENOMEM;
     if (path)
-        settle(path, &asked);
+        settle(path, &asked, false);
     if (!path && strcmp(ca_options.leak_report, "off") == 0) {
-        settle("stderr", &asked);
+        settle("stderr", &asked, true);
         report.target = &asked;
     }
     error = write_formats(&report, !path);

@@ -48,7 +48,7 @@ void ca_record_settle(void)
     if (strcmp(ca_options.record, "off") == 0)
         return;
     ca_text_init(&text, settled, sizeof settled);
-    ca_path_settle(ca_options.record, &text);
+    ca_path_settle_here(ca_options.record, &text);
     table = text.length < text.bytes ? ca_mem_map(TABLE_BYTES) : NULL;
     if (!table) {
         ca_warn("record: %s: nothing is recorded",

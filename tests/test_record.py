@@ -92,6 +92,16 @@ def test_no_file_is_replaced(run, program, tmp_path):
     assert sum(check(events(other)).values()) == 300077
 
 
+def test_a_relative_path_begins_where_the_program_was_at_first(run, program, tmp_path):
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+
+    run(["sh", "-c", f'{{ echo alloc 3 5000; echo chdir {tmp_path}/b; }} | "$0"',
+         program("published")], conf="record:trace,leak_report:off", cwd=tmp_path / "a")
+
+    assert sum(check(events(tmp_path / "a/trace")).values()) == 15000
+    assert list((tmp_path / "b").iterdir()) == []
+
+
 @pytest.mark.parametrize("pattern, wrong", [
     ("%z", "has an unknown pattern %z"), ("x%", "ends in a lone %"),
     ("%q{NOT_SET}", "names a variable that is not set, NOT_SET")])

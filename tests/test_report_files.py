@@ -107,6 +107,26 @@ def test_host_program_variable_and_percent(run, program, reports):
     assert only_file(reports)[0].name == f"{platform.node()}.leaks.%"
 
 
+def test_a_relative_path_begins_where_the_program_was_at_first(run, program, reports, tmp_path):
+    """As its environment counts: not where it has gone since."""
+    (tmp_path / "elsewhere").mkdir()
+    commands = f"echo alloc 3 5000; echo chdir {tmp_path}/elsewhere; echo dump dumped"
+
+    for path in ("leaks.%e", "./deep/leaks", "stderr", "leaks.json"):
+        result = run(["sh", "-c", f'{{ {commands}; }} | "$0"', program("published")], cwd=reports,
+                     conf=f"leak_report:{path},report_format:text+folded")
+        assert (result.rc, "LEAK SUMMARY" in result.err) == (0, path in ("stderr", "./deep/leaks"))
+
+    names = {re.sub(r"\d{2,}", "PID", file.name) for file in reports.iterdir()}
+    assert names == {"leaks.published", "leaks.published.folded", "cachealloc.PID.folded", "leaks",
+                     "leaks.folded"}
+    # A path that the program gives means the folder that it is in.
+    assert {file.stem for file in (tmp_path / "elsewhere").iterdir()} >= {"dumped"}
+    assert all(file.name.startswith("dumped") for file in (tmp_path / "elsewhere").iterdir())
+    assert f"leak_report: cannot write {reports}/deep/leaks (No such file" in run(
+        program("leaks"), conf="leak_report:./deep/leaks", cwd=reports).err.replace("/./", "/")
+
+
 def test_time(run, program, reports):
     before = int(time.time())
     leaks(run, program, f"{reports}/%t")

@@ -147,6 +147,41 @@ static void variables_are_put_in_and_are_no_patterns(void **state)
     assert_string_equal(expand("a%q{CA_TEST}b", 1), "ab");
 }
 
+/* As expand(), for a path that is used later, by what has so many bytes for it. */
+static const char *expand_here(const char *pattern, size_t bytes)
+{
+    char settled[4096];
+    ca_text_t text;
+    ca_text_init(&text, settled, bytes);
+    ca_path_settle_here(pattern, &text);
+    assert_true(text.length < bytes && strlen(settled) == text.length);
+    ca_text_init(&text, path, sizeof path);
+    ca_path_finish(settled, 1, &text);
+    return path;
+}
+
+static void the_working_folder_comes_before_what_is_relative(void **state)
+{
+    char folder[] = "/tmp/ca_%p%%XXXXXX", wanted[128];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    snprintf(wanted, sizeof wanted, "%s/a/%s", folder, process_id());
+    assert_string_equal(expand_here("a/%p", 4096), wanted);
+    assert_string_equal(expand_here("/b/%%", 4096), "/b/%");
+    setenv("CA_TEST", "/c", 1);
+    assert_string_equal(expand_here("%q{CA_TEST}/d", 4096), "/c/d");
+    size_t needed = strlen(folder) + 3 + strlen("/efg") + 1; /* each % of it is two */
+    snprintf(wanted, sizeof wanted, "%s/efg", folder);
+    assert_string_equal(expand_here("efg", needed), wanted);
+    assert_string_equal(expand_here("efg", needed - 1), "efg");
+    assert_string_equal(expand_here("efg", 4), "efg");
+    assert_int_equal(rmdir(folder), 0);
+    assert_string_equal(expand_here("efg", 4096), "efg");
+    assert_int_equal(chdir("/"), 0);
+    assert_string_equal(expand_here("efg", 4096), "/efg");
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     static const struct {
@@ -220,6 +255,7 @@ int main(void)
         cmocka_unit_test_setup(a_rank_is_a_number, no_launcher),
         cmocka_unit_test_setup(without_a_launcher_ranks_are_the_process_id, no_launcher),
         cmocka_unit_test_setup(variables_are_put_in_and_are_no_patterns, no_launcher),
+        cmocka_unit_test_setup(the_working_folder_comes_before_what_is_relative, no_launcher),
         cmocka_unit_test_setup(what_is_wrong_is_named, no_launcher),
         cmocka_unit_test_setup(the_option_refuses_it_and_stays, no_launcher),
         cmocka_unit_test_setup(any_pattern_is_survived, no_launcher),
