@@ -1,7 +1,6 @@
 #include "config/new_file.h"
 
 #include <errno.h>
-#include <unistd.h>
 #include "config/path.h"
 #include "config/text.h"
 
@@ -14,7 +13,7 @@ int ca_new_file_path(const char *settled, unsigned tried, char *path, size_t byt
     ca_text_init(&text, path, bytes);
     ca_path_finish(settled, numbered ? tried + 1 : 1, &text);
     if (tried > 0 && !numbered)
-        ca_text_printf(&text, ".%d", (int)getpid());
+        ca_text_printf(&text, ".%ld", ca_path_pid());
     if (tried > 1 && !numbered) /* other hosts and other runs have our process id too */
         ca_text_printf(&text, ".%u", tried);
     return text.length < text.bytes ? 0 : -ENAMETOOLONG;

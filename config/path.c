@@ -17,15 +17,30 @@ static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_R
 static const char *const local_rank_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
                                                "MPI_LOCALRANKID", "LOCAL_RANK"};
 
+static const ca_path_process_t *other; /* NULL: paths are this process's */
+
+void ca_path_tell_of(const ca_path_process_t *process)
+{
+    other = process;
+}
+
+long ca_path_pid(void)
+{
+    return other ? other->pid : (long)getpid();
+}
+
+static bool is_rank(const char *value)
+{
+    size_t digits = strspn(value, "0123456789");
+    return digits > 0 && digits <= 10 && value[digits] == '\0';
+}
+
 /* A name like RANK may be anything's: one without a number in it is passed over. */
 static const char *first_number(const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const char *value = secure_getenv(names[i]);
-        if (!value)
-            continue;
-        size_t digits = strspn(value, "0123456789");
-        if (digits > 0 && digits <= 10 && value[digits] == '\0')
+        if (value && is_rank(value))
             return value;
     }
     return NULL;
@@ -33,7 +48,14 @@ static const char *first_number(const char *const *names, size_t count)
 
 const char *ca_path_rank(void)
 {
+    if (other)
+        return is_rank(other->rank) ? other->rank : NULL;
     return first_number(rank_names, COUNT(rank_names));
+}
+
+static const char *local_rank(void)
+{
+    return other ? NULL : first_number(local_rank_names, COUNT(local_rank_names));
 }
 
 /* The value of the variable that `name` begins with, up to `length`; NULL where it is not set. */
@@ -118,6 +140,10 @@ static void add_rank(ca_text_t *out, const char *rank)
 static void add_host(ca_text_t *out)
 {
     char host[256];
+    if (other) {
+        add_value(out, other->host, false);
+        return;
+    }
     if (gethostname(host, sizeof host) != 0)
         host[0] = '\0';
     host[sizeof host - 1] = '\0';
@@ -137,13 +163,13 @@ void ca_path_settle(const char *pattern, ca_text_t *settled)
             add_rank(settled, ca_path_rank());
             break;
         case 'l':
-            add_rank(settled, first_number(local_rank_names, COUNT(local_rank_names)));
+            add_rank(settled, local_rank());
             break;
         case 'h':
             add_host(settled);
             break;
         case 'e':
-            add_value(settled, program_invocation_short_name, false);
+            add_value(settled, other ? other->program : program_invocation_short_name, false);
             break;
         case 'q':
             bytes = variable_bytes(at - 1, strlen(at - 1));
@@ -215,7 +241,7 @@ void ca_path_finish(const char *settled, unsigned number, ca_text_t *path)
         }
         at++;
         if (*at == 'p')
-            ca_text_printf(path, "%d", (int)getpid());
+            ca_text_printf(path, "%ld", ca_path_pid());
         else if (*at == 't')
             ca_text_printf(path, "%lld", (long long)time(NULL));
         else if (*at == 'n')

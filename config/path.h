@@ -31,6 +31,18 @@ void ca_path_settle(const char *pattern, ca_text_t *settled);
  * working folder. It stays relative where that is too long, or has gone. */
 void ca_path_settle_here(const char *pattern, ca_text_t *settled);
 
+/* The process that patterns stand for, where it is not this one: of its rank on its host nothing is
+ * known, and variables are this one's all the same. NULL: this one. For a process that makes the
+ * files of another, by one thread. */
+typedef struct ca_path_process {
+    long pid;
+    const char *rank, *program, *host; /* `rank` is none where it is no number */
+} ca_path_process_t;
+void ca_path_tell_of(const ca_path_process_t *process);
+
+/* What %p stands for. */
+long ca_path_pid(void);
+
 /* Whether the settled pattern has a %n. */
 bool ca_path_is_numbered(const char *settled);
 

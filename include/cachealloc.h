@@ -212,9 +212,10 @@ CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
  * ALLOC_CONF of this process says: report_format, leak_max, suppressions and so on. Names are
  * looked up in the files that its program and libraries were then, where those are still the same.
  * For a process of its own, which is not to use CUDA: see scripts/cachealloc-journal. `path` is as
- * for cachealloc_dump. EINVAL: `journal` is NULL or no journal that this version reads, which is
- * said on stderr, or `path` is a bad pattern. EBUSY: this process has allocated, or read a journal.
- * Another errno: a file cannot be opened, read or written. */
+ * for cachealloc_dump; patterns in it, or in leak_report, stand for the process that was killed (%l
+ * for its process id, %q for a variable of this process). EINVAL: `journal` is NULL or no journal
+ * that this version reads, which is said on stderr, or `path` is a bad pattern. EBUSY: this process
+ * has allocated, or read a journal. Another errno: a file cannot be opened, read or written. */
 CACHEALLOC_API int cachealloc_report_journal(const char *journal, const char *path);
 
 /* --- for python/cachealloc.py ----------------------------------------------------------------- */

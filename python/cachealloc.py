@@ -254,7 +254,7 @@ def report_journal(journal: Any, path: Any = None) -> None:
     code = _function("cachealloc_report_journal")(os.fsencode(journal),
                                                   None if path is None else os.fsencode(path))
     if code:
-        raise OSError(code, os.strerror(code), journal)
+        raise OSError(code, os.strerror(code), journal, None, path)  # it may be of either
 
 
 _oom_functions: List[Any] = []  # for good: threads may still be in an older one

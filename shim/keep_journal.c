@@ -137,7 +137,9 @@ static int report(const char *journal, const char *path)
                 "names",
                 shown, (unsigned long long)read.lost, (unsigned long long)read.unlogged);
     ca_model_t *model = ca_report_model_of(&read.origin);
-    error = ca_leak_report_of(&out, model, path);
+    const ca_path_process_t process = {
+        .pid = read.origin.pid, .rank = read.rank, .program = read.program, .host = read.host};
+    error = ca_leak_report_of(&out, model, path, &process);
     ca_model_free(model);
     ca_journal_read_end(&read);
     return error;

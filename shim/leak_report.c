@@ -364,22 +364,26 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
     return leaks;
 }
 
-int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path)
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
+                      const ca_path_process_t *process)
 {
     static char finished[PATH_MAX];
     static target_t asked;
-    report_t report = {
-        .out = out, .model = model, .target = path ? &asked : &settled, .path = finished};
+    report_t report = {.out = out, .model = model, .target = &asked, .path = finished};
     int error = path ? ca_path_check(path, strlen(path), NULL) : 0;
     if (error || !model)
         return error ? error : -ENOMEM;
+    ca_path_tell_of(process);
     if (path)
         settle(path, &asked, false);
-    if (!path && strcmp(ca_options.leak_report, "off") == 0) {
+    else if (strcmp(ca_options.leak_report, "off") == 0)
         settle("stderr", &asked, true);
-        report.target = &asked;
-    }
+    else if (process)
+        settle(ca_options.leak_report, &asked, true);
+    else
+        report.target = &settled;
     error = write_formats(&report, !path);
+    ca_path_tell_of(NULL);
     return path ? error : 0; /* without a path it is on stderr now */
 }
 
@@ -387,7 +391,7 @@ int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
 {
     int cancel = ca_cancel_hold();
     ca_model_t *model = ca_report_model(cause, rank, false);
-    int error = ca_leak_report_of(out, model, path);
+    int error = ca_leak_report_of(out, model, path, NULL);
     ca_model_free(model);
     ca_cancel_resume(cancel);
     return error;

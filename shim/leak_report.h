@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "config/out.h"
+#include "config/path.h"
 #include "registry/model.h"
 
 /* Keeps what the environment says of the destination. Once, with the configuration. */
@@ -27,7 +28,9 @@ uint64_t ca_leak_report_miss(void);
  * a bad pattern, otherwise of the file. */
 int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path);
 
-/* The same for a model that is there; NULL: there was no memory for one. */
-int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path);
+/* The same for a model that is there; NULL: there was no memory for one. `process`: whose it is,
+ * and so what the patterns stand for; NULL: this one. */
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
+                      const ca_path_process_t *process);
 
 #endif

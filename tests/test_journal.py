@@ -2,6 +2,7 @@
 
 import errno
 import json
+import platform
 import random
 import re
 import resource
@@ -219,6 +220,33 @@ def test_the_script_finds_the_library_that_is_built(run, program, tmp_path):
     assert leak_report.parse(result.err).bytes == 1000
 
 
+@pytest.mark.parametrize("by_option", [False, True])
+def test_the_patterns_of_its_report_are_the_killed_process_s(run, program, tmp_path, by_option):
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal.%p",
+        env={"RANK": 7, "LOCAL_RANK": 3})
+    journal = the_file(tmp_path, "journal.*")
+    pid = journal.name.partition(".")[2]
+    pattern = f"{tmp_path}/%e-%r-%l-%p-%h"
+    (tmp_path / f"journaled-7-{pid}-{pid}-{platform.node()}").write_text("mine")
+
+    result = run([*READER, journal, *([] if by_option else [pattern])], env={"RANK": 1},
+                 conf=f"leak_report:{pattern}")
+
+    assert result.rc == 0
+    report = the_file(tmp_path, f"journaled-7-{pid}-{pid}-{platform.node()}.{pid}")
+    assert report.read_text().startswith(f"cachealloc[{pid}]: leak report, rank 7, cause journal\n")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_where_the_report_cannot_be_written_both_files_are_named(run, program, tmp_path):
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+
+    result = run([*READER, tmp_path / "journal", tmp_path / "none/report"])
+
+    assert (result.rc, result.err) == (1, f"cachealloc-journal: {tmp_path}/journal, report "
+                                          f"{tmp_path}/none/report: No such file or directory\n")
+
+
 def test_of_the_process_that_reads_it_nothing_is_told(run, program, tmp_path):
     run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
 
@@ -254,6 +282,7 @@ def test_python_reads_one(run, program, tmp_path):
                      env={"PYTHONPATH": conftest.ROOT / "python"})
         assert result.rc == (1 if error else 0), result.err
         assert not error or error in result.err.splitlines()[-1]
+        assert not error or result.err.endswith(f"'{path}' -> '{tmp_path}/report'\n")
     assert leak_report.parse((tmp_path / "report").read_text()).bytes == 1000
 
 

@@ -147,6 +147,21 @@ static void variables_are_put_in_and_are_no_patterns(void **state)
     assert_string_equal(expand("a%q{CA_TEST}b", 1), "ab");
 }
 
+static void another_process_has_its_own_names(void **state)
+{
+    const ca_path_process_t other = {.pid = 77, .rank = "5", .program = "a/b%p", .host = "node"},
+                            unnumbered = {.pid = 78, .rank = "../x", .program = "", .host = ""};
+    (void)state;
+    setenv("RANK", "1", 1);
+    setenv("LOCAL_RANK", "2", 1);
+    ca_path_tell_of(&other);
+    assert_string_equal(expand("%p.%r.%l.%e.%h", 1), "77.5.77.a_b%p.node");
+    ca_path_tell_of(&unnumbered);
+    assert_string_equal(expand("%p.%r.%e.%h", 1), "78.78..");
+    ca_path_tell_of(NULL);
+    assert_string_equal(expand("%r.%l", 1), "1.2");
+}
+
 /* As expand(), for a path that is used later, by what has so many bytes for it. */
 static const char *expand_here(const char *pattern, size_t bytes)
 {
@@ -255,6 +270,7 @@ int main(void)
         cmocka_unit_test_setup(a_rank_is_a_number, no_launcher),
         cmocka_unit_test_setup(without_a_launcher_ranks_are_the_process_id, no_launcher),
         cmocka_unit_test_setup(variables_are_put_in_and_are_no_patterns, no_launcher),
+        cmocka_unit_test_setup(another_process_has_its_own_names, no_launcher),
         cmocka_unit_test_setup(the_working_folder_comes_before_what_is_relative, no_launcher),
         cmocka_unit_test_setup(what_is_wrong_is_named, no_launcher),
         cmocka_unit_test_setup(the_option_refuses_it_and_stays, no_launcher),
