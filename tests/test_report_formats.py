@@ -230,7 +230,8 @@ def test_stderr_takes_the_text_alone(run, program, reports):
         check(file)
     for name, ending in ENDINGS.items():
         assert (f"warning: leak_report: stderr takes the text alone: the {name} report is in "
-                f"{reports}/cachealloc.{pid}{ending}; leak_report:PATH puts it elsewhere\n") in result.err
+                f"{reports}/cachealloc.{pid}{ending}; leak_report:PATH puts it elsewhere\n"
+                ) in result.err
 
 
 def test_one_format_may_go_to_a_descriptor(run, program, reports):

@@ -279,6 +279,34 @@ def test_a_place_that_is_not_its_users_alone_is_told(start):
     assert f"stats_page: {place} is not this user's alone; accepted: a folder of" in session.said()
 
 
+def top_as(user, pid):
+    with open(TOP, encoding="utf-8") as script:
+        done = subprocess.run([sys.executable, "-", str(pid)], text=True, user=user, stdin=script,
+                              capture_output=True, check=False, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user too")
+def test_a_folder_that_su_left_behind_is_passed_over(start, runtime):
+    """XDG_RUNTIME_DIR is still that of the user before."""
+    user = 20000 + os.getpid() % 40000  # nobody's
+    place = pathlib.Path(f"/tmp/cachealloc-{user}")
+    runtime.chmod(0o700)
+    session = start("stats_page:true", user=user)
+    try:
+        session.tell("alloc", 1, 1000)
+        metrics(place / str(session.pid), 1000)
+        session.process.send_signal(signal.SIGSTOP)
+        assert top_as(user, session.pid) == (0, "")
+        (place / str(session.pid)).unlink()
+        assert top_as(user, session.pid) == (
+            1, f"cachealloc-top: {runtime}/cachealloc/{session.pid}: Permission denied; in no other "
+               "folder is there a page\n")
+    finally:
+        session.process.kill()
+        shutil.rmtree(place)
+
+
 @pytest.mark.parametrize("words, said", [
     (["x"], "'x': accepted is 1 to 2147483647"), ([0], "accepted is 1"),
     (["-n", 0, 1], "accepted is 1 to"), (["-d", "nan", 1], "accepted is 0.1 to 86400"),
