@@ -2,6 +2,7 @@
 
 import errno
 import re
+import signal
 
 import pytest
 
@@ -158,6 +159,11 @@ def test_the_child_of_a_fork_has_the_signals_default(run, program, tmp_path):
 
     assert (result.rc, result.out, result.err) == (0, "child ended by the signal\nleaks-1\n", "")
     assert found(tmp_path, 1) == ("signal", 1000)
+
+
+def test_before_the_first_use_of_cuda_the_signal_ends_the_process(run):
+    """As the option says: the library does nothing before it."""
+    assert run(["sh", "-c", "kill -USR2 $$; sleep 5"], conf="dump_signal:USR2").rc == -signal.SIGUSR2
 
 
 def test_without_cuda_there_is_no_thread(run, program, tmp_path):
