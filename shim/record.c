@@ -26,6 +26,7 @@ typedef struct event {
     _Atomic uint64_t written; /* microseconds since the start and 1; 0: not there yet */
 } event_t;
 
+#define SHOWN_PATH 400 /* bytes of a path in a message */
 #define TABLE_BYTES (CA_RECORD_MOST * sizeof(event_t))
 
 _Atomic bool ca_record_on;
@@ -111,11 +112,30 @@ static int write_events(ca_out_t *out, int fd)
     return ca_out_flush(out);
 }
 
+static void escape(char shown[SHOWN_PATH], const char *path)
+{
+    ca_text_t text;
+    ca_text_init(&text, shown, SHOWN_PATH);
+    ca_text_escape(&text, path, strlen(path), SHOWN_PATH - 1);
+}
+
+static int name_file(ca_whole_file_t *file, char *path, size_t bytes)
+{
+    char wanted[SHOWN_PATH], given[SHOWN_PATH];
+    unsigned tried;
+    escape(wanted, path);
+    int error = ca_new_file_name(file, settled, path, bytes, &tried);
+    if (!error && tried > 1 && !ca_path_is_numbered(settled)) {
+        escape(given, path);
+        ca_warn("record: %s exists, so the trace is in %s", wanted, given);
+    }
+    return error;
+}
+
 static int write_file(ca_out_t *out, char *path, size_t bytes)
 {
     static ca_whole_file_t file;
     struct stat found;
-    unsigned tried;
     int error = ca_new_file_path(settled, 0, path, bytes);
     /* Beside a device or a pipe there would be a file that nobody meant. */
     if (!error && lstat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISLNK(found.st_mode))
@@ -129,7 +149,7 @@ static int write_file(ca_out_t *out, char *path, size_t bytes)
     if (!error)
         error = ended;
     if (!error)
-        error = ca_new_file_name(&file, settled, path, bytes, &tried);
+        error = name_file(&file, path, bytes);
     ca_whole_file_discard(&file);
     return error;
 }
@@ -137,15 +157,13 @@ static int write_file(ca_out_t *out, char *path, size_t bytes)
 void ca_record_write(ca_out_t *out)
 {
     static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
-    char shown[200];
-    ca_text_t text;
+    char shown[SHOWN_PATH];
     if (!table || atomic_load(&claimed) == 0)
         return;
     atomic_store(&ca_record_on, false);
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
     int error = write_file(out, path, sizeof path);
-    ca_text_init(&text, shown, sizeof shown);
-    ca_text_escape(&text, path, strlen(path), sizeof shown - 1);
+    escape(shown, path);
     if (error)
         ca_warn("record: cannot write %s (%s): the trace is lost", shown, strerror(-error));
     else

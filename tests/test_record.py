@@ -88,8 +88,14 @@ def test_no_file_is_replaced(run, program, tmp_path):
 
     assert (tmp_path / "trace.csv").read_text() == "mine"
     other, = tmp_path.glob("trace.csv.*")
-    assert f"the trace is in {other}" in result.err
+    assert f"record: {tmp_path}/trace.csv exists, so the trace is in {other}\n" in result.err
     assert sum(check(events(other)).values()) == 300077
+
+
+def test_a_name_that_is_numbered_may_be_taken(run, program, tmp_path):
+    for number in (1, 2):
+        assert run([program("leaks")], conf=f"record:{tmp_path}/%n,leak_report:off").err == ""
+        assert (tmp_path / str(number)).exists()
 
 
 def test_a_relative_path_begins_where_the_program_was_at_first(run, program, tmp_path):
