@@ -5,7 +5,8 @@ cd "$(dirname "$0")/.."
 build=${1:-build}
 
 cuda=$(scripts/pick_cuda.sh "$build")
-echo "+ LD_PRELOAD=$build/libcachealloc.so ALLOC_CONF=stats:exit $build/demo/tiles"
-# No exec: LD_PRELOAD is for the example alone, not for this shell.
-LD_LIBRARY_PATH=$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
-    LD_PRELOAD=$PWD/$build/libcachealloc.so ALLOC_CONF=stats:exit "$build/demo/tiles"
+export LD_LIBRARY_PATH="$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+# By the launcher, which knows what the loader would pass over with a message that is soon missed.
+set -- scripts/cachealloc run --library "$build/libcachealloc.so" -o stats:exit "$build/demo/tiles"
+echo "+ $*"
+exec "$@"

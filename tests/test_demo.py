@@ -4,6 +4,7 @@ shows of it."""
 import ast
 import json
 import re
+import shutil
 
 import pytest
 
@@ -41,6 +42,29 @@ def test_temporaries_come_from_the_pool(run, build):
 
     assert result.rc == 0, result.err
     assert result.sim["calls"]["cuMemAlloc_v2"] < 50  # of more than 250 allocations
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time would have to come first")
+@pytest.mark.parametrize("folder", ["plain", "with a blank"])
+def test_make_demo_shows_the_library_or_says_why_not(tmp_path, folder):
+    """The loader cannot take a path with a blank in it, and goes on without."""
+    top = tmp_path / folder
+    shutil.copytree(conftest.ROOT / "scripts", top / "scripts")
+    (top / "build/demo").mkdir(parents=True)
+    shutil.copytree(conftest.BUILD / "simcuda", top / "build/simcuda", symlinks=True)
+    shutil.copy(conftest.SHIM, top / "build")
+    shutil.copy(conftest.BUILD / "demo/tiles", top / "build/demo")
+    (top / "build/cuda_probe").write_text("#!/bin/sh\nexit 1\n")  # the simulator
+    (top / "build/cuda_probe").chmod(0o755)
+
+    rc, out, err = conftest.execute([top / "scripts/demo.sh", "build"], conftest.plain_env(), 60)
+
+    if folder == "plain":
+        assert rc == 0 and "0 pixels wrong" in out
+        assert "LEAK SUMMARY: 5120 bytes" in err and "host bytes of our own" in err
+    else:
+        assert rc == 125 and "tiles:" not in out
+        assert f"{top}/build/libcachealloc.so: the loader cannot take a path with a blank" in err
 
 
 # --- what the README shows ------------------------------------------------------------------------
