@@ -131,10 +131,17 @@ has_command() {
     command -v "$1" >/dev/null 2>&1
 }
 
+# CC and CXX may be several words: gcc -m64, ccache gcc.
+compiles() { # (a compiler, a language)
+    # shellcheck disable=SC2086
+    echo | $1 -x "$2" -E - >/dev/null 2>&1
+}
+
 has_header() {
+    # shellcheck disable=SC2086
     echo "#if !__has_include(<$1>)
 #error
-#endif" | "${CC:-gcc}" -E - >/dev/null 2>&1
+#endif" | ${CC:-gcc} -E - >/dev/null 2>&1
 }
 
 has_library() {
@@ -177,7 +184,7 @@ look_for_headers() {
 }
 
 look_for_build() {
-    has_command "${CC:-gcc}" || need gcc gcc gcc
+    compiles "${CC:-gcc}" c || need gcc gcc gcc
     has_command make || need make make make
     has_header stdio.h || need libc6-dev glibc-devel glibc-devel
     has_library libunwind.so.8 || need libunwind8 libunwind libunwind8
@@ -191,7 +198,7 @@ has_flamegraph() { # as tests/read_formats.py looks for it
 }
 
 look_for_test() {
-    has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
+    compiles "${CXX:-g++}" c++ || need g++ gcc-c++ gcc-c++
     has_header zlib.h || need zlib1g-dev zlib-devel zlib-devel
     has_command valgrind || need valgrind valgrind valgrind
     has_flamegraph || need libdevel-nytprof-perl perl-Devel-NYTProf perl-Devel-NYTProf
@@ -254,7 +261,7 @@ bring_browser() {
 }
 
 look_for_bench() {
-    has_command "${CXX:-g++}" || need g++ gcc-c++ gcc-c++
+    compiles "${CXX:-g++}" c++ || need g++ gcc-c++ gcc-c++
     # Only where it can be installed at once: the bench goes on without a chart.
     [ "$(id -u)" != 0 ] || first_python 'import matplotlib' >/dev/null ||
         need python3-matplotlib python3-matplotlib python3-matplotlib

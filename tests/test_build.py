@@ -210,20 +210,34 @@ def test_cuda_headers_without_a_toolkit_have_one_place():
     assert (rc, said) == (0, "build/cuda-headers/include\n")
 
 
-def test_missing_packages_are_told_in_one_command(tmp_path):
-    """As a user who is not root, on a machine with nothing but the shell's tools."""
+@pytest.fixture
+def missing(tmp_path):
+    """missing(...) is what deps.sh tells a user who is not root to install, on a machine with nothing
+    but the shell's tools."""
     for name in ("sh", "dirname", "grep", "sed", "readlink", "cat"):
         os.symlink(shutil.which(name), tmp_path / name)
-    for name, body in (("id", "echo 1000"), ("apt-get", "exit 9")):
+    for name, body in (("id", "echo 1000"), ("apt-get", "exit 9"), ("fake", 'exec "$@"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
 
-    rc, said = call(SCRIPTS / "deps.sh", PATH=tmp_path)
+    def ask(*arguments, **env):
+        rc, said = call(SCRIPTS / "deps.sh", *arguments, PATH=tmp_path, **env)
+        assert rc == 1
+        command, = [line for line in said.splitlines() if "sudo apt-get install" in line]
+        return command.split()
+    return ask
 
-    assert rc == 1
-    command = [line for line in said.splitlines() if "sudo apt-get install" in line]
-    assert len(command) == 1
-    assert " libcmocka-dev" in command[0]
+
+def test_missing_packages_are_told_in_one_command(missing):
+    assert {"libcmocka-dev", "gcc", "g++"} <= set(missing())
+
+
+@pytest.mark.parametrize("words", ["{} -O2", "fake {}", " {} "])
+def test_a_compiler_may_be_several_words(missing, words):
+    c, cxx = (words.format(shutil.which(name)) for name in ("gcc", "g++"))
+
+    assert not {"gcc", "g++", "libc6-dev"} & set(missing(CC=c, CXX=cxx))
+    assert {"gcc", "g++"} <= set(missing(CC="fake no-such-gcc", CXX="fake no-such-g++"))
 
 
 def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
