@@ -344,6 +344,7 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' scripts/cachealloc.pc.in \
 	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
+	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" "$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
 	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there

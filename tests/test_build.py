@@ -6,6 +6,7 @@ import pathlib
 import py_compile
 import re
 import shutil
+import stat
 import tarfile
 
 import pytest
@@ -281,10 +282,22 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert not (tmp_path / "opt/libexec/cachealloc").exists()
 
 
-def make(*arguments):
+def make(*arguments, **kwargs):
     flavour = conftest.BUILD.name.partition("-")[2] or "release"
-    rc, said = call("make", "-s", f"BUILD={flavour}", *arguments)
-    assert rc == 0, said
+    rc, out, err = conftest.execute(["make", "-s", f"BUILD={flavour}", *arguments],
+                                    conftest.plain_env(), 100, cwd=conftest.ROOT, **kwargs)
+    assert rc == 0, out + err
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_what_is_installed_is_everybodys_to_read(tmp_path, umask):
+    """Whatever root's umask is."""
+    make("install", "PREFIX=/opt", f"DESTDIR={tmp_path}", umask=umask)
+
+    for path in (tmp_path / "opt").rglob("*"):
+        place = str(path.parent.relative_to(tmp_path))
+        runs = path.is_dir() or place in ("opt/bin", "opt/libexec/cachealloc") or path.suffix == ".so"
+        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if runs else 0o644), path
 
 
 def test_the_version_is_the_headers_everywhere(tmp_path):
