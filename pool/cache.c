@@ -185,11 +185,12 @@ typedef struct served {
     ca_block_t *block;
     uint64_t address;
     bool reused;
+    bool grown; /* out of a new segment */
 } served_t;
 
 static inline void serve(ca_block_t *block, served_t *served)
 {
-    *served = (served_t){block, block->address, ca_block_touch(block)};
+    *served = (served_t){block, block->address, ca_block_touch(block), false};
 }
 
 static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
@@ -198,7 +199,7 @@ static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
     ca_block_t *block = ca_cache_take(cache, index, &reused);
 
     if (block)
-        *served = (served_t){block, block->address, reused};
+        *served = (served_t){block, block->address, reused, false};
 }
 
 /* --- beyond it: under the heap's lock --------------------------------------------------------- */
@@ -330,8 +331,10 @@ static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes,
     bool grown;
 
     if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
-        ca_ladder_climb(arena, NULL, bytes, CA_RUNGS_POLICY, &block, &grown) == 0)
+        ca_ladder_climb(arena, NULL, bytes, CA_RUNGS_POLICY, &block, &grown) == 0) {
         serve(block, served);
+        served->grown = grown;
+    }
 }
 
 /* Looks whether what the class waits for has passed by now: dearer than a hit, and much cheaper
@@ -395,7 +398,10 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     *address = served.address;
     if (reused)
         *reused = served.reused;
-    ca_count(pool_hits);
+    if (served.grown)
+        ca_count(pool_misses);
+    else
+        ca_count(pool_hits);
     return 0;
 }
 

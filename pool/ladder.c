@@ -360,7 +360,9 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                  .stream = stream,
                  .bytes = bytes,
                  .rc = -ENOMEM,
-                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST) ? arena->params.headroom : 0};
+                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY)
+                                 ? arena->params.headroom
+                                 : 0};
 
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
      * those who had something in stock. */

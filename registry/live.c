@@ -46,10 +46,8 @@ static uint64_t batch_at(uint64_t sequence, unsigned threads)
     return batch < CA_LIVE_BATCH_MOST ? batch : CA_LIVE_BATCH_MOST;
 }
 
-/* How many numbers behind the last one a batch is dropped. While each thread takes two they all
- * take twice as many batches as there are threads: were it fewer, each would take a batch for each
- * number.
- */
+/* How many numbers behind the last one a batch is dropped. While each thread uses two of its own
+ * all take so many: were it fewer, each would take a batch for each number. */
 static uint64_t stale_at(uint64_t sequence, uint64_t batch, unsigned threads)
 {
     uint64_t behind = 2 * batch * threads, most = sequence / CA_LIVE_STALE_SHARE;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include "config/counters.h"
 #include "one_arena.h"
 #include "pool/settle.h"
 
@@ -221,11 +222,9 @@ static void *take_all_for_itself(void *unused)
     return NULL;
 }
 
-/* And then once for all, not for every block: to ask about the few that it has costs a fence every
- * few pairs. */
-static void who_comes_late_gets_memory_of_its_own(void **state)
+/* `part`, in a heap that has settled, while another thread keeps nearly all of it. */
+static void beside_one_that_has_it_all(void (*part)(void))
 {
-    (void)state;
     pthread_t thread;
     churn(CA_EPOCH_LARGE / 8, 1);
     churn(512, SETTLE / 2 + 10);
@@ -233,15 +232,45 @@ static void who_comes_late_gets_memory_of_its_own(void **state)
     pthread_barrier_init(&barrier, NULL, 2);
     pthread_create(&thread, NULL, take_all_for_itself, NULL);
     pthread_barrier_wait(&barrier);
-    size_t reserved = arena->reserved;
-    uint64_t before = fake.recorded;
-    churn(64 * KIB, 1000);
-    assert_in_range(arena->reserved, reserved + CA_SEGMENT_UNIT, reserved + CA_SETTLE_THREAD);
-    assert_true(fake.recorded - before < 1000 / 16);
-    assert_true(keeps_stock());
+    part();
     pthread_barrier_wait(&barrier);
     pthread_join(thread, NULL);
     pthread_barrier_destroy(&barrier);
+}
+
+static void expect_a_segment(void)
+{
+    size_t reserved = arena->reserved;
+    uint64_t before = fake.recorded, grown = fake.calls[FAKE_ALLOC];
+    uint64_t misses = ca_counter_read(pool_misses);
+    churn(64 * KIB, 1000);
+    assert_in_range(arena->reserved, reserved + CA_SEGMENT_UNIT, reserved + CA_SETTLE_THREAD);
+    assert_int_equal(ca_counter_read(pool_misses) - misses, fake.calls[FAKE_ALLOC] - grown);
+    assert_true(fake.recorded - before < 1000 / 16);
+    assert_true(keeps_stock());
+}
+
+/* And then once for all, not for every block: to ask about the few that it has costs a fence every
+ * few pairs. */
+static void who_comes_late_gets_memory_of_its_own(void **state)
+{
+    (void)state;
+    beside_one_that_has_it_all(expect_a_segment);
+}
+
+static void expect_none_of_the_headroom(void)
+{
+    uint64_t grown = fake.calls[FAKE_ALLOC];
+    arena->params.headroom = 1024 * MIB;
+    churn(64 * KIB, 1000);
+    assert_int_equal(fake.calls[FAKE_ALLOC], grown);
+    assert_true(keeps_stock());
+}
+
+static void but_not_what_is_left_to_the_driver(void **state)
+{
+    (void)state;
+    beside_one_that_has_it_all(expect_none_of_the_headroom);
 }
 
 static void a_growth_without_need_shows_that_it_settled_too_early(void **state)
@@ -479,6 +508,7 @@ int main(void)
         TEST(growth_by_some_counts_among_few_blocks_only),
         TEST(growth_counts_beyond_what_further_threads_may_keep),
         TEST(who_comes_late_gets_memory_of_its_own),
+        TEST(but_not_what_is_left_to_the_driver),
         TEST(a_growth_without_need_shows_that_it_settled_too_early),
         TEST(what_was_given_back_is_needed_again),
         TEST(without_the_wish_it_is_settled_at_once),
