@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include "check.h"
+#include "green.h"
 
 #define BYTES 100000
 #define PAIRS 300 /* enough for the cache to serve them */
@@ -11,21 +12,6 @@ typedef struct memory {
     CUdeviceptr driver, driver_async;
     void *runtime, *runtime_async;
 } memory_t;
-
-static CUcontext green_context(void)
-{
-    CUdevResource all, part;
-    CUdevResourceDesc resources;
-    unsigned groups = 1;
-    CUgreenCtx green;
-    CUcontext context;
-    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-    OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
-    OK(cuDevResourceGenerateDesc(&resources, &part, 1));
-    OK(cuGreenCtxCreate(&green, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    OK(cuCtxFromGreenCtx(&context, green));
-    return context;
-}
 
 static memory_t served(void)
 {

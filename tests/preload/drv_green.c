@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <time.h>
 #include "check.h"
+#include "green.h"
 #include "shim_stats.h"
 
 #define BUFFERS 40
@@ -28,14 +29,7 @@ static bool by_stream;
 
 static green_t make(void)
 {
-    CUdevResource all, part;
-    CUdevResourceDesc resources;
-    unsigned groups = 1;
-    green_t green;
-    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-    OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
-    OK(cuDevResourceGenerateDesc(&resources, &part, 1));
-    OK(cuGreenCtxCreate(&green.handle, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    green_t green = {.handle = green_handle()};
     OK(cuGreenCtxStreamCreate(&green.stream, green.handle, CU_STREAM_NON_BLOCKING, 0));
     if (by_stream)
         OK(cuStreamGetCtx(green.stream, &green.context));

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <time.h>
 #include "check.h"
+#include "green.h"
 
 #define BYTES ((size_t)8 << 20)
 #define ROUNDS 20
@@ -29,21 +30,6 @@ static void legacy(void)
         OK(cuMemFreeAsync(memory, NULL));
     }
     OK(cuCtxSynchronize());
-}
-
-static CUcontext green_context(void)
-{
-    CUdevResource all, part;
-    CUdevResourceDesc resources;
-    unsigned groups = 1;
-    CUgreenCtx green;
-    CUcontext context;
-    OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-    OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
-    OK(cuDevResourceGenerateDesc(&resources, &part, 1));
-    OK(cuGreenCtxCreate(&green, resources, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-    OK(cuCtxFromGreenCtx(&context, green));
-    return context;
 }
 
 static void use_default_stream(CUcontext context, unsigned char value)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "check.h"
+#include "green.h"
 
 int main(int argc, char **argv)
 {
@@ -21,15 +22,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++)
         OK(cuMemFree(memory[i]));
     if (green) {
-        CUdevResource all, part;
-        CUdevResourceDesc resources;
-        CUgreenCtx context;
-        unsigned groups = 1;
-        OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-        OK(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 8));
-        OK(cuDevResourceGenerateDesc(&resources, &part, 1));
-        OK(cuGreenCtxCreate(&context, resources, device, CU_GREEN_CTX_DEFAULT_STREAM));
-        OK(cuGreenCtxDestroy(context));
+        OK(cuGreenCtxDestroy(green_handle()));
     } else if (primary) {
         OK(cuDevicePrimaryCtxRetain(&made, device));
         OK(cuDevicePrimaryCtxRelease(device));
