@@ -25,6 +25,7 @@ typedef struct ca_tally {
     _Atomic uint64_t live;  /* allocations less frees, but hits; wraps where others allocated */
     _Atomic uint64_t spare; /* live bytes that this thread may add without telling anybody */
     uint64_t spare_most;    /* its own; 0: not known yet */
+    uint64_t ahead;         /* its own; bytes to tell of in advance: see registry/live.h */
     /* Numbers for its allocations, as they lie in a slot's word: the latest, the last of them. */
     _Atomic uint64_t sequence, last;
     ca_counters_t counters;

@@ -5,36 +5,51 @@
 
 ca_live_t ca_live;
 
-void ca_live_tell(uint64_t bytes)
+uint64_t ca_live_tell(uint64_t bytes)
 {
     uint64_t now = atomic_fetch_add_explicit(&ca_live.told, bytes, memory_order_relaxed) + bytes;
     uint64_t most = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
     if (now <= most)
-        return;
+        return now;
     while (now > most && !atomic_compare_exchange_weak_explicit(
                              &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
         ;
     if (now >= atomic_load_explicit(&ca_peak_next, memory_order_relaxed))
         ca_peak_reached();
+    return now;
 }
 
-void ca_live_untell(uint64_t bytes)
+uint64_t ca_live_untell(uint64_t bytes)
 {
-    atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed);
+    return atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed) - bytes;
 }
 
+static void set_parts(ca_tally_t *tally, uint64_t told)
+{
+    unsigned threads = ca_tally_threads();
+    uint64_t part = told / (threads > 1 ? CA_LIVE_SPARE_SHARED * threads : CA_LIVE_SPARE_SHARE);
+    tally->spare_most = part > CA_LIVE_SPARE_LEAST ? part : CA_LIVE_SPARE_LEAST;
+    tally->ahead = threads > 1 ? part / 2 : 0;
+}
+
+void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes)
+{
+    uint64_t ahead = tally->ahead;
+    atomic_store_explicit(&tally->spare, ahead, memory_order_relaxed);
+    set_parts(tally, ca_live_tell(bytes + ahead));
+}
+
+/* Whoever gets the line with what was told gets it once. */
 void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare)
 {
-    uint64_t told = atomic_load_explicit(&ca_live.told, memory_order_relaxed);
-    uint64_t most = told / CA_LIVE_SPARE_SHARE;
-    if (most < CA_LIVE_SPARE_LEAST)
-        most = CA_LIVE_SPARE_LEAST;
-    tally->spare_most = most;
-    if (spare <= most)
-        most = spare;
-    else
-        ca_live_untell(spare - (most /= 2));
-    atomic_store_explicit(&tally->spare, most, memory_order_relaxed);
+    if (!tally->spare_most)
+        set_parts(tally, atomic_load_explicit(&ca_live.told, memory_order_relaxed));
+    if (spare > tally->spare_most) {
+        uint64_t keeps = tally->spare_most / 2;
+        set_parts(tally, ca_live_untell(spare - keeps));
+        spare = keeps;
+    }
+    atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
 }
 
 static uint64_t batch_at(uint64_t sequence, unsigned threads)
@@ -87,8 +102,8 @@ void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes)
                               memory_order_relaxed);
     }
     if (spare < bytes) {
-        atomic_store_explicit(&tally->spare, bytes, memory_order_relaxed);
-        ca_live_tell(bytes - spare);
+        ca_live_tell_own(tally, bytes - spare);
+        ca_tally_add(&tally->spare, bytes);
     }
 }
 

@@ -4,8 +4,10 @@
  * Each thread has a part of its own (config/counters.h), or every allocation of every thread would
  * write the same line. Live bytes are `told`, which all threads change, less what each one has to
  * spare: a free leaves its bytes with the thread, up to SPARE_LEAST or a part of what was told, and
- * an allocation takes from there first. So `told` is never less than what is live, and its peak at
- * most that much too high for each thread but the one that reached it.
+ * an allocation takes from there first. Where there are several threads, one that has nothing left
+ * to spare tells of some bytes in advance, half of such a part, or the next allocation would find
+ * nothing either. So `told` is never less than what is live. Its peak is exact where there is one
+ * thread, else too high by all threads' parts together and SPARE_LEAST for each at most.
  *
  * Sequence numbers come to a thread by the batch, all threads' together a part of what numbers
  * there are: or threads would wait for the line that has the next one. A batch whose thread is
@@ -22,8 +24,9 @@
 #include "registry/registry.h"
 
 #define CA_LIVE_SPARE_LEAST ((uint64_t)1 << 20)
-#define CA_LIVE_SPARE_SHARE 1024u
-#define CA_LIVE_BATCH 64u /* numbers, at least and at most */
+#define CA_LIVE_SPARE_SHARE 1024u /* of one thread */
+#define CA_LIVE_SPARE_SHARED 32u  /* of several together */
+#define CA_LIVE_BATCH 64u         /* numbers, at least and at most */
 #define CA_LIVE_BATCH_MOST 1024u
 #define CA_LIVE_BATCH_SHARE 1024u /* the part; as exact as the points in time (timeline.h) */
 #define CA_LIVE_STALE_SHARE 64u
@@ -38,12 +41,15 @@ typedef struct ca_live {
 
 extern ca_live_t ca_live;
 
-/* All of what it does beyond its own thread's part. */
-void ca_live_tell(uint64_t bytes);
-void ca_live_untell(uint64_t bytes);
+/* All of what it does beyond its own thread's part. Both return what all have told then. */
+uint64_t ca_live_tell(uint64_t bytes);
+uint64_t ca_live_untell(uint64_t bytes);
 uint64_t ca_live_next_batch(ca_tally_t *tally);
 
-/* `tally` is the calling thread's. */
+/* `tally` is the calling thread's, here and below. It has nothing to spare, and is to tell of so
+ * many bytes. */
+void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes);
+
 CA_INLINE void ca_live_add_own(ca_tally_t *tally, uint64_t bytes)
 {
     uint64_t spare;
@@ -52,8 +58,7 @@ CA_INLINE void ca_live_add_own(ca_tally_t *tally, uint64_t bytes)
     if (__builtin_expect(spare >= bytes, 1)) {
         atomic_store_explicit(&tally->spare, spare - bytes, memory_order_relaxed);
     } else {
-        atomic_store_explicit(&tally->spare, 0, memory_order_relaxed);
-        ca_live_tell(bytes - spare);
+        ca_live_tell_own(tally, bytes - spare);
     }
 }
 
