@@ -34,6 +34,7 @@ ALLOCATORS = {
     "cachealloc_stacks": ("cuda", "cuda", "stacks:all,stack_depth:16"),
     "cachealloc_stacks8": ("cuda", "cuda", "stacks:all,stack_depth:8"),
     "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
+    "cachealloc_sample": ("cuda", "cuda", "stacks:sample:1M,stack_depth:16"),
     "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
     "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
@@ -49,7 +50,8 @@ DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
 HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8), ("prodcons", 2))
 APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
 ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
-        "cachealloc_shards2": HEAPS_CASES, "cachealloc_apart": APART_CASES}
+        "cachealloc_sample": DEPTH_CASES, "cachealloc_shards2": HEAPS_CASES,
+        "cachealloc_apart": APART_CASES}
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
