@@ -1,4 +1,4 @@
-/* See streams.h. A hash of handles; the last answer is kept by each thread. */
+/* See streams.h. A hash of handles; each thread keeps its last answers. */
 #include "shim/streams.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,6 +9,7 @@
 
 #define BUCKETS 256
 #define OWN_MOST 4 /* contexts in which one thread uses its default stream */
+#define MEMOS 16u  /* answers that a thread keeps */
 
 typedef struct known {
     struct known *next;
@@ -26,18 +27,40 @@ static known_t *buckets[BUCKETS];
 /* Advanced when a stream goes: what threads remember is looked up again. */
 static _Atomic unsigned generation;
 
-static _Thread_local struct {
+typedef struct memo {
     CUstream handle;
     unsigned generation;
     ca_context_t *context;
     uint64_t life;
     ca_stream_t *stream;
-} memo;
+} memo_t;
+
+/* The per-thread default stream of one context. */
+typedef struct own {
+    ca_context_t *context;
+    uint64_t life;
+    ca_stream_t *stream;
+} own_t;
+
+/* What a thread knows of streams; made when it meets the first. Not in the thread's own storage,
+ * most of which is other libraries'. */
+typedef struct mine {
+    own_t own[OWN_MOST];
+    memo_t memo[MEMOS];
+} mine_t;
+
+static _Thread_local mine_t *mine;
+static ca_slab_t mine_slab = {.object_bytes = sizeof(mine_t)};
+
+static uint64_t hash_of(CUstream handle)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)handle;
+    return bits >> 4 ^ bits >> 12;
+}
 
 static known_t **bucket_of(CUstream handle)
 {
-    uint64_t bits = (uint64_t)(uintptr_t)handle;
-    return &buckets[(bits >> 4 ^ bits >> 12) % BUCKETS];
+    return &buckets[hash_of(handle) % BUCKETS];
 }
 
 static bool serving(const ca_context_t *context)
@@ -115,27 +138,26 @@ void ca_streams_forget(CUcontext owner)
     }
 }
 
-/* --- the per-thread default stream ------------------------------------------------------------ */
-
-static _Thread_local struct {
-    ca_context_t *context;
-    uint64_t life;
-    ca_stream_t *stream;
-} own[OWN_MOST];
+/* --- what is a thread's own ------------------------------------------------------------------- */
 
 static pthread_key_t at_thread_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_key;
 
-/* The thread ends, and nobody can record a fence on its stream any more. */
+/* The thread ends, and nobody can record a fence on its default stream any more. */
 static void leave(void *unused)
 {
+    mine_t *left = mine;
     (void)unused;
-    for (size_t i = 0; i < OWN_MOST; i++) {
-        if (own[i].stream && lives(own[i].context, own[i].life))
-            ca_stream_retire(own[i].stream);
-        own[i].stream = NULL;
-    }
+    mine = NULL;
+    if (!left)
+        return;
+    for (size_t i = 0; i < OWN_MOST; i++)
+        if (left->own[i].stream && lives(left->own[i].context, left->own[i].life))
+            ca_stream_retire(left->own[i].stream);
+    ca_lock_take(&lock);
+    ca_slab_give(&mine_slab, left);
+    ca_lock_drop(&lock);
 }
 
 static void make_key(void)
@@ -143,25 +165,39 @@ static void make_key(void)
     have_key = pthread_key_create(&at_thread_exit, leave) == 0;
 }
 
+/* NULL without memory, and where nobody would tell of the thread's end. */
+static mine_t *make_mine(void)
+{
+    if (mine)
+        return mine;
+    pthread_once(&once, make_key);
+    if (!have_key || pthread_setspecific(at_thread_exit, &mine_slab) != 0) /* any value but NULL */
+        return NULL;
+    ca_lock_take(&lock);
+    mine = ca_slab_take(&mine_slab);
+    ca_lock_drop(&lock);
+    return mine;
+}
+
 static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 {
-    size_t at = OWN_MOST;
-    for (size_t i = 0; i < OWN_MOST; i++) {
-        if (!own[i].stream || !lives(own[i].context, own[i].life))
-            at = i;
-        else if (own[i].context == context)
-            return own[i].stream;
+    own_t *free = NULL;
+    for (size_t i = 0; mine && i < OWN_MOST; i++) {
+        own_t *one = &mine->own[i];
+        if (!one->stream || !lives(one->context, one->life))
+            free = one;
+        else if (one->context == context)
+            return one->stream;
     }
-    if (!ask || at == OWN_MOST)
+    if (!ask || (mine && !free) || !make_mine())
         return NULL;
-    pthread_once(&once, make_key);
-    if (!have_key || pthread_setspecific(at_thread_exit, own) != 0)
-        return NULL;
+    if (!free)
+        free = &mine->own[0];
     uint64_t life = context->life;
-    own[at].stream = ca_arena_stream(context->arena, CU_STREAM_PER_THREAD, true);
-    own[at].context = context;
-    own[at].life = life;
-    return own[at].stream;
+    free->stream = ca_arena_stream(context->arena, CU_STREAM_PER_THREAD, true);
+    free->context = context;
+    free->life = life;
+    return free->stream;
 }
 
 /* --- all others ------------------------------------------------------------------------------- */
@@ -266,10 +302,11 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         return find_default(handle, ask, context, found);
     }
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (memo.handle == handle && memo.generation == now && serving(memo.context) &&
-        memo.life == memo.context->life) {
-        *context = memo.context;
-        *found = memo.stream;
+    memo_t *memo = mine ? &mine->memo[hash_of(handle) % MEMOS] : NULL;
+    if (memo && memo->handle == handle && memo->generation == now && serving(memo->context) &&
+        memo->life == memo->context->life) {
+        *context = memo->context;
+        *found = memo->stream;
         return CUDA_SUCCESS;
     }
     ca_lock_take(&lock);
@@ -293,21 +330,19 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         *found = NULL;
         return CUDA_SUCCESS;
     }
-    memo.handle = handle;
-    memo.generation = now;
-    memo.context = *context;
-    memo.life = life;
-    memo.stream = *found;
+    if (make_mine())
+        mine->memo[hash_of(handle) % MEMOS] = (memo_t){handle, now, *context, life, *found};
     return CUDA_SUCCESS;
 }
 
 void ca_known_streams_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    slab = (ca_slab_t){.object_bytes = sizeof(known_t)}; /* the parent's stays mapped */
+    /* The parent's stay mapped. */
+    slab = (ca_slab_t){.object_bytes = sizeof(known_t)};
+    mine_slab = (ca_slab_t){.object_bytes = sizeof(mine_t)};
+    mine = NULL;
     for (size_t i = 0; i < BUCKETS; i++)
         buckets[i] = NULL;
-    for (size_t i = 0; i < OWN_MOST; i++)
-        own[i].stream = NULL;
     atomic_fetch_add(&generation, 1);
 }
