@@ -15,6 +15,7 @@
 #include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 #define HARVEST_MOST 16u /* epochs asked about where a class waits */
 #define STARVED 16u      /* with fewer blocks a class waits for a fence every few requests */
@@ -365,24 +366,84 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
     ca_arena_drop(arena);
 }
 
+/* Where another block has the place it goes to the heap, and this one stays. False: it does not. */
+static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned index,
+                              ca_block_t *block, ca_stream_t *stream)
+{
+    bool kept = false;
+
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena) && !is_shut(cache) && ca_block_arena(block) == arena &&
+        ca_block_state(block) == CA_BLOCK_LIVE) {
+        ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
+        ca_line_t *line = ordered->block ? ca_stream_line(ordered->stream) : NULL;
+        ca_cache_tell(arena, cache);
+        cache->precise = ca_stream_precise(arena);
+        if (!cache->precise && line)
+            ca_cache_give_one(arena, cache, ordered);
+        kept = ca_cache_put_ordered(cache, stream, index, block);
+        /* No fence right behind a free: see ca_stream_take_joined. */
+        if (kept && line && ca_epoch_due(arena, line)) {
+            int cancellation = ca_arena_enter(arena);
+            ca_epoch_close(arena, line, CA_BY_ALLOC);
+            ca_epoch_harvest_by_free(arena, line);
+            ca_arena_leave(arena, cancellation);
+        }
+    }
+    ca_arena_drop(arena);
+    return kept;
+}
+
 /* --- for the shim ----------------------------------------------------------------------------- */
+
+/* The calling thread's cache, entered, where it serves requests of this size; and their class. */
+static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *index,
+                                    size_t *class_bytes)
+{
+    size_t size;
+
+    if (bytes > CA_CACHE_MOST)
+        return NULL;
+    size = ca_round_request(&arena->params, bytes ? bytes : 1);
+    if (size > CA_CACHE_MOST || ca_pool_of(&arena->params, size) == CA_POOL_OVERSIZE)
+        return NULL;
+    *index = ca_cache_class_of(size, class_bytes);
+    if (*class_bytes != size && !may_round(&arena->params))
+        return NULL;
+    ca_cache_t *cache = cache_of(arena);
+    return cache && size <= ca_cache_get(&cache->most) && ca_cache_enter(cache) ? cache : NULL;
+}
+
+int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
+                      bool *reused)
+{
+    size_t class_bytes;
+    unsigned index;
+    ca_cache_t *cache = enter_for(ca_stream_arena(stream), *bytes, &index, &class_bytes);
+
+    if (!cache)
+        return -EAGAIN;
+    *block = ca_cache_take_ordered(cache, stream, index, reused);
+    if (*block)
+        *address = (*block)->address;
+    ca_cache_leave_hit(cache);
+    if (!*block) {
+        *bytes = class_bytes;
+        return -EAGAIN;
+    }
+    ca_count(pool_hits);
+    return 0;
+}
 
 int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
                    uint64_t *address, bool *reused)
 {
-    size_t size, class_bytes;
+    size_t class_bytes;
+    unsigned index;
     served_t served = {0};
+    ca_cache_t *cache = enter_for(arena, *bytes, &index, &class_bytes);
 
-    if (*bytes > CA_CACHE_MOST)
-        return -EAGAIN;
-    size = ca_round_request(&arena->params, *bytes ? *bytes : 1);
-    if (size > CA_CACHE_MOST || ca_pool_of(&arena->params, size) == CA_POOL_OVERSIZE)
-        return -EAGAIN;
-    unsigned index = ca_cache_class_of(size, &class_bytes);
-    if (class_bytes != size && !may_round(&arena->params))
-        return -EAGAIN;
-    ca_cache_t *cache = cache_of(arena);
-    if (!cache || size > ca_cache_get(&cache->most) || !ca_cache_enter(cache))
+    if (!cache)
         return -EAGAIN;
     take(cache, index, &served);
     ca_cache_leave_hit(cache);
@@ -419,15 +480,21 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
                                            : rc;
 }
 
+/* The thread's cache, if it may take the block. */
+static inline ca_cache_t *kept_by(ca_arena_t *arena, const ca_block_t *block)
+{
+    return arena && ca_cache_mark_of(block) && ca_block_state(block) == CA_BLOCK_LIVE &&
+                   !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse)
+               ? cache_of(arena)
+               : NULL;
+}
+
 /* False: the heap is to have it. */
 static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
 {
     size_t mark = ca_cache_mark_of(block);
-    ca_cache_t *cache = NULL;
+    ca_cache_t *cache = kept_by(arena, block);
 
-    if (arena && mark && ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
-        !CA_MUTATED(pinned_reuse))
-        cache = cache_of(arena);
     if (!cache || !ca_cache_enter_with(cache, block))
         return false;
     bool closes;
@@ -455,6 +522,22 @@ void ca_cached_free_async(ca_block_t *block)
 {
     if (!keep(ca_block_arena(block), block, CA_BY_ALLOC))
         ca_arena_free_async(block);
+}
+
+void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
+{
+    ca_arena_t *arena = ca_stream_arena(stream);
+    ca_cache_t *cache = kept_by(arena, block);
+
+    if (cache && ca_cache_enter_with(cache, block)) {
+        unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
+        bool kept = ca_cache_put_ordered(cache, stream, index, block);
+        bool precise = cache->precise && ++cache->passed_over; /* it looks again now and then */
+        ca_cache_leave_hit(cache);
+        if (kept || (!precise && keep_in_its_place(arena, cache, index, block, stream)))
+            return;
+    }
+    ca_arena_free_on(block, stream);
 }
 
 void ca_cached_free(ca_block_t *block)

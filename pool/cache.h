@@ -12,6 +12,9 @@
  *   epochs   Closed by the free side, as the heap's are, and together with the heap's open epoch:
  *            that gets a mark, "this cache up to this number", and when its fence has passed the
  *            cache is told. So there is one line of fences, whoever frees.
+ *   streams  What is freed on a stream lies apart, one block for each stream and class, where the
+ *            next request of that class on that stream finds it: it needs no fence, as on any
+ * stream (pool/stream.h). The block before it goes to the heap, and so do all when it wants them.
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
  *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
  *            allocates what another frees, they are neither merged nor cut again.
@@ -24,8 +27,9 @@
  * takes as many as it needs (ca_caches_yield). Only where it did so lately it may grow by a little
  * first (ca_grow_spares_caches).
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
- * stay shut in pin mode, where no fence was had yet, until the heap has settled (pool/settle.h),
- * and where little room is left: then every free is followed by its fence.
+ * stay shut in pin mode, until the heap has settled (pool/settle.h), where little room is left
+ * (then every free is followed by its fence), and where neither a fence was had yet nor a stream
+ * met.
  *
  * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
  * does without. Nobody else enters; the heap shuts a cache under its lock. */
@@ -52,6 +56,7 @@
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
 #define CA_CACHE_SPILL 64u      /* most blocks that go from a full class to the depot at a time */
 #define CA_CACHE_SPILL_SHARE 4u /* of a full stock goes back to the heap at a time */
+#define CA_CACHE_ORDERED 32u    /* places for blocks that were freed on streams; a power of two */
 /* An epoch of a cache is closed when it holds so many blocks: with more there are fewer records,
  * and more misses, because what pends serves nobody. */
 #define CA_CACHE_EPOCH_BLOCKS 208u
@@ -69,6 +74,11 @@ typedef struct ca_cache ca_cache_t;
 int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
                    uint64_t *address, bool *reused);
 
+/* The same of a request on a stream, from what the calling thread freed there. It makes no upstream
+ * call and takes no lock. */
+int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
+                      bool *reused);
+
 /* ca_cache_alloc, then ca_arena_alloc, or with `ready_only` ca_arena_alloc_ready. */
 int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
                     uint64_t *address, bool *reused);
@@ -78,6 +88,9 @@ void ca_cached_free(ca_block_t *block);
 
 /* The same, as ca_arena_free_async does. */
 void ca_cached_free_async(ca_block_t *block);
+
+/* The same, as ca_arena_free_on does. */
+void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream);
 
 /* The same, of a block that was of `arena` (or NULL) when the caller looked. */
 void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block);
@@ -105,6 +118,12 @@ void ca_caches_review(ca_arena_t *arena);
 
 /* Whether it is for want of room that they are shut, or would be. */
 bool ca_caches_lack_room(const ca_arena_t *arena);
+
+/* What was freed on this stream goes back to it: it is about to end. */
+void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream);
+
+/* What is freed on streams goes to the heap from now on, until the arena is no more precise. */
+void ca_caches_make_precise(ca_arena_t *arena);
 
 /* The heap hears of all frees so far: what it is told later counts as freed later. */
 void ca_caches_tell(ca_arena_t *arena);

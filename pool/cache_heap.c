@@ -8,6 +8,7 @@
 #include "pool/cache_state.h"
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 /* --- what is in a cache ------------------------------------------------------------------------
  */
@@ -47,6 +48,8 @@ static void start_classes(ca_cache_t *cache)
 {
     for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
         cache->classes[i] = (ca_cache_class_t){.end = &cache->classes[i].first};
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++)
+        cache->ordered[i].block = NULL;
 }
 
 /* The same, where the heap was told of all. */
@@ -57,6 +60,25 @@ static void start_counts(ca_cache_t *cache)
     cache->open_bytes = 0;
 }
 
+void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered)
+{
+    ca_block_t *block = ordered->block;
+
+    ordered->block = NULL;
+    ca_cache_restock(arena, cache, 0, ca_block_size(block));
+    ca_block_unlive(arena, block);
+    ca_epoch_push(arena, ca_stream_line(ordered->stream), block);
+}
+
+void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
+{
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
+        ca_cache_ordered_t *ordered = &cache->ordered[i];
+        if (ordered->block && (!only || ordered->stream == only))
+            ca_cache_give_one(arena, cache, ordered);
+    }
+}
+
 /* All blocks go to the heap, which has shut the cache, or whose thread calls. */
 static void empty(ca_arena_t *arena, ca_cache_t *cache)
 {
@@ -64,6 +86,8 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
     ca_epoch_t *epoch = NULL;
 
     if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
+        ca_cache_tell(arena, cache);
+        ca_cache_give_ordered(arena, cache, NULL);
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
             ca_cache_class_t *class = &cache->classes[i];
             while (class->first) {
@@ -181,8 +205,8 @@ bool ca_caches_lack_room(const ca_arena_t *arena)
 /* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
 static size_t epoch_most(const ca_arena_t *arena)
 {
-    if (!ca_arena_serving(arena) || arena->shutters || arena->pins || !arena->fenced ||
-        arena->no_fences || !arena->cache_count)
+    if (!ca_arena_serving(arena) || arena->shutters || arena->pins || arena->no_fences ||
+        !(arena->fenced || arena->living_streams) || !arena->cache_count)
         return 0;
     size_t most = part_of_room(arena);
     if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena))
@@ -229,9 +253,10 @@ void ca_caches_review(ca_arena_t *arena)
         bool is_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         if (is_shut)
             set_limits(arena, cache, most);
-        /* Or its stock would be full of what no fence is recorded for. */
-        ca_cache_set(&cache->epoch_most,
-                     cache->visiting ? at_most(most, cache->stock_most / 2) : most);
+        /* Or its stock would be full of what no fence is recorded for. Until a fence could be had,
+         * where there are streams, each plain free asks for one. */
+        size_t holds = cache->visiting ? at_most(most, cache->stock_most / 2) : most;
+        ca_cache_set(&cache->epoch_most, arena->fenced ? holds : 1);
         if (is_shut)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
@@ -289,6 +314,7 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
     copy_params(arena, cache);
     cache->visiting = arena->shards && !ca_shards_is_home(arena);
+    cache->precise = ca_stream_precise(arena);
     atomic_store(&cache->entry, CA_CACHE_SHUT);
     cache->prev = NULL;
     cache->next = arena->caches;
@@ -356,6 +382,32 @@ void ca_caches_drop(ca_arena_t *arena)
     ca_cache_drop_marks(arena);
 }
 
+/* All of a stream's, or of every one (NULL). Where `precise`, nothing more is kept. */
+static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precise)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        if (precise && cache->precise)
+            continue;
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        ca_cache_give_ordered(arena, cache, only);
+        cache->precise |= precise;
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    give_streams(arena, stream, false);
+}
+
+void ca_caches_make_precise(ca_arena_t *arena)
+{
+    give_streams(arena, NULL, true);
+}
+
 void ca_caches_tell(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
@@ -414,6 +466,24 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
     return class->end == end && class->count == count ? NULL : "a class of a cache is wrong";
 }
 
+static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cache, size_t *stock,
+                                 size_t *blocks)
+{
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
+        const ca_cache_ordered_t *ordered = &cache->ordered[i];
+        const ca_block_t *block = ordered->block;
+        if (!block)
+            continue;
+        if (block->state != CA_BLOCK_CACHED || block->arena != arena)
+            return "a block that was freed on a stream is not in stock";
+        if (ca_stream_arena(ordered->stream) != arena)
+            return "a block in stock was freed on a stream of another heap";
+        *stock += ca_block_size(block);
+        (*blocks)++;
+    }
+    return NULL;
+}
+
 static size_t cached_blocks(const ca_arena_t *arena)
 {
     size_t count = 0;
@@ -437,6 +507,9 @@ static const char *check_shut(const ca_arena_t *arena)
             if (broken)
                 return broken;
         }
+        const char *broken = check_ordered(arena, cache, &stock, &blocks);
+        if (broken)
+            return broken;
         if (stock != ca_cache_get(&cache->stock))
             return "the bytes in a cache's stock are wrong";
     }

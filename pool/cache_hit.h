@@ -130,6 +130,50 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
     return block;
 }
 
+/* Where a block of a class that was freed on a stream lies. */
+CA_INLINE ca_cache_ordered_t *ca_cache_ordered_at(ca_cache_t *cache, const ca_stream_t *stream,
+                                                  size_t index)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
+
+    return &cache->ordered[((hash >> 59) + index) % CA_CACHE_ORDERED];
+}
+
+/* As ca_cache_take, of what was freed on this stream. */
+CA_INLINE ca_block_t *ca_cache_take_ordered(ca_cache_t *cache, const ca_stream_t *stream,
+                                            size_t index, bool *reused)
+{
+    ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
+    ca_block_t *block = ordered->block;
+
+    if (!block || ca_cache_mark_of(block) != index + 1 ||
+        (ordered->stream != stream && !CA_MUTATED(reuse_across_streams)))
+        return NULL;
+    ordered->block = NULL;
+    *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
+    ca_block_set_state(block, CA_BLOCK_LIVE);
+    ca_tally_take(&cache->stock, ca_block_size(block));
+    cache->allocs++;
+    return block;
+}
+
+/* Keeps a live block of this class that is freed on the stream, where its place is free. */
+CA_INLINE bool ca_cache_put_ordered(ca_cache_t *cache, ca_stream_t *stream, size_t index,
+                                    ca_block_t *block)
+{
+    ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
+    size_t bytes = ca_block_size(block);
+
+    if (ordered->block || cache->precise || ca_cache_get(&cache->stock) + bytes > cache->stock_most)
+        return false;
+    ca_tally_add(&cache->stock, bytes);
+    ca_block_set_state(block, CA_BLOCK_CACHED);
+    ordered->stream = stream;
+    ordered->block = block;
+    cache->allocs++; /* an operation, and no free that would have waited */
+    return true;
+}
+
 /* Queues a live block of this class, or leaves it as it is, where there is no room. `due`: whether
  * the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */
 CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, bool *due)

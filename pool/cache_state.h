@@ -21,6 +21,13 @@ typedef struct ca_cache_class {
     uint32_t batch; /* blocks to ask the heap for next time */
 } ca_cache_class_t;
 
+/* What the thread freed last on a stream, of one class: only that stream waits for nothing there.
+ * See ca_cached_free_on. */
+typedef struct ca_cache_ordered {
+    ca_stream_t *stream;
+    ca_block_t *block; /* or NULL */
+} ca_cache_ordered_t;
+
 /* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
  * the cache is shut. */
 struct ca_cache {
@@ -47,6 +54,9 @@ struct ca_cache {
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
     ca_cache_t *next_mine;     /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
+    ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
+    bool precise;        /* it keeps nothing in `ordered`: see ca_stream_make_precise */
+    uint8_t passed_over; /* frees on streams since, as far as this goes */
 };
 
 /* The owner's fields that decide nothing for others but are read by them. */
@@ -123,6 +133,14 @@ ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
 /* What has passed goes back to the heap, what will be missed least first, until the stock has no
  * more than `most` bytes. It was told of them. */
 void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most);
+
+/* Gives a block that was freed on a stream back to it. The cache, which is not open to others, told
+ * of all before. */
+void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered);
+
+/* Gives what was freed on a stream back to it, as if it were freed now, or only what was freed on
+ * one of them. The cache is not open to others. */
+void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only);
 
 /* A new cache for the calling thread, shut until ca_caches_review. */
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);

@@ -160,7 +160,8 @@ static bool rung_caches(climb_t *c)
         ca_caches_shut(c->arena);
     else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
         return over(c, 0);
-    return search(c) || (c->arena->whole.open->count > 0 && rung_open(c));
+    return search(c) ||
+           ((c->arena->whole.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
 }
 
 /* However lately they had not: a segment costs more than a question. One by one: the question after

@@ -6,6 +6,7 @@
 #include "config/backoff.h"
 #include "config/counters.h"
 #include "config/mutation.h"
+#include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
@@ -42,6 +43,11 @@ void *ca_stream_queue(const ca_stream_t *stream)
     return stream->queue;
 }
 
+bool ca_stream_precise(const ca_arena_t *arena)
+{
+    return arena->operations < arena->precise_until && arena->living_streams > 1;
+}
+
 ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
 {
     return stream->arena;
@@ -73,7 +79,7 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
 
-    if (arena->operations < arena->precise_until && arena->living_streams > 1)
+    if (ca_stream_precise(arena))
         return open->count > 0;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
@@ -85,6 +91,8 @@ void ca_stream_make_precise(ca_arena_t *arena)
 {
     if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
         arena->precise_until = arena->operations + CA_STREAM_PRECISE;
+    if (ca_stream_precise(arena))
+        ca_caches_make_precise(arena);
 }
 
 /* Its blocks wait for all work instead of the stream's alone. */
@@ -122,6 +130,14 @@ void ca_streams_close(ca_arena_t *arena)
         else
             evacuate(stream);
     }
+}
+
+bool ca_streams_open(const ca_arena_t *arena)
+{
+    for (const ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+        if (stream->line.open->count > 0)
+            return true;
+    return false;
 }
 
 size_t ca_streams_closed(const ca_arena_t *arena)
@@ -278,6 +294,10 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         stream->confined = confined;
         stream->owner = pthread_self();
         stream->line.close_after = stream->line.query_after = 0;
+        if (ca_stream_precise(arena)) /* what others keep, this one could not join */
+            ca_caches_make_precise(arena);
+        if (!arena->fenced)
+            ca_caches_review(arena);
     }
     ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
@@ -304,6 +324,7 @@ void ca_stream_retire(ca_stream_t *stream)
         int cancellation = ca_arena_enter(arena);
         stream->gone = true; /* nobody begins to record on it from here on */
         arena->living_streams--;
+        ca_caches_give_stream(arena, stream);
         if (!stream->confined) {
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
             ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);

@@ -30,6 +30,9 @@ ca_stream_t *ca_stream_next(const ca_stream_t *stream);
 ca_line_t *ca_stream_line(ca_stream_t *stream);
 void *ca_stream_queue(const ca_stream_t *stream);
 
+/* Whether a free on a stream is to have a fence of its own now. */
+bool ca_stream_precise(const ca_arena_t *arena);
+
 /* Keeps a pending block findable by its size, or not any more. */
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
 void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
@@ -55,6 +58,9 @@ void ca_stream_make_precise(ca_arena_t *arena);
 /* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
  * else, also where a fence could not be had a moment ago. Drops the lock. */
 void ca_streams_close(ca_arena_t *arena);
+
+/* Whether any of them has something in its open epoch. */
+bool ca_streams_open(const ca_arena_t *arena);
 
 /* How many closed epochs all of them have. */
 size_t ca_streams_closed(const ca_arena_t *arena);

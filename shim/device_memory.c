@@ -68,7 +68,7 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
         return broken;
     ca_attributes_clear(record->address);
     if (order)
-        ca_arena_free_on(record->owner, order);
+        ca_cached_free_on(record->owner, order);
     else if (user && user != context)
         ca_arena_free_elsewhere(record->owner);
     else if (waits)

@@ -87,7 +87,10 @@ int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes
                    ca_block_t **block, uint64_t *address, bool *reused)
 {
     size_t asked = bytes;
-    if (!order) {
+    if (order) {
+        if (ca_cache_alloc_on(order, &bytes, block, address, reused) == 0)
+            return 0;
+    } else {
         ca_arena_t *home = context->shards ? ca_shards_home(context->shards) : context->arena;
         if (ca_cache_alloc(home, &bytes, ready_only, block, address, reused) == 0)
             return 0;
