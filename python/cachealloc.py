@@ -126,9 +126,20 @@ _REASONS = {errno.EINVAL: "an argument is not valid", errno.ENOMEM: "no host mem
             errno.ENOTSUP: "the library serves nothing in this process"}
 
 
+_MOST = ctypes.c_size_t(-1).value
+
+
 def _check(what: str, code: int, reason: Optional[str] = None) -> None:
     if code:  # no variable holds what is raised: it would hold the caller's buffers in a cycle
         raise Error(f"{what}: {reason or _REASONS.get(code) or os.strerror(code)}", code)
+
+
+def _size(size: Any) -> int:
+    """An int, or what numpy has in its place. ctypes would cut off what has more than 64 bits."""
+    number = operator.index(size)
+    if not 0 <= number <= _MOST:
+        raise ValueError(f"size {number}: accepted is 0 to {_MOST}")
+    return number
 
 
 def _address(pointer: Any) -> int:
@@ -139,9 +150,12 @@ def _address(pointer: Any) -> int:
     if interface is not None:
         return interface["data"][0]
     try:
-        return operator.index(pointer)
+        address = operator.index(pointer)
     except TypeError:
         return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+    if not 0 <= address <= _MOST:
+        raise ValueError(f"address {address:#x}: accepted is 0 to {_MOST:#x}")
+    return address
 
 
 def preloaded() -> bool:
@@ -241,9 +255,17 @@ def pin_mode():
         set_pin_mode(False)
 
 
+def _path(path: Any) -> Optional[bytes]:
+    """For C, which would take what comes before a null byte for the whole."""
+    raw = None if path is None else os.fsencode(path)
+    if raw and b"\0" in raw:
+        raise ValueError(f"path {path!r}: it has a null byte")
+    return raw
+
+
 def dump(path: Any = None) -> None:
     """Writes a leak report of what is live now; without a path to where ALLOC_CONF says."""
-    code = _function("cachealloc_dump")(None if path is None else os.fsencode(path))
+    code = _function("cachealloc_dump")(_path(path))
     if code:
         raise OSError(code, os.strerror(code), path)
 
@@ -251,8 +273,7 @@ def dump(path: Any = None) -> None:
 def report_journal(journal: Any, path: Any = None) -> None:
     """Writes the leak report of a process that was killed, from its journal; for a process that does
     not use CUDA. Where there is no library preloaded: scripts/cachealloc-journal."""
-    code = _function("cachealloc_report_journal")(os.fsencode(journal),
-                                                  None if path is None else os.fsencode(path))
+    code = _function("cachealloc_report_journal")(_path(os.fspath(journal)), _path(path))
     if code:
         raise OSError(code, os.strerror(code), journal, None, path)  # it may be of either
 
@@ -385,8 +406,9 @@ def register(pointer: Any, size: int, deleter: Optional[Callable[[int, int], Any
     deleter(address, size), once, in the thread that frees; without a deleter the driver gets the
     free. After the interpreter's end no deleter is called."""
     address = _address(pointer)
+    size = _size(size)
     what = f"register({address:#x}, {size})"
-    if size <= 0:
+    if size == 0:
         raise ValueError(f"{what}: a size is above 0")
     if deleter is None:
         _check(what, _function("cachealloc_register")(address, size, None, None))
@@ -541,9 +563,7 @@ class Buffer:
     def __init__(self, pointer: Any, size: int, *, owner: Any = None,
                  shape: Optional[Tuple[int, ...]] = None, dtype: Any = "uint8",
                  device: Optional[int] = None):
-        if size < 0:
-            raise ValueError(f"size {size}: a size is not negative")
-        self._fill(_Memory(_address(pointer), size, owner, None), 0, shape, dtype, device)
+        self._fill(_Memory(_address(pointer), _size(size), owner, None), 0, shape, dtype, device)
 
     def _fill(self, memory: _Memory, offset: int, shape: Optional[Tuple[int, ...]], dtype: Any,
               device: Optional[int]) -> None:
@@ -589,8 +609,9 @@ class Buffer:
              offset: int = 0) -> "Buffer":
         """The same memory, `offset` bytes from this buffer's start, as another array."""
         view = Buffer.__new__(Buffer)
-        view._fill(self._memory, self._pointer - self._memory.pointer + offset, shape,
-                   self._dtype if dtype is None else dtype, self._device)
+        start = self._pointer - self._memory.pointer + operator.index(offset)
+        view._fill(self._memory, start, shape, self._dtype if dtype is None else dtype,
+                   self._device)
         return view
 
     @property
@@ -697,8 +718,7 @@ def empty(size: Optional[int] = None, *, shape: Optional[Tuple[int, ...]] = None
         if shape is None:
             raise ValueError("empty: a size or a shape is needed")
         size = _product(_extents(shape), item)
-    if size < 0:
-        raise ValueError(f"size {size}: a size is not negative")
+    size = _size(size)
     free = _function("cudaFree")
     buffer = Buffer.__new__(Buffer)
     buffer._fill(_Memory(_cuda_malloc(size), size, None, free), 0, shape, dtype, None)

@@ -60,6 +60,22 @@ def live():
 
 def leak(thing):
     ctypes.PyDLL(None).Py_IncRef(ctypes.py_object(thing))
+
+class Index:
+    '''What numpy's integers are to ctypes.'''
+    def __init__(self, value):
+        self.value = value
+    def __index__(self):
+        return self.value
+
+def refuses(call, *words):
+    try:
+        made = call()
+    except ValueError as error:
+        for word in words:
+            assert word in str(error), error
+    else:
+        raise SystemExit(f"{words} was taken: {made}")
 """
 
 
@@ -490,6 +506,54 @@ def test_no_deleter_runs_after_the_interpreters_end(run):
     """)
 
     right(result)
+
+
+def test_a_size_that_c_has_no_room_for_is_refused(run):
+    """ctypes cuts it off: a buffer would say that it has bytes that were never allocated."""
+    result = python(run, """
+        over = 1 << 64
+        for call, shown in ((lambda: cachealloc.empty(over + 4096), over + 4096),
+                            (lambda: cachealloc.empty(shape=(1 << 33, 1 << 33)), 1 << 66),
+                            (lambda: cachealloc.empty(-1), -1),
+                            (lambda: cachealloc.Buffer(4096, over), over),
+                            (lambda: cachealloc.Buffer(4096, -1), -1),
+                            (lambda: cachealloc.register(4096, over + 5), over + 5),
+                            (lambda: cachealloc.register(4096, -5), -5)):
+            refuses(call, f"size {shown}", f"0 to {over - 1}")
+        for call in (cachealloc.info, cachealloc.is_registered, lambda at: cachealloc.alias(at, 1),
+                     lambda at: cachealloc.register(at, 5), lambda at: cachealloc.Buffer(at, 5)):
+            refuses(lambda: call(over + 4096), f"{over + 4096:#x}", f"0 to {over - 1:#x}")
+        assert live() == (0, 0) and cachealloc.stats().alloc_calls == 0
+    """)
+
+    right(result)
+
+
+def test_sizes_and_offsets_may_be_numpys(run):
+    result = python(run, """
+        buffer = cachealloc.empty(Index(4096))
+        assert live() == (1, 4096)
+        view = buffer.view(offset=Index(64))
+        assert (view.ptr, view.nbytes) == (buffer.ptr + 64, 4032) and type(view.ptr) is int
+        other = cachealloc.Buffer(Index(buffer.ptr), Index(8))
+        assert (other.ptr, other.nbytes) == (buffer.ptr, 8)
+        cachealloc.register(0x1000, Index(5))
+        cachealloc.unregister(0x1000)
+    """)
+
+    right(result)
+
+
+def test_a_path_with_a_null_byte_is_refused(run, tmp_path):
+    """C would write to what stands before it."""
+    result = python(run, """
+        for call in (cachealloc.dump, cachealloc.report_journal,
+                     lambda path: cachealloc.report_journal("journal", path)):
+            refuses(lambda: call("start\\0end"), repr("start\\0end"), "null byte")
+    """, cwd=tmp_path)
+
+    right(result)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- buffers --------------------------------------------------------------------------------------
