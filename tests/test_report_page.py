@@ -5,6 +5,7 @@ build/report_page.
 """
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -82,6 +83,16 @@ def data_of(page):
 
 
 # --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_page_has_a_name_that_stdout_lacks_letters_of(tmp_path):
+    (tmp_path / "one").write_text(json.dumps(RANKS[0]))
+    page = tmp_path / "caf\u00e9.html"
+
+    result = call("-o", page, tmp_path / "one", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{tmp_path}/caf?.html: 1 process, ")
 
 
 def test_a_page_refers_to_nothing_outside_and_forbids_it(tmp_path):

@@ -119,6 +119,20 @@ def test_top_lists_the_processes_that_have_pages(paged, start):
             in result.err)
 
 
+def test_top_shows_names_in_an_encoding_that_lacks_their_letters(start, runtime, program, tmp_path):
+    odd = tmp_path / "caf\u00e9"
+    shutil.copy(program("published"), odd)
+    session = start("stats_page:true", path=odd)
+    session.tell("alloc", 1, 1000)
+    metrics(runtime / "cachealloc" / str(session.pid), 1000)
+
+    one, listed = (top(*pid, env={"PYTHONIOENCODING": "ascii"}) for pid in ([session.pid], []))
+
+    assert (one.rc, one.err, listed.rc) == (0, "", 0)
+    assert one.out.startswith(f"caf?, pid {session.pid}, ")
+    assert re.search(rf"^ *{session.pid} .* caf\?$", listed.out, re.MULTILINE)
+
+
 def test_top_says_how_to_get_a_page(start):
     session = start("stats_page:false")
     session.tell("alloc", 1, 1000)
