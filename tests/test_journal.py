@@ -220,6 +220,14 @@ def test_the_script_finds_the_library_that_is_built(run, program, tmp_path):
     assert leak_report.parse(result.err).bytes == 1000
 
 
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="a sanitizer's comes first or not at all")
+def test_another_library_is_refused(run, tmp_path):
+    result = run([SCRIPT, "--library", "libm.so.6", tmp_path / "journal"], preload=False)
+
+    assert (result.rc, result.err) == (1, "cachealloc-journal: libm.so.6 reads no journals: it is not "
+                                          "libcachealloc.so, or an older one\n")
+
+
 @pytest.mark.parametrize("by_option", [False, True])
 def test_the_patterns_of_its_report_are_the_killed_process_s(run, program, tmp_path, by_option):
     run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal.%p",
