@@ -57,6 +57,7 @@ typedef struct ca_journal_read {
     ca_model_origin_t origin; /* its strings lie here */
     char program[64], host[64], rank[16], unwinder[16], version[32];
     uint64_t lost, unlogged;
+    unsigned missing; /* parts that its head lists and that are not all there */
     size_t records;
     char *copy; /* of the file */
     size_t copy_bytes;

@@ -214,6 +214,7 @@ static void read_chunks(reader_t *reader, ca_journal_read_t *read)
         for (uint32_t i = 0; i < count && i < CA_JOURNAL_CHUNKS; i++) {
             const ca_journal_chunk_t *chunk = &reader->head->chunks[i];
             const char *at = chunk_bytes(reader, chunk, &end);
+            read->missing += !at && pass == CA_JOURNAL_LOG; /* once in both passes */
             if (!at || (int)chunk->kind != pass)
                 continue;
             if (pass == CA_JOURNAL_LOG)

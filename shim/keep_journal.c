@@ -136,6 +136,10 @@ static int report(const char *journal, const char *path)
         ca_warn("%s had no room for %llu allocations, live or freed since, and for %llu stacks and "
                 "names",
                 shown, (unsigned long long)read.lost, (unsigned long long)read.unlogged);
+    if (read.missing)
+        ca_warn("%s is not whole: %u of its parts were cut off or changed, and what is live may be "
+                "missing in the report",
+                shown, read.missing);
     ca_model_t *model = ca_report_model_of(&read.origin);
     const ca_path_process_t process = {
         .pid = read.origin.pid, .rank = read.rank, .program = read.program, .host = read.host};

@@ -294,6 +294,19 @@ def test_python_reads_one(run, program, tmp_path):
     assert leak_report.parse((tmp_path / "report").read_text()).bytes == 1000
 
 
+@pytest.mark.parametrize("left", [1.0, 0.9, 0.5, 0.0])
+def test_a_journal_that_was_cut_off_is_told(run, program, tmp_path, left):
+    """As by a copy on a full disk: what is missing would read as memory that was freed."""
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+    whole = (tmp_path / "journal").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:max(4096, int(left * len(whole)))])
+
+    result = read_journal(run, tmp_path / "cut")
+
+    assert result.rc == 0
+    assert ("cut is not whole" in result.err) == (left < 1)
+
+
 @pytest.mark.parametrize("content, message", ids=["empty", "other", "later"], argvalues=[
     (b"", "it is no journal"), (b"x" * 100000, "it is no journal"),
     (b"CAJOURNL" + b"\7\0\0\0" + b"\0" * 100000, "it is of another version (7")])
