@@ -155,9 +155,25 @@ def model(run, build, path, rows):
                  id="pools are apart"),
     pytest.param(["a,1,5242880,0,0", "a,2,5242880,0,0", "a,3,5242880,0,0", "a,4,5242880,0,0",
                   "f,2,0,0,0", "f,3,0,0,0", "a,5,10485760,0,0"], 20, 1, id="neighbours merge"),
+    pytest.param(["a,1,1048576,0,0", "a,2,1048064,0,0", "a,3,512,0,0"], 2, 1,
+                 id="a rest of 512 B is a small block"),
+    pytest.param(["a,1,12582912,0,0", "f,1,0,0,0", "a,1,11533824,0,0", "a,2,1048577,0,0"], 12, 1,
+                 id="a rest above 1 MiB is a block"),
+    pytest.param(["a,1,14680064,0,0", "a,2,12582912,0,0", "f,2,0,0,0", "f,1,0,0,0",
+                  "a,2,12582912,0,0", "a,1,14680064,0,0"], 26, 2, id="the smallest that fits"),
 ])
 def test_the_reference_policy_follows_its_constants(run, build, tmp_path, rows, mib, calls):
     assert model(run, build, tmp_path / "trace.csv", rows) == (mib, calls)
+
+
+def test_the_reference_policy_gives_back_what_is_free_where_memory_ends(run, build, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(text_of(["a,1,12582912,0,0", "f,1,0,0,0", "a,2,14680064,0,0"]))
+
+    row, = rows_of(run([build / "replay", "--json", "--passes", 1, "--least", "--policy", "pytorch",
+                        path]))
+
+    assert (row["peak_upstream_bytes"] >> 20, row["least_memory_bytes"] >> 20) == (26, 14)
 
 
 def test_the_table_compares(run, build, trace):
@@ -187,6 +203,8 @@ def test_wrong_arguments_are_refused(run, build, arguments):
     (["a,1,,0,0"], 2, "size is not a number"),
     (["a,1,99999999999999999999999,0,0"], 2, "size is not a number"),
     (["a,1,0,0,0"], 2, "allocation of 0 bytes"),
+    (["a,1,18446744073709551615,0,0"], 2, "more than 2^62 bytes are live"),
+    (["a,1,512,0,0", "a,2,4611686018427387904,0,0"], 3, "more than 2^62 bytes are live"),
     (["a,1,512,0"], 2, "stream and time"),
     (["a,1,512,0,0,0"], 2, "stream and time"),
     (["a,1,512,0,0", "a,1,512,0,0"], 3, "live already"),
@@ -199,7 +217,7 @@ def test_malformed_lines_are_named(run, build, tmp_path, rows, line, what):
     path = tmp_path / "bad.csv"
     path.write_text(text_of(rows))
 
-    result = run([build / "replay", path])
+    result = run([build / "replay", "--policy", "pytorch", path])
 
     assert result.rc == 1
     assert f"bad.csv:{line}: " in result.err and what in result.err

@@ -1,13 +1,14 @@
 /* A model of PyTorch's CUDA caching allocator in its default configuration, to compare with: its
  * published constants and rules, none of its code, and no CUDA below it.
  *
- *   rounding   requests to 512 B
- *   pools      up to 1 MiB small, above large; each segment serves one pool
- *   segments   2 MiB small; 20 MiB for large requests below 10 MiB; otherwise the request rounded
- * to 2 MiB fit        the smallest block of the pool that holds it, of the lowest address split
- * when the remainder is at least 512 B (small) or more than 1 MiB (large) free       neighbours of
- * one segment merge at once, work in flight or not: one stream give back  all wholly free segments,
- * when the device has nothing left; then one more try
+ * Requests are rounded to 512 B. Up to 1 MiB they come from the small pool, above from the large
+ * one; each segment serves one pool. Segments are of 2 MiB for small requests, of 20 MiB for large
+ * ones below 10 MiB, otherwise the request rounded to 2 MiB.
+ *
+ * The smallest block of the pool that holds the request serves it, of those the one at the lowest
+ * address. It is split when the remainder is at least 512 B (small) or more than 1 MiB (large).
+ * Free neighbours of one segment merge at once, work in flight or not: one stream. When the device
+ * has nothing left all wholly free segments go back, then comes one more try.
  *
  * Free blocks stand in a list that is searched from end to end: the figures are what matters. */
 #include <stdlib.h>
@@ -100,9 +101,9 @@ static block_t *grow(model_t *model, size_t bytes, bool small)
     size_t segment = small              ? SMALL_SEGMENT
                      : bytes < OWN_FROM ? MIDDLE_SEGMENT
                                         : round_up(bytes, OWN_ROUNDING);
-    if (model->reserved + segment > model->memory)
+    if (segment > model->memory - model->reserved)
         give_back(model);
-    block_t *block = model->reserved + segment > model->memory ? NULL : calloc(1, sizeof(*block));
+    block_t *block = segment > model->memory - model->reserved ? NULL : calloc(1, sizeof(*block));
     if (!block)
         return NULL;
     *block = (block_t){.address = model->next_address, .bytes = segment, .small = small};

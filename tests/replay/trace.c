@@ -8,6 +8,7 @@
 
 #define LINE_BYTES 256
 #define HEADER "op,id,size,stream,t"
+#define LIVE_MOST ((uint64_t)1 << 62) /* bytes: what a policy adds still fits its numbers */
 
 /* Which slot an id has, while it is live: open addressing, deletion by a mark. */
 typedef struct ids {
@@ -112,6 +113,8 @@ static int read_row(trace_t *trace, ids_t *ids, char *text, unsigned long line)
     bool allocates = text[0] == 'a', live;
     if (allocates && bytes == 0)
         return trace_complain(trace, line, "an allocation of 0 bytes", text);
+    if (allocates && bytes > LIVE_MOST - trace->live)
+        return trace_complain(trace, line, "more than 2^62 bytes are live", text);
     if (line > UINT32_MAX - 2 || ids_grow(ids) != 0)
         return trace_complain(trace, line, "out of host memory", NULL);
     size_t place = ids_find(ids, id, &live);
