@@ -193,7 +193,18 @@ def test_wrong_arguments_are_refused(run, build, arguments):
     result = run([build / "replay", *arguments])
 
     assert result.rc == 2
-    assert result.err.startswith("usage: ")
+    assert "usage: " in result.err
+
+
+@pytest.mark.parametrize("option, value, accepted", [
+    ("--threads", "two", "1 to 256"), ("--threads", "257", "1 to 256"), ("--passes", "17", "1 to 16"),
+    ("--streams", "65", "0 to 64"), ("--live", "0", "1 to 1073741824"),
+    ("--policy", "glibc", "cachealloc, pytorch, driver")])
+def test_what_an_option_accepts_is_told(run, build, option, value, accepted):
+    result = run([build / "replay", option, value, "x"])
+
+    assert result.rc == 2
+    assert result.err.startswith(f"replay: {option} {value}: accepted: {accepted}\nusage: ")
 
 
 @pytest.mark.parametrize("rows, line, what", [
@@ -235,6 +246,16 @@ def test_files_that_are_no_traces(run, build, tmp_path, content):
 
     assert result.rc == 1
     assert "bad.csv.gz:" in result.err
+
+
+def test_a_directory_without_traces_or_that_cannot_be_read_is_told(run, build, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    result = run([build / "replay", tmp_path])
+
+    assert (result.rc, result.err) == (1, f"replay: {tmp_path}: no traces (*.csv, *.csv.gz)\n")
+    if not os.access(tmp_path / "closed", os.R_OK):  # to root it is open
+        result = run([build / "replay", tmp_path / "closed"])
+        assert (result.rc, result.err) == (1, f"replay: {tmp_path}/closed: Permission denied\n")
 
 
 def test_a_missing_file_is_named(run, build, tmp_path):

@@ -14,6 +14,7 @@
  * the first two. Efficiency is the peak of
  * requested live bytes over the peak of bytes obtained upstream, all passes together. */
 #include <dirent.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +102,8 @@ static int replay_directory(const char *path, const request_t *request, rows_t *
     struct dirent **entries;
     int status = 0, count = scandir(path, &entries, is_trace, alphasort);
     if (count <= 0) {
-        fprintf(stderr, "replay: %s: no traces\n", path);
+        fprintf(stderr, "replay: %s: %s\n", path,
+                count < 0 ? strerror(errno) : "no traces (*.csv, *.csv.gz)");
         return -1;
     }
     for (int i = 0; i < count; i++) {
@@ -123,12 +125,14 @@ static _Noreturn void usage(void)
     exit(2);
 }
 
-static unsigned count_of(const char *text, unsigned least, unsigned most)
+static unsigned count_of(const char *option, const char *text, unsigned least, unsigned most)
 {
     char *end;
     unsigned long count = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || count < least || count > most)
+    if (*text < '0' || *text > '9' || *end || count < least || count > most) {
+        fprintf(stderr, "replay: %s %s: accepted: %u to %u\n", option, text, least, most);
         usage();
+    }
     return (unsigned)count;
 }
 
@@ -137,6 +141,7 @@ static policy_t policy_of(const char *name)
     for (policy_t policy = 0; policy < POLICIES; policy++)
         if (strcmp(name, policy_name(policy)) == 0)
             return policy;
+    fprintf(stderr, "replay: --policy %s: accepted: cachealloc, pytorch, driver\n", name);
     usage();
 }
 
@@ -159,16 +164,16 @@ static void read_option(request_t *request, int option)
         request->policies[policy_of(optarg)] = true;
         break;
     case 'p':
-        request->how.passes = count_of(optarg, 1, PASSES_MOST);
+        request->how.passes = count_of("--passes", optarg, 1, PASSES_MOST);
         break;
     case 't':
-        request->how.threads = count_of(optarg, 1, THREADS_MOST);
+        request->how.threads = count_of("--threads", optarg, 1, THREADS_MOST);
         break;
     case 's':
-        request->how.streams = count_of(optarg, 0, STREAMS_MOST);
+        request->how.streams = count_of("--streams", optarg, 0, STREAMS_MOST);
         break;
     case 'L':
-        request->how.live = count_of(optarg, 1, LIVE_MOST);
+        request->how.live = count_of("--live", optarg, 1, LIVE_MOST);
         break;
     default:
         usage();
