@@ -112,6 +112,21 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
                              "cores in too few: cachealloc 0 of 4"]
 
 
+@pytest.mark.parametrize("option, value, accepted", [
+    ("--cases", "hot_1kB", "hot_SIZE"), ("--cases", "hot_1KiB:two", "CASE or CASE:THREADS"),
+    ("--cases", "hot_1KiB:0", "CASE or CASE:THREADS"), ("--rounds", "0", "1 or more"),
+    ("--pairs", "-1", "1 or more"), ("--allocators", "jemalloc", "cachealloc")])
+def test_bench_tells_what_it_accepts(build, tmp_path, option, value, accepted):
+    result = subprocess.run(
+        [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
+         "--output", tmp_path, option, value],
+        text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
+
+    assert result.returncode == 2 and result.stdout == ""
+    assert value in result.stderr and accepted in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bench_tells_what_stacks_cost(build, tmp_path):
     result = subprocess.run(
         [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,

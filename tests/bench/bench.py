@@ -20,6 +20,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -75,6 +76,13 @@ FULL = [("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("h
         ("pinned_64KiB", 1), ("miss_64MiB", 1),
         ("hot_1KiB_busy", 1), ("hot_2MiB_busy", 1), ("live_1000_busy", 1), ("async_8_busy", 1),
         ("pinned_64KiB_busy", 1)]
+
+# As tests/bench/cases.c reads them.
+CASE = re.compile(r"(?:(?:hot|pinned|miss|live|fifo|order|once)_[1-9]\d*(?:B|KiB|MiB)?|"
+                  r"async_[1248]|prodcons)(?:_busy)?")
+CASES = ("hot_SIZE, pinned_SIZE, miss_SIZE, live_N, fifo_N, order_N, once_N, async_1, async_2, "
+         "async_4, async_8, prodcons, each with _busy behind it too; a SIZE is 256B, 1KiB, 2MiB")
+THREADS_MOST = 64
 
 # After as many pairs, or as long, an allocator has come to rest. A pool of ours among live blocks
 # settles twice as late when it grew once more (pool/settle.h), also where this machine is slow.
@@ -327,17 +335,47 @@ def measure_stacks(args, notes):
     return figures
 
 
+def positive(convert):
+    """What argparse is to take, told in words where it is something else."""
+    def parse_one(text):
+        try:
+            value = convert(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: accepted is {'1 or more' if convert is int else 'above 0'}")
+        return value
+    return parse_one
+
+
+def case_of(word, parser):
+    """(case, threads) of CASE or CASE:THREADS."""
+    case, colon, threads = word.partition(":")
+    only = 2 if case.startswith("prodcons") else None
+    if not CASE.fullmatch(case):
+        parser.error(f"no case {case}; there are {CASES}")
+    if not colon:
+        return case, only or 1
+    if not threads.isdecimal() or not 1 <= int(threads) <= THREADS_MOST or int(threads) != (
+            only or int(threads)):
+        parser.error(f"--cases {word}: accepted is CASE or CASE:THREADS with "
+                     f"{only or f'1 to {THREADS_MOST}'} threads")
+    return case, int(threads)
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description="measures allocators beside each other")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--short", action="store_true", help="only the main cases")
-    parser.add_argument("--rounds", type=int, default=7, help="repetitions of each")
+    parser.add_argument("--rounds", type=positive(int), default=7, help="repetitions of each")
     parser.add_argument("--minutes", type=float, help="since the beginning, in which cases come "
                         "again that lack repetitions on whole cores")
-    parser.add_argument("--repetition-ms", type=float, help="length of one, about")
-    parser.add_argument("--pairs", type=int, help="pairs of one, instead")
+    parser.add_argument("--repetition-ms", type=positive(float), help="length of one, about")
+    parser.add_argument("--pairs", type=positive(int), help="pairs of one, instead")
     parser.add_argument("--allocators", help="only these, separated by commas")
-    parser.add_argument("--cases", help="only these, as CASE or CASE:THREADS")
+    parser.add_argument("--cases", help="only these, separated by commas, as CASE or CASE:THREADS: "
+                        f"stacks, {CASES}")
     parser.add_argument("--output", type=pathlib.Path, help="where bench.json and bench.svg go")
     parser.add_argument("--core-time", action="store_true",
                         help="with one thread, count the time on a core: for a machine that others "
@@ -347,7 +385,6 @@ def parse(argv):
     args = parser.parse_args(argv)
     args.build = args.build.resolve()
     args.output = args.output or args.build
-    args.output.mkdir(parents=True, exist_ok=True)
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
     args.fixed_least = math.inf  # ns of the fixed work, in this run
     if args.minutes is None:
@@ -358,12 +395,11 @@ def parse(argv):
             parser.error(f"no allocator {name}; there are {', '.join(ALLOCATORS)}")
     args.stacks = not args.cases or "stacks" in args.cases.split(",")
     if args.cases:
-        args.cases = ",".join(word for word in args.cases.split(",") if word != "stacks")
-        words = [word.partition(":") for word in args.cases.split(",") if word]
-        args.cases = [(case, int(threads or (2 if case == "prodcons" else 1)))
-                      for case, _, threads in words]
+        args.cases = [case_of(word, parser) for word in args.cases.split(",")
+                      if word not in ("", "stacks")]
     else:
         args.cases = SHORT if args.short else FULL
+    args.output.mkdir(parents=True, exist_ok=True)
     return args
 
 
