@@ -127,7 +127,23 @@ def test_bench_tells_what_it_accepts(build, tmp_path, option, value, accepted):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_time_on_a_core_is_not_compared_with_time_by_the_clock(monkeypatch, tmp_path, capsys):
+    machine = Machine(monkeypatch, tmp_path)
+    bench, args = machine.bench, machine.args
+    results = [{"allocator": name, "case": "hot_1KiB", "threads": threads, "ns_per_pair": ns}
+               for name in ("cachealloc", "glibc") for threads, ns in ((1, 1), (2, 100))]
+
+    assert bench.scaling(results, args) == 0.01 and bench.gate(results[:1], args) == 1
+    args.core_time = True
+
+    assert bench.scaling(results, args) is None
+    capsys.readouterr()
+    assert bench.gate(results, args) == 1  # nothing that can be compared
+    assert capsys.readouterr().out == "0 passed, 0 failed, 12 skipped\n"
+
+
 def test_bench_tells_what_stacks_cost(build, tmp_path):
+    (tmp_path / "bench.json").write_text("of another run")
     result = subprocess.run(
         [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
          "--output", tmp_path, "--rounds", "2", "--repetition-ms", "0.5", "--cases", "stacks",
@@ -135,6 +151,7 @@ def test_bench_tells_what_stacks_cost(build, tmp_path):
         text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
 
     assert result.returncode == 0, result.stderr
+    assert (tmp_path / "bench.json").read_text() == "of another run"
     if "no libunwind" in result.stdout:
         pytest.skip("no libunwind")
     stacks = json.loads((tmp_path / "bench_stacks.json").read_text())

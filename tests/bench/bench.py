@@ -279,9 +279,11 @@ def judged(case, threads, args, notes, seen):
     return results
 
 
-def scaling(results):
+def scaling(results, args):
     """How much more two threads of glibc's did than one, which share nothing: what the machine has
-    to give. None where that was not measured."""
+    to give. None where that was not measured by one clock."""
+    if args.core_time:
+        return None
     one, two = (tables.find(results, "glibc", "hot_1KiB", threads) for threads in (1, 2))
     return one[0] / two[0] if one and two else None
 
@@ -415,9 +417,9 @@ def main(argv):
     results, shares = measure(args, notes)
     stacks = measure_stacks(args, notes) if args.stacks else []
 
-    (args.output / "bench.json").write_text(
-        "[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
-    if args.cases:
+    if args.cases:  # of stacks alone there are none, and those of another run stay
+        (args.output / "bench.json").write_text(
+            "[\n" + ",\n".join(json.dumps(one) for one in results) + "\n]\n")
         tables.show(results, args.core_time)
     if args.stacks:
         (args.output / "bench_stacks.json").write_text(
@@ -433,11 +435,12 @@ def main(argv):
     if shares and statistics.mean(shares) < 0.9:
         notes.append(f"this machine was busy: single threads had a core for "
                      f"{statistics.mean(shares):.0%} of the time; do not use these figures")
-    if scaling(results):
-        notes.append(f"two threads of glibc's with a hot pair did {scaling(results):.2f} times what "
-                     "one did: about what this machine had to give")
-    notes.append(f"{len(results)} results in {time.monotonic() - began:.0f} s, {os.cpu_count()} "
-                 f"cores: {args.output / 'bench.json'}")
+    if scaling(results, args):
+        notes.append(f"two threads of glibc's with a hot pair did {scaling(results, args):.2f} times "
+                     "what one did: about what this machine had to give")
+    notes.append(f"{len(results) + len(stacks)} results in {time.monotonic() - began:.0f} s, "
+                 f"{os.cpu_count()} cores: "
+                 f"{args.output / ('bench.json' if args.cases else 'bench_stacks.json')}")
     for note in dict.fromkeys(notes):
         print("bench:", note)
     return gate(results, args) if args.gate else 0
@@ -446,8 +449,8 @@ def main(argv):
 def gate(results, args):
     """Measures again what is out of its wide limits. The totals, and the exit status."""
     for _ in range(GATE_TRIES - 1):
-        out = [criterion for criterion, figure, _, met in tables.compare(results, False, True)
-               if figure is not None and not met]
+        out = [criterion for criterion, figure, _, met in
+               tables.compare(results, args.core_time, True) if figure is not None and not met]
         again = {tuple(which[1:]) for criterion in out for which in criterion[1:3]}
         for case, threads in again:
             results = [one for one in results if (one["case"], one["threads"]) != (case, threads)]
@@ -455,7 +458,8 @@ def gate(results, args):
             sit(case, threads, args, [], seen)
             results += judged(case, threads, args, [], seen)
     met, out, unknown = 0, 0, 0
-    for (text, _, _, relation, _, widest), figure, _, good in tables.compare(results, False, True):
+    for (text, _, _, relation, _, widest), figure, _, good in tables.compare(
+            results, args.core_time, True):
         met += figure is not None and good
         out += figure is not None and not good
         unknown += figure is None
