@@ -186,6 +186,19 @@ def test_the_table_compares(run, build, trace):
     assert mean.startswith("geometric mean") and mean.endswith("of 1")
 
 
+def test_the_table_shows_the_least_memory(run, build, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(text_of(["a,1,12582912,0,0", "f,1,0,0,0", "a,2,14680064,0,0"]))
+
+    result = run([build / "replay", "--table", "--passes", 1, "--least", path])
+
+    assert (result.rc, result.err) == (0, "")
+    head, row, _ = result.out.splitlines()
+    assert head.endswith(" least MiB pytorch's")
+    ours, reference = map(int, row.split()[-2:])
+    assert 14 <= ours < 26 and reference == 14
+
+
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--passes", 0, "x"], ["--policy", "x", "x"],
                                        ["--json", "--table", "x"], ["--threads", "two", "x"],
                                        ["--live", 0, "x"]])

@@ -11,8 +11,9 @@
  * much is live at most: what if it were a small program? --least searches for the smallest
  * device memory with which it finishes. The policies are `cachealloc`, `pytorch` (pytorch.c) and
  * `driver` (no shim); where none is named it is the first, with --json and --table (a comparison)
- * the first two. Efficiency is the peak of
- * requested live bytes over the peak of bytes obtained upstream, all passes together. */
+ * the first two. `pytorch` is one thread with an idle device, whatever is asked for. Efficiency is
+ * the peak of requested live bytes over the peak of bytes obtained upstream, all passes together.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <getopt.h>

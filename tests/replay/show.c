@@ -135,8 +135,11 @@ void show_table(const row_t *rows, size_t count)
 {
     double log_ours = 0, log_reference = 0;
     size_t traces = 0, reached = 0;
-    printf("%-40s %9s %9s %9s %14s %14s %7s\n", "trace", "live MiB", "cachealloc", "pytorch",
-           "calls", "pytorch's", "ns/op");
+    bool least = false;
+    for (size_t i = 0; i < count; i++)
+        least = least || rows[i].least > 0;
+    printf("%-40s %9s %9s %9s %14s %14s %7s%s\n", "trace", "live MiB", "cachealloc", "pytorch",
+           "calls", "pytorch's", "ns/op", least ? " least MiB pytorch's" : "");
     for (size_t i = 0; i + 1 < count; i += 2) {
         const row_t *ours = &rows[i], *reference = &rows[i + 1];
         bool enough = row_efficiency(ours) >= row_efficiency(reference);
@@ -146,7 +149,10 @@ void show_table(const row_t *rows, size_t count)
         show_calls(ours);
         printf(" ");
         show_calls(reference);
-        printf(" %7.0f\n", ns_per_op(ours));
+        printf(" %7.0f", ns_per_op(ours));
+        if (least)
+            printf(" %9zu %9zu", ours->least >> 20, reference->least >> 20);
+        printf("\n");
         log_ours += log(row_efficiency(ours));
         log_reference += log(row_efficiency(reference));
         reached += enough;
