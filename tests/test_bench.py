@@ -112,6 +112,17 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
                              "cores in too few: cachealloc 0 of 4"]
 
 
+def test_bench_tells_where_it_cannot_write(build, tmp_path):
+    (tmp_path / "file").touch()
+    result = subprocess.run(
+        [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
+         "--output", tmp_path / "file"],
+        text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
+
+    assert result.returncode == 2
+    assert result.stderr.endswith(f"error: --output {tmp_path}/file: File exists\n")
+
+
 @pytest.mark.parametrize("option, value, accepted", [
     ("--cases", "hot_1kB", "hot_SIZE"), ("--cases", "hot_1KiB:two", "CASE or CASE:THREADS"),
     ("--cases", "hot_1KiB:0", "CASE or CASE:THREADS"), ("--rounds", "0", "1 or more"),

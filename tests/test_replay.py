@@ -304,6 +304,17 @@ def test_made_traces_are_the_same_for_the_same_seed(tmp_path):
     assert generate(tmp_path / "3", "small_program", "etl", "--seed", 2) != first
 
 
+def test_where_no_traces_can_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    for directory, reason in ((tmp_path / "file", "File exists"),
+                              (tmp_path / "file" / "below", "Not a directory")):
+        rc, _, err = conftest.execute(
+            [sys.executable, "-B", conftest.ROOT / "tests/replay/generate.py", directory, "etl"],
+            conftest.plain_env(), 60)
+
+        assert (rc, err) == (1, f"generate.py: {directory}: {reason}\n")
+
+
 def test_made_traces_run_to_their_end(run, build, tmp_path):
     made = generate(tmp_path / "made")
 

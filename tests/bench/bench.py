@@ -401,7 +401,10 @@ def parse(argv):
                       if word not in ("", "stacks")]
     else:
         args.cases = SHORT if args.short else FULL
-    args.output.mkdir(parents=True, exist_ok=True)
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output {args.output}: {error.strerror}")
     return args
 
 

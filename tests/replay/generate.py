@@ -10,6 +10,7 @@ import argparse
 import gzip
 import pathlib
 import random
+import sys
 
 HEADER = "op,id,size,stream,t\n"
 KIB, MIB = 1 << 10, 1 << 20
@@ -216,14 +217,17 @@ def main():
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"{unknown[0]} is none of {', '.join(known)}")
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or known:
-        trace = Trace(f"{name} {arguments.seed}")
-        known[name](trace)
-        text = HEADER + "".join(trace.rows)
-        # No time stamp in the file: the same seed gives the same bytes.
-        (arguments.directory / f"made_{name}.csv.gz").write_bytes(
-            gzip.compress(text.encode(), compresslevel=6, mtime=0))
+    try:
+        arguments.directory.mkdir(parents=True, exist_ok=True)
+        for name in arguments.names or known:
+            trace = Trace(f"{name} {arguments.seed}")
+            known[name](trace)
+            text = HEADER + "".join(trace.rows)
+            # No time stamp in the file: the same seed gives the same bytes.
+            (arguments.directory / f"made_{name}.csv.gz").write_bytes(
+                gzip.compress(text.encode(), compresslevel=6, mtime=0))
+    except OSError as error:
+        sys.exit(f"generate.py: {error.filename}: {error.strerror}")
 
 
 if __name__ == "__main__":
