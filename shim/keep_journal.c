@@ -149,12 +149,25 @@ static int report(const char *journal, const char *path)
     return error;
 }
 
+static bool may_name_a_report(const char *path)
+{
+    char reason[256], shown[SHOWN_PATH];
+    ca_text_t why;
+    ca_text_init(&why, reason, sizeof reason);
+    if (ca_path_check(path, strlen(path), &why) == 0)
+        return true;
+    escape(shown, path);
+    ca_warn("%s %s", shown, reason);
+    return false;
+}
+
 CA_PUBLIC int cachealloc_report_journal(const char *journal, const char *path)
 {
-    if (!journal || (path && ca_path_check(path, strlen(path), NULL) != 0))
+    bool awake = ca_life_active() || ca_life_wake();
+    if (!journal || (path && !may_name_a_report(path)))
         return EINVAL;
-    if ((!ca_life_active() && !ca_life_wake()) || ca_registry_total().count != 0 ||
-        ca_stack_count() != 0 || ca_modules_are_foreign())
+    if (!awake || ca_registry_total().count != 0 || ca_stack_count() != 0 ||
+        ca_modules_are_foreign())
         return EBUSY;
     int saved = errno, error = -EBUSY;
     int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */

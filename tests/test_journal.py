@@ -246,6 +246,19 @@ def test_the_patterns_of_its_report_are_the_killed_process_s(run, program, tmp_p
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.parametrize("pattern, wrong", [
+    ("a-%z", "has an unknown pattern %z"), ("a-%q{CA_NOT_SET}", "CA_NOT_SET")])
+def test_what_is_wrong_with_the_name_of_its_report_is_told(run, program, tmp_path, pattern, wrong):
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+
+    result = run([*READER, tmp_path / "journal", pattern], cwd=tmp_path)
+
+    assert result.rc == 1
+    assert re.match(rf"cachealloc\[\d+\]: warning: {re.escape(pattern)} .*{re.escape(wrong)}",
+                    result.err)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
 def test_where_the_report_cannot_be_written_both_files_are_named(run, program, tmp_path):
     run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
 
