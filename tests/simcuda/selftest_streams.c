@@ -1,7 +1,10 @@
 /* Order: streams, events, captures, and what a free waits for. See selftest.c. */
 #include "selftest.h"
 
+#include <signal.h>
 #include <stdint.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int order[8], ordered;
@@ -445,4 +448,68 @@ void host_functions_may_not_call(void)
     OK(cuLaunchHostFunc(NULL, calls_cuda, NULL));
     OK(cuCtxSynchronize());
     IS(CUDA_ERROR_NOT_PERMITTED, inside);
+}
+
+static CUevent event_of_a_context_that_is_gone(void)
+{
+    CUevent e;
+    CUcontext c;
+    primary();
+    OK(cuCtxCreate(&c, NULL, 0, 0));
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    OK(cuCtxDestroy(c));
+    return e;
+}
+
+static void asks_an_event_of_a_context_that_is_gone(void)
+{
+    CUevent another, e = event_of_a_context_that_is_gone();
+    OK(cuEventCreate(&another, 0)); /* has not its handle */
+    cuEventQuery(e);
+}
+
+static void waits_for_an_event_of_a_context_that_is_gone(void)
+{
+    cuStreamWaitEvent(NULL, event_of_a_context_that_is_gone(), 0);
+}
+
+static void asks_a_destroyed_event(void)
+{
+    CUevent e;
+    primary();
+    OK(cuEventCreate(&e, 0));
+    OK(cuEventDestroy(e));
+    cuEventQuery(e);
+}
+
+static void destroys_a_stream_twice(void)
+{
+    CUstream s;
+    primary();
+    OK(cuStreamCreate(&s, 0));
+    OK(cuStreamDestroy(s));
+    cuStreamDestroy(s);
+}
+
+static void aborts(void (*body)(void))
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        signal(SIGABRT, SIG_DFL);
+        body();
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+void handles_of_what_was_destroyed_end_the_program(void) /* SIM: hardware need not notice */
+{
+    aborts(asks_an_event_of_a_context_that_is_gone);
+    aborts(waits_for_an_event_of_a_context_that_is_gone);
+    aborts(asks_a_destroyed_event);
+    aborts(destroys_a_stream_twice);
 }

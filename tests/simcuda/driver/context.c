@@ -129,7 +129,7 @@ void sim_ctx_close_locked(CUcontext c)
         }
     }
     while (c->events) {
-        sim_event_end_locked(c->events);
+        sim_event_end_locked(c->events, true);
     }
 }
 

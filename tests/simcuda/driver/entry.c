@@ -157,6 +157,16 @@ void sim_pause(uint64_t ns)
     }
 }
 
+/* Undefined, as the CUDA Runtime API says of cudaEventDestroy and cudaStreamDestroy: hardware may
+ * take it for another one, or crash, as cuEventQuery of an event did whose context had been reset
+ * (tests/gpu/results/h200-580.md, after_reset/same-thread). */
+void sim_dangling(const char *what)
+{
+    fprintf(stderr, "simcuda: %s is given %s that was destroyed\n", names[sim_thread()->current],
+            what);
+    abort();
+}
+
 /* An allocation fails for want of memory unless the key says otherwise. */
 static int default_error(enum sim_id id)
 {

@@ -9,7 +9,25 @@
 
 enum { MAGIC = 0x4556544d };
 
+/* What ended with its context is used again late: who still has the handle is to be noticed. */
+enum { RESTING = 1024 };
+
 static CUevent free_events;
+static CUevent resting, *resting_end = &resting;
+static size_t resting_count;
+
+static CUevent recycled_locked(void)
+{
+    CUevent e = free_events;
+    if (e) {
+        free_events = e->next_free;
+    } else if (resting_count > RESTING) {
+        e = resting;
+        resting = e->next_free;
+        resting_count--;
+    }
+    return e;
+}
 
 SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
@@ -22,10 +40,8 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    CUevent e = free_events;
-    if (e) {
-        free_events = e->next_free;
-    } else if (!(e = calloc(1, sizeof(*e)))) {
+    CUevent e = recycled_locked();
+    if (!e && !(e = calloc(1, sizeof(*e)))) {
         sim_unlock();
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -52,7 +68,7 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     return CUDA_SUCCESS;
 }
 
-void sim_event_end_locked(CUevent e)
+void sim_event_end_locked(CUevent e, bool with_context)
 {
     atomic_store(&e->alive, false);
     e->gen++;
@@ -64,15 +80,26 @@ void sim_event_end_locked(CUevent e)
     } else {
         e->ctx->events = e->next;
     }
-    e->next_free = free_events;
-    free_events = e;
+    if (with_context) {
+        e->next_free = NULL;
+        *resting_end = e;
+        resting_end = &e->next_free;
+        resting_count++;
+    } else {
+        e->next_free = free_events;
+        free_events = e;
+    }
 }
 
 static CUresult event_check(CUevent e)
 {
-    return e && e->magic == MAGIC && atomic_load_explicit(&e->alive, memory_order_acquire)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_HANDLE;
+    if (!e || e->magic != MAGIC) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!atomic_load_explicit(&e->alive, memory_order_acquire)) {
+        sim_dangling("an event");
+    }
+    return CUDA_SUCCESS;
 }
 
 /* cuda.h, cuEventDestroy: may be called before the event completes; returns at once. */
@@ -83,7 +110,7 @@ SIM_API CUresult cuEventDestroy_v2(CUevent hEvent)
     sim_lock();
     CUresult rc = event_check(hEvent);
     if (rc == CUDA_SUCCESS) {
-        sim_event_end_locked(hEvent);
+        sim_event_end_locked(hEvent, false);
     }
     sim_unlock();
     return rc;

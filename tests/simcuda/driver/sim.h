@@ -173,6 +173,9 @@ void sim_rule_fail(enum sim_id id, uint64_t nth, int error); /* error -1: the de
 void sim_rule_without(enum sim_id id);
 void sim_pause(uint64_t ns);
 uint64_t sim_now_ns(void);
+/* A handle of `what` that was destroyed is used, by itself or with its context: ends the process.
+ */
+_Noreturn void sim_dangling(const char *what);
 
 /* --- options.c ---------------------------------------------------------------------------------*/
 typedef struct sim_options {
@@ -549,7 +552,7 @@ struct CUevent_st {
     sim_clock_t clock;       /* race check: of the last record */
     CUevent next, prev, next_free;
 };
-void sim_event_end_locked(CUevent e);
+void sim_event_end_locked(CUevent e, bool with_context);
 bool sim_event_done_locked(CUevent e);
 CUresult sim_ctx_record(CUcontext ctx, CUevent e);
 CUresult sim_ctx_wait(CUcontext ctx, CUevent e);

@@ -149,8 +149,9 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
         return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_lock();
-    bool ok = h->magic == MAGIC && h->alive;
-    bool orphan = h->magic == MAGIC && h->orphan;
+    bool ok = h->magic == MAGIC;
+    bool gone = ok && !h->alive;
+    bool orphan = ok && h->orphan;
     CUcontext of = h->ctx;
     sim_unlock();
     if (orphan) {
@@ -158,6 +159,9 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
     }
     if (!ok) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (gone) {
+        sim_dangling("a stream");
     }
     *out = h;
     return (CUresult)atomic_load_explicit(&of->sticky, memory_order_relaxed);
