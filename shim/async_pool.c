@@ -54,8 +54,9 @@ static int try_out(ca_context_t *context, const ca_async_pool_t *made)
     int recorded = rc > 0 ? ca_upstream_fence_record(cuda, context, &fence) : -EAGAIN;
     if (recorded != 0)
         return rc > 0 && recorded == -EAGAIN ? 0 : -1;
-    if (ca_upstream_fence_join(cuda, context, made->frees, fence) != 0)
-        rc = -1;
+    int joined = ca_upstream_fence_join(cuda, context, made->frees, fence);
+    if (joined != 0)
+        rc = joined == -EAGAIN ? 0 : -1;
     ca_upstream_fence_release(cuda, context, fence);
     return rc;
 }

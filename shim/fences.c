@@ -261,23 +261,47 @@ int ca_fence_record_on(void *arg, void *queue, void **fence)
     return result == -ENOMEM ? -EAGAIN : result; /* it was no device memory that ran out */
 }
 
+/* Keeps `member` from being destroyed, for the length of a short call: its events go with it, and
+ * one that is gone must not be named. */
+static bool keep(ca_context_t *member)
+{
+    /* In this order: see count_in of shim/upstream.c. */
+    ca_presence_enter(&member->entered);
+    bool kept = atomic_load(&member->state) == CA_CONTEXT_SERVING;
+    if (!kept)
+        ca_presence_leave(&member->entered);
+    return kept;
+}
+
+/* One event of a chain; `context`, whose stream it is, has been entered. */
+static int join_one(ca_context_t *context, CUstream stream, const ca_event_t *event)
+{
+    ca_context_t *member = event->context;
+    bool other = member != context;
+    if (other && !keep(member)) /* nothing runs any more in one that has gone */
+        return atomic_load(&member->state) == CA_CONTEXT_RETIRED ? 0 : -EAGAIN;
+    CUresult code = ca_driver()->cuStreamWaitEvent(stream, event->handle, CU_EVENT_WAIT_DEFAULT);
+    if (!other)
+        return ca_upstream_result(context, code);
+    ca_presence_leave(&member->entered);
+    /* The peer's error: nothing runs there any more. */
+    return ca_upstream_is_sticky(code) ? 0 : ca_upstream_result(context, code);
+}
+
 int ca_fence_join(void *arg, void *queue, void *fence)
 {
     ca_context_t *context = arg;
-    __typeof__(cuStreamWaitEvent) *join = ca_driver()->cuStreamWaitEvent;
     ca_entered_t entered;
-    if (!join)
+    if (!ca_driver()->cuStreamWaitEvent)
         return -ENOSYS;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return ca_upstream_result(context, code);
-    for (ca_event_t *event = fence; event && code == CUDA_SUCCESS; event = event->next) {
-        code = join(queue, event->handle, CU_EVENT_WAIT_DEFAULT);
-        if (event->context != context && ca_upstream_is_sticky(code))
-            code = CUDA_SUCCESS; /* the peer's error: nothing runs there any more */
-    }
+    int result = 0;
+    for (const ca_event_t *event = fence; event && result == 0; event = event->next)
+        result = join_one(context, queue, event);
     ca_upstream_leave(&entered);
-    return ca_upstream_result(context, code);
+    return result;
 }
 
 /* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */

@@ -63,6 +63,15 @@ def test_a_context_that_is_made_during_a_reset_goes_with_it(run, program, how, p
     assert result.rc == 0, result.err
 
 
+@pytest.mark.parametrize("preload, conf", [
+    *MODES, pytest.param(True, "backend:async", id="driver-pool")])
+@pytest.mark.parametrize("how", [[], ["first"]], ids=["second", "first"])
+def test_a_context_goes_while_a_free_waits_for_its_event(run, program, how, preload, conf):
+    """The driver takes so long to be told to wait that the context could be gone meanwhile."""
+    succeeds(run([program("drv_ctx_late"), *how], preload=preload, conf=quiet(conf),
+                 sim="latency:cuStreamWaitEvent=100000000"))
+
+
 @pytest.mark.parametrize("preload, conf", MODES)
 def test_an_address_is_given_away_before_its_context_has_ended(run, program, preload, conf):
     """Memory of graphs, where a context was that another thread destroys: all of it is freed."""

@@ -38,6 +38,7 @@ SAME = [
     (("drv_async_context",), None),
     (("drv_ctx",), None),
     (("drv_ctx_again", "10", "destroy"), STATUS),
+    (("drv_ctx_late",), None),
     (("drv_green", "serve"), None),
     (("drv_green", "serve", "stream"), None),
     (("drv_green", "fence"), None),
