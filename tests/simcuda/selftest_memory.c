@@ -342,3 +342,38 @@ void many_threads_agree(void)
     OK(cuMemGetInfo(&f, &total));
     CHECK(f == total);
 }
+
+/* SIM, memory:64M. The programming guide, "Physical Page Caching Behavior", and cuMemPoolTrimTo. */
+void a_pool_keeps_memory_up_to_its_threshold(void)
+{
+    CUdeviceptr p, q;
+    CUmemoryPool pool;
+    cuuint64_t threshold = 40 << 20, reserved, used;
+    size_t available, total;
+    primary();
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemAllocAsync(&p, 32 << 20, NULL));
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemGetInfo(&available, &total));
+    CHECK(available == total);
+
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    OK(cuMemAllocAsync(&p, 32 << 20, NULL));
+    OK(cuMemAllocAsync(&q, 16 << 20, NULL));
+    OK(cuMemFreeAsync(p, NULL)); /* above it */
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemGetInfo(&available, &total));
+    CHECK(total - available == 16 << 20);
+    OK(cuMemFreeAsync(q, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    CHECK(reserved == 16 << 20 && used == 0);
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, 64 << 20));
+    OK(cuMemAllocAsync(&q, 64 << 20, NULL)); /* with what it has */
+    OK(cuMemFreeAsync(q, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuMemAlloc(&p, 64 << 20));
+}

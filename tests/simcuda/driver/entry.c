@@ -315,7 +315,7 @@ void sim_stats_write(const char *path)
         fprintf(f,
                 "%s\n{\"peak_bytes\":%zu,\"live_bytes\":%zu,\"peak_requested_bytes\":%zu,"
                 "\"live_requested_bytes\":%zu}",
-                i ? "," : "", h->peak, h->used, h->peak_requested, h->requested);
+                i ? "," : "", h->peak, h->used - h->kept, h->peak_requested, h->requested);
         pthread_mutex_unlock(&h->mu);
     }
     fprintf(f, "]");

@@ -87,10 +87,17 @@ static void uncount_pages(sim_heap_t *h, uint32_t n)
     sim_shared_give(ordinal_of(h), n * SIM_PAGE);
 }
 
-static uint32_t take_pages(sim_heap_t *h, uint32_t n)
+/* What the pool (or NULL) keeps is counted already. */
+static uint32_t take_pages(sim_heap_t *h, uint32_t n, CUmemoryPool pool)
 {
-    if (!count_pages(h, n)) {
+    uint64_t kept = pool ? atomic_load(sim_pool_kept(pool)) / SIM_PAGE : 0;
+    uint32_t own = kept < n ? (uint32_t)kept : n;
+    if (!count_pages(h, n - own)) {
         return SIM_NIL;
+    }
+    if (own) {
+        atomic_fetch_sub(sim_pool_kept(pool), own * SIM_PAGE);
+        h->kept -= own * SIM_PAGE;
     }
     uint32_t page = sim_runs_take(&h->pages, n);
     if (page == SIM_NIL) {
@@ -124,7 +131,7 @@ static uint32_t take_granules(sim_heap_t *h, uint32_t n)
     if (g != SIM_NIL) {
         return g;
     }
-    uint32_t page = take_pages(h, 1);
+    uint32_t page = take_pages(h, 1, NULL);
     if (page == SIM_NIL) {
         return SIM_NIL;
     }
@@ -170,7 +177,7 @@ static void count_requested(sim_heap_t *h, size_t bytes)
     }
 }
 
-static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
+static CUresult alloc_locked(sim_heap_t *h, size_t bytes, CUmemoryPool pool, sim_alloc_t **out)
 {
     size_t offset;
     sim_alloc_t *a = sim_heap_rec_locked(h);
@@ -181,7 +188,7 @@ static CUresult alloc_locked(sim_heap_t *h, size_t bytes, sim_alloc_t **out)
         uint32_t g = take_granules(h, (uint32_t)((bytes + SIM_GRANULE - 1) / SIM_GRANULE));
         offset = g == SIM_NIL ? SIZE_MAX : g * SIM_GRANULE;
     } else {
-        uint32_t p = take_pages(h, (uint32_t)((bytes + SIM_PAGE - 1) / SIM_PAGE));
+        uint32_t p = take_pages(h, (uint32_t)((bytes + SIM_PAGE - 1) / SIM_PAGE), pool);
         offset = p == SIM_NIL ? SIZE_MAX : p * SIM_PAGE;
     }
     if (offset == SIZE_MAX) {
@@ -240,7 +247,7 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&h->mu);
-    CUresult rc = alloc_locked(h, bytes, &a);
+    CUresult rc = alloc_locked(h, bytes, pool, &a);
     if (rc == CUDA_SUCCESS) {
         sim_heap_fill_locked(a, ctx, kind, pool);
         if (pool) {
@@ -270,6 +277,31 @@ sim_alloc_t *sim_heap_find_locked(sim_heap_t *h, CUdeviceptr p)
     return g == SIM_NIL ? NULL : h->rec[g];
 }
 
+/* Of whole pages alone: smaller allocations share theirs with everybody. */
+static bool pool_keeps(sim_heap_t *h, const sim_alloc_t *a)
+{
+    size_t bytes = (a->size + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+    if (!a->pool || a->size <= SIM_SMALL_MAX || !sim_pool_wants(a->pool, bytes)) {
+        return false;
+    }
+    atomic_fetch_add(sim_pool_kept(a->pool), bytes);
+    h->kept += bytes;
+    return true;
+}
+
+void sim_heap_trim(sim_device_t *d, CUmemoryPool pool, size_t bytes)
+{
+    sim_heap_t *h = &d->heap;
+    pthread_mutex_lock(&h->mu);
+    size_t kept = atomic_load(sim_pool_kept(pool));
+    bytes = bytes / SIM_PAGE * SIM_PAGE;
+    bytes = bytes < kept ? bytes : kept;
+    atomic_fetch_sub(sim_pool_kept(pool), bytes);
+    h->kept -= bytes;
+    uncount_pages(h, (uint32_t)(bytes / SIM_PAGE));
+    pthread_mutex_unlock(&h->mu);
+}
+
 static void free_locked(sim_heap_t *h, sim_alloc_t *a)
 {
     size_t offset = a->base - (uintptr_t)h->va;
@@ -284,7 +316,7 @@ static void free_locked(sim_heap_t *h, sim_alloc_t *a)
     if (a->kind != SIM_GRAPH && a->kind != SIM_IMPORT && a->size <= SIM_SMALL_MAX) {
         free_granules(h, (uint32_t)(offset / SIM_GRANULE));
     } else {
-        free_pages(h, (uint32_t)(offset / SIM_PAGE), counted);
+        free_pages(h, (uint32_t)(offset / SIM_PAGE), counted && !pool_keeps(h, a));
     }
     a->next = h->free_rec;
     h->free_rec = a;

@@ -1,6 +1,7 @@
 /* Stream-ordered allocation. The address and the memory are taken when cuMemAllocAsync is called;
- * the free happens when the stream reaches it, and gives the memory back to the device at once:
- * reserved is always used, the release threshold is kept and not obeyed. */
+ * the free happens when the stream reaches it. Up to its release threshold, 0 by default, the pool
+ * keeps the memory then; the rest goes back to the device at once, where a driver may wait for the
+ * next synchronization. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ struct CUmemPoolHandle_st {
     sim_device_t *dev;
     bool is_default;
     _Atomic bool alive;
-    _Atomic uint64_t threshold, used, high;
+    _Atomic uint64_t threshold, used, high, kept;
     _Atomic int reuse[4]; /* by attribute */
     CUmemoryPool next;
 };
@@ -204,6 +205,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     CUmemoryPool was = pool;
     atomic_compare_exchange_strong(&pool->dev->pool, &was, pool->dev->default_pool);
     atomic_store(&pool->alive, false);
+    sim_heap_trim(pool->dev, pool, SIZE_MAX);
     pthread_mutex_lock(&graveyard_mu);
     pool->next = graveyard;
     graveyard = pool;
@@ -211,12 +213,22 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
+/* What it has above `most`, as far as nobody uses it. */
+static void trim(CUmemoryPool pool, size_t most)
+{
+    uint64_t has = atomic_load(&pool->used) + atomic_load(&pool->kept);
+    if (has > most) {
+        sim_heap_trim(pool->dev, pool, has - most);
+    }
+}
+
 SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
     SIM_ENTER(cuMemPoolTrimTo);
-    (void)minBytesToKeep; /* nothing is ever kept */
     SIM_TRY(pool_check(pool));
-    return sim_capture_unsafe();
+    SIM_TRY(sim_capture_unsafe());
+    trim(pool, minBytesToKeep);
+    return CUDA_SUCCESS;
 }
 
 static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value, bool set)
@@ -238,6 +250,7 @@ static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute attr, void *val
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         if (set) {
             atomic_store(&pool->threshold, *(cuuint64_t *)value);
+            trim(pool, *(cuuint64_t *)value);
         } else {
             *(cuuint64_t *)value = atomic_load(&pool->threshold);
         }
@@ -256,7 +269,8 @@ static CUresult attribute(CUmemoryPool pool, CUmemPool_attribute attr, void *val
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
         if (!set) {
-            *(cuuint64_t *)value = atomic_load(&pool->used);
+            bool all = attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+            *(cuuint64_t *)value = atomic_load(&pool->used) + (all ? atomic_load(&pool->kept) : 0);
         }
         return set ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     default:
@@ -273,6 +287,18 @@ void sim_pool_count(CUmemoryPool pool, size_t bytes, bool more)
     uint64_t now = atomic_fetch_add(&pool->used, bytes) + bytes, high = atomic_load(&pool->high);
     while (now > high && !atomic_compare_exchange_weak(&pool->high, &high, now)) {
     }
+}
+
+_Atomic uint64_t *sim_pool_kept(CUmemoryPool pool)
+{
+    return &pool->kept;
+}
+
+bool sim_pool_wants(CUmemoryPool pool, size_t bytes)
+{
+    uint64_t has = atomic_load(&pool->used) + atomic_load(&pool->kept);
+    uint64_t threshold = atomic_load(&pool->threshold);
+    return atomic_load(&pool->alive) && has <= threshold && bytes <= threshold - has;
 }
 
 SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)

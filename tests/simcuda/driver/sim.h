@@ -246,6 +246,7 @@ typedef struct sim_heap {
     struct sim_import *imports;
     size_t va_bytes;
     size_t used, peak, requested, peak_requested; /* used: whole pages */
+    size_t kept;                                  /* of those, what pools keep */
     sim_runs_t pages, granules;
     uint8_t *small;    /* per page: cut into granules */
     uint8_t *dirty;    /* per page: written since it was last clean */
@@ -274,6 +275,8 @@ CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_k
 /* INVALID_VALUE unless a live base, and marked as being freed by a stream or not, as told. */
 CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked);
 void sim_heap_drop_context(sim_device_t *d, CUcontext ctx);
+/* A pool gives at most so many of the bytes back that it keeps. */
+void sim_heap_trim(sim_device_t *d, CUmemoryPool pool, size_t bytes);
 /* A copy of the record that holds p; false: none. */
 bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
 bool sim_heap_update(sim_device_t *d, CUdeviceptr p, int sync_memops, int freeing);
@@ -404,6 +407,10 @@ CUresult sim_device_get(CUdevice dev, sim_device_t **out);
 void sim_primary_make(sim_device_t *d); /* from cuInit, once */
 void sim_pool_init(sim_device_t *d);
 void sim_pool_count(CUmemoryPool pool, size_t bytes, bool more);
+/* Bytes in whole pages that it has and nobody uses, under the heap's lock; whether it would keep so
+ * many more. */
+_Atomic uint64_t *sim_pool_kept(CUmemoryPool pool);
+bool sim_pool_wants(CUmemoryPool pool, size_t bytes);
 void sim_modules_drop_context(CUcontext ctx);
 
 /* --- queue.c: the engine
