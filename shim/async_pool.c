@@ -3,6 +3,7 @@
 #include <errno.h>
 #include "config/counters.h"
 #include "shim/driver_table.h"
+#include "shim/mempools.h"
 #include "shim/upstream.h"
 
 bool ca_async_pool_possible(void)
@@ -100,16 +101,6 @@ CUresult ca_async_pool_alloc(const ca_async_pool_t *pool, CUdeviceptr *address, 
     return code;
 }
 
-size_t ca_async_pool_kept(const ca_async_pool_t *pool)
-{
-    cuuint64_t reserved = 0, used = 0;
-    __typeof__(cuMemPoolGetAttribute) *get = ca_driver()->cuMemPoolGetAttribute;
-    if (!get || get(pool->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
-        get(pool->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
-        return 0;
-    return reserved > used ? (size_t)(reserved - used) : 0;
-}
-
 size_t ca_async_pool_room(ca_context_t *context, const ca_async_pool_t *pool)
 {
     const ca_driver_t *driver = ca_driver();
@@ -119,7 +110,7 @@ size_t ca_async_pool_room(ca_context_t *context, const ca_async_pool_t *pool)
         return SIZE_MAX;
     bool known = driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
     if (known)
-        free += ca_async_pool_kept(pool);
+        free += ca_mempool_kept(pool->pool);
     ca_upstream_leave(&entered);
     return known ? free : SIZE_MAX;
 }

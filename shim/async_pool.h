@@ -23,9 +23,6 @@ void ca_async_pool_destroy(ca_async_pool_t *pool);
 /* Memory that can be used at once. In the context. */
 CUresult ca_async_pool_alloc(const ca_async_pool_t *pool, CUdeviceptr *address, size_t bytes);
 
-/* Bytes that the pool keeps for later. */
-size_t ca_async_pool_kept(const ca_async_pool_t *pool);
-
 /* Bytes that could be allocated now, were they not in pieces. Enters the context. */
 size_t ca_async_pool_room(ca_context_t *context, const ca_async_pool_t *pool);
 

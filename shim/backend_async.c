@@ -31,6 +31,7 @@
 #include "shim/attributes.h"
 #include "shim/capture.h"
 #include "shim/driver_table.h"
+#include "shim/mempools.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 
@@ -235,8 +236,12 @@ static bool under_way(ca_async_backend_t *backend)
 static void make_room(ca_context_t *context, ca_async_backend_t *backend, size_t bytes)
 {
     size_t wanted = bytes > SIZE_MAX / 2 - SHORTAGE_BYTES ? SIZE_MAX : 2 * bytes + SHORTAGE_BYTES;
-    while (under_way(backend) && ca_async_pool_room(context, &backend->own) < wanted &&
-           collect(context, backend, 0, true)) {
+    bool trimmed = false;
+    while (under_way(backend) && ca_async_pool_room(context, &backend->own) < wanted) {
+        bool more = !trimmed && ca_upstream_trim_driver(context) > 0;
+        trimmed = true;
+        if (!more && !collect(context, backend, 0, true))
+            break;
     }
 }
 
@@ -371,7 +376,7 @@ size_t ca_backend_async_idle(ca_context_t *context)
     ca_async_backend_t *backend = backend_of(context);
     if (!backend || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return 0;
-    size_t kept = ca_async_pool_kept(&backend->own); /* it is not destroyed meanwhile */
+    size_t kept = ca_mempool_kept(backend->own.pool); /* it is not destroyed meanwhile */
     ca_upstream_leave(&entered);
     return kept;
 }
@@ -385,11 +390,9 @@ size_t ca_backend_async_trim(ca_context_t *context)
     collect(context, backend, 0, false);
     if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return 0;
-    size_t before = ca_async_pool_kept(&backend->own);
-    ca_driver()->cuMemPoolTrimTo(backend->own.pool, 0);
-    size_t after = ca_async_pool_kept(&backend->own);
+    size_t given = ca_mempool_trim(backend->own.pool);
     ca_upstream_leave(&entered);
-    return before > after ? before - after : 0;
+    return given;
 }
 
 void ca_backend_async_open_to(ca_context_t *context, CUdevice device)

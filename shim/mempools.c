@@ -55,6 +55,26 @@ CUdevice ca_mempool_device(CUmemoryPool pool)
     return CU_DEVICE_INVALID;
 }
 
+size_t ca_mempool_kept(CUmemoryPool pool)
+{
+    cuuint64_t reserved = 0, used = 0;
+    __typeof__(cuMemPoolGetAttribute) *get = ca_driver()->cuMemPoolGetAttribute;
+    if (!get || get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
+        get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
+        return 0;
+    return reserved > used ? (size_t)(reserved - used) : 0;
+}
+
+size_t ca_mempool_trim(CUmemoryPool pool)
+{
+    __typeof__(cuMemPoolTrimTo) *trim = ca_driver()->cuMemPoolTrimTo;
+    size_t before = ca_mempool_kept(pool);
+    if (!trim || trim(pool, 0) != CUDA_SUCCESS)
+        return 0;
+    size_t after = ca_mempool_kept(pool);
+    return before > after ? before - after : 0;
+}
+
 static CUresult touch(CUmemoryPool pool, CUresult code)
 {
     if (code == CUDA_SUCCESS && ca_life_active()) {

@@ -4,6 +4,7 @@
 #define CA_SHIM_MEMPOOLS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include "shim/contexts.h"
 
 /* Whether memory of this context may stand for that of the device's current memory pool: it is the
@@ -15,5 +16,10 @@ bool ca_mempool_served(const ca_context_t *context);
 
 /* The device whose default pool it is; CU_DEVICE_INVALID for any other pool. */
 CUdevice ca_mempool_device(CUmemoryPool pool);
+
+/* Bytes that the pool has and nobody uses, as far as the driver tells; and gives them back, as many
+ * as that says. A context of its device has been entered. */
+size_t ca_mempool_kept(CUmemoryPool pool);
+size_t ca_mempool_trim(CUmemoryPool pool);
 
 #endif

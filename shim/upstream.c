@@ -12,6 +12,7 @@
 #include "shim/fences.h"
 #include "shim/heaps.h"
 #include "shim/hit.h"
+#include "shim/mempools.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
@@ -277,22 +278,26 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
     return given;
 }
 
+size_t ca_upstream_trim_driver(ca_context_t *context)
+{
+    __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
+    size_t given = 0;
+    CUmemoryPool pool;
+    ca_entered_t entered;
+    if (!ask || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return 0;
+    if (ask(&pool, context->device) == CUDA_SUCCESS)
+        given = ca_mempool_trim(pool);
+    ca_upstream_leave(&entered);
+    return given;
+}
+
 /* Memory pressure: other arenas on the device, then the driver's own pool, give back. */
 static size_t reclaim(void *arg, size_t bytes)
 {
     ca_context_t *context = arg;
-    const ca_driver_t *driver = ca_driver();
     size_t given = ca_upstream_trim_device(context->device, context, bytes, CA_TRIM_IDLE);
-
-    CUmemoryPool pool;
-    ca_entered_t entered;
-    if (given < bytes && driver->cuDeviceGetDefaultMemPool && driver->cuMemPoolTrimTo &&
-        ca_upstream_enter(context, &entered) == CUDA_SUCCESS) {
-        if (driver->cuDeviceGetDefaultMemPool(&pool, context->device) == CUDA_SUCCESS)
-            driver->cuMemPoolTrimTo(pool, 0);
-        ca_upstream_leave(&entered);
-    }
-    return given;
+    return given < bytes ? given + ca_upstream_trim_driver(context) : given;
 }
 
 CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,

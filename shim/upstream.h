@@ -40,6 +40,9 @@ bool ca_upstream_idle_free_waits(void);
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
                                ca_trim_t how);
 
+/* The driver's own pool on the context's device gives back what it keeps. Returns how much. */
+size_t ca_upstream_trim_driver(ca_context_t *context);
+
 /* Fills memory that nothing is at work on with a byte, and waits for that alone. */
 CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
                           size_t bytes);

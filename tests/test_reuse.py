@@ -101,6 +101,12 @@ def test_a_free_and_the_next_allocation_do_not_wait_for_a_held_stream(run, progr
     succeeds(run([program("held"), "room", size], conf=conf, sim="memory:256M"))
 
 
+@pytest.mark.parametrize("conf", [*LANES, "backend:async"])
+@pytest.mark.parametrize("size", [64 * MIB, 16 * MIB])
+def test_nobody_waits_while_the_drivers_own_pool_has_memory(run, program, conf, size):
+    succeeds(run([program("held"), "kept", size], conf=conf, sim="memory:256M", timeout=20))
+
+
 @pytest.mark.parametrize("conf", LANES)
 @pytest.mark.parametrize("size", [64 * MIB, 16 * MIB, 256 << 10, 1000])
 def test_an_allocation_waits_when_memory_is_short_and_then_succeeds(run, program, conf, size):

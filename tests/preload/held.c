@@ -2,6 +2,8 @@
  * allocated.
  *
  * held room   the free returns at once, and so does the allocation, with another address
+ * held kept   the same, with the last memory in the driver's own pool, which keeps it until it is
+ *             told to give it back
  * held short  the free returns at once; no memory is left, so the allocation waits until another
  *             thread has opened the gate
  * held plain  the free waits for that thread (the program without the shim)
@@ -46,12 +48,29 @@ static void occupy(size_t least)
     ANSWERS(cudaErrorMemoryAllocation, cudaGetLastError());
 }
 
+/* The driver's pool is given all that there is, and keeps it. */
+static void fill_pool(cudaStream_t stream)
+{
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+    size_t available, total;
+    void *memory;
+    OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+    OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+    OK(cudaMemGetInfo(&available, &total));
+    OK(cudaMallocAsync(&memory, available, stream));
+    OK(cudaFreeAsync(memory, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemGetInfo(&available, &total));
+    CHECK(available == 0);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc > 1);
     bool is_short = strcmp(argv[1], "short") == 0, plain = strcmp(argv[1], "plain") == 0;
-    bool any = strcmp(argv[1], "any") == 0;
-    CHECK(any || plain || is_short || strcmp(argv[1], "room") == 0);
+    bool any = strcmp(argv[1], "any") == 0, kept = strcmp(argv[1], "kept") == 0;
+    CHECK(any || plain || is_short || kept || strcmp(argv[1], "room") == 0);
     size_t bytes = number_argument(argc, argv, 2, (size_t)16 << 20);
     unsigned char *seen;
     char *in_use, *fresh;
@@ -65,6 +84,8 @@ int main(int argc, char **argv)
     OK(cudaDeviceSynchronize());
     if (is_short)
         occupy(bytes);
+    if (kept)
+        fill_pool(other);
     OK(pthread_create(&opener, NULL, open_later, NULL));
 
     gate_hold(&gate, held);
