@@ -277,10 +277,8 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
         arena->frees += plain;
         arena->async_frees |= how == ASYNC;
         ca_settle(arena);
-        if (elsewhere) { /* what was submitted until here, no plain free has waited for */
-            ca_caches_tell(arena);
-            arena->late_until = arena->frees + 1;
-        }
+        if (elsewhere) /* what was submitted until here, no plain free has waited for */
+            ca_epoch_open_late(arena);
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {

@@ -84,6 +84,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
 {
     uint64_t tag = 0;
     ca_epoch_t *epoch = NULL;
+    bool open = false;
 
     if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
         ca_cache_tell(arena, cache);
@@ -100,12 +101,15 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
                     epoch = ca_cache_epoch_of(arena, cache, block->tag);
                 tag = block->tag;
                 give_pending(arena, block, epoch);
+                open |= epoch == arena->whole.open;
             }
         }
         ca_cache_set(&cache->stock, 0);
         ca_cache_tell(arena, cache);
         ca_cache_open_anew(cache);
         ca_cache_forget_marks(arena, cache);
+        if (open && arena->async_frees) /* nobody knows which of them were */
+            ca_epoch_open_late(arena);
     }
 }
 

@@ -128,6 +128,12 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
     return epoch->foreign || from > arena->frees || (arena->no_fences && !epoch->fence);
 }
 
+void ca_epoch_open_late(ca_arena_t *arena)
+{
+    ca_caches_tell(arena); /* of those before */
+    arena->late_until = arena->frees + 1;
+}
+
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
 {
     ca_stream_t *stream = ca_block_epoch(block)->line->stream;

@@ -89,6 +89,10 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
  * own context, and what was freed behind another one's work may still be in use there. */
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
 
+/* What no plain free brought is in the open epoch of plain frees, or is about to be: that is late
+ * until one comes that has not been told of yet. */
+void ca_epoch_open_late(ca_arena_t *arena);
+
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
  * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
  */

@@ -331,6 +331,49 @@ static void what_calls_that_do_not_wait_have_freed_is_not_waited_for(void **stat
     assert_int_equal(fake.unbounded_waits, 1);
 }
 
+/* What lies in a thread's cache goes to the open epoch when a capture begins: see the above. */
+static void nor_is_it_given_to_the_real_free_from_a_cache(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = 64 * MIB;
+    ca_arena_retire(arena);
+    fake_reset(64 * MIB, 64 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    held_t first = get(64 * KIB);
+    put(&first);
+    make_ready(64 * KIB); /* there are fences: caches open */
+    held_t kept = get(64 * KIB);
+    let_go_by(&kept, ca_cached_free_async);
+    assert_true(ca_caches_stock(arena) > 0);
+    fake.capturing = true;
+    for (unsigned i = 0; i < 3; i++)
+        get(16 * MIB);
+    get(8 * MIB);
+    refused(8 * MIB);
+    assert_int_equal(fake.waiting_frees, 0);
+}
+
+static ca_stream_t *its_stream;
+
+static void free_on_its_stream(ca_block_t *block)
+{
+    ca_arena_free_on(block, its_stream);
+}
+
+static void nor_what_a_stream_left_behind(void **state)
+{
+    (void)state;
+    held_t held[4];
+    fill(held);
+    its_stream = ca_arena_stream(arena, &its_stream, false);
+    fake.capturing = true;
+    let_go_by(&held[1], free_on_its_stream);
+    ca_stream_retire(its_stream);
+    refused(16 * MIB);
+    assert_int_equal(fake.waiting_frees, 0);
+}
+
 static void without_fences_they_wait_as_others_do(void **state)
 {
     (void)state;
@@ -729,6 +772,8 @@ int main(void)
         TEST(then_every_closed_epoch_is_waited_for),
         TEST(but_not_what_is_freed_meanwhile),
         TEST(what_calls_that_do_not_wait_have_freed_is_not_waited_for),
+        TEST(nor_is_it_given_to_the_real_free_from_a_cache),
+        TEST(nor_what_a_stream_left_behind),
         TEST(without_fences_they_wait_as_others_do),
         TEST(waiting_and_giving_back_make_room_for_a_larger_request),
         TEST(during_a_capture_pending_segments_go_to_the_real_free),
