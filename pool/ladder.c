@@ -248,13 +248,15 @@ static bool rung_grow(climb_t *c)
 }
 
 /* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
- * as much was given as there is now, since others may go on growing and freeing for ever. */
-static bool give_and_grow(climb_t *c, ca_give_t which)
+ * as much was given as there is now, since others may go on growing and freeing for ever. The
+ * memory is its own, or where `others` says how much these have, the other heaps'. */
+static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
 {
-    size_t left = c->arena->reserved, given;
+    size_t left = others ? others : c->arena->reserved, given;
 
     for (; left > 0; left -= given < left ? given : left) {
-        given = ca_give_back(c->arena, c->bytes, which);
+        given =
+            others ? ca_give_others(c->arena, c->bytes) : ca_give_back(c->arena, c->bytes, which);
         if (given == 0)
             break;
         if (search(c) || grow(c))
@@ -265,15 +267,14 @@ static bool give_and_grow(climb_t *c, ca_give_t which)
 
 static bool rung_idle(climb_t *c)
 {
-    return give_and_grow(c, CA_GIVE_IDLE);
+    return give_and_grow(c, CA_GIVE_IDLE, 0);
 }
 
 static bool rung_heaps(climb_t *c)
 {
-    while (ca_give_others(c->arena, c->bytes) > 0)
-        if (search(c) || grow(c))
-            return true;
-    return !ca_arena_serving(c->arena) && over(c, -EIO);
+    size_t all = c->arena->shards ? ca_shards_reserved(c->arena->shards) : 0;
+
+    return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
 }
 
 static bool rung_reclaim(climb_t *c)
@@ -329,7 +330,7 @@ static bool rung_others(climb_t *c)
 
 static bool rung_pending(climb_t *c)
 {
-    return give_and_grow(c, CA_GIVE_PENDING);
+    return give_and_grow(c, CA_GIVE_PENDING, 0);
 }
 
 static bool rung_exported(climb_t *c)

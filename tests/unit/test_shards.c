@@ -508,6 +508,40 @@ static void with_a_full_device_other_heaps_give_back_what_is_idle(void **state)
     put(&mine);
 }
 
+#define ROUNDS 200u
+static unsigned others_rounds;
+
+/* As another thread does meanwhile, for ever. */
+static void another_heap_grows(void)
+{
+    static bool inside;
+    ca_block_t *block;
+    uint64_t address;
+    if (inside || others_rounds == ROUNDS)
+        return;
+    inside = true;
+    if (ca_arena_alloc(ca_shards_heap(shards, 1), 8 * MIB, &block, &address, NULL) == 0) {
+        others_rounds++;
+        ca_arena_free(block);
+    }
+    inside = false;
+}
+
+static void what_other_heaps_go_on_freeing_keeps_nobody_from_an_out_of_memory(void **state)
+{
+    (void)state;
+    make(64 * MIB, fake_params);
+    held_t other = get_elsewhere(8 * MIB), mine = get(9 * MIB), none;
+    fake.auto_pass = true;
+    others_rounds = 0;
+    fake.on_call[FAKE_ALLOC] = another_heap_grows;
+    assert_int_equal(get_on(NULL, 100 * MIB, false, &none), -ENOMEM);
+    fake.on_call[FAKE_ALLOC] = NULL;
+    assert_in_range(others_rounds, 1, ROUNDS / 4);
+    sound();
+    put(&other), put(&mine);
+}
+
 static void before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for(void **state)
 {
     (void)state;
@@ -754,6 +788,7 @@ int main(void)
         TEST(the_limit_is_that_of_all_heaps_together),
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
         TEST(with_a_full_device_other_heaps_give_back_what_is_idle),
+        TEST(what_other_heaps_go_on_freeing_keeps_nobody_from_an_out_of_memory),
         TEST(before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for),
         TEST(memory_in_use_everywhere_is_an_out_of_memory_and_changes_nothing),
         TEST(a_failing_call_upstream_leaves_the_sums_right),
