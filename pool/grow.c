@@ -198,17 +198,27 @@ static bool something_to_go(ca_arena_t *arena, ca_give_t which)
     return ca_arena_alone(arena) ? next_to_go(arena, which) != NULL : ca_arena_serving(arena);
 }
 
-/* Gives idle segments back until growing by `bytes` keeps within the highest reserve ever. Only
- * while nothing runs: the real free waits for all work, some of which may be waiting for this very
- * thread, and there may still be memory. */
+/* Gives segments back until `bytes` and what is reserved come to `most`. Each only while nothing
+ * runs: the real free waits for all work, some of which may be waiting for this very thread, and
+ * there may still be memory. No more than is too much now: other heaps may go on growing. */
+static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
+{
+    size_t now = reserved(arena) + bytes, given;
+
+    for (size_t left = now > most ? now - most : 0; left > 0; left -= given < left ? given : left) {
+        if (reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
+            !ca_epoch_device_idle(arena) || !ca_arena_serving(arena))
+            return;
+        given = give_one(arena, which);
+        if (given == 0)
+            return;
+    }
+}
+
+/* So that growing by `bytes` keeps within the highest reserve ever. */
 static void keep_the_peak(ca_arena_t *arena, size_t bytes)
 {
-    if (reserved(arena) + bytes <= reserved_peak(arena) || !something_to_go(arena, CA_GIVE_IDLE) ||
-        !ca_epoch_device_idle(arena))
-        return;
-    while (reserved(arena) + bytes > reserved_peak(arena) && ca_arena_serving(arena))
-        if (give_one(arena, CA_GIVE_IDLE) == 0)
-            return;
+    give_down_to(arena, bytes, reserved_peak(arena), CA_GIVE_IDLE);
 }
 
 /* What `gc_threshold` allows to be reserved before a growth. */
@@ -222,18 +232,10 @@ static size_t collect_above(const ca_arena_params_t *params)
                                                      : SIZE_MAX;
 }
 
-/* Gives back what was idle longest, until the reserve is below the threshold. Only while nothing
- * runs, as above. */
+/* What was idle longest goes, until the reserve is below the threshold. */
 static void collect(ca_arena_t *arena)
 {
-    size_t most = collect_above(&arena->params);
-
-    if (reserved(arena) <= most || !something_to_go(arena, CA_GIVE_OLDEST) ||
-        !ca_epoch_device_idle(arena))
-        return;
-    while (reserved(arena) > most && ca_arena_serving(arena))
-        if (give_one(arena, CA_GIVE_OLDEST) == 0)
-            return;
+    give_down_to(arena, 0, collect_above(&arena->params), CA_GIVE_OLDEST);
 }
 
 static size_t left_of(const ca_arena_t *arena, size_t available)

@@ -220,7 +220,7 @@ static void idle_segments_go_back_before_the_peak_rises(void **state)
     fake_log();
     fake.auto_pass = true;
     get(44 * MIB); /* 40 back leaves 50 + 44 > 90: 30 more */
-    assert_string_equal(fake_log(), "RQFFA");
+    assert_string_equal(fake_log(), "RQFRQFA");
     assert_int_equal(stats().reserved_bytes, 64 * MIB);
     assert_int_equal(stats().reserved_peak, 90 * MIB);
 }
@@ -237,6 +237,27 @@ static void with_work_in_flight_the_peak_rises_instead_of_a_free(void **state)
     get(44 * MIB);
     assert_string_equal(fake_log(), "RqA");
     assert_int_equal(stats().reserved_peak, 134 * MIB);
+}
+
+/* As another thread does meanwhile. */
+static void submit_work(void)
+{
+    fake.auto_pass = false;
+}
+
+static void nor_do_more_go_back_once_there_is_work(void **state)
+{
+    (void)state;
+    held_t a = get(20 * MIB), b = get(30 * MIB), c = get(40 * MIB);
+    put(&a), put(&b), put(&c);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake_log();
+    fake.auto_pass = true;
+    fake.on_call[FAKE_FREE] = submit_work;
+    get(44 * MIB);
+    fake.on_call[FAKE_FREE] = NULL;
+    assert_int_equal(fake.calls[FAKE_FREE], 1);
 }
 
 static void below_the_peak_nothing_goes_back(void **state)
@@ -764,6 +785,7 @@ int main(void)
         TEST(after_the_bounded_wait_it_grows_beyond_the_policy),
         TEST(idle_segments_go_back_before_the_peak_rises),
         TEST(with_work_in_flight_the_peak_rises_instead_of_a_free),
+        TEST(nor_do_more_go_back_once_there_is_work),
         TEST(below_the_peak_nothing_goes_back),
         TEST(a_refused_preferred_size_falls_back_to_what_is_needed),
         TEST(out_of_memory_gives_idle_segments_back),

@@ -222,7 +222,7 @@ static void above_the_threshold_what_was_idle_longest_goes_first(void **state)
     (void)state;
     idle_for_some_time(5, 1000 * MIB, SIZE_MAX);
     held_t big = get(60 * MIB);
-    assert_string_equal(fake_log(), "RQFFA"); /* 20 and 40: 30 are below 50 */
+    assert_string_equal(fake_log(), "RQFRQFA"); /* 20 and 40: 30 are below 50 */
     assert_int_equal(stats().idle_bytes, 30 * MIB);
     put(&big);
 }

@@ -542,6 +542,22 @@ static void what_other_heaps_go_on_freeing_keeps_nobody_from_an_out_of_memory(vo
     put(&other), put(&mine);
 }
 
+static void nor_from_a_growth(void **state)
+{
+    (void)state;
+    make(1024 * MIB, fake_params);
+    held_t other = get_elsewhere(8 * MIB), big = get(40 * MIB), mine;
+    fake.auto_pass = true;
+    put(&big);
+    others_rounds = 0;
+    fake.on_call[FAKE_FREE] = another_heap_grows;
+    mine = get(100 * MIB);
+    fake.on_call[FAKE_FREE] = NULL;
+    assert_in_range(others_rounds, 1, ROUNDS / 4);
+    sound();
+    put(&other), put(&mine);
+}
+
 static void before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for(void **state)
 {
     (void)state;
@@ -789,6 +805,7 @@ int main(void)
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
         TEST(with_a_full_device_other_heaps_give_back_what_is_idle),
         TEST(what_other_heaps_go_on_freeing_keeps_nobody_from_an_out_of_memory),
+        TEST(nor_from_a_growth),
         TEST(before_an_out_of_memory_the_pending_memory_of_all_heaps_is_waited_for),
         TEST(memory_in_use_everywhere_is_an_out_of_memory_and_changes_nothing),
         TEST(a_failing_call_upstream_leaves_the_sums_right),
