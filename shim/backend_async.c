@@ -223,36 +223,45 @@ static CUresult alloc_once(ca_context_t *context, ca_async_backend_t **backend,
     return code;
 }
 
-static bool under_way(ca_async_backend_t *backend)
+static size_t under_way(ca_async_backend_t *backend)
 {
     ca_lock_take(&lock);
-    bool any = backend->count > 0;
+    size_t count = backend->count;
     ca_lock_drop(&lock);
-    return any;
+    return count;
 }
 
 /* A driver that runs short while frees are under way may wait for all work, some of which may be
- * waiting for this very thread. So where memory is short we wait first, for those frees alone. */
-static void make_room(ca_context_t *context, ca_async_backend_t *backend, size_t bytes)
+ * waiting for this very thread. So where memory is short we wait first, for those frees alone. Of
+ * `most` it returns those that were not waited for. */
+static size_t make_room(ca_context_t *context, ca_async_backend_t *backend, size_t bytes,
+                        size_t most)
 {
     size_t wanted = bytes > SIZE_MAX / 2 - SHORTAGE_BYTES ? SIZE_MAX : 2 * bytes + SHORTAGE_BYTES;
-    bool trimmed = false;
-    while (under_way(backend) && ca_async_pool_room(context, &backend->own) < wanted) {
-        bool more = !trimmed && ca_upstream_trim_driver(context) > 0;
-        trimmed = true;
-        if (!more && !collect(context, backend, 0, true))
+    bool asks = true; /* the driver's own pool, once */
+    while (most > 0 && ca_async_pool_room(context, &backend->own) < wanted) {
+        bool given = asks && ca_upstream_trim_driver(context) > 0;
+        asks = false;
+        if (given)
+            continue;
+        if (!collect(context, backend, 0, true))
             break;
+        most--;
     }
+    return most;
 }
 
-/* What earlier frees give back is waited for when there is nothing left. */
+/* What earlier frees give back is waited for when there is nothing left; not what others free
+ * meanwhile, who may go on for ever. */
 static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdeviceptr *address,
                       size_t bytes)
 {
-    if (*backend)
-        make_room(context, *backend, bytes);
+    size_t waits = *backend ? under_way(*backend) : 0;
+    if (waits)
+        waits = make_room(context, *backend, bytes, waits);
     CUresult code = alloc_once(context, backend, address, bytes);
-    while (code == CUDA_ERROR_OUT_OF_MEMORY && *backend && collect(context, *backend, 0, true))
+    for (; code == CUDA_ERROR_OUT_OF_MEMORY && waits && collect(context, *backend, 0, true);
+         waits--)
         code = alloc_once(context, backend, address, bytes);
     return code;
 }

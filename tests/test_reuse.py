@@ -92,6 +92,12 @@ def test_out_of_memory_is_said_while_another_thread_goes_on_freeing(run, program
     succeeds(run([program("oom_busy"), kind], conf=conf, sim="memory:256M", timeout=20))
 
 
+def test_so_it_is_where_the_drivers_pool_serves(run, program):
+    """Of small buffers some are always being freed."""
+    succeeds(run([program("oom_busy"), "device", 1, 1], conf="backend:async", sim="memory:256M",
+                 timeout=20))
+
+
 # --- a held stream --------------------------------------------------------------------------------
 
 

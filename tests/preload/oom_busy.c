@@ -1,15 +1,15 @@
 /* Requests that are too large, while another thread goes on with work, frees and allocations and
  * the device is never idle: each of them must be refused, and that thread must not be.
  *
- * oom_busy KIND [TIMES]: device, or array */
+ * oom_busy KIND [TIMES [MIB]]: device, or array; MIB: of each that the other thread has */
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <time.h>
 #include "gate.h"
 
 #define BUFFERS 8
-#define BYTES ((size_t)16 << 20)
 
+static size_t bytes_each;
 static sem_t going;
 static atomic_bool done;
 
@@ -25,11 +25,11 @@ static void *go_on(void *unused)
     cudaStream_t stream;
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int i = 0; i < BUFFERS; i++)
-        OK(cudaMalloc(&buffers[i], BYTES));
+        OK(cudaMalloc(&buffers[i], bytes_each));
     for (int i = 0; !atomic_load(&done); i = (i + 1) % BUFFERS) {
         OK(cudaLaunchHostFunc(stream, take_a_while, NULL));
         OK(cudaFree(buffers[i]));
-        OK(cudaMalloc(&buffers[i], BYTES));
+        OK(cudaMalloc(&buffers[i], bytes_each));
         if (i == BUFFERS - 1)
             OK(sem_post(&going));
     }
@@ -45,6 +45,7 @@ int main(int argc, char **argv)
     size_t times = number_argument(argc, argv, 2, 5), available, total;
     struct cudaChannelFormatDesc bytes = {8, 8, 8, 8, cudaChannelFormatKindUnsigned};
     pthread_t other;
+    bytes_each = number_argument(argc, argv, 3, 16) << 20;
     OK(cudaMemGetInfo(&available, &total));
     OK(sem_init(&going, 0, 0));
     OK(pthread_create(&other, NULL, go_on, NULL));
