@@ -332,6 +332,7 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
         }
         line->failures = 0;
         arena->others_stuck &= !asks;
+        arena->late_stuck &= !asks;
         passed++;
     }
     return passed;

@@ -338,15 +338,20 @@ static bool rung_exported(climb_t *c)
     return ca_export_reclaim(c->arena) && rung_open(c);
 }
 
+/* What a program frees by no other calls is always late: it may have seconds of work queued. */
+uint64_t ca_late_wait_ns(const ca_arena_t *arena)
+{
+    uint64_t most = CA_LATE_WAIT_NS / ca_arena_heaps(arena);
+
+    return arena->async_frees ? most * CA_ASYNC_WAITS : most;
+}
+
 static bool rung_late(climb_t *c)
 {
-    uint64_t most = CA_LATE_WAIT_NS / ca_arena_heaps(c->arena);
-
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
-    /* What a program frees by no other calls is always late: it may have seconds of work queued. */
-    if (c->arena->async_frees)
-        most *= CA_ASYNC_WAITS;
-    return wait_bounded(c, most, true) || rung_idle(c) || grow(c);
+    bool served = wait_bounded(c, ca_late_wait_ns(c->arena), true);
+    c->arena->late_stuck |= c->arena->whole.closed.head != NULL;
+    return served || rung_idle(c) || grow(c);
 }
 
 static bool climb_to_growth(climb_t *c)

@@ -24,6 +24,9 @@ typedef enum {
 
 uint64_t ca_now_ns(void);
 
+/* How long what may not be waited for without bound is waited for before an out-of-memory. */
+uint64_t ca_late_wait_ns(const ca_arena_t *arena);
+
 /* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL;
  * `rungs` are of ca_rungs_t. Returns 0 with a live block, `*grown` telling whether it came out of a
  * new segment; -ENOMEM; or -EIO. */

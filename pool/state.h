@@ -37,6 +37,7 @@ struct ca_arena {
     bool async_frees;    /* there were some: see ca_arena_free_async */
     uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
     bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
+    bool late_stuck;     /* so was what is late */
     size_t stock;        /* bytes of live that lie in caches, as far as they told */
     ca_line_t whole;     /* epochs of plain frees */
     ca_slab_t epochs, marks;

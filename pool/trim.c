@@ -20,15 +20,18 @@ static void settle(ca_arena_t *arena)
     ca_streams_harvest(arena, SIZE_MAX, true);
 }
 
-/* The same waits as before an out-of-memory of the pool itself: see ladder.c. */
+/* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where that comes
+ * first they are not made as long again in vain. */
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
 {
-    uint64_t end = ca_now_ns() + CA_LATE_WAIT_NS / ca_arena_heaps(arena), now;
+    uint64_t end, now;
     size_t given = 0, waits = arena->whole.closed.count;
 
     for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_WAIT_OWN, false) == 1; waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     size_t late = waits + ca_streams_closed(arena);
+    end = ca_now_ns() +
+          (arena->late_stuck ? CA_LATE_WAIT_NS / ca_arena_heaps(arena) : ca_late_wait_ns(arena));
     for (; late > 0 && given < bytes && (now = ca_now_ns()) < end &&
            ca_epoch_wait(arena, end - now, true) == 1;
          late--)

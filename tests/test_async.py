@@ -47,6 +47,13 @@ def test_what_calls_that_do_not_wait_have_freed_is_waited_for_a_while_alone(run,
     succeeds(run([program("async_freed"), how], conf="oom_report:off", sim="memory:256M"))
 
 
+@pytest.mark.parametrize("kind", ["device", "array"])
+@pytest.mark.parametrize("how", ["free", "legacy"])
+def test_that_is_as_long_for_what_the_driver_serves(run, program, kind, how):
+    assert run([program("async_slow"), kind, how], preload=False, sim="memory:256M").rc == 0
+    succeeds(run([program("async_slow"), kind, how], sim="memory:256M"))
+
+
 @pytest.mark.parametrize("conf", CONFS[:3])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_no_race(run, program, case, conf):

@@ -152,7 +152,7 @@ MODEL = "needs what only the simulator does"
 LEFT_OUT = {
     "abandoned": SIZED, "cache_full": SIZED, "drv_ctx_room": SIZED, "drv_deadlock": SIZED,
     "drv_room": SIZED, "drv_room_context": SIZED, "drv_room_device": SIZED, "oom": SIZED,
-    "both_elsewhere": SIZED, "oom_busy": SIZED, "pooled": SIZED,
+    "both_elsewhere": SIZED, "oom_busy": SIZED, "pooled": SIZED, "async_slow": SIZED,
     "pressure": SIZED, "pinned_held": SIZED, "pinned_short": SIZED, "modes": SIZED,
     "api_dump": OPTION, "capabilities": OPTION, "capabilities_threads": OPTION,
     "capabilities_use": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,
