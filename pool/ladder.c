@@ -249,14 +249,17 @@ static bool rung_grow(climb_t *c)
 
 /* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
  * as much was given as there is now, since others may go on growing and freeing for ever. The
- * memory is its own, or where `others` says how much these have, the other heaps'. */
+ * memory is its own, or where `others` says how much these have, the other heaps'. A free waits for
+ * the context: while the driver still has memory, one at a time, and none while anything runs. */
 static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
 {
     size_t left = others ? others : c->arena->reserved, given;
 
     for (; left > 0; left -= given < left ? given : left) {
-        given =
-            others ? ca_give_others(c->arena, c->bytes) : ca_give_back(c->arena, c->bytes, which);
+        size_t most = c->headroom ? 1 : c->bytes;
+        if (c->headroom && !ca_epoch_device_idle(c->arena))
+            break;
+        given = others ? ca_give_others(c->arena, most) : ca_give_back(c->arena, most, which);
         if (given == 0)
             break;
         if (search(c) || grow(c))
@@ -289,11 +292,11 @@ static bool rung_reclaim(climb_t *c)
     return search(c) || (given > 0 && grow(c));
 }
 
-/* Giving back waits for the context, and here the driver still has memory: not while it works. */
+/* Others' frees wait likewise. */
 static bool rung_spare(climb_t *c)
 {
-    return c->headroom && c->refused && ca_epoch_device_idle(c->arena) &&
-           (rung_idle(c) || rung_heaps(c) || rung_reclaim(c));
+    return c->headroom && c->refused &&
+           (rung_idle(c) || rung_heaps(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
 }
 
 static bool rung_headroom(climb_t *c)

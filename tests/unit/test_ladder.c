@@ -555,6 +555,26 @@ static void headroom_frees_nothing_while_the_device_works(void **state)
     assert_int_equal(stats().reserved_bytes, 100 * MIB);
 }
 
+static void nor_more_than_until_it_works_again(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.headroom = 32 * MIB;
+    ca_arena_retire(arena);
+    fake_reset(128 * MIB, 256 * MIB);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    held_t a = get(20 * MIB), b = get(20 * MIB);
+    get(32 * MIB);
+    put(&a), put(&b);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    fake.auto_pass = true;
+    fake.on_call[FAKE_FREE] = submit_work;
+    get(52 * MIB); /* both leave as much as is asked for */
+    fake.on_call[FAKE_FREE] = NULL;
+    assert_int_equal(fake.calls[FAKE_FREE], 1);
+}
+
 static void reuse_grow_never_waits_while_there_is_memory(void **state)
 {
     (void)state;
@@ -804,6 +824,7 @@ int main(void)
         TEST(headroom_is_left_while_the_cache_can_do_without),
         TEST(headroom_never_refuses_memory),
         TEST(headroom_frees_nothing_while_the_device_works),
+        TEST(nor_more_than_until_it_works_again),
         TEST(reuse_grow_never_waits_while_there_is_memory),
         TEST(reuse_wait_waits_before_it_grows),
         TEST(what_an_allocation_closed_is_not_waited_for_without_bound),
