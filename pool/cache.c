@@ -476,8 +476,11 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
     if (ready_only)
         return ca_arena_alloc_ready(arena, bytes, block, address, reused);
     int rc = ca_arena_alloc(arena, bytes, block, address, reused);
-    return rc == -ENOMEM && bytes != asked ? ca_arena_alloc(arena, asked, block, address, reused)
-                                           : rc;
+    /* The climb has left nothing untried, but a block of just what was asked. */
+    if (rc == -ENOMEM && bytes != asked &&
+        ca_arena_alloc_ready(arena, asked, block, address, reused) == 0)
+        return 0;
+    return rc;
 }
 
 /* The thread's cache, if it may take the block. */

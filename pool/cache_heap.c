@@ -56,6 +56,7 @@ static void start_classes(ca_cache_t *cache)
 static void start_counts(ca_cache_t *cache)
 {
     cache->allocs = cache->frees = 0;
+    cache->async_frees = false;
     cache->open_left = CA_CACHE_EPOCH_BLOCKS;
     cache->open_bytes = 0;
 }
@@ -193,6 +194,16 @@ void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
 /* --- all of a heap's ---------------------------------------------------------------------------
  */
 
+static size_t at_least(size_t least, size_t bytes)
+{
+    return bytes > least ? bytes : least;
+}
+
+static size_t at_most(size_t most, size_t bytes)
+{
+    return bytes < most ? bytes : most;
+}
+
 /* All together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
 static size_t part_of_room(const ca_arena_t *arena)
 {
@@ -213,19 +224,9 @@ static size_t epoch_most(const ca_arena_t *arena)
         !(arena->fenced || arena->living_streams) || !arena->cache_count)
         return 0;
     size_t most = part_of_room(arena);
-    if (most > ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena))
-        most = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
+    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
+    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share)); /* also one of very many heaps */
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
-}
-
-static size_t at_least(size_t least, size_t bytes)
-{
-    return bytes > least ? bytes : least;
-}
-
-static size_t at_most(size_t most, size_t bytes)
-{
-    return bytes < most ? bytes : most;
 }
 
 /* How much it may keep. It is shut. */

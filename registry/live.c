@@ -36,7 +36,9 @@ void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes)
 {
     uint64_t ahead = tally->ahead;
     atomic_store_explicit(&tally->spare, ahead, memory_order_relaxed);
-    set_parts(tally, ca_live_tell(bytes + ahead));
+    uint64_t told = ca_live_tell(bytes + ahead);
+    if (tally->spare_most) /* one that frees, too: else the peak is exact */
+        set_parts(tally, told);
 }
 
 /* Whoever gets the line with what was told gets it once. */

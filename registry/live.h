@@ -4,10 +4,11 @@
  * Each thread has a part of its own (config/counters.h), or every allocation of every thread would
  * write the same line. Live bytes are `told`, which all threads change, less what each one has to
  * spare: a free leaves its bytes with the thread, up to SPARE_LEAST or a part of what was told, and
- * an allocation takes from there first. Where there are several threads, one that has nothing left
- * to spare tells of some bytes in advance, half of such a part, or the next allocation would find
- * nothing either. So `told` is never less than what is live. Its peak is exact where there is one
- * thread, else too high by all threads' parts together and SPARE_LEAST for each at most.
+ * an allocation takes from there first. Where there are several threads, one that frees, too,
+ * and has nothing left to spare tells of some bytes in advance, half of such a part, or the next
+ * allocation would find nothing either. So `told` is never less than what is live. Its peak is
+ * exact where there is one thread, or nothing was freed before, else too high by all threads' parts
+ * together and SPARE_LEAST for each at most.
  *
  * Sequence numbers come to a thread by the batch, all threads' together a part of what numbers
  * there are: or threads would wait for the line that has the next one. A batch whose thread is

@@ -96,9 +96,11 @@ int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes
             return 0;
     }
     int rc = alloc(context, order, bytes, ready_only, block, address, reused);
-    return rc == -ENOMEM && bytes != asked
-               ? alloc(context, order, asked, ready_only, block, address, reused)
-               : rc;
+    /* The climb has left nothing untried, but a block of just what was asked. */
+    if (rc == -ENOMEM && bytes != asked &&
+        alloc(context, order, asked, true, block, address, reused) == 0)
+        return 0;
+    return rc;
 }
 
 size_t ca_heaps_reserved(const ca_context_t *context, size_t *idle)

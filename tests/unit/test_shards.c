@@ -441,6 +441,38 @@ static void an_epoch_of_one_heap_of_two_holds_half(void **state)
     }
 }
 
+static void *keep_a_small_block(void *stock)
+{
+    held_t small;
+    for (unsigned i = 0; i < CA_SHARDS_MOST; i++)
+        ca_shards_heap(shards, i)->fenced = true; /* as once an epoch was closed */
+    get_on(NULL, 1000, false, &small);
+    let_go(&small);
+    for (unsigned i = 0; i < CA_SHARDS_MOST; i++)
+        *(size_t *)stock += ca_caches_stock(ca_shards_heap(shards, i));
+    return NULL;
+}
+
+/* Their epochs are small beside what one heap's holds, but worth having. */
+static void threads_of_very_many_heaps_keep_blocks(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = MIB;
+    params.segment_first = 0; /* so small that many get one */
+    fake_reset(4096 * MIB, 0);
+    shards = ca_shards_create(&fake_upstream, NULL, &params, CA_SHARDS_MOST, CA_SHARDS_MOST);
+    for (unsigned i = 0; i < CA_SHARDS_MOST + CA_SHARDS_MOST / 2; i++) {
+        size_t stock = 0;
+        in_another_thread(keep_a_small_block, &stock);
+        if (i >= CA_SHARDS_MOST) /* now all are in use, and the first half have memory */
+            assert_int_equal(stock, 1024);
+    }
+    assert_int_equal(ca_shards_in_use(shards), CA_SHARDS_MOST);
+    for (unsigned i = 0; i < CA_SHARDS_MOST; i++)
+        ca_arena_retire(ca_shards_heap(shards, i));
+}
+
 static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
 {
     (void)state;
@@ -800,6 +832,7 @@ int main(void)
         TEST(what_lies_in_stock_is_not_live),
         TEST(a_program_of_one_thread_has_one_heap),
         TEST(an_epoch_of_one_heap_of_two_holds_half),
+        TEST(threads_of_very_many_heaps_keep_blocks),
         TEST(hints_lead_to_the_heap_that_fits_best_without_a_call),
         TEST(the_limit_is_that_of_all_heaps_together),
         TEST(what_one_heap_is_about_to_obtain_counts_for_the_others),
