@@ -26,7 +26,7 @@ static void start_with(size_t memory, ca_join_t join)
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     for (uintptr_t i = 0; i < STREAMS; i++)
         streams[i] = ca_arena_stream(arena, (void *)(i + 1), false);
-    hold(arena, 4 * MIB, &first); /* a segment, and the thread's cache */
+    hold(arena, 4 * MIB, &first); /* a segment */
     let_go(&first);
     fake_pass_all();
 }
@@ -139,9 +139,11 @@ static void no_other_stream_gets_it_before_its_fence(void **state)
 static void a_place_is_of_one_stream_at_a_time(void **state)
 {
     (void)state;
-    ca_cache_t *cache = ca_cache_own(arena);
     ca_stream_t *other = NULL;
     held_t first, second;
+    assert_int_equal(get_on(streams[0], BYTES, &first), 0);
+    ca_cache_t *cache = ca_cache_own(arena);
+    assert_non_null(cache);
     for (uintptr_t i = 0; i < 1000; i++) {
         other = ca_arena_stream(arena, (void *)(100 + i), false);
         if (ca_cache_ordered_at(cache, other, 0) == ca_cache_ordered_at(cache, streams[0], 0))
@@ -149,7 +151,6 @@ static void a_place_is_of_one_stream_at_a_time(void **state)
     }
     assert_ptr_equal(ca_cache_ordered_at(cache, other, 0),
                      ca_cache_ordered_at(cache, streams[0], 0));
-    assert_int_equal(get_on(streams[0], BYTES, &first), 0);
     uint64_t address = first.address;
     put_on(streams[0], &first);
     assert_int_equal(get_on(other, BYTES, &second), 0);
