@@ -535,9 +535,10 @@ void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
     if (cache && ca_cache_enter_with(cache, block)) {
         unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
         bool kept = ca_cache_put_ordered(cache, stream, index, block);
-        bool precise = cache->precise && ++cache->passed_over; /* it looks again now and then */
+        bool looks = ca_cache_ordered_at(cache, stream, index)->block ||
+                     (cache->precise && ++cache->passed_over == 0); /* whether it still is */
         ca_cache_leave_hit(cache);
-        if (kept || (!precise && keep_in_its_place(arena, cache, index, block, stream)))
+        if (kept || (looks && keep_in_its_place(arena, cache, index, block, stream)))
             return;
     }
     ca_arena_free_on(block, stream);

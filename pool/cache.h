@@ -12,9 +12,10 @@
  *   epochs   Closed by the free side, as the heap's are, and together with the heap's open epoch:
  *            that gets a mark, "this cache up to this number", and when its fence has passed the
  *            cache is told. So there is one line of fences, whoever frees.
- *   streams  What is freed on a stream lies apart, one block for each stream and class, where the
- *            next request of that class on that stream finds it: it needs no fence, as on any
- * stream (pool/stream.h). The block before it goes to the heap, and so do all when it wants them.
+ *   streams  What is freed on a stream lies apart, a block for each stream and class. There the
+ *            next request of that class on that stream finds it: in the stream's order it needs no
+ *            fence (pool/stream.h). The block before it goes to the heap, as all do when that wants
+ *            them.
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
  *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
  *            allocates what another frees, they are neither merged nor cut again.
@@ -27,9 +28,8 @@
  * takes as many as it needs (ca_caches_yield). Only where it did so lately it may grow by a little
  * first (ca_grow_spares_caches).
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
- * stay shut in pin mode, until the heap has settled (pool/settle.h), where little room is left
- * (then every free is followed by its fence), and where neither a fence was had yet nor a stream
- * met.
+ * stay shut in pin mode, until the heap has settled (pool/settle.h), where it has neither had a
+ * fence nor met a stream, and where little room is left: then every free is followed by its fence.
  *
  * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
  * does without. Nobody else enters; the heap shuts a cache under its lock. */

@@ -179,6 +179,20 @@ static void the_one_before_goes_to_the_heap(void **state)
     put_on(streams[0], &again);
 }
 
+/* It is full of other blocks: then the heap's lock is taken as if there were no cache. */
+static void a_full_stock_costs_no_second_lock(void **state)
+{
+    (void)state;
+    held_t held;
+    assert_int_equal(get_on(streams[0], BYTES, &held), 0);
+    ca_cache_own(arena)->stock_most = 0;
+    uint32_t takes = arena->takes;
+    put_on(streams[0], &held);
+    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(arena->takes, takes + 1);
+    sound();
+}
+
 /* All of it, if need be. */
 static void what_is_kept_comes_before_an_out_of_memory(void **state)
 {
@@ -480,6 +494,7 @@ int main(void)
         TEST(no_other_stream_gets_it_before_its_fence),
         TEST(a_place_is_of_one_stream_at_a_time),
         TEST(the_one_before_goes_to_the_heap),
+        TEST(a_full_stock_costs_no_second_lock),
         TEST(what_is_kept_comes_before_an_out_of_memory),
         TEST(the_end_of_a_stream_takes_what_it_had),
         TEST(the_end_of_a_thread_leaves_it_to_the_stream),
