@@ -465,7 +465,7 @@ static inline void let_go(held_t *held)
     let_go_by(held, ca_cached_free);
 }
 
-/* Straight to the heap, as what is freed on a stream. */
+/* Straight to the heap, as by a thread that has no cache. */
 static inline void let_go_past_the_cache(held_t *held)
 {
     let_go_by(held, ca_arena_free);

@@ -66,6 +66,14 @@ static inline void *leave_in_stock(void *bytes)
     return NULL;
 }
 
+static inline void on_thread(void *(*work)(void *), void *arg)
+{
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, work, arg);
+    pthread_join(thread, NULL);
+}
+
 static pthread_barrier_t barrier;
 
 /* Fills its cache, then lives on while the other does its part. */

@@ -12,14 +12,6 @@
 #include "pool/settle.h"
 #include "pool/stream.h"
 
-static void on_thread(void *(*work)(void *), void *arg)
-{
-    pthread_t thread;
-
-    pthread_create(&thread, NULL, work, arg);
-    pthread_join(thread, NULL);
-}
-
 /* --- classes ---------------------------------------------------------------------------------- */
 
 static void a_class_is_at_most_a_sixteenth_larger_than_the_request(void **state)
@@ -406,7 +398,7 @@ static void closing_the_epochs_of_streams_visits_no_cache(void **state)
     end();
 }
 
-/* As those of memory that is freed on a stream do. */
+/* As some of memory that is freed on a stream do. */
 static void the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by(void **state)
 {
     (void)state;

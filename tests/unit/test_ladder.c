@@ -34,6 +34,14 @@ static void with_limit(size_t limit)
     arena = ca_arena_create(&fake_upstream, NULL, &params);
 }
 
+/* On another device: its memory, and the addresses that are looked after. */
+static void start_again(size_t memory, size_t space, ca_arena_params_t params)
+{
+    ca_arena_retire(arena);
+    fake_reset(memory, space);
+    arena = ca_arena_create(&fake_upstream, NULL, &params);
+}
+
 static void refused(size_t bytes)
 {
     held_t held;
@@ -358,9 +366,7 @@ static void nor_is_it_given_to_the_real_free_from_a_cache(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.thread_cache = 64 * MIB;
-    ca_arena_retire(arena);
-    fake_reset(64 * MIB, 64 * MIB);
-    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    start_again(64 * MIB, 64 * MIB, params);
     held_t first = get(64 * KIB);
     put(&first);
     make_ready(64 * KIB); /* there are fences: caches open */
@@ -529,9 +535,7 @@ static void headroom_never_refuses_memory(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.headroom = 32 * MIB;
-    ca_arena_retire(arena);
-    fake_reset(128 * MIB, 256 * MIB);
-    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    start_again(128 * MIB, 256 * MIB, params);
     get(120 * MIB);
     assert_int_equal(stats().reserved_bytes, 120 * MIB);
     assert_int_equal(fake.unbounded_waits, 0);
@@ -542,9 +546,7 @@ static void headroom_frees_nothing_while_the_device_works(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.headroom = 32 * MIB;
-    ca_arena_retire(arena);
-    fake_reset(128 * MIB, 256 * MIB);
-    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    start_again(128 * MIB, 256 * MIB, params);
     held_t a = get(40 * MIB);
     put(&a);
     fake_pass_all();
@@ -560,9 +562,7 @@ static void nor_more_than_until_it_works_again(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.headroom = 32 * MIB;
-    ca_arena_retire(arena);
-    fake_reset(128 * MIB, 256 * MIB);
-    arena = ca_arena_create(&fake_upstream, NULL, &params);
+    start_again(128 * MIB, 256 * MIB, params);
     held_t a = get(20 * MIB), b = get(20 * MIB);
     get(32 * MIB);
     put(&a), put(&b);

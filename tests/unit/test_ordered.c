@@ -106,9 +106,7 @@ static void *pairs_under_the_lock(void *unused)
 static void a_pair_on_a_stream_takes_no_lock_and_makes_no_call(void **state)
 {
     (void)state;
-    pthread_t thread;
-    pthread_create(&thread, NULL, pairs_under_the_lock, NULL);
-    pthread_join(thread, NULL);
+    on_thread(pairs_under_the_lock, NULL);
     assert_int_equal(ca_caches_stock(arena), 0);
     sound();
 }
@@ -243,9 +241,7 @@ static void *leave_on_a_stream(void *unused)
 static void the_end_of_a_thread_leaves_it_to_the_stream(void **state)
 {
     (void)state;
-    pthread_t thread;
-    pthread_create(&thread, NULL, leave_on_a_stream, NULL);
-    pthread_join(thread, NULL);
+    on_thread(leave_on_a_stream, NULL);
     assert_int_equal(ca_caches_stock(arena), 0);
     assert_int_equal(ca_stream_listed(streams[0]), 1);
     sound();
