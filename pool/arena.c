@@ -378,8 +378,10 @@ bool ca_arena_revive(ca_arena_t *arena)
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
-    if (bytes < arena->room)
+    if (bytes < arena->room) {
+        ca_grow_set_found(arena, bytes);
         ca_grow_set_room(arena, bytes);
+    }
     ca_lock_drop(&arena->lock);
 }
 

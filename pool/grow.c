@@ -14,6 +14,9 @@
 /* Allocations and frees from one look at what upstream has to the next, while it is too little for
  * caches: others may have given back what they had, of which nobody tells. */
 #define LOOK_AGAIN 65536
+/* How long growth goes by what it found upstream. To ask takes about as long as to obtain a
+ * segment: tests/gpu/results, cuMemGetInfo. */
+#define LOOK_SERVES_NS 10000000u
 
 /* Of the set that the heap belongs to; see shards.h. */
 static size_t reserved(const ca_arena_t *arena)
@@ -246,13 +249,47 @@ static size_t left_of(const ca_arena_t *arena, size_t available)
     return available < left ? available : left;
 }
 
-/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
-static size_t room(ca_arena_t *arena)
+void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
+{
+    arena->look.found = bytes;
+    arena->look.reserved = reserved(arena);
+}
+
+/* Asks upstream what it has. Drops the lock. */
+static void look(ca_arena_t *arena)
 {
     ca_lock_drop(&arena->lock);
-    size_t available = ca_upstream_available(arena->upstream, arena->context);
+    size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    return left_of(arena, available);
+    ca_grow_set_found(arena, found);
+    arena->look.until = ca_now_ns() + LOOK_SERVES_NS;
+}
+
+/* What upstream has by the last look and what the set obtained and gave back since. */
+static size_t left_since_look(const ca_arena_t *arena)
+{
+    size_t found = arena->look.found, then = arena->look.reserved, now = reserved(arena);
+
+    if (found == SIZE_MAX) /* it does not know */
+        return SIZE_MAX;
+    return found + then > now ? found + then - now : 0;
+}
+
+/* Whether growing by `bytes` may go by the last look: while that is far from all there was, and
+ * from the headroom, so that what others obtain meanwhile changes nothing. */
+static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t headroom)
+{
+    size_t left = left_since_look(arena);
+
+    if (left < bytes || left - bytes < arena->look.found / 2 || (left - bytes) / 2 < headroom)
+        return false;
+    return ca_now_ns() < arena->look.until;
+}
+
+/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
+static size_t room(const ca_arena_t *arena)
+{
+    return left_of(arena, left_since_look(arena));
 }
 
 void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
@@ -268,7 +305,7 @@ static void note_room(ca_arena_t *arena, size_t bytes)
     ca_grow_set_room(arena, bytes);
     if (arena->shards) {
         ca_lock_drop(&arena->lock);
-        ca_shards_note_room(arena, bytes);
+        ca_shards_note_room(arena, bytes, arena->look);
         ca_lock_take(&arena->lock);
     }
 }
@@ -279,9 +316,9 @@ void ca_grow_look_again(ca_arena_t *arena)
         !ca_arena_serving(arena))
         return;
     arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
-    size_t found = room(arena);
+    look(arena);
     if (ca_arena_serving(arena))
-        note_room(arena, found);
+        note_room(arena, room(arena));
 }
 
 /* Upstream has got so much back. Drops the lock. */
@@ -305,6 +342,9 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     int rc = -ENOMEM;
 
     collect(arena);
+    bool looked = !look_serves(arena, preferred, headroom);
+    if (looked)
+        look(arena);
     note_room(arena, room(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
@@ -319,9 +359,14 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         rc = grow_by(arena, sizes[i], bytes, block);
         if (rc == 0 && arena->room != SIZE_MAX)
             arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
+        if (rc == -ENOMEM && !looked) { /* others have got it since */
+            looked = true;
+            look(arena);
+            note_room(arena, room(arena));
+        }
     }
     if (rc == -ENOMEM && !headroom)
-        note_room(arena, 0);
+        ca_grow_set_found(arena, 0), note_room(arena, 0);
     return rc;
 }
 

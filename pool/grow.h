@@ -29,7 +29,10 @@ size_t ca_grow_room_for_caches(const ca_arena_t *arena);
 /* Whether the limit leaves no room for a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
-/* How much is left to grow by, as somebody found just now. Caches may open or shut. */
+/* What upstream has left, as somebody found just now. */
+void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
+
+/* How much is left to grow by. Caches may open or shut. */
 void ca_grow_set_room(ca_arena_t *arena, size_t bytes);
 
 /* For a free that has closed its epoch: where room was short when somebody last looked, which may

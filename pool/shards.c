@@ -303,20 +303,21 @@ size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes)
     return given;
 }
 
-static void set_room(ca_arena_t *heap, size_t bytes)
+static void set_room(ca_arena_t *heap, size_t bytes, ca_look_t look)
 {
     ca_lock_take(&heap->lock);
+    heap->look = look;
     ca_grow_set_room(heap, bytes);
     ca_lock_drop(&heap->lock);
 }
 
-void ca_shards_note_room(ca_arena_t *arena, size_t bytes)
+void ca_shards_note_room(ca_arena_t *arena, size_t bytes, ca_look_t look)
 {
     ca_shards_t *shards = arena->shards;
 
     for (unsigned i = 0; i < ca_shards_count(shards); i++)
         if (i != arena->shard)
-            set_room(shards->slots[i].heap, bytes);
+            set_room(shards->slots[i].heap, bytes, look);
 }
 
 /* --- visits ----------------------------------------------------------------------------------- */

@@ -55,6 +55,13 @@
 
 typedef struct ca_shards ca_shards_t;
 
+/* What upstream said that it had left. See look_serves in grow.c for how long that is good for. */
+typedef struct ca_look {
+    size_t found;    /* bytes; 0 where it has refused since */
+    size_t reserved; /* by the set, at that time */
+    uint64_t until;  /* ca_now_ns */
+} ca_look_t;
+
 /* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST, and twice as many each time that
  * threads wait for each other, up to `most`. NULL when there is no host memory. The pointer stays
  * good for ever, as the arenas do: they are retired and revived one by one, the first one first,
@@ -123,7 +130,7 @@ bool ca_shards_rested(const ca_arena_t *arena);
  * given. No lock is held, neither here nor in the next. */
 size_t ca_shards_give_others(ca_arena_t *arena, size_t bytes);
 
-/* Tells the other heaps how much is left to grow by, as this one found: they share it. */
-void ca_shards_note_room(ca_arena_t *arena, size_t bytes);
+/* Tells the other heaps how much is left to grow by, and what this one found: they share it. */
+void ca_shards_note_room(ca_arena_t *arena, size_t bytes, ca_look_t look);
 
 #endif

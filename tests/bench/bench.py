@@ -56,16 +56,18 @@ ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
-# One call of the driver on an H200, in ns (tests/gpu/results: alloc_cost, and call_cost with kernels
-# in flight on 8 streams). Of a query what one takes whose event has not passed; else it is 1,340.
+# One call of the driver on an H200, in ns (tests/gpu/results: alloc_cost; others_wait; call_cost with
+# kernels in flight on 8 streams). Of a query what one takes whose event has not passed; else it is
+# 1,340.
 HARDWARE = {
     "cuMemAlloc_v2": 30900, "cuMemFree_v2": 27400, "cuMemAllocHost_v2": 474000,
     "cuMemFreeHost": 206000, "cuMemAllocAsync": 510, "cuMemFreeAsync": 660,
-    "cuEventRecord": 250, "cuCtxRecordEvent": 460, "cuEventQuery": 280,
+    "cuEventRecord": 250, "cuCtxRecordEvent": 460, "cuEventQuery": 280, "cuMemGetInfo_v2": 24400,
 }
 BUSY = ",".join([IDLE, "kernel_ns:20000",
                  *(f"latency:{call}={ns}" for call, ns in HARDWARE.items())])
-MISS = IDLE + ",latency:cuMemAlloc_v2=50000"
+MISS = (IDLE + ",latency:cuMemAlloc_v2=50000"
+        f",latency:cuMemGetInfo_v2={HARDWARE['cuMemGetInfo_v2']}")
 
 SHORT = [("hot_1KiB", 1), ("hot_1KiB", 2), ("live_64", 1), ("live_10000", 1), ("hot_64KiB", 1),
          ("pinned_64KiB", 1), ("async_1", 1), ("async_8", 1), ("prodcons", 2), ("miss_64MiB", 1)]
