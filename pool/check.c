@@ -163,7 +163,7 @@ const char *ca_check_locked(const ca_arena_t *arena)
 {
     sums_t sums = {0};
     const ca_segment_t *prev = NULL;
-    size_t segments = 0, reserved = arena->leaving;
+    size_t segments = 0, vacant = 0, reserved = arena->leaving;
 
     if (arena->retired)
         return NULL;
@@ -177,10 +177,11 @@ const char *ca_check_locked(const ca_arena_t *arena)
         if (!ca_pool_owns(segment->base) || !ca_pool_owns(segment->base + segment->bytes - 1))
             return "a segment is missing from the index of addresses";
         segments++;
+        vacant += segment->live_blocks == 0;
         reserved += segment->bytes;
     }
-    if (segments != arena->segment_count || sums.blocks != arena->blocks.live ||
-        arena->blocks.made < arena->blocks.live)
+    if (segments != arena->segment_count || vacant != arena->vacant ||
+        sums.blocks != arena->blocks.live || arena->blocks.made < arena->blocks.live)
         return "counts of segments or blocks are wrong";
     if (reserved != arena->reserved || arena->reserved > arena->reserved_peak)
         return "reserved bytes are wrong";

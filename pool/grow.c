@@ -182,7 +182,9 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     if (arena->pins)
         return NULL;
     ca_pin_settle(arena);
-    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+    /* There may be thousands, and a growth asks. */
+    ca_segment_t *first = arena->vacant ? arena->segments : NULL;
+    for (ca_segment_t *segment = first; segment; segment = segment->next)
         if ((!found || goes_before(segment, found, which)) && may_go(arena, segment, which))
             found = segment;
     return found;

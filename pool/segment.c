@@ -53,6 +53,7 @@ void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment)
         segment->next->prev = segment;
     arena->segments = segment;
     arena->segment_count++;
+    arena->vacant += segment->live_blocks == 0;
 }
 
 void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment)
@@ -64,6 +65,7 @@ void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment)
     if (segment->next)
         segment->next->prev = segment->prev;
     arena->segment_count--;
+    arena->vacant -= segment->live_blocks == 0;
 }
 
 ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
@@ -268,7 +270,8 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
     block->state = CA_BLOCK_LIVE;
     block->class_mark = ca_cache_class_mark(ca_block_size(block), arena->cache_most);
     block->exported = false; /* an export may have met it before a join that failed */
-    ca_block_segment(block)->live_blocks++;
+    if (ca_block_segment(block)->live_blocks++ == 0)
+        arena->vacant--;
     arena->live += ca_block_size(block);
     ca_arena_note_peak(arena);
 }
@@ -278,6 +281,7 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
     block->state = CA_BLOCK_PENDING;
     ca_block_set_freed(block, arena->operations);
     if (--ca_block_segment(block)->live_blocks == 0) {
+        arena->vacant++;
         ca_block_segment(block)->idle_since = arena->operations;
         ca_block_segment(block)->idle_tick = arena->tick;
     }

@@ -50,7 +50,7 @@ struct ca_arena {
 
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
-    size_t segment_count;
+    uint32_t segment_count, vacant; /* without a live block */
     ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
     ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
     size_t cache_count;   /* of threads */

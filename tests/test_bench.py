@@ -25,9 +25,13 @@ LAUNCH_CEILING = 20
 # Beyond the first, where stacks are sampled and this one is not.
 SAMPLE_CEILING = 2
 
+# Of the shim's that a cudaMalloc takes which obtains memory.
+GROWTH_CEILING = 5800
+
 PAIRS = 3000
 # Device addresses as valgrind has them to give.
 SMALL_DEVICE = "memory:512M,addresses:2G"
+LARGE_DEVICE = "memory:20G,addresses:40G"
 COST = re.compile(r"[0-9+*-]")
 
 pytestmark = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is not None,
@@ -176,12 +180,12 @@ def test_bench_tells_what_stacks_cost(build, tmp_path):
         assert re.search(aim, result.stdout), result.stdout
 
 
-def instructions(run, build, tmp_path, call, count, preload, conf):
+def instructions(run, build, tmp_path, call, count, preload, conf, sim):
     """Instructions by file of one run, of all together as None."""
     profile = tmp_path / f"{call}-{count}-{preload}"
     result = run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
                   build / "bench" / "calls", call, count],
-                 conf=conf, sim=SMALL_DEVICE, preload=preload)
+                 conf=conf, sim=sim, preload=preload)
     assert result.rc == 0, result.err
     names, counts, current = {}, {}, None
     lines = iter(profile.read_text().splitlines())
@@ -198,9 +202,10 @@ def instructions(run, build, tmp_path, call, count, preload, conf):
     return counts
 
 
-def per_call(run, build, tmp_path, call, preload=True, conf="stacks:off,settle:0"):
+def per_call(run, build, tmp_path, call, preload=True, conf="stacks:off,settle:0",
+             sim=SMALL_DEVICE):
     """(instructions of all files, of the shim) for each call. Start-up and warm-up cancel."""
-    few, many = (instructions(run, build, tmp_path, call, count, preload, conf)
+    few, many = (instructions(run, build, tmp_path, call, count, preload, conf, sim)
                  for count in (PAIRS, 2 * PAIRS))
     return tuple((many.get(name, 0) - few.get(name, 0)) / PAIRS
                  for name in (None, str(conftest.SHIM.resolve())))
@@ -246,6 +251,15 @@ def test_a_hit_of_pinned_memory_takes_few_instructions(run, build, tmp_path):
     everything, shim = per_call(run, build, tmp_path, "pinned")
     print(f"{everything:.1f}, of them {shim:.1f} ours")
     assert 0 < shim < everything <= PINNED_CEILING
+
+
+@release
+def test_a_growth_takes_no_more_where_there_are_many_segments(run, build, tmp_path):
+    # One for each request, which is above `max_split`; thousands of them at the end.
+    ours = per_call(run, build, tmp_path, "grow", conf="stacks:off,settle:0,max_split:1M",
+                    sim=LARGE_DEVICE)[1]
+    print(f"{ours:.1f}")
+    assert 0 < ours <= GROWTH_CEILING
 
 
 @release

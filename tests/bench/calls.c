@@ -2,6 +2,7 @@
  * counts is the call's alone, start-up and warm-up cancel.
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
+ * grow    cudaMalloc of 2 MiB, which is never freed
  * pinned  cudaMallocHost and cudaFreeHost of 4 KiB, with no device memory allocated before
  * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
  * launch  cuLaunchKernel: the linker found it
@@ -21,6 +22,12 @@ static void pair(void)
     void *block;
     OK(cudaMalloc(&block, 1024));
     OK(cudaFree(block));
+}
+
+static void grow(void)
+{
+    void *block;
+    OK(cudaMalloc(&block, 2 << 20));
 }
 
 static void pinned(void)
@@ -57,6 +64,7 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 3);
     void (*call)(void) = strcmp(argv[1], "pair") == 0     ? pair
+                         : strcmp(argv[1], "grow") == 0   ? grow
                          : strcmp(argv[1], "pinned") == 0 ? pinned
                          : strcmp(argv[1], "copy") == 0   ? copy
                          : strcmp(argv[1], "graph") == 0  ? launch_graph
