@@ -379,6 +379,8 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
     size_t alignment = ca_block_alignment(bytes);
     ca_block_t *block = NULL;
 
+    if (bytes > arena->ready) /* a climb asks again after each rung */
+        return NULL;
     if (arena->pins) /* an oversize block is its whole segment */
         block = ca_bins_find_same(
             &arena->bins[pool],
