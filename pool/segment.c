@@ -354,7 +354,7 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
     return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
 }
 
-#define LOOK_FROM_BELOW 256 /* blocks: who has more gets the tightest fit above these */
+#define LOOK_FROM_BELOW 256 /* ready blocks: who has more gets the tightest fit */
 
 /* The lowest ready block of the first segment that the request fits in, or NULL. */
 static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
@@ -366,11 +366,7 @@ static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
         segment = segment->next;
     if (!segment || segment->next || segment->pool != pool)
         return NULL;
-    for (ca_block_t *block = segment->first; block && look; block = ca_block_upper(block), look--)
-        if (ca_block_state(block) == CA_BLOCK_READY &&
-            ca_block_size(block) >= bytes + ca_block_padding(block, alignment))
-            return block;
-    return NULL;
+    return ca_bins_find_lowest(&arena->bins[pool], bytes, alignment, segment, look);
 }
 
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
