@@ -367,8 +367,10 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
             note_room(arena, room(arena));
         }
     }
-    if (rc == -ENOMEM && !headroom)
-        ca_grow_set_found(arena, 0), note_room(arena, 0);
+    if (rc == -ENOMEM && !headroom) {
+        ca_grow_set_found(arena, 0);
+        note_room(arena, 0);
+    }
     return rc;
 }
 
