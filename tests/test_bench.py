@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -74,12 +75,18 @@ class Machine:
         monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
         self.bench = importlib.import_module("bench")
         self.sittings, self.notes = list(sittings), []
+        self.waits = []
         monkeypatch.setattr(self.bench, "start", self.start)
+        monkeypatch.setattr(self.bench, "Cores", self.cores)
         self.args = self.bench.parse(["--cases", "hot_1KiB:2", "--output", str(tmp_path)])
 
     def start(self, *_):
         self.took = iter(self.sittings.pop(0))
         return {self: 1}
+
+    def cores(self, *_):
+        return types.SimpleNamespace(wait=lambda: self.waits.append(len(self.sittings)),
+                                     close=lambda: None)
 
     def run(self, _):
         ns, fixed = next(self.took)
@@ -106,6 +113,7 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
     machine = Machine(monkeypatch, tmp_path, halves, whole)
     machine.args.rounds, machine.args.fixed_least = 2, 1000
     assert machine.measure() == ([10, 11], 2) and not machine.notes
+    assert machine.waits == [0, 0]  # before each repetition of the later sitting
     # None of its repetitions counts, and a sitting ends as soon as that is likely.
     machine = Machine(monkeypatch, tmp_path, halves, halves)
     machine.args.rounds, machine.args.fixed_least = 2, 1000
@@ -114,6 +122,20 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
     assert machine.measure() == ([30, 31, 30, 31], 0)
     assert machine.notes == ["hot_1KiB, 2 threads: all repetitions count of those that had whole "
                              "cores in too few: cachealloc 0 of 4"]
+
+
+def test_whole_cores_are_waited_for(monkeypatch, build):
+    monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
+    bench = importlib.import_module("bench")
+    args = types.SimpleNamespace(build=build, fixed_least=1000)
+    probe = iter([2000, 1251, 990, 2000, 990, 2000])
+    monkeypatch.setattr(bench, "Bench", lambda *_: types.SimpleNamespace(
+        run=lambda pairs: [0, 0, 0, next(probe)]))
+    monkeypatch.setattr(bench.time, "sleep", lambda seconds: None)
+    bench.Cores(8, args, 1.5 * bench.PROBE_EVERY_S).wait()
+    assert next(probe) == 990  # its patience had come to an end
+    bench.Cores(8, args, 60).wait()
+    assert next(probe) == 2000 and args.fixed_least == 990
 
 
 def test_bench_tells_where_it_cannot_write(build, tmp_path):

@@ -10,7 +10,7 @@ Each case runs with every allocator in a process of its own, all at the same tim
 them works at any moment: in each round every process does one repetition. So whatever else the
 machine does hits all of them alike. What counts is the ratio inside one run. Repetitions in which
 the machine did not give whole cores are left out, and made up for: where a case had too few, it
-comes again after the others, as long as there is time.
+comes again after the others, as long as there is time, and waits for a moment in which it does.
 """
 
 import argparse
@@ -98,6 +98,9 @@ GATE_TRIES = 3
 WHOLE_CORE = 1.25
 WHOLE_TRIES = 3  # times the rounds in one sitting, until enough repetitions count
 WHOLE_LEAST = 3  # repetitions that count, or all do
+WAITS_MOST_S = 60  # for whole cores, in one sitting
+PROBE_PAIRS = 1000  # of glibc's, beside the fixed work
+PROBE_EVERY_S = 0.02
 FULL_MINUTES, SHORT_MINUTES = 25, 0.6  # as --minutes says
 STACKS_MS = 10   # for one measurement of stacks, at most
 SKIPPED = 77     # exit status: no such memory
@@ -224,11 +227,32 @@ def start(case, threads, args, notes):
     return running
 
 
-def sit(case, threads, args, notes, seen):
+class Cores:
+    """Waits until as many threads have whole cores, `patience` seconds in all."""
+
+    def __init__(self, threads, args, patience):
+        self.args, self.left = args, patience
+        self.probe = Bench(args.build, "glibc", "hot_1KiB", min(threads, os.cpu_count()))
+
+    def wait(self):
+        while self.left > 0:
+            fixed = self.probe.run(PROBE_PAIRS)[3]
+            self.args.fixed_least = min(self.args.fixed_least, fixed)
+            if fixed <= WHOLE_CORE * self.args.fixed_least:
+                break
+            time.sleep(PROBE_EVERY_S)
+            self.left -= PROBE_EVERY_S
+
+    def close(self):
+        self.probe.close()
+
+
+def sit(case, threads, args, notes, seen, patience=0):
     """One sitting of a case: adds what each allocator took, (time, what the fixed work took), to its
-    list in `seen`. Ends early where the machine has no whole cores to give. The shares of the time
-    for which they had a core."""
+    list in `seen`. Waits `patience` seconds for whole cores, and ends early where the machine has
+    none to give. The shares of the time for which they had a core."""
     running, shares = start(case, threads, args, notes), []
+    cores = Cores(threads, args, patience) if patience > 0 else None
     for bench in running:
         seen.setdefault(bench.allocator, [])
     # Waiting for the driver is no work, and is not on a core.
@@ -240,6 +264,8 @@ def sit(case, threads, args, notes, seen):
         order = list(running)
         first = number % max(1, len(order))
         for bench in order[first:] + order[:first]:
+            if cores:
+                cores.wait()
             try:
                 ns, done, core, fixed = bench.run(running[bench])
             except Failed as error:
@@ -252,7 +278,7 @@ def sit(case, threads, args, notes, seen):
             args.fixed_least = min(args.fixed_least, fixed)
             if all_work:
                 shares.append(core / ns)
-    for bench in running:
+    for bench in [*running, *filter(None, [cores])]:
         bench.close()
     return shares
 
@@ -295,13 +321,13 @@ def measure(args, notes):
     the shares of the time for which they had a core."""
     began = time.monotonic()
     seen = {which: {} for which in args.cases}
-    took, shares, due = {}, [], list(seen)
+    took, shares, due, patience = {}, [], list(seen), 0
     while due:
         for case, threads in due:
             if sys.stderr.isatty():
                 print(f"\r\033[K{case}, {threads} threads", end="", file=sys.stderr)
             sat = time.monotonic()
-            shares += sit(case, threads, args, notes, seen[case, threads])
+            shares += sit(case, threads, args, notes, seen[case, threads], patience)
             took[case, threads] = time.monotonic() - sat
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
@@ -310,6 +336,7 @@ def measure(args, notes):
             if lacks(seen[which], args) and took[which] <= left:
                 left -= took[which]
                 due.append(which)
+        patience = min(WAITS_MOST_S, left / len(due)) if due else 0
     return [one for which in seen for one in judged(*which, args, notes, seen[which])], shares
 
 
