@@ -14,9 +14,6 @@
 /* Allocations and frees from one look at what upstream has to the next, while it is too little for
  * caches: others may have given back what they had, of which nobody tells. */
 #define LOOK_AGAIN 65536
-/* How long growth goes by what it found upstream. To ask takes about as long as to obtain a
- * segment: tests/gpu/results, cuMemGetInfo. */
-#define LOOK_SERVES_NS 10000000u
 
 /* Of the set that the heap belongs to; see shards.h. */
 static size_t reserved(const ca_arena_t *arena)
@@ -264,7 +261,7 @@ static void look(ca_arena_t *arena)
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
     ca_grow_set_found(arena, found);
-    arena->look.until = ca_now_ns() + LOOK_SERVES_NS;
+    arena->look.until = ca_now_ns() + CA_LOOK_SERVES_NS;
 }
 
 /* What upstream has by the last look and what the set obtained and gave back since. */

@@ -51,6 +51,10 @@ typedef struct ca_async_backend {
     ca_async_free_t *first, *last;
     size_t count;
     _Atomic bool stuck; /* behind other contexts' work, which was waited for in vain */
+
+    /* When somebody last asked for how much there is room. */
+    size_t found, taken; /* bytes then, and since */
+    uint64_t until;      /* ca_now_ns; how long that is good for, see plenty */
 } ca_async_backend_t;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -231,6 +235,28 @@ static size_t under_way(ca_async_backend_t *backend)
     return count;
 }
 
+/* Whether there is room by what was found last: while that was long more than is wanted. To ask
+ * takes as long as a cuMemAlloc. */
+static bool plenty(ca_async_backend_t *backend, size_t wanted)
+{
+    ca_lock_take(&lock);
+    bool is = ca_now_ns() < backend->until && wanted <= backend->found / 2 &&
+              backend->taken <= backend->found / 2 - wanted;
+    ca_lock_drop(&lock);
+    return is;
+}
+
+static size_t ask_for_room(ca_context_t *context, ca_async_backend_t *backend)
+{
+    size_t found = ca_async_pool_room(context, &backend->own);
+    ca_lock_take(&lock);
+    backend->found = found;
+    backend->taken = 0;
+    backend->until = ca_now_ns() + CA_LOOK_SERVES_NS;
+    ca_lock_drop(&lock);
+    return found;
+}
+
 /* A driver that runs short while frees are under way may wait for all work, some of which may be
  * waiting for this very thread. So where memory is short we wait first, for those frees alone. Of
  * `most` it returns those that were not waited for. */
@@ -239,7 +265,9 @@ static size_t make_room(ca_context_t *context, ca_async_backend_t *backend, size
 {
     size_t wanted = bytes > SIZE_MAX / 2 - SHORTAGE_BYTES ? SIZE_MAX : 2 * bytes + SHORTAGE_BYTES;
     bool asks = true; /* the driver's own pool, once */
-    while (most > 0 && ca_async_pool_room(context, &backend->own) < wanted) {
+    if (plenty(backend, wanted))
+        return most;
+    while (most > 0 && ask_for_room(context, backend) < wanted) {
         bool given = asks && ca_upstream_trim_driver(context) > 0;
         asks = false;
         if (given)
@@ -263,6 +291,11 @@ static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdev
     for (; code == CUDA_ERROR_OUT_OF_MEMORY && waits && collect(context, *backend, 0, true);
          waits--)
         code = alloc_once(context, backend, address, bytes);
+    if (code == CUDA_SUCCESS) {
+        ca_lock_take(&lock);
+        (*backend)->taken += bytes;
+        ca_lock_drop(&lock);
+    }
     return code;
 }
 

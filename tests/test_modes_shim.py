@@ -214,6 +214,14 @@ class TestBackEnds:
         assert (result.rc, result.out) == (0, plain.out)
         succeeds(result)
 
+    def test_the_driver_is_seldom_asked_what_it_has(self, run, program):
+        result = run([program("mix"), 20000, 200], conf=ASYNC, sim="memory:64G", stats=True,
+                     timeout=120)
+
+        succeeds(result)
+        calls = result.sim["calls"]
+        assert 0 < calls["cuMemGetInfo_v2"] < calls["cuMemAllocFromPoolAsync"] / 10
+
     @pytest.mark.parametrize("count", [1, 3, 20, 70, 200])
     def test_memory_in_use_is_not_handed_out_and_frees_do_not_wait(self, run, program, count):
         succeeds(run([program("reuse"), count], conf=ASYNC, sim="memory:4G"))

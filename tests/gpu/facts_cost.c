@@ -67,6 +67,14 @@ static CUresult get_stream_ctx(subject_t *s)
     return cuStreamGetCtx(s->stream, &ctx);
 }
 
+static CUresult mem_info(subject_t *s)
+{
+    size_t free_bytes, total;
+
+    (void)s;
+    return cuMemGetInfo(&free_bytes, &total);
+}
+
 static CUresult stream_pair(subject_t *s)
 {
     CUstream stream;
@@ -102,6 +110,7 @@ static const struct cost {
     {"cuStreamGetCtx", get_stream_ctx, 64, false},
     {"cuEventCreate + cuEventDestroy", event_pair, 4, false},
     {"cuStreamCreate + cuStreamDestroy", stream_pair, 1, false},
+    {"cuMemGetInfo", mem_info, 1, false}, /* before the pool grows */
 };
 
 static void measure(subject_t *s, const struct cost *c, int streams, const char *state)
