@@ -116,7 +116,7 @@ def test_a_case_comes_again_later(monkeypatch, tmp_path):
     assert machine.waits == [0, 0]  # before each repetition of the later sitting
     # None of its repetitions counts, and a sitting ends as soon as that is likely.
     machine = Machine(monkeypatch, tmp_path, halves, halves)
-    machine.args.rounds, machine.args.fixed_least = 2, 1000
+    machine.args.rounds, machine.args.fixed_least, machine.args.minutes = 2, 1000, 25
     clock = iter([0, 1, 2, 3, 4, 5, 1500 - 0.5])
     monkeypatch.setattr(machine.bench.time, "monotonic", lambda: next(clock))
     assert machine.measure() == ([30, 31, 30, 31], 0)
