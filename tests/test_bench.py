@@ -27,7 +27,7 @@ LAUNCH_CEILING = 20
 SAMPLE_CEILING = 2
 
 # Of the shim's that a cudaMalloc takes which obtains memory.
-GROWTH_CEILING = 5800
+GROWTH_CEILING = 6000
 
 PAIRS = 3000
 # Device addresses as valgrind has them to give.
