@@ -172,8 +172,8 @@ typedef enum {
 size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
- * accordingly, until this arena or another one of its set has looked for itself: when it grows, and
- * now and then while it is that little. */
+ * accordingly, until this arena or another one of its set has looked for itself: as it grows, where
+ * that makes a difference (pool/look.h), and now and then while it is that little. */
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.

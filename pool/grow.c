@@ -251,44 +251,25 @@ static size_t left_of(const ca_arena_t *arena, size_t available)
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
 {
     arena->look.found = bytes;
-    arena->look.reserved = reserved(arena);
+    arena->look.held = reserved(arena);
 }
 
-/* Asks upstream what it has. Drops the lock. */
+/* Asks upstream what it has. What other heaps of the set obtain meanwhile counts as obtained since.
+ * Drops the lock. */
 static void look(ca_arena_t *arena)
 {
+    size_t held = reserved(arena);
+
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    ca_grow_set_found(arena, found);
-    arena->look.until = ca_now_ns() + CA_LOOK_SERVES_NS;
-}
-
-/* What upstream has by the last look and what the set obtained and gave back since. */
-static size_t left_since_look(const ca_arena_t *arena)
-{
-    size_t found = arena->look.found, then = arena->look.reserved, now = reserved(arena);
-
-    if (found == SIZE_MAX) /* it does not know */
-        return SIZE_MAX;
-    return found + then > now ? found + then - now : 0;
-}
-
-/* Whether growing by `bytes` may go by the last look: while that is far from all there was, and
- * from the headroom, so that what others obtain meanwhile changes nothing. */
-static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t headroom)
-{
-    size_t left = left_since_look(arena);
-
-    if (left < bytes || left - bytes < arena->look.found / 2 || (left - bytes) / 2 < headroom)
-        return false;
-    return ca_now_ns() < arena->look.until;
+    arena->look = (ca_look_t){found, held, ca_now_ns() + CA_LOOK_SERVES_NS};
 }
 
 /* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
 static size_t room(const ca_arena_t *arena)
 {
-    return left_of(arena, left_since_look(arena));
+    return left_of(arena, ca_look_left(&arena->look, reserved(arena)));
 }
 
 void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
@@ -341,7 +322,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     int rc = -ENOMEM;
 
     collect(arena);
-    bool looked = !look_serves(arena, preferred, headroom);
+    bool looked = !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_now_ns());
     if (looked)
         look(arena);
     note_room(arena, room(arena));

@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "pool/arena.h"
+#include "pool/look.h"
 
 #define CA_SHARDS_MOST 64u
 
@@ -54,13 +55,6 @@
 #define CA_SHARDS_TOLD ((size_t)1 << 20)
 
 typedef struct ca_shards ca_shards_t;
-
-/* What upstream said that it had left. See look_serves in grow.c for how long that is good for. */
-typedef struct ca_look {
-    size_t found;    /* bytes; 0 where it has refused since */
-    size_t reserved; /* by the set, at that time */
-    uint64_t until;  /* ca_now_ns */
-} ca_look_t;
 
 /* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST, and twice as many each time that
  * threads wait for each other, up to `most`. NULL when there is no host memory. The pointer stays

@@ -74,8 +74,8 @@ struct ca_arena {
     pthread_cond_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
-    size_t room; /* bytes left to grow by, as of the last look: upstream's, or the limit's */
-    ca_look_t look;
+    size_t room;         /* bytes left to grow by: upstream's, as reckoned last, or the limit's */
+    ca_look_t look;      /* what that is reckoned from */
     uint64_t look_after; /* operations; where it was short then, the next look: see grow.c */
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */

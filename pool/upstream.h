@@ -20,10 +20,6 @@
 #define CA_WAIT_PLAIN (UINT64_MAX - 1)
 #define CA_WAIT_ALL (UINT64_MAX - 2) /* the least of them */
 
-/* How long one goes by what `available` said, while there is plenty: on hardware it takes about as
- * long as `alloc` (tests/gpu/results, cuMemGetInfo). */
-#define CA_LOOK_SERVES_NS 10000000u
-
 /* Results: 0 or a negative errno.
  *   -ENOMEM  out of memory
  *   -EAGAIN  not now (a stream is being captured); ask again later

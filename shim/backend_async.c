@@ -27,6 +27,7 @@
 #include "config/mem.h"
 #include "config/options.h"
 #include "pool/ladder.h"
+#include "pool/look.h"
 #include "shim/async_pool.h"
 #include "shim/attributes.h"
 #include "shim/capture.h"
@@ -52,9 +53,8 @@ typedef struct ca_async_backend {
     size_t count;
     _Atomic bool stuck; /* behind other contexts' work, which was waited for in vain */
 
-    /* When somebody last asked for how much there is room. */
-    size_t found, taken; /* bytes then, and since */
-    uint64_t until;      /* ca_now_ns; how long that is good for, see plenty */
+    ca_look_t look; /* under the lock */
+    size_t taken;   /* bytes that were ever allocated, for it */
 } ca_async_backend_t;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -235,13 +235,10 @@ static size_t under_way(ca_async_backend_t *backend)
     return count;
 }
 
-/* Whether there is room by what was found last: while that was long more than is wanted. To ask
- * takes as long as a cuMemAlloc. */
 static bool plenty(ca_async_backend_t *backend, size_t wanted)
 {
     ca_lock_take(&lock);
-    bool is = ca_now_ns() < backend->until && wanted <= backend->found / 2 &&
-              backend->taken <= backend->found / 2 - wanted;
+    bool is = ca_look_serves(&backend->look, backend->taken, wanted, 0, ca_now_ns());
     ca_lock_drop(&lock);
     return is;
 }
@@ -250,9 +247,7 @@ static size_t ask_for_room(ca_context_t *context, ca_async_backend_t *backend)
 {
     size_t found = ca_async_pool_room(context, &backend->own);
     ca_lock_take(&lock);
-    backend->found = found;
-    backend->taken = 0;
-    backend->until = ca_now_ns() + CA_LOOK_SERVES_NS;
+    backend->look = (ca_look_t){found, backend->taken, ca_now_ns() + CA_LOOK_SERVES_NS};
     ca_lock_drop(&lock);
     return found;
 }

@@ -64,6 +64,7 @@ typedef struct fake {
     uint64_t fail_at[FAKE_CALLS]; /* the nth call from now on fails once; 0: none */
     bool retires; /* a thread retires the arena: its addresses leave the index at any time */
     void (*on_call[FAKE_CALLS])(void); /* runs inside the call, before it takes effect */
+    void (*on_look)(void);             /* when it was asked what is available, after the answer */
 
     /* what the test reads */
     size_t used;
@@ -375,6 +376,8 @@ static size_t fake_available(void *context)
     size_t taken = fake.used + fake.others;
     size_t available = taken < fake.limit ? fake.limit - taken : 0;
     pthread_mutex_unlock(&fake.mutex);
+    if (fake.on_look)
+        fake.on_look();
     return available;
 }
 

@@ -1,5 +1,5 @@
 /* Growth asks upstream what it has left, and goes by the answer for a while: to ask is as dear as
- * to obtain a segment. See look_serves in pool/grow.c. */
+ * to obtain a segment. See pool/look.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,8 +54,9 @@ static void growth_asks_once_in_a_while(void **state)
 {
     (void)state;
     start(0);
+    uint64_t before = ca_now_ns();
     assert_int_equal(looks_in(1), 1);
-    assert_in_range(arena->look.until, ca_now_ns(), ca_now_ns() + 10000000);
+    assert_in_range(arena->look.until, before + CA_LOOK_SERVES_NS, ca_now_ns() + CA_LOOK_SERVES_NS);
     not_too_long_ago(arena);
     assert_int_equal(looks_in(8), 0);
     assert_int_equal(arena->room, DEVICE - 9 * BLOCK);
@@ -168,6 +169,32 @@ static void heaps_go_by_one_answer(void **state)
     ca_arena_retire(other);
 }
 
+static ca_arena_t *beside;
+
+static void grow_beside(void)
+{
+    held_t held;
+    fake.on_look = NULL;
+    obtain(beside, BLOCK, &held);
+}
+
+static void what_one_obtains_while_another_asks_counts(void **state)
+{
+    (void)state;
+    held_t held;
+    fake_reset(DEVICE, 0);
+    ca_shards_t *shards = ca_shards_create(&fake_upstream, NULL, &fake_params, 2, 2);
+    ca_arena_t *one = ca_shards_heap(shards, 0);
+    beside = ca_shards_heap(shards, 1);
+    fake.on_look = grow_beside;
+    held = (held_t){.bytes = BLOCK};
+    assert_int_equal(ca_arena_alloc(one, BLOCK, &held.block, &held.address, NULL), 0);
+    assert_null(fake.on_look);
+    assert_int_equal(one->room, DEVICE - 2 * BLOCK);
+    ca_arena_retire(one);
+    ca_arena_retire(beside);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +205,7 @@ int main(void)
         cmocka_unit_test(or_where_it_was_told_of_less),
         cmocka_unit_test(what_went_back_is_there_again),
         cmocka_unit_test(heaps_go_by_one_answer),
+        cmocka_unit_test(what_one_obtains_while_another_asks_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
