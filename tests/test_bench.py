@@ -26,7 +26,8 @@ LAUNCH_CEILING = 20
 # Beyond the first, where stacks are sampled and this one is not.
 SAMPLE_CEILING = 2
 
-# Of the shim's that a cudaMalloc takes which obtains memory.
+# Of the shim's that a cudaMalloc takes which obtains memory, what it asks once in 10 ms included: the
+# slower the machine the more.
 GROWTH_CEILING = 6000
 
 PAIRS = 3000

@@ -236,7 +236,11 @@ class Cores:
 
     def wait(self):
         while self.left > 0:
-            fixed = self.probe.run(PROBE_PAIRS)[3]
+            try:
+                fixed = self.probe.run(PROBE_PAIRS)[3]
+            except Failed:
+                self.left = 0
+                break
             self.args.fixed_least = min(self.args.fixed_least, fixed)
             if fixed <= WHOLE_CORE * self.args.fixed_least:
                 break
@@ -252,7 +256,8 @@ def sit(case, threads, args, notes, seen, patience=0):
     list in `seen`. Waits `patience` seconds for whole cores, and ends early where the machine has
     none to give. The shares of the time for which they had a core."""
     running, shares = start(case, threads, args, notes), []
-    cores = Cores(threads, args, patience) if patience > 0 else None
+    asks = patience > 0 and (args.build / "bench" / ALLOCATORS["glibc"][0]).exists()
+    cores = Cores(threads, args, patience) if asks else None
     for bench in running:
         seen.setdefault(bench.allocator, [])
     # Waiting for the driver is no work, and is not on a core.
