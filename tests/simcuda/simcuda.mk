@@ -23,7 +23,7 @@ SIM_SELFTEST_H := $(wildcard tests/simcuda/*.h tests/simcuda/*.def)
 SIM_SELFTESTS := $(addprefix $B/tests/simcuda/,selftest selftest_race selftest_shadow)
 
 $B/tests/simcuda/selftest: $(SIM_SELFTEST)
-$B/tests/simcuda/selftest_race: $(addprefix tests/simcuda/selftest,_race.c _dead.c _race_graph.c)
+$B/tests/simcuda/selftest_race: $(addprefix tests/simcuda/selftest,_race.c _dead.c _race_graph.c _race_memory.c)
 $B/tests/simcuda/selftest_shadow: tests/simcuda/selftest_shadow.c tests/simcuda/driver/shadow.c
 $(SIM_SELFTESTS): $(SIM_SELFTEST_H) $(SIM)/libcuda.so.1
 	@mkdir -p $(@D)
