@@ -40,6 +40,6 @@ simcuda-selftest-runtime: $B/tests/simcuda/selftest_runtime $(SIM)/libcuda.so.1
 	SIMCUDA=runtime:11 BUILD_DIR=$B scripts/with-simcuda $<
 
 # So that `make check` builds what tests/test_simcuda.py runs.
-tests: $B/tests/simcuda/selftest_runtime
+TEST_TOOLS += $B/tests/simcuda/selftest_runtime
 
 .PHONY: simcuda-selftest-runtime

@@ -34,6 +34,6 @@ simcuda-selftest: $(SIM_SELFTESTS)
 	for t in $(SIM_SELFTESTS); do BUILD_DIR=$B scripts/with-simcuda $$t || exit; done
 
 # So that `make check` builds what tests/test_simcuda.py runs.
-tests: $(SIM_SELFTESTS)
+TEST_TOOLS += $(SIM_SELFTESTS)
 
 .PHONY: simcuda-selftest
