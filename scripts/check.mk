@@ -122,22 +122,34 @@ $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: all $(PROGRAMS) $(PROBE) $B/libcachealloc-debug.so
+tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $B/cachealloc.7
+ifneq ($(BUILD),asan)
+tests: all $(PROGRAMS) $(PROBE) $(TEST_TOOLS)
+else
+# What it finds is in code that it compiled, and that is ours alone: the simulator and the programs
+# are those of the release build.
+BORROWED := simcuda demo bench random soak replay facts cuda_probe \
+    $(addprefix tests/,preload parity matrix leaks simcuda)
+tests: borrowed
+borrowed: FORCE
+	@$(MAKE) -s --no-print-directory BUILD=release CFLAGS= LDFLAGS= tests
+	@mkdir -p $B/tests
+	@for one in $(BORROWED); do \
+	    [ -L $B/$$one ] || rm -rf "$B/$$one"; ln -sfn "$(CURDIR)/build/$$one" $B/$$one; done
+endif
 
 # What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
 CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
 CROSS_PROGRAMS := versioned threads life_children plugin_host plugin_alloc.so plugin_next.so next_dlsym \
     lookups_host drv_procaddr drv_mix
-ifneq ($(CROSS_CC),)
-tests: aarch64
-endif
 aarch64: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
 	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
 
-# What tests/test_build.py looks at.
+# What tests marked other_build look at. `make check` leaves them out.
+other-builds:
 ifeq ($(BUILD),release)
-tests: portable $(if $(shell command -v clang),clang)
+other-builds: portable $(if $(CROSS_CC),aarch64) $(if $(shell command -v clang),clang)
 endif
 portable: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=portable CFLAGS= LDFLAGS= lib build-portable/cachealloc.7
@@ -152,18 +164,37 @@ AGAIN = +@echo "building in $B/" && \
     $(MAKE) $(if $(V),,-s) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),600,120)
 
-check: ## build and run every test (K=NAME: only those; the last line is the totals)
+# Which tests run is tests/conftest.py's to say (TIERS); what is named by K or T runs in each variant.
+TIER := $(if $(K)$(T),night,check)
+check-full check-more check-night: TIER = $(@:check-%=%)
+
+check: ## each test once, in its default variant (K=NAME: those so named, T=FILE::TEST: that one)
+check-full: ## each variant of every test, the others at their default
+check-more: ## what check-full runs and check does not
+check-night: ## the cross product of all variants
+check check-full check-more check-night:
 	@scripts/deps.sh
 	@scripts/d3.sh || echo "check: without D3, so without the tests of the report page"
-	$(AGAIN) run-check
+	@echo "$@: $(call takes,$(TIER)$(BUILD:release=)); this machine has $$(nproc)"
+	$(AGAIN) run-check TIER=$(TIER)
+
+# Minutes on two cores with nothing beside it, the first build included.
+takes = $(or $(TAKES_$(1)),as long as what was named takes)
+TAKES_check := 4 minutes on two cores
+TAKES_more := 6 minutes on two cores
+TAKES_full := 9 minutes on two cores
+TAKES_night := 20 minutes on two cores
+TAKES_checkasan := 5 minutes on two cores
+TAKES_checktsan := 6 minutes on two cores
 
 # gcc's thread sanitizer cannot live with much address randomisation.
 ifeq ($(BUILD),tsan)
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 endif
 
-run-check: tests
-	@BUILD_DIR=$B $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest tests -n $(JOBS) \
+run-check: tests $(if $(filter check,$(TIER)),,other-builds)
+	@BUILD_DIR=$B CA_TIER=$(TIER) $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest \
+	    $(if $(T),'$(T)',tests) $(if $(T),-p no:xdist,-n $(JOBS)) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
 matrix: ## every kind of process, one line each (K=NAME: only those)
@@ -283,7 +314,7 @@ run-bench: all $(BENCH)
 
 static: ## clang-format, cppcheck, clang-tidy, shellcheck
 	@scripts/deps.sh --static
-	@CUDA_INC=$(CUDA_INC) scripts/check_static.sh
+	@CUDA_INC=$(CUDA_INC) TIDY=$(TIDY) scripts/check_static.sh
 
 format: ## clang-format every file in place
 	@FORMAT=-i scripts/check_static.sh clang-format
@@ -311,8 +342,6 @@ dist: ## the committed tree as $B/cachealloc-VERSION.tar.gz, the same bytes each
 	@mkdir -p $B
 	git archive --format=tar --prefix=cachealloc-$(VERSION)/ HEAD >$B/cachealloc-$(VERSION).tar
 	gzip -9nf $B/cachealloc-$(VERSION).tar
-
-tests: $B/cachealloc.7
 
 # BUILD=aarch64 makes the one for arm64.
 DEB_BUILD := $(if $(filter release,$(BUILD)),portable,$(BUILD))
@@ -367,4 +396,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests portable clang aarch64 check run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help

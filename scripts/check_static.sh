@@ -29,9 +29,12 @@ run_cppcheck() {
         --suppress=sizeofDivisionMemfunc -D_GNU_SOURCE -DNDEBUG -I. -Iinclude
 }
 
+# What is preloaded; TIDY=all reads the tests and the simulator too, which takes four times as long.
 run_clang_tidy() {
+    [ "${TIDY:-}" != all ] || set -- '*.c'
+    [ $# != 0 ] || set -- 'config/*.c' 'pool/*.c' 'registry/*.c' 'shim/*.c'
     # shellcheck disable=SC2016 # the inner shell's
-    list '*.c' | xargs -P "$(nproc)" -n 4 sh -c '
+    list "$@" | xargs -P "$(nproc)" -n 4 sh -c '
         cuda=$0
         clang-tidy --quiet --warnings-as-errors="*" "$@" -- \
             -std=c11 -D_GNU_SOURCE -I. -Iinclude -Itests/simcuda -isystem "$cuda" 2>&1 |

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import types
@@ -176,6 +177,79 @@ def run(tmp_path):
     return runner(tmp_path)
 
 
+# --- which tests run ------------------------------------------------------------------------------
+
+# What a case is repeated with; every other parameter makes a case of its own.
+AXES = ("preload", "conf", "lane", "racecheck", "seed", "devices", "threads", "back_end", "own",
+        "without", "form")
+# `check`: each case in its default variant. `full`: each variant of one axis too, the others at their
+# default; `more` is what that adds to `check`. `night`: the cross product, and whatever is named.
+TIER = os.environ.get("CA_TIER", "night")
+# Where a sanitizer can find what the other builds and unit programs under it do not: code of ours in
+# many threads, at its ends, and where calls fail. It runs nothing without the library.
+SANITIZED = {
+    "asan": ("programs", "random", "contexts", "async", "reuse", "life", "pinned", "green", "graphs",
+             "stacks", "leaks", "faults", "debug", "journal", "exits", "semantics", "modes_shim"),
+    "tsan": ("programs", "random", "contexts", "async", "reuse", "life", "pinned", "green", "graphs",
+             "stacks", "leaks", "dumps", "metrics", "modes_shim", "semantics"),
+}
+
+
+def variant(item):
+    """What it is a case of, and its values of AXES."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    case = item.nodeid.split("[")[0], *(repr(params[name]) for name in params if name not in AXES)
+    return case, {axis: params[axis] for axis in AXES if axis in params}
+
+
+def distances(items):
+    """How many axes of each item are not at their default: the first value that runs the library."""
+    defaults = {}
+    for item in items:
+        (function, *_), values = variant(item)
+        for axis, value in values.items():
+            if not (axis == "preload" and value is False):
+                defaults.setdefault((function, axis), value)
+    return [sum(defaults.get((case[0], axis)) != value for axis, value in values.items())
+            for case, values in map(variant, items)]
+
+
+def chosen(items, tier):
+    """No case is lost in `check` or `full`: of each one the variant nearest to the default stays."""
+    if tier == "night":
+        return list(items)
+    nearest, full = {}, set()
+    for item, distance in zip(items, distances(items)):
+        case, _ = variant(item)
+        if distance < nearest.get(case, (len(AXES) + 1, None))[0]:
+            nearest[case] = distance, item
+        if distance <= 1:
+            full.add(item.nodeid)
+    cases = [item for _, item in nearest.values()]
+    check = {item.nodeid for item in cases if not item.get_closest_marker("other_build")}
+    full |= {item.nodeid for item in cases}
+    wanted = {"check": check, "full": full, "more": full - check}[tier]
+    return [item for item in items if item.nodeid in wanted]
+
+
+def finds_something(item):
+    """Whether a sanitizer runs it."""
+    module = pathlib.Path(item.fspath).stem.removeprefix("test_")
+    return module in SANITIZED[SANITIZER] and variant(item)[1].get("preload") is not False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    kept = chosen(items, TIER)
+    if SANITIZER and TIER != "night":
+        kept = [item for item in kept if finds_something(item)]
+    kept_ids = set(map(id, kept))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept_ids])
+    # What waits for everything else comes last, or a worker idles; what takes long comes first.
+    items[:] = sorted(kept, key=lambda item: (item.get_closest_marker("alone") is not None,
+                                              item.get_closest_marker("long") is None))
+
+
 # --- the run as a whole ---------------------------------------------------------------------------
 
 
@@ -190,10 +264,23 @@ def alone_or_together(request):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time, so nothing may run beside it")
+    config.addinivalue_line("markers", "long: takes seconds, so it begins before the others")
+    config.addinivalue_line("markers", "other_build: about a build by another compiler, for another "
+                                       "machine or with other headers; not in `make check`")
 
 
 def pytest_report_header():
     return f"build: {BUILD}"
+
+
+def pytest_runtest_logreport(report):
+    """A failure is told when it happens, with the command that repeats it."""
+    if not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    test = shlex.quote(report.nodeid.replace("$", "$$"))
+    flavour = "" if BUILD.name == "build" else f" BUILD={BUILD.name.removeprefix('build-')}"
+    print(f"\nFAILED {report.nodeid}\n  again: make check{flavour} T={test}\n{report.longreprtext}",
+          flush=True)
 
 
 def pytest_unconfigure(config):

@@ -18,6 +18,7 @@ LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-
 POOLED = 50
 
 pytestmark = [
+    pytest.mark.other_build,
     pytest.mark.skipif(conftest.BUILD.name != "build", reason="one flavour of it is enough"),
     pytest.mark.skipif(EMULATOR is None or COMPILER is None or not CROSS_ROOT.exists(),
                        reason="aarch64-linux-gnu-gcc, its libc and qemu-aarch64 are needed"),

@@ -116,6 +116,7 @@ def newer_than(most, library):
     return [name for name, major, minor in found if (int(major), int(minor)) > most]
 
 
+@pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 @pytest.mark.skipif(not pathlib.Path("/lib/x86_64-linux-gnu/libdl.so.2").exists(),
                     reason="its linker looks elsewhere")
@@ -135,6 +136,7 @@ def test_one_build_is_for_every_glibc_from_2_28_on(run, program):
     assert leak_report.parse(result.err).count == 10
 
 
+@pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 @pytest.mark.skipif(not shutil.which("clang"), reason="there is no clang")
 def test_clang_builds_the_library_without_a_warning_and_it_serves(run, program):
@@ -170,6 +172,7 @@ def older_headers(release):
     return folder
 
 
+@pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 def test_the_headers_of_cuda_12_will_do():
     folder = older_headers("12")
@@ -180,6 +183,7 @@ def test_the_headers_of_cuda_12_will_do():
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.other_build
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 def test_a_library_built_with_the_headers_of_cuda_11_serves_a_program_of_cuda_13(run, program):
     folder = older_headers("11")
@@ -391,6 +395,7 @@ def test_the_module_for_python_goes_where_it_is_wanted(tmp_path):
 # --- the Debian package ---------------------------------------------------------------------------
 
 needs_dpkg = [
+    pytest.mark.other_build,
     pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own"),
     pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="there is no dpkg-deb"),
     pytest.mark.skipif(not pathlib.Path("/lib/x86_64-linux-gnu/libdl.so.2").exists(),

@@ -422,7 +422,8 @@ def test_a_second_copy_of_the_library_is_told(run, program, shim, tmp_path, firs
 
 
 def test_a_program_that_opens_the_library_and_closes_it_ends_as_it_would(run, program, shim):
-    result = run([program("life_opens_host"), shim], preload=False)
+    result = run([program("life_opens_host"), shim], preload=False,
+                 env={"LD_PRELOAD": " ".join(conftest.SANITIZER_PRELOAD)})
 
     assert (result.rc, result.out) == (4, "closed\n"), result.err
 

@@ -11,6 +11,7 @@ import pytest
 
 import conftest
 
+pytestmark = pytest.mark.other_build
 SOURCES = sorted((conftest.ROOT / "tests" / "simcuda" / "cu").glob("*.cu"))
 
 

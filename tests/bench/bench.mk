@@ -22,7 +22,7 @@ $B/bench/rmm: LINK += -L$(PEERS)/lib64 -lrmm -lrapids_logger -Wl,-rpath,$(abspat
 
 # Not under a sanitizer: what it would measure is the sanitizer.
 ifneq ($(filter release debug,$(BUILD)),)
-tests: $(BENCH_OWN)
+TEST_TOOLS += $(BENCH_OWN)
 endif
 
 $(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc calls): | $(CUDA_INC)/cuda.h

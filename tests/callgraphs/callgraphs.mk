@@ -30,5 +30,5 @@ $(GRAPHS)/debug: FORCE
 
 # Not under a sanitizer: its run-time has frames and signal stacks of its own.
 ifneq ($(filter release debug,$(BUILD)),)
-tests: $(GRAPHS)/callgraphs $(GRAPHS_MODULES) $(if $(filter release,$(BUILD)),$(GRAPHS)/debug)
+TEST_TOOLS += $(GRAPHS)/callgraphs $(GRAPHS_MODULES) $(if $(filter release,$(BUILD)),$(GRAPHS)/debug)
 endif

@@ -35,7 +35,7 @@ $(LEAKS)/libpool_library.a: $(call leak_obj,pool_library)
 	$(AR) rcs $@ $^
 $(LEAKS)/libpool_stripped.so: $(LEAKS)/libpool_library.so
 	strip -o $@ $<
-tests: $(LEAKS)/libpool_stripped.so
+TEST_TOOLS += $(LEAKS)/libpool_stripped.so
 
 # The other builds: flags that come after -O2, and what is linked. A sanitizer's are not looked at.
 LEAK_O0 := -O0
@@ -73,5 +73,5 @@ $(filter %.debuglink,$(LEAK_BUILDS)): %.debuglink: %
 	@mkdir -p $(@D)/.debug
 	objcopy --only-keep-debug $< $(@D)/.debug/$(@F).debug
 	objcopy --strip-all --add-gnu-debuglink=$(@D)/.debug/$(@F).debug $< $@
-tests: $(LEAK_BUILDS)
+TEST_TOOLS += $(LEAK_BUILDS)
 endif

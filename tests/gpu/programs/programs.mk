@@ -35,5 +35,5 @@ $B/programs/linked_static $B/programs/module_static.so: | $(CUDA_INC)/cuda.h
 
 # What the tests run of them. Other builds take them for `make gpu-kit` alone.
 ifeq ($(BUILD),release)
-tests: $(CU_STATIC) $(CU_SHARED)
+other-builds: $(CU_STATIC) $(CU_SHARED)
 endif
