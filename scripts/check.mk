@@ -15,6 +15,7 @@
 #   tests/replay/*.c             $B/replay               one program, -lcudart -lz
 #   tests/random/*.c             $B/random               one program, -lcudart -lcuda
 #   tests/soak/*.c               $B/soak                 one program, -lcudart -lcuda
+#   tests/rows/*.c               $B/tests/rows/*         no library
 #   tests/matrix/matrix.mk       $B/tests/matrix/*       each as it says
 #   tests/leaks/leaks.mk         $B/tests/leaks/*        -lcudart, and as it says
 #   tests/bench/bench.mk         $B/bench/*              each as it says
@@ -55,6 +56,7 @@ PARITY_OBJ := $(call test_objects,tests/parity/*.c)
 FACTS_OBJ := $(call test_objects,tests/gpu/*.c)
 REPLAY_OBJ := $(call test_objects,tests/replay/*.c)
 RANDOM_OBJ := $(call test_objects,tests/random/*.c)
+ROWS_OBJ := $(call test_objects,tests/rows/*.c)
 SOAK_OBJ := $(call test_objects,tests/soak/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
 
@@ -66,6 +68,7 @@ $(CUDA_INC)/cuda.h:
 
 # --- programs -------------------------------------------------------------------------------------
 UNIT := $(UNIT_OBJ:$B/obj/%.o=$B/%)
+ROWS := $(ROWS_OBJ:$B/obj/%.o=$B/%)
 PARITY := $(PARITY_OBJ:$B/obj/%.o=$B/%)
 PRELOAD := $(PRELOAD_OBJ:$B/obj/%.o=$B/%)
 HOST := $(filter %_host,$(PRELOAD))
@@ -95,7 +98,7 @@ $(PLUGIN): LINK += -shared
 $(RUNTIME) $(PLUGIN) $(DEMO) $(DRIVER) $(PARITY) $(FACTS) $(REPLAY) $(RANDOM) $(SOAK): | simcuda
 
 $(UNIT): $B/%: $B/obj/%.o $(UNIT_HELPER_OBJ) $(CORE_OBJ)
-$(HOST) $(RUNTIME) $(DRIVER) $(PARITY): $B/%: $B/obj/%.o
+$(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(ROWS): $B/%: $B/obj/%.o
 $(PLUGIN): $B/%.so: $B/obj/%.o
 $(DEMO): $B/%: $B/obj/tests/%.o
 $(FACTS): $(FACTS_OBJ)
@@ -110,7 +113,7 @@ $(CXX_PROGRAMS): LINKER = $(CXX)
 LINKER = $(CC)
 
 PROGRAMS := $(UNIT) $(HOST) $(RUNTIME) $(DRIVER) $(PARITY) $(PLUGIN) $(DEMO) $(FACTS) $(REPLAY) \
-    $(RANDOM) $(SOAK) $(OPTION_TABLE)
+    $(RANDOM) $(SOAK) $(ROWS) $(OPTION_TABLE)
 include tests/matrix/matrix.mk
 include tests/gpu/programs/programs.mk
 include tests/leaks/leaks.mk

@@ -127,6 +127,18 @@ SETTLES_EARLY = "settle:16"
 EXPECTS_OOM = "oom_report:off"
 
 
+def settings(conf, preload=True):
+    """What the environment of a program has where it runs under the shim, or only has ALLOC_CONF."""
+    if not preload:
+        return {} if conf is None else {"ALLOC_CONF": conf}
+    if "settle" not in (conf or ""):
+        conf = ",".join(filter(None, (conf, SETTLES_EARLY)))
+    if "oom_report" not in conf:
+        conf = ",".join(filter(None, (conf, EXPECTS_OOM)))
+    # Never a sanitizer's run-time alone: without one module of its own libtsan crashes.
+    return {"LD_PRELOAD": " ".join(SANITIZER_PRELOAD + [str(SHIM)]), "ALLOC_CONF": conf}
+
+
 def runner(directory):
     """run(cmd, ...) runs a program on the simulated CUDA, under the shim unless preload=False.
 
@@ -144,16 +156,7 @@ def runner(directory):
         count += 1
         if isinstance(cmd, (str, os.PathLike)):
             cmd = [cmd]
-        full = plain_env({"LD_LIBRARY_PATH": BUILD / "simcuda"})
-        if preload:
-            # Never a sanitizer's run-time alone: without one module of its own libtsan crashes.
-            full["LD_PRELOAD"] = " ".join(SANITIZER_PRELOAD + [str(SHIM)])
-        if preload and "settle" not in (conf or ""):
-            conf = ",".join(filter(None, (conf, SETTLES_EARLY)))
-        if preload and "oom_report" not in conf:
-            conf = ",".join(filter(None, (conf, EXPECTS_OOM)))
-        if conf is not None:
-            full["ALLOC_CONF"] = conf
+        full = plain_env({"LD_LIBRARY_PATH": BUILD / "simcuda", **settings(conf, preload)})
         counted = directory / f"sim-{count}.json"
         if stats:
             sim = f"{sim},stats:{counted}" if sim else f"stats:{counted}"
