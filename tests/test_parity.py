@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+import run_rows
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "parity" / "table.tsv"
 COLUMNS = ["case", "lane", "sim", "code", "last error", "output", "with shim", "source"]
@@ -28,13 +30,6 @@ def program(build):
     return build / "tests" / "parity" / "parity"
 
 
-def answer(run, build, row, **how):
-    result = run([program(build), row["case"]], sim=row["sim"] or None, timeout=30, **how)
-    assert result.rc == 0, f"{how}: ended with {result.rc}\n{result.out}{result.err}"
-    assert "cannot be preloaded" not in result.err, result.err
-    return result.out.strip()
-
-
 def plain(row):
     return f"{row['code']} {row['last error']} {row['output']}"
 
@@ -44,8 +39,16 @@ def allowed(row):
     return [plain(row)] + [other.strip() for other in row["with shim"].split("|") if other.strip()]
 
 
-def each_row(test):
-    return pytest.mark.parametrize("row", ROWS, ids=[row["case"] for row in ROWS])(test)
+@pytest.mark.parametrize("answers, how", [
+    pytest.param(lambda row: [plain(row)], {"preload": False}, id="without-the-shim"),
+    pytest.param(allowed, {}, id="with-the-shim"),
+    pytest.param(allowed, {"conf": "lane_r:false"}, id="through-the-driver-lane-alone"),
+    pytest.param(lambda row: [plain(row)], {"conf": "backend:off"}, id="with-the-pool-off")])
+def test_every_row_answers_as_the_table_says(run, build, tmp_path, answers, how):
+    run_rows.run_rows(run, tmp_path, limit=30, rows=[
+        run_rows.row(row["case"], [program(build), row["case"]], sim=row["sim"] or None,
+                     answers=answers(row), without=["cannot be preloaded"], **how)
+        for row in ROWS])
 
 
 def test_every_case_has_one_row_and_every_row_a_case(build):
@@ -64,23 +67,3 @@ def test_every_pending_fact_is_one_that_the_fact_script_asks(build):
     facts = {line.split()[0] for line in listed}
     pending = {name for row in ROWS for name in re.findall(r"facts:([\w/-]+)", row["source"])}
     assert pending - facts == set()
-
-
-@each_row
-def test_without_the_shim(run, build, row):
-    assert answer(run, build, row, preload=False) == plain(row)
-
-
-@each_row
-def test_with_the_shim(run, build, row):
-    assert answer(run, build, row) in allowed(row)
-
-
-@each_row
-def test_through_the_driver_lane_alone(run, build, row):
-    assert answer(run, build, row, conf="lane_r:false") in allowed(row)
-
-
-@each_row
-def test_with_the_pool_off(run, build, row):
-    assert answer(run, build, row, conf="backend:off") == plain(row)
