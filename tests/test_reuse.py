@@ -6,6 +6,7 @@ import pytest
 
 import conftest
 import leak_report
+import run_rows
 
 LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
 MIB = 1 << 20
@@ -45,45 +46,52 @@ OPTIONS = ["reuse:auto", "reuse:grow", "reuse:wait", "reuse_wait:1ms", "reuse:wa
            "small:1M", "gc_threshold:1"]
 
 
-def finishes(run, program, cmd, conf=None, sim=None, preload=True):
-    """The time limit is the test: what waits for the program's own progress never returns."""
-    memory = "memory:2G,devices:2" if cmd[-1] == "room" else "memory:256M,devices:2"
-    succeeds(run([program(cmd[0]), *cmd[1:]], conf=conf, sim=f"{memory},{sim}" if sim else memory,
-                 preload=preload, timeout=10))
+WITH_OPTIONS = [FULL[i] for i in (0, 1, 2, 5, 10, 15, 20)] + ROOM[:1] + ROOM[-2:]
+AT_THE_LIMIT = [cmd for cmd in FULL if cmd[1] in ("own", "threads", "again")]
+LIMITS = ["limit:192M", "limit:192M,reuse:wait", "limit:192M,lane_r:false"]
 
 
-@pytest.mark.parametrize("cmd", FULL + ROOM, ids=name)
-def test_the_plain_program_finishes(run, program, cmd):
+def memory(cmd, sim=None):
+    size = "memory:2G,devices:2" if cmd[-1] == "room" else "memory:256M,devices:2"
+    return f"{size},{sim}" if sim else size
+
+
+@pytest.fixture
+def finish(run, program, tmp_path):
+    """finish([(cmd, how), ...]): the time limit is the test, for what waits for the program's own
+    progress never returns."""
+
+    def judge(_, err):
+        assert leak_report.nothing_leaked(err), "something leaked"
+
+    def all_of(cmds):
+        run_rows.run_rows(run, tmp_path, limit=10, judge=judge, rows=[
+            run_rows.row(name(cmd + ((how["conf"],) if "conf" in how else ())),
+                         [program(cmd[0]), *cmd[1:]], **how) for cmd, how in cmds])
+
+    return all_of
+
+
+def test_the_plain_program_finishes(finish):
     """Else it proves nothing that it does so under the shim."""
-    finishes(run, program, cmd, preload=False)
+    finish([(cmd, {"sim": memory(cmd), "preload": False}) for cmd in FULL + ROOM])
 
 
-@pytest.mark.parametrize("cmd", FULL + ROOM, ids=name)
-def test_no_new_deadlock(run, program, cmd):
-    finishes(run, program, cmd)
+def test_no_new_deadlock(finish):
+    finish([(cmd, {"sim": memory(cmd)}) for cmd in FULL + ROOM])
 
 
-@pytest.mark.parametrize("cmd", [FULL[i] for i in (0, 1, 2, 5, 10, 15, 20)] + ROOM[:1] + ROOM[-2:],
-                         ids=name)
-@pytest.mark.parametrize("conf", OPTIONS, ids=name)
-def test_no_new_deadlock_with_options(run, program, cmd, conf):
-    finishes(run, program, cmd, conf=conf)
+def test_no_new_deadlock_with_options(finish):
+    finish([(cmd, {"sim": memory(cmd), "conf": conf}) for conf in OPTIONS for cmd in WITH_OPTIONS])
 
 
-@pytest.mark.parametrize("cmd", [cmd for cmd in FULL if cmd[1] in ("own", "threads", "again")],
-                         ids=name)
-@pytest.mark.parametrize("conf", ["limit:192M", "limit:192M,reuse:wait", "limit:192M,lane_r:false"],
-                         ids=name)
-def test_no_new_deadlock_at_the_limit(run, program, cmd, conf):
+def test_no_new_deadlock_at_the_limit(finish):
     """The device has memory, but the pool may not take it."""
-    result = run([program(cmd[0]), *cmd[1:]], conf=conf, sim="memory:2G", timeout=10)
-
-    succeeds(result)
+    finish([(cmd, {"sim": "memory:2G", "conf": conf}) for cmd in AT_THE_LIMIT for conf in LIMITS])
 
 
-@pytest.mark.parametrize("cmd", FULL + ROOM, ids=name)
-def test_no_new_deadlock_on_an_old_driver(run, program, cmd):
-    finishes(run, program, cmd, sim=OLD)
+def test_no_new_deadlock_on_an_old_driver(finish):
+    finish([(cmd, {"sim": memory(cmd, OLD)}) for cmd in FULL + ROOM])
 
 
 @pytest.mark.parametrize("conf", [None, "shards:4", "lane_r:false"], ids=name)
