@@ -193,6 +193,16 @@ def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     assert "signal 9" in said and "not run: no time was left" in said
 
 
+def test_a_kit_needs_no_toolkit():
+    """Where something is not there, no command is left without it."""
+    rc, out, err = conftest.execute(["make", "-n", "-C", conftest.ROOT, "gpu-kit"],
+                                    conftest.plain_env({"CA_NO_TOOLKIT": 1}), 100)
+
+    copies = [line.split() for line in out.splitlines() if re.match(r"\s*(cp|mkdir) ", line)]
+    assert rc == 0 and "without CUDA C programs" in out, err
+    assert len(copies) > 6 and not any("/cudart" in " ".join(copy) for copy in copies), copies
+
+
 @whole
 def test_the_kit_is_all_that_the_suite_needs(tmp_path):
     """And what CONTRIBUTING sends along with it."""

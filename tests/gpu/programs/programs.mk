@@ -7,7 +7,8 @@ ifneq ($(filter release debug portable clang,$(BUILD)),)
 NVCC := $(wildcard $(TOOLKIT)/bin/nvcc)
 CUDART_STATIC := $(wildcard $(TOOLKIT)/lib64/libcudart_static.a)
 endif
-CUDART := $(wildcard $(TOOLKIT)/lib64/libcudart.so.13) # for the kit, where its machine has none
+# For the kit, where its machine has none. A comment behind the value would make a space part of it.
+CUDART := $(wildcard $(TOOLKIT)/lib64/libcudart.so.13)
 NVCC_FLAGS := -std=c++17 -O2 -Xcompiler=-Wall,-Wextra -Xfatbin=-compress-all \
     -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CU_NAMES := $(patsubst tests/gpu/programs/%.cu,%,$(wildcard tests/gpu/programs/*.cu))
