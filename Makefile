@@ -60,6 +60,9 @@ $B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
 	$(CC) $(OPT) -shared -o $@ $(CORE_OBJ) $(SHIM_OBJ) -Wl,--version-script=$B/exports.map \
 	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now,-z,nodelete $(SO_UNDEF) \
 	    -ldl -lpthread $(LDFLAGS)
+ifeq ($(BUILD),portable)
+	@scripts/check_glibc.sh $@ 2.28 || { rm -f $@; exit 1; }
+endif
 
 # A sanitizer's run-time stays undefined in a shared object: the host program brings it.
 ifneq ($(filter release debug portable clang aarch64,$(BUILD)),)

@@ -3,7 +3,9 @@
  *
  * What later versions moved from libdl and libpthread into libc got a new version name there, and
  * does what it did: it is asked for by the old one. stat and its kin became functions of their own.
- * tests/test_build.py looks for names that are newer. */
+ * From 2.38 on the headers turn what reads numbers into functions that know binary ones too: those
+ * are called by the names of the others. scripts/check_glibc.sh refuses a library for which that is
+ * not enough. */
 #if !defined(CA_CONFIG_OLD_GLIBC_H) && !defined(__ASSEMBLER__)
 #define CA_CONFIG_OLD_GLIBC_H
 
@@ -11,13 +13,14 @@
 
 #if defined(__x86_64__)
 #define CA_STAT_VERSION 1
-#define CA_OLD_NAME(name, version) __asm__(".symver " #name "," #name "@GLIBC_" version)
+#define CA_RENAMED(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_" version)
 #elif defined(__aarch64__)
 #define CA_STAT_VERSION 0
-#define CA_OLD_NAME(name, version) __asm__(".symver " #name "," #name "@GLIBC_2.17")
+#define CA_RENAMED(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_2.17")
 #else
 #error "BUILD=portable knows x86_64 and aarch64"
 #endif
+#define CA_OLD_NAME(name, version) CA_RENAMED(name, name, version)
 
 CA_OLD_NAME(dladdr, "2.2.5");
 CA_OLD_NAME(dladdr1, "2.3.3");
@@ -39,6 +42,11 @@ CA_OLD_NAME(sem_init, "2.2.5");
 CA_OLD_NAME(sem_post, "2.2.5");
 CA_OLD_NAME(sem_trywait, "2.2.5");
 CA_OLD_NAME(sem_wait, "2.2.5");
+
+CA_RENAMED(__isoc23_strtol, strtol, "2.2.5");
+CA_RENAMED(__isoc23_strtoll, strtoll, "2.2.5");
+CA_RENAMED(__isoc23_strtoul, strtoul, "2.2.5");
+CA_RENAMED(__isoc23_strtoull, strtoull, "2.2.5");
 
 extern int __xstat(int version, const char *path, struct stat *found);
 extern int __lxstat(int version, const char *path, struct stat *found);

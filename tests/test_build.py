@@ -107,13 +107,36 @@ def test_links_refuse_another_library(tmp_path):
     assert "libm.so.6" in said
 
 
-def newer_than(most, library):
-    """What it asks of libc under a version name that glibc `most` has not got."""
-    rc, said = call("readelf", "--wide", "--dyn-syms", library)
-    assert rc == 0, said
-    found = re.findall(r"UND (\S+@GLIBC_(\d+)\.(\d+)\S*)", said)
-    assert found
-    return [name for name, major, minor in found if (int(major), int(minor)) > most]
+def test_a_library_that_needs_a_newer_glibc_is_refused_by_its_names(tmp_path):
+    source = tmp_path / "x.c"
+    source.write_text("#define _GNU_SOURCE\n#include <stdio.h>\nint f(void)\n"
+                      '{ return renameat2(0, "a", 0, "b", 0); }\n')
+    library = tmp_path / "x.so"
+    assert call("gcc", "-shared", "-fPIC", "-o", library, source) == (0, "")
+
+    newest, older, none = (call(SCRIPTS / "check_glibc.sh", *words) for words in (
+        (library, "2.28"), (library, "2.27"), (source, "2.28")))
+
+    assert newest == (0, "")
+    assert older == (1, f"{library}: renameat2 needs GLIBC_2.28\n"
+                        f"{library}: made for glibc 2.27 or later\n")
+    assert none[0] != 0
+
+
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+def test_a_portable_build_that_needs_a_newer_glibc_fails(tmp_path):
+    """Of objects that were compiled without config/old_glibc.h."""
+    if call(SCRIPTS / "check_glibc.sh", conftest.SHIM, "2.28")[0] == 0:
+        pytest.skip("nothing that the library asks for is newer in this machine's glibc")
+    core, shim = (" ".join(str(path) for room in rooms
+                           for path in (conftest.BUILD / "obj" / room).glob("*.o"))
+                  for rooms in (("config", "registry", "pool"), ("shim",)))
+
+    rc, said = call("make", "-s", "lib", "BUILD=portable", f"B={tmp_path}", f"CORE_OBJ={core}",
+                    f"SHIM_OBJ={shim}")
+
+    assert rc != 0 and f"{tmp_path}/libcachealloc.so: made for glibc 2.28 or later\n" in said
+    assert not (tmp_path / "libcachealloc.so").exists()
 
 
 @pytest.mark.other_build
@@ -129,8 +152,8 @@ def test_one_build_is_for_every_glibc_from_2_28_on(run, program):
     result = run([program("leaks"), "many", 10], preload=False,
                  env={"LD_PRELOAD": library, "ALLOC_CONF": "stats:exit"})
 
-    assert newer_than((2, 28), library) == []
-    assert newer_than((2, 14), library)  # else this shows nothing
+    assert call(SCRIPTS / "check_glibc.sh", library, "2.28") == (0, "")
+    assert call(SCRIPTS / "check_glibc.sh", library, "2.14")[0] == 1  # else this shows nothing
     rc, said = call(SCRIPTS / "check_links.sh", portable)
     assert rc == 0 and {"libdl.so.2", "libpthread.so.0"} <= set(said.split()), said
     assert leak_report.parse(result.err).count == 10
