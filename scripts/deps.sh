@@ -101,28 +101,38 @@ fetch_headers() {
     mv "$tmp/include" "$headers"
 }
 
-# Each by the checksums of its wheels for x86_64 and aarch64.
+has_older_headers() { # (a folder)
+    [ -r "$1/cuda.h" ] && [ -r "$1/crt/host_defines.h" ]
+}
+
+# Each by the checksums of its wheels for x86_64 and aarch64. What these call crt/ came with the
+# compiler before CUDA 13.
 fetch_older_headers() {
-    ! [ -r "$older_headers/11/cuda.h" ] || ! [ -r "$older_headers/12/cuda.h" ] || return 0
+    ! has_older_headers "$older_headers/11" || ! has_older_headers "$older_headers/12" || return 0
     tmp=build/cuda-headers.$$
     trap 'rm -rf "$tmp"' EXIT
     echo "deps.sh: fetching the headers of CUDA 11 and 12 from PyPI" >&2
     python=$(pip_python) || return 1
+    mkdir -p "$tmp/11" "$tmp/12" "$older_headers"
     while read -r release package sums; do
-        mkdir -p "$tmp/$release" "$older_headers"
         for sum in $sums; do
             package="$package --hash=sha256:$sum"
         done
-        echo "$package" >"$tmp/$release/wanted"
-        pip_download "$python" "$tmp/$release" --retries 1 --require-hashes \
-            -r "$tmp/$release/wanted" </dev/null || return 1
-        unpack_headers "$python" "$tmp/$release" </dev/null || return 1
-        rm -rf "${older_headers:?}/$release"
-        mv "$tmp/$release/include" "$older_headers/$release" || return 1
+        echo "$package" >>"$tmp/$release/wanted"
     done <<'END'
 11 nvidia-cuda-runtime-cu11==11.8.89 f587bd726eb2f7612cf77ce38a2c1e65cf23251ff49437f6161ce0d647f64f7c e53bf160b6b660819cb6e4a9da2cc89e6aa2329858299780a2459780a2b8d012
+11 nvidia-cuda-nvcc-cu11==11.8.89 f8e1e995166c884f2f5bf94975d7abb89175363b8712f7f81cd38d0df1b2cd85 8a33d735e6c374009dd8f965a26658956d4e98a4916e63fca4ac8df7a455c136
 12 nvidia-cuda-runtime-cu12==12.9.79 25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3 83469a846206f2a733db0c42e223589ab62fd2fabac4432d2f8802de4bded0a4
+12 nvidia-cuda-nvcc-cu12==12.9.86 5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0 44e1eca4d08926193a558d2434b1bf83d57b4d5743e0c431c0c83d51da1df62b
 END
+    for release in 11 12; do
+        pip_download "$python" "$tmp/$release" --retries 1 --require-hashes \
+            -r "$tmp/$release/wanted" || return 1
+        unpack_headers "$python" "$tmp/$release" || return 1
+        has_older_headers "$tmp/$release/include" || return 1
+        rm -rf "${older_headers:?}/$release"
+        mv "$tmp/$release/include" "$older_headers/$release" || return 1
+    done
 }
 
 # --- what is there --------------------------------------------------------------------------------

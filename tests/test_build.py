@@ -189,10 +189,26 @@ def test_clang_builds_the_library_without_a_warning_and_it_serves(run, program):
 
 def older_headers(release):
     folder = conftest.ROOT / "build" / "cuda-headers" / release
-    if not (folder / "cuda.h").exists():
+    if not (folder / "crt" / "host_defines.h").exists():
         pytest.skip(f"no headers of CUDA {release}: scripts/deps.sh --older-headers")
     assert f"#define CUDA_VERSION {release}" in (folder / "cuda.h").read_text()
     return folder
+
+
+@pytest.mark.other_build
+@pytest.mark.parametrize("release", ["11", "12"])
+def test_no_header_of_another_cuda_stands_in(release):
+    """Where a toolkit lies on the compiler's own path, it would have what the folder lacks."""
+    folder = older_headers(release)
+    sources = sorted((conftest.ROOT / "shim").glob("*.c"))
+
+    rc, said = call("gcc", "-M", "-std=c11", "-D_GNU_SOURCE", "-I.", "-isystem", folder, *sources)
+
+    assert rc == 0, said
+    read = {pathlib.Path(name) for name in re.findall(r"(?<= )/\S+", said)}
+    assert folder / "crt" / "host_defines.h" in read
+    assert [path for path in read if folder not in path.parents and
+            "nvidia corporation" in path.read_text(errors="replace").lower()] == []
 
 
 @pytest.mark.other_build
