@@ -265,6 +265,8 @@ os.kill(child, 9) if os.WIFSTOPPED(status) else None
 
 
 def test_a_terminal_that_stops_who_writes_from_the_background_stops_no_report(run, program, shim):
+    for end in conftest.terminal():
+        os.close(end)
     preload = " ".join(map(str, [*conftest.SANITIZER_PRELOAD, shim]))
     start = [sys.executable, "-c", IN_BACKGROUND, "/usr/bin/env", f"LD_PRELOAD={preload}",
              program("life_ends")]

@@ -267,6 +267,8 @@ def test_disk_that_fills_up(run, program, reports):
 
 def test_no_permission(run, program):
     """Where root may not write either."""
+    if not os.path.ismount("/sys"):
+        pytest.skip("/sys is a folder like any other here")
     result = leaks(run, program, "/sys/leaks")
 
     said_on_stderr(result, "/sys/leaks")

@@ -3,13 +3,13 @@
 import errno
 import os
 import pathlib
-import pty
 import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import types
 
@@ -79,7 +79,7 @@ def test_top_tells_how_many_in_a_second(paged):
 
 def test_top_on_a_terminal_goes_on_until_the_process_ends(paged):
     session, _ = paged
-    leader, follower = pty.openpty()
+    leader, follower = conftest.terminal()
     with subprocess.Popen([sys.executable, TOP, "-d", "0.1", str(session.pid)], stdout=follower,
                           stderr=subprocess.PIPE, text=True,
                           env=conftest.plain_env()) as process:
@@ -277,12 +277,26 @@ def test_a_page_s_place_is_its_users_alone(start, runtime):
     assert session.end() == 3 and not other.exists()
 
 
+@pytest.fixture
+def start_as(start, program):
+    """start_as(user, conf) is a session of another user, to whom the tree may be closed, as below
+    /root: what it runs lies elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="cachealloc-test-") as top:
+        os.chmod(top, 0o755)
+        simcuda = shutil.copytree(conftest.BUILD / "simcuda", pathlib.Path(top, "simcuda"))
+        path, shim = (shutil.copy(path, top) for path in (program("published"), conftest.SHIM))
+
+        yield lambda user, conf: start(conf, path=path, user=user, cwd="/", env={
+            "LD_LIBRARY_PATH": simcuda,
+            "LD_PRELOAD": " ".join([*conftest.SANITIZER_PRELOAD, shim])})
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user too")
-def test_a_place_that_is_not_its_users_alone_is_told(start):
+def test_a_place_that_is_not_its_users_alone_is_told(start_as):
     user = 20000 + os.getpid() % 40000  # nobody's
     place = pathlib.Path(f"/tmp/cachealloc-{user}")
     place.mkdir(mode=0o755)
-    session = start("stats_page:true", user=user)
+    session = start_as(user, "stats_page:true")
     try:
         session.tell("alloc", 1, 1000)
         until("a message", session.said)
@@ -301,12 +315,12 @@ def top_as(user, pid):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user too")
-def test_a_folder_that_su_left_behind_is_passed_over(start, runtime):
+def test_a_folder_that_su_left_behind_is_passed_over(start_as, runtime):
     """XDG_RUNTIME_DIR is still that of the user before."""
     user = 20000 + os.getpid() % 40000  # nobody's
     place = pathlib.Path(f"/tmp/cachealloc-{user}")
     runtime.chmod(0o700)
-    session = start("stats_page:true", user=user)
+    session = start_as(user, "stats_page:true")
     try:
         session.tell("alloc", 1, 1000)
         metrics(place / str(session.pid), 1000)
