@@ -200,6 +200,10 @@ run-check: tests $(if $(filter check,$(TIER)),,other-builds)
 	    $(if $(T),'$(T)',tests) $(if $(T),-p no:xdist,-n $(JOBS)) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
+# DISTROS=bookworm picks one, K=NAME tests, KEEP=1 keeps what was made.
+check-distros: ## README's commands in fresh roots of Debian 12 and 13, by debootstrap; as root
+	@scripts/check_distros.sh build-distros
+
 matrix: ## every kind of process, one line each (K=NAME: only those)
 	@scripts/deps.sh
 	$(AGAIN) run-matrix
@@ -393,10 +397,11 @@ uninstall: ## remove what install put there
 	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
 
 clean: ## remove every build directory
-	rm -rf build build-debug build-asan build-tsan build-portable build-clang build-fuzz build-aarch64
+	rm -rf build build-debug build-asan build-tsan build-portable build-clang build-fuzz build-aarch64 \
+	    build-distros
 
 help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
