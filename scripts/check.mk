@@ -154,8 +154,9 @@ other-builds:
 ifeq ($(BUILD),release)
 other-builds: portable $(if $(CROSS_CC),aarch64) $(if $(shell command -v clang),clang)
 endif
+# A glibc that moved more than is known of fails one test, not all.
 portable: | $(CUDA_INC)/cuda.h
-	@$(MAKE) -s --no-print-directory BUILD=portable CFLAGS= LDFLAGS= lib build-portable/cachealloc.7
+	-@$(MAKE) -s --no-print-directory BUILD=portable CFLAGS= LDFLAGS= lib build-portable/cachealloc.7
 # Whatever clang this machine has: that it builds is a test's to say.
 clang: | $(CUDA_INC)/cuda.h
 	-@$(MAKE) -s --no-print-directory BUILD=clang CC=clang CFLAGS= LDFLAGS= lib

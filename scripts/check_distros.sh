@@ -12,6 +12,7 @@
 # alone, as after a plain chroot. All of it is mounted in a namespace that ends with its command,
 # and so do all processes there: nothing is left to unmount, whatever ends this script.
 set -u
+umask 022
 cd "$(dirname "$0")/.." || exit
 top=$(realpath -m "${1:?a folder to make roots in}")
 read -ra distros <<<"${DISTROS:-bookworm trixie}"
