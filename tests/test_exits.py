@@ -348,6 +348,10 @@ def test_destructors_of_libraries_run(run, program, shim):
 
 
 def test_a_thread_that_reads_stdin_does_not_hold_up_the_end(run, program):
+    plain = run(["timeout", 5, program("exit_status"), "reader", 0, 100], preload=False)
+    if plain.rc == 124:
+        pytest.skip("this libc's exit waits for that thread, without us too")
+
     result = ended(run, program, "reader", 0, 100, "leak_exitcode:23", timeout=20)
 
     assert (result.rc, result.out) == (23, "buffered")
