@@ -132,7 +132,7 @@ else
 # What it finds is in code that it compiled, and that is ours alone: the simulator and the programs
 # are those of the release build.
 BORROWED := simcuda demo bench random soak replay facts cuda_probe \
-    $(addprefix tests/,preload parity matrix leaks simcuda)
+    $(addprefix tests/,preload parity rows matrix leaks simcuda)
 tests: borrowed
 borrowed: FORCE
 	@$(MAKE) -s --no-print-directory BUILD=release CFLAGS= LDFLAGS= tests

@@ -53,6 +53,7 @@ def runner(mutation=None, devices=2):
 # --- with the shim as without -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", (1, 2))
 def test_programs_do_the_same_under_the_shim(half):
     run = runner()
