@@ -20,6 +20,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     CUresult (*real)(CUfunction *, CUmodule, const char *) =
         dlsym(RTLD_NEXT, "cuModuleGetFunction");
     CUresult code = real(function, module, name);
+    /* A handle comes again once its context is gone, and may be the other kernel then. */
+    for (int i = 0; i < copies_n; i++)
+        if (copies[i] == *function)
+            copies[i] = NULL;
     if (strcmp(name, "copy") == 0 && copies_n < COPIES_MOST)
         copies[copies_n++] = *function;
     return code;
