@@ -3,6 +3,7 @@
 #include "config/out.h"
 
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/text.h"
 
 #include <errno.h>
@@ -128,7 +129,8 @@ void ca_out_open(ca_out_t *out, int fd)
 int ca_out_flush(ca_out_t *out)
 {
     if (out->used && !out->error)
-        out->error = -ca_out_write(out->fd, out->buffer, out->used, REPORT_WAIT_MS);
+        out->error =
+            -ca_out_write(out->fd, out->buffer, out->used, (int)ca_bound_ms(REPORT_WAIT_MS));
     out->used = 0;
     return -out->error;
 }

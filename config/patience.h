@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
+#include "config/clock.h"
 #include "config/lock.h"
 
 /* Some milliseconds, where nobody else wants the core: only a table that grows to a huge size keeps
@@ -14,21 +14,14 @@
 #define CA_PATIENCE_TRIES 10000
 #define CA_PATIENCE_NS 100000000
 
-static inline uint64_t ca_patience_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* False when the lock stayed in use. */
 static inline bool ca_patience_take(ca_lock_t *lock)
 {
     if (ca_lock_try(lock))
         return true;
-    uint64_t begin = ca_patience_now();
-    for (unsigned tries = 1;
-         tries < CA_PATIENCE_TRIES && ca_patience_now() - begin < CA_PATIENCE_NS; tries++) {
+    uint64_t begin = ca_clock_ns();
+    for (unsigned tries = 1; tries < CA_PATIENCE_TRIES && ca_clock_ns() - begin < CA_PATIENCE_NS;
+         tries++) {
         sched_yield();
         if (ca_lock_try(lock))
             return true;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include "config/clock.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/pin.h"
@@ -263,7 +264,7 @@ static void look(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    arena->look = (ca_look_t){found, held, ca_now_ns() + CA_LOOK_SERVES_NS};
+    arena->look = (ca_look_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
 }
 
 /* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
@@ -322,7 +323,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     int rc = -ENOMEM;
 
     collect(arena);
-    bool looked = !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_now_ns());
+    bool looked =
+        !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
     if (looked)
         look(arena);
     note_room(arena, room(arena));

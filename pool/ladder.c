@@ -38,6 +38,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <time.h>
+#include "config/clock.h"
 #include "config/mine.h"
 #include "pool/cache.h"
 #include "pool/export.h"
@@ -199,14 +200,6 @@ static bool rung_spared(climb_t *c)
     return found;
 }
 
-uint64_t ca_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static size_t harvest_all(ca_arena_t *arena)
 {
     return ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true) +
@@ -220,7 +213,7 @@ static size_t harvest_all(ca_arena_t *arena)
  * pass while the oldest epoch waits for this very thread. */
 static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 {
-    uint64_t begin = ca_now_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
+    uint64_t begin = ca_clock_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
     unsigned in_vain = 0;
 
     while (c->waits > 0 && spent < ns && in_vain < (late ? LATE_STEPS : 1)) {
@@ -231,7 +224,7 @@ static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
             return true;
         in_vain += answer == 0;
         c->waits -= answer == 1;
-        spent = ca_now_ns() - begin;
+        spent = ca_clock_ns() - begin;
     }
     return !ca_arena_serving(c->arena) && over(c, -EIO);
 }
@@ -325,8 +318,8 @@ static bool rung_wait(climb_t *c)
 static bool rung_others(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    bool served =
-        !arena->others_stuck && wait_bounded(c, CA_LATE_WAIT_NS / ca_arena_heaps(arena), false);
+    bool served = !arena->others_stuck &&
+                  wait_bounded(c, ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena), false);
     arena->others_stuck |= arena->whole.closed.head != NULL;
     return served || (!arena->params.host && wait_unbounded(c, CA_WAIT_PLAIN));
 }
@@ -344,7 +337,7 @@ static bool rung_exported(climb_t *c)
 /* What a program frees by no other calls is always late: it may have seconds of work queued. */
 uint64_t ca_late_wait_ns(const ca_arena_t *arena)
 {
-    uint64_t most = CA_LATE_WAIT_NS / ca_arena_heaps(arena);
+    uint64_t most = ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena);
 
     return arena->async_frees ? most * CA_ASYNC_WAITS : most;
 }

@@ -22,8 +22,6 @@ typedef enum {
     CA_RUNGS_POLICY = 512,   /* policy */
 } ca_rungs_t;
 
-uint64_t ca_now_ns(void);
-
 /* How long what may not be waited for without bound is waited for before an out-of-memory. */
 uint64_t ca_late_wait_ns(const ca_arena_t *arena);
 

@@ -14,7 +14,7 @@
 typedef struct ca_look {
     size_t found;   /* SIZE_MAX where the driver does not know, 0 where it has refused since */
     size_t held;    /* what whoever looks had obtained by then */
-    uint64_t until; /* ca_now_ns */
+    uint64_t until; /* ca_clock_ns */
 } ca_look_t;
 
 /* What is left by now, where whoever looked holds `held`. */

@@ -1,4 +1,5 @@
 /* Giving memory back because somebody asked for it: the program, or a call that found none left. */
+#include "config/clock.h"
 #include "pool/arena.h"
 
 #include "pool/cache.h"
@@ -30,9 +31,9 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
     for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_WAIT_OWN, false) == 1; waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     size_t late = waits + ca_streams_closed(arena);
-    end = ca_now_ns() +
-          (arena->late_stuck ? CA_LATE_WAIT_NS / ca_arena_heaps(arena) : ca_late_wait_ns(arena));
-    for (; late > 0 && given < bytes && (now = ca_now_ns()) < end &&
+    end = ca_clock_ns() + (arena->late_stuck ? ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena)
+                                             : ca_late_wait_ns(arena));
+    for (; late > 0 && given < bytes && (now = ca_clock_ns()) < end &&
            ca_epoch_wait(arena, end - now, true) == 1;
          late--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/new_file.h"
 #include "config/patience.h"
@@ -73,11 +74,11 @@ static _Atomic bool stuck; /* the lock was in use for too long */
 static bool take_lock(void)
 {
     bool taken = ca_lock_try(&lock);
-    uint64_t begin = taken ? 0 : ca_patience_now();
+    uint64_t begin = taken ? 0 : ca_clock_ns();
     while (!taken && !atomic_load(&stuck)) {
         sched_yield();
         taken = ca_lock_try(&lock);
-        if (!taken && ca_patience_now() - begin > LOCK_WAIT_NS)
+        if (!taken && ca_clock_ns() - begin > ca_bound(LOCK_WAIT_NS))
             atomic_store(&stuck, true);
     }
     return taken;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/bump.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/patience.h"
 #include "registry/journal.h"
@@ -198,9 +199,9 @@ const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch)
 void ca_modules_journal(void)
 {
     /* Who is noting tells what is new, but nothing of what was known. */
-    for (uint64_t begin = ca_patience_now();
+    for (uint64_t begin = ca_clock_ns();
          atomic_flag_test_and_set_explicit(&noting, memory_order_acquire);) {
-        if (ca_patience_now() - begin > WAIT_NS)
+        if (ca_clock_ns() - begin > ca_bound(WAIT_NS))
             return;
         sched_yield();
     }

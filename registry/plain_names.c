@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/patience.h"
 
 #define FILES_MAX 1024
@@ -115,7 +116,7 @@ void ca_plain_names_begin(void)
     static char text[LINE_BYTES];
     size_t used = 0, got;
     mapping_count = paths_used = 0;
-    left_ns = NAMES_NS;
+    left_ns = ca_bound(NAMES_NS);
     ca_plain_names_end();
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -207,9 +208,8 @@ static bool find_in(const ElfW(Shdr) * section, uint64_t strings, uint64_t addre
     uint64_t count = section->sh_size / sizeof symbols[0];
     for (uint64_t done = 0; done < count;) {
         size_t some = count - done < BLOCK_SYMBOLS ? (size_t)(count - done) : BLOCK_SYMBOLS;
-        if (ca_patience_now() >= deadline ||
-            !read_at(symbols, some * sizeof symbols[0],
-                     section->sh_offset + done * sizeof symbols[0]))
+        if (ca_clock_ns() >= deadline || !read_at(symbols, some * sizeof symbols[0],
+                                                  section->sh_offset + done * sizeof symbols[0]))
             return false;
         for (size_t i = 0; i < some; i++)
             if (is_at(&symbols[i], address)) {
@@ -248,13 +248,13 @@ static void read_name(uint64_t at, char *name, size_t bytes)
 static const char *function_at(const ElfW(Ehdr) * header, uint64_t address)
 {
     static char function[NAME_BYTES];
-    uint64_t name, begin = ca_patience_now();
+    uint64_t name, begin = ca_clock_ns();
     deadline = begin + left_ns;
     function[0] = '\0';
     if (left_ns != 0 && (find_symbol(header, SHT_SYMTAB, address, &name) ||
                          find_symbol(header, SHT_DYNSYM, address, &name)))
         read_name(name, function, sizeof function);
-    uint64_t took = ca_patience_now() - begin;
+    uint64_t took = ca_clock_ns() - begin;
     left_ns -= took < left_ns ? took : left_ns;
     return function[0] != '\0' ? function : NULL;
 }

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "config/clock.h"
 #include "config/lock.h"
 
 #define STEP 128u /* what a point costs is spread over as many allocations */
@@ -16,25 +17,17 @@ static uint64_t step = STEP; /* numbers from one point to the next, once the fir
 static _Atomic uint64_t start_ns, start_s;
 static uint64_t (*_Atomic reserved_bytes)(void);
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    if (clock_gettime(clock, &now) != 0)
-        return 0;
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void ca_timeline_start(uint64_t (*reserved)(void))
 {
     atomic_store(&reserved_bytes, reserved);
-    atomic_store(&start_s, clock_ns(CLOCK_REALTIME) / 1000000000u);
-    atomic_store(&start_ns, clock_ns(CLOCK_MONOTONIC));
+    atomic_store(&start_s, ca_clock_of(CLOCK_REALTIME) / 1000000000u);
+    atomic_store(&start_ns, ca_clock_ns());
 }
 
 uint64_t ca_timeline_now(void)
 {
     uint64_t start = atomic_load(&start_ns);
-    return start ? clock_ns(CLOCK_MONOTONIC) - start : 0;
+    return start ? ca_clock_ns() - start : 0;
 }
 
 uint64_t ca_timeline_start_s(void)

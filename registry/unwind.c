@@ -31,6 +31,7 @@
 #include <time.h>
 
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mutation.h"
@@ -40,7 +41,7 @@
 
 /* How long a thread waits for another one that opens them: many times what that takes, and short
  * where the opener waits for the loader's lock, which the waiting thread may hold. */
-#define OPENING_MS 100
+#define OPENING_NS 100000000u
 
 /* unw_backtrace and backtrace have one signature. */
 typedef int ca_backtrace_t(void **frames, int max);
@@ -196,21 +197,14 @@ static bool open_others(void)
     return true;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Once that took too long nobody waits any more. */
 static bool wait_for_others(void)
 {
     if (atomic_load_explicit(&waited_in_vain, memory_order_relaxed))
         return false;
-    uint64_t end = now_ms() + OPENING_MS;
+    uint64_t end = ca_clock_ns() + ca_bound(OPENING_NS);
     while (atomic_load_explicit(&state, memory_order_acquire) == OPENING) {
-        if (now_ms() >= end) {
+        if (ca_clock_ns() >= end) {
             atomic_store_explicit(&waited_in_vain, true, memory_order_relaxed);
             return false;
         }

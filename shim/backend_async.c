@@ -21,6 +21,7 @@
 #include "shim/backend_async.h"
 #include <errno.h>
 #include <limits.h>
+#include "config/clock.h"
 #include "config/counters.h"
 #include "config/lock.h"
 #include "config/log.h"
@@ -169,7 +170,7 @@ static int wait_for_free(ca_context_t *context, ca_async_backend_t *backend,
     if (done >= 0)
         done = ca_upstream_fence_query(cuda, context, free->fence);
     if (done == 0 && !atomic_load(&backend->stuck))
-        done = ca_upstream_fence_wait(cuda, context, free->fence, CA_LATE_WAIT_NS);
+        done = ca_upstream_fence_wait(cuda, context, free->fence, ca_bound(CA_LATE_WAIT_NS));
     atomic_store(&backend->stuck, done == 0);
     return done;
 }
@@ -238,7 +239,7 @@ static size_t under_way(ca_async_backend_t *backend)
 static bool plenty(ca_async_backend_t *backend, size_t wanted)
 {
     ca_lock_take(&lock);
-    bool is = ca_look_serves(&backend->look, backend->taken, wanted, 0, ca_now_ns());
+    bool is = ca_look_serves(&backend->look, backend->taken, wanted, 0, ca_clock_ns());
     ca_lock_drop(&lock);
     return is;
 }
@@ -247,7 +248,7 @@ static size_t ask_for_room(ca_context_t *context, ca_async_backend_t *backend)
 {
     size_t found = ca_async_pool_room(context, &backend->own);
     ca_lock_take(&lock);
-    backend->look = (ca_look_t){found, backend->taken, ca_now_ns() + CA_LOOK_SERVES_NS};
+    backend->look = (ca_look_t){found, backend->taken, ca_clock_ns() + CA_LOOK_SERVES_NS};
     ca_lock_drop(&lock);
     return found;
 }

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "config/clock.h"
 #include "config/log.h"
 #include "config/text.h"
 #include "pool/arena.h"
@@ -73,7 +74,7 @@ static bool at_rest(ca_context_t *context, bool host)
     int rc = host ? ca_fence_record_host(context, &fence) : ca_fence_record(context, &fence);
     if (rc != 0)
         return false;
-    rc = ca_fence_wait(context, fence, REST_NS);
+    rc = ca_fence_wait(context, fence, ca_bound(REST_NS));
     ca_fence_release(context, fence);
     return rc == 1;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "config/backoff.h"
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/mem.h"
@@ -54,15 +55,13 @@ static _Atomic unsigned shown;
 bool ca_notice_wanted(void)
 {
     static _Atomic uint64_t window; /* a second, and how many there were in it */
-    struct timespec now;
     if (ca_options.log < CA_LOG_WARN)
         return false;
     if (atomic_load(&shown) >= CA_NOTICES) {
         ca_warn_once("more wrong uses of memory than %d: the others are not shown", CA_NOTICES);
         return false;
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t second = ((uint64_t)now.tv_sec + 1) << 16, before = atomic_load(&window), after;
+    uint64_t second = (ca_clock_ns() / 1000000000u + 1) << 16, before = atomic_load(&window), after;
     do {
         after = (before >> 16 == second >> 16 ? before : second) + 1;
         if ((after & 0xffff) > CA_NOTICES_A_SECOND) {
@@ -127,7 +126,7 @@ static job_t *name_frames(const ca_notice_t *notice, job_t *job)
     if (!job || job->count == 0 || atomic_load(&shown) > CA_NOTICES_NAMED ||
         ca_helper_start(help, job, STACK_BYTES) != 0)
         return job;
-    for (unsigned i = 0; atomic_load(&job->state) == ASKED && i < WAIT_MS; i++)
+    for (unsigned i = 0; atomic_load(&job->state) == ASKED && i < ca_bound_ms(WAIT_MS); i++)
         ca_sleep(1000000);
     if (atomic_exchange(&job->state, LEFT) == ANSWERED)
         return job;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <time.h>
 #include "config/backoff.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/mem.h"
 #include "config/mutation.h"
@@ -357,13 +358,6 @@ static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent ha
     return event_done(owner, context, handle, true);
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
 #define LEAST_STEP_NS 20000
 #define OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000)
 
@@ -372,7 +366,7 @@ static uint64_t now_ns(void)
  * wait that was long once does not make all later ones long. */
 static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds)
 {
-    uint64_t begin = now_ns(), spent = 0;
+    uint64_t begin = ca_clock_ns(), spent = 0;
     uint64_t step = atomic_load_explicit(&context->last_wait_ns, memory_order_relaxed) / 2;
     for (;;) {
         if (step < LEAST_STEP_NS)
@@ -381,7 +375,7 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
             step = nanoseconds - spent;
         ca_sleep(step);
         int done = fence_done(context, fence, ASK);
-        spent = now_ns() - begin;
+        spent = ca_clock_ns() - begin;
         if (done == 1)
             atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
         if (done != 0 || spent >= nanoseconds)
@@ -482,7 +476,7 @@ static int synchronize_others(ca_context_t *context)
         }
     }
     if (chain && done == 1)
-        done = ca_waiter_wait(context, chain, wait_for_context, OTHERS_WAIT_NS);
+        done = ca_waiter_wait(context, chain, wait_for_context, ca_bound(OTHERS_WAIT_NS));
     ca_fence_release(context, chain);
     return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/history.h"
 #include "config/lock.h"
 #include "config/log.h"
@@ -77,10 +78,7 @@ CA_PUBLIC int cachealloc_on_oom(cachealloc_oom_t wanted, void *arg)
 static bool is_due(void)
 {
     static _Atomic uint64_t last; /* when, or 0 */
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-    uint64_t before = atomic_load(&last);
+    uint64_t now = ca_clock_ns(), before = atomic_load(&last);
     return (before == 0 || now - before >= ca_options.oom_report) &&
            atomic_compare_exchange_strong(&last, &before, now);
 }

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "config/backoff.h"
+#include "config/clock.h"
 #include "config/kept_file.h"
 #include "config/log.h"
 #include "config/new_file.h"
@@ -235,15 +236,13 @@ static void refresh(target_t *target)
 
 static uint64_t spent_ns(void)
 {
-    struct timespec spent;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-    return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+    return ca_clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* Does what is due; when the next is. */
 static uint64_t round_of(target_t *target, uint64_t next)
 {
-    uint64_t now = ca_patience_now(), before = spent_ns();
+    uint64_t now = ca_clock_ns(), before = spent_ns();
     if (!target->wanted)
         return next;
     if (target->due <= now && atomic_load(&state) == RUNNING) {
@@ -258,7 +257,7 @@ static uint64_t round_of(target_t *target, uint64_t next)
 
 static void wait_until(uint64_t due)
 {
-    uint64_t now = ca_patience_now(), left = due > now ? due - now : 0;
+    uint64_t now = ca_clock_ns(), left = due > now ? due - now : 0;
     struct timespec time = {.tv_sec = (time_t)(left / 1000000000u),
                             .tv_nsec = (long)(left % 1000000000u)};
     syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, RUNNING, &time, NULL, 0);
@@ -297,9 +296,9 @@ void ca_publish_end(void)
     int saved = errno;
     if (atomic_load(&started) && atomic_exchange(&state, ENDS) == RUNNING) {
         syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-        uint64_t begin = ca_patience_now();
+        uint64_t begin = ca_clock_ns();
         while (atomic_load(&state) != ENDED &&
-               ca_patience_now() - begin < UINT64_C(1000000) * END_MS)
+               ca_clock_ns() - begin < ca_bound(UINT64_C(1000000) * END_MS))
             ca_sleep(500000);
     }
     errno = saved;

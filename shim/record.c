@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/log.h"
 #include "config/mem.h"
 #include "config/new_file.h"
@@ -38,9 +39,7 @@ static char settled[PATH_MAX]; /* patterns of the process still in it */
 
 static uint64_t now_us(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+    return ca_clock_ns() / 1000u;
 }
 
 void ca_record_settle(void)

@@ -1,5 +1,6 @@
 #include "shim/room.h"
 #include "config/backoff.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "pool/ladder.h"
 #include "shim/capture.h"
@@ -80,9 +81,9 @@ bool ca_ends_wait(ca_ends_t *ends)
         /* In this order: a call that is done counts there before it stops counting here. */
         bool any = ca_contexts_leaving() > 0;
         unsigned settled = ca_contexts_settled();
-        uint64_t now = ca_now_ns();
+        uint64_t now = ca_clock_ns();
         if (!ends->until_ns)
-            ends->until_ns = now + ENDS_WAIT_NS;
+            ends->until_ns = now + ca_bound(ENDS_WAIT_NS);
         bool done = settled != ends->seen;
         if (done || !any || now >= ends->until_ns) {
             ends->seen = settled;

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include "config/backoff.h"
+#include "config/clock.h"
 #include "shim/track.h"
 
 /* No mutex: who waits must know whether it waits for itself. */
@@ -10,6 +11,7 @@ static _Atomic uint32_t holder; /* thread id, or 0 */
 bool ca_turn_take(unsigned wait_ms)
 {
     uint32_t self = ca_track_thread(), other = 0;
+    wait_ms = ca_bound_ms(wait_ms);
     while (!atomic_compare_exchange_strong(&holder, &other, self) && other != self && wait_ms > 0) {
         ca_sleep(1000000);
         wait_ms--;

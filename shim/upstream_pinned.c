@@ -2,6 +2,7 @@
  * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
  * memory back only while nothing runs. */
 #include "shim/upstream_pinned.h"
+#include "config/clock.h"
 #include "config/history.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
@@ -57,7 +58,7 @@ static int comes_to_rest(void *arg)
     int rc = ca_fence_record_host(arg, &fence);
     if (rc != 0)
         return rc;
-    rc = ca_fence_wait(arg, fence, IDLE_WAIT_NS);
+    rc = ca_fence_wait(arg, fence, ca_bound(IDLE_WAIT_NS));
     ca_fence_release(arg, fence);
     return rc;
 }

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <time.h>
 #include "config/cancel.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "shim/driver_table.h"
 #include "shim/helper.h"
@@ -48,15 +49,8 @@ static struct {
 
 static struct timespec after(uint64_t nanoseconds)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    time.tv_sec += (time_t)(nanoseconds / 1000000000u);
-    time.tv_nsec += (long)(nanoseconds % 1000000000u);
-    if (time.tv_nsec >= 1000000000) {
-        time.tv_sec++;
-        time.tv_nsec -= 1000000000;
-    }
-    return time;
+    uint64_t at = ca_clock_ns() + nanoseconds;
+    return (struct timespec){(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
 }
 
 /* --- the helper ------------------------------------------------------------------------------- */

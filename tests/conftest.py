@@ -26,7 +26,8 @@ SKIPPED = 77  # exit status of a program that could not test; its last line says
 
 # What the caller's environment must not decide, make's own variables included.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
-           "CA_MUTATION", "CA_TESTED_FAULT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
+           "CA_MUTATION", "CA_CLOCK_DIVISOR", "CA_TESTED_FAULT", "MAKEFLAGS",
+           "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
 
 
 def sanitizer_env():
@@ -90,6 +91,13 @@ def mutated(mutation):
     """The environment of a program under a shim with a deliberate fault."""
     return {"CA_MUTATION": mutation,
             "LD_PRELOAD": " ".join([*SANITIZER_PRELOAD, str(debug_shim(mutation))])}
+
+
+def shortened(by=20):
+    """The environment of a program whose library's fixed bounds are so many times as short. What a
+    bound is at its real length is seen by a test of its own."""
+    return {"CA_CLOCK_DIVISOR": by,
+            "LD_PRELOAD": " ".join([*SANITIZER_PRELOAD, str(debug_shim(None))])}
 
 
 def cuda_include():

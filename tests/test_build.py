@@ -84,6 +84,22 @@ def test_nothing_but_backoff_sleeps():
     assert set(waiters) == {"dump_signal", "ladder", "waiter"}
 
 
+@pytest.mark.parametrize("name", [b"CA_MUTATION", b"CA_CLOCK_DIVISOR"])
+def test_a_release_does_not_read_what_is_for_tests(name):
+    debug = conftest.debug_shim(None).read_bytes()
+
+    assert name in debug  # else this shows nothing
+    assert (name in conftest.SHIM.read_bytes()) == (conftest.BUILD.name != "build")
+
+
+@pytest.mark.parametrize("value", ["", "0", "1001", "-1", "2x", "ten"])
+def test_a_divisor_of_bounds_that_is_none_is_told_and_changes_nothing(run, program, value):
+    result = run([program("versioned"), 1], env=conftest.shortened(value))
+
+    assert (result.rc, result.out) == (0, "")
+    assert f"CA_CLOCK_DIVISOR={value}: a whole number from 1 to 1000 is accepted" in result.err
+
+
 def test_exports_refuse_a_name_without_definition(tmp_path):
     shutil.copy(conftest.SHIM, tmp_path)
     exports = (conftest.BUILD / "exports.map").read_text()
