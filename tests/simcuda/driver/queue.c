@@ -11,8 +11,6 @@
 
 pthread_mutex_t sim_engine_mu = PTHREAD_MUTEX_INITIALIZER;
 CUcontext sim_ctx_all;
-static pthread_cond_t done_cv = PTHREAD_COND_INITIALIZER;
-static unsigned waiters;
 static sim_op_t *free_ops;
 
 void sim_lock(void)
@@ -20,9 +18,23 @@ void sim_lock(void)
     pthread_mutex_lock(&sim_engine_mu);
 }
 
+/* The stream whose thread this one is to wake once it has given the lock up: woken earlier, that
+ * thread would have to sleep again until it has it. */
+static _Thread_local CUstream to_wake;
+
+static void wake(void)
+{
+    CUstream s = to_wake;
+    to_wake = NULL;
+    if (s) {
+        pthread_cond_signal(&s->work);
+    }
+}
+
 void sim_unlock(void)
 {
     pthread_mutex_unlock(&sim_engine_mu);
+    wake();
 }
 
 /* --- points ------------------------------------------------------------------------------------*/
@@ -120,17 +132,20 @@ void sim_points_of_context(CUcontext ctx, sim_points_t *v)
     }
 }
 
-static void wait_done(void)
+/* Until an operation of s completes. Of that stream alone: a condition for all of them would wake
+ * every thread for each operation. */
+static void wait_done(CUstream s)
 {
-    waiters++;
-    pthread_cond_wait(&done_cv, &sim_engine_mu);
-    waiters--;
+    wake();
+    s->waiters++;
+    pthread_cond_wait(&s->done, &sim_engine_mu);
+    s->waiters--;
 }
 
 void sim_wait_points_locked(sim_points_t *v)
 {
     for (sim_points_prune(v); v->n; sim_points_prune(v)) {
-        wait_done();
+        wait_done(v->at[0].stream);
     }
 }
 
@@ -182,8 +197,8 @@ static void complete_locked(CUstream s, uint64_t seq)
     atomic_fetch_sub_explicit(&ctx->pending, 1, memory_order_release);
     atomic_fetch_sub_explicit(&ctx->dev->pending, 1, memory_order_release);
     atomic_store_explicit(&s->completed, seq, memory_order_release);
-    if (waiters) {
-        pthread_cond_broadcast(&done_cv);
+    if (s->waiters) {
+        pthread_cond_broadcast(&s->done);
     }
     if (!s->alive && !busy(s)) {
         sim_stream_recycle_locked(s);
@@ -216,6 +231,7 @@ static void *stream_main(void *arg)
     sim_lock();
     for (;;) {
         while (!s->head) {
+            wake();
             pthread_cond_wait(&s->work, &sim_engine_mu);
         }
         sim_op_t *op = s->head;
@@ -223,7 +239,7 @@ static void *stream_main(void *arg)
              op->after.n ||
              atomic_load_explicit(&s->completed, memory_order_relaxed) != op->seq - 1;
              sim_points_prune(&op->after)) {
-            wait_done();
+            wait_done(op->after.n ? op->after.at[0].stream : s);
         }
         sim_unlock();
         sim_execute(op);
@@ -293,7 +309,8 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
         s->tail->next = op;
     } else {
         s->head = op;
-        pthread_cond_signal(&s->work);
+        wake();
+        to_wake = s;
     }
     s->tail = op;
     return op;

@@ -488,7 +488,8 @@ struct CUstream_st {
     uint64_t submitted;
     _Atomic uint64_t completed;
     sim_op_t *head, *tail;
-    pthread_cond_t work;
+    pthread_cond_t work, done; /* one was queued; one has completed */
+    unsigned waiters;          /* for `done` */
     struct sim_capture *capture;
     sim_frontier_t frontier; /* what its next captured operation depends on */
     uint32_t slot;           /* race check: which component of every clock */

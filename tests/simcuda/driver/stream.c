@@ -22,6 +22,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
             return NULL;
         }
         pthread_cond_init(&s->work, NULL);
+        pthread_cond_init(&s->done, NULL);
     }
     s->magic = MAGIC;
     s->alive = true;
