@@ -10,11 +10,11 @@ import conftest
 RUNNER = conftest.BUILD / "tests" / "rows" / "rows"
 
 
-def row(name, cmd, conf=None, sim=None, preload=True, answers=(), without=()):
+def row(name, cmd, conf=None, sim=None, preload=True, env=None, answers=(), without=()):
     """`cmd` must end with exit status 0, say one of `answers` (anything where there are none), and
-    have nothing of `without` in its stderr. conf, sim, preload: as for `run`."""
-    env = conftest.settings(conf, preload) | ({} if sim is None else {"SIMCUDA": sim})
-    return types.SimpleNamespace(name=name, env=env, cmd=[str(word) for word in cmd],
+    have nothing of `without` in its stderr. conf, sim, preload and env are as for `run`."""
+    full = conftest.settings(conf, preload) | ({} if sim is None else {"SIMCUDA": sim})
+    return types.SimpleNamespace(name=name, env=full | (env or {}), cmd=[str(word) for word in cmd],
                                  answers=list(answers), without=list(without))
 
 
@@ -42,14 +42,16 @@ def run_rows(run, folder, rows, limit=60, together=2, judge=None):
     assert result.rc in (0, 1), f"the runner ended with {result.rc}\n{result.out}{result.err}"
     *failed, totals = result.out.splitlines()
     assert totals.startswith(f"{len(rows)} rows, "), totals
-    said = []
+    said, wrong = [], int(totals.split()[2])
     for i, one in enumerate(rows):
         texts = [read(folder / f"{i}.{kind}") for kind in ("out", "err")]
         said.append(texts[0])
         if judge and not any(line.startswith(f"FAILED {one.name}: ") for line in failed):
-            failed += judged(one.name, judge, *texts)
-    if failed or result.rc != 0:
-        pytest.fail("\n".join([*failed, totals]), pytrace=False)
+            found = judged(one.name, judge, *texts)
+            failed += found
+            wrong += bool(found)
+    if wrong:
+        pytest.fail("\n".join([*failed, f"{len(rows)} rows, {wrong} failed"]), pytrace=False)
     return said
 
 

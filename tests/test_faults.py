@@ -8,6 +8,7 @@ import pytest
 
 import conftest
 import leak_report
+import run_rows
 
 # Of calls that are made more often, the first and some later ones are tried; CA_FAULTS=all: each.
 SIM = "memory:128M,devices:3"
@@ -52,14 +53,26 @@ MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3/30" if conftest.SAN
 KEPT = 12345
 
 
-def faults(run, program, conf, *arguments, sim=SIM):
+# So many rounds of the program are a test's that it gets more time than others.
+LONG = pytest.mark.timeout(0 if "CA_FAULTS" in os.environ else 900)
+
+
+def keeps(_, err):
     """Only the buffer that the program keeps is reported."""
-    result = run([program("faults"), *arguments], conf=f"{CONF},{conf}", sim=sim, timeout=240,
-                 env=MOST)
-    assert result.rc == 0, result.err
-    report = leak_report.parse(result.err)
-    assert (report.bytes, report.count) == (KEPT, 1), result.err
-    return result.out
+    report = leak_report.parse(err)
+    assert report and (report.bytes, report.count) == (KEPT, 1), "another report"
+
+
+@pytest.fixture
+def faults(run, program, tmp_path):
+    """faults([(conf, sim, words), ...]) runs the program with each of them and returns what it says."""
+
+    def run_all(asked):
+        return run_rows.run_rows(run, tmp_path, limit=240, judge=keeps, rows=[
+            run_rows.row(f"{' '.join(map(str, words))}, {conf}, {sim}", [program("faults"), *words],
+                         conf=f"{CONF},{conf}", sim=sim, env=MOST) for conf, sim, words in asked])
+
+    return run_all
 
 
 def counts(text):
@@ -68,58 +81,76 @@ def counts(text):
             for name, first, later in (line.split() for line in text.splitlines())}
 
 
-def every_call(run, program, name, conf, sim=SIM):
-    """An early failure may change what a process does: the rest is for a fresh one."""
-    start = 1
-    for _ in range(4):
-        out = faults(run, program, conf, "each", name, start, sim=sim)
-        tried = re.search(r"^(\d+) calls, (\d+) tried, (\d+) missed$", out, re.MULTILINE)
-        assert start > 1 or int(tried[2]) > int(tried[3]), out  # some did fail
-        again = re.search(r"^again (\d+)$", out, re.MULTILINE)
-        if not again or int(again[1]) == start:
-            return
-        start = int(again[1])
+@pytest.fixture
+def every_call_fails_once(faults):
+    """every_call_fails_once([(name, conf, sim), ...]): an early failure may change what a process
+    does, and the rest is for a fresh one."""
+
+    def in_turn(asked):
+        left = [(*one, 1) for one in asked]
+        for _ in range(4):
+            said = faults([(conf, sim, ("each", name, start)) for name, conf, sim, start in left])
+            assert [one for one, out in zip(left, said) if failed_none(one, out)] == []
+            left = [(*one[:3], again) for one, out in zip(left, said)
+                    if (again := next_start(one, out)) != one[3]]
+            if not left:
+                return
+
+    return in_turn
+
+
+def next_start(one, out):
+    """Where a fresh process has to go on; where this one started, if it need not."""
+    again = re.search(r"^again (\d+)$", out, re.MULTILINE)
+    return int(again[1]) if again else one[3]
+
+
+def failed_none(one, out):
+    tried = re.search(r"^(\d+) calls, (\d+) tried, (\d+) missed$", out, re.MULTILINE)
+    return one[3] == 1 and int(tried[2]) <= int(tried[3])
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_the_program_reaches_every_function(run, program, lane):
-    called = counts(faults(run, program, f"lane_r:{lane}", "count"))
+def test_the_program_reaches_every_function(faults, lane):
+    called = counts(*faults([(f"lane_r:{lane}", SIM, ("count",))]))
 
     assert list(called) == FUNCTIONS
     assert [name for name in CALLED if max(called[name]) == 0] == []
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_makes_it_reach_the_others(run, program, name):
-    assert max(counts(faults(run, program, OPTIONS[name], "count"))[name]) > 0
+def test_an_option_makes_it_reach_the_others(faults):
+    said = faults([(conf, SIM, ("count",)) for conf in sorted(set(OPTIONS.values()))])
+
+    called = dict(zip(sorted(set(OPTIONS.values())), map(counts, said)))
+    assert [name for name, conf in OPTIONS.items() if max(called[conf][name]) == 0] == []
 
 
-@pytest.mark.parametrize("name", ["cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync"])
-def test_each_call_to_the_driver_s_own_pool_fails_once(run, program, name):
-    every_call(run, program, name, "async:driver")
+def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once):
+    every_call_fails_once([(name, "async:driver", SIM) for name in
+                           ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync")])
 
 
+@LONG
 @pytest.mark.parametrize("lane", LANES)
-@pytest.mark.parametrize("name", [name for name in CALLED if name not in ONCE])
-def test_each_call_fails_once(run, program, name, lane):
-    every_call(run, program, name, f"lane_r:{lane}")
+def test_each_call_fails_once(every_call_fails_once, lane):
+    every_call_fails_once([(name, f"lane_r:{lane}", SIM) for name in CALLED if name not in ONCE])
 
 
-@pytest.mark.parametrize("name, conf, sim", [
-    *[(name, conf, SIM) for name, conf in OPTIONS.items()],
-    ("cuStreamSynchronize", "zero:true", SIM),
-    ("cuCtxRecordEvent", "free_sync:true", SIM),
-    ("cuEventSynchronize", "free_sync:true", SIM),
-    ("cuCtxSynchronize", "free_sync:true", f"{SIM},without:cuCtxRecordEvent"),
-    ("cuMemFree_v2", "lane_r:true", f"{SIM},without:cuMemFreeAsync"),
-    ("cuMemPoolCreate", "backend:async", SIM),
-    ("cuMemPoolDestroy", "backend:async", SIM),
-    ("cuMemPoolGetAttribute", "backend:async", SIM),
-    ("cuStreamWaitEvent", "backend:async", SIM),
-    ("cuMemFreeAsync", "backend:async", SIM),
-    ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
-def test_each_call_fails_once_with_other_options(run, program, name, conf, sim):
-    every_call(run, program, name, conf, sim)
+@LONG
+def test_each_call_fails_once_with_other_options(every_call_fails_once):
+    every_call_fails_once([
+        *[(name, conf, SIM) for name, conf in OPTIONS.items()],
+        ("cuStreamSynchronize", "zero:true", SIM),
+        ("cuCtxRecordEvent", "free_sync:true", SIM),
+        ("cuEventSynchronize", "free_sync:true", SIM),
+        ("cuCtxSynchronize", "free_sync:true", f"{SIM},without:cuCtxRecordEvent"),
+        ("cuMemFree_v2", "lane_r:true", f"{SIM},without:cuMemFreeAsync"),
+        ("cuMemPoolCreate", "backend:async", SIM),
+        ("cuMemPoolDestroy", "backend:async", SIM),
+        ("cuMemPoolGetAttribute", "backend:async", SIM),
+        ("cuStreamWaitEvent", "backend:async", SIM),
+        ("cuMemFreeAsync", "backend:async", SIM),
+        ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -132,10 +163,12 @@ def test_a_context_that_cannot_be_popped_is_not_left_current(run, program, first
     assert result.sim["calls"]["cuCtxPopCurrent_v2"] > first
 
 
-@pytest.mark.parametrize("name", CALLED)
-def test_a_failure_in_a_fresh_process(run, program, name):
+@LONG
+def test_a_failure_in_a_fresh_process(faults):
     """700 is an error after which a context is of no use; 801 says that a function is missing."""
-    first = counts(faults(run, program, "lane_r:true", "count"))[name][0]
-    for number in sorted({1, (first + 1) // 2, first} - {0}):
-        for error in (700, 801):
-            faults(run, program, "lane_r:true", "first", name, number, error)
+    (said,) = faults([("lane_r:true", SIM, ("count",))])
+    first = {name: calls for name, (calls, _) in counts(said).items()}
+
+    faults([("lane_r:true", SIM, ("first", name, number, error)) for name in CALLED
+            for number in sorted({1, (first[name] + 1) // 2, first[name]} - {0})
+            for error in (700, 801)])

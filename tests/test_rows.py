@@ -107,12 +107,13 @@ def test_what_a_test_asserts_itself_is_asked_of_each_row_that_is_not_wrong_anywa
     def judge(out, err):
         assert (out, err) == ("1\n", ""), "not one"
 
-    found, _ = failures(run, tmp_path, [sh("one", "echo 1"), sh("two", "echo 2"),
-                                        sh("crash", "kill -9 $$")], judge=judge)
+    found, totals = failures(run, tmp_path, [sh("one", "echo 1"), sh("two", "echo 2"),
+                                             sh("crash", "kill -9 $$")], judge=judge)
 
     assert found["two"].startswith("not one")
     assert found["crash"] == "ended by signal 9 (Killed)"
     assert sorted(found) == ["crash", "two"]
+    assert totals == "3 rows, 2 failed"
 
 
 def test_a_row_has_the_environment_that_run_gives(run, tmp_path):
