@@ -166,7 +166,7 @@ clang: | $(CUDA_INC)/cuda.h
 # the commands.
 AGAIN = +@echo "building in $B/" && \
     $(MAKE) $(if $(V),,-s) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
-TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),600,120)
+TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),900,300)
 
 # Which tests run is tests/conftest.py's to say (TIERS); what is named by K or T runs in each variant.
 TIER := $(if $(K)$(T),night,check)

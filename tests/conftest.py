@@ -199,7 +199,7 @@ def run(tmp_path):
 # --- which tests run ------------------------------------------------------------------------------
 
 # What a case is repeated with; every other parameter makes a case of its own.
-AXES = ("preload", "conf", "lane", "racecheck", "seed", "half", "devices", "threads", "back_end", "own",
+AXES = ("preload", "conf", "lane", "racecheck", "seed", "half", "depth", "devices", "threads", "back_end", "own",
         "without", "form")
 # `check`: each case in its default variant. `full`: each variant of one axis too, the others at their
 # default; `more` is what that adds to `check`. `night`: the cross product, and whatever is named.

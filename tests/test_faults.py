@@ -48,8 +48,8 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
 CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | IPC | POOLS | set(OPTIONS)]
-MOST = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": "3/30" if conftest.SANITIZER
-                                             else "50/25"}
+MOST = {"few": "3/30" if conftest.SANITIZER else "10/25", "many": "50/25"}
+DEPTHS = pytest.mark.parametrize("depth", MOST)
 KEPT = 12345
 
 
@@ -64,13 +64,16 @@ def keeps(_, err):
 
 
 @pytest.fixture
-def faults(run, program, tmp_path):
+def faults(request, run, program, tmp_path):
     """faults([(conf, sim, words), ...]) runs the program with each of them and returns what it says."""
+
+    depth = getattr(request.node, "callspec", None) and request.node.callspec.params.get("depth")
+    most = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": MOST[depth or "few"]}
 
     def run_all(asked):
         return run_rows.run_rows(run, tmp_path, limit=240, judge=keeps, rows=[
             run_rows.row(f"{' '.join(map(str, words))}, {conf}, {sim}", [program("faults"), *words],
-                         conf=f"{CONF},{conf}", sim=sim, env=MOST) for conf, sim, words in asked])
+                         conf=f"{CONF},{conf}", sim=sim, env=most) for conf, sim, words in asked])
 
     return run_all
 
@@ -125,19 +128,22 @@ def test_an_option_makes_it_reach_the_others(faults):
     assert [name for name, conf in OPTIONS.items() if max(called[conf][name]) == 0] == []
 
 
-def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once):
+@DEPTHS
+def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once, depth):
     every_call_fails_once([(name, "async:driver", SIM) for name in
                            ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync")])
 
 
 @LONG
+@DEPTHS
 @pytest.mark.parametrize("lane", LANES)
-def test_each_call_fails_once(every_call_fails_once, lane):
+def test_each_call_fails_once(every_call_fails_once, lane, depth):
     every_call_fails_once([(name, f"lane_r:{lane}", SIM) for name in CALLED if name not in ONCE])
 
 
 @LONG
-def test_each_call_fails_once_with_other_options(every_call_fails_once):
+@DEPTHS
+def test_each_call_fails_once_with_other_options(every_call_fails_once, depth):
     every_call_fails_once([
         *[(name, conf, SIM) for name, conf in OPTIONS.items()],
         ("cuStreamSynchronize", "zero:true", SIM),
