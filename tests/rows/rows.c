@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -193,23 +194,21 @@ static void start(row_t *r)
 }
 
 /* --- what came of it -------------------------------------------------------------------------- */
+/* Empty where there is none. */
 static char *read_all(const row_t *r, const char *kind)
 {
     char path[4096];
-    size_t n = 0, room = 4096;
-    char *text = malloc(room);
+    struct stat is = {0};
     path_of(r, kind, path);
-    FILE *file = fopen(path, "r");
-    for (size_t got; text && file && (got = fread(text + n, 1, room - n - 1, file)) > 0;) {
-        n += got;
-        if (room - n < 2048)
-            text = realloc(text, room *= 2);
-    }
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n = 0, room = file >= 0 && fstat(file, &is) == 0 ? (size_t)is.st_size : 0;
+    char *text = calloc(room + 1, 1);
     if (!text)
         abort();
-    if (file)
-        fclose(file);
-    text[n] = '\0';
+    for (ssize_t got; n < room && (got = read(file, text + n, room - n)) > 0;)
+        n += (size_t)got;
+    if (file >= 0)
+        close(file);
     for (char *zero; (zero = memchr(text, '\0', n)); *zero = '?') /* a search sees all of it */
         ;
     return text;
