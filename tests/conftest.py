@@ -296,9 +296,10 @@ def pytest_runtest_logreport(report):
     """A failure is told when it happens, with the command that repeats it."""
     if not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    test = shlex.quote(report.nodeid.replace("$", "$$"))
+    # Ids begin where pytest.ini lies, and make starts above.
+    test = shlex.quote(f"tests/{report.nodeid}".replace("$", "$$"))
     flavour = "" if BUILD.name == "build" else f" BUILD={BUILD.name.removeprefix('build-')}"
-    print(f"\nFAILED {report.nodeid}\n  again: make check{flavour} T={test}\n{report.longreprtext}",
+    print(f"\nFAILED tests/{report.nodeid}\n  again: make check{flavour} T={test}\n{report.longreprtext}",
           flush=True)
 
 
