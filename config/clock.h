@@ -1,4 +1,4 @@
-/* The library's one clock, and the bound of each wait that has one. No call here blocks, allocates
+/* The library's one clock, and the bound of waits by time; those that count tries have their own. No call here blocks, allocates
  * or takes a lock; any thread may make it, a signal handler too. No hit reads the clock. */
 #ifndef CA_CONFIG_CLOCK_H
 #define CA_CONFIG_CLOCK_H

@@ -94,8 +94,8 @@ def mutated(mutation):
 
 
 def shortened(by=20):
-    """The environment of a program whose library's fixed bounds are so many times as short. What a
-    bound is at its real length is seen by a test of its own."""
+    """The environment of a program whose library's bounds are so many times as short, those that go
+    through ca_bound(). A test that shortens a bound sees it once at its real length too."""
     return {"CA_CLOCK_DIVISOR": by,
             "LD_PRELOAD": " ".join([*SANITIZER_PRELOAD, str(debug_shim(None))])}
 
