@@ -96,11 +96,20 @@ def ends(pid):
 def test_after_a_few_that_do_not_end_the_rest_is_named_as_not_run(run, tmp_path):
     rows = [sh(f"hangs {i}", "exec sleep 1000") for i in range(9)]
 
-    found, totals = failures(run, tmp_path, rows, limit=0.2, together=4)
+    found, totals = failures(run, tmp_path / "one", rows, limit=0.2, together=1)
 
     assert totals == "9 rows, 9 failed"
     assert found.pop("(5 more rows)") == "not run, after 4 that did not end"
     assert sorted(found) == [f"hangs {i}" for i in range(4)]
+
+    # Side by side, what ends first makes room for another before the fourth has been counted.
+    found, totals = failures(run, tmp_path / "four", rows, limit=0.2, together=4)
+
+    assert totals == "9 rows, 9 failed"
+    (rest, why), = [item for item in found.items() if item[0].startswith("(")]
+    ran = sorted(set(found) - {rest})
+    assert 4 <= len(ran) <= 4 + 4 - 1 and ran == [f"hangs {i}" for i in range(len(ran))]
+    assert rest == f"({9 - len(ran)} more rows)" and why.startswith("not run, after ")
 
 
 def test_what_a_test_asserts_itself_is_asked_of_each_row_that_is_not_wrong_anyway(run, tmp_path):
