@@ -37,7 +37,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <time.h>
 #include "config/clock.h"
 #include "config/mine.h"
 #include "pool/cache.h"

@@ -1,7 +1,7 @@
 /* Giving memory back because somebody asked for it: the program, or a call that found none left. */
-#include "config/clock.h"
 #include "pool/arena.h"
 
+#include "config/clock.h"
 #include "pool/cache.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"

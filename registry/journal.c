@@ -25,7 +25,6 @@
 #include "config/clock.h"
 #include "config/lock.h"
 #include "config/new_file.h"
-#include "config/patience.h"
 #include "registry/index.h"
 #include "registry/journal_file.h"
 #include "registry/live.h"

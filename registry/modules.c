@@ -6,13 +6,13 @@
 
 #include <errno.h>
 #include <link.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "config/bump.h"
 #include "config/clock.h"
 #include "config/lock.h"
-#include "config/patience.h"
 #include "registry/journal.h"
 
 #define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "config/patience.h"
 
 #define FILES_MAX 1024
 #define PATHS_BYTES (128u << 10)

@@ -28,7 +28,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <time.h>
 
 #include "config/cancel.h"
 #include "config/clock.h"

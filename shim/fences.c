@@ -1,7 +1,6 @@
 /* See fences.h. Events are recycled per context, in the part of it that they were taken from. */
 #include "shim/fences.h"
 #include <errno.h>
-#include <time.h>
 #include "config/backoff.h"
 #include "config/clock.h"
 #include "config/lock.h"

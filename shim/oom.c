@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 #include "config/cancel.h"
 #include "config/clock.h"
 #include "config/history.h"

@@ -28,7 +28,6 @@
 #include "config/options.h"
 #include "config/out.h"
 #include "config/path.h"
-#include "config/patience.h"
 #include "config/text.h"
 #include "registry/timeline.h"
 #include "shim/figures.h"

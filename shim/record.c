@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include "config/cancel.h"
 #include "config/clock.h"
 #include "config/log.h"

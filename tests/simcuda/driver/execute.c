@@ -11,15 +11,11 @@
  * writes less leaves them as they are, so that a few bytes never cost 2 MiB. */
 static void whole_pages(void *at, size_t n)
 {
-#ifdef MADV_HUGEPAGE
     uintptr_t first = ((uintptr_t)at + SIM_PAGE - 1) & ~((uintptr_t)SIM_PAGE - 1);
     uintptr_t end = ((uintptr_t)at + n) & ~((uintptr_t)SIM_PAGE - 1);
     if (end > first) {
         madvise((void *)first, end - first, MADV_HUGEPAGE);
     }
-#else
-    (void)at, (void)n;
-#endif
 }
 
 static bool copy_slice(sim_op_t *op, uint64_t dst_at, uint64_t src_at)
