@@ -26,7 +26,7 @@ SKIPPED = 77  # exit status of a program that could not test; its last line says
 
 # What the caller's environment must not decide, make's own variables included.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD", "LD_LIBRARY_PATH",
-           "CA_MUTATION", "CA_CLOCK_DIVISOR", "CA_TESTED_FAULT", "MAKEFLAGS",
+           "CA_MUTATION", "CA_CLOCK_DIVISOR", "CA_TESTED_FAULT", "CA_TIER", "MAKEFLAGS",
            "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "BUILD_DIR")
 
 
@@ -199,8 +199,8 @@ def run(tmp_path):
 # --- which tests run ------------------------------------------------------------------------------
 
 # What a case is repeated with; every other parameter makes a case of its own.
-AXES = ("preload", "conf", "lane", "racecheck", "seed", "half", "depth", "devices", "threads", "back_end", "own",
-        "without", "form")
+AXES = ("preload", "conf", "lane", "racecheck", "seed", "half", "depth", "devices", "threads",
+        "back_end", "own", "without", "form")
 # `check`: each case in its default variant. `full`: each variant of one axis too, the others at their
 # default; `more` is what that adds to `check`. `night`: the cross product, and whatever is named.
 TIER = os.environ.get("CA_TIER", "night")
@@ -304,8 +304,8 @@ def pytest_runtest_logreport(report):
     # Ids begin where pytest.ini lies, and make starts above.
     test = shlex.quote(f"tests/{report.nodeid}".replace("$", "$$"))
     flavour = "" if BUILD.name == "build" else f" BUILD={BUILD.name.removeprefix('build-')}"
-    print(f"\nFAILED tests/{report.nodeid}\n  again: make check{flavour} T={test}\n{report.longreprtext}",
-          flush=True)
+    print(f"\nFAILED tests/{report.nodeid}\n  again: make check{flavour} T={test}\n"
+          f"{report.longreprtext}", flush=True)
 
 
 def pytest_unconfigure(config):

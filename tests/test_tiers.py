@@ -13,6 +13,11 @@ FOUND_BY_ONE = {"tsan": ["unit/test_regions.c", "unit/test_balance.c", "unit/tes
                          "test_contexts.py::test_a_context_that_is_made_during_a_reset_goes_with_it"]}
 
 
+def test_what_a_test_runs_is_of_no_tier():
+    """test_traps.py names tests one by one, and each must run."""
+    assert "CA_TIER" not in conftest.plain_env()
+
+
 def item(function, marks=(), **params):
     return types.SimpleNamespace(
         nodeid=f"tests/test_x.py::{function}[{params}]", callspec=types.SimpleNamespace(params=params),
@@ -70,4 +75,5 @@ def test_what_one_sanitizer_alone_found_stays_there(sanitizer):
         file, _, function = place.partition("::")
         path = conftest.ROOT / "tests" / file
         assert function in path.read_text()
+        assert path.stem not in conftest.ONE_THREAD
         assert ("programs" if file.startswith("unit/") else path.stem.removeprefix("test_")) in modules
