@@ -203,6 +203,7 @@ def test_a_kit_needs_no_toolkit():
     assert len(copies) > 6 and not any("/cudart" in " ".join(copy) for copy in copies), copies
 
 
+@pytest.mark.other_build
 @whole
 def test_the_kit_is_all_that_the_suite_needs(tmp_path):
     """And what CONTRIBUTING sends along with it."""
