@@ -8,7 +8,9 @@ from matrix import rows
 
 
 @pytest.mark.parametrize("lane", rows.LANES)
-@pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [
+    pytest.param(row, marks=[pytest.mark.other_build] * row.name.startswith("nvcc"), id=row.name)
+    for row in rows.ROWS])
 def test_process_is_served(tmp_path, row, lane):
     rows.check(row, lane, tmp_path)
 
