@@ -184,11 +184,11 @@ check check-full check-more check-night:
 
 # Of a clean clone on two cores, packages installed; what is not here was not measured.
 takes = $(if $(TAKES_$(1)),takes some $(TAKES_$(1)) minutes on two cores,not measured)
-TAKES_check := 6
-TAKES_more := 4
+TAKES_check := 5
+TAKES_more := 5
 TAKES_full := 10
 TAKES_checkasan := 5
-TAKES_checktsan := 10
+TAKES_checktsan := 5
 
 # gcc's thread sanitizer cannot live with much address randomisation.
 ifeq ($(BUILD),tsan)
