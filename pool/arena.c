@@ -8,10 +8,13 @@
 #include "config/cancel.h"
 #include "config/counters.h"
 #include "config/log.h"
+#include "config/mine.h"
 #include "config/mutation.h"
 #include "config/patience.h"
 #include "pool/cache.h"
 #include "pool/cache_mark.h"
+#include "pool/fence_order.h"
+#include "pool/giving.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/rounding.h"
@@ -274,11 +277,11 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
     }
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
-        arena->frees += plain;
-        arena->async_frees |= how == ASYNC;
+        if (how == PLAIN) {
+            ca_fence_note_free(arena->context, ca_fence_newest());
+            ca_arena_note_free(arena, ca_fence_newest());
+        }
         ca_settle(arena);
-        if (elsewhere) /* what was submitted until here, no plain free has waited for */
-            ca_epoch_open_late(arena);
         ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
@@ -289,6 +292,7 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
         } else {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign;
+            ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_mine_number());
         }
         check_now_and_then(arena);
         if (ca_epoch_due(arena, line)) {
@@ -495,4 +499,5 @@ void ca_pool_reset_after_fork(void)
     ca_caches_reset_after_fork();
     ca_span_reset_after_fork();
     ca_reserved_reset_after_fork();
+    ca_giving_reset_after_fork();
 }

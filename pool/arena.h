@@ -59,11 +59,13 @@ typedef struct ca_arena_params {
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
-    ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
-    size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
-    size_t segment_first;   /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
-    bool host;              /* host memory: counted apart; as upstream's free waits for all work, it
-                               goes back only while nothing runs */
+    uint64_t oom_wait_ns; /* the same before an out-of-memory, for what is late: see ca_epoch_late;
+                             a tenth of it where that was in vain the last time */
+    ca_join_t join;       /* whether a stream may be made to wait for what another one freed */
+    size_t granule;       /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
+    size_t segment_first; /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
+    bool host;            /* host memory: counted apart; as upstream's free waits for all work, it
+                             goes back only while nothing runs */
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
     const size_t *size_classes;
     size_t size_class_count;
@@ -164,8 +166,8 @@ void ca_arena_pin(ca_arena_t *arena, bool on);
 typedef enum {
     CA_TRIM_IDLE,     /* as above */
     CA_TRIM_LOOK,     /* gives nothing back, and takes nothing from threads that use it */
-    CA_TRIM_SHORTAGE, /* memory is short for somebody else: also waits for pending memory, without
-                         bound for what the plain free would have waited for */
+    CA_TRIM_SHORTAGE, /* memory is short for somebody else: also waits for pending memory, as before
+                         an out-of-memory of the pool itself */
     CA_TRIM_ASKED,    /* the program asks, and may be made to wait: where there are no fences it
                          waits for all work */
 } ca_trim_t;

@@ -23,8 +23,7 @@ static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
 {
     size_t bytes = ca_block_size(block);
 
-    /* The fence will cover what no free that was waited for did: see ca_epoch_late. */
-    to->late_until = to->frees + 1;
+    ca_epoch_freed_by(to->whole.open, CA_BY_SEVERAL);
     to->whole.open->foreign |= ca_block_epoch(block)->foreign;
     ca_epoch_pull(block);
     from->pending -= bytes;
@@ -174,7 +173,6 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_caches_shut(from);
         ca_pin_settle(from); /* neighbours from pin mode would never merge there */
         share_context(from, to);
-        ca_caches_tell(to); /* of frees before: see move_pending */
         moved = move_segments(from, to, bytes);
         if (moved)
             ca_settle_gave(from);

@@ -4,8 +4,10 @@
 
 #include <limits.h>
 #include "config/backoff.h"
+#include "config/mine.h"
 #include "pool/cache_mark.h"
 #include "pool/cache_state.h"
+#include "pool/fence_order.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/stream.h"
@@ -33,9 +35,11 @@ void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
 
     cache->used |= cache->allocs + frees > 0;
     arena->operations += cache->allocs + frees;
-    arena->frees += frees;
-    arena->async_frees |= cache->async_frees;
-    cache->async_frees = false;
+    if (frees) {
+        cache->freed_after = cache->told_after;
+        ca_arena_note_free(arena, cache->freed_after);
+    }
+    cache->told_after = ca_fence_newest();
     cache->allocs = 0;
     cache->frees -= frees;
     arena->stock += stock - cache->told; /* wraps around where there is less */
@@ -55,7 +59,8 @@ static void start_classes(ca_cache_t *cache)
 /* The same, where the heap was told of all. */
 static void start_counts(ca_cache_t *cache)
 {
-    cache->allocs = cache->frees = 0;
+    cache->allocs = cache->frees = cache->freed_after = 0;
+    cache->told_after = ca_fence_newest();
     cache->async_frees = false;
     cache->open_left = CA_CACHE_EPOCH_BLOCKS;
     cache->open_bytes = 0;
@@ -109,8 +114,11 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
         ca_cache_tell(arena, cache);
         ca_cache_open_anew(cache);
         ca_cache_forget_marks(arena, cache);
-        if (open && arena->async_frees) /* nobody knows which of them were */
-            ca_epoch_open_late(arena);
+        if (open)
+            ca_epoch_freed_by(arena->whole.open, cache == ca_cache_own(arena) && !cache->async_frees
+                                                     ? ca_mine_number()
+                                                     : CA_BY_SEVERAL);
+        cache->async_frees = false;
     }
 }
 

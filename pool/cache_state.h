@@ -48,6 +48,8 @@ struct ca_cache {
     uint64_t allocs;           /* since the heap was told of them, */
     size_t told;               /* which has this part of `stock` in arena->stock; */
     uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
+    uint64_t told_after;       /* the newest fence when it told, and */
+    uint64_t freed_after;      /* one that was there before the last plain free that it told of */
     bool used;                 /* it told of some since ca_caches_rest */
     bool async_frees;          /* see ca_cached_free_async */
     void *context;             /* the heap's */

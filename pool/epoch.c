@@ -3,7 +3,10 @@
 
 #include <errno.h>
 #include "config/history.h"
+#include "config/mine.h"
+#include "pool/cache.h"
 #include "pool/cache_mark.h"
+#include "pool/fence_order.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/state.h"
@@ -51,6 +54,23 @@ static size_t scale(const ca_arena_t *arena)
     return arena->no_fences ? CA_SYNC_SCALE : 1;
 }
 
+/* See fence_order.h. Of what the calling thread's cache has taken since it told, only this much is
+ * known. */
+static uint64_t freed_after(const ca_arena_t *arena)
+{
+    const ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
+
+    if (cache)
+        ca_fence_note_free(arena->context,
+                           ca_cache_frees(cache) ? cache->told_after : cache->freed_after);
+    return ca_fence_freed_after(arena->context);
+}
+
+void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
+{
+    epoch->by = epoch->by == CA_BY_NOBODY || epoch->by == thread ? thread : CA_BY_SEVERAL;
+}
+
 /* A new open epoch for the line; NULL when there is no host memory. Nobody waits without bound for
  * work of a single stream: no plain free would have. */
 static ca_epoch_t *make_epoch(ca_arena_t *arena, ca_line_t *line)
@@ -59,7 +79,7 @@ static ca_epoch_t *make_epoch(ca_arena_t *arena, ca_line_t *line)
 
     if (epoch) {
         epoch->line = line;
-        epoch->waitable_from = line->stream ? UINT64_MAX : 0;
+        epoch->number = CA_FENCE_NONE;
     }
     return epoch;
 }
@@ -122,16 +142,11 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
-    uint64_t from = epoch == arena->whole.open ? arena->late_until : epoch->waitable_from;
-
     /* Without a fence only everything can be waited for, what was submitted since included. */
-    return epoch->foreign || from > arena->frees || (arena->no_fences && !epoch->fence);
-}
-
-void ca_epoch_open_late(ca_arena_t *arena)
-{
-    ca_caches_tell(arena); /* of those before */
-    arena->late_until = arena->frees + 1;
+    if (epoch->foreign || (arena->no_fences && !epoch->fence))
+        return true;
+    return epoch == arena->whole.open ? epoch->by != ca_mine_number()
+                                      : epoch->number > freed_after(arena);
 }
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
@@ -189,7 +204,8 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
         next = ca_block_later(block);
         ca_epoch_push_into(epoch, block);
     }
-    epoch->waitable_from = newer->waitable_from;
+    if (newer->by != CA_BY_NOBODY)
+        ca_epoch_freed_by(epoch, newer->by);
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
     epoch->foreign |= newer->foreign;
     ca_cache_move_marks(arena, newer, epoch);
@@ -250,8 +266,6 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     if (!epoch)
         return;
     void *fence = NULL;
-    if (by == CA_BY_ALLOC)
-        epoch->waitable_from = UINT64_MAX;
     ca_lock_drop(&arena->lock);
     int rc = stream ? ca_upstream_fence_record_on(arena->upstream, arena->context,
                                                   ca_stream_queue(stream), &fence)
@@ -264,9 +278,16 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         return;
     epoch->fence = fence;
     epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
-    if (by == CA_BY_ALLOC && !stream) {
-        ca_caches_tell(arena); /* what they freed meanwhile need not be behind the fence */
-        epoch->waitable_from = arena->frees + 1;
+    if (!stream) {
+        epoch->number = ca_fence_number();
+        if (by == CA_BY_FREE) {
+            ca_fence_note_free(arena->context, epoch->number);
+            ca_arena_note_free(arena, epoch->number);
+        }
+        /* What they tell of later came after this fence. A free need not ask them all: where memory
+         * is short, which is where anybody waits, they keep nothing. */
+        if (by == CA_BY_ALLOC)
+            ca_caches_tell(arena);
     }
     list_append(&line->closed, epoch);
 }
@@ -346,9 +367,9 @@ void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line)
 }
 
 /* The line that has waited longest for nobody knows how long: the first with anything closed. */
-static ca_line_t *line_to_wait_for(ca_arena_t *arena, bool late)
+static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
-    if (arena->whole.closed.head || !late)
+    if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
         return &arena->whole;
     for (ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
         if (ca_stream_line(stream)->closed.head)
@@ -356,10 +377,10 @@ static ca_line_t *line_to_wait_for(ca_arena_t *arena, bool late)
     return &arena->whole;
 }
 
-/* The first that is not late. With `several` the last such of the older half, or of as few as hold
- * enough to be worth a wait. Sets `place`, from 1. */
-static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *line, bool several,
-                                     size_t *place)
+/* The first of those that are asked for. With `several` the last such of the older half, or of as
+ * few as hold enough to be worth a wait. Sets `place`, from 1. */
+static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *line,
+                                     ca_which_t which, bool several, size_t *place)
 {
     size_t bytes = 0, most = several ? (line->closed.count + 1) / 2 : 0, seen = 0;
     ca_epoch_t *found = NULL;
@@ -368,7 +389,8 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
         if (found && (seen >= most || bytes >= CA_WAIT_BYTES))
             break;
         seen++;
-        if (!ca_epoch_late(arena, epoch)) {
+        if (which == CA_EPOCHS_FREED ? !epoch->foreign && epoch->number <= arena->freed_after
+                                     : !ca_epoch_late(arena, epoch)) {
             found = epoch;
             *place = seen;
         }
@@ -377,18 +399,20 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
     return found;
 }
 
-int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late)
+int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 {
-    ca_line_t *line = line_to_wait_for(arena, late);
-    bool several = !late && nanoseconds < CA_WAIT_ALL;
+    ca_line_t *line = line_to_wait_for(arena, which);
+    bool several = which != CA_EPOCHS_ALL && nanoseconds < CA_WAIT_ALL;
     size_t place = 1;
-    ca_epoch_t *epoch = late ? line->closed.head : epoch_to_wait_for(arena, line, several, &place);
+    ca_epoch_t *epoch = which == CA_EPOCHS_ALL
+                            ? line->closed.head
+                            : epoch_to_wait_for(arena, line, which, several, &place);
 
     if (several && epoch && epoch != line->closed.head) {
         /* A later one may have to wait for long where the first has passed already. */
         if (ca_epoch_harvest(arena, line, 1, true) > 0)
             return 1;
-        epoch = epoch_to_wait_for(arena, line, several, &place);
+        epoch = epoch_to_wait_for(arena, line, which, several, &place);
     }
     if (!epoch || !ca_arena_serving(arena))
         return -ENOENT;

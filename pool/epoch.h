@@ -6,10 +6,10 @@
  *   passed   its blocks are ready; gone once nobody asks about its fence any more
  *
  * A fence is recorded after the frees that it covers, never before: work submitted in between would
- * be missed. An epoch closed by a free may be waited for: the plain free would have waited for all
- * that its fence covers. One closed by an allocation may not, until another free came after it: its
- * fence also covers work submitted after the frees, which may be waiting for this very thread. Such
- * an epoch is called late.
+ * be missed. A thread may wait without bound for the fences that were recorded before a plain free
+ * of its own: that free would have waited for all that they cover. Others cover work that may be
+ * waiting for this very thread, whichever thread freed the memory, and are called late: for them
+ * there is a bound, ca_arena_params_t's oom_wait_ns.
  *
  * Every function takes the arena with its lock held and returns so; those that call upstream drop
  * the lock meanwhile, and say so. */
@@ -39,7 +39,8 @@ struct ca_epoch {
     bool foreign; /* what another context may still use is in it: see ca_epoch_late */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
-    uint64_t waitable_from;      /* not late any more when the arena has seen this many frees */
+    unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY */
+    uint64_t number;             /* of its fence, see fence_order.h */
     void *fence;
 };
 
@@ -62,6 +63,9 @@ struct ca_line {
 };
 
 typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
+
+#define CA_BY_NOBODY 0u          /* it is empty */
+#define CA_BY_SEVERAL UINT32_MAX /* or by a call that does not wait */
 
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
 int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
@@ -89,9 +93,8 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
  * own context, and what was freed behind another one's work may still be in use there. */
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
 
-/* What no plain free brought is in the open epoch of plain frees, or is about to be: that is late
- * until one comes that has not been told of yet. */
-void ca_epoch_open_late(ca_arena_t *arena);
+/* A plain free of this thread (ca_mine_number), or of CA_BY_SEVERAL, has put something there. */
+void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread);
 
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
  * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
@@ -111,12 +114,19 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
  * wait, or a line that once fell behind would stay behind. */
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
 
-/* Waits for closed epochs that are not late, or with `late` for the oldest of any line. Without
+typedef enum {
+    CA_EPOCHS_OWED,  /* that are not late */
+    CA_EPOCHS_FREED, /* that a plain free came after, whichever thread's: for short waits, since the
+                        fences of others may wait for this thread, and it is the fewest that do */
+    CA_EPOCHS_ALL,   /* the oldest of any line */
+} ca_which_t;
+
+/* Waits for closed epochs. Without
  * bound (CA_WAIT_OWN, CA_WAIT_PLAIN) for the oldest alone; else for CA_WAIT_BYTES, but at most
  * the older half, in one wait: one for each would be one every few frees, and the device keeps the
  * other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none,
  * or upstream's error. Drops the lock. */
-int ca_epoch_wait(ca_arena_t *arena, uint64_t nanoseconds, bool late);
+int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
 
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.
  */

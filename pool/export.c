@@ -48,6 +48,7 @@ bool ca_export_reclaim(ca_arena_t *arena)
             block->state = CA_BLOCK_PENDING;
             block->exported = false;
             ca_epoch_push(arena, &arena->whole, block);
+            ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
         }
     return any;
 }

@@ -6,6 +6,7 @@
 #include "config/clock.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
+#include "pool/giving.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -395,6 +396,7 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t p
     if (block) {
         ca_block_unlive(arena, block);
         ca_epoch_push(arena, &arena->whole, block);
+        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
     }
 }
 
@@ -414,10 +416,10 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
         put_back(arena, base, bytes, pool, idle);
     if (rc == -EIO)
         ca_arena_stop(arena);
-    if (rc != 0)
-        return 0;
-    add_room(arena, bytes);
-    return bytes;
+    if (rc == 0)
+        add_room(arena, bytes);
+    ca_giving_end(rc == 0);
+    return rc == 0 ? bytes : 0;
 }
 
 /* Host memory's real free waits for all work, some of which may be waiting for this very thread,

@@ -16,18 +16,20 @@
  *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
  *   heaps       so do those of the other heaps of its set (shards.h), then growth
- *   reclaim     others who cache memory on this device give back, then growth
- *   wait        every epoch closed by then, oldest first, without bound for the work of its own
- *               context
+ *   reclaim     others who cache memory on this device give back, or are about to, then growth
+ *   wait        every epoch closed by then that is not late, oldest first, without bound for the
+ *               work of its own context
  *   others      a bounded wait for the work of other contexts too; then what no plain free would
  *               have waited for is not waited for here either, but for host memory, which
  *               all contexts may be at
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth
  *   exported    what other processes may still see, though the program freed it (export.h)
- *   late        a bounded wait for epochs that allocations closed, and for those of streams
+ *   late        a bounded wait (oom_wait) for all other epochs, those of streams too
  *
- * The unbounded waits come when the driver has nothing left, and only for what the plain free would
- * have waited for: an epoch that an allocation closed may cover work that waits for this thread.
+ * The unbounded waits come when the driver has nothing left, and only for what a plain free of this
+ * very thread would have waited for: other epochs may cover work that waits for this thread. What
+ * another thread freed it would have had without a wait, once that free had returned: hence the
+ * bound is a long one.
  * Without fences there is no closed epoch to wait for, and to synchronise here would wait for that
  * work too: what is in the open epoch then is not waited for, see ca_epoch_due.
  *
@@ -41,6 +43,7 @@
 #include "config/mine.h"
 #include "pool/cache.h"
 #include "pool/export.h"
+#include "pool/giving.h"
 #include "pool/grow.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -66,7 +69,8 @@ typedef struct climb {
     bool shut;    /* the caches are, until it is over */
     bool spares;  /* what grows is for their sake */
     size_t headroom;
-    size_t waits; /* that are left */
+    size_t waits;   /* that are left */
+    unsigned given; /* see giving.h */
 } climb_t;
 
 /* Each of these returns true when the climb is over: c->rc says how. */
@@ -208,15 +212,16 @@ static size_t harvest_all(ca_arena_t *arena)
 /* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
  * no more often than there were epochs when it began. */
 
-/* Waits for epochs, oldest first, for `ns` in all. With `late` in steps: what streams freed may
- * pass while the oldest epoch waits for this very thread. */
-static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
+/* Waits for epochs, oldest first, for `ns` in all. For those of all lines in steps: what streams
+ * freed may pass while the oldest epoch waits for this very thread. */
+static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 {
+    bool late = which == CA_EPOCHS_ALL;
     uint64_t begin = ca_clock_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
     unsigned in_vain = 0;
 
     while (c->waits > 0 && spent < ns && in_vain < (late ? LATE_STEPS : 1)) {
-        int answer = ca_epoch_wait(c->arena, step < ns - spent ? step : ns - spent, late);
+        int answer = ca_epoch_wait(c->arena, which, step < ns - spent ? step : ns - spent);
         if (answer < 0)
             break;
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
@@ -231,7 +236,8 @@ static bool wait_bounded(climb_t *c, uint64_t ns, bool late)
 static bool rung_pause(climb_t *c)
 {
     c->waits = SIZE_MAX;
-    return !c->refused && !c->stream && wait_bounded(c, c->arena->params.reuse_wait_ns, false);
+    return !c->refused && !c->stream &&
+           wait_bounded(c, CA_EPOCHS_FREED, c->arena->params.reuse_wait_ns);
 }
 
 static bool rung_grow(climb_t *c)
@@ -272,16 +278,17 @@ static bool rung_heaps(climb_t *c)
     return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
 }
 
+/* Another thread may have taken what there was to give, and be giving it. */
 static bool rung_reclaim(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
+    bool over_limit = ca_grow_over_limit(arena, c->bytes); /* that others give changes nothing */
 
-    if (ca_grow_over_limit(arena, c->bytes))
-        return false; /* nothing that others give changes that */
     ca_lock_drop(&arena->lock);
-    size_t given = ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
+    size_t given = over_limit ? 0 : ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
+    bool gave = ca_giving_wait(&c->given);
     ca_lock_take(&arena->lock);
-    return search(c) || (given > 0 && grow(c));
+    return search(c) || ((given > 0 || gave) && grow(c));
 }
 
 /* Others' frees wait likewise. */
@@ -301,7 +308,7 @@ static bool rung_headroom(climb_t *c)
 
 static bool wait_unbounded(climb_t *c, uint64_t for_what)
 {
-    for (; c->waits > 0 && ca_epoch_wait(c->arena, for_what, false) == 1; c->waits--) {
+    for (; c->waits > 0 && ca_epoch_wait(c->arena, CA_EPOCHS_OWED, for_what) == 1; c->waits--) {
         if (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c))
             return true;
     }
@@ -317,8 +324,9 @@ static bool rung_wait(climb_t *c)
 static bool rung_others(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    bool served = !arena->others_stuck &&
-                  wait_bounded(c, ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena), false);
+    bool served =
+        !arena->others_stuck &&
+        wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_heaps(arena));
     arena->others_stuck |= arena->whole.closed.head != NULL;
     return served || (!arena->params.host && wait_unbounded(c, CA_WAIT_PLAIN));
 }
@@ -333,18 +341,30 @@ static bool rung_exported(climb_t *c)
     return ca_export_reclaim(c->arena) && rung_open(c);
 }
 
-/* What a program frees by no other calls is always late: it may have seconds of work queued. */
+/* No plain free ever waits for other contexts' work, so that no program counts on what it holds. */
+static bool only_others(const ca_arena_t *arena)
+{
+    for (const ca_epoch_t *epoch = arena->whole.closed.head; epoch; epoch = epoch->next)
+        if (ca_epoch_late(arena, epoch))
+            return false;
+    return ca_streams_closed(arena) == 0;
+}
+
 uint64_t ca_late_wait_ns(const ca_arena_t *arena)
 {
-    uint64_t most = ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena);
+    uint64_t most = arena->params.oom_wait_ns, others = ca_bound(CA_OTHERS_WAIT_NS);
 
-    return arena->async_frees ? most * CA_ASYNC_WAITS : most;
+    if (arena->late_stuck)
+        most /= CA_STUCK_SHARE;
+    if (most > others && only_others(arena))
+        most = others;
+    return most / ca_arena_heaps(arena);
 }
 
 static bool rung_late(climb_t *c)
 {
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
-    bool served = wait_bounded(c, ca_late_wait_ns(c->arena), true);
+    bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_late_wait_ns(c->arena));
     c->arena->late_stuck |= c->arena->whole.closed.head != NULL;
     return served || rung_idle(c) || grow(c);
 }
@@ -362,6 +382,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                  .stream = stream,
                  .bytes = bytes,
                  .rc = -ENOMEM,
+                 .given = ca_giving_done(),
                  .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY)
                                  ? arena->params.headroom
                                  : 0};

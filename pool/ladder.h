@@ -4,8 +4,9 @@
 
 #include "pool/block.h"
 
-#define CA_LATE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
-#define CA_ASYNC_WAITS 5u /* so many times as long where calls that do not wait freed memory */
+#define CA_STUCK_SHARE 10u /* of oom_wait, where it was waited in vain the last time */
+#define CA_OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* for the work of other contexts alone   \
+                                                          */
 
 /* Which rungs to climb: with several heaps all of them take one part before any takes the next. */
 typedef enum {

@@ -6,6 +6,7 @@
 #include "pool/cache_hit.h"
 #include "pool/epoch.h"
 #include "pool/export.h"
+#include "pool/giving.h"
 #include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
@@ -115,6 +116,7 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
     }
     ca_segment_unlink(arena, segment);
     arena->leaving += segment->bytes;
+    ca_giving_begin();
     /* Before the memory goes back: another context may get the address at once. */
     ca_span_remove(segment->base, segment->bytes, arena);
     ca_slab_give(&arena->segment_slab, segment);

@@ -32,14 +32,12 @@ struct ca_arena {
     uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
-    uint64_t operations; /* allocations, frees, waits: the clock of the back-offs */
-    uint64_t frees;
-    bool async_frees;    /* there were some: see ca_arena_free_async */
-    uint64_t late_until; /* the open epoch is late until as many `frees`: see ca_epoch_late */
-    bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
-    bool late_stuck;     /* so was what is late */
-    size_t stock;        /* bytes of live that lie in caches, as far as they told */
-    ca_line_t whole;     /* epochs of plain frees */
+    uint64_t operations;  /* allocations, frees, waits: the clock of the back-offs */
+    uint64_t freed_after; /* the last fence before a plain free, whichever thread's */
+    bool others_stuck;    /* other contexts' work was waited for in vain: see ladder.c */
+    bool late_stuck;      /* so was what is late */
+    size_t stock;         /* bytes of live that lie in caches, as far as they told */
+    ca_line_t whole;      /* epochs of plain frees */
     ca_slab_t epochs, marks;
 
     uint32_t tick;  /* see pool/decay.h */
@@ -114,6 +112,13 @@ static inline void ca_arena_drop(ca_arena_t *arena)
 static inline size_t ca_arena_in_use(const ca_arena_t *arena)
 {
     return arena->live > arena->stock ? arena->live - arena->stock : 0;
+}
+
+/* Some thread made a plain free after the fence with this number. */
+static inline void ca_arena_note_free(ca_arena_t *arena, uint64_t number)
+{
+    if (arena->freed_after < number)
+        arena->freed_after = number;
 }
 
 /* After that rose. */

@@ -102,7 +102,7 @@ static void evacuate(ca_stream_t *stream)
     ca_block_t *block;
 
     if (stream->line.open->blocks)
-        ca_epoch_open_late(arena);
+        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
     while ((block = stream->line.open->blocks)) {
         ca_epoch_pull(block);
         ca_epoch_push(arena, &arena->whole, block);
@@ -210,7 +210,7 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
         return block;
     /* The stream does not wait: then the block does. */
     ca_block_unlive(arena, block);
-    ca_epoch_open_late(arena);
+    ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
     ca_epoch_push(arena, &arena->whole, block);
     return NULL;
 }

@@ -28,16 +28,17 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
     uint64_t end, now;
     size_t given = 0, waits = arena->whole.closed.count;
 
-    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_WAIT_OWN, false) == 1; waits--)
+    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) == 1;
+         waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     size_t late = waits + ca_streams_closed(arena);
-    end = ca_clock_ns() + (arena->late_stuck ? ca_bound(CA_LATE_WAIT_NS) / ca_arena_heaps(arena)
-                                             : ca_late_wait_ns(arena));
+    end = ca_clock_ns() + ca_late_wait_ns(arena);
     for (; late > 0 && given < bytes && (now = ca_clock_ns()) < end &&
-           ca_epoch_wait(arena, end - now, true) == 1;
+           ca_epoch_wait(arena, CA_EPOCHS_ALL, end - now) == 1;
          late--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_WAIT_PLAIN, false) == 1; waits--)
+    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_PLAIN) == 1;
+         waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     if (given < bytes && ca_streams_harvest(arena, SIZE_MAX, true) > 0)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);

@@ -8,8 +8,9 @@
  * The pool may give the memory out again when it sees the free done, not before: with
  * REUSE_ALLOW_INTERNAL_DEPENDENCIES it would make the allocation wait for work that is still
  * running while there is memory left. Where there is none we wait for the fences of earlier frees
- * ourselves, oldest first: for what the plain frees would have waited for, and a second for the
- * work of other contexts, behind which the frees stand too.
+ * ourselves, oldest first: for what a plain free of this thread would have waited for, and as long
+ * as `oom_wait` says for what other threads freed, and for the work of other contexts, behind which
+ * the frees stand too.
  *
  * While anything is captured no fence can be recorded, and the plain free of such memory waits for
  * nothing: what is freed then is held until a fence was recorded, later, and has passed. That one
@@ -27,6 +28,7 @@
 #include "config/log.h"
 #include "config/mem.h"
 #include "config/options.h"
+#include "pool/fence_order.h"
 #include "pool/ladder.h"
 #include "pool/look.h"
 #include "shim/async_pool.h"
@@ -46,13 +48,14 @@ typedef struct ca_async_free {
     CUdeviceptr held; /* not given to the driver yet; 0 when it was */
     void *work;       /* a fence behind all work before the free, where `fence` is not that one */
     void *fence;      /* behind the free; NULL until it could be recorded */
+    uint64_t number;  /* of the fence behind that work: see pool/fence_order.h */
 } ca_async_free_t;
 
 typedef struct ca_async_backend {
     ca_async_pool_t own;
     ca_async_free_t *first, *last;
     size_t count;
-    _Atomic bool stuck; /* behind other contexts' work, which was waited for in vain */
+    _Atomic bool stuck; /* behind work that was waited for in vain */
 
     ca_look_t look; /* under the lock */
     size_t taken;   /* bytes that were ever allocated, for it */
@@ -159,18 +162,20 @@ static CUresult free_on_stream(ca_context_t *context, CUdeviceptr address, CUstr
     return code;
 }
 
-/* 1, 0 or an error. The plain free would have waited for its own context's work; that of others may
- * be waiting for this very thread. */
+/* 1, 0 or an error. A plain free of this thread's would have waited for the context's own work; all
+ * other may be waiting for this very thread. */
 static int wait_for_free(ca_context_t *context, ca_async_backend_t *backend,
                          const ca_async_free_t *free)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
     void *work = free->work ? free->work : free->fence;
-    int done = ca_upstream_fence_wait(cuda, context, work, CA_WAIT_OWN);
+    int done = 0;
+    if (free->number <= ca_fence_freed_after(context))
+        done = ca_upstream_fence_wait(cuda, context, work, CA_WAIT_OWN);
     if (done >= 0)
         done = ca_upstream_fence_query(cuda, context, free->fence);
     if (done == 0 && !atomic_load(&backend->stuck))
-        done = ca_upstream_fence_wait(cuda, context, free->fence, ca_bound(CA_LATE_WAIT_NS));
+        done = ca_upstream_fence_wait(cuda, context, free->fence, ca_options.oom_wait);
     atomic_store(&backend->stuck, done == 0);
     return done;
 }
@@ -275,6 +280,21 @@ static size_t make_room(ca_context_t *context, ca_async_backend_t *backend, size
     return most;
 }
 
+/* Behind what was waited for in vain the driver would wait without bound. */
+static bool in_vain(ca_context_t *context, ca_async_backend_t *backend, size_t bytes)
+{
+    return atomic_load(&backend->stuck) && under_way(backend) > 0 &&
+           ask_for_room(context, backend) < bytes;
+}
+
+bool ca_backend_async_blocks(ca_context_t *context, size_t bytes)
+{
+    ca_async_backend_t *backend = context ? backend_of(context) : NULL;
+    size_t waits = backend ? under_way(backend) : 0;
+    return waits && make_room(context, backend, bytes, waits) > 0 &&
+           in_vain(context, backend, bytes);
+}
+
 /* What earlier frees give back is waited for when there is nothing left; not what others free
  * meanwhile, who may go on for ever. */
 static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdeviceptr *address,
@@ -283,6 +303,8 @@ static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdev
     size_t waits = *backend ? under_way(*backend) : 0;
     if (waits)
         waits = make_room(context, *backend, bytes, waits);
+    if (waits && in_vain(context, *backend, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult code = alloc_once(context, backend, address, bytes);
     for (; code == CUDA_ERROR_OUT_OF_MEMORY && waits && collect(context, *backend, 0, true);
          waits--)
@@ -346,6 +368,9 @@ static bool free_behind(ca_context_t *context, ca_async_backend_t *backend, CUde
 static CUresult note(ca_context_t *context, ca_async_backend_t *backend, void *work, void *fence,
                      CUdeviceptr held)
 {
+    uint64_t number = work ? ca_fence_number() : CA_FENCE_NONE;
+    if (work)
+        ca_fence_note_free(context, number);
     ca_lock_take(&lock);
     ca_async_free_t *free = ca_slab_take(&frees);
     ca_lock_drop(&lock);
@@ -356,8 +381,8 @@ static CUresult note(ca_context_t *context, ca_async_backend_t *backend, void *w
             ca_upstream_fence_release(&ca_upstream_cuda, context, fence);
         return held ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     }
-    *free =
-        (ca_async_free_t){.held = held, .work = fence ? work : NULL, .fence = fence ? fence : work};
+    *free = (ca_async_free_t){
+        .held = held, .work = fence ? work : NULL, .fence = fence ? fence : work, .number = number};
     if (held)
         atomic_fetch_add(&held_count, 1);
     if (!push(context, backend, free, false))

@@ -12,6 +12,11 @@
  * there is no memory left even after all that was freed before has come back. */
 bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes);
 
+/* Whether a call to the driver for `bytes` of its stream-ordered memory would wait without bound
+ * for frees of ours, which a plain program does not have. They are waited for here first, as before
+ * an out-of-memory; then that is the answer. `context` may be NULL. */
+bool ca_backend_async_blocks(ca_context_t *context, size_t bytes);
+
 /* Whether the memory of a record, which has been erased, came from there. */
 bool ca_backend_async_gave(const ca_record_t *record);
 

@@ -96,6 +96,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
             .headroom = ca_options.headroom,
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,
+            .oom_wait_ns = ca_options.oom_wait,
             .join = (ca_join_t)ca_options.async_reuse,
             .thread_cache = ca_options.thread_cache,
             .settle = ca_options.settle,

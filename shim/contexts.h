@@ -58,6 +58,7 @@ typedef struct ca_context {
     CUstream own_stream;                         /* shim/upstream.c, made on first use */
     _Atomic uint64_t last_wait_ns; /* how long a bounded wait that asked in steps took */
     _Atomic bool asked;            /* see ca_context_note_asked */
+    _Atomic bool busy;             /* its work was waited for in vain: see shim/upstream.c */
     _Atomic bool no_records;       /* its driver has cuCtxRecordEvent and does not support it */
     _Atomic int broken;            /* the sticky CUresult that a call of ours saw, or 0 */
     _Atomic int state;             /* ca_context_state_t */

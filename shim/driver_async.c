@@ -67,7 +67,9 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     }
     ca_count(passed_through);
     context = ca_streams_context(given);
-    CUresult code = CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
+    CUresult code = ca_backend_async_blocks(context, bytes)
+                        ? CUDA_ERROR_OUT_OF_MEMORY
+                        : CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, given, CU_DEVICE_INVALID);
     return code;
@@ -121,10 +123,12 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
         return real(address, bytes, pool, stream);
     ca_count(alloc_calls);
     ca_context_t *context = ca_streams_context(stream);
-    CUresult code =
-        CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
-                    CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
-                                 real(address, bytes, pool, stream)));
+    CUresult code = CA_WITH_OOM(
+        CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
+        ca_backend_async_blocks(context, bytes)
+            ? CUDA_ERROR_OUT_OF_MEMORY
+            : CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
+                           real(address, bytes, pool, stream)));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, stream, device_at(*address));
     return code;

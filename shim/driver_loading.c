@@ -152,11 +152,14 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, 
 
 typedef __typeof__(cuGraphLaunch) graph_call_t;
 
-/* A context that ended during the first call, and not since, is missed. */
+/* A context that ended during the first call, and not since, is missed; of memory that was given
+ * back just now nobody knows whether it was there for that call. */
 static __attribute__((noinline, cold)) CUresult once_more(graph_call_t *real, CUgraphExec graph,
                                                           CUstream stream)
 {
-    return CA_ONCE_MORE(ca_contexts_settled(), ca_room_make_everywhere(), real(graph, stream));
+    ca_asked_t asked = ca_asked();
+    asked.given -= ca_giving_just_now();
+    return CA_ONCE_MORE(&asked, ca_room_make_everywhere(), real(graph, stream));
 }
 
 /* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */

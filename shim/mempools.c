@@ -4,6 +4,7 @@
  * tuned it. */
 #include "shim/mempools.h"
 #include <stdatomic.h>
+#include "pool/giving.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 
@@ -69,9 +70,12 @@ size_t ca_mempool_trim(CUmemoryPool pool)
 {
     __typeof__(cuMemPoolTrimTo) *trim = ca_driver()->cuMemPoolTrimTo;
     size_t before = ca_mempool_kept(pool);
-    if (!trim || trim(pool, 0) != CUDA_SUCCESS)
+    if (!trim)
         return 0;
-    size_t after = ca_mempool_kept(pool);
+    ca_giving_begin();
+    bool trimmed = trim(pool, 0) == CUDA_SUCCESS;
+    size_t after = trimmed ? ca_mempool_kept(pool) : before;
+    ca_giving_end(before > after);
     return before > after ? before - after : 0;
 }
 

@@ -23,6 +23,7 @@ static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
         .limit = SIZE_MAX,
         .reuse = (ca_reuse_t)ca_options.reuse,
         .reuse_wait_ns = ca_options.reuse_wait,
+        .oom_wait_ns = ca_options.oom_wait,
         .thread_cache = ca_options.thread_cache,
         .settle = ca_options.settle,
         .granule = CA_PAGE, /* direct I/O and network cards want pages */

@@ -6,6 +6,7 @@
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/pinned_memory.h"
 #include "shim/upstream.h"
 
 /* A call that ran out of memory was allowed while streams are being captured, and the captures live
@@ -69,6 +70,22 @@ bool ca_room_make_everywhere(void)
         done[living[i]->device] = true;
     }
     return any;
+}
+
+bool ca_room_make_pinned(void)
+{
+    return ca_life_active() && ca_pinned_trim(SIZE_MAX) > 0;
+}
+
+bool ca_room_make_any(void)
+{
+    bool here = ca_room_make_here();
+    return ca_room_make_pinned() || here;
+}
+
+ca_asked_t ca_asked(void)
+{
+    return (ca_asked_t){.ends = {.seen = ca_contexts_settled()}, .given = ca_giving_done()};
 }
 
 /* Longer than ca_context_suspend waits for who is at work in the context. */

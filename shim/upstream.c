@@ -5,6 +5,7 @@
 #include "config/cancel.h"
 #include "config/history.h"
 #include "config/lock.h"
+#include "config/options.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
@@ -227,8 +228,22 @@ bool ca_upstream_idle_free_waits(void)
     return atomic_load(&async_free) != ASYNC_FREES;
 }
 
-/* For memory that nothing touches any more. The plain free would wait for the whole device: for
- * work that may be waiting for the thread that asks for memory here. */
+/* By the plain free, which waits for the whole device: for work that may be waiting for the thread
+ * that asks for memory here. So only where that is done soon. */
+static int release_at_rest(ca_context_t *context, uint64_t address, size_t bytes)
+{
+    void *fence;
+    if (ca_fence_record(context, &fence) != 0)
+        return release(context, address, bytes); /* nobody can tell */
+    bool busy = atomic_load(&context->busy);
+    int passed =
+        busy ? ca_fence_query(context, fence) : ca_fence_wait(context, fence, ca_options.oom_wait);
+    ca_fence_release(context, fence);
+    atomic_store(&context->busy, passed == 0);
+    return passed == 0 ? -EAGAIN : release(context, address, bytes);
+}
+
+/* For memory that nothing touches any more. */
 static int release_idle(void *arg, uint64_t address, size_t bytes)
 {
     ca_context_t *context = arg;
@@ -236,7 +251,7 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     ca_entered_t entered;
     int known = atomic_load(&async_free);
     if (known == ASYNC_KEEPS || !driver->cuMemFreeAsync)
-        return release(arg, address, bytes);
+        return release_at_rest(arg, address, bytes);
     size_t before = known == ASYNC_UNKNOWN ? available(context) : 0;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
@@ -254,7 +269,7 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     if (!freed) {
         if (!ca_upstream_is_sticky(code))
             atomic_store(&async_free, ASYNC_KEEPS);
-        return release(arg, address, bytes);
+        return release_at_rest(arg, address, bytes);
     }
     /* The driver has the memory, whatever became of the wait: it must not count as refused. */
     bool waited = code == CUDA_SUCCESS;

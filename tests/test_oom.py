@@ -231,3 +231,14 @@ def test_the_memory_that_it_made_room_for_has_the_stack_of_the_call(run, program
 
     assert "LEAK SUMMARY: 52428800 bytes in 1 allocations" in result.err
     assert re.search(r"device memory\n  .*\n    ask_device at oom.c:\d+\n    ask at oom.c", result.err)
+
+
+# --- room for all -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("how", ["pool", "array", "malloc"])
+def test_threads_that_run_out_together_all_get_what_the_first_gives_back(run, program, how):
+    """Giving back takes its time: what one thread gives the others find neither idle nor free."""
+    result = run([program("room_race"), how], conf="max_split:8M,headroom:0",
+                 sim="memory:256M,latency:cuMemFreeAsync=3000000,latency:cuMemFree_v2=3000000")
+
+    assert result.rc == 0, result.err

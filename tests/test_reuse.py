@@ -106,6 +106,51 @@ def test_so_it_is_where_the_drivers_pool_serves(run, program):
                  timeout=20))
 
 
+# --- what another thread freed --------------------------------------------------------------------
+
+WAYS = ("malloc", "async", "pitch", "pool", "array", "create", "module", "pinned", "managed")
+BEHIND_OPTIONS = [None, "lane_r:false", "limit:48M", "reuse:grow", "reuse:wait", "headroom:0",
+                  "thread_cache:0", "shards:4", "free_sync:true", "backend:async", "backend:off",
+                  "async:driver"]
+
+
+@pytest.mark.parametrize("old", [None, OLD], ids=["fences", "no-fences"])
+def test_no_allocation_waits_without_end_for_what_another_thread_freed(run, program, tmp_path, old):
+    """The plain free would have waited there: that of the other thread."""
+    run_rows.run_rows(run, tmp_path, limit=10, together=4, rows=[
+        run_rows.row(name(["both_behind", way, *more, conf]), [program("both_behind"), way, *more],
+                     conf=",".join(filter(None, ["leak_report:off,oom_report:0s,oom_wait:30ms",
+                                                 conf])),
+                     sim=",".join(filter(None, ["memory:64M,host_memory:64M", old])))
+        for conf in BEHIND_OPTIONS for way in WAYS
+        for more in ([], ["pieces"])[:2 if conf in BEHIND_OPTIONS[:3] else 1]])
+
+
+def test_nor_to_give_idle_memory_back_where_only_the_plain_free_can(run, program, tmp_path):
+    """The driver's free waits for all work of the device."""
+    run_rows.run_rows(run, tmp_path, limit=10, rows=[
+        run_rows.row(name([way, keeps]), [program("both_behind"), way, "idle"],
+                     conf="leak_report:off,oom_report:0s,oom_wait:30ms", sim=f"memory:64M,{keeps}")
+        for way in ("pool", "array", "create")
+        for keeps in ("without:cuMemFreeAsync", "fail:cuMemFreeAsync@1=801")])
+
+
+@pytest.mark.parametrize("more", [[], ["pieces"]], ids=["all", "pieces"])
+def test_the_plain_program_does_not_either(run, program, more):
+    for way in WAYS:
+        succeeds(run([program("both_behind"), way, *more], sim="memory:64M,host_memory:64M",
+                     preload=False))
+
+
+@pytest.mark.parametrize("conf", [None, "backend:async"], ids=name)
+def test_how_long_it_waits_is_an_option(run, program, conf):
+    result = run([program("both_behind"), "malloc"], sim="memory:64M",
+                 conf=",".join(filter(None, ["leak_report:off,oom_wait:300ms", conf])))
+
+    assert result.rc == 0, result.err
+    assert 300 <= int(result.out) < 3000
+
+
 # --- a held stream --------------------------------------------------------------------------------
 
 

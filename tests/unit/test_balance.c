@@ -227,7 +227,7 @@ static void what_a_free_on_a_stream_made_late_is_late_there_too(void **state)
     nothing_stays();
 }
 
-static void what_is_freed_before_a_move_is_late_until_a_free_after_it(void **state)
+static void what_is_freed_before_a_move_is_late_until_a_free_after_its_fence(void **state)
 {
     (void)state;
     make(fake_params);
@@ -236,8 +236,12 @@ static void what_is_freed_before_a_move_is_late_until_a_free_after_it(void **sta
     fake.capturing = true; /* or the climb would close the epoch */
     assert_true(move(0, 1, SIZE_MAX) > 0);
     assert_true(ca_epoch_late(heaps[1], heaps[1]->whole.open));
+    fake.capturing = false;
+    ca_arena_trim(heaps[1], 0); /* closes it */
+    ca_epoch_t *epoch = heaps[1]->whole.closed.tail;
+    assert_true(ca_epoch_late(heaps[1], epoch));
     put(&other);
-    assert_false(ca_epoch_late(heaps[1], heaps[1]->whole.open));
+    assert_false(ca_epoch_late(heaps[1], epoch));
     nothing_stays();
 }
 
@@ -584,7 +588,7 @@ int main(void)
         TEST(of_many_blocks_one_call_moves_a_few_thousand),
         TEST(what_a_cache_holds_moves_too_and_hits_go_on),
         TEST(what_a_free_on_a_stream_made_late_is_late_there_too),
-        TEST(what_is_freed_before_a_move_is_late_until_a_free_after_it),
+        TEST(what_is_freed_before_a_move_is_late_until_a_free_after_its_fence),
         TEST(what_was_given_away_was_not_settled_too_early),
         TEST(a_program_is_small_by_all_its_heaps),
         TEST(what_is_pending_stays_where_the_device_has_little_left),

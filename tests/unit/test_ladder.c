@@ -642,6 +642,85 @@ static void what_an_allocation_closed_is_waited_for_a_while(void **state)
     assert_int_equal(fake.unbounded_waits, before);
 }
 
+/* --- what another thread freed -----------------------------------------------------------------
+ */
+
+static void *put_all(void *held)
+{
+    for (held_t *each = held; each->block; each++)
+        let_go(each);
+    return NULL;
+}
+
+static void put_elsewhere(held_t *held)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, put_all, held), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* Its plain free would have waited there; this thread may be what the work waits for. */
+static void what_another_thread_freed_is_waited_for_with_a_bound(void **state)
+{
+    (void)state;
+    held_t held[4], theirs[2] = {{0}};
+    fill(held);
+    theirs[0] = held[1];
+    put_elsewhere(theirs);
+    refused(16 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+    assert_int_equal(fake.waiting_frees, 0);
+    fake.wait_passes = true;
+    get(16 * MIB);
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void without_bound_once_this_thread_freed_something_too(void **state)
+{
+    (void)state;
+    held_t held[4], theirs[2] = {{0}};
+    fill(held);
+    theirs[0] = held[1];
+    put_elsewhere(theirs);
+    put(&held[3]);
+    held_t again = get(16 * MIB);
+    assert_int_equal(again.address, held[1].address);
+    assert_int_equal(fake.unbounded_waits, 1);
+}
+
+/* Caches keep nothing there: each free is one that the heap sees. */
+static void also_where_this_thread_has_a_cache(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    params.thread_cache = 64 * MIB;
+    start_again(64 * MIB, 64 * MIB, params);
+    make_ready(512); /* there are fences: caches open */
+    held_t small = get(512), theirs[2] = {{0}};
+    held_t rest[3] = {get(16 * MIB), get(16 * MIB), get(16 * MIB)};
+    refused(16 * MIB); /* from here on there is no room */
+    theirs[0] = rest[1];
+    put_elsewhere(theirs);
+    assert_int_equal(fake.unbounded_waits, 0);
+    put(&small);
+    held_t again = get(16 * MIB);
+    assert_int_equal(again.address, rest[1].address);
+    assert_int_equal(fake.unbounded_waits, 1);
+}
+
+/* In a capture what it freed cannot be fenced, and the real free waits for everything. */
+static void nor_does_the_real_free_get_what_another_thread_freed(void **state)
+{
+    (void)state;
+    held_t held[4], theirs[2] = {{0}};
+    fill(held);
+    fake.capturing = true;
+    theirs[0] = held[1];
+    put_elsewhere(theirs);
+    refused(16 * MIB);
+    assert_int_equal(fake.waiting_frees, 0);
+}
+
 static void without_fences_a_free_synchronizes_where_memory_is_short(void **state)
 {
     (void)state;
@@ -829,6 +908,10 @@ int main(void)
         TEST(reuse_wait_waits_before_it_grows),
         TEST(what_an_allocation_closed_is_not_waited_for_without_bound),
         TEST(what_an_allocation_closed_is_waited_for_a_while),
+        TEST(what_another_thread_freed_is_waited_for_with_a_bound),
+        TEST(without_bound_once_this_thread_freed_something_too),
+        TEST(also_where_this_thread_has_a_cache),
+        TEST(nor_does_the_real_free_get_what_another_thread_freed),
         TEST(without_fences_a_free_synchronizes_where_memory_is_short),
         TEST(without_fences_an_allocation_never_synchronizes),
         TEST(without_fences_pending_segments_wait_for_a_free),
