@@ -53,6 +53,9 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph gr
                                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
+CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes);
+CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
 
 /* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
 cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);

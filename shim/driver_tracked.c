@@ -15,8 +15,9 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes,
         return real(address, bytes, flags);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_OOM(CA_KIND_MANAGED, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_room_make(context), real(address, bytes, flags)));
+    CUresult code = CA_WITH_OOM(
+        CA_KIND_MANAGED, bytes, CA_OOM_HERE,
+        CA_WITH_ROOM(ca_room_make(context) || ca_room_make_pinned(), real(address, bytes, flags)));
     if (code == CUDA_SUCCESS)
         ca_track_driver_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL);
     return code;

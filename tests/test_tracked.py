@@ -31,6 +31,10 @@ TAKE_MEMORY = ["cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate
 INJECTED = {"cuMemAllocManaged": 0, "cuModuleGetFunction": 0, "cuModuleGetGlobal_v2": 0,
             "cuLibraryGetGlobal": 0, "cuKernelSetAttribute": 0, "cuKernelSetCacheConfig": 0,
             "cuCtxSetLimit": 0, "cuGraphInstantiate_v2": 0, "cuGraphInstantiateWithFlags": 0}
+# The same; idle pinned memory goes back for them too.
+STAGE = ["cuStreamCreate", "cuStreamCreateWithPriority", "cuEventCreate", "cuMemPoolCreate",
+         "cuMemcpy", "cuMemcpy_ptds", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds", "cuMemcpyDtoH_v2",
+         "cuMemcpyDtoH_v2_ptds"]
 
 
 def tracked(run, program, *arguments, **how):
@@ -47,7 +51,7 @@ def answer(run, program, name, how, sim, **kwargs):
 
 
 def test_every_function_that_is_left_to_this_file_fails_here():
-    failed = {*TAKE_MEMORY, *INJECTED, *FREES, *REFERENCES, "cuMemHostRegister_v2"}
+    failed = {*TAKE_MEMORY, *INJECTED, *STAGE, *FREES, *REFERENCES, "cuMemHostRegister_v2"}
 
     assert test_faults.TRACKED <= failed
 
@@ -148,6 +152,28 @@ def test_what_the_simulator_does_not_model_is_tried_once_more_too(run, program, 
     assert answer(run, program, name, "live", f"memory:64M,fail:{name}@1=2") == (OUT_OF_MEMORY, 1)
     assert answer(run, program, name, "cached", f"memory:64M,fail:{name}@1=304") == (
         OPERATING_SYSTEM, 1)
+
+
+@pytest.mark.parametrize("name", STAGE)
+@pytest.mark.parametrize("how", ["cached", "pinned", "live"])
+def test_calls_that_stage_get_what_lies_idle_of_either_kind(run, program, name, how):
+    """Some are ours too: the program's is the last."""
+    conf = "headroom:0,leak_report:off"
+    calls = tracked(run, program, "call", name, how, stats=True, conf=conf,
+                    sim="memory:64M").sim["calls"][name]
+
+    for code in (OUT_OF_MEMORY, OPERATING_SYSTEM):
+        result = tracked(run, program, "call", name, how, stats=True, conf=conf,
+                         sim=f"memory:64M,fail:{name}@{calls}={code}")
+
+        helped = code == OUT_OF_MEMORY and how != "live"
+        assert int(result.out) == (0 if helped else code)
+        assert result.sim["calls"].get("cuMemFreeHost", 0) == (helped and how == "pinned")
+
+
+def test_managed_memory_gets_what_pinned_memory_left_idle(run, program):
+    assert int(tracked(run, program, "call", "cuMemAllocManaged", "pinned",
+                       sim="host_memory:64M", conf="leak_report:off").out) == 0
 
 
 @pytest.mark.parametrize("what, sim", [

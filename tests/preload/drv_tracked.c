@@ -5,7 +5,7 @@
  * drv_tracked reset           one of each kind, and then the context goes
  * drv_tracked releases N      memory with three references, of which N are let go
  * drv_tracked call NAME HOW   what NAME answers when the device's memory is `cached` (freed) or
- *                             `live`
+ *                             `live`, or `pinned` memory is cached
  * drv_tracked elsewhere WHAT  memory is cached in one context; WHAT is for another (ask_elsewhere)
  * drv_tracked capture MODE    a module is loaded while this thread captures, with memory cached
  * drv_tracked graph           memory of a graph's nodes */
@@ -24,6 +24,9 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph gr
                                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
+CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes);
+CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
 
 static const CUDA_ARRAY_DESCRIPTOR flat = {1000, 50, CU_AD_FORMAT_FLOAT, 2};
 static const CUDA_ARRAY3D_DESCRIPTOR layered = {.Width = 64,
@@ -142,6 +145,26 @@ static CUgraph graph_with_memory(void)
     return graph;
 }
 
+static CUdeviceptr page;
+
+/* From pageable memory or to it, which is staged. */
+static CUresult copy(const char *name)
+{
+    static char bytes[4096];
+    CUdeviceptr host = (CUdeviceptr)(uintptr_t)bytes;
+    if (strcmp(name, "cuMemcpy") == 0)
+        return cuMemcpy(page, host, sizeof bytes);
+    if (strcmp(name, "cuMemcpy_ptds") == 0)
+        return cuMemcpy_ptds(page, host, sizeof bytes);
+    if (strcmp(name, "cuMemcpyHtoD_v2") == 0)
+        return cuMemcpyHtoD(page, bytes, sizeof bytes);
+    if (strcmp(name, "cuMemcpyHtoD_v2_ptds") == 0)
+        return cuMemcpyHtoD_v2_ptds(page, bytes, sizeof bytes);
+    if (strcmp(name, "cuMemcpyDtoH_v2") == 0)
+        return cuMemcpyDtoH(bytes, page, sizeof bytes);
+    return cuMemcpyDtoH_v2_ptds(bytes, page, sizeof bytes);
+}
+
 /* Needs 32 MiB: arrays, handles and graphs by their size, code because SIMCUDA says so. */
 static CUresult call(const char *name)
 {
@@ -167,7 +190,7 @@ static CUresult call(const char *name)
     if (NAMED(cuMemCreate))
         return cuMemCreate(&handle, 32 * MIB, &what, 0);
     if (NAMED(cuMemAllocManaged))
-        return cuMemAllocManaged(&address, MIB, CU_MEM_ATTACH_GLOBAL);
+        return cuMemAllocManaged(&address, 32 * MIB, CU_MEM_ATTACH_GLOBAL);
     if (NAMED(cuMemHostRegister_v2))
         return cuMemHostRegister(registered, sizeof(registered), 0);
     if (NAMED(cuModuleLoad))
@@ -186,6 +209,21 @@ static CUresult call(const char *name)
         return cuLibraryGetModule(&module, lazy_library(&kernel));
     if (NAMED(cuLibraryGetGlobal))
         return cuLibraryGetGlobal(&address, NULL, lazy_library(&kernel), "variable");
+    CUstream stream;
+    CUevent event;
+    CUmemoryPool pool;
+    const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    if (NAMED(cuStreamCreate))
+        return cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (NAMED(cuStreamCreateWithPriority))
+        return cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
+    if (NAMED(cuEventCreate))
+        return cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (NAMED(cuMemPoolCreate))
+        return cuMemPoolCreate(&pool, &properties);
+    if (strncmp(name, "cuMemcpy", 8) == 0)
+        return copy(name);
     lazy_library(&kernel);
     if (NAMED(cuKernelGetFunction))
         return cuKernelGetFunction(&function, kernel);
@@ -228,6 +266,13 @@ static CUresult call(const char *name)
 static void fill_device(const char *how)
 {
     CUdeviceptr memory;
+    void *pinned;
+    OK(cuMemAlloc(&page, 4096)); /* now: it would lie in the memory that is to be idle */
+    if (strcmp(how, "pinned") == 0) {
+        OK(cuMemAllocHost(&pinned, 48 * MIB));
+        OK(cuMemFreeHost(pinned));
+        return;
+    }
     OK(cuMemAlloc(&memory, 48 * MIB));
     if (strcmp(how, "cached") == 0)
         OK(cuMemFree(memory));
