@@ -25,13 +25,11 @@
     X(own_stream_shared)       /* the per-thread default stream is one stream */                   \
     X(green_unwatched)         /* contexts of green contexts have memory of their own */           \
     X(release_destroys)        /* the first release of a primary context ends it */                \
-    X(unwinder_deepbind)       /* libunwind is opened with RTLD_DEEPBIND */                        \
-    X(unwinder_global)         /* or with RTLD_GLOBAL */                                           \
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
     X(memo_unverified)         /* a stack is known again by where it starts */                     \
     X(memo_returns_only)       /* or by the return addresses that it had */                        \
     X(unload_unseen)           /* nobody notices that a library was closed */                      \
-    X(unload_cached)           /* or libunwind's own cache is used even so */                      \
+    X(unload_cached)           /* or what is known of frames is kept even so */                    \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
     X(report_calls_cuda)       /* the report at exit asks the driver */                            \
     X(report_too_early)        /* it is written before handlers that run later */                  \

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "registry/readable.h"
+
 /* DWARF's numbers of registers. */
 enum { REG_FP = 6, REG_SP = 7, REG_RETURN = 16 };
 /* How addresses are written (LSB 5.0, "DWARF Exception Header Encoding"): the lower half says in
@@ -116,84 +118,81 @@ __attribute__((constructor)) static void look_up_at_load(void)
         dlerror(); /* not the program's */
 }
 
-/* What is to be read of an object, and where it is mapped. */
-typedef struct object {
-    const uint8_t *header; /* .eh_frame_hdr, or NULL */
-    uintptr_t base;
-    const ElfW(Phdr) * parts;
-    size_t count;  /* of its parts; 0 where they are not known */
-    bool stripped; /* something that it refers to is not there */
-} object_t;
-
 typedef struct search {
     uintptr_t address;
-    object_t object;
+    ca_unwind_tables_t tables;
 } search_t;
 
-static bool has(const object_t *object, const uint8_t *at, uint64_t bytes)
+#define CHECKED_MOST ((uint64_t)1 << 16) /* bytes, page by page */
+
+static bool has_unknown_part(const ca_unwind_tables_t *tables, uintptr_t from, uint64_t bytes)
 {
-    for (size_t i = 0; i < object->count; i++) {
-        const ElfW(Phdr) *part = &object->parts[i];
-        uintptr_t from = (uintptr_t)at - object->base - part->p_vaddr;
-        if (part->p_type == PT_LOAD && from < part->p_memsz && bytes <= part->p_memsz - from)
+    uint64_t checked = bytes < CHECKED_MOST ? bytes : CHECKED_MOST;
+    return from >= tables->begin && from < tables->end && bytes <= tables->end - from &&
+           ca_readable_end(from, checked) >= from + checked;
+}
+
+/* What strips a library of .eh_frame may leave the table, and the table may lead anywhere. */
+static bool has(const ca_unwind_tables_t *tables, const uint8_t *at, uint64_t bytes)
+{
+    const ElfW(Phdr) *parts = tables->parts;
+    for (size_t i = 0; i < tables->count; i++) {
+        uintptr_t from = (uintptr_t)at - tables->base - parts[i].p_vaddr;
+        if (parts[i].p_type == PT_LOAD && from < parts[i].p_memsz &&
+            bytes <= parts[i].p_memsz - from)
             return true;
     }
-    return object->count == 0;
+    return tables->count == 0 && has_unknown_part(tables, (uintptr_t)at, bytes);
 }
 
 static int look_into(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
     search_t *search = arg;
-    object_t *object = &search->object;
-    *object = (object_t){
+    search->tables = (ca_unwind_tables_t){
         .base = info->dlpi_addr,
         .parts = info->dlpi_phdr,
         .count = info->dlpi_phnum,
     };
-    for (size_t i = 0; i < object->count; i++)
-        if (object->parts[i].p_type == PT_GNU_EH_FRAME)
-            object->header = (const uint8_t *)(object->base + object->parts[i].p_vaddr);
-    return has(object, (const uint8_t *)search->address, 1);
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_GNU_EH_FRAME)
+            search->tables.header = (const uint8_t *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return info->dlpi_phnum > 0 && has(&search->tables, (const uint8_t *)search->address, 1);
 }
 
-/* What is at the beginning of an object tells its parts, as far as linkers are concerned. */
-static void find_parts(const uint8_t *begin, object_t *object)
+/* What is at the beginning of an object tells its parts, as far as linkers are concerned: tools
+ * that change an object move that to its end. */
+static void find_parts(ca_unwind_tables_t *tables)
 {
     ElfW(Ehdr) elf;
-    memcpy(&elf, begin, sizeof elf);
+    memcpy(&elf, (const void *)tables->begin, sizeof elf);
     if (memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 && elf.e_phentsize == sizeof(ElfW(Phdr)) &&
-        elf.e_phoff + elf.e_phnum * sizeof(ElfW(Phdr)) <= 4096) {
-        object->parts = (const ElfW(Phdr) *)(begin + elf.e_phoff);
-        object->count = elf.e_phnum;
+        elf.e_phoff <= 4096 && elf.e_phoff + elf.e_phnum * sizeof(ElfW(Phdr)) <= 4096) {
+        tables->parts = (const void *)(tables->begin + elf.e_phoff);
+        tables->count = elf.e_phnum;
     }
 }
 
-/* False where it has no .eh_frame_hdr. */
-static bool object_of(uintptr_t address, object_t *object)
+/* False where there is no object. */
+static bool tables_of(uintptr_t address, ca_unwind_tables_t *tables)
 {
     found_object_t found;
     if (!find_object) {
         search_t search = {.address = address};
         bool found_it = dl_iterate_phdr(look_into, &search) == 1;
-        *object = search.object;
-        return found_it && object->header;
+        *tables = search.tables;
+        return found_it;
     }
     if (find_object((void *)address, &found) != 0)
         return false;
-    *object = (object_t){
+    *tables = (ca_unwind_tables_t){
         .header = found.eh_frame,
         .base = ((const struct link_map *)found.link_map)->l_addr,
+        .begin = (uintptr_t)found.map_start,
+        .end = (uintptr_t)found.map_end,
     };
-    find_parts(found.map_start, object);
-    return object->header != NULL;
-}
-
-/* What strips a library of .eh_frame may leave the table, and the table may lead anywhere. */
-static bool there(object_t *object, const uint8_t *at, uint64_t bytes)
-{
-    object->stripped |= !has(object, at, bytes);
-    return !object->stripped;
+    find_parts(tables);
+    return true;
 }
 
 static int32_t number_at(const uint8_t *at)
@@ -203,28 +202,36 @@ static int32_t number_at(const uint8_t *at)
     return value;
 }
 
-/* The description (FDE) of the last function that begins at or before the address: the table is
- * sorted. NULL where there is none, or the table is of another form than linkers make it, or not
- * there. */
-static const uint8_t *description_of(object_t *object, uintptr_t address)
+typedef enum answer { NONE, FOUND, REFUSED } answer_t;
+
+/* The table's entry of the last function that begins at or before the address: sorted numbers from
+ * the header on, where the function begins and where its description (FDE) is. Refused where the
+ * table is of another form than linkers make it, or leads where nothing is, as what strips an
+ * object of .eh_frame may leave it. */
+static answer_t entry_of(const ca_unwind_tables_t *tables, uintptr_t address, const uint8_t **found)
 {
     enum { ENTRY = 2 * sizeof(int32_t), HEAD = 4 + 16 };
-    const uint8_t *header = object->header;
-    if (!there(object, header, HEAD))
-        return NULL;
+    const uint8_t *header = tables->header;
+    if (!header)
+        return NONE;
+    if (!has(tables, header, HEAD))
+        return REFUSED;
     bytes_t bytes = {header + 4, header + HEAD};
     if (header[0] != 1 || header[2] != ENC_UNSIGNED4 ||
         header[3] != (ENC_TABLE_RELATIVE | ENC_SIGNED4))
-        return NULL;
+        return REFUSED;
     encoded(&bytes, header[1]); /* where .eh_frame begins */
     uint32_t low = 0, count = (uint32_t)fixed(&bytes, 4);
     const uint8_t *table = bytes.at;
-    if (!table || count == 0 || !there(object, table, (uint64_t)count * ENTRY))
-        return NULL;
+    if (!table || !has(tables, table, (uint64_t)count * ENTRY))
+        return REFUSED;
     int64_t offset = (int64_t)(address - (uintptr_t)header);
     while (count > 1) {
         uint32_t half = count / 2;
-        if (number_at(table + (size_t)(low + half) * ENTRY) <= offset) {
+        const uint8_t *entry = table + (size_t)(low + half) * ENTRY;
+        if (!has(tables, entry, ENTRY)) /* of a large one not all was asked for */
+            return REFUSED;
+        if (number_at(entry) <= offset) {
             low += half;
             count -= half;
         } else {
@@ -232,16 +239,22 @@ static const uint8_t *description_of(object_t *object, uintptr_t address)
         }
     }
     const uint8_t *entry = table + (size_t)low * ENTRY;
-    return number_at(entry) <= offset ? header + number_at(entry + 4) : NULL;
+    if (count != 0 && !has(tables, entry, ENTRY))
+        return REFUSED;
+    if (count == 0 || number_at(entry) > offset)
+        return NONE;
+    *found = entry;
+    return FOUND;
 }
 
-/* A description, or the common part of some; there is none at NULL. */
-static bool entry_there(object_t *object, const uint8_t *entry)
+/* A description, or the common part of some; the 64-bit form is refused, and what is longer than
+ * any that a compiler writes. */
+static bool entry_there(const ca_unwind_tables_t *tables, const uint8_t *entry)
 {
-    if (!entry || !there(object, entry, 4))
+    if (!entry || !has(tables, entry, 4))
         return false;
     uint32_t length = (uint32_t)number_at(entry);
-    return length == UINT32_MAX || there(object, entry + 4, length); /* or the 64-bit form */
+    return length <= CHECKED_MOST && has(tables, entry + 4, length);
 }
 
 /* --- its instructions ------------------------------------------------------------------------- */
@@ -333,6 +346,12 @@ enum {
     CFA_ARGS_SIZE = 0x2e,
 };
 
+/* Of numbers that may be any: what overflows is refused in the end, as too large. */
+static int64_t scaled(const machine_t *m, uint64_t number)
+{
+    return (int64_t)(number * (uint64_t)m->data_unit);
+}
+
 static void advance(machine_t *m, uint64_t units)
 {
     m->location += units * m->code_unit;
@@ -348,7 +367,7 @@ static void one_instruction(machine_t *m, bytes_t *from)
         advance(m, code & CFA_OPERAND);
         return;
     case CFA_OFFSET:
-        set_rule(m, code & CFA_OPERAND, AT_CFA, (int64_t)unsigned_leb(from) * m->data_unit);
+        set_rule(m, code & CFA_OPERAND, AT_CFA, scaled(m, unsigned_leb(from)));
         return;
     case CFA_RESTORE:
         restore(m, code & CFA_OPERAND);
@@ -373,11 +392,11 @@ static void one_instruction(machine_t *m, bytes_t *from)
         break;
     case CFA_OFFSET_EXTENDED:
         reg = unsigned_leb(from);
-        set_rule(m, reg, AT_CFA, (int64_t)unsigned_leb(from) * m->data_unit);
+        set_rule(m, reg, AT_CFA, scaled(m, unsigned_leb(from)));
         break;
     case CFA_OFFSET_EXTENDED_SF:
         reg = unsigned_leb(from);
-        set_rule(m, reg, AT_CFA, signed_leb(from) * m->data_unit);
+        set_rule(m, reg, AT_CFA, scaled(m, (uint64_t)signed_leb(from)));
         break;
     case CFA_RESTORE_EXTENDED:
         restore(m, unsigned_leb(from));
@@ -404,7 +423,7 @@ static void one_instruction(machine_t *m, bytes_t *from)
         break;
     case CFA_DEF_CFA_SF:
         reg = unsigned_leb(from);
-        set_cfa(m, reg, signed_leb(from) * m->data_unit);
+        set_cfa(m, reg, scaled(m, (uint64_t)signed_leb(from)));
         break;
     case CFA_DEF_CFA_REGISTER:
         m->now.cfa_register = unsigned_leb(from);
@@ -413,7 +432,7 @@ static void one_instruction(machine_t *m, bytes_t *from)
         m->now.cfa_offset = (int64_t)unsigned_leb(from);
         break;
     case CFA_DEF_CFA_OFFSET_SF:
-        m->now.cfa_offset = signed_leb(from) * m->data_unit;
+        m->now.cfa_offset = scaled(m, (uint64_t)signed_leb(from));
         break;
     case CFA_DEF_CFA_EXPRESSION:
         m->now.cfa_register = 0;
@@ -533,52 +552,75 @@ static bool told(const state_t *state, ca_frame_rule_t *rule)
     return small(cfa) && small(fp);
 }
 
-static bool rule_in(object_t *object, uintptr_t address, ca_frame_rule_t *rule)
+static answer_t rule_by(const ca_unwind_tables_t *tables, const uint8_t *description,
+                        uintptr_t address, ca_frame_rule_t *rule)
 {
     machine_t m = {.code_unit = 1};
     bool augmented = false;
-    const uint8_t *description = description_of(object, address);
-    if (!entry_there(object, description))
-        return false;
+    if (!entry_there(tables, description))
+        return REFUSED;
     bytes_t bytes = {description, description + 4};
     uint64_t length = fixed(&bytes, 4);
-    if (length == UINT32_MAX) /* the 64-bit form */
-        return false;
     bytes.end = bytes.at + length;
     const uint8_t *place = bytes.at;
     const uint8_t *common = place - fixed(&bytes, 4);
-    if (!entry_there(object, common) || !read_common(&m, common, &augmented))
-        return false;
+    if (!entry_there(tables, common) || !read_common(&m, common, &augmented))
+        return REFUSED;
     uintptr_t begin = encoded(&bytes, m.encoding);
     uintptr_t range = encoded(&bytes, m.encoding & 0xf);
     if (augmented)
         block(&bytes);
-    if (!bytes.at || address - begin >= range)
-        return false;
-    if (m.signal) {
-        *rule = (ca_frame_rule_t){.signal = true};
-        return true;
-    }
+    if (!bytes.at)
+        return REFUSED;
+    if (address - begin >= range)
+        return NONE;
+    *rule = (ca_frame_rule_t){.signal = m.signal};
+    if (m.signal)
+        return FOUND;
     m.initial = m.now;
     m.location = begin;
     m.address = address;
     run(&m, bytes);
-    return !m.failed && told(&m.now, rule);
+    return !m.failed && told(&m.now, rule) ? FOUND : REFUSED;
+}
+
+/* What returns to where a function begins was made to: the first function of a coroutine, which has
+ * no caller. */
+static bool begins_at(const ca_unwind_tables_t *tables, uintptr_t address)
+{
+    const uint8_t *entry = NULL;
+    return entry_of(tables, address, &entry) == FOUND &&
+           (uintptr_t)tables->header + (uintptr_t)(intptr_t)number_at(entry) == address;
+}
+
+bool ca_frame_rule_of(const ca_unwind_tables_t *tables, uintptr_t address, ca_frame_rule_t *rule)
+{
+    const uint8_t *entry = NULL;
+    answer_t answer = entry_of(tables, address, &entry);
+    if (answer == FOUND)
+        answer = rule_by(tables, tables->header + number_at(entry + 4), address, rule);
+    if (answer == REFUSED || (answer == NONE && begins_at(tables, address + 1))) {
+        *rule = (ca_frame_rule_t){.outermost = true};
+        return true;
+    }
+    return answer == FOUND;
 }
 
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
 {
-    object_t object;
-    if (!object_of(address, &object))
-        return false;
-    bool known = rule_in(&object, address, rule);
-    if (!object.stripped)
-        return known;
-    *rule = (ca_frame_rule_t){.outermost = true}; /* other unwinders would crash over it */
-    return true;
+    ca_unwind_tables_t tables;
+    return tables_of(address, &tables) && ca_frame_rule_of(&tables, address, rule);
 }
 
 #else
+
+bool ca_frame_rule_of(const ca_unwind_tables_t *tables, uintptr_t address, ca_frame_rule_t *rule)
+{
+    (void)tables;
+    (void)address;
+    (void)rule;
+    return false;
+}
 
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule)
 {

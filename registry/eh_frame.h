@@ -4,11 +4,13 @@
  * Only what compilers make of C, C++ and the like at a call: a frame address that is the stack or
  * the frame pointer and a number, or lies in a word beside the frame pointer, as where a function
  * aligns its stack; and where a signal handler returns to, which is left to the kernel's frame.
- * Everything else (code made at run time, other expressions) is said to be unknown. */
+ * A description of another form, or one that is damaged, ends the stack. Nothing that is read here
+ * is trusted: any byte of it may be wrong. */
 #ifndef CA_REGISTRY_EH_FRAME_H
 #define CA_REGISTRY_EH_FRAME_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The canonical frame address is what the stack pointer will be after the return; the return
@@ -17,15 +19,26 @@ enum { CA_CFA_OF_SP, CA_CFA_OF_FP, CA_CFA_IN_WORD };   /* the last: in the word 
 enum { CA_FP_SAME, CA_FP_BELOW_CFA, CA_FP_BESIDE_FP }; /* where the caller's frame pointer is */
 
 typedef struct ca_frame_rule {
-    bool outermost; /* there is no caller, or who strips objects left no way to it; the rest is not
-                     * set */
+    bool outermost; /* there is no caller, or no way to it is known; the rest is not set */
     bool signal;    /* a signal handler returns to it; likewise */
     uint8_t cfa, fp;
     int32_t cfa_offset, fp_offset; /* bytes, from what it is named after */
 } ca_frame_rule_t;
 
+/* Where an object's tables may be read. */
+typedef struct ca_unwind_tables {
+    const uint8_t *header; /* .eh_frame_hdr, or NULL */
+    uintptr_t base;        /* what the addresses of `parts` begin at */
+    const void *parts;     /* program headers */
+    size_t count;          /* of them; 0 where they are not known */
+    uintptr_t begin, end;  /* then all lies in here, and the kernel says what can be read */
+} ca_unwind_tables_t;
+
 /* The rule for the instruction at `address` of a loaded object that stays loaded meanwhile. False
- * where it is not known. Takes no lock from glibc 2.35 on, before that the loader's. */
+ * where nobody described it. Takes no lock from glibc 2.35 on, before that the loader's. */
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule);
+
+/* The same by an object's tables. */
+bool ca_frame_rule_of(const ca_unwind_tables_t *tables, uintptr_t address, ca_frame_rule_t *rule);
 
 #endif

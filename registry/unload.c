@@ -2,7 +2,7 @@
  *
  * The loader counts what it unloads; most closings unload nothing, and then nothing is forgotten.
  * As long as a library is being closed another thread may already run other code in its place: the
- * memo rests, and nothing stays in libunwind's caches. */
+ * memo rests. */
 #include "registry/unload.h"
 
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include "config/lock.h"
 #include "config/mutation.h"
 #include "registry/memo.h"
-#include "registry/unwind.h"
 
 /* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads
  * are in ca_unload. */
@@ -46,8 +45,6 @@ int ca_unload(int (*close)(void *handle), void *handle)
     int result = close(handle);
     int saved = errno;
     bool gone = unloaded() != before;
-    if (gone)
-        ca_unwind_forget();
     ca_memo_go_on(gone);
     atomic_fetch_add(&epoch, gone - CLOSING);
     errno = saved;

@@ -3,42 +3,26 @@
 
 #if defined(__x86_64__)
 
-#include <errno.h>
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include "config/mutation.h"
+#include "registry/readable.h"
 #include "registry/unload.h"
 
-#define PAGE ((uintptr_t)4096)
-#define OTHER_STACK_MOST (64 * PAGE) /* of one that a signal came to */
-
-/* Whether 8 bytes can be read there. The kernel reads a set of signals, if it is given one, before
- * it finds that it is not to do anything with it. */
-static bool is_readable(uintptr_t address)
-{
-    return address != 0 &&
-           (syscall(SYS_rt_sigprocmask, -1, address, NULL, 8) == 0 || errno != EFAULT);
-}
-
-uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes)
-{
-    uintptr_t end = address;
-    while (end < address + bytes && is_readable(end))
-        end = (end / PAGE + 1) * PAGE;
-    return end;
-}
+#define OTHER_STACK_MOST ((uintptr_t)256 << 10) /* bytes, of one that a signal came to */
+#define MADE_FRAME_MOST ((uintptr_t)64 << 10)   /* bytes, of code that nobody described */
+#define CODE_BYTES 16                           /* that are there where a call returns to */
 
 /* A frame, seen from outside: where it was called from, and both registers there. */
 typedef struct walk {
     uintptr_t returns, sp, fp;
     uintptr_t fp_from;   /* the word that `fp` was read from, as long as nothing depends on it */
     bool interrupted;    /* `returns` is no return: a signal came before the instruction there */
-    bool amid;           /* one came, since the start */
+    bool guessed;        /* `returns` is what a frame pointer led to, of which nobody wrote */
+    bool described;      /* the frame before it was */
     uintptr_t low, high; /* what may be read */
     const ca_unwind_start_t *start;
     ca_words_t *log; /* or NULL */
@@ -97,6 +81,11 @@ static ca_rules_t *usable(ca_rules_t *rules)
     return rules;
 }
 
+static bool is_code_there(uintptr_t address)
+{
+    return ca_readable_end(address, CODE_BYTES) >= address + CODE_BYTES;
+}
+
 /* A return address is looked up by the call before it. */
 static bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rule)
 {
@@ -108,12 +97,35 @@ static bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rul
     }
     if (!ca_frame_rule(returns - 1, rule))
         return false;
+    if (rule->signal && !is_code_there(returns)) /* it is read */
+        *rule = (ca_frame_rule_t){.outermost = true};
     if (known)
         *known = (struct ca_known_rule){returns, *rule};
     return true;
 }
 
-typedef enum { OUTWARDS, OUTERMOST, UNKNOWN, LOST } step_t;
+/* NO_CODE: what the last frame returns to. */
+typedef enum { OUTWARDS, OUTERMOST, NO_CODE, LOST } step_t;
+
+/* Code made at run time, above all. Most keeps a frame pointer. */
+static __attribute__((noinline)) step_t by_frame_pointer(walk_t *walk)
+{
+    if (!is_code_there(walk->returns))
+        return NO_CODE;
+    if (!depend_on_fp(walk))
+        return LOST;
+    uintptr_t frame = walk->fp;
+    if (frame - walk->sp > MADE_FRAME_MOST)
+        return walk->guessed ? LOST : OUTERMOST;
+    if (!walk->start->sure)
+        return LOST;
+    walk->fp_from = frame;
+    if (!get_noted(walk, frame + sizeof(uintptr_t), &walk->returns) || !get(walk, frame, &walk->fp))
+        return LOST;
+    walk->sp = frame + 2 * sizeof(uintptr_t);
+    walk->guessed = true;
+    return OUTWARDS;
+}
 
 /* Where a handler returns to, the kernel's frame is what it left on the stack: a ucontext_t. The
  * call of the kernel makes sure that it is that. */
@@ -123,8 +135,7 @@ static step_t through_signal(walk_t *walk)
     const uintptr_t registers = walk->sp + offsetof(ucontext_t, uc_mcontext.gregs);
     uintptr_t sp;
     if (memcmp((const void *)walk->returns, sigreturn, sizeof sigreturn) != 0)
-        return UNKNOWN;
-    walk->amid = true;
+        return LOST;
     walk->fp_from = registers + REG_RBP * sizeof(uintptr_t);
     if (!get_noted(walk, registers + REG_RIP * sizeof(uintptr_t), &walk->returns) ||
         !get_noted(walk, registers + REG_RSP * sizeof(uintptr_t), &sp) ||
@@ -137,7 +148,7 @@ static step_t through_signal(walk_t *walk)
         if (walk->log) /* that stack may be gone when its words are compared */
             return LOST;
         walk->low = sp;
-        walk->high = ca_words_readable_end(sp, OTHER_STACK_MOST);
+        walk->high = ca_readable_end(sp, OTHER_STACK_MOST);
     }
     walk->interrupted = true;
     walk->sp = sp;
@@ -150,9 +161,11 @@ static inline __attribute__((always_inline)) step_t step(walk_t *walk)
     ca_frame_rule_t rule;
     if (walk->returns == 0)
         return OUTERMOST;
-    if (!find_rule(walk->rules, walk->returns + walk->interrupted, &rule))
-        return UNKNOWN;
+    walk->described = find_rule(walk->rules, walk->returns + walk->interrupted, &rule);
     walk->interrupted = false;
+    if (!walk->described)
+        return by_frame_pointer(walk);
+    walk->guessed = false;
     if (rule.outermost)
         return OUTERMOST;
     if (rule.signal)
@@ -211,20 +224,23 @@ uint64_t ca_words_loads(void)
 }
 
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       ca_words_end_t *end)
+                       bool *ended)
 {
     walk_t walk;
-    size_t count = 0;
+    size_t count = 0, known = 0; /* those that no guess led to, or that a guess led well to */
     step_t done = begin(&walk, start, NULL, rules) ? OUTWARDS : LOST;
     while (done == OUTWARDS && walk.returns != 0 && count < max) {
+        bool guessed = walk.guessed;
         frames[count++] = (void *)walk.returns;
         if (count < max)
             done = step(&walk);
+        if (walk.described || !guessed)
+            known = count;
     }
-    *end = done == UNKNOWN ? CA_WORDS_UNKNOWN : done == LOST ? CA_WORDS_LOST : CA_WORDS_ENDED;
-    if (*end != CA_WORDS_ENDED && walk.amid)
-        *end = CA_WORDS_AMID;
-    return count;
+    *ended = done != LOST;
+    if (done == NO_CODE)
+        return known < count ? known : count > 1 ? count - 1 : count;
+    return count == max && done == OUTWARDS ? count : known;
 }
 
 bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
@@ -238,7 +254,10 @@ bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, si
     for (size_t i = 1; i < count; i++)
         if (step(&walk) != OUTWARDS || walk.returns != (uintptr_t)frames[i])
             return false;
-    return !whole || step(&walk) == OUTERMOST;
+    if (!whole)
+        return true;
+    step_t done = step(&walk);
+    return done == OUTERMOST || (done == OUTWARDS && step(&walk) == NO_CODE);
 }
 
 #else
@@ -253,20 +272,14 @@ uint64_t ca_words_loads(void)
     return 0;
 }
 
-uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes)
-{
-    (void)bytes;
-    return address;
-}
-
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       ca_words_end_t *end)
+                       bool *ended)
 {
     (void)start;
     (void)rules;
     (void)frames;
     (void)max;
-    *end = CA_WORDS_LOST;
+    *ended = false;
     return 0;
 }
 

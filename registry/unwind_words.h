@@ -18,10 +18,12 @@ typedef struct ca_word {
 
 /* Where to start: an address that a function returns to, the address of that function's saved frame
  * pointer, below which lies its return address, and the stack. Where that is another one, `own` is
- * the thread's, to which it may lead by way of a signal handler's frame. */
+ * the thread's, to which it may lead by way of a signal handler's frame. `sure`: all of the stack
+ * is there now, and not only where descriptions lead. */
 typedef struct ca_unwind_start {
     uintptr_t caller, frame, stack_low, stack_high;
     uintptr_t own_low, own_high;
+    bool sure;
 } ca_unwind_start_t;
 
 /* What was read, in this order, each word once. */
@@ -40,33 +42,21 @@ typedef struct ca_rules {
     } known[CA_RULES];
 } ca_rules_t;
 
-/* The end of a page up to which all can be read from `address` on: the one in which `bytes` more
- * end, or an earlier one. The address itself where it cannot. A system call for each page. */
-uintptr_t ca_words_readable_end(uintptr_t address, uintptr_t bytes);
-
 /* Whether it can be done on this machine. */
 bool ca_words_usable(void);
 
 /* How many objects the process ever loaded. May take the loader's lock. */
 uint64_t ca_words_loads(void);
 
-/* How an unwinding ended. */
-typedef enum ca_words_end {
-    CA_WORDS_ENDED,   /* at the outermost frame, or with as many as were asked for */
-    CA_WORDS_UNKNOWN, /* of the last frame's code it is not known how to unwind it */
-    CA_WORDS_LOST,    /* that is known, and leads out of the stack */
-    CA_WORDS_AMID, /* one of these two, beyond a signal handler, which may have come amid anything
-                    */
-} ca_words_end_t;
-
-/* The frames from start->caller on, at most `max`, of which all but the last are known to be. 0
- * where the start lies outside the stack. */
+/* The frames from start->caller on, at most `max`. Code that nobody described, made at run time, is
+ * unwound by its frame pointer where that leads to code that is described. False in `ended` where
+ * the way leads out of the stack before. 0 where the start lies outside of it. */
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       ca_words_end_t *end);
+                       bool *ended);
 
 /* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
  * caller, and where `whole` nothing after them. True too means that it depends on nothing but the
- * caller, the frame's address and the words told: all of them in the thread's stack. */
+ * caller, the frame's address and the words told: all of them in the stack. */
 bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
                      bool whole);
 

@@ -26,12 +26,11 @@ pytestmark = [
 ]
 
 
-def walk(run, seed, captures, threads, name="callgraphs", mutation=None, own=False):
-    """What the program counted, and its exit status. own: as where libunwind is not installed."""
-    env = {**({"CA_MUTATION": mutation} if mutation else {}),
-           **({"CALLGRAPHS_OWN": "1"} if own else {})}
+def walk(run, seed, captures, threads, name="callgraphs", mutation=None):
+    """What the program counted, and its exit status."""
+    env = {"CA_MUTATION": mutation} if mutation else None
     result = run([FOLDER / name, seed, captures, threads, DEPTH, *MODULES], preload=False,
-                 env=env or None, timeout=60 + captures // 5000)
+                 env=env, timeout=60 + captures // 5000)
     if mutation not in (None, "none") and result.rc == -signal.SIGSEGV:
         return {"wrong": 1}, result.err  # a stale frame led nowhere
     assert result.rc in (0, 1), result.err
@@ -42,11 +41,10 @@ def walk(run, seed, captures, threads, name="callgraphs", mutation=None, own=Fal
 
 @pytest.mark.timeout(3 * (120 + CAPTURES // 2000))
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("own", [False, True], ids=["libunwind", "own"])
-def test_every_capture_is_what_a_full_unwinding_says(run, threads, own):
+def test_every_capture_is_what_a_full_unwinding_says(run, threads):
     # Where the kernel maps a library again is not the program's to choose.
     for seed in (4, 5, 6):
-        found, err = walk(run, seed, CAPTURES, threads, own=own)
+        found, err = walk(run, seed, CAPTURES, threads)
         print(json.dumps(found))
         assert found["captures"] >= CAPTURES
         assert found["wrong"] == 0, err
@@ -72,12 +70,10 @@ def test_without_a_limit_a_coroutines_stack_is_not_taken_for_the_threads(run):
     assert json.loads(result.out)["coroutines"] > 100
 
 
-# A stale rule of our own unwinder leads nowhere more often than astray (test_unwind_words has it).
-@pytest.mark.parametrize("fault, own", [
-    *((fault, own) for fault in ("memo_unverified", "memo_returns_only") for own in (False, True)),
-    ("unload_unseen", False), ("unload_cached", False)])
-def test_a_comparison_that_is_weaker_is_noticed(run, fault, own):
+# A stale rule leads nowhere more often than astray: test_unwind_words has `unload_cached`.
+@pytest.mark.parametrize("fault", ["memo_unverified", "memo_returns_only", "unload_unseen"])
+def test_a_comparison_that_is_weaker_is_noticed(run, fault):
     if not (FOLDER / "debug").exists():
         pytest.skip("deliberate faults need a debug build")
-    assert walk(run, 4, SHORT, 1, "debug", "none", own)[0]["wrong"] == 0
-    assert walk(run, 4, SHORT, 1, "debug", fault, own)[0]["wrong"] > 0
+    assert walk(run, 4, SHORT, 1, "debug", "none")[0]["wrong"] == 0
+    assert walk(run, 4, SHORT, 1, "debug", fault)[0]["wrong"] > 0

@@ -46,9 +46,6 @@ TRAPS = {
     "green_unwatched":
         "test_green.py::test_memory_of_a_green_context_comes_from_the_primarys_arena",
     "release_destroys": "test_semantics.py::test_runs[drv_ctx-None-shim]",
-    "unwinder_deepbind": "test_unwinder.py::test_a_sanitized_program_is_served[asan]",
-    "unwinder_global":
-        "test_unwinder.py::test_exceptions_stay_libgcc_s_where_libunwind_is_open",
     "unwind_in_lock": "test_leaks.py::test_report_gives_totals_and_places[None]",
     "memo_unverified": SAME_START,
     "memo_returns_only": SAME_START,

@@ -14,7 +14,6 @@
 
 #include "registry/memo.h"
 #include "registry/stack.h"
-#include "registry/unwind.h"
 
 #define MOST_DEPTH 40
 #define MOST_LEVELS 12
@@ -191,7 +190,6 @@ int main(int argc, char **argv)
         printf("no libunwind for this architecture\n");
         return SKIPPED;
     }
-    ca_unwind_without_libunwind(getenv("CALLGRAPHS_OWN") != NULL);
     ca_stack_start((unsigned)most_frames);
     ca_memo_set_thrift(false);
     for (uintptr_t i = 1; i < number; i++)

@@ -10,7 +10,6 @@
 #include <pthread.h>
 
 #include "registry/stack.h"
-#include "registry/unwind.h"
 
 static pthread_key_t first;
 static int value;
@@ -43,7 +42,6 @@ int main(void)
         return 1;
     while (pthread_key_create(&key, NULL) == 0)
         continue;
-    ca_unwind_without_libunwind(true); /* as where libunwind is not installed */
     ca_stack_start(20);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,11 +38,11 @@ static __attribute__((noinline)) void look(void)
     while (first < count && (uintptr_t)theirs[first] != start.caller)
         first++;
     assert_true(first < count);
-    ca_words_end_t end = CA_WORDS_LOST;
-    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES, &end), count - first);
-    assert_int_equal(end, CA_WORDS_ENDED);
+    bool ended = false;
+    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES, &ended), count - first);
+    assert_true(ended);
     assert_memory_equal(ours, theirs + first, (count - first) * sizeof *ours);
-    assert_int_equal(ca_words_frames(&start, NULL, ours, 3, &end), 3);
+    assert_int_equal(ca_words_frames(&start, NULL, ours, 3, &ended), 3);
     assert_memory_equal(ours, theirs + first, 3 * sizeof *ours);
 
     words.start = start;
@@ -170,7 +170,7 @@ static void every_instruction_of_the_c_library_has_a_rule_or_none(void **state)
     uintptr_t first = (uintptr_t)dlsym(RTLD_DEFAULT, "qsort") & ~(uintptr_t)0xffff;
     size_t known = 0;
     for (uintptr_t at = first; at < first + 0x30000; at++)
-        known += ca_frame_rule(at, &rule);
+        known += ca_frame_rule(at, &rule) && !rule.outermost;
     assert_true(known > 0x20000);
 }
 
@@ -205,7 +205,7 @@ static void a_library_without_its_descriptions_ends_the_stack(void **state)
     dlclose(whole);
 }
 
-static ca_words_end_t end_within;
+static bool ended_within;
 
 static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
 {
@@ -214,7 +214,7 @@ static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t h
                                      .frame = (uintptr_t)__builtin_frame_address(0),
                                      .stack_low = low,
                                      .stack_high = high};
-    size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &end_within);
+    size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &ended_within);
     KEEP_FRAME;
     return count;
 }
@@ -242,11 +242,11 @@ static void nothing_is_read_outside_the_stack(void **state)
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     size_t count = frames_within(stack.stack_low, stack.stack_high);
     assert_true(count > 3);
-    assert_int_equal(end_within, CA_WORDS_ENDED);
+    assert_true(ended_within);
     assert_in_range(frames_within(stack.stack_low, here + 64), 1, count - 1);
-    assert_int_equal(end_within, CA_WORDS_LOST);
+    assert_false(ended_within);
     assert_int_equal(frames_within(here, stack.stack_high), 0);
-    assert_int_equal(end_within, CA_WORDS_LOST);
+    assert_false(ended_within);
 }
 
 int main(void)
