@@ -14,8 +14,9 @@
  *
  * All this is a thread's own and needs no lock. The words lie between the start and the end of the
  * thread's stack, which was made sure of when they were noted, so reading them is safe, and some
- * may be read beyond the first that differs. A start elsewhere (an alternate signal stack, a
- * coroutine) is not remembered.
+ * may be read beyond the first that differs. Another stack (a coroutine's, a signal handler's) may
+ * be gone, and a smaller one be in its place: of such a one no word is read before all those that
+ * lead to it agree. Then it lies in a frame that is live, as it did when it was noted.
  *
  * Code that is unloaded takes its unwind information along: everything is then forgotten
  * (unload.c), and nothing found or kept as long as a library is being closed. Where one is closed
@@ -67,14 +68,6 @@ static _Atomic enum { UNTRIED, USABLE, UNUSABLE } state;
 static uint64_t now(void)
 {
     return atomic_load_explicit(&epoch, memory_order_relaxed);
-}
-
-/* What a handler must not see out of order. */
-static void set_busy(ca_memo_table_t *table, bool busy)
-{
-    atomic_signal_fence(memory_order_seq_cst);
-    *(volatile bool *)&table->busy = busy;
-    atomic_signal_fence(memory_order_seq_cst);
 }
 
 /* --- finding ---------------------------------------------------------------------------------- */
@@ -158,7 +151,7 @@ static __attribute__((noinline)) uint32_t find(ca_memo_table_t *table, uintptr_t
         table->hits++;
     else
         table->misses++;
-    set_busy(table, false);
+    ca_memo_set_busy(table, false);
     return id;
 }
 
@@ -169,7 +162,7 @@ __attribute__((no_sanitize_address, no_sanitize_thread)) uint32_t ca_memo_find(u
     ca_memo_table_t *table = ca_memo_mine;
     if (!table || table->epoch != now() || table->busy)
         return 0;
-    set_busy(table, true);
+    ca_memo_set_busy(table, true);
     const ca_memo_head_t *head = &table->heads[place_of(caller, frame, 0)];
     if (head->caller != caller || head->frame != frame || (head->level | head->learned) != 0)
         return find(table, caller, frame);
@@ -181,11 +174,23 @@ __attribute__((no_sanitize_address, no_sanitize_thread)) uint32_t ca_memo_find(u
     if (word != end || id == 0)
         return find(table, caller, frame);
     table->hits++;
-    set_busy(table, false);
+    ca_memo_set_busy(table, false);
     return id;
 }
 
 /* --- keeping ---------------------------------------------------------------------------------- */
+
+static bool is_own(const ca_memo_table_t *table, uintptr_t frame)
+{
+    return frame >= table->stack_low && frame < table->stack_high;
+}
+
+/* In how many places of an entry a word stands: where they are to be read one by one it fills all
+ * that are compared at a time. One for all stacks with a start. */
+static uint32_t copies(const ca_memo_table_t *table, uintptr_t frame)
+{
+    return is_own(table, frame) ? 1 : AT_A_TIME;
+}
 
 static void forget_all(ca_memo_table_t *table, uint64_t current)
 {
@@ -203,13 +208,14 @@ static uint32_t offset_of(const ca_words_t *log, size_t index)
 static uint32_t write_entry(ca_memo_table_t *table, const ca_words_t *log, uint32_t id)
 {
     uint32_t at = table->used;
-    uint32_t count = (uint32_t)log->count;
+    uint32_t each = copies(table, log->start.frame);
+    uint32_t count = (uint32_t)log->count * each;
     uint32_t padded = (count + AT_A_TIME - 1) / AT_A_TIME * AT_A_TIME;
     if (UNITS - at < padded + 1)
         return 0;
     table->units[at].entry = (ca_memo_entry_t){.id = id, .count = count, .padded = padded};
     for (uint32_t i = 0; i < padded; i++) {
-        uint32_t from = i < count ? i : 0;
+        uint32_t from = i < count ? i / each : 0;
         table->units[at + 1 + i].word = (ca_memo_word_t){
             .value = log->words[from].value,
             .offset = offset_of(log, from),
@@ -224,23 +230,24 @@ static uint32_t write_entry(ca_memo_table_t *table, const ca_words_t *log, uint3
 static uint32_t *link_for(ca_memo_table_t *table, ca_memo_head_t *head, const ca_words_t *log)
 {
     uint32_t *link = &head->first;
-    uint32_t index = 0;
+    uint32_t index = 0, each = copies(table, log->start.frame);
     for (unsigned tried = 0, siblings = 0; *link != 0; tried++) {
-        uint32_t before = index, count = table->units[*link].entry.count;
+        uint32_t before = index, count = table->units[*link].entry.count / each;
         ca_memo_unit_t *words = &table->units[*link + 1];
         while (index < count && index < log->count &&
-               words[index].word.value == log->words[index].value)
+               words[index * each].word.value == log->words[index].value)
             index++;
         if (index == count || index == log->count || tried == TRIED_MOST ||
-            words[index].word.offset != offset_of(log, index))
+            words[index * each].word.offset != offset_of(log, index))
             return NULL;
         siblings = index == before ? siblings + 1 : 1;
-        if (siblings > SIBLINGS_MOST && head->level < LEARNED_MOST) {
+        /* A word that is learned is read before any other. */
+        if (siblings > SIBLINGS_MOST && head->level < LEARNED_MOST && each == 1) {
             head->learned = true;
             head->offset = offset_of(log, index);
             return NULL;
         }
-        link = &words[index].word.other;
+        link = &words[index * each].word.other;
     }
     return link;
 }
@@ -296,8 +303,10 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
                      size_t count, bool whole, uint32_t id)
 {
     uint64_t current = now();
-    if (current >= RESTING || !affordable(table) || frame < table->stack_low ||
-        frame >= table->stack_high || is_given_up(table, current, caller, frame))
+    bool own = is_own(table, frame);
+    uintptr_t high = own ? table->stack_high : ca_memo_extent(table, frame);
+    if (current >= RESTING || !affordable(table) || high == 0 ||
+        is_given_up(table, current, caller, frame))
         return;
     uint64_t loads = ca_words_loads();
     if (table->epoch != current || table->loads != loads) {
@@ -312,8 +321,9 @@ static void consider(ca_memo_table_t *table, uintptr_t caller, uintptr_t frame, 
     ca_words_t *log = &table->log;
     log->start = (ca_unwind_start_t){.caller = caller,
                                      .frame = frame,
-                                     .stack_low = table->stack_low,
-                                     .stack_high = table->stack_high};
+                                     .stack_low = own ? table->stack_low : frame,
+                                     .stack_high = high,
+                                     .sure = own};
     if (!ca_words_unwind(log, &table->rules, frames, count, whole)) {
         if (head)
             head->refusals++;
@@ -338,13 +348,12 @@ void ca_memo_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t
     }
     ca_lock_assert_none("unwinding");
     int saved = errno;
-    /* The generic unwinder has locks of its own: see ca_unwind. */
     int cancel = ca_cancel_hold();
     ca_memo_table_t *table = ca_memo_table();
     if (table && !table->busy) {
-        set_busy(table, true);
+        ca_memo_set_busy(table, true);
         consider(table, caller, frame, frames, count, whole, id);
-        set_busy(table, false);
+        ca_memo_set_busy(table, false);
     }
     ca_cancel_resume(cancel);
     errno = saved;

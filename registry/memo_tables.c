@@ -83,6 +83,20 @@ ca_memo_table_t *ca_memo_table(void)
     return left || !have_key ? NULL : ca_memo_mine ? ca_memo_mine : make_table();
 }
 
+/* From the frame's page, and from the next one where its callers' frames may lie in that. */
+void ca_memo_set_extent(ca_memo_table_t *table, uintptr_t frame, uintptr_t end)
+{
+    enum { OUR_FRAMES = 2048 }; /* bytes, from the unwinder's to that of the hook */
+    uintptr_t page = frame & -CA_MEMO_PAGE, next = (frame + OUR_FRAMES) & -CA_MEMO_PAGE;
+    if (!table->extents)
+        table->extents = ca_mem_map(CA_MEMO_EXTENTS * sizeof *table->extents);
+    if (!table->extents)
+        return;
+    table->extents[CA_MEMO_EXTENT_OF(page)] = (ca_extent_t){page, end};
+    if (next != page && next < end)
+        table->extents[CA_MEMO_EXTENT_OF(next)] = (ca_extent_t){next, end};
+}
+
 bool ca_memo_tables_start(void)
 {
     have_key = pthread_key_create(&thread_end, leave) == 0;

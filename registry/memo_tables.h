@@ -3,6 +3,7 @@
 #ifndef CA_REGISTRY_MEMO_TABLES_H
 #define CA_REGISTRY_MEMO_TABLES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +45,15 @@ typedef struct ca_memo_head {
     uint32_t first; /* entry */
 } ca_memo_head_t;
 
+/* How far a stack that is not the thread's own can be read, from any place in a page of it. */
+typedef struct ca_extent {
+    uintptr_t page, end;
+} ca_extent_t;
+
+#define CA_MEMO_EXTENTS 8192u
+#define CA_MEMO_PAGE ((uintptr_t)4096)
+#define CA_MEMO_EXTENT_OF(page) ((page)*0x9e3779b97f4a7c15u >> 40 & (CA_MEMO_EXTENTS - 1))
+
 typedef struct ca_memo_table {
     /* In use: a signal handler that comes in between leaves it alone. */
     bool busy;
@@ -57,7 +67,27 @@ typedef struct ca_memo_table {
     ca_rules_t rules;
     ca_memo_head_t heads[CA_MEMO_HEADS];
     ca_memo_unit_t units[CA_MEMO_UNITS];
+    ca_extent_t *extents; /* by page; NULL before the first */
 } ca_memo_table_t;
+
+/* While it is, a signal handler leaves the table alone, and must not see this out of order. */
+static inline void ca_memo_set_busy(ca_memo_table_t *table, bool busy)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile bool *)&table->busy = busy;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/* Where the stack was found to end, as far as was asked, or 0. It may be another one since, of
+ * which there is less. */
+static inline uintptr_t ca_memo_extent(const ca_memo_table_t *table, uintptr_t frame)
+{
+    uintptr_t page = frame & -CA_MEMO_PAGE;
+    const ca_extent_t *extent = table->extents ? &table->extents[CA_MEMO_EXTENT_OF(page)] : NULL;
+    return extent && extent->page == page ? extent->end : 0;
+}
+
+void ca_memo_set_extent(ca_memo_table_t *table, uintptr_t frame, uintptr_t end);
 
 /* This thread's, or NULL where it has none yet. */
 extern _Thread_local ca_memo_table_t *ca_memo_mine;

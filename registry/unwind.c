@@ -32,16 +32,22 @@ static _Thread_local bool inside;
 #define EXTENT_MOST (64 * EXTENT_FIRST)
 
 /* The frames of a stack that is not the thread's own, of a coroutine or a signal handler. It is
- * asked for how far it goes as far as that matters. */
+ * asked for how far it goes as far as that matters, and once: from then on descriptions are gone
+ * by, which lead from a live frame to live frames. */
 static size_t foreign_frames(ca_unwind_start_t *start, ca_memo_table_t *table, void **frames,
                              size_t max)
 {
     bool ended = false;
     ca_rules_t *rules = table ? &table->rules : NULL;
-    uintptr_t high = 0;
+    uintptr_t high = table ? ca_memo_extent(table, start->frame) : 0;
     size_t count = 0;
     start->stack_low = start->stack_high = start->frame;
+    if (high) {
+        start->stack_high = high;
+        count = ca_words_frames(start, rules, frames, max, &ended);
+    }
     start->sure = true;
+    high = 0;
     for (uintptr_t bytes = EXTENT_FIRST; !ended && bytes <= EXTENT_MOST;
          bytes *= EXTENT_MOST / EXTENT_FIRST) {
         start->stack_high = ca_readable_end(start->frame, bytes);
@@ -50,7 +56,21 @@ static size_t foreign_frames(ca_unwind_start_t *start, ca_memo_table_t *table, v
         high = start->stack_high;
         count = ca_words_frames(start, rules, frames, max, &ended);
     }
+    if (table && high)
+        ca_memo_set_extent(table, start->frame, high);
     return count;
+}
+
+static size_t frames_from(ca_unwind_start_t *start, ca_memo_table_t *table, void **frames,
+                          size_t max)
+{
+    bool ended;
+    if (start->frame < start->own_low || start->frame >= start->own_high)
+        return foreign_frames(start, table, frames, max);
+    start->stack_low = start->own_low;
+    start->stack_high = start->own_high;
+    start->sure = true;
+    return ca_words_frames(start, table ? &table->rules : NULL, frames, max, &ended);
 }
 
 /* Begins with the caller of this. */
@@ -63,15 +83,14 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
         .own_low = table ? table->stack_low : 0,
         .own_high = table ? table->stack_high : 0,
     };
-    /* A signal may have come while the memo was at them. */
+    /* A signal may have come while the table was in use, or come now. */
     ca_memo_table_t *usable = table && !table->busy ? table : NULL;
-    if (start.frame < start.own_low || start.frame >= start.own_high)
-        return foreign_frames(&start, usable, frames, max);
-    start.stack_low = start.own_low;
-    start.stack_high = start.own_high;
-    start.sure = true;
-    bool ended;
-    return ca_words_frames(&start, usable ? &usable->rules : NULL, frames, max, &ended);
+    if (usable)
+        ca_memo_set_busy(usable, true);
+    size_t count = frames_from(&start, usable, frames, max);
+    if (usable)
+        ca_memo_set_busy(usable, false);
+    return count;
 }
 
 #else

@@ -9,8 +9,8 @@ import pytest
 import conftest
 import leak_report
 
-# Frames of ROOM bytes, and code whose addresses are the same whatever ROOM is: libunwind itself
-# knows a frame by its return address for as long as a thread lives.
+# Frames of ROOM bytes, and code whose addresses are the same whatever ROOM is: what is known of a
+# frame is known by its return address.
 MODULE = """
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -67,6 +67,17 @@ def test_stacks_that_start_alike_are_told_apart(run, program, conf):
     assert leak_report.nothing_leaked(result.err), result.err
 
 
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time makes system calls")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other unwinders' stacks")
+@pytest.mark.parametrize("stack", ["thread", "coroutine", "bare", "many", "signal"])
+def test_no_system_call_is_made_for_a_stack_whichever_it_is(run, program, stack):
+    result = run([program("unwatched_stacks"), stack])
+
+    if result.rc == 77:
+        pytest.skip("the kernel filters no system calls")
+    assert result.rc == 0, (result.rc, result.err)
+
+
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="modules of another compilation")
 def test_a_module_in_another_ones_place_has_stacks_of_its_own(run, tmp_path):
     (tmp_path / "module.c").write_text(MODULE)
@@ -89,7 +100,7 @@ def test_a_module_in_another_ones_place_has_stacks_of_its_own(run, tmp_path):
 
 # Two functions whose addresses are the same: one has a frame pointer, the other has something else
 # in that register. By what is true of the first one an unwinder reads the second one's stack at an
-# address that is none. They are called from code without a description, so that libunwind is asked.
+# address that is none. They are called from code without a description.
 FRAME = """
 .globl enter
 .type enter, @function
