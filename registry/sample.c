@@ -1,8 +1,8 @@
 /* Drawing samples.
  *
  * The distance from one sample to the next has an exponential distribution: -ln(u) for u between 0
- * and 1. The logarithm is made here, as libm is not linked: to some 1e-11, which no number of
- * allocations would tell from an exact one. */
+ * and 1. The logarithm is made here, of integers, since floating point may trap or leave its flags
+ * in the program: to some 1e-11, which no number of allocations would tell from an exact one. */
 #include "registry/sample.h"
 
 #include <string.h>
@@ -24,29 +24,41 @@ static uint64_t random64(void)
     return mix(random_state += 0x9e3779b97f4a7c15u);
 }
 
-/* -ln(u), with u uniform in (0, 1]: u is m * 2^-k with m around 1. */
-static double exponential(uint64_t random)
+typedef unsigned __int128 wide_t;
+
+#define LOG_BITS 56 /* of a logarithm, behind the point; 62 of what it is made of */
+#define ONE ((uint64_t)1 << 63)
+
+static uint64_t times(uint64_t a, uint64_t b)
 {
-    static const double ln2 = 0.69314718055994530942;
+    return (uint64_t)((wide_t)a * b >> 62);
+}
+
+/* -ln(u), with u uniform in (0, 1]: u is m * 2^-k with m around 1, and ln(m) is twice the inverse
+ * hyperbolic tangent of (m - 1) / (m + 1). */
+static int64_t exponential(uint64_t random)
+{
+    static const uint64_t ln2 = 49946518145322874, root2 = 13043817825332782212u;
     uint64_t number = (random >> 11) + 1; /* of 2^53 */
     int zeros = __builtin_clzll(number);
-    double m = (double)(number << zeros) / 9223372036854775808.0; /* in [1, 2) */
+    uint64_t m = number << zeros; /* in [ONE, 2 * ONE) */
     int k = 53 - (63 - zeros);
-    if (m > 1.41421356237309504880) {
-        m /= 2;
-        k--;
-    }
-    double t = (m - 1) / (m + 1), square = t * t, term = t, sum = 0;
-    for (int i = 1; i <= 13; i += 2) {
+    bool below = m > root2; /* then it is half of that, and below 1 */
+    wide_t one = below ? (wide_t)1 << 64 : ONE;
+    wide_t distance = below ? one - m : m - one;
+    uint64_t t = (uint64_t)((distance << 62) / (one + m));
+    uint64_t square = times(t, t), term = t, sum = 0;
+    for (unsigned i = 1; i <= 13; i += 2) {
         sum += term / i;
-        term *= square;
+        term = times(term, square);
     }
-    return k * ln2 - 2 * sum;
+    int64_t twice = (int64_t)(sum >> (62 - LOG_BITS - 1));
+    return below ? (k - 1) * (int64_t)ln2 + twice : k * (int64_t)ln2 - twice;
 }
 
 static int64_t next_distance(void)
 {
-    return (int64_t)(exponential(random64()) * (double)mean);
+    return (int64_t)((wide_t)exponential(random64()) * mean >> LOG_BITS);
 }
 
 void ca_sample_seed(uint64_t seed)

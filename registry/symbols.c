@@ -18,6 +18,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "config/fp_state.h"
 #include "config/mutation.h"
 #include "config/text.h"
 #include "registry/demangle.h"
@@ -46,6 +47,7 @@ struct ca_symbols {
     ca_bump_t *memory;
     bool quick; /* by plain_names.c */
     size_t late;
+    ca_fp_state_t fp; /* of the thread, while it has libdw at hand */
     opened_t *modules;
     ca_named_t *lists[LISTS]; /* what was answered already, by address */
 };
@@ -331,8 +333,10 @@ ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
         return ca_symbols_open_quick(memory);
     ca_modules_note();
     ca_symbols_t *symbols = ca_bump_take(memory, sizeof *symbols);
-    if (symbols)
+    if (symbols) {
         symbols->memory = memory;
+        ca_fp_hold(&symbols->fp);
+    }
     return symbols;
 }
 
@@ -360,4 +364,6 @@ void ca_symbols_close(ca_symbols_t *symbols)
         ca_dwarf_close(one->dwarf);
         one->dwarf = NULL;
     }
+    if (symbols && !symbols->quick)
+        ca_fp_resume(&symbols->fp);
 }

@@ -25,7 +25,8 @@ typedef struct ca_named {
 
 /* Frames, and all that they point to, lie in `memory` and outlive the close. NULL without memory;
  * ca_symbols_frame then still works, with NULL. Where the calling thread has less than 256 KiB of
- * stack left it is the quick one. */
+ * stack left it is the quick one. Closed by the same thread, which has no floating-point traps
+ * until then. */
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory);
 /* The same without libdw, heap and loader, as plain_names.h has it. */
 ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);

@@ -65,8 +65,9 @@ static void write_figures(ca_out_t *out, const figures_t *now)
 {
     const ca_arena_stats_t *pool = &now->pool;
     size_t cached = pool->ready_bytes;
-    unsigned pieces =
-        cached ? (unsigned)(100 - (double)pool->largest_ready / (double)cached * 100) : 0;
+    unsigned pieces = pool->largest_ready < cached
+                          ? (unsigned)((cached - pool->largest_ready) * 100 / cached)
+                          : 0;
     if (now->told)
         ca_out_printf(out, "driver: %llu bytes free of %llu\n", BYTES(now->free), BYTES(now->all));
     if (now->limit != SIZE_MAX)
