@@ -194,6 +194,7 @@ static void write_process(ca_out_t *out, const ca_model_t *model)
     ca_out_printf(out, "\n\"start_s\": %llu, \"now_ns\": %llu, ", (number_t)model->start_s,
                   (number_t)model->now_ns);
     write_member(out, "unwinder", model->unwinder);
+    write_member(out, "names_missing", model->names_missing);
     ca_out_printf(
         out,
         "\"stack_depth\": %u, \"stacks_sampled\": %zu, \"leak_max\": %zu, \"leak_min\": %zu, "

@@ -535,6 +535,7 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         copy_marks(maker);
     }
     maker->model.late_names = ca_symbols_late(maker->classes.symbols);
+    maker->model.names_missing = ca_symbols_missing(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);
     return &maker->model;

@@ -134,7 +134,8 @@ typedef struct ca_model {
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
     size_t leak_max, leak_min;
     bool even_empty;
-    size_t late_names;    /* frames that have no function for want of time */
+    size_t late_names;         /* frames that have no function for want of time */
+    const char *names_missing; /* ca_symbols_missing's */
     unsigned shards_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
     ca_model_section_t sections[CA_SECTIONS];
     const char *rules_path; /* of the file with the rules, or NULL without one */

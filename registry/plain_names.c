@@ -38,8 +38,27 @@ static size_t paths_used;
 static const ca_mapping_t *opened_for; /* whose file `file` is; -1 where it cannot be used */
 static int file = -1;
 
+static int error; /* the first, and of which file */
+static const char *error_path;
+
 static uint64_t left_ns;  /* of NAMES_NS */
 static uint64_t deadline; /* of this name */
+
+static int open_to_read(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 && error == 0) {
+        error = errno;
+        error_path = path;
+    }
+    return fd;
+}
+
+int ca_plain_names_error(const char **path)
+{
+    *path = error_path;
+    return error;
+}
 
 /* --- which files are mapped ------------------------------------------------------------------- */
 
@@ -117,7 +136,8 @@ void ca_plain_names_begin(void)
     mapping_count = paths_used = 0;
     left_ns = ca_bound(NAMES_NS);
     ca_plain_names_end();
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    error = 0;
+    int fd = open_to_read("/proc/self/maps");
     if (fd < 0)
         return;
     while ((got = read_more(fd, text + used, sizeof text - 1 - used)) != 0) {
@@ -167,7 +187,7 @@ static bool open_file(const ca_mapping_t *mapping, ElfW(Ehdr) * header)
     if (opened_for != mapping) {
         ca_plain_names_end();
         opened_for = mapping;
-        file = open(mapping->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        file = open_to_read(mapping->path);
         if (file >= 0 && (fstat(file, &found) != 0 || !S_ISREG(found.st_mode) ||
                           (uint64_t)found.st_ino != mapping->inode)) {
             close(file);

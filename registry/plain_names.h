@@ -17,6 +17,9 @@ void ca_plain_names_begin(void);
 /* Closes what was opened. */
 void ca_plain_names_end(void);
 
+/* The errno of the first file since the begin that could not be opened, and its path; or 0. */
+int ca_plain_names_error(const char **path);
+
 typedef struct ca_plain_name {
     const char *function; /* as the linker knows it; NULL where the file has no symbol there or is
                              another one by now */

@@ -265,4 +265,7 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)
         ca_out_printf(out,
                       "(%zu frames are module and offset alone: there was no time for all names)\n",
                       model->late_names);
+    if (model->names_missing)
+        ca_out_printf(out, "(functions and lines are missing where files cannot be read: %s)\n",
+                      model->names_missing);
 }

@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "config/fp_state.h"
@@ -47,7 +49,8 @@ struct ca_symbols {
     ca_bump_t *memory;
     bool quick; /* by plain_names.c */
     size_t late;
-    ca_fp_state_t fp; /* of the thread, while it has libdw at hand */
+    ca_fp_state_t fp;    /* of the thread, while it has libdw at hand */
+    const char *missing; /* why names are, or NULL */
     opened_t *modules;
     ca_named_t *lists[LISTS]; /* what was answered already, by address */
 };
@@ -87,6 +90,35 @@ static const char *hexadecimal(const ca_module_t *module, ca_bump_t *memory)
     return text;
 }
 
+/* In English, and without the C library's tables, which a signal handler may not ask for. */
+static void note_missing(ca_symbols_t *symbols, const char *path, int error)
+{
+    static char buffer[TEXT_BYTES];
+    const char *reason = error == EMFILE || error == ENFILE  ? "no descriptor is left"
+                         : error == EACCES || error == EPERM ? "no permission"
+                         : error == ENOENT                   ? "no such file"
+                                                             : NULL;
+    ca_text_t text;
+    if (symbols->missing)
+        return;
+    ca_text_init(&text, buffer, sizeof buffer);
+    ca_text_escape(&text, path, strlen(path), TEXT_BYTES / 2);
+    if (reason)
+        ca_text_printf(&text, ": %s", reason);
+    else
+        ca_text_printf(&text, ": error %d", error);
+    symbols->missing = ca_bump_text(symbols->memory, buffer, strlen(buffer));
+}
+
+static void note_unreadable(ca_symbols_t *symbols, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        note_missing(symbols, path, errno);
+    else
+        close(fd);
+}
+
 /* Opens the module that the loader calls `name`. Buffers are static: the report may run on the
  * small stack of whoever calls exit, and there is one user at a time. */
 static opened_t *open_module(ca_symbols_t *symbols, const ca_module_t *module, uintptr_t base,
@@ -109,6 +141,8 @@ static opened_t *open_module(ca_symbols_t *symbols, const ca_module_t *module, u
     if (strchr(path, '/')) /* the vdso has no file */
         opened->dwarf = ca_dwarf_open(file, bias, opened->build_id ? module->build_id : NULL,
                                       module ? module->build_id_bytes : 0);
+    if (!opened->dwarf && strchr(path, '/'))
+        note_unreadable(symbols, file);
     opened->next = symbols->modules;
     symbols->modules = opened;
     return opened->path ? opened : NULL;
@@ -241,20 +275,40 @@ static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *modu
     }
 }
 
-/* By what is mapped there now; `closed`: the module where that is another one. */
-static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *closed,
-                            ca_frame_t *frame)
+/* By what was noted of the module. */
+static void look_up_noted(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *module,
+                          ca_frame_t *frame)
+{
+    static char path[PATH_BYTES];
+    frame->module = module->path;
+    if (module->path[0] == '\0') {
+        main_program(path);
+        frame->module = ca_bump_text(symbols->memory, path, strlen(path));
+    }
+    frame->build_id = hexadecimal(module, symbols->memory);
+    frame->offset = pc - module->bias;
+}
+
+/* By what is mapped there now, and where that is another module or cannot be read, by what was
+ * noted. */
+static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *module,
+                            bool closed, ca_frame_t *frame)
 {
     if (closed) {
-        frame->module = closed->path;
-        frame->build_id = hexadecimal(closed, symbols->memory);
-        frame->offset = pc - closed->bias;
+        look_up_noted(symbols, pc, module, frame);
         return;
     }
     ca_plain_name_t name = ca_plain_names_find(pc);
+    const char *path;
+    int error = ca_plain_names_error(&path);
+    if (error)
+        note_missing(symbols, path, error);
     symbols->late += name.is_late;
-    if (!name.module)
+    if (!name.module) {
+        if (module)
+            look_up_noted(symbols, pc, module, frame);
         return;
+    }
     frame->offset = name.offset;
     frame->module = ca_bump_text(symbols->memory, name.module, strlen(name.module));
     ca_place_t *place = name.function ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
@@ -281,7 +335,7 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
     named->frame.address = address;
     named->closed = closed;
     if (symbols->quick) {
-        look_up_quickly(symbols, address - 1, closed, &named->frame);
+        look_up_quickly(symbols, address - 1, module, closed != NULL, &named->frame);
     } else {
         look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
                 &named->frame);
@@ -312,6 +366,19 @@ bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
     return true;
 }
 
+/* The first thread's bounds come from /proc. Without it there is the limit, and what the kernel put
+ * above the stack. */
+static bool has_room_by_limit(uintptr_t here)
+{
+    enum { UNLIMITED_TAKEN_AS = 8 << 20 };
+    uintptr_t high = getauxval(AT_EXECFN);
+    struct rlimit limit;
+    if (here >= high || getrlimit(RLIMIT_STACK, &limit) != 0)
+        return false;
+    size_t bytes = limit.rlim_cur == RLIM_INFINITY ? UNLIMITED_TAKEN_AS : limit.rlim_cur;
+    return high - here < bytes && bytes - (high - here) >= STACK_LEAST;
+}
+
 /* Whether the calling thread's stack has room for libdw, which takes some 170 KiB of it: what ends
  * a program may be a thread with a small one, or come where the limit is low. */
 static bool has_room(void)
@@ -321,7 +388,7 @@ static bool has_room(void)
     size_t bytes = 0;
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return false;
+        return has_room_by_limit(here);
     bool known = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
     pthread_attr_destroy(&attributes);
     return known && here - (uintptr_t)low < bytes && here - (uintptr_t)low >= STACK_LEAST;
@@ -349,6 +416,11 @@ ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory)
         ca_plain_names_begin();
     }
     return symbols;
+}
+
+const char *ca_symbols_missing(const ca_symbols_t *symbols)
+{
+    return symbols ? symbols->missing : NULL;
 }
 
 size_t ca_symbols_late(const ca_symbols_t *symbols)

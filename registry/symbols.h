@@ -30,6 +30,9 @@ typedef struct ca_named {
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory);
 /* The same without libdw, heap and loader, as plain_names.h has it. */
 ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);
+/* Why functions and lines are missing, where that is because a file could not be read: "FILE:
+ * reason"; else NULL. */
+const char *ca_symbols_missing(const ca_symbols_t *symbols);
 /* Frames that have no function for want of time, of the quick one. */
 size_t ca_symbols_late(const ca_symbols_t *symbols);
 void ca_symbols_close(ca_symbols_t *symbols);

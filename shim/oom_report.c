@@ -137,6 +137,9 @@ void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned d
     ca_out_printf(out, "held by %zu stacks, the largest first:%s\n", now.holders.groups.count,
                   now.holders.incomplete ? " (incomplete: some were in use)" : "");
     ca_holders_write(&now.holders, LISTED, out, symbols);
+    if (ca_symbols_missing(symbols))
+        ca_out_printf(out, "(functions are missing where files cannot be read: %s)\n",
+                      ca_symbols_missing(symbols));
     ca_symbols_close(symbols);
     ca_bump_free(&names);
     ca_holders_free(&now.holders);

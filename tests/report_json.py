@@ -45,9 +45,9 @@ def report(sections, frames, **changes):
     """A whole report; `changes` are other values of its keys."""
     whole = {"schema": "cachealloc-report", "schema_version": 1, "cachealloc": "0.1.0",
              "cause": "exit", "pid": 4711, "program": "solver", "host": "node1", "rank": None,
-             "start_s": 1790000000, "now_ns": 12_500_000_000, "unwinder": "libunwind",
-             "stack_depth": 16, "leak_max": 20, "leak_min": 0, "shards_busy": 0,
-             "peak_bytes": 3 << 30,
+             "start_s": 1790000000, "now_ns": 12_500_000_000, "unwinder": "eh_frame",
+             "names_missing": None, "stack_depth": 16, "leak_max": 20, "leak_min": 0,
+             "shards_busy": 0, "peak_bytes": 3 << 30,
              "pool": {"live_blocks": 5120, "pending": 0, "ready": 4 << 20, "reserved": 10 << 20,
                       "reserved_peak": 3 << 30, "pinned_reserved": 1 << 20, "incomplete": False},
              "sections": sections, "frames": frames, "timeline": []}
