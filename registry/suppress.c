@@ -220,12 +220,17 @@ int ca_suppress_read(ca_rules_t *rules, const char *path)
 /* --- built in --------------------------------------------------------------------------------- */
 
 /* PyTorch's own sources say so of each: DeviceThreadHandles.h of the pools of handles ("never
- * destroyed until the end of the process"), whose destruction some builds leave out altogether; and
- * CUDACachingAllocator.cpp leaves what it caches to the end of the process. The names are in the
- * linker's names too, which is all that a report after _exit has. */
+ * destroyed until the end of the process"), whose destruction some builds leave out altogether;
+ * CublasHandlePool.cpp of the workspaces, which are kept in maps that are never destroyed; and both
+ * caching allocators, of device and of pinned memory, leave what they cache to the end of the
+ * process. A rule names the class or function that keeps the memory, not what lies around it: with
+ * PYTORCH_NO_CUDA_MEMORY_CACHING=1 tensors come through the namespace CUDACachingAllocator too, and
+ * are leaks. The names are in the linker's names as well, which is all that a report after _exit
+ * has. */
 static const char *const builtin[] = {
-    "leak:CUDACachingAllocator",         "leak:getCurrentCUDABlasHandle",
-    "leak:getCurrentCUDABlasLtHandle",   "leak:getCurrentCUDASparseHandle",
+    "leak:DeviceCachingAllocator",       "leak:CachingHostAllocator",
+    "leak:getCurrentCUDABlasHandle",     "leak:getCurrentCUDABlasLtHandle",
+    "leak:getCUDABlasLtWorkspace",       "leak:getCurrentCUDASparseHandle",
     "leak:getCurrentCUDASolverDnHandle", "leak:getCudnnHandle",
 };
 
