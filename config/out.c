@@ -1,27 +1,42 @@
 /* Text to a descriptor that the host program owns: it may be full, closed, or a pipe whose reader
- * has gone, and none of that may hurt the host. */
+ * has gone, and none of that may hurt the host. A pipe or a socket that nobody reads is waited for
+ * so long, also where it blocks, and not again until it takes something. A terminal that its user
+ * has stopped is waited for as long as that takes, as the program's own text would be. */
 #include "config/out.h"
 
 #include "config/cancel.h"
 #include "config/clock.h"
+#include "config/log.h"
 #include "config/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 /* How long a report waits for a descriptor that does not block. */
 #define REPORT_WAIT_MS 2000
+/* How long anything waits for one that blocks: whoever made it so wants to lose nothing. */
+#define BLOCKED_WAIT_MS 5000
+
+/* What goes into a full pipe at a time. The rest of the pipe's page has room for a message: the
+ * kernel adds what is short to the last page, even when there is no other page to be had. */
+#define PIECE (PIPE_BUF - 1024)
 
 static bool no_stderr;
+static _Atomic uint64_t stalled;   /* the file that was waited for in vain, or 0 */
 static struct stat stderr_at_load; /* zeros until it is noted */
 
 static bool same_file(const struct stat *a, const struct stat *b)
@@ -58,10 +73,49 @@ int ca_out_stderr(void)
     return there ? STDERR_FILENO : -1;
 }
 
-static int write_all(int fd, const char *text, size_t length, int wait_ms)
+/* All at once where a pipe has room for it and more, so that no other writer's text gets between;
+ * otherwise a piece, of whole lines where there are any. */
+static size_t piece_of(int fd, const char *text, size_t length)
+{
+    int queued = 0, room = fcntl(fd, F_GETPIPE_SZ);
+    if (length <= PIECE || (ioctl(fd, FIONREAD, &queued) == 0 && room > queued &&
+                            (size_t)(room - queued) >= length + 2 * (size_t)PIPE_BUF))
+        return length;
+    const char *newline = memrchr(text, '\n', PIECE);
+    return newline ? (size_t)(newline - text) + 1 : PIECE;
+}
+
+/* As much of it as a pipe takes without a wait, whatever flags it has. */
+static ssize_t write_pipe(int fd, const char *text, size_t length)
+{
+    struct iovec piece = {.iov_base = (void *)text, .iov_len = piece_of(fd, text, length)};
+    ssize_t written = pwritev2(fd, &piece, 1, -1, RWF_NOWAIT);
+    if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL))
+        return written;
+    /* The kernel is too old for that. What is no longer than PIPE_BUF finds the room that poll saw,
+     * unless another writer is quicker. */
+    if (piece.iov_len > PIECE)
+        piece.iov_len = PIECE;
+    if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0) == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return write(fd, text, piece.iov_len);
+}
+
+static ssize_t write_some(int fd, mode_t mode, const char *text, size_t length)
+{
+    if (S_ISFIFO(mode))
+        return write_pipe(fd, text, length);
+    if (S_ISSOCK(mode))
+        return send(fd, text, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return write(fd, text, length);
+}
+
+static int write_all(int fd, mode_t mode, const char *text, size_t length, int wait_ms)
 {
     while (length > 0) {
-        ssize_t written = write(fd, text, length);
+        ssize_t written = write_some(fd, mode, text, length);
         if (written > 0) {
             text += written;
             length -= (size_t)written;
@@ -76,6 +130,26 @@ static int write_all(int fd, const char *text, size_t length, int wait_ms)
         }
     }
     return 0;
+}
+
+/* Once waited for in vain is enough: a report has many parts, and messages follow it. */
+static int write_bounded(int fd, const char *text, size_t length, int wait_ms)
+{
+    struct stat file;
+    if (fstat(fd, &file) != 0)
+        return -errno;
+    uint64_t id = (uint64_t)file.st_ino ^ (uint64_t)file.st_dev << 48;
+    bool blocks = (fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
+    if (atomic_load(&stalled) == id)
+        wait_ms = 0;
+    else if (blocks)
+        wait_ms = (int)ca_bound_ms(BLOCKED_WAIT_MS);
+    int rc = write_all(fd, file.st_mode, text, length, wait_ms);
+    if (rc == -EAGAIN && wait_ms > 0)
+        atomic_store(&stalled, id);
+    else if (rc == 0)
+        atomic_compare_exchange_strong(&stalled, &id, 0);
+    return rc;
 }
 
 /* Takes a pending signal off, unless it was there `before` we wrote and so is the host's own. */
@@ -107,7 +181,7 @@ int ca_out_write(int fd, const char *text, size_t length, int wait_ms)
     pthread_sigmask(SIG_BLOCK, &raised, &before);
     sigpending(&pending);
 
-    int rc = write_all(fd, text, length, wait_ms);
+    int rc = write_bounded(fd, text, length, wait_ms);
 
     if (rc == -EPIPE)
         take_off(SIGPIPE, &pending);
@@ -126,11 +200,25 @@ void ca_out_open(ca_out_t *out, int fd)
     out->used = 0;
 }
 
+/* The last that it takes, at the begin of a line. Of what is not on stderr its writer tells. */
+static void tell_cut(const ca_out_t *out)
+{
+    if (out->fd != STDERR_FILENO)
+        return;
+    ca_out_write(out->fd, "\n", 1, 0);
+    ca_warn(
+        "cut here: nobody reads this stderr, and it is full (leak_report:PATH writes reports to "
+        "a file)");
+}
+
 int ca_out_flush(ca_out_t *out)
 {
-    if (out->used && !out->error)
-        out->error =
-            -ca_out_write(out->fd, out->buffer, out->used, (int)ca_bound_ms(REPORT_WAIT_MS));
+    int wait_ms = (int)ca_bound_ms(REPORT_WAIT_MS);
+    if (out->used && !out->error) {
+        out->error = -ca_out_write(out->fd, out->buffer, out->used, wait_ms);
+        if (out->error == EAGAIN)
+            tell_cut(out);
+    }
     out->used = 0;
     return -out->error;
 }

@@ -20,7 +20,8 @@ void ca_out_bytes(ca_out_t *out, const void *data, size_t length);
 /* For who cannot write all that belongs there: from now on nothing is written, and flushing fails
  * with `error`, a negative errno, unless something else failed before. */
 void ca_out_fail(ca_out_t *out, int error);
-/* Writes what is buffered. Returns 0 or the negative errno of the first failure. */
+/* Writes what is buffered. Returns 0 or the negative errno of the first failure. Where stderr takes
+ * no more, a message ends it. Under no lock of ours. */
 int ca_out_flush(ca_out_t *out);
 
 /* Where stderr is, or -1, which takes nothing: a program that was started without one gets another
@@ -29,7 +30,8 @@ int ca_out_stderr(void);
 /* Once, at load. */
 void ca_out_note_stderr(void);
 
-/* Writes all of it, unbuffered. A descriptor that would block is waited for, `wait_ms` in all; a
+/* Writes all of it, unbuffered. A descriptor that does not block is waited for, `wait_ms` in all, a
+ * pipe or a socket that blocks for 5 s, neither of them where that was in vain before: -EAGAIN. A
  * reader that went away raises no SIGPIPE, a limit on the size of files no SIGXFSZ. Returns 0 or a
  * negative errno; preserves errno. */
 int ca_out_write(int fd, const char *text, size_t length, int wait_ms);

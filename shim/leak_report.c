@@ -283,7 +283,7 @@ static void fall_back(report_t *report, int error, bool told)
         report->format = &formats[CA_FORMAT_TEXT];
         error = told ? 0 : write_report(report, ca_out_stderr());
     }
-    if (error)
+    if (error && error != -EAGAIN) /* which was told where it was cut */
         ca_warn("leak_report: the report is not complete: %s", strerror(-error));
 }
 

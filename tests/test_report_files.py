@@ -292,6 +292,26 @@ def test_pipe_that_is_read(run, program, reports):
         os.close(reader)
 
 
+@pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "does-not-block"])
+def test_of_a_stderr_that_nobody_reads_the_end_is_told_and_not_waited_for(run, program, blocks):
+    """Whole lines, and behind them a message that says so, though the pipe is full."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, blocks)
+    try:
+        result = run(["bash", "-c", f"exec '{program('many_stacks')}' 2000 2000 2>&{writer}"],
+                     conf="leak_max:100000,stats:exit", env=conftest.shortened(), pass_fds=[writer])
+    finally:
+        os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+
+    assert (result.rc, result.err) == (0, "")
+    assert len(said) > 32768 and "\nLEAK SUMMARY: 1024000 bytes in 2000 allocations" in said
+    report, _, end = said.partition("\n\ncachealloc[")
+    assert end.partition("]: warning: ")[2].startswith("cut here: nobody reads this stderr")
+    assert not report.endswith(" ")
+
+
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_stdout_keeps_what_is_in_it(run, program, reports, name):
     log = reports / "log"

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "capture.h"
+#include "config/clock.h"
 #include "config/log.h"
 #include "config/options.h"
 #include "config/out.h"
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -298,6 +300,54 @@ static void a_full_pipe_is_waited_for_only_so_long(void **state)
     close(ends[1]);
 }
 
+/* A pipe or a socket that blocks, too: its reader may be there and read nothing. */
+static void what_blocks_is_waited_for_only_so_long(void **state)
+{
+    static char big[1 << 20];
+    int pipes[2], sockets[2];
+    (void)state;
+    assert_int_equal(pipe(pipes), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    ca_clock_divide(500);
+    alarm(10); /* what waits for ever fails */
+    assert_int_equal(ca_out_write(pipes[1], big, sizeof big, 0), -EAGAIN);
+    assert_int_equal(ca_out_write(sockets[1], big, sizeof big, 0), -EAGAIN);
+    alarm(0);
+    ca_clock_divide(1);
+    for (int i = 0; i < 2; i++) {
+        close(pipes[i]);
+        close(sockets[i]);
+    }
+}
+
+static void fill(int fd)
+{
+    static char page[4096];
+    while (write(fd, page, sizeof page) > 0 || write(fd, page, 1) > 0) {
+    }
+}
+
+static void it_is_waited_for_in_vain_once(void **state)
+{
+    static char big[1 << 20];
+    int ends[2];
+    (void)state;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    fill(ends[1]);
+    assert_int_equal(ca_out_write(ends[1], "x", 1, 5), -EAGAIN);
+    alarm(10);
+    assert_int_equal(ca_out_write(ends[1], "x", 1, 60000), -EAGAIN);
+    alarm(0);
+    assert_true(read(ends[0], big, sizeof big) > 0);
+    assert_int_equal(ca_out_write(ends[1], "x", 1, 0), 0);
+    fill(ends[1]);
+    uint64_t before = ca_clock_ns();
+    assert_int_equal(ca_out_write(ends[1], "x", 1, 20), -EAGAIN);
+    assert_true(ca_clock_ns() - before >= UINT64_C(19000000));
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void *warn_although_cancelled(void *arg)
 {
     pthread_cancel(pthread_self());
@@ -444,6 +494,8 @@ int main(void)
         cmocka_unit_test(a_reader_that_went_away_raises_no_signal),
         cmocka_unit_test(a_limit_on_the_size_of_files_raises_no_signal),
         cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
+        cmocka_unit_test(what_blocks_is_waited_for_only_so_long),
+        cmocka_unit_test(it_is_waited_for_in_vain_once),
         cmocka_unit_test(output_is_no_place_to_be_cancelled),
         cmocka_unit_test(reading_the_configuration_needs_little_stack),
         cmocka_unit_test(escaping_is_bounded_and_changes_nothing_when_repeated),
