@@ -10,13 +10,15 @@
 static const struct {
     const char *name;
     int number;
+    bool ends;
 } names[] = {
-    {"HUP", SIGHUP},       {"INT", SIGINT},   {"QUIT", SIGQUIT},   {"PIPE", SIGPIPE},
-    {"ALRM", SIGALRM},     {"TERM", SIGTERM}, {"USR1", SIGUSR1},   {"USR2", SIGUSR2},
-    {"CHLD", SIGCHLD},     {"CONT", SIGCONT}, {"TSTP", SIGTSTP},   {"TTIN", SIGTTIN},
-    {"TTOU", SIGTTOU},     {"URG", SIGURG},   {"XCPU", SIGXCPU},   {"XFSZ", SIGXFSZ},
-    {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF}, {"WINCH", SIGWINCH}, {"IO", SIGIO},
-    {"PWR", SIGPWR},
+    {"HUP", SIGHUP, true},      {"INT", SIGINT, true},       {"QUIT", SIGQUIT, true},
+    {"PIPE", SIGPIPE, true},    {"ALRM", SIGALRM, true},     {"TERM", SIGTERM, true},
+    {"USR1", SIGUSR1, false},   {"USR2", SIGUSR2, false},    {"CHLD", SIGCHLD, false},
+    {"CONT", SIGCONT, false},   {"TSTP", SIGTSTP, false},    {"TTIN", SIGTTIN, false},
+    {"TTOU", SIGTTOU, false},   {"URG", SIGURG, false},      {"XCPU", SIGXCPU, true},
+    {"XFSZ", SIGXFSZ, true},    {"VTALRM", SIGVTALRM, true}, {"PROF", SIGPROF, true},
+    {"WINCH", SIGWINCH, false}, {"IO", SIGIO, true},         {"PWR", SIGPWR, true},
 };
 #define NAMES (sizeof names / sizeof names[0])
 #define FIRST_REAL_TIME 34 /* the two before it are the C library's */
@@ -48,6 +50,14 @@ int ca_signal_parse(const char *text, size_t length, int *number)
         return -ERANGE;
     *number = (int)value;
     return 0;
+}
+
+bool ca_signal_ends(int number)
+{
+    for (size_t i = 0; i < NAMES; i++)
+        if (names[i].number == number)
+            return names[i].ends;
+    return false;
 }
 
 void ca_signal_print(int number, ca_text_t *out)

@@ -1,15 +1,18 @@
 #include "shim/exit_report.h"
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 #include <unistd.h>
 #include "include/cachealloc.h"
 #include "config/counters.h"
+#include "config/log.h"
 #include "config/mem.h"
 #include "config/options.h"
 #include "config/out.h"
 #include "registry/journal.h"
 #include "registry/registry.h"
 #include "registry/stack.h"
+#include "shim/dump_signal.h"
 #include "shim/leak_report.h"
 #include "shim/publish.h"
 #include "shim/record.h"
@@ -20,19 +23,22 @@
  * half written. Whoever calls _exit may have interrupted it. */
 #define WAIT_MS 60000
 #define QUICK_WAIT_MS 1000
+#define QUICK_SIGNAL_WAIT_MS 10000 /* the thread that writes that one is none of the program's */
 
 static _Atomic bool begun;  /* at the end of the process, once */
 static _Atomic bool leaked; /* as it found */
+static ca_out_t out;        /* 8 KiB that need not be on the stack of whoever calls exit */
 
-static void write_stats(ca_out_t *out)
+static void write_stats(void)
 {
     ca_arena_stats_t pool, pinned;
     ca_registry_total_t live = ca_registry_total();
     size_t contexts;
     bool complete = ca_totals(&pool, &contexts);
     complete &= ca_totals_pinned(&pinned);
-#define ROW(label, value) ca_out_printf(out, "  %-36s %16llu\n", label, (unsigned long long)(value))
-    ca_out_printf(out, "cachealloc[%d]: statistics\n", (int)getpid());
+#define ROW(label, value)                                                                          \
+    ca_out_printf(&out, "  %-36s %16llu\n", label, (unsigned long long)(value))
+    ca_out_printf(&out, "cachealloc[%d]: statistics\n", (int)getpid());
 #define CA_COUNTER(name, label) ROW(label, ca_counter_read(name));
 #include "config/counters.def"
 #undef CA_COUNTER
@@ -55,35 +61,61 @@ static void write_stats(ca_out_t *out)
     ROW("call stacks", ca_stack_count());
     ROW("host bytes of our own", ca_mem_mapped());
 #undef ROW
-    ca_out_printf(out, "  %-36s %16s\n", "call stacks by", ca_stack_unwinder());
+    ca_out_printf(&out, "  %-36s %16s\n", "call stacks by", ca_stack_unwinder());
     if (!complete)
-        ca_out_printf(out, "  (incomplete: an arena was in use)\n");
+        ca_out_printf(&out, "  (incomplete: an arena was in use)\n");
+}
+
+static void write_leaks(bool quick)
+{
+    atomic_store(&leaked, ca_leak_report_write(&out, quick) != 0);
+}
+
+/* What is live, as where the signal ends nothing. */
+static void write_live(bool quick)
+{
+    (void)quick;
+    int error = ca_leak_report_dump(&out, "signal", NULL);
+    if (error)
+        ca_warn("dump_signal: no report: %s", strerror(-error));
 }
 
 /* The leak report alone needs the turn. */
-static void write_all(bool quick, bool has_turn)
+static void write_all(void (*write_report)(bool quick), bool quick, bool has_turn)
 {
-    static ca_out_t out; /* 8 KiB that need not be on the stack of whoever calls exit */
-    atomic_store(&leaked,
-                 (has_turn ? ca_leak_report_write(&out, quick) : ca_leak_report_miss()) != 0);
+    if (has_turn)
+        write_report(quick);
+    else
+        atomic_store(&leaked, ca_leak_report_miss() != 0);
     ca_record_write(&out);
     ca_journal_end();
     if (ca_options.stats == CA_STATS_EXIT) {
         ca_out_open(&out, ca_out_stderr());
-        write_stats(&out);
+        write_stats();
         ca_out_flush(&out);
     }
 }
 
 /* A second one waits for the first: it ends the process. */
-void ca_exit_report(bool quick)
+static void report_once(void (*write_report)(bool quick), bool quick)
 {
     ca_publish_end(); /* whoever has the turn */
     bool has_turn = ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS);
     if (!atomic_exchange(&begun, true))
-        write_all(quick, has_turn);
+        write_all(write_report, quick, has_turn);
     if (has_turn)
         ca_turn_drop();
+}
+
+void ca_exit_report(bool quick)
+{
+    ca_dump_signal_end(quick ? QUICK_SIGNAL_WAIT_MS : WAIT_MS);
+    report_once(write_leaks, quick);
+}
+
+void ca_exit_report_of_signal(void)
+{
+    report_once(write_live, false);
 }
 
 void ca_exit_report_leave_out(void)

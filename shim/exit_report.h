@@ -5,8 +5,13 @@
 #include <stdbool.h>
 
 /* Writes it once, whoever comes first. Makes no CUDA call; other threads may still run. `quick`:
- * with what a signal handler may use, and waiting for nobody who may be waiting for it. */
+ * with what a signal handler may use, and waiting for nobody who may be waiting for it. Where a
+ * signal is ending the process it does not return. */
 void ca_exit_report(bool quick);
+
+/* The same by the thread that a signal has end the process: the leak report is of what is live, as
+ * the signal's is where it ends nothing. */
+void ca_exit_report_of_signal(void);
 
 /* There is nothing to write, whatever the options say. */
 void ca_exit_report_leave_out(void);

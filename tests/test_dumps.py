@@ -1,6 +1,7 @@
 """Leak reports while the program runs."""
 
 import errno
+import os
 import re
 import signal
 
@@ -122,9 +123,9 @@ def test_the_child_of_a_fork_has_none(run, program, tmp_path):
 # --- dump_signal ----------------------------------------------------------------------------------
 
 
-def signalled(run, program, tmp_path, way, conf="dump_signal:USR1"):
-    return run([program("dump_signal"), way], conf=f"leak_report:{tmp_path}/leaks-%n,{conf}",
-               cwd=tmp_path)
+def signalled(run, program, tmp_path, way, conf="dump_signal:USR1", **kwargs):
+    return run([program("dump_signal"), *way.split()],
+               conf=f"leak_report:{tmp_path}/leaks-%n,{conf}", cwd=tmp_path, **kwargs)
 
 
 def found(tmp_path, number):
@@ -157,8 +158,57 @@ def test_a_handler_of_the_programs_own_stays(run, program, tmp_path, way):
 def test_the_child_of_a_fork_has_the_signals_default(run, program, tmp_path):
     result = signalled(run, program, tmp_path, "fork")
 
-    assert (result.rc, result.out, result.err) == (0, "child ended by the signal\nleaks-1\n", "")
+    assert (result.rc, result.err) == (0, "")
+    assert result.out == "child ended by the signal\n" * 2 + "leaks-1\n"
     assert found(tmp_path, 1) == ("signal", 1000)
+
+
+@pytest.mark.parametrize("way", ["stopped", "returns", "leaves"])
+@pytest.mark.parametrize("name", ["TERM", "INT", "XCPU"])
+def test_a_signal_that_ends_processes_ends_this_one_with_its_reports(run, program, tmp_path, name,
+                                                                     way):
+    """Whatever the thread does whose call the signal interrupted."""
+    number = signal.Signals[f"SIG{name}"]
+    result = signalled(run, program, tmp_path, f"{way} {number}",
+                       f"dump_signal:{name},stats:exit,journal:{tmp_path}/live,record:{tmp_path}/trace")
+
+    assert (result.rc, result.out) == (-number, "")
+    assert found(tmp_path, 1) == ("signal", 1000)
+    assert re.search(r"^  live bytes requested +1000$", result.err, re.M)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["leaks-1", "trace"]
+
+
+@pytest.mark.parametrize("way", ["own", "later"])
+def test_a_handler_for_a_signal_that_ends_processes_stays_too(run, program, tmp_path, way):
+    result = signalled(run, program, tmp_path, f"{way} 15", "dump_signal:TERM")
+
+    assert (result.rc, result.out) == (0, "heard 1\n")
+    assert found(tmp_path, 1) == (None, 1000)
+
+
+def test_one_that_is_ignored_ends_nothing(run, program, tmp_path):
+    result = signalled(run, program, tmp_path, "ignored 1", "dump_signal:HUP")
+
+    assert (result.rc, result.out, result.err) == (0, "leaks-1\n", "")
+    assert [found(tmp_path, n) for n in (1, 2)] == [("signal", 1000), (None, 1000)]
+
+
+def test_a_second_one_does_not_wait_for_a_report_that_is_stuck(run, program):
+    """In a pipe that nobody reads; behind it the report would go to stderr."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    try:
+        result = run([program("dump_signal"), "again", 15], env=conftest.shortened(4),
+                     conf=f"dump_signal:TERM,leak_report:/dev/fd/{writer}", pass_fds=[writer])
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+    assert (result.rc, result.out, result.err) == (-signal.SIGTERM, "", "")
 
 
 def test_before_the_first_use_of_cuda_the_signal_ends_the_process(run):
