@@ -83,8 +83,9 @@ static ca_async_backend_t *have_backend(ca_context_t *context)
     if (backend)
         return backend;
     int rc = ca_async_pool_make(context, &made);
-    if (rc < 0)
-        atomic_store(&unusable, true);
+    if (rc < 0 && !atomic_exchange(&unusable, true))
+        ca_info("backend:async: the driver's stream-ordered allocator cannot be used here, so that "
+                "cudaMalloc is the driver's from now on");
     ca_lock_take(&lock);
     if (!context->backend && rc > 0 && (context->backend = ca_slab_take(&backends))) {
         context->backend->own = made;

@@ -1,5 +1,6 @@
 #include "shim/context_entries.h"
 #include "config/lock.h"
+#include "config/log.h"
 #include "config/mem.h"
 #include "config/patience.h"
 #include "shim/fences.h"
@@ -149,12 +150,19 @@ static uint16_t next_number(void)
     return last_number;
 }
 
+static void tell_unlisted(void)
+{
+    ca_info("more than %d contexts are alive: freed memory is not used again from now on",
+            CA_CONTEXTS_MAX);
+}
+
 ca_context_t *ca_entry_publish(ca_context_t *fresh)
 {
+    bool full = false;
     ca_lock_take(&lock);
     ca_context_t *context = find(fresh->handle);
     if (!context && living_count == CA_CONTEXTS_MAX) {
-        atomic_store(&unlisted, true);
+        full = !atomic_exchange(&unlisted, true);
     } else if (!context) {
         context = fresh;
         context->number = next_number();
@@ -167,6 +175,8 @@ ca_context_t *ca_entry_publish(ca_context_t *fresh)
         }
     }
     ca_lock_drop(&lock);
+    if (full)
+        tell_unlisted();
     return context;
 }
 
@@ -183,9 +193,10 @@ bool ca_entry_room(void)
 {
     ca_lock_take(&lock);
     bool room = living_count < CA_CONTEXTS_MAX;
-    if (!room)
-        atomic_store(&unlisted, true);
+    bool full = !room && !atomic_exchange(&unlisted, true);
     ca_lock_drop(&lock);
+    if (full)
+        tell_unlisted();
     return room;
 }
 

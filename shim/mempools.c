@@ -1,12 +1,16 @@
 /* Lane D, watching the driver's memory pools; see mempools.h.
  *
- * A release threshold alone changes no meaning, but who sets one has chosen the driver's pool and
- * tuned it. */
+ * A release threshold alone changes no meaning, but a program that sets one has chosen the driver's
+ * pool and tuned it. A high-water mark that is reset is a counter's, and changes nothing. */
 #include "shim/mempools.h"
 #include <stdatomic.h>
+#include "config/log.h"
+#include "config/options.h"
 #include "pool/giving.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/totals.h"
+#include "shim/upstream.h"
 
 #define DEVICES_MAX 256
 
@@ -79,21 +83,28 @@ size_t ca_mempool_trim(CUmemoryPool pool)
     return before > after ? before - after : 0;
 }
 
-static CUresult touch(CUmemoryPool pool, CUresult code)
+/* What ended with it is said once for each device. */
+static void touch(CUmemoryPool pool, const char *what)
 {
-    if (code == CUDA_SUCCESS && ca_life_active()) {
-        CUdevice device = ca_mempool_device(pool);
-        if (device != CU_DEVICE_INVALID)
-            atomic_store(&touched[device], true);
-    }
-    return code;
+    CUdevice device = ca_life_active() ? ca_mempool_device(pool) : CU_DEVICE_INVALID;
+    if (device != CU_DEVICE_INVALID && !atomic_exchange(&touched[device], true))
+        ca_info(
+            "device %d: stream-ordered memory is the driver's from now on: the program set %s of "
+            "its default memory pool",
+            device, what);
 }
 
 /* After the driver was told to make `pool` the current one. */
 static void replace(CUdevice device, CUmemoryPool pool, CUresult code)
 {
-    if (code == CUDA_SUCCESS && ca_life_active() && device >= 0 && device < DEVICES_MAX)
-        atomic_store(&replaced[device], !is_default(pool, device));
+    if (code != CUDA_SUCCESS || !ca_life_active() || device < 0 || device >= DEVICES_MAX)
+        return;
+    bool others = !is_default(pool, device);
+    if (atomic_exchange(&replaced[device], others) != others)
+        ca_info(
+            "device %d: stream-ordered memory is %s: the program made %s the current memory pool",
+            device, others ? "the driver's for now" : "the cache's again",
+            others ? "another pool" : "the default one");
 }
 
 CA_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
@@ -118,16 +129,66 @@ CA_EXPORT CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocat
     return code;
 }
 
+/* What an attribute is in a message; NULL: it changes nothing. */
+static const char *tuned(CUmemPool_attribute attribute)
+{
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return NULL;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        return "the release threshold";
+    default:
+        return "an attribute";
+    }
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                                  void *value)
 {
     CA_REAL(cuMemPoolSetAttribute);
-    return touch(pool, real(pool, attribute, value));
+    CUresult code = real(pool, attribute, value);
+    const char *what = code == CUDA_SUCCESS ? tuned(attribute) : NULL;
+    if (what)
+        touch(pool, what);
+    return code;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
                                               size_t count)
 {
     CA_REAL(cuMemPoolSetAccess);
-    return touch(pool, real(pool, access, count));
+    CUresult code = real(pool, access, count);
+    if (code == CUDA_SUCCESS)
+        touch(pool, "the access of other devices");
+    return code;
+}
+
+/* Of what stands for the default pool's memory as much goes back, too. The cache does not tell what
+ * of it was stream-ordered: all of it that is live counts, so that no more stays than the driver
+ * would keep. */
+static void trim_ours(CUmemoryPool pool, size_t keep)
+{
+    ca_arena_stats_t ours;
+    cuuint64_t used = 0;
+    CUdevice device = ca_mempool_device(pool);
+    __typeof__(cuMemPoolGetAttribute) *get = ca_driver()->cuMemPoolGetAttribute;
+    if (device == CU_DEVICE_INVALID)
+        return;
+    (void)ca_totals_on((unsigned)device, &ours);
+    if (get)
+        (void)get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &used);
+    used += ours.reserved_bytes;
+    if (keep == 0 || used > keep)
+        ca_upstream_trim_device((uint8_t)device, NULL, keep == 0 ? SIZE_MAX : (size_t)used - keep,
+                                CA_TRIM_IDLE);
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    CA_REAL(cuMemPoolTrimTo);
+    CUresult code = real(pool, keep);
+    if (code == CUDA_SUCCESS && ca_life_active() && ca_options.async == CA_ASYNC_POOL)
+        trim_ours(pool, keep);
+    return code;
 }

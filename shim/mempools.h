@@ -8,10 +8,10 @@
 #include "shim/contexts.h"
 
 /* Whether memory of this context may stand for that of the device's current memory pool: it is the
- * driver's default one, nothing was ever set on that, and the context is a primary one. The pool's
- * memory goes with its context, the driver's outlives one that is destroyed (tests/gpu/results:
- * "What the H200 said"). The device has pools at all, or the call is not supported, as without us:
- * the driver is asked, once for each. */
+ * driver's default one, nothing was ever set on that but high-water marks, and the context is a
+ * primary one. The pool's memory goes with its context, the driver's outlives one that is destroyed
+ * (tests/gpu/results: "What the H200 said"). The device has pools at all, or the call is not
+ * supported, as without us: the driver is asked, once for each. */
 bool ca_mempool_served(const ca_context_t *context);
 
 /* The device whose default pool it is; CU_DEVICE_INVALID for any other pool. */

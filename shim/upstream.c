@@ -5,6 +5,7 @@
 #include "config/cancel.h"
 #include "config/history.h"
 #include "config/lock.h"
+#include "config/log.h"
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
@@ -110,8 +111,13 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
         return 0;
     if (ca_upstream_is_sticky(code)) {
         int none = 0;
-        if (atomic_compare_exchange_strong(&context->broken, &none, (int)code))
+        if (atomic_compare_exchange_strong(&context->broken, &none, (int)code)) {
             ca_hit_settle();
+            ca_info(
+                "device %u: nothing is served in a context any more: the driver answers error %d "
+                "there",
+                context->device, (int)code);
+        }
         return -EIO;
     }
     if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)

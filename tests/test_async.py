@@ -169,6 +169,45 @@ def test_a_customised_pool_goes_through(run, program):
     assert calls(result, "cuMemAllocAsync") == 2
 
 
+def test_that_it_goes_through_is_said_with_the_reason(run, program):
+    result = run([program("async"), "pool"], conf="log:info")
+
+    said = [line.partition("]: ")[2] for line in result.err.splitlines() if "stream-ordered" in line]
+    assert said == [
+        "device 0: stream-ordered memory is the driver's for now: the program made another pool the "
+        "current memory pool",
+        "device 0: stream-ordered memory is the cache's again: the program made the default one the "
+        "current memory pool",
+        "device 0: stream-ordered memory is the driver's from now on: the program set the release "
+        "threshold of its default memory pool"]
+
+
+@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+def test_a_high_water_mark_that_is_reset_changes_nothing(run, program, conf):
+    result = run([program("async"), "marks"], conf=conf, stats=True)
+
+    assert (result.rc, result.err) == (0, "")
+    assert calls(result, "cuMemPoolSetAttribute") == 200 and not calls(result, "cuMemAllocAsync")
+
+
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2"])
+@pytest.mark.parametrize("keep, least, most", [(1000, 64, 80), (20, 0, 20), (0, 0, 10)])
+def test_trimming_the_default_pool_reaches_what_stands_for_its_memory(run, program, keep, least, most,
+                                                                      conf):
+    """A segment of 10 MiB stays in any case: a small allocation in it is live."""
+    result = run([program("async"), "trim", keep], conf=conf, stats=True)
+
+    assert (result.rc, result.err) == (0, "")
+    assert least << 20 <= result.sim["devices"][0]["live_bytes"] <= most << 20
+
+
+@pytest.mark.parametrize("conf", ["async:driver", "backend:off"])
+def test_of_a_pool_that_is_the_driver_s_only_that_is_trimmed(run, program, conf):
+    result = run([program("async"), "trim", 0], conf=conf, stats=True)
+
+    assert (result.rc, result.err) == (0, "") and calls(result, "cuMemPoolTrimTo") == 1
+
+
 @pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_across_streams", 99)])
 def test_the_race_check_sees_reuse_across_streams(run, program, mutation, rc):
     result = run([program("async"), "streams", 200], sim="racecheck:1",

@@ -10,6 +10,8 @@
  * async refused        one of the calls on pools fails: so it says, and nothing else does
  * async unsupported    the device has no pools, and says so
  * async pool           explicit pools, and a default pool that the program customises
+ * async marks          high-water marks of the default pool are reset amid pairs
+ * async trim KEEP      64 MiB are freed and the default pool trimmed to KEEP MiB
  * async thread         threads that end with memory freed on their own default stream
  * async own            the per-thread default stream is held up in one thread, not in another
  * async deadlock       memory freed on a held stream, and nobody waits for it
@@ -199,6 +201,34 @@ static void pool(void)
     OK(cudaStreamDestroy(stream));
 }
 
+static void marks(void)
+{
+    cudaStream_t stream = make_stream();
+    cudaMemPool_t standard;
+    uint64_t zero = 0;
+    OK(cudaDeviceGetDefaultMemPool(&standard, 0));
+    for (int i = 0; i < 100; i++) {
+        OK(cudaFreeAsync(allocate(1 * MIB, stream), stream));
+        OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrUsedMemHigh, &zero));
+        OK(cudaMemPoolSetAttribute(standard, cudaMemPoolAttrReservedMemHigh, &zero));
+    }
+    OK(cudaStreamSynchronize(stream));
+}
+
+static void trim(uint64_t keep)
+{
+    cudaStream_t stream = make_stream();
+    cudaMemPool_t standard;
+    char *memory[8];
+    OK(cudaDeviceGetDefaultMemPool(&standard, 0));
+    for (int i = 0; i < 8; i++)
+        memory[i] = allocate(8 * MIB, stream);
+    for (int i = 0; i < 8; i++)
+        OK(cudaFreeAsync(memory[i], stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemPoolTrimTo(standard, keep * MIB));
+}
+
 static void refused(void)
 {
     cudaStream_t stream = make_stream();
@@ -377,6 +407,10 @@ int main(int argc, char **argv)
         unsupported();
     else if (strcmp(argv[1], "pool") == 0)
         pool();
+    else if (strcmp(argv[1], "marks") == 0)
+        marks();
+    else if (strcmp(argv[1], "trim") == 0)
+        trim(count);
     else if (strcmp(argv[1], "refused") == 0)
         refused();
     else if (strcmp(argv[1], "thread") == 0)
