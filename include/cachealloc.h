@@ -58,8 +58,9 @@ typedef struct cachealloc_stats_s {
     uint64_t upstream_allocs;
     uint64_t upstream_frees;
     uint64_t live_bytes; /* requested bytes of live allocations of every kind */
-    /* The most there ever were: never too low, exact where there is one thread, and else too high
-     * by at most what threads have to spare: 1 MiB each, or a 32nd of it together. */
+    /* An upper bound of the most there ever were: exact where there is one thread, and else too
+     * high by at most what threads have to spare: 1 MiB each, or a 32nd of it together where that
+     * is more. */
     uint64_t live_peak_bytes;
     uint64_t reserved_bytes; /* device memory that the pool holds from the driver */
     uint64_t reserved_peak_bytes;

@@ -141,7 +141,7 @@ typedef struct ca_model {
     const char *rules_path; /* of the file with the rules, or NULL without one */
     size_t rule_count;
     const ca_model_rule_t *rules;    /* in the order of the file; built-in ones last, if used */
-    uint64_t peak_bytes;             /* most live bytes there ever were */
+    uint64_t peak_bytes;             /* at most so many were ever live */
     uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
     ca_model_pool_t pool;
     size_t point_count;
@@ -161,7 +161,7 @@ typedef struct ca_model_origin {
     uint64_t start_s; /* since 1970 */
     unsigned stack_depth;
     size_t sampled;      /* as in ca_model_t */
-    uint64_t peak_bytes; /* most live bytes there ever were */
+    uint64_t peak_bytes; /* at most so many were ever live */
 } ca_model_origin_t;
 
 struct ca_rules;

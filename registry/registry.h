@@ -149,8 +149,9 @@ ca_registry_total_t ca_registry_lost(void);
 
 /* Live records now, and the bytes they asked for. */
 ca_registry_total_t ca_registry_total(void);
-/* The most live bytes there ever were at once: never too low, and for each thread but the one that
- * reached it at most 1 MiB too high, or a 1024th where that is more. */
+/* An upper bound of the most live bytes there ever were at once: exact where one thread allocates,
+ * and else too high by at most 1 MiB for each thread, or a 32nd of it in all where that is more
+ * (registry/live.h). Whatever shows it says that it is a bound. */
 uint64_t ca_registry_peak_bytes(void);
 /* The sequence number of the latest allocation. They rise from 1 within each thread, and no two are
  * the same; between threads the order is right but for some three batches (registry/live.h). */

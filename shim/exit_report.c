@@ -44,7 +44,7 @@ static void write_stats(void)
 #undef CA_COUNTER
     ROW("live allocations", live.count);
     ROW("live bytes requested", live.bytes);
-    ROW("live bytes requested, peak", ca_registry_peak_bytes());
+    ROW("live bytes requested, peak at most", ca_registry_peak_bytes());
     ROW("live bytes in blocks", pool.live_bytes);
     ROW("live bytes in blocks, peak", pool.live_peak);
     ROW("pending bytes", pool.pending_bytes);

@@ -93,7 +93,7 @@ static void write_registry(ca_out_t *out, const char *labels)
         write_live(out, labels, false);
         write_live(out, labels, true);
     }
-    one(out, labels, "live_peak_bytes", "gauge", "the most live bytes at a time",
+    one(out, labels, "live_peak_bytes", "gauge", "upper bound of the most live bytes at a time",
         ca_registry_peak_bytes());
 }
 

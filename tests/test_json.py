@@ -1,6 +1,7 @@
 """The report as JSON: as its schema says, and the same as the text."""
 
 import json
+import re
 import subprocess
 import time
 
@@ -193,6 +194,18 @@ def test_the_peak_is_told_where_nothing_leaked_too(run, program, tmp_path):
     assert run([program("leaks"), "none"]).err == ""
     assert "peak" not in json_report(run, program("leaks"), "peak:off",
                                      tmp_path / "off.json")["sections"]
+
+
+def test_the_peak_of_live_bytes_is_named_an_upper_bound(run, program, tmp_path):
+    """With several threads it is one: what they have to spare counts."""
+    result = run(program("leaks"), conf=f"stats:exit,leak_report:{tmp_path}/leaks.json")
+
+    shown, = re.findall(r"^  live bytes requested, peak at most +(\d+)$", result.err, re.M)
+    assert int(shown) == json.loads((tmp_path / "leaks.json").read_text())["peak_bytes"]
+    schema = json.loads((conftest.ROOT / "tests" / "report.schema.json").read_text())
+    assert schema["properties"]["peak_bytes"]["description"].startswith("Upper bound ")
+    header = (conftest.ROOT / "include" / "cachealloc.h").read_text()
+    assert re.search(r"/\* An upper bound of [^/]+\*/\s+uint64_t live_peak_bytes;", header)
 
 
 def test_the_last_allocation_and_the_peak_have_their_own_time(run, program, tmp_path):

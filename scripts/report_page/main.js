@@ -51,8 +51,8 @@ function totals() {
     const of = (value) => d3.sum(processes, value), peak = of((process) => process.peak_bytes);
     const top = processes.reduce((a, b) => b.peak_bytes > a.peak_bytes ? b : a);
     cards.push(card("peak", "Peak of live memory", peak, exact(peak), several
-        ? `sum of all; most: ${size(top.peak_bytes)}, ${processName(top)}`
-        : "most there ever was"));
+        ? `at most; sum of all; most: ${size(top.peak_bytes)}, ${processName(top)}`
+        : "at most so much at a time"));
     const pool = (key) => of((process) => process.pool[key]), said = (key) => size(pool(key));
     cards.push(card("pool", "Pool", pool("reserved"), `reserved; ${said("reserved_peak")} at most`,
         `in use ${said("live_blocks")}, free ${said("ready")}, in flight ${said("pending")}`,
@@ -98,8 +98,8 @@ function notes() {
 }
 
 function listProcesses() {
-    const heads = ["Rank", "pid", "Host", "Program", "Started", "Lasted", "Cause", "Leaked", "Peak",
-        "Pool at most", "File"];
+    const heads = ["Rank", "pid", "Host", "Program", "Started", "Lasted", "Cause", "Leaked",
+        "Peak at most", "Pool at most", "File"];
     at("processes").querySelector("summary").textContent =
         processes.length === 1 ? "The process" : `The ${number(processes.length)} processes`;
     at("processes").querySelector("table").append(
