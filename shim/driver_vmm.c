@@ -5,11 +5,12 @@
  * "the memory allocation will be freed when all outstanding mappings to the memory are unmapped and
  * when all outstanding references to the handle are also released" (cuda.h, cuMemRelease). So its
  * record has no context and stays when contexts go. It goes with the last reference that we saw
- * made; mappings are not followed. */
+ * made, or with the last mapping where that is later (mappings.h). */
 #include "config/counters.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/mappings.h"
 #include "shim/oom.h"
 #include "shim/pinned_memory.h"
 #include "shim/room.h"
@@ -50,7 +51,10 @@ CA_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHan
                                                        void *address)
 {
     CA_REAL(cuMemRetainAllocationHandle);
-    return retained(real(handle, address), handle);
+    CUresult code = real(handle, address);
+    if (code == CUDA_SUCCESS && ca_life_active())
+        ca_mappings_retain((uint64_t)(uintptr_t)address, ca_registry_key(CA_KIND_VMM, *handle));
+    return code;
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
@@ -72,11 +76,35 @@ CA_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
     uint64_t key = ca_registry_key(CA_KIND_VMM, handle);
     ca_peak_before_free();
     int64_t left = ca_registry_release(key, &record);
+    uint64_t kept = left == 0 ? ca_mappings_keep(&record) : 0;
     CUresult code = real(handle);
-    if (code != CUDA_SUCCESS && left == 0)
+    if (code != CUDA_SUCCESS && kept)
+        ca_mappings_restore(kept, key);
+    else if (code != CUDA_SUCCESS && left == 0)
         ca_track_restore(&record);
     else if (code != CUDA_SUCCESS && left > 0)
         ca_registry_retain(key);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                                    CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CA_REAL(cuMemMap);
+    CUresult code = real(address, bytes, offset, handle, flags);
+    if (code == CUDA_SUCCESS && ca_life_active())
+        ca_mappings_add(address, bytes, ca_registry_key(CA_KIND_VMM, handle));
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    CA_REAL(cuMemUnmap);
+    if (ca_life_active())
+        ca_peak_before_free();
+    CUresult code = real(address, bytes);
+    if (code == CUDA_SUCCESS && ca_life_active())
+        ca_mappings_remove(address, bytes);
     return code;
 }
 

@@ -41,6 +41,7 @@
 #include "shim/hit.h"
 #include "shim/keep_journal.h"
 #include "shim/leak_report.h"
+#include "shim/mappings.h"
 #include "shim/oom.h"
 #include "shim/other_copy.h"
 #include "shim/publish.h"
@@ -168,6 +169,7 @@ static void in_child(void)
     ca_green_reset_after_fork();
     ca_attributes_reset_after_fork();
     ca_shared_reset_after_fork();
+    ca_mappings_reset_after_fork();
     ca_decay_reset_after_fork();
     ca_backend_async_reset_after_fork();
     ca_record_reset_after_fork();

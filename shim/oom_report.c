@@ -18,6 +18,7 @@ typedef struct figures {
     bool host;        /* pinned memory, of which the driver tells nothing */
     bool told;        /* by the driver: */
     size_t free, all; /* bytes of the device */
+    size_t graphs;    /* of this process */
     size_t limit;     /* SIZE_MAX for none */
     size_t reserved;  /* in the context whose limit that is */
     bool complete;
@@ -36,6 +37,16 @@ static void ask_driver(figures_t *now, ca_context_t *context)
     ca_upstream_leave(&entered);
 }
 
+/* Memory of allocation nodes, which no record of ours has. */
+static void ask_graphs(figures_t *now, unsigned device)
+{
+    __typeof__(cuDeviceGetGraphMemAttribute) *ask = ca_driver()->cuDeviceGetGraphMemAttribute;
+    cuuint64_t bytes = 0;
+    if (now->told && ask &&
+        ask((CUdevice)device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS)
+        now->graphs = (size_t)bytes;
+}
+
 static void read_figures(figures_t *now, unsigned device)
 {
     ca_context_t *context = ca_context_known();
@@ -48,6 +59,7 @@ static void read_figures(figures_t *now, unsigned device)
         now->reserved = ca_heaps_reserved(context, &idle);
     }
     ask_driver(now, context);
+    ask_graphs(now, device);
     now->complete = now->host ? ca_totals_pinned(&now->pool) : ca_totals_on(device, &now->pool);
     ca_holders_read(&now->holders, device, now->host);
 }
@@ -55,7 +67,8 @@ static void read_figures(figures_t *now, unsigned device)
 /* Of the device: what neither the pool nor the driver's other allocations here account for. */
 static size_t elsewhere(const figures_t *now)
 {
-    size_t known = now->free + now->pool.reserved_bytes + (size_t)now->holders.unpooled;
+    size_t known =
+        now->free + now->pool.reserved_bytes + (size_t)now->holders.unpooled + now->graphs;
     return now->told && known < now->all ? now->all - known : 0;
 }
 
@@ -80,6 +93,9 @@ static void write_figures(ca_out_t *out, const figures_t *now)
                   now->complete ? "" : " (incomplete: a heap was in use)");
     if (now->holders.unpooled)
         ca_out_printf(out, "not pooled: %llu bytes\n", BYTES(now->holders.unpooled));
+    if (now->graphs)
+        ca_out_printf(out, "graphs: %llu bytes held by CUDA graphs of this process\n",
+                      BYTES(now->graphs));
     if (elsewhere(now))
         ca_out_printf(out, "others: %llu bytes held by other processes and by the driver itself\n",
                       BYTES(elsewhere(now)));

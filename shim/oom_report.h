@@ -17,6 +17,7 @@
  *   pool: <reserved> bytes reserved: <live> live, <pending> pending, <cached> cached in blocks of
  *     up to <largest> (<n>% fragmented), <exported> kept for other processes      (one line)
  *   not pooled: <bytes> bytes
+ *   graphs: <bytes> bytes held by CUDA graphs of this process
  *   others: <bytes> bytes held by other processes and by the driver itself
  *   hint: ...
  *   held by <k> stacks, the largest first:

@@ -155,6 +155,16 @@ def test_memory_of_other_processes_is_told(run, program, tmp_path):
     assert hint_of(report, "nvidia-smi")
 
 
+@pytest.mark.parametrize("conf", LANES)
+def test_memory_of_graphs_is_told_and_is_none_of_other_processes(run, program, conf):
+    result = oom(run, program, "graphs", conf)
+
+    assert (result.rc, result.out) == (0, "answer 2, called 0\n")
+    report, = parse(result.err)
+    assert report.lines["graphs"] == f"{40 * MIB} bytes held by CUDA graphs of this process"
+    assert "others" not in report.lines and not hint_of(report, "nvidia-smi")
+
+
 def test_memory_in_flight_is_told(run, program):
     report, = parse(oom(run, program, "refuses").err)
 

@@ -115,6 +115,28 @@ def test_references_are_no_stream(run, program, tmp_path):
     assert streams | {event["stream"] for event in report["history"]} == {None}
 
 
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("what, bytes_, count", [
+    ("kept", 4 << 20, 1), ("unmapped", 4 << 20, 1), ("both", 0, 0), ("again", 0, 0),
+    ("held", 4 << 20, 1), ("many", 2 << 20, 1)])
+def test_physical_memory_lives_as_long_as_it_is_mapped(run, program, what, bytes_, count, conf):
+    """By the stack that created it, whatever became of the handle."""
+    report = leak_report.parse(tracked(run, program, "mapped", what, conf=conf).err)
+
+    if not count:
+        assert report is None
+        return
+    assert report.totals == {(0, "vmm"): (bytes_, count)}
+    assert leak_report.places(report.groups[0])[0] == "create_physical"
+
+
+@pytest.mark.parametrize("what, lives", [("kept", True), ("both", False), ("again", False)])
+def test_a_release_that_fails_leaves_mapped_memory_as_it_was(run, program, what, lives):
+    err = tracked(run, program, "mapped", what, sim="fail:cuMemRelease@1=999").err
+
+    assert ("vmm" in err) == lives
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_release_that_fails_lets_nothing_go(run, program, nth):
     """It is made again, and after three that succeeded nothing is left."""

@@ -4,6 +4,10 @@
  * drv_tracked leak | free     one of each kind, kept or freed; says what the frees answered
  * drv_tracked reset           one of each kind, and then the context goes
  * drv_tracked releases N      memory with three references, of which N are let go
+ * drv_tracked mapped WHAT     memory of 4 MiB is mapped in two places and its handle released; then
+ *                             `kept`; `unmapped` from one or from `both`; `again`, a handle from
+ *                             a mapping, released too; `held`, it is not released, but unmapped;
+ *                             `many`, 100 of 2 MiB in a row, unmapped at once, but for the last
  * drv_tracked call NAME HOW   what NAME answers when the device's memory is `cached` (freed) or
  *                             `live`, or `pinned` memory is cached
  * drv_tracked elsewhere WHAT  memory is cached in one context; WHAT is for another (ask_elsewhere)
@@ -105,6 +109,53 @@ static void releases(uint64_t count)
         if (code != CUDA_SUCCESS) /* once more: the reference must still be there */
             OK(cuMemRelease(held[i]));
     }
+}
+
+static CUdeviceptr map(CUmemGenericAllocationHandle handle, size_t bytes)
+{
+    CUdeviceptr at;
+    OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+    OK(cuMemMap(at, bytes, 0, handle, 0));
+    return at;
+}
+
+static void release(CUmemGenericAllocationHandle handle)
+{
+    if (cuMemRelease(handle) != CUDA_SUCCESS) /* once more: the reference must still be there */
+        OK(cuMemRelease(handle));
+}
+
+static void map_many(void)
+{
+    CUdeviceptr at;
+    OK(cuMemAddressReserve(&at, 200 * MIB, 0, 0, 0));
+    for (int i = 99; i >= 0; i--) {
+        CUmemGenericAllocationHandle handle = create_physical(2 * MIB);
+        OK(cuMemMap(at + (size_t)i * 2 * MIB, 2 * MIB, 0, handle, 0));
+        OK(cuMemRelease(handle));
+    }
+    OK(cuMemUnmap(at, 198 * MIB));
+}
+
+static void mapped(const char *what)
+{
+    CUmemGenericAllocationHandle handle, again;
+    if (strcmp(what, "many") == 0) {
+        map_many();
+        return;
+    }
+    handle = create_physical(4 * MIB);
+    CUdeviceptr one = map(handle, 4 * MIB), other = map(handle, 4 * MIB);
+    if (strcmp(what, "held") != 0)
+        release(handle);
+    if (strcmp(what, "again") == 0)
+        OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(one + MIB)));
+    if (strcmp(what, "kept") != 0)
+        OK(cuMemUnmap(one, 4 * MIB));
+    if (strcmp(what, "both") == 0 || strcmp(what, "held") == 0 || strcmp(what, "again") == 0)
+        OK(cuMemUnmap(other, 4 * MIB));
+    if (strcmp(what, "again") == 0)
+        release(again);
 }
 
 /* --- out of memory ---------------------------------------------------------------------------- */
@@ -383,6 +434,8 @@ int main(int argc, char **argv)
         load_in_capture(mode_of(argv[2]));
     } else if (strcmp(mode, "graph") == 0) {
         graph_memory();
+    } else if (strcmp(mode, "mapped") == 0 && argc > 2) {
+        mapped(argv[2]);
     } else if (strcmp(mode, "releases") == 0) {
         releases(number_argument(argc, argv, 2, 3));
     } else {

@@ -3,6 +3,7 @@
  *   device, pinned, async, pitched, managed, array    50 MiB of that are asked for by ask()
  *   twice                                             so two times
  *   others                                            by a child that holds as much itself
+ *   graphs                                            what is held, graphs hold
  *   small                                             in a thread with a small stack
  *   huge                                              more than there is in all
  *   pieces                                            every second block of 2 MiB is freed, then 9
@@ -33,6 +34,23 @@ static NOINLINE void hold(void)
 {
     for (int i = 0; i < 2; i++)
         OK(cudaMalloc(&held[i], 20 * MIB));
+}
+
+/* The graphs are launched and never destroyed. */
+static void hold_in_graphs(void)
+{
+    for (int i = 0; i < 2; i++) {
+        cudaStream_t stream;
+        cudaGraph_t graph;
+        cudaGraphExec_t made;
+        OK(cudaStreamCreate(&stream));
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+        OK(cudaMallocAsync(&held[i], 20 * MIB, stream));
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphInstantiate(&made, graph, 0));
+        OK(cudaGraphLaunch(made, stream));
+        OK(cudaStreamSynchronize(stream));
+    }
 }
 
 static void hold_pieces(void)
@@ -128,6 +146,8 @@ int main(int argc, char **argv)
     way = argc > 1 ? argv[1] : "device";
     if (strcmp(way, "pieces") == 0) {
         hold_pieces();
+    } else if (strcmp(way, "graphs") == 0) {
+        hold_in_graphs();
     } else if (strcmp(way, "pinned-frees") == 0) {
         for (int i = 0; i < 2; i++)
             OK(cudaMallocHost(&held[i], 20 * MIB));

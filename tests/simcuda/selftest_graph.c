@@ -220,6 +220,15 @@ void memory_of_a_graph_is_freed_by_others(void)
     OK(cuGraphExecDestroy(x));
 }
 
+static size_t graphs_have(void)
+{
+    cuuint64_t reserved, used;
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
+    CHECK(used == reserved);
+    return reserved;
+}
+
 void memory_of_a_graph_is_there_from_its_first_launch_or_upload_on(void) /* SIM: memory:64M */
 {
     CUgraph graph = NULL;
@@ -237,10 +246,13 @@ void memory_of_a_graph_is_there_from_its_first_launch_or_upload_on(void) /* SIM:
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphUpload(x, a));
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuGraphLaunch(x, a));
     OK(cuMemFree(other));
+    CHECK(graphs_have() == 0);
     run(x);
+    CHECK(graphs_have() == 48 << 20);
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&other, 48 << 20));
     run(x);
     OK(cuGraphExecDestroy(x));
+    CHECK(graphs_have() == 0);
     OK(cuMemAlloc(&other, 48 << 20));
     OK(cuMemFree(other));
     OK(cuGraphInstantiate(&x, graph, 0));

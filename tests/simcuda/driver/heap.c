@@ -302,11 +302,17 @@ void sim_heap_trim(sim_device_t *d, CUmemoryPool pool, size_t bytes)
     pthread_mutex_unlock(&h->mu);
 }
 
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+}
+
 static void free_locked(sim_heap_t *h, sim_alloc_t *a)
 {
     size_t offset = a->base - (uintptr_t)h->va;
     unlink_locked(a);
     bool counted = a->kind == SIM_GRAPH ? a->graph.backed : a->kind != SIM_IMPORT;
+    h->graphs -= a->kind == SIM_GRAPH && counted ? whole_pages(a->size) : 0;
     sim_ipc_gone_locked(h, a);
     h->requested -= counted ? a->size : 0;
     if (a->pool) {
@@ -345,6 +351,7 @@ static void graph_rest_locked(sim_heap_t *h, sim_alloc_t *a)
     if (a->graph.backed && !a->graph.wanted) {
         uncount_pages(h, h->pages.len[(a->base - (uintptr_t)h->va) / SIM_PAGE]);
         h->requested -= a->size;
+        h->graphs -= whole_pages(a->size);
         a->graph.backed = false;
     }
     if (!a->graph.owned) {
@@ -396,6 +403,7 @@ CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool o
     if (a && on && !a->graph.backed) {
         if (count_pages(h, h->pages.len[(p - (uintptr_t)h->va) / SIM_PAGE])) {
             count_requested(h, a->size);
+            h->graphs += whole_pages(a->size);
             a->graph.backed = true;
         } else {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -407,6 +415,14 @@ CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool o
     }
     pthread_mutex_unlock(&h->mu);
     return rc;
+}
+
+size_t sim_heap_graph_bytes(sim_device_t *d)
+{
+    pthread_mutex_lock(&d->heap.mu);
+    size_t bytes = d->heap.graphs;
+    pthread_mutex_unlock(&d->heap.mu);
+    return bytes;
 }
 
 bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change)

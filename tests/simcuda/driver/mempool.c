@@ -4,6 +4,7 @@
  * next synchronization. */
 #include "sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -380,5 +381,25 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPo
         return CUDA_ERROR_INVALID_VALUE;
     }
     *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return CUDA_SUCCESS;
+}
+
+/* --- memory of graphs ---------------------------------------------------------------------------
+ * Nothing is kept beyond what graphs use: both are one. */
+SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
+                                              void *value)
+{
+    sim_device_t *d;
+    SIM_ENTER(cuDeviceGetGraphMemAttribute);
+    SIM_TRY(sim_device_get(device, &d));
+    if (!value) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (attr != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT &&
+        attr != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) {
+        fprintf(stderr, "simcuda: high-water marks of graphs are not modelled\n");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    *(cuuint64_t *)value = sim_heap_graph_bytes(d);
     return CUDA_SUCCESS;
 }

@@ -247,6 +247,7 @@ typedef struct sim_heap {
     size_t va_bytes;
     size_t used, peak, requested, peak_requested; /* used: whole pages */
     size_t kept;                                  /* of those, what pools keep */
+    size_t graphs;                                /* of those, what nodes of graphs have */
     sim_runs_t pages, granules;
     uint8_t *small;    /* per page: cut into granules */
     uint8_t *dirty;    /* per page: written since it was last clean */
@@ -300,6 +301,7 @@ static inline bool sim_alloc_freeing(const sim_alloc_t *a)
 CUresult sim_heap_graph_reserve(sim_device_t *d, CUcontext ctx, size_t bytes, CUdeviceptr *out,
                                 uint64_t *id);
 CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool on);
+size_t sim_heap_graph_bytes(sim_device_t *d);
 /* False where it cannot: not there, or `change` does not fit its state. */
 bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change);
 
