@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "config/backoff.h"
@@ -32,6 +33,7 @@
 #include "shim/helper.h"
 #include "shim/life.h"
 
+#define EXIT_WAIT_MS 60000            /* as for any other thread's report */
 #define STACK_BYTES ((size_t)1 << 20) /* libdw wants some */
 #define AGAIN_NS UINT64_C(1000000000) /* later than that a second signal is one of its own */
 
@@ -115,19 +117,27 @@ static bool would_end(int number)
 /* False where the program has one. */
 static bool install(int number)
 {
-    struct sigaction ours = {.sa_handler = ask, .sa_flags = SA_RESTART | SA_ONSTACK};
+    struct sigaction ours = {.sa_handler = ask, .sa_flags = SA_RESTART | SA_ONSTACK}, replaced;
     sigemptyset(&ours.sa_mask);
     if (sigaction(number, NULL, &before) != 0 || is_programs(&before))
         return false;
     ends = would_end(number);
-    if (sigaction(number, &ours, &before) != 0)
+    if (sigaction(number, &ours, &replaced) != 0) /* from now on others read the two above */
         return false;
-    if (is_programs(&before)) { /* of another thread, in between */
-        sigaction(number, &before, NULL);
+    if (is_programs(&replaced)) { /* of another thread, in between */
+        sigaction(number, &replaced, NULL);
         return false;
     }
     atomic_store(&installed, true);
     return true;
+}
+
+/* Before what the runtime and the driver have registered: once theirs has run, calls of other
+ * threads fail. */
+static void at_exit(void)
+{
+    if (ca_life_reports())
+        ca_dump_signal_end(EXIT_WAIT_MS);
 }
 
 void ca_dump_signal_start(void)
@@ -144,6 +154,8 @@ void ca_dump_signal_start(void)
         ca_warn("dump_signal: the program has a handler of its own for %s, which stays; there are "
                 "no reports by signal",
                 name);
+    else
+        (void)atexit(at_exit);
 }
 
 void ca_dump_signal_reset_after_fork(void)

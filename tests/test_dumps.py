@@ -186,6 +186,15 @@ def test_a_handler_for_a_signal_that_ends_processes_stays_too(run, program, tmp_
     assert found(tmp_path, 1) == (None, 1000)
 
 
+def test_calls_of_other_threads_go_on_until_it_ends_the_process(run, program, tmp_path):
+    """Though main returned: the runtime's own exit handlers would make them fail."""
+    result = signalled(run, program, tmp_path, "busy 15", "dump_signal:TERM")
+
+    assert (result.rc, result.out, result.err) == (-signal.SIGTERM, "", "")
+    report = leak_report.parse((tmp_path / "leaks-1").read_text())
+    assert report.cause == "signal" and report.bytes in (1000, 6000, 11000)
+
+
 def test_one_that_is_ignored_ends_nothing(run, program, tmp_path):
     result = signalled(run, program, tmp_path, "ignored 1", "dump_signal:HUP")
 

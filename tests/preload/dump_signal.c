@@ -10,12 +10,14 @@
  *   stopped     1000 bytes, then the signal, then nothing more
  *   returns     the same, then the end of main
  *   leaves      the same, then _exit(0)
+ *   busy        as returns, while two threads go on allocating
  *   ignored     the signal is ignored before the first context: REPORT once its file is there
  *   again       the signal until it ends the process
  *
  * The signal goes to the process; the files are waited for in the current directory. */
 #include <cuda_runtime_api.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -90,9 +92,22 @@ static void have_children(void)
     wait_for("leaks-1");
 }
 
+static void *go_on(void *unused)
+{
+    void *pointer = unused;
+    for (;;) {
+        OK(cudaMalloc(&pointer, 5000));
+        OK(cudaFree(pointer));
+    }
+    return pointer;
+}
+
 /* The first is handled when kill returns. */
 static void end(const char *way)
 {
+    pthread_t threads[2];
+    for (int i = 0; i < 2 && strcmp(way, "busy") == 0; i++)
+        CHECK(pthread_create(&threads[i], NULL, go_on, NULL) == 0);
     do {
         CHECK(kill(getpid(), number) == 0);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
