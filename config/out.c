@@ -85,6 +85,31 @@ static size_t piece_of(int fd, const char *text, size_t length)
     return newline ? (size_t)(newline - text) + 1 : PIECE;
 }
 
+/* Before Linux 6.4, whose pipes know no RWF_NOWAIT: one that blocks is opened anew. Where that
+ * cannot be, what poll sees must do, though another writer may take the room before us. */
+static ssize_t write_pipe_anew(int fd, const char *text, size_t length)
+{
+    char path[32];
+    ca_text_t name;
+    ca_text_init(&name, path, sizeof path);
+    ca_text_printf(&name, "/proc/self/fd/%d", fd);
+    bool blocks = (fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
+    int own = blocks ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY) : -1;
+    if (own < 0 && blocks) {
+        length = length < PIECE ? length : PIECE;
+        if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0) == 0) {
+            errno = EAGAIN;
+            return -1;
+        }
+    }
+    ssize_t written = write(own < 0 ? fd : own, text, length);
+    int code = errno;
+    if (own >= 0)
+        close(own);
+    errno = code;
+    return written;
+}
+
 /* As much of it as a pipe takes without a wait, whatever flags it has. */
 static ssize_t write_pipe(int fd, const char *text, size_t length)
 {
@@ -92,15 +117,7 @@ static ssize_t write_pipe(int fd, const char *text, size_t length)
     ssize_t written = pwritev2(fd, &piece, 1, -1, RWF_NOWAIT);
     if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL))
         return written;
-    /* The kernel is too old for that. What is no longer than PIPE_BUF finds the room that poll saw,
-     * unless another writer is quicker. */
-    if (piece.iov_len > PIECE)
-        piece.iov_len = PIECE;
-    if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0) == 0) {
-        errno = EAGAIN;
-        return -1;
-    }
-    return write(fd, text, piece.iov_len);
+    return write_pipe_anew(fd, text, piece.iov_len);
 }
 
 static ssize_t write_some(int fd, mode_t mode, const char *text, size_t length)
