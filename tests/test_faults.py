@@ -19,8 +19,8 @@ FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/ho
 # Reached by tests/preload/drv_tracked.c: test_tracked.py fails each of them.
 TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmappedArrayCreate",
            "cuMipmappedArrayDestroy", "cuMemCreate", "cuMemRetainAllocationHandle",
-           "cuMemImportFromShareableHandle", "cuMemRelease", "cuMemHostRegister_v2",
-           "cuMemHostUnregister", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx",
+           "cuMemImportFromShareableHandle", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+           "cuMemHostRegister_v2", "cuMemHostUnregister", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx",
            "cuModuleLoadFatBinary", "cuModuleGetFunction", "cuModuleGetGlobal_v2", "cuFuncLoad",
            "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetModule", "cuLibraryGetGlobal",
            "cuKernelGetFunction", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
@@ -43,6 +43,7 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz",
              # As cuCtxCreate_v2, cuCtxPopCurrent_v2 and cuDeviceSetMemPool.
              "cuCtxCreate", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuCtxPopCurrent", "cuMemSetMemPool",
+             "cuDeviceGetGraphMemAttribute",  # out of memory: test_oom.py
              "cuCtxGetDevice",  # of a context that was made behind our back
              "cuCtxSynchronize",  # where the driver records no context, below
              # backend:async, below

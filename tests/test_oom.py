@@ -165,6 +165,13 @@ def test_memory_of_graphs_is_told_and_is_none_of_other_processes(run, program, c
     assert "others" not in report.lines and not hint_of(report, "nvidia-smi")
 
 
+def test_where_the_driver_does_not_tell_of_graphs_they_are_among_the_others(run, program):
+    report, = parse(oom(run, program, "graphs", sim=f"{SIM},fail:cuDeviceGetGraphMemAttribute@1").err)
+
+    assert "graphs" not in report.lines
+    assert report.lines["others"].startswith(f"{40 * MIB} bytes held by other processes and by the ")
+
+
 def test_memory_in_flight_is_told(run, program):
     report, = parse(oom(run, program, "refuses").err)
 

@@ -17,6 +17,7 @@ EACH = {(0, "array"): ARRAYS, (0, "mipmap"): (64 * 16 + 32 * 8 + 16 * 4 + 8 * 2,
 OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 
 FREES = ["cuArrayDestroy", "cuMipmappedArrayDestroy", "cuMemRelease", "cuMemHostUnregister"]
+MAPPINGS = ["cuMemMap", "cuMemUnmap"]
 REFERENCES = ["cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle"]
 # A device of 64 MiB, of which the cache holds 48; what is asked for takes 32.
 SMALL = "memory:64M,module_bytes:32M"
@@ -51,7 +52,8 @@ def answer(run, program, name, how, sim, **kwargs):
 
 
 def test_every_function_that_is_left_to_this_file_fails_here():
-    failed = {*TAKE_MEMORY, *INJECTED, *STAGE, *FREES, *REFERENCES, "cuMemHostRegister_v2"}
+    failed = {*TAKE_MEMORY, *INJECTED, *STAGE, *FREES, *REFERENCES, *MAPPINGS,
+              "cuMemHostRegister_v2"}
 
     assert test_faults.TRACKED <= failed
 
@@ -130,9 +132,10 @@ def test_physical_memory_lives_as_long_as_it_is_mapped(run, program, what, bytes
     assert leak_report.places(report.groups[0])[0] == "create_physical"
 
 
+@pytest.mark.parametrize("name", [*MAPPINGS, "cuMemRelease"])
 @pytest.mark.parametrize("what, lives", [("kept", True), ("both", False), ("again", False)])
-def test_a_release_that_fails_leaves_mapped_memory_as_it_was(run, program, what, lives):
-    err = tracked(run, program, "mapped", what, sim="fail:cuMemRelease@1=999").err
+def test_a_call_that_fails_leaves_mapped_memory_as_it_was(run, program, what, lives, name):
+    err = tracked(run, program, "mapped", what, sim=f"fail:{name}@1=999").err
 
     assert ("vmm" in err) == lives
 
