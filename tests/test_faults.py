@@ -26,7 +26,9 @@ TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmap
            "cuKernelGetFunction", "cuKernelSetAttribute", "cuKernelSetCacheConfig",
            "cuCtxSetLimit", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
            "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz", "cuGraphUpload",
-           "cuGraphUpload_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz"}
+           "cuGraphUpload_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz",
+           "cuStreamCreateWithPriority", "cuMemcpy", "cuMemcpy_ptds", "cuMemcpyHtoD_v2",
+           "cuMemcpyHtoD_v2_ptds", "cuMemcpyDtoH_v2", "cuMemcpyDtoH_v2_ptds"}
 # Reached by tests/preload/ipc.c: test_ipc.py fails it.
 IPC = {"cuIpcGetMemHandle"}
 # Reached by tests/preload/async.c: test_async.py fails each of them.
