@@ -151,6 +151,8 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
         broken = check_line(ca_stream_line(stream), &pending);
         if (!broken && ca_stream_listed(stream) != pending - before)
             broken = "a stream's bins do not hold its pending blocks";
+        if (!broken && pending > before && !ca_stream_is_busy(stream))
+            broken = "a stream with pending blocks is not among the busy ones";
     }
     if (!broken && ready != sums->ready_count)
         broken = "a ready block is in no bin";

@@ -371,7 +371,7 @@ static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
     if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
         return &arena->whole;
-    for (ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
+    for (ca_stream_t *stream = arena->busy; stream; stream = ca_stream_next_busy(stream))
         if (ca_stream_line(stream)->closed.head)
             return ca_stream_line(stream);
     return &arena->whole;

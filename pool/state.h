@@ -61,6 +61,8 @@ struct ca_arena {
     size_t settle_peak;   /* since live_peak was this */
     size_t settle_from;   /* what was reserved then: see ca_settle_grown */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
+    ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/stream.c */
+    unsigned walks;       /* that are under way along those */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
     size_t living_streams;         /* those that are not gone */
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */

@@ -14,11 +14,13 @@
 
 struct ca_stream {
     ca_stream_t *next;
+    ca_stream_t *next_busy;
     ca_stream_t *next_gone; /* the one that went after it */
     ca_arena_t *arena;
     void *queue;
     ca_line_t line;
     ca_bins_t *bins; /* its pending blocks */
+    bool busy;       /* in that list */
     bool gone;       /* destroyed: no block joins it any more */
     bool confined;   /* only its own thread can record fences on it */
     pthread_t owner; /* that thread */
@@ -53,8 +55,60 @@ ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
     return stream->arena;
 }
 
+/* --- those with something to ask or to wait for ------------------------------------------------
+ *
+ * A program may have thousands of streams, and an allocation that asks looks at each: so at these
+ * alone. One comes into the list with a block. It goes when nobody walks there, since the lock is
+ * dropped on the way. */
+
+static bool at_rest(const ca_stream_t *stream)
+{
+    const ca_line_t *line = &stream->line;
+
+    return line->open->count == 0 && !line->closing.head && !line->closed.head;
+}
+
+static void join_busy(ca_stream_t *stream)
+{
+    if (stream->busy)
+        return;
+    stream->busy = true;
+    stream->next_busy = stream->arena->busy;
+    stream->arena->busy = stream;
+}
+
+ca_stream_t *ca_streams_walk(ca_arena_t *arena)
+{
+    if (arena->walks++ == 0 && !arena->retired)
+        for (ca_stream_t **at = &arena->busy, *stream; (stream = *at);) {
+            if (at_rest(stream)) {
+                *at = stream->next_busy;
+                stream->busy = false;
+            } else {
+                at = &stream->next_busy;
+            }
+        }
+    return arena->busy;
+}
+
+ca_stream_t *ca_stream_next_busy(const ca_stream_t *stream)
+{
+    return stream->next_busy;
+}
+
+bool ca_stream_is_busy(const ca_stream_t *stream)
+{
+    return stream->busy;
+}
+
+void ca_streams_walked(ca_arena_t *arena)
+{
+    arena->walks--;
+}
+
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block)
 {
+    join_busy(stream);
     ca_bins_insert(stream->bins, block);
 }
 
@@ -122,9 +176,8 @@ static bool may_record(const ca_stream_t *stream)
 
 void ca_streams_close(ca_arena_t *arena)
 {
-    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next) {
-        if (!ca_arena_serving(arena))
-            return;
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+         stream = stream->next_busy) {
         if (stream->gone || stream->line.open->count == 0)
             continue;
         if (may_record(stream))
@@ -132,11 +185,12 @@ void ca_streams_close(ca_arena_t *arena)
         else
             evacuate(stream);
     }
+    ca_streams_walked(arena);
 }
 
 bool ca_streams_open(const ca_arena_t *arena)
 {
-    for (const ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+    for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
         if (stream->line.open->count > 0)
             return true;
     return false;
@@ -146,7 +200,7 @@ size_t ca_streams_closed(const ca_arena_t *arena)
 {
     size_t count = 0;
 
-    for (const ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+    for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
         count += stream->line.closed.count;
     return count;
 }
@@ -155,9 +209,10 @@ size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
 {
     size_t passed = 0;
 
-    for (ca_stream_t *stream = arena->streams; stream && ca_arena_serving(arena);
-         stream = stream->next)
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+         stream = stream->next_busy)
         passed += ca_epoch_harvest(arena, &stream->line, most, forced);
+    ca_streams_walked(arena);
     return passed;
 }
 
@@ -192,7 +247,7 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_arena_t *arena = stream->arena;
     ca_block_t *block = NULL;
 
-    for (const ca_stream_t *other = arena->streams; !block && other; other = other->next) {
+    for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
         block = other == stream ? NULL : find(other, bytes, true);
         if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
@@ -239,11 +294,10 @@ static ca_stream_t *spare(ca_arena_t *arena)
 {
     for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
         ca_stream_t *stream = take_gone(arena);
-        const ca_line_t *line = &stream->line;
         ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
             return NULL;
-        if (line->open->count == 0 && !line->closing.head && !line->closed.head)
+        if (at_rest(stream))
             return stream;
         add_gone(arena, stream);
     }
@@ -350,10 +404,11 @@ void ca_streams_drop(ca_arena_t *arena)
         stream->bins = NULL;
         stream->line = (ca_line_t){0};
         stream->gone = true;
+        stream->busy = false;
         stream->next = arena->ended;
         arena->ended = stream;
     }
-    arena->streams = arena->gone = arena->gone_last = NULL;
+    arena->streams = arena->busy = arena->gone = arena->gone_last = NULL;
 }
 
 void ca_streams_reset_after_fork(void)

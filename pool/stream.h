@@ -33,6 +33,15 @@ void *ca_stream_queue(const ca_stream_t *stream);
 /* Whether a free on a stream is to have a fence of its own now. */
 bool ca_stream_precise(const ca_arena_t *arena);
 
+/* A walk along the streams that have pending blocks or fences, of which the lock may be dropped:
+ * the first, or NULL, and the one after `stream`. To be ended. */
+ca_stream_t *ca_streams_walk(ca_arena_t *arena);
+ca_stream_t *ca_stream_next_busy(const ca_stream_t *stream);
+void ca_streams_walked(ca_arena_t *arena);
+
+/* Whether it is among those. */
+bool ca_stream_is_busy(const ca_stream_t *stream);
+
 /* Keeps a pending block findable by its size, or not any more. */
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
 void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);

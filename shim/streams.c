@@ -7,9 +7,9 @@
 #include "config/mutation.h"
 #include "shim/driver_table.h"
 
-#define BUCKETS 256
-#define OWN_MOST 4 /* contexts in which one thread uses its default stream */
-#define MEMOS 16u  /* answers that a thread keeps */
+#define BUCKETS 256 /* at first; a power of two, as later */
+#define OWN_MOST 4  /* contexts in which one thread uses its default stream */
+#define MEMOS 16u   /* answers that a thread keeps */
 
 typedef struct known {
     struct known *next;
@@ -22,7 +22,8 @@ typedef struct known {
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(known_t)};
-static known_t *buckets[BUCKETS];
+static known_t *first_buckets[BUCKETS], **buckets = first_buckets;
+static size_t bucket_count = BUCKETS, known_count;
 
 /* Advanced when a stream goes: what threads remember is looked up again. */
 static _Atomic unsigned generation;
@@ -60,7 +61,28 @@ static uint64_t hash_of(CUstream handle)
 
 static known_t **bucket_of(CUstream handle)
 {
-    return &buckets[hash_of(handle) % BUCKETS];
+    return &buckets[hash_of(handle) & (bucket_count - 1)];
+}
+
+/* Twice as many buckets, where there is host memory. Under the lock. */
+static void grow(void)
+{
+    known_t **old = buckets;
+    size_t count = bucket_count;
+    known_t **fresh = ca_mem_map(2 * count * sizeof(known_t *));
+    if (!fresh)
+        return;
+    buckets = fresh;
+    bucket_count = 2 * count;
+    for (size_t i = 0; i < count; i++)
+        for (known_t *known = old[i], *next; known; known = next) {
+            known_t **at = bucket_of(known->handle);
+            next = known->next;
+            known->next = *at;
+            *at = known;
+        }
+    if (old != first_buckets)
+        ca_mem_unmap(old, count * sizeof(known_t *));
 }
 
 static bool serving(const ca_context_t *context)
@@ -83,22 +105,19 @@ static known_t *find(CUstream handle)
     return NULL;
 }
 
-/* Takes out those of `owner`, or the one with `handle`, into a list. Under the lock. */
-static known_t *take_out(CUstream handle, CUcontext owner)
+/* Takes those with `handle`, or of `owner`, out of a bucket into a list. Under the lock. */
+static void take_out(known_t **bucket, CUstream handle, CUcontext owner, known_t **out)
 {
-    known_t *out = NULL;
-    for (size_t i = 0; i < BUCKETS; i++) {
-        for (known_t **at = &buckets[i], *known; (known = *at);) {
-            if (known->handle == handle || known->owner == owner) {
-                *at = known->next;
-                known->next = out;
-                out = known;
-            } else {
-                at = &known->next;
-            }
+    for (known_t **at = bucket, *known; (known = *at);) {
+        if (known->handle == handle || known->owner == owner) {
+            *at = known->next;
+            known->next = *out;
+            *out = known;
+            known_count--;
+        } else {
+            at = &known->next;
         }
     }
-    return out;
 }
 
 static void retire_all(known_t *list)
@@ -118,8 +137,10 @@ void ca_streams_destroyed(CUstream stream)
 {
     if (CA_MUTATED(stream_handles_trusted))
         return;
+    known_t *known = NULL;
     ca_lock_take(&lock);
-    known_t *known = stream && *bucket_of(stream) ? take_out(stream, NULL) : NULL;
+    if (stream)
+        take_out(bucket_of(stream), stream, NULL, &known);
     ca_lock_drop(&lock);
     if (known) {
         atomic_fetch_add(&generation, 1);
@@ -129,8 +150,10 @@ void ca_streams_destroyed(CUstream stream)
 
 void ca_streams_forget(CUcontext owner)
 {
+    known_t *list = NULL;
     ca_lock_take(&lock);
-    known_t *list = owner ? take_out(NULL, owner) : NULL;
+    for (size_t i = 0; owner && i < bucket_count; i++)
+        take_out(&buckets[i], NULL, owner, &list);
     ca_lock_drop(&lock);
     if (list) {
         atomic_fetch_add(&generation, 1);
@@ -212,6 +235,7 @@ static void sweep(CUstream handle)
         } else {
             *at = known->next;
             ca_slab_give(&slab, known);
+            known_count--;
         }
     }
 }
@@ -230,6 +254,8 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     if (fresh) {
         *fresh = (known_t){*bucket_of(handle), handle, owner, context, life, made};
         *bucket_of(handle) = fresh;
+        if (++known_count > bucket_count)
+            grow();
     }
     ca_stream_t *stream = known ? known->stream : fresh ? made : NULL;
     ca_lock_drop(&lock);
@@ -342,6 +368,9 @@ void ca_known_streams_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = sizeof(known_t)};
     mine_slab = (ca_slab_t){.object_bytes = sizeof(mine_t)};
     mine = NULL;
+    buckets = first_buckets;
+    bucket_count = BUCKETS;
+    known_count = 0;
     for (size_t i = 0; i < BUCKETS; i++)
         buckets[i] = NULL;
     atomic_fetch_add(&generation, 1);

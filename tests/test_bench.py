@@ -286,6 +286,13 @@ def test_a_growth_takes_no_more_where_there_are_many_segments(run, build, tmp_pa
 
 
 @release
+def test_a_stream_that_ends_takes_as_many_beside_thousands_of_others(run, build, tmp_path):
+    alone, beside = (per_call(run, build, tmp_path, call)[1] for call in ("stream", "streams"))
+    print(f"{alone:.1f}, {beside:.1f}")
+    assert 0 < beside <= 2 * alone
+
+
+@release
 def test_a_launch_takes_not_one_instruction_more(run, build, tmp_path):
     assert per_call(run, build, tmp_path, "launch") == (
         per_call(run, build, tmp_path, "launch", preload=False)[0], 0)

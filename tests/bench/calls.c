@@ -3,6 +3,8 @@
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
  * grow    cudaMalloc of 2 MiB, which is never freed
+ * stream  a stream that is made, has memory allocated and freed on it, and is destroyed
+ * streams the same beside MANY others, each of which had some
  * pinned  cudaMallocHost and cudaFreeHost of 4 KiB, with no device memory allocated before
  * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
  * launch  cuLaunchKernel: the linker found it
@@ -12,6 +14,7 @@
 #include "tests/preload/check.h"
 
 #define WARM_UP 3000
+#define MANY 3000
 
 static void *from, *to;
 static CUfunction kernel;
@@ -28,6 +31,27 @@ static void grow(void)
 {
     void *block;
     OK(cudaMalloc(&block, 2 << 20));
+}
+
+static void stream(void)
+{
+    CUstream made;
+    void *block;
+    OK(cuStreamCreate(&made, CU_STREAM_NON_BLOCKING));
+    OK(cudaMallocAsync(&block, 1024, made));
+    OK(cudaFreeAsync(block, made));
+    OK(cuStreamDestroy(made));
+}
+
+static void make_streams(void)
+{
+    static CUstream many[MANY];
+    void *block;
+    for (unsigned i = 0; i < MANY; i++) {
+        OK(cuStreamCreate(&many[i], CU_STREAM_NON_BLOCKING));
+        OK(cudaMallocAsync(&block, 1024, many[i]));
+        OK(cudaFreeAsync(block, many[i]));
+    }
 }
 
 static void pinned(void)
@@ -63,12 +87,13 @@ static void make_graph(void)
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
-    void (*call)(void) = strcmp(argv[1], "pair") == 0     ? pair
-                         : strcmp(argv[1], "grow") == 0   ? grow
-                         : strcmp(argv[1], "pinned") == 0 ? pinned
-                         : strcmp(argv[1], "copy") == 0   ? copy
-                         : strcmp(argv[1], "graph") == 0  ? launch_graph
-                                                          : launch;
+    void (*call)(void) = strcmp(argv[1], "pair") == 0         ? pair
+                         : strcmp(argv[1], "grow") == 0       ? grow
+                         : strcmp(argv[1], "pinned") == 0     ? pinned
+                         : strcmp(argv[1], "copy") == 0       ? copy
+                         : strncmp(argv[1], "stream", 6) == 0 ? stream
+                         : strcmp(argv[1], "graph") == 0      ? launch_graph
+                                                              : launch;
     uint64_t count = number_argument(argc, argv, 2, 1) + WARM_UP;
     CUmodule module;
     OK(cudaFree(NULL));
@@ -80,6 +105,8 @@ int main(int argc, char **argv)
     OK(cuModuleGetFunction(&kernel, module, "kernel"));
     if (call == launch_graph)
         make_graph();
+    if (strcmp(argv[1], "streams") == 0)
+        make_streams();
 #pragma GCC unroll 1 /* or several places call by turns, and each has a stack of its own */
     for (uint64_t i = 0; i < count; i++)
         call();

@@ -474,6 +474,33 @@ static void random_use_is_sound(void **state)
     assert_int_equal(stats().reserved_bytes, 0);
 }
 
+static unsigned walked(void)
+{
+    unsigned count = 0;
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream; stream = ca_stream_next_busy(stream))
+        count++;
+    ca_streams_walked(arena);
+    return count;
+}
+
+static void streams_with_nothing_to_ask_are_not_looked_at(void **state)
+{
+    (void)state;
+    ca_stream_t *stream[100];
+    for (unsigned i = 0; i < 100; i++) {
+        stream[i] = ca_arena_stream(arena, &stream[i], false);
+        put(get(stream[i], 1000), stream[i]);
+    }
+    assert_int_equal(walked(), 100);
+    ca_arena_trim(arena, 0);
+    assert_int_equal(walked(), 100); /* their fences have not passed */
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(walked(), 0);
+    put(get(stream[7], 1000), stream[7]);
+    assert_int_equal(walked(), 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 #define JOINING(name) cmocka_unit_test_setup_teardown(name, set_up_joining, tear_down)
 
@@ -504,6 +531,7 @@ int main(void)
         TEST(nobody_waits_without_bound_for_a_stream),
         TEST(random_use_is_sound),
         JOINING(random_use_is_sound),
+        TEST(streams_with_nothing_to_ask_are_not_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
