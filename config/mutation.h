@@ -48,6 +48,7 @@
     X(fence_before_free)    /* a fence is recorded before the frees that it is to cover */         \
     X(query_unrecorded)     /* an event that was never recorded counts as completed */             \
     X(reuse_across_streams) /* what was freed on one stream is handed out on another at once */    \
+    X(legacy_unfenced)      /* what was freed on the legacy stream is taken before its fence */    \
     X(reuse_across_reset)   /* the arena of a context that was reset goes on serving */            \
     X(capture_gate)         /* fences are recorded while streams are captured */                   \
     X(runtime_next)         /* a module's runtime is the next one in the order of look-up */       \

@@ -260,21 +260,35 @@ typedef enum {
     FOREIGN,   /* the same, behind work of another context's */
 } freeing_t;
 
-static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
+static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, freeing_t how)
 {
     ca_arena_t *arena = ca_block_lock(block);
 
     if (!arena)
         return; /* its context is gone */
+    if (how == ASYNC && stream) {
+        if (ca_stream_arena(stream) == arena && ca_stream_is_number(stream, number))
+            how = ON_STREAM;
+        else
+            stream = NULL;
+    }
     /* Without fences nothing but such waits makes anything ready. */
     bool plain = how == PLAIN || (how == ASYNC && arena->no_fences);
     bool foreign = how == FOREIGN;
     bool elsewhere =
         foreign || (how == ASYNC && !plain) || (stream && ca_stream_arena(stream) != arena);
+    ca_stream_t *legacy =
+        stream && elsewhere && !arena->retired ? ca_stream_legacy_of(arena, stream) : NULL;
+    if (legacy) {
+        stream = legacy;
+        elsewhere = false;
+    }
     if (stream && elsewhere) { /* of another heap, if not of another context */
         foreign = ca_stream_arena(stream)->context != arena->context;
         stream = NULL;
     }
+    if (foreign && !arena->retired)
+        stream = ca_stream_elsewhere(arena);
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         if (how == PLAIN) {
@@ -291,7 +305,7 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
             ca_block_retain(arena, block);
         } else {
             ca_epoch_push(arena, line, block);
-            line->open->foreign |= foreign;
+            line->open->foreign |= foreign && !stream;
             ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_mine_number());
         }
         check_now_and_then(arena);
@@ -308,17 +322,17 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, freeing_t how)
 
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
 {
-    take_back(block, stream, stream ? ON_STREAM : PLAIN);
+    take_back(block, stream, 0, stream ? ON_STREAM : PLAIN);
 }
 
 void ca_arena_free_elsewhere(ca_block_t *block)
 {
-    take_back(block, NULL, FOREIGN);
+    take_back(block, NULL, 0, FOREIGN);
 }
 
-void ca_arena_free_async(ca_block_t *block)
+void ca_arena_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number)
 {
-    take_back(block, NULL, ASYNC);
+    take_back(block, stream, number, ASYNC);
 }
 
 void ca_arena_retire(ca_arena_t *arena)

@@ -109,6 +109,15 @@ void ca_arena_free(ca_block_t *block);
  * record fences on it (the per-thread default stream). */
 ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined);
 
+/* The legacy stream of the arena's context, called `queue` upstream, which is there as long as the
+ * context. Made on first use, without a call upstream; NULL as above. */
+ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue);
+
+bool ca_stream_is_legacy(const ca_stream_t *stream);
+
+/* A number of the stream's in its arena, never given to another one; 0 where there is none left. */
+uint16_t ca_stream_number(const ca_stream_t *stream);
+
 /* The stream is about to be destroyed: it is never used again, and what was freed on it comes back
  * when its work is done. */
 void ca_stream_retire(ca_stream_t *stream);
@@ -131,9 +140,11 @@ void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream);
 /* The same in the order of another context's default stream, which is no stream of ours. */
 void ca_arena_free_elsewhere(ca_block_t *block);
 
-/* The same in no order that is known, by a call that waits for nothing: behind all work, which is
- * not waited for before a plain free would have waited for it; see ca_epoch_late. */
-void ca_arena_free_async(ca_block_t *block);
+/* The same by a call that waits for nothing, of stream-ordered memory that nothing is at any more
+ * but what an allocation in the order of `stream` may still be behind. With NULL, or where that is
+ * no longer the stream that had this number, behind all work, which is not waited for before a
+ * plain free would have waited for it; see ca_epoch_late. */
+void ca_arena_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
  * upstream but to release fences. Frees that come later are ignored. All but a few hundred bytes of

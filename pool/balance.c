@@ -8,6 +8,7 @@
 #include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
+#include "pool/stream.h"
 
 /* What only one of the two knows of the context that they share. */
 static void share_context(const ca_arena_t *from, ca_arena_t *to)
@@ -24,7 +25,9 @@ static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
     size_t bytes = ca_block_size(block);
 
     ca_epoch_freed_by(to->whole.open, CA_BY_SEVERAL);
-    to->whole.open->foreign |= ca_block_epoch(block)->foreign;
+    const ca_epoch_t *epoch = ca_block_epoch(block);
+    to->whole.open->foreign |=
+        epoch->foreign || (epoch->line->stream && ca_stream_is_elsewhere(epoch->line->stream));
     ca_epoch_pull(block);
     from->pending -= bytes;
     ca_epoch_push_into(to->whole.open, block);

@@ -321,8 +321,26 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
             ca_epoch_harvest_by_free(arena, &arena->whole);
             ca_arena_leave(arena, cancellation);
         }
+        cache->lags = arena->whole.closed.count > 1;
     }
     ca_arena_drop(arena);
+}
+
+/* Whether work that a free in no stream's order is fenced behind takes long: no call that frees
+ * stream-ordered memory would have waited for it, and the memory is to come back all the same. */
+static bool lags(ca_arena_t *arena, ca_cache_t *cache)
+{
+    if (!cache->lags || ++cache->lagged)
+        return cache->lags;
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena)) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        cache->lags = arena->whole.closed.count > 1;
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_arena_drop(arena);
+    return cache->lags;
 }
 
 /* Whoever came first took what was ready, and keeps it: see ca_grow_for_starved. */
@@ -521,17 +539,31 @@ void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
         ca_arena_free(block);
 }
 
-void ca_cached_free_async(ca_block_t *block)
+/* Not behind all work for long, where a better order is known. */
+static bool keep_for_now(ca_block_t *block, const ca_stream_t *stream)
 {
-    if (!keep(ca_block_arena(block), block, CA_BY_ALLOC))
-        ca_arena_free_async(block);
+    ca_arena_t *arena = ca_block_arena(block);
+    ca_cache_t *cache = kept_by(arena, block);
+
+    return cache && !(stream && lags(arena, cache)) && keep(arena, block, CA_BY_ALLOC);
+}
+
+void ca_cached_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number)
+{
+    if (!keep_for_now(block, stream))
+        ca_arena_free_async(block, stream, number);
 }
 
 void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
 {
     ca_arena_t *arena = ca_stream_arena(stream);
-    ca_cache_t *cache = kept_by(arena, block);
+    bool legacy = ca_stream_is_legacy(stream);
 
+    /* Of another context: that is no order of the block's own. */
+    if (legacy && ca_arena_context(ca_block_arena(block)) == arena->context &&
+        keep_for_now(block, stream))
+        return;
+    ca_cache_t *cache = legacy ? NULL : kept_by(arena, block);
     if (cache && ca_cache_enter_with(cache, block)) {
         unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
         bool kept = ca_cache_put_ordered(cache, stream, index, block);

@@ -86,10 +86,11 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 /* Takes a live block back, as ca_arena_free does. */
 void ca_cached_free(ca_block_t *block);
 
-/* The same, as ca_arena_free_async does. */
-void ca_cached_free_async(ca_block_t *block);
+/* The same, as ca_arena_free_async does; while the device keeps up behind all work, as what fills
+ * an epoch of the cache needs one fence for all of it. */
+void ca_cached_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number);
 
-/* The same, as ca_arena_free_on does. */
+/* The same, as ca_arena_free_on does; on the legacy stream as ca_cached_free_async. */
 void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream);
 
 /* The same, of a block that was of `arena` (or NULL) when the caller looked. */

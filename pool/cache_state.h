@@ -59,6 +59,8 @@ struct ca_cache {
     ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
     bool precise;        /* it keeps nothing in `ordered`: see ca_stream_make_precise */
     uint8_t passed_over; /* frees on streams since, as far as this goes */
+    bool lags;           /* the fences of its epochs do not pass: see ca_cached_free_async */
+    uint8_t lagged;      /* such frees since it was looked at, as far as this goes */
 };
 
 /* The owner's fields that decide nothing for others but are read by them. */

@@ -40,7 +40,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     ca_segment_t *segment = idle_longer(arena, ticks);
     if (segment && waits) /* looked for again: the lock was dropped in between */
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
-    size_t given = segment ? ca_give_segment(arena, segment, true) : 0;
+    size_t given = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
     if (given)
         ca_settle_gave(arena);
     ca_arena_leave(arena, cancellation);

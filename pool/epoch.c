@@ -267,9 +267,11 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         return;
     void *fence = NULL;
     ca_lock_drop(&arena->lock);
-    int rc = stream ? ca_upstream_fence_record_on(arena->upstream, arena->context,
-                                                  ca_stream_queue(stream), &fence)
-                    : ca_upstream_fence_record(arena->upstream, arena->context, &fence);
+    bool all = stream ? ca_stream_is_elsewhere(stream) : epoch->foreign;
+    int rc = stream && !all
+                 ? ca_upstream_fence_record_on(arena->upstream, arena->context,
+                                               ca_stream_queue(stream), &fence)
+                 : ca_upstream_fence_record(arena->upstream, arena->context, all, &fence);
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
     if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
@@ -389,8 +391,9 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
         if (found && (seen >= most || bytes >= CA_WAIT_BYTES))
             break;
         seen++;
-        if (which == CA_EPOCHS_FREED ? !epoch->foreign && epoch->number <= arena->freed_after
-                                     : !ca_epoch_late(arena, epoch)) {
+        if (which == CA_EPOCHS_FREED
+                ? !epoch->foreign && epoch->number <= arena->freed_after
+                : !ca_epoch_late(arena, epoch) && (several || !epoch->own_passed)) {
             found = epoch;
             *place = seen;
         }
@@ -402,7 +405,7 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 {
     ca_line_t *line = line_to_wait_for(arena, which);
-    bool several = which != CA_EPOCHS_ALL && nanoseconds < CA_WAIT_ALL;
+    bool several = which != CA_EPOCHS_ALL && nanoseconds != CA_WAIT_OWN;
     size_t place = 1;
     ca_epoch_t *epoch = which == CA_EPOCHS_ALL
                             ? line->closed.head
@@ -422,6 +425,7 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
     arena->operations++; /* time has passed, and what no line had ready may be by now */
+    epoch->own_passed |= nanoseconds == CA_WAIT_OWN && answer == 0;
     if (!several || answer < 0)
         return settle(arena, epoch, answer);
     /* Those before it first, each by its own fence. */
@@ -449,7 +453,7 @@ bool ca_epoch_device_idle(ca_arena_t *arena)
     if (arena->no_fences)
         return false;
     ca_lock_drop(&arena->lock);
-    if (ca_upstream_fence_record(arena->upstream, arena->context, &fence) == 0) {
+    if (ca_upstream_fence_record(arena->upstream, arena->context, false, &fence) == 0) {
         idle = ca_upstream_fence_query(arena->upstream, arena->context, fence) == 1;
         ca_upstream_fence_release(arena->upstream, arena->context, fence);
     }

@@ -36,7 +36,8 @@ struct ca_epoch {
     bool urgent;  /* holds a large block: to be closed at once */
     bool precise; /* its fence was recorded right behind its only free */
     bool passed;
-    bool foreign; /* what another context may still use is in it: see ca_epoch_late */
+    bool own_passed; /* all but the work of other contexts */
+    bool foreign;    /* what another context may still use is in it: see ca_epoch_late */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
     unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY */
@@ -121,8 +122,9 @@ typedef enum {
     CA_EPOCHS_ALL,   /* the oldest of any line */
 } ca_which_t;
 
-/* Waits for closed epochs. Without
- * bound (CA_WAIT_OWN, CA_WAIT_PLAIN) for the oldest alone; else for CA_WAIT_BYTES, but at most
+/* Waits for closed epochs. Without bound (CA_WAIT_OWN) for the oldest alone that was not waited for
+ * so before: where 0 is the answer, only other contexts' work may still be at its blocks. Else for
+ * CA_WAIT_BYTES, but at most
  * the older half, in one wait: one for each would be one every few frees, and the device keeps the
  * other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none,
  * or upstream's error. Drops the lock. */

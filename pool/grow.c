@@ -141,7 +141,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_segment_add(arena, base, segment_bytes, ca_pool_of(&arena->params, bytes));
     if (!segment) {
         ca_lock_drop(&arena->lock);
-        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, true);
+        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
         ca_lock_take(&arena->lock);
         give_up(arena, segment_bytes);
         return -ENOBUFS;
@@ -156,12 +156,13 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
 {
     if (segment->refused == arena->round)
         return false;
-    if (which != CA_GIVE_PENDING)
+    if (which == CA_GIVE_IDLE || which == CA_GIVE_OLDEST)
         return ca_segment_idle_block(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_PENDING &&
-            ca_epoch_late(arena, ca_block_epoch(block)))
+            (ca_epoch_late(arena, ca_block_epoch(block)) ||
+             ca_block_epoch(block)->own_passed != (which == CA_GIVE_PASSED)))
             return false;
     return segment->live_blocks == 0 && !segment->exported;
 }
@@ -400,7 +401,7 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t p
     }
 }
 
-size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
 {
     uint64_t base = segment->base;
     size_t bytes = segment->bytes;
@@ -408,12 +409,12 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle)
 
     ca_segment_detach(arena, segment);
     ca_lock_drop(&arena->lock);
-    int rc = ca_upstream_free(arena->upstream, arena->context, base, bytes, idle);
+    int rc = ca_upstream_free(arena->upstream, arena->context, base, bytes, how);
     ca_lock_take(&arena->lock);
     arena->leaving -= bytes;
     ca_reserved_lower(arena, bytes);
     if (rc < 0 && !arena->retired)
-        put_back(arena, base, bytes, pool, idle);
+        put_back(arena, base, bytes, pool, how == CA_FREE_IDLE);
     if (rc == -EIO)
         ca_arena_stop(arena);
     if (rc == 0)
@@ -443,7 +444,10 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
     if (bytes > arena->reserved) /* others may go on growing and freeing meanwhile */
         bytes = arena->reserved;
     while (given < bytes && (segment = next_that_may_go(arena, which)))
-        given += ca_give_segment(arena, segment, which != CA_GIVE_PENDING);
+        given += ca_give_segment(arena, segment,
+                                 which == CA_GIVE_PENDING  ? CA_FREE_PENDING
+                                 : which == CA_GIVE_PASSED ? CA_FREE_PASSED
+                                                           : CA_FREE_IDLE);
     return given;
 }
 

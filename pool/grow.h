@@ -50,15 +50,15 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
  * NULL where there is none. */
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 
-/* Gives one segment without live blocks back; `idle`: nothing touches it any more. Returns the
- * bytes given. Drops the lock. */
-size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, bool idle);
+/* Gives one segment without live blocks back. Returns the bytes given. Drops the lock. */
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
  * CA_GIVE_PENDING also those with pending blocks, whose real free waits as the plain free would
- * have. Of host memory nothing goes while anything runs. Returns the bytes given. */
-typedef enum { CA_GIVE_IDLE, CA_GIVE_OLDEST, CA_GIVE_PENDING } ca_give_t;
+ * have, with CA_GIVE_PASSED those that nothing but other contexts' work may be at (ca_epoch_wait).
+ * Of host memory nothing goes while anything runs. Returns the bytes given. */
+typedef enum { CA_GIVE_IDLE, CA_GIVE_OLDEST, CA_GIVE_PENDING, CA_GIVE_PASSED } ca_give_t;
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
 
 /* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena

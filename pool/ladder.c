@@ -10,7 +10,8 @@
  *   policy      a new segment, while the reserve is in proportion to what was ever live, and
  *               closed epochs, asked once more, did not help
  *   joined      in the order of a stream: what was freed on others, with this one made to wait
- *   pause       a bounded wait for pending memory, unless in the order of a stream
+ *   pause       a bounded wait for pending memory, unless in the order of a stream; a longer one
+ *               for what this thread would have slept for in a plain free of its own
  *   grow        a new segment all the same
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
@@ -19,10 +20,10 @@
  *   reclaim     others who cache memory on this device give back, or are about to, then growth
  *   wait        every epoch closed by then that is not late, oldest first, without bound for the
  *               work of its own context
- *   others      a bounded wait for the work of other contexts too; then what no plain free would
- *               have waited for is not waited for here either, but for host memory, which
- *               all contexts may be at
- *   pending     segments whose blocks are all pending or ready go to the real free, then growth
+ *   others      a bounded wait for the work of other contexts too, which no plain free is known to
+ *               wait for and which may be waiting for this very thread
+ *   pending     segments whose blocks are all pending or ready go to the real free, then growth;
+ *               first those that only other contexts' work may still be at
  *   exported    what other processes may still see, though the program freed it (export.h)
  *   late        a bounded wait (oom_wait) for all other epochs, those of streams too
  *
@@ -131,7 +132,7 @@ static bool rung_passed(climb_t *c)
 
 static bool rung_joined(climb_t *c)
 {
-    if (!c->stream || c->arena->params.join == CA_POOL_JOIN_NEVER)
+    if (!c->stream || !ca_stream_joins(c->stream) || c->arena->params.join == CA_POOL_JOIN_NEVER)
         return false;
     ca_stream_make_precise(c->arena);
     c->block = ca_stream_take_joined(c->stream, c->bytes);
@@ -306,34 +307,35 @@ static bool rung_headroom(climb_t *c)
     return held_back && grow(c);
 }
 
-static bool wait_unbounded(climb_t *c, uint64_t for_what)
+static bool rung_wait(climb_t *c)
 {
-    for (; c->waits > 0 && ca_epoch_wait(c->arena, CA_EPOCHS_OWED, for_what) == 1; c->waits--) {
-        if (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c))
+    int answer;
+
+    for (c->waits = c->arena->whole.closed.count; c->waits > 0; c->waits--) {
+        if ((answer = ca_epoch_wait(c->arena, CA_EPOCHS_OWED, CA_WAIT_OWN)) < 0)
+            break;
+        if (answer == 1 && (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c)))
             return true;
     }
     return search(c);
 }
 
-static bool rung_wait(climb_t *c)
-{
-    c->waits = c->arena->whole.closed.count;
-    return wait_unbounded(c, CA_WAIT_OWN);
-}
-
 static bool rung_others(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
+
+    c->waits = arena->whole.closed.count;
     bool served =
         !arena->others_stuck &&
         wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_heaps(arena));
     arena->others_stuck |= arena->whole.closed.head != NULL;
-    return served || (!arena->params.host && wait_unbounded(c, CA_WAIT_PLAIN));
+    return served;
 }
 
 static bool rung_pending(climb_t *c)
 {
-    return give_and_grow(c, CA_GIVE_PENDING, 0);
+    return (!c->arena->params.host && give_and_grow(c, CA_GIVE_PASSED, 0)) ||
+           give_and_grow(c, CA_GIVE_PENDING, 0);
 }
 
 static bool rung_exported(climb_t *c)

@@ -65,6 +65,9 @@ struct ca_arena {
     unsigned walks;       /* that are under way along those */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
     size_t living_streams;         /* those that are not gone */
+    ca_stream_t *_Atomic legacy;   /* see pool/stream.h; made on first use, as the next one is */
+    ca_stream_t *elsewhere;
+    uint16_t stream_numbers; /* given so far */
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
     uint64_t spared_until; /* operations: see ladder.c */

@@ -12,6 +12,8 @@
 
 #define SPARE_LOOK 2 /* streams that are gone, asked about before one is made */
 
+typedef enum { COMMON, LEGACY, ELSEWHERE } stream_kind_t;
+
 struct ca_stream {
     ca_stream_t *next;
     ca_stream_t *next_busy;
@@ -20,6 +22,8 @@ struct ca_stream {
     void *queue;
     ca_line_t line;
     ca_bins_t *bins; /* its pending blocks */
+    stream_kind_t kind;
+    uint16_t number; /* see ca_stream_number */
     bool busy;       /* in that list */
     bool gone;       /* destroyed: no block joins it any more */
     bool confined;   /* only its own thread can record fences on it */
@@ -43,6 +47,31 @@ ca_line_t *ca_stream_line(ca_stream_t *stream)
 void *ca_stream_queue(const ca_stream_t *stream)
 {
     return stream->queue;
+}
+
+bool ca_stream_is_elsewhere(const ca_stream_t *stream)
+{
+    return stream->kind == ELSEWHERE;
+}
+
+bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number)
+{
+    return !stream->gone && stream->number == number;
+}
+
+bool ca_stream_is_legacy(const ca_stream_t *stream)
+{
+    return stream->kind == LEGACY;
+}
+
+bool ca_stream_joins(const ca_stream_t *stream)
+{
+    return stream->kind == COMMON;
+}
+
+uint16_t ca_stream_number(const ca_stream_t *stream)
+{
+    return stream->number;
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)
@@ -133,8 +162,12 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
 
-    if (ca_stream_precise(arena))
+    stream_kind_t kind = open->line->stream->kind;
+
+    if (ca_stream_precise(arena) || kind == ELSEWHERE)
         return open->count > 0;
+    if (kind == LEGACY)
+        return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
     /* A single block is what a pair on one stream has in here: that makes no call. */
@@ -157,6 +190,7 @@ static void evacuate(ca_stream_t *stream)
 
     if (stream->line.open->blocks)
         ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+    arena->whole.open->foreign |= stream->line.open->blocks && stream->kind == ELSEWHERE;
     while ((block = stream->line.open->blocks)) {
         ca_epoch_pull(block);
         ca_epoch_push(arena, &arena->whole, block);
@@ -216,6 +250,15 @@ size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
     return passed;
 }
 
+/* Whether work that is submitted from now on, where the program knows of an allocation on the
+ * stream, runs behind all that was at the block. */
+static bool in_order(const ca_stream_t *stream, const ca_block_t *block)
+{
+    return stream->kind == COMMON ||
+           (stream->kind == LEGACY && ca_block_epoch(block)->fence != NULL) ||
+           CA_MUTATED(legacy_unfenced);
+}
+
 /* The best of the stream's pending blocks for a request, or NULL. */
 static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
 {
@@ -236,6 +279,8 @@ ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
     ca_arena_t *arena = stream->arena;
     ca_block_t *block = find(stream, bytes, cut);
 
+    if (block && !in_order(stream, block))
+        block = NULL;
     if (CA_MUTATED(reuse_across_streams))
         for (ca_stream_t *other = arena->streams; !block && other; other = other->next)
             block = find(other, bytes, cut);
@@ -248,7 +293,7 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_block_t *block = NULL;
 
     for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
-        block = other == stream ? NULL : find(other, bytes, true);
+        block = other == stream || other->kind == ELSEWHERE ? NULL : find(other, bytes, true);
         if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
     }
@@ -317,6 +362,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     if (!stream)
         return NULL;
     stream->arena = arena;
+    stream->kind = COMMON;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
     if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
@@ -328,6 +374,65 @@ static ca_stream_t *make(ca_arena_t *arena)
     }
     stream->next = arena->streams;
     arena->streams = stream;
+    return stream;
+}
+
+static void number(ca_arena_t *arena, ca_stream_t *stream)
+{
+    stream->number = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
+}
+
+/* One that is there as long as the arena: no thread's, and never gone. */
+static ca_stream_t *make_lasting(ca_arena_t *arena, stream_kind_t kind, void *queue)
+{
+    ca_stream_t *stream =
+        arena->upstream->fence_record_on && ca_arena_serving(arena) ? make(arena) : NULL;
+
+    if (!stream)
+        return NULL;
+    stream->kind = kind;
+    stream->queue = queue;
+    stream->gone = stream->confined = false;
+    number(arena, stream);
+    return stream;
+}
+
+ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena)
+{
+    if (!arena->elsewhere)
+        arena->elsewhere = make_lasting(arena, ELSEWHERE, NULL);
+    return arena->elsewhere;
+}
+
+static ca_stream_t *legacy_of(ca_arena_t *arena, void *queue)
+{
+    ca_stream_t *stream = atomic_load(&arena->legacy);
+
+    if (stream)
+        return stream;
+    stream = make_lasting(arena, LEGACY, queue);
+    atomic_store_explicit(&arena->legacy, stream, memory_order_release);
+    if (stream && !arena->fenced)
+        ca_caches_review(arena);
+    return stream;
+}
+
+ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    return stream->kind == LEGACY && stream->arena->context == arena->context
+               ? legacy_of(arena, stream->queue)
+               : NULL;
+}
+
+ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
+{
+    ca_stream_t *stream = atomic_load_explicit(&arena->legacy, memory_order_acquire);
+
+    if (stream)
+        return stream;
+    ca_lock_take(&arena->lock);
+    stream = legacy_of(arena, queue);
+    ca_lock_drop(&arena->lock);
     return stream;
 }
 
@@ -347,6 +452,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     if (stream) {
         stream->queue = queue;
         stream->gone = false;
+        number(arena, stream);
         arena->living_streams++;
         stream->confined = confined;
         stream->owner = pthread_self();
@@ -408,7 +514,9 @@ void ca_streams_drop(ca_arena_t *arena)
         stream->next = arena->ended;
         arena->ended = stream;
     }
-    arena->streams = arena->busy = arena->gone = arena->gone_last = NULL;
+    arena->streams = arena->busy = NULL;
+    arena->gone = arena->gone_last = arena->elsewhere = NULL;
+    atomic_store(&arena->legacy, NULL);
 }
 
 void ca_streams_reset_after_fork(void)

@@ -12,6 +12,20 @@
  * the very allocation. So an arena where that is wanted is made precise: every free on a stream has
  * a fence of its own, for CA_STREAM_PRECISE allocations and frees from then on.
  *
+ * Two streams are not like that. Both fence a free at once, but for a few small ones that the
+ * legacy stream fences together, and nothing that was freed on them is taken before its fence is
+ * recorded:
+ *
+ *   legacy     The legacy stream of the context. Each operation on it waits for all work before it
+ * on the blocking streams, which then wait for it. A call that we serve is no operation, and a
+ * program may rely on such waits between two users of the memory: the record of the fence is one.
+ * So the fence stands behind all that the free does, on this and the blocking streams, and whatever
+ * is submitted after it to any of them, or in an order that begins there, runs behind it: an
+ * allocation on the legacy stream may take the block as soon as the fence is recorded. elsewhere
+ * All streams of other contexts, whose order is not ours to record. The fence stands behind the
+ * work of every context, which may take long: in a line of its own, nothing else has to wait for
+ * that. Never taken before the fence has passed.
+ *
  * A stream that was destroyed is asked about there and then, and where its work was not done when
  * the next ones come: its object serves another stream, or a program with a stream for each of its
  * requests would fill the host's memory with them.
@@ -25,10 +39,27 @@
 #define CA_STREAM_EPOCH_BLOCKS 32                 /* as CA_EPOCH_BLOCKS, on a stream */
 #define CA_STREAM_PRECISE 65536                   /* allocations and frees */
 #define CA_STREAM_EPOCH_BYTES ((size_t)256 << 20) /* from the second block on */
+#define CA_STREAM_LEGACY_BYTES ((size_t)64 << 10) /* on the legacy stream */
 
 ca_stream_t *ca_stream_next(const ca_stream_t *stream);
 ca_line_t *ca_stream_line(ca_stream_t *stream);
 void *ca_stream_queue(const ca_stream_t *stream);
+
+/* The one for what is freed in the order of other contexts' streams; NULL without host memory. */
+ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena);
+
+/* Whether its fences stand behind the work of every context. */
+bool ca_stream_is_elsewhere(const ca_stream_t *stream);
+
+/* Whether it is still the one that had this number. */
+bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
+
+/* The stream of `arena` that is the same legacy stream, or else NULL. */
+ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream);
+
+/* Whether a request in its order may be served from other streams by making it wait for them: not
+ * on the legacy stream, where all blocking streams would wait too. */
+bool ca_stream_joins(const ca_stream_t *stream);
 
 /* Whether a free on a stream is to have a fence of its own now. */
 bool ca_stream_precise(const ca_arena_t *arena);

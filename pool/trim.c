@@ -28,7 +28,7 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
     uint64_t end, now;
     size_t given = 0, waits = arena->whole.closed.count;
 
-    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) == 1;
+    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) >= 0;
          waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     size_t late = waits + ca_streams_closed(arena);
@@ -37,11 +37,10 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
            ca_epoch_wait(arena, CA_EPOCHS_ALL, end - now) == 1;
          late--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_PLAIN) == 1;
-         waits--)
-        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     if (given < bytes && ca_streams_harvest(arena, SIZE_MAX, true) > 0)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    if (given < bytes && !arena->params.host)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_PASSED);
     return given;
 }
 

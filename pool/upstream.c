@@ -13,13 +13,14 @@ int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes
 }
 
 int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes,
-                     bool idle)
+                     ca_free_t how)
 {
     ca_lock_assert_none("upstream free");
     ca_count(upstream_frees);
-    int (*free)(void *, uint64_t, size_t) =
-        idle && upstream->free_idle ? upstream->free_idle : upstream->free;
-    return free(context, address, bytes);
+    int (*free)(void *, uint64_t, size_t) = how == CA_FREE_IDLE     ? upstream->free_idle
+                                            : how == CA_FREE_PASSED ? upstream->free_passed
+                                                                    : upstream->free;
+    return (free ? free : upstream->free)(context, address, bytes);
 }
 
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context)
@@ -28,18 +29,18 @@ size_t ca_upstream_available(const ca_upstream_t *upstream, void *context)
     return upstream->available ? upstream->available(context) : SIZE_MAX;
 }
 
-int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence)
+int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, bool all, void **fence)
 {
     ca_lock_assert_none("fence record");
     ca_count(fence_records);
-    int rc = upstream->fence_record(context, fence);
+    int rc = upstream->fence_record(context, all, fence);
     if (CA_MUTATED(fence_before_free) && rc == 0) {
         static void *earlier, *earlier_context; /* tests of one thread only */
         void *now = *fence;
         if (earlier_context == context)
             *fence = earlier;
         else
-            rc = upstream->fence_record(context, &now);
+            rc = upstream->fence_record(context, all, &now);
         earlier = now;
         earlier_context = context;
     }

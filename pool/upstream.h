@@ -4,8 +4,8 @@
  * No function of this table but the last two is ever called with one of our locks held; debug
  * builds assert it in the one place that calls them (pool/upstream.c). Every call may block.
  *
- * A fence marks all work submitted to the context before it, on every stream of it and of every
- * context that can reach its memory. */
+ * A fence marks all work submitted to the context before it, on every stream of it, and of other
+ * contexts that can reach its memory. */
 #ifndef CA_POOL_UPSTREAM_H
 #define CA_POOL_UPSTREAM_H
 
@@ -14,11 +14,9 @@
 #include <stdint.h>
 #include "config/slot.h"
 
-/* Waits without bound, see fence_wait. No plain free waits for another context's work, which may be
- * waiting for this very thread. */
+/* The wait without bound, see fence_wait. No plain free waits for another context's work, which may
+ * be waiting for this very thread. */
 #define CA_WAIT_OWN UINT64_MAX
-#define CA_WAIT_PLAIN (UINT64_MAX - 1)
-#define CA_WAIT_ALL (UINT64_MAX - 2) /* the least of them */
 
 /* Results: 0 or a negative errno.
  *   -ENOMEM  out of memory
@@ -35,12 +33,17 @@ typedef struct ca_upstream {
      * NULL: then `free` is used. */
     int (*free_idle)(void *context, uint64_t address, size_t bytes);
 
+    /* The same for memory that nothing of its own context is at any more, but perhaps others that
+     * can reach it: no plain free is known to wait for those. May be NULL, as above. */
+    int (*free_passed)(void *context, uint64_t address, size_t bytes);
+
     /* Bytes that could be allocated now, SIZE_MAX when that cannot be told. May be NULL. */
     size_t (*available)(void *context);
 
-    /* Makes a fence behind everything submitted so far, without waiting. The fence is owned by the
-     * caller until fence_release, which may recycle it. */
-    int (*fence_record)(void *context, void **fence);
+    /* Makes a fence behind everything submitted so far, without waiting; with `all` behind the work
+     * of every context too that memory may have been freed in the order of. The fence is owned by
+     * the caller until fence_release, which may recycle it. */
+    int (*fence_record)(void *context, bool all, void **fence);
     /* The same behind the work of one stream, which the caller names by `queue`. NULL: streams are
      * not told apart, ca_arena_stream gives none. */
     int (*fence_record_on)(void *context, void *queue, void **fence);
@@ -49,15 +52,14 @@ typedef struct ca_upstream {
     /* 1: passed, 0: not yet, negative: as above. */
     int (*fence_query)(void *context, void *fence);
     /* Waits at most `nanoseconds`, or without bound: CA_WAIT_OWN for the work of the memory's own
-     * context, after which that of others is only asked about; CA_WAIT_PLAIN the same, and it is
-     * not even asked about, unless they are other devices' that were let in as peers; CA_WAIT_ALL
-     * for all of it. 1: passed, 0: time is up, or others are at work. */
+     * context, after which that of others is only asked about. 1: passed, 0: time is up, or others
+     * are at work. */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
     /* Also when the context is gone: it must do without. */
     void (*fence_release)(void *context, void *fence);
 
     /* Waits for everything submitted so far to the memory's own context, and with `all` for all
-     * that a fence covers. -EAGAIN where others may still be at the memory. */
+     * that such a fence covers. -EAGAIN where others may still be at the memory. */
     int (*synchronize)(void *context, bool all);
 
     /* Asks whoever else caches memory on this device (other arenas, the driver's own pool) to give
@@ -73,14 +75,17 @@ typedef struct ca_upstream {
     void (*end)(ca_slot_t *slot);
 } ca_upstream_t;
 
+/* What may still be at memory that goes back. */
+typedef enum { CA_FREE_PENDING, CA_FREE_IDLE, CA_FREE_PASSED } ca_free_t;
+
 /* The pool's own way to the table (pool/upstream.c): each asserts that no lock is held and counts.
  * A missing `reclaim` gives 0. */
 int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes,
                       uint64_t *address);
 int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes,
-                     bool idle);
+                     ca_free_t how);
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context);
-int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, void **fence);
+int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, bool all, void **fence);
 int ca_upstream_fence_record_on(const ca_upstream_t *upstream, void *context, void *queue,
                                 void **fence);
 int ca_upstream_fence_join(const ca_upstream_t *upstream, void *context, void *queue, void *fence);

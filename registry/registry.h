@@ -67,12 +67,20 @@ typedef struct ca_record {
 _Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
 _Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
 
-/* The stream that stream-ordered memory was given; 0 for any other, whose field says other things.
- */
+#define CA_STREAM_BITS 48 /* of a handle, which is an address; above them its number */
+
+/* The stream that stream-ordered memory was given, and the number that tells it from others which
+ * had, or have, the same handle (pool/arena.h); 0 for any other, whose field says other things. */
 static inline uint64_t ca_registry_stream(const ca_record_t *record)
 {
     bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
-    return ordered ? record->stream : 0;
+    return ordered ? record->stream & (((uint64_t)1 << CA_STREAM_BITS) - 1) : 0;
+}
+
+static inline uint16_t ca_registry_stream_number(const ca_record_t *record)
+{
+    bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
+    return ordered ? (uint16_t)(record->stream >> CA_STREAM_BITS) : 0;
 }
 
 /* What stands for an address in the record of a handle: handles are numbers of the driver's choice

@@ -52,7 +52,7 @@ static int try_out(ca_context_t *context, const ca_async_pool_t *made)
                  : -1;
     if (rc < 0)
         driver->cuMemFree_v2(probe);
-    int recorded = rc > 0 ? ca_upstream_fence_record(cuda, context, &fence) : -EAGAIN;
+    int recorded = rc > 0 ? ca_upstream_fence_record(cuda, context, true, &fence) : -EAGAIN;
     if (recorded != 0)
         return rc > 0 && recorded == -EAGAIN ? 0 : -1;
     int joined = ca_upstream_fence_join(cuda, context, made->frees, fence);

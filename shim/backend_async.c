@@ -187,7 +187,7 @@ static bool settle(ca_context_t *context, ca_async_backend_t *backend, ca_async_
                    bool wait)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
-    if (!free->fence && ca_upstream_fence_record(cuda, context, &free->fence) != 0)
+    if (!free->fence && ca_upstream_fence_record(cuda, context, true, &free->fence) != 0)
         return false;
     int done = wait && !free->held ? wait_for_free(context, backend, free)
                                    : ca_upstream_fence_query(cuda, context, free->fence);
@@ -405,7 +405,7 @@ CUresult ca_backend_async_free(const ca_record_t *record)
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context, false);
     void *work = NULL, *fence = NULL;
-    if (ca_upstream_fence_record(&ca_upstream_cuda, context, &work) != 0)
+    if (ca_upstream_fence_record(&ca_upstream_cuda, context, true, &work) != 0)
         work = NULL;
     bool freed = work && free_behind(context, backend, record->address, work, &fence);
     code = freed ? CUDA_SUCCESS : (CUresult)atomic_load(&context->broken);

@@ -107,6 +107,9 @@ static void wipe(ca_context_t *context)
     atomic_store(&context->created, false);
     atomic_store(&context->no_records, false);
     atomic_store(&context->broken, 0);
+    for (size_t i = 0; i < CA_CONTEXT_REACHED_MOST; i++)
+        atomic_store(&context->reached_by[i], NULL);
+    atomic_store(&context->reached_by_all, false);
     atomic_store(&context->open_to_peers, false);
     ca_pin_mode_forget(context);
 }

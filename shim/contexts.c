@@ -175,7 +175,7 @@ ca_context_t *ca_context_on(unsigned device)
     return found;
 }
 
-static _Atomic bool some_open_to_peers;
+static _Atomic bool some_open_to_peers, any_reached_by_all;
 
 void ca_context_let_peer_in(ca_context_t *context)
 {
@@ -185,6 +185,25 @@ void ca_context_let_peer_in(ca_context_t *context)
 bool ca_context_has_peers(const ca_context_t *context)
 {
     return atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers);
+}
+
+void ca_context_reached_by(ca_context_t *owner, ca_context_t *user)
+{
+    for (size_t i = 0; owner && user && i < CA_CONTEXT_REACHED_MOST; i++) {
+        ca_context_t *known = NULL;
+        if (owner == user || atomic_load(&owner->reached_by[i]) == user ||
+            atomic_compare_exchange_strong(&owner->reached_by[i], &known, user) || known == user)
+            return;
+    }
+    atomic_store(owner ? &owner->reached_by_all : &any_reached_by_all, true);
+}
+
+bool ca_context_is_reached_by(const ca_context_t *owner, const ca_context_t *user)
+{
+    for (size_t i = 0; i < CA_CONTEXT_REACHED_MOST; i++)
+        if (atomic_load(&owner->reached_by[i]) == user)
+            return true;
+    return atomic_load(&owner->reached_by_all) || atomic_load(&any_reached_by_all);
 }
 
 static ca_context_t *note_asked(ca_context_t *context, bool create)

@@ -21,7 +21,8 @@
 /* Retired entries that are not revived yet: a thread that still holds one would have to have slept
  * in a call while as many contexts ended. */
 #define CA_CONTEXTS_RESTING 1024
-#define CA_PINNED_KINDS 8 /* combinations of cuMemHostAlloc's flags */
+#define CA_PINNED_KINDS 8         /* combinations of cuMemHostAlloc's flags */
+#define CA_CONTEXT_REACHED_MOST 8 /* that are told apart */
 
 typedef enum {
     CA_CONTEXT_SERVING,
@@ -73,6 +74,9 @@ typedef struct ca_context {
     struct ca_async_backend *backend;
 
     _Atomic bool open_to_peers; /* its memory was, at some time */
+    /* Other contexts whose work may be at its memory: see ca_context_reached_by. */
+    struct ca_context *_Atomic reached_by[CA_CONTEXT_REACHED_MOST];
+    _Atomic bool reached_by_all; /* they are too many, or not known */
 
     char apart[CA_PART_BYTES]; /* what is read all the time shares no line with what follows */
     ca_presence_t entered;     /* threads inside a driver call of ours on it */
@@ -133,8 +137,7 @@ unsigned ca_contexts_settled(void);
  * fences cover those with one. */
 void ca_context_made(CUcontext handle, CUdevice device, bool created);
 
-/* It allocated, frees in the order of its streams, or got at another's memory: its work may be at
- * memory of any device, and fences of all of them cover it from now on. NULL: nothing. */
+/* It allocated, frees in the order of its streams, or got at another's memory. NULL: nothing. */
 void ca_context_note_asked(ca_context_t *context);
 
 /* A peer may read and write the context's memory itself from now on (cuCtxEnablePeerAccess). NULL,
@@ -143,6 +146,14 @@ void ca_context_let_peer_in(ca_context_t *context);
 
 /* Whether one ever was. */
 bool ca_context_has_peers(const ca_context_t *context);
+
+/* Work of `user` may be at memory of `owner` from now on, and its fences cover that: it was let in
+ * as a peer (cuCtxEnablePeerAccess), or has the driver copy between the two (cuMemcpyPeer). NULL
+ * for the owner, a context without an entry: it may be any's. NULL for the user: it may be any. */
+void ca_context_reached_by(ca_context_t *owner, ca_context_t *user);
+
+/* Whether that was said. */
+bool ca_context_is_reached_by(const ca_context_t *owner, const ca_context_t *user);
 
 /* Whether every context got its entry: there is room for CA_CONTEXTS_MAX. */
 bool ca_contexts_all_listed(void);

@@ -71,7 +71,8 @@ void ca_guard_check(const ca_record_t *record, const unsigned char *guard, ca_gu
 static bool at_rest(ca_context_t *context, bool host)
 {
     void *fence;
-    int rc = host ? ca_fence_record_host(context, &fence) : ca_fence_record(context, &fence);
+    int rc =
+        host ? ca_fence_record_host(context, true, &fence) : ca_fence_record(context, true, &fence);
     if (rc != 0)
         return false;
     rc = ca_fence_wait(context, fence, ca_bound(REST_NS));

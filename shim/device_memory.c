@@ -7,6 +7,7 @@
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
 #include "shim/heaps.h"
+#include "shim/streams.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
 
@@ -26,7 +27,9 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
         ca_cached_free(block);
         return -EIO;
     }
-    if (ca_track_alloc(kind, pointer, bytes, context, stream, block) != 0) {
+    uintptr_t number = order ? ca_stream_number(order) : 0;
+    CUstream numbered = (CUstream)((uintptr_t)stream | number << CA_STREAM_BITS);
+    if (ca_track_alloc(kind, pointer, bytes, context, numbered, block) != 0) {
         /* Without a record a free could not find the block. */
         ca_cached_free(block);
         return -EIO;
@@ -74,7 +77,8 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
     else if (waits)
         ca_cached_free(record->owner);
     else
-        ca_cached_free_async(record->owner);
+        ca_cached_free_async(record->owner, user ? NULL : ca_streams_of(record, context),
+                             ca_registry_stream_number(record));
     return CUDA_SUCCESS;
 }
 
@@ -90,7 +94,11 @@ CUresult ca_device_free(const ca_record_t *record)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     ca_debug_freed(record, NULL, NULL);
     /* "will not perform any implicit synchronization when the pointer was allocated with either
-     * cudaMallocAsync or cudaMallocFromPoolAsync" (cudaFree) */
+     * cudaMallocAsync or cudaMallocFromPoolAsync" (cudaFree); "Callers must ensure that all
+     * accesses to these pointer have completed before invoking cuMemFree" (cuda.h). So nothing that
+     * the program did with it is still at work. What was there before may be, where the memory was
+     * taken in the order of the stream that asked for it, and was never used since: it goes back to
+     * that order. */
     return give(record, record->kind != CA_KIND_ASYNC, NULL, NULL);
 }
 

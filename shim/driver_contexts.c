@@ -284,16 +284,3 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
     CA_REAL(cuDevicePrimaryCtxReset_v2);
     return reset(real, device);
 }
-
-CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags)
-{
-    CA_REAL(cuCtxEnablePeerAccess);
-    /* The current context may never allocate, and yet work on the owner's memory from now on: with
-     * an entry the fences cover it. */
-    const ca_context_t *peer = ca_context_current(true, NULL);
-    ca_context_t *opened = ca_context_of(owner);
-    CUresult code = real(owner, flags);
-    if (code == CUDA_SUCCESS && peer)
-        ca_backend_async_open_to(opened, peer->device);
-    return code;
-}

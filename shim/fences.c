@@ -152,22 +152,29 @@ static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, 
                                (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
-/* Whose work is covered: that of the context, of other devices' that were let in as peers too, all
- * that may be at its memory, or at host memory. */
-typedef enum { ITS_CONTEXT, ITS_PEERS, ITS_MEMORY, HOST } reach_t;
+/* Whose work is covered: that of the context; of those too that may be at its memory; of all of its
+ * device, and of other devices all that ever asked for memory, or freed some on a stream; or of all
+ * there are.
+ *
+ * A plain free waits for all work of the memory's own context, and for no other's
+ * (tests/gpu/results: "What the H200 said", of two contexts on one device): a program that frees
+ * has waited for what others do there, or has made a stream of the memory's own context wait. So no
+ * more need be covered. What the simulator and one GPU cannot tell is whether it waits for other
+ * devices that reach the memory by themselves: peers, and those that copied from or to it by the
+ * driver's cuMemcpyPeer are covered. A free on a stream of another context comes behind that one's
+ * work. */
+typedef enum { ITS_CONTEXT, ITS_MEMORY, WIDE, ALL } reach_t;
 
 static bool reaches(const ca_context_t *member, const ca_context_t *context, reach_t reach)
 {
-    if (member == context || reach == HOST)
+    if (member == context || reach == ALL)
         return true;
-    if (member->device == context->device)
-        return reach == ITS_MEMORY;
-    return reach != ITS_CONTEXT && atomic_load(&member->asked);
+    if (reach == ITS_CONTEXT)
+        return false;
+    return ca_context_is_reached_by(context, member) ||
+           (reach == WIDE && (member->device == context->device || atomic_load(&member->asked)));
 }
 
-/* Who may be at work on the memory of `context`: all of its device, and of other devices those that
- * ever asked for memory; on host memory all there are. One that never did is not waited for by a
- * free on another device, and may be at work for ever. */
 static size_t fence_members(ca_context_t *context, reach_t reach,
                             ca_context_t *members[CA_CONTEXTS_MAX])
 {
@@ -224,14 +231,15 @@ static int record_over(ca_context_t *context, reach_t reach, void **fence)
     return result;
 }
 
-int ca_fence_record(void *arg, void **fence)
+int ca_fence_record(void *arg, bool all, void **fence)
 {
-    return record_over(arg, ITS_MEMORY, fence);
+    return record_over(arg, all ? WIDE : ITS_MEMORY, fence);
 }
 
-int ca_fence_record_host(void *arg, void **fence)
+int ca_fence_record_host(void *arg, bool all, void **fence)
 {
-    return record_over(arg, HOST, fence);
+    (void)all;
+    return record_over(arg, ALL, fence);
 }
 
 int ca_fence_record_on(void *arg, void *queue, void **fence)
@@ -326,7 +334,7 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
 }
 
 /* Of which contexts' events: upstream.h, fence_wait. */
-typedef enum { ASK, WAIT_OWN, WAIT_PLAIN, WAIT_ALL } wait_t;
+typedef enum { ASK, WAIT_OWN, WAIT_ALL } wait_t;
 
 /* 1 passed, 0 not yet, negative errno. */
 static int fence_done(void *arg, void *fence, wait_t wait)
@@ -334,11 +342,7 @@ static int fence_done(void *arg, void *fence, wait_t wait)
     const ca_context_t *owner = arg;
     int all = 1;
     for (ca_event_t *event = fence; event; event = event->next) {
-        bool own = event->context == owner;
-        bool peer = event->context->device != owner->device && ca_context_has_peers(owner);
-        if (wait == WAIT_PLAIN && !own && !peer)
-            continue;
-        bool waits = wait == WAIT_PLAIN || wait == WAIT_ALL || (wait == WAIT_OWN && own);
+        bool waits = wait == WAIT_ALL || (wait == WAIT_OWN && event->context == owner);
         int done = event_done(arg, event->context, event->handle, waits);
         if (done < 0 || (done == 0 && wait == ASK))
             return done;
@@ -350,6 +354,16 @@ static int fence_done(void *arg, void *fence, wait_t wait)
 int ca_fence_query(void *arg, void *fence)
 {
     return fence_done(arg, fence, ASK);
+}
+
+bool ca_fence_own_idle(ca_context_t *context)
+{
+    void *fence = NULL;
+    if (record_over(context, ITS_CONTEXT, &fence) != 0)
+        return false;
+    bool idle = fence_done(context, fence, ASK) == 1;
+    ca_fence_release(context, fence);
+    return idle;
 }
 
 static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent handle)
@@ -385,11 +399,8 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
 
 int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
 {
-    if (nanoseconds >= CA_WAIT_ALL)
-        return fence_done(arg, fence,
-                          nanoseconds == CA_WAIT_OWN     ? WAIT_OWN
-                          : nanoseconds == CA_WAIT_PLAIN ? WAIT_PLAIN
-                                                         : WAIT_ALL);
+    if (nanoseconds == CA_WAIT_OWN)
+        return fence_done(arg, fence, WAIT_OWN);
     int done = ca_driver()->cuEventSynchronize
                    ? ca_waiter_wait(arg, fence, wait_for_event, nanoseconds)
                    : -EBUSY;
@@ -433,13 +444,6 @@ static int synchronize_over(ca_context_t *context, reach_t reach)
     return result == 1 ? 0 : result == -EIO ? -EIO : -EAGAIN;
 }
 
-int ca_fence_synchronize(void *arg, bool all)
-{
-    return synchronize_over(arg, all                         ? ITS_MEMORY
-                                 : ca_context_has_peers(arg) ? ITS_PEERS
-                                                             : ITS_CONTEXT);
-}
-
 /* As ca_waiter_wait_t: for all work of a context. */
 static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent unused)
 {
@@ -457,14 +461,14 @@ static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent 
 
 /* For the work of all other contexts, but not for long: it may be waiting for this very thread. The
  * helper does so; as long as it waits in vain for an earlier caller this is answered at once. */
-static int synchronize_others(ca_context_t *context)
+static int synchronize_others(ca_context_t *context, reach_t reach)
 {
     ca_context_t *members[CA_CONTEXTS_MAX];
     ca_event_t *chain = NULL;
     int done = 1;
     if (!ca_contexts_all_listed() || ca_capture_active())
         return -EAGAIN;
-    size_t count = fence_members(context, HOST, members);
+    size_t count = fence_members(context, reach, members);
     for (size_t i = 0; i < count && done == 1; i++) {
         ca_event_t *event = members[i] == context ? NULL : take_event(members[i]);
         if (event) {
@@ -480,10 +484,16 @@ static int synchronize_others(ca_context_t *context)
     return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
 }
 
+int ca_fence_synchronize(void *arg, bool all)
+{
+    int result = synchronize_over(arg, all ? WIDE : ITS_CONTEXT);
+    return result != 0 || all ? result : synchronize_others(arg, ITS_MEMORY);
+}
+
 int ca_fence_synchronize_host(void *arg, bool all)
 {
-    int result = synchronize_over(arg, all ? HOST : ITS_CONTEXT);
-    return result != 0 || all ? result : synchronize_others(arg);
+    int result = synchronize_over(arg, all ? ALL : ITS_CONTEXT);
+    return result != 0 || all ? result : synchronize_others(arg, ALL);
 }
 
 void ca_fences_reset_after_fork(void)

@@ -8,14 +8,18 @@
 #include <stdint.h>
 #include "shim/contexts.h"
 
-/* Behind all work on device memory of the context; `_host`: on host memory, which more reach. */
-int ca_fence_record(void *context, void **fence);
-int ca_fence_record_host(void *context, void **fence);
+/* Behind all work on device memory of the context, with `all` of every context that may have freed
+ * it on one of its streams; `_host`: on host memory, which any context may be at. */
+int ca_fence_record(void *context, bool all, void **fence);
+int ca_fence_record_host(void *context, bool all, void **fence);
 int ca_fence_record_on(void *context, void *queue, void **fence);
 int ca_fence_join(void *context, void *queue, void *fence);
 int ca_fence_query(void *context, void *fence);
 int ca_fence_wait(void *context, void *fence, uint64_t nanoseconds);
 void ca_fence_release(void *context, void *fence);
+
+/* Whether all work of the context alone is done. */
+bool ca_fence_own_idle(ca_context_t *context);
 
 /* For an entry's first context. */
 void ca_fences_prepare(ca_context_t *context);
@@ -26,10 +30,10 @@ bool ca_fences_held(const ca_context_t *context);
 /* The context is gone, and its events with it: none is kept. */
 void ca_fences_forget(ca_context_t *context);
 
-/* Waits for the same work as a fence would, where there is none; without `all` not for other
- * contexts', as no plain free of device memory does, unless they are of other devices and have been
- * let in as peers. At host memory all contexts may be: their work is waited for too, a second at
- * most, then the answer is -EAGAIN. */
+/* Waits for the same work as a fence would, where there is none. For the context's own work without
+ * bound, as the plain free does; for others' that may be at the memory a second at most, as it may
+ * be waiting for this very thread: then the answer is -EAGAIN. With `all` for as long as it takes.
+ */
 int ca_fence_synchronize(void *context, bool all);
 int ca_fence_synchronize_host(void *context, bool all);
 

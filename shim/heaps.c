@@ -87,7 +87,7 @@ int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes
                    ca_block_t **block, uint64_t *address, bool *reused)
 {
     size_t asked = bytes;
-    if (order) {
+    if (order && !ca_stream_is_legacy(order)) {
         if (ca_cache_alloc_on(order, &bytes, block, address, reused) == 0)
             return 0;
     } else {

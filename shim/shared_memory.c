@@ -90,6 +90,8 @@ static ca_record_t as_plain(const ca_record_t *record)
     ca_record_t single = *record;
     if (has_aliases(record)) {
         single.stream = names_of(record)->stream;
+        if (single.kind == CA_KIND_ASYNC) /* without the number: names were freed in other orders */
+            single.stream &= ((uint64_t)1 << CA_STREAM_BITS) - 1;
         single.shared = record->kind == CA_KIND_EXTERNAL ? CA_SHARED_HANDLED : CA_SHARED_NOT;
     }
     return single;
@@ -238,13 +240,15 @@ static CUresult delete_external(const ca_record_t *record, const ca_call_t *call
     return code;
 }
 
-/* Whose stream it is. From now on fences cover its work, whatever device it is on. */
-static const ca_context_t *user_of(const ca_call_t *call)
+/* Whose stream a name is freed on. From now on fences of the memory cover its work. */
+static const ca_context_t *user_of(const ca_record_t *name, const ca_call_t *call)
 {
-    ca_context_t *user = NULL;
+    ca_context_t *user = NULL, *owner = name->context ? ca_context_numbered(name->context) : NULL;
     ca_stream_t *order;
     if (call->async)
         (void)ca_streams_find(call->stream, true, &user, &order);
+    if (user && owner)
+        ca_context_reached_by(owner, user);
     return user;
 }
 
@@ -285,7 +289,7 @@ static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
 {
     ca_record_t name;
     CUresult code;
-    const ca_context_t *user = user_of(call); /* also of a name that is not the last */
+    const ca_context_t *user = user_of(record, call); /* also of a name that is not the last */
     ca_lock_take(&lock);
     ca_drop_t drop = drop_name(record->address, call, &name, &code);
     ca_lock_drop(&lock);

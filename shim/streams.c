@@ -288,10 +288,7 @@ ca_context_t *ca_streams_context(CUstream handle)
     return ca_context_known();
 }
 
-/* The legacy stream has no order that would do: other streams wait for its operations, and a call
- * that we serve is none. A program may rely on such waits between two users of the memory.
- *
- * Each green context has a default stream of its own; we could record on its primary's alone. It
+/* Each green context has a default stream of its own; we could record on its primary's alone. It
  * may have none for each thread: then the driver refuses the handle. */
 static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, ca_stream_t **found)
 {
@@ -303,8 +300,13 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
         return CUDA_ERROR_INVALID_CONTEXT; /* no thread has these streams without one */
     if (*context && !(*context)->arena)
         *context = NULL;
-    if (!*context || handle == CU_STREAM_LEGACY)
+    if (!*context)
         return CUDA_SUCCESS;
+    if (handle == CU_STREAM_LEGACY) {
+        if (current == (*context)->handle)
+            *found = ca_arena_legacy_stream((*context)->arena, CU_STREAM_LEGACY);
+        return CUDA_SUCCESS;
+    }
     if (current != (*context)->handle) {
         CUresult code = ask ? owner_of(handle, &owner, &of) : CUDA_SUCCESS;
         if (!ask || code != CUDA_SUCCESS)
@@ -359,6 +361,26 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     if (make_mine())
         mine->memo[hash_of(handle) % MEMOS] = (memo_t){handle, now, *context, life, *found};
     return CUDA_SUCCESS;
+}
+
+ca_stream_t *ca_streams_of(const ca_record_t *record, const ca_context_t *context)
+{
+    CUstream handle = (CUstream)(uintptr_t)ca_registry_stream(record);
+    uint16_t number = ca_registry_stream_number(record);
+    ca_stream_t *found = NULL;
+    if (!number || !context->arena)
+        return NULL;
+    if (!handle || handle == CU_STREAM_LEGACY) {
+        found = ca_arena_legacy_stream(context->arena, CU_STREAM_LEGACY);
+    } else if (handle == CU_STREAM_PER_THREAD) {
+        found = own_stream((ca_context_t *)context, false); /* this thread's, or another number */
+    } else {
+        ca_lock_take(&lock);
+        const known_t *known = find(handle);
+        found = known ? known->stream : NULL;
+        ca_lock_drop(&lock);
+    }
+    return found && ca_stream_number(found) == number ? found : NULL;
 }
 
 void ca_known_streams_reset_after_fork(void)

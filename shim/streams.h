@@ -6,15 +6,20 @@
 #define CA_SHIM_STREAMS_H
 
 #include <stdbool.h>
+#include "registry/registry.h"
 #include "shim/contexts.h"
 
 /* The context that `stream` (NULL: the legacy one) belongs to, and the pool's stream for it. An
  * error is the driver's about the handle, or about a default stream in a thread that has no context
  * (cuda.h, cuMemFreeAsync). With success: no context where the driver has to serve
  * it, and, without `ask`, which makes no driver call but cuCtxGetCurrent, where it was not met
- * before. No stream where memory is served and freed as by the plain calls, which is right for
- * every stream: the legacy one, and the default ones of green contexts. */
+ * before. No stream where memory is served and freed behind all work, which is right for every
+ * stream: the default ones of green contexts. */
 CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_stream_t **found);
+
+/* The pool's stream that pooled memory of `context` was allocated on, by its record. NULL where
+ * that is gone, or nobody can tell. */
+ca_stream_t *ca_streams_of(const ca_record_t *record, const ca_context_t *context);
 
 /* The entry of the context that a stream is of, served or not: of the current one for the default
  * streams, and where nothing is known. May be NULL. */

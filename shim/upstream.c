@@ -289,6 +289,15 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     return ca_upstream_result(context, code);
 }
 
+/* Where it waits for nothing that may be waiting for this very thread, by the plain free: only the
+ * driver knows whether that waits for a peer. Otherwise, a second after others' work was first
+ * waited for, without it. */
+static int release_passed(void *arg, uint64_t address, size_t bytes)
+{
+    return ca_fence_own_idle(arg) ? release(arg, address, bytes)
+                                  : release_idle(arg, address, bytes);
+}
+
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
                                ca_trim_t how)
 {
@@ -397,6 +406,7 @@ const ca_upstream_t ca_upstream_cuda = {
     .alloc = alloc,
     .free = release,
     .free_idle = release_idle,
+    .free_passed = release_passed,
     .available = available,
     .fence_record = ca_fence_record,
     .fence_record_on = ca_fence_record_on,

@@ -55,7 +55,7 @@ static int release(void *arg, uint64_t address, size_t bytes)
 static int comes_to_rest(void *arg)
 {
     void *fence;
-    int rc = ca_fence_record_host(arg, &fence);
+    int rc = ca_fence_record_host(arg, true, &fence);
     if (rc != 0)
         return rc;
     rc = ca_fence_wait(arg, fence, ca_bound(IDLE_WAIT_NS));

@@ -11,9 +11,10 @@ CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-
          pytest.param("async_reuse:wait", id="wait"), pytest.param("async:driver", id="driver"),
          pytest.param("zero:true", id="zero"), pytest.param("backend:off", id="tracking")]
 CASES = [("pairs", 500), ("streams", 2000), ("mixed",), ("held",), ("destroyed",), ("pool",),
-         ("thread",), ("own",), ("joined",), ("deadlock",)]
+         ("thread",), ("own",), ("joined",), ("deadlock",), ("blocking",)]
 # A stream that is made to wait for a held one waits for the gate. The driver's own pool may do the
 # same (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES); ours only where it is asked to.
+MIB = 1 << 20
 HELD = {"destroyed", "deadlock", "held", "own"}
 SIM = {"destroyed": "memory:64M", "thread": "memory:64M", "deadlock": "memory:64M"}
 
@@ -113,6 +114,37 @@ def test_nor_does_a_shortage_give_such_memory_away(run, program, how, preload, c
                  sim="devices:2,memory:64M,racecheck:1")
 
     assert result.rc == 0, result.err
+
+
+BESIDE = ("legacy", "plain", "own", "free", "unused", "thread", "device", "context", "foreign")
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_goes_on_beside_it_holds_up_no_plain_free(run, program, case):
+    assert run([program("both_beside"), case, 300_000, 100], preload=False,
+               sim="devices:2,racecheck:1", timeout=10).rc == 0
+
+
+@pytest.mark.parametrize("case, size, conf", [
+    *((case, size, None) for case in BESIDE for size in (8 * MIB, 300_000, 1000)),
+    *((case, 8 * MIB, conf) for case in BESIDE for conf in ("lane_r:false", "shards:2"))])
+def test_nor_is_memory_kept_from_use_for_it(run, program, case, size, conf):
+    """Nobody waits, and there is room for three times what is live, or the first segments."""
+    result = run([program("both_beside"), case, size, 300], conf=conf, stats=True,
+                 sim="devices:2,racecheck:1")
+
+    succeeds(result)
+    assert result.sim["devices"][0]["peak_bytes"] <= max(3 * size, 20 * MIB)
+    assert calls(result, "cuMemAlloc_v2") <= 4
+    assert calls(result, "cuEventSynchronize", "cuStreamWaitEvent") == 0
+
+
+@pytest.mark.parametrize("mutation, rc", [("none", 0), ("legacy_unfenced", 99)])
+def test_what_the_legacy_stream_waits_for_its_next_user_does(run, program, mutation, rc):
+    """Also where that is on a blocking stream."""
+    result = run([program("async"), "blocking"], sim="racecheck:1", env=conftest.mutated(mutation))
+
+    assert result.rc == rc, result.err
 
 
 @pytest.mark.parametrize("conf", CONFS[:3])

@@ -39,6 +39,7 @@ FULL += [("drv_deadlock", case, *size)
          # none of it.
          if (case, size[1]) != ("other", 3)]
 FULL += [("drv_deadlock", "array", *SIZES[0])]
+PEERS = [("deadlock", "access", *size) for size in SIZES[:2]]
 ROOM = [("deadlock", case, *size, "room")
         for case in ("own", "idle", "threads", "again", "grow") for size in ((16 * MIB, 8), (0, 60))]
 OPTIONS = ["reuse:auto", "reuse:grow", "reuse:wait", "reuse_wait:1ms", "reuse:wait,reuse_wait:1ms",
@@ -74,11 +75,18 @@ def finish(run, program, tmp_path):
 
 def test_the_plain_program_finishes(finish):
     """Else it proves nothing that it does so under the shim."""
-    finish([(cmd, {"sim": memory(cmd), "preload": False}) for cmd in FULL + ROOM])
+    finish([(cmd, {"sim": memory(cmd), "preload": False}) for cmd in FULL + PEERS + ROOM])
 
 
 def test_no_new_deadlock(finish):
     finish([(cmd, {"sim": memory(cmd)}) for cmd in FULL + ROOM])
+
+
+def test_a_peer_that_waits_for_this_thread_is_not_waited_for_without_bound(finish):
+    """Nor is there an error that plain CUDA does not have: its own free gets what nobody is at but
+    perhaps the peer."""
+    finish([(cmd, {"sim": memory(cmd), "conf": conf}) for cmd in PEERS
+            for conf in ("reuse:auto", "reuse:wait", "lane_r:false", "headroom:0", "free_sync:true")])
 
 
 def test_no_new_deadlock_with_options(finish):

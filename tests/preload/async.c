@@ -17,8 +17,11 @@
  * async deadlock       memory freed on a held stream, and nobody waits for it
  * async behind         memory freed on a stream that is busy for a moment serves a full device,
  *                      though what was freed before waits for this thread
+ * async blocking       memory freed on the legacy stream behind work of a blocking one is used on
+ *                      another blocking one, which waits for the legacy stream
  * async joined         memory freed on a held stream is taken, and the other stream waits; prints
  *                      whether it was */
+#include <stdbool.h>
 #include <time.h>
 #include "gate.h"
 
@@ -376,6 +379,29 @@ static void joined(void)
     OK(cudaStreamDestroy(other));
 }
 
+static void blocking(void)
+{
+    const size_t sizes[] = {1000, 300000, 8 * MIB};
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t one, other;
+    void *first, *second;
+    OK(cudaStreamCreate(&one));
+    OK(cudaStreamCreate(&other));
+    for (unsigned i = 0; i < 30; i++) {
+        size_t bytes = sizes[i % 3];
+        OK(cudaMallocAsync(&first, bytes, NULL));
+        if (i == 0)
+            gate_hold(&gate, one);
+        OK(cudaMemsetAsync(first, 1, bytes, one));
+        OK(cudaFreeAsync(first, NULL));
+        OK(cudaMallocAsync(&second, bytes, NULL));
+        OK(cudaMemsetAsync(second, 2, bytes, other));
+        OK(cudaFreeAsync(second, NULL));
+    }
+    gate_open(&gate);
+    OK(cudaDeviceSynchronize());
+}
+
 static void unsupported(void)
 {
     void *memory;
@@ -419,6 +445,8 @@ int main(int argc, char **argv)
         own();
     else if (strcmp(argv[1], "joined") == 0)
         joined();
+    else if (strcmp(argv[1], "blocking") == 0)
+        blocking();
     else if (strcmp(argv[1], "behind") == 0)
         behind();
     else

@@ -13,7 +13,8 @@
  *   grow     as many buffers of twice the size, after the device was idle: more than ever before
  *   again    as own, ten times, with new work each time
  *   devices  as own, ten times, while work on the last device never ends
- *   peers    the same, and that device has allocated, so that fences cover it too */
+ *   peers    the same, and that device has allocated
+ *   access   the same, and the two are let in as peers, so that fences cover it */
 #include "gate.h"
 
 #define BUFFERS_MOST 4096
@@ -108,7 +109,8 @@ int main(int argc, char **argv)
 {
     static gate_t elsewhere = GATE_CLOSED;
     const char *name = argc > 1 ? argv[1] : "own";
-    bool again = strcmp(name, "again") == 0, peers = strcmp(name, "peers") == 0;
+    bool again = strcmp(name, "again") == 0, access = strcmp(name, "access") == 0;
+    bool peers = access || strcmp(name, "peers") == 0;
     bool devices = peers || strcmp(name, "devices") == 0;
     cudaStream_t held = NULL;
     void *spare = NULL, *its_own = NULL;
@@ -123,6 +125,8 @@ int main(int argc, char **argv)
         OK(cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking));
         if (peers)
             OK(cudaMalloc(&its_own, 256));
+        if (access)
+            OK(cudaDeviceEnablePeerAccess(0, 0));
         OK(cudaSetDevice(0));
     }
     OK(cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking));

@@ -268,9 +268,10 @@ static int fake_free(void *context, uint64_t address, size_t bytes)
     return rc;
 }
 
-static int fake_fence_record(void *context, void **fence)
+static int fake_fence_record(void *context, bool all, void **fence)
 {
     (void)context;
+    (void)all;
     int rc = fake_enter(FAKE_RECORD);
     if (rc == 0)
         rc = fake.no_fences ? -ENOSYS : fake.capturing ? -EAGAIN : 0;
@@ -290,7 +291,7 @@ static int fake_fence_record(void *context, void **fence)
 static int fake_fence_record_on(void *context, void *queue, void **fence)
 {
     (void)queue;
-    return fake_fence_record(context, fence);
+    return fake_fence_record(context, false, fence);
 }
 
 static int fake_fence_join(void *context, void *queue, void *fence)
@@ -322,9 +323,9 @@ static int fake_fence_wait(void *context, void *fence, uint64_t nanoseconds)
     if (rc == 0 && fake.capturing)
         rc = -EAGAIN;
     if (rc == 0) {
-        if (nanoseconds >= CA_WAIT_ALL)
+        if (nanoseconds == CA_WAIT_OWN)
             fake.unbounded_waits++;
-        if (nanoseconds >= CA_WAIT_ALL || fake.wait_passes)
+        if (nanoseconds == CA_WAIT_OWN || fake.wait_passes)
             fake_pass((uintptr_t)fence);
         rc = (uintptr_t)fence <= fake.passed;
     }

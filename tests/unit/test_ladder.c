@@ -345,13 +345,23 @@ static void then_every_closed_epoch_is_waited_for(void **state)
     assert_int_equal(fake.calls[FAKE_FREE], 0);
 }
 
+static void free_in_no_order(ca_block_t *block)
+{
+    ca_arena_free_async(block, NULL, 0);
+}
+
+static void free_to_its_cache(ca_block_t *block)
+{
+    ca_cached_free_async(block, NULL, 0);
+}
+
 /* Nor after any other free that would have: the plain free behind it waits for all that it does. */
 static void what_calls_that_do_not_wait_have_freed_is_not_waited_for(void **state)
 {
     (void)state;
     held_t held[4];
     fill(held);
-    let_go_by(&held[1], ca_arena_free_async);
+    let_go_by(&held[1], free_in_no_order);
     refused(16 * MIB);
     assert_int_equal(fake.unbounded_waits, 0);
     put(&held[2]);
@@ -371,7 +381,7 @@ static void nor_is_it_given_to_the_real_free_from_a_cache(void **state)
     put(&first);
     make_ready(64 * KIB); /* there are fences: caches open */
     held_t kept = get(64 * KIB);
-    let_go_by(&kept, ca_cached_free_async);
+    let_go_by(&kept, free_to_its_cache);
     assert_true(ca_caches_stock(arena) > 0);
     fake.capturing = true;
     for (unsigned i = 0; i < 3; i++)
@@ -410,7 +420,7 @@ static void without_fences_they_wait_as_others_do(void **state)
     fill(held);
     put(&held[0]); /* that there are none is known now */
     assert_true(arena->no_fences);
-    let_go_by(&held[1], ca_arena_free_async);
+    let_go_by(&held[1], free_in_no_order);
     get(16 * MIB), get(16 * MIB);
 }
 

@@ -1,4 +1,5 @@
 /* Memory freed on a stream: at once for the same stream, behind a fence for all others. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -474,6 +475,123 @@ static void random_use_is_sound(void **state)
     assert_int_equal(stats().reserved_bytes, 0);
 }
 
+static ca_stream_t *legacy(void)
+{
+    ca_stream_t *stream = ca_arena_legacy_stream(arena, (void *)3);
+    assert_non_null(stream);
+    assert_ptr_equal(stream, ca_arena_legacy_stream(arena, (void *)3));
+    return stream;
+}
+
+/* The record is what other streams wait for. */
+static void a_pair_on_the_legacy_stream_makes_one_record(void **state)
+{
+    (void)state;
+    mine_t first = get(legacy(), 6 * MIB);
+    put(first, legacy());
+    fake_log();
+    for (unsigned i = 0; i < 20; i++) { /* no fence ever passes */
+        mine_t again = get(legacy(), 6 * MIB);
+        assert_int_equal(again.address, first.address);
+        put(again, legacy());
+    }
+    assert_string_equal(fake_log(), "RRRRRRRRRRRRRRRRRRRR");
+    assert_true(gets_another(one, 6 * MIB, first.address) || fake.calls[FAKE_JOIN] > 0);
+}
+
+static void before_that_record_nothing_is_taken(void **state)
+{
+    (void)state;
+    mine_t a = get(legacy(), 6 * MIB);
+    fake.capturing = true;
+    put(a, legacy());
+    assert_true(gets_another(legacy(), 6 * MIB, a.address));
+    fake.capturing = false;
+    mine_t small = get(legacy(), 512);
+    put(small, legacy());
+    mine_t next;
+    int rc = ca_arena_alloc_ready_on(arena, legacy(), 512, &next.block, &next.address, NULL);
+    assert_true(rc == -EAGAIN || next.address != small.address);
+}
+
+static void small_frees_on_the_legacy_stream_share_a_record(void **state)
+{
+    (void)state;
+    mine_t held[CA_STREAM_EPOCH_BLOCKS];
+    for (unsigned i = 0; i < CA_STREAM_EPOCH_BLOCKS; i++)
+        held[i] = get(legacy(), 512);
+    uint64_t recorded = fake.recorded;
+    for (unsigned i = 0; i < CA_STREAM_EPOCH_BLOCKS; i++)
+        put(held[i], legacy());
+    assert_int_equal(fake.recorded, recorded + 1);
+}
+
+/* All blocking streams would wait for the other one. */
+static void the_legacy_stream_is_not_made_to_wait(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 100; i++)
+        put(get(i % 2 ? one : legacy(), 6 * MIB), one);
+    assert_int_equal(fake.calls[FAKE_JOIN], 0);
+}
+
+static void free_unordered(mine_t mine, ca_stream_t *stream, uint16_t number)
+{
+    ca_arena_free_async(mine.block, stream, number);
+    sound();
+}
+
+static void what_cuda_free_frees_goes_back_to_its_stream_s_order(void **state)
+{
+    (void)state;
+    uint64_t recorded = fake.recorded;
+    mine_t a = get(one, 6 * MIB);
+    for (unsigned i = 0; i < 100; i++) {
+        free_unordered(a, one, ca_stream_number(one));
+        mine_t again = get(one, 6 * MIB);
+        assert_int_equal(again.address, a.address);
+        a = again;
+    }
+    assert_int_equal(fake.recorded, recorded);
+    free_unordered(a, one, ca_stream_number(one));
+    assert_true(gets_another(NULL, 6 * MIB, a.address));
+}
+
+static void not_where_that_is_another_stream_by_now(void **state)
+{
+    (void)state;
+    uint16_t number = ca_stream_number(one);
+    mine_t a = get(one, 6 * MIB), b = get(one, 6 * MIB), c = get(one, 6 * MIB);
+    free_unordered(a, two, number);
+    assert_true(gets_another(two, 6 * MIB, a.address));
+    ca_stream_retire(one);
+    free_unordered(b, one, number);
+    ca_stream_t *next = ca_arena_stream(arena, (void *)1, false);
+    assert_int_not_equal(ca_stream_number(next), number);
+    assert_true(gets_another(next, 6 * MIB, b.address));
+    free_unordered(c, next, number);
+    assert_true(gets_another(next, 6 * MIB, c.address));
+}
+
+static void what_another_context_s_work_is_at_holds_up_nothing_else(void **state)
+{
+    (void)state;
+    mine_t a = get(NULL, 6 * MIB), b = get(NULL, 6 * MIB);
+    ca_arena_free_elsewhere(a.block);
+    sound();
+    fake.stuck = fake.recorded;
+    put(b, NULL);
+    fake_pass_all();
+    mine_t c = get(NULL, 6 * MIB);
+    assert_int_equal(c.address, b.address);
+    assert_true(gets_another(one, 6 * MIB, a.address));
+    assert_true(gets_another(legacy(), 6 * MIB, a.address));
+    assert_int_equal(fake.calls[FAKE_JOIN], 0);
+    fake.stuck = 0;
+    ca_arena_trim(arena, 0);
+    assert_int_equal(get(NULL, 6 * MIB).address, a.address);
+}
+
 static unsigned walked(void)
 {
     unsigned count = 0;
@@ -531,6 +649,13 @@ int main(void)
         TEST(nobody_waits_without_bound_for_a_stream),
         TEST(random_use_is_sound),
         JOINING(random_use_is_sound),
+        TEST(a_pair_on_the_legacy_stream_makes_one_record),
+        TEST(before_that_record_nothing_is_taken),
+        TEST(small_frees_on_the_legacy_stream_share_a_record),
+        TEST(the_legacy_stream_is_not_made_to_wait),
+        TEST(what_cuda_free_frees_goes_back_to_its_stream_s_order),
+        TEST(not_where_that_is_another_stream_by_now),
+        TEST(what_another_context_s_work_is_at_holds_up_nothing_else),
         TEST(streams_with_nothing_to_ask_are_not_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

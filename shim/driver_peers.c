@@ -1,0 +1,83 @@
+/* Lane D, watching whose work gets at memory of another context: peers, and copies for which the
+ * driver is told both contexts. Fences of the memory cover that work from then on (fences.c). */
+#include "shim/backend_async.h"
+#include "shim/capture.h"
+#include "shim/contexts.h"
+#include "shim/driver_table.h"
+#include "shim/streams.h"
+
+CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags)
+{
+    CA_REAL(cuCtxEnablePeerAccess);
+    /* The current context may never allocate, and yet work on the owner's memory from now on: with
+     * an entry the fences cover it. */
+    ca_context_t *peer = ca_context_current(true, NULL);
+    ca_context_t *opened = ca_context_of(owner);
+    CUresult code = real(owner, flags);
+    if (code == CUDA_SUCCESS)
+        ca_context_reached_by(opened, peer);
+    if (code == CUDA_SUCCESS && peer)
+        ca_backend_async_open_to(opened, peer->device);
+    return code;
+}
+
+/* Before a copy is submitted: where it is captured, nobody can tell whose stream will run it. The
+ * current context counts as well as the stream's, since cuda.h does not say which of the two has
+ * the work. */
+static void note_copy(CUcontext to, CUcontext from, CUstream stream)
+{
+    ca_context_t *ends[] = {ca_context_of(to), ca_context_of(from)};
+    ca_context_t *users[] = {ca_context_known(), ca_streams_context(stream)};
+    bool captured = ca_capture_active();
+    for (int i = 0; i < 2; i++) {
+        if (!ends[i])
+            continue; /* no memory of ours */
+        ca_context_reached_by(ends[i], ends[1 - i]);
+        for (int k = 0; k < 2; k++)
+            ca_context_reached_by(ends[i], captured ? NULL : users[k]);
+    }
+}
+
+#define COPY(symbol)                                                                               \
+    CA_EXPORT CUresult CUDAAPI symbol(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,      \
+                                      CUcontext from_context, size_t bytes)                        \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        note_copy(to_context, from_context, NULL);                                                 \
+        return real(to, to_context, from, from_context, bytes);                                    \
+    }
+COPY(cuMemcpyPeer)
+COPY(cuMemcpyPeer_ptds)
+
+#define COPY_ASYNC(symbol)                                                                         \
+    CA_EXPORT CUresult CUDAAPI symbol(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,      \
+                                      CUcontext from_context, size_t bytes, CUstream stream)       \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        note_copy(to_context, from_context, stream);                                               \
+        return real(to, to_context, from, from_context, bytes, stream);                            \
+    }
+COPY_ASYNC(cuMemcpyPeerAsync)
+COPY_ASYNC(cuMemcpyPeerAsync_ptsz)
+
+#define COPY_3D(symbol)                                                                            \
+    CA_EXPORT CUresult CUDAAPI symbol(const CUDA_MEMCPY3D_PEER *copy)                              \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        if (copy)                                                                                  \
+            note_copy(copy->dstContext, copy->srcContext, NULL);                                   \
+        return real(copy);                                                                         \
+    }
+COPY_3D(cuMemcpy3DPeer)
+COPY_3D(cuMemcpy3DPeer_ptds)
+
+#define COPY_3D_ASYNC(symbol)                                                                      \
+    CA_EXPORT CUresult CUDAAPI symbol(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)             \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        if (copy)                                                                                  \
+            note_copy(copy->dstContext, copy->srcContext, stream);                                 \
+        return real(copy, stream);                                                                 \
+    }
+COPY_3D_ASYNC(cuMemcpy3DPeerAsync)
+COPY_3D_ASYNC(cuMemcpy3DPeerAsync_ptsz)
