@@ -435,6 +435,13 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     return ca_epoch_harvest(arena, line, place, true) > 0 || passed;
 }
 
+bool ca_epoch_slept_for(const ca_arena_t *arena)
+{
+    const ca_epoch_t *oldest = arena->whole.closed.head;
+
+    return oldest && !ca_epoch_late(arena, oldest);
+}
+
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
 {
     epoch->users++;

@@ -130,6 +130,9 @@ typedef enum {
  * or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
 
+/* Whether the calling thread would have slept in a plain free of its own for the oldest epoch. */
+bool ca_epoch_slept_for(const ca_arena_t *arena);
+
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.
  */
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);

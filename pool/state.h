@@ -34,6 +34,7 @@ struct ca_arena {
     /* What closing a cache's epoch writes: together, since thread after thread does. */
     uint64_t operations;  /* allocations, frees, waits: the clock of the back-offs */
     uint64_t freed_after; /* the last fence before a plain free, whichever thread's */
+    uint64_t own_wait_ns; /* 0: see ladder.c, rung_pause */
     bool others_stuck;    /* other contexts' work was waited for in vain: see ladder.c */
     bool late_stuck;      /* so was what is late */
     size_t stock;         /* bytes of live that lie in caches, as far as they told */

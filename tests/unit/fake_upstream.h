@@ -73,6 +73,7 @@ typedef struct fake {
     uint64_t calls[FAKE_CALLS];
     uint64_t looks; /* at what is available */
     uint64_t unbounded_waits, waiting_frees;
+    uint64_t waited_ns; /* at most, in the latest bounded wait */
     _Atomic unsigned errors;
     char log[256];
     size_t log_length;
@@ -325,6 +326,8 @@ static int fake_fence_wait(void *context, void *fence, uint64_t nanoseconds)
     if (rc == 0) {
         if (nanoseconds == CA_WAIT_OWN)
             fake.unbounded_waits++;
+        else
+            fake.waited_ns = nanoseconds;
         if (nanoseconds == CA_WAIT_OWN || fake.wait_passes)
             fake_pass((uintptr_t)fence);
         rc = (uintptr_t)fence <= fake.passed;

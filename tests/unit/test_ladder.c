@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <unistd.h>
 #include "one_arena.h"
 #include "pool/epoch.h"
@@ -207,14 +208,54 @@ static void a_bounded_wait_that_was_too_short_serves_from_what_passed_meanwhile(
     put(&held);
 }
 
+static void *exceed(void *unused)
+{
+    exceed_the_policy();
+    return unused;
+}
+
+/* This thread has freed nothing, and plain it would not have slept. */
 static void after_the_bounded_wait_it_grows_beyond_the_policy(void **state)
 {
     (void)state;
-    exceed_the_policy();
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, exceed, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     get(8 * MIB);
     const char *log = fake_log();
     assert_non_null(strstr(log, "wqA")); /* what lies before what was waited for had its chance */
     assert_int_equal(fake.unbounded_waits, 0);
+}
+
+/* Plain, it slept in its free: what is behind that is waited for ten times as long, and twice as
+ * long after a wait in vain. */
+static void what_its_own_frees_would_have_waited_for_is_waited_for_longer(void **state)
+{
+    (void)state;
+    exceed_the_policy();
+    for (unsigned times = 10; times < 200; times *= 2) {
+        for (uint64_t waits = fake.calls[FAKE_WAIT]; fake.calls[FAKE_WAIT] == waits;) {
+            held_t held = get(8 * MIB); /* a segment has several */
+            put(&held);
+        }
+        assert_int_equal(fake.waited_ns, times * fake_params.reuse_wait_ns);
+    }
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+/* Others' frees may be behind work that waits for this thread. */
+static void that_of_another_thread_is_not(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    held_t mine = get(8 * MIB);
+    put(&mine);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(pthread_create(&thread, NULL, exceed, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    get(8 * MIB);
+    assert_int_equal(fake.waited_ns, fake_params.reuse_wait_ns);
 }
 
 static void idle_segments_go_back_before_the_peak_rises(void **state)
@@ -892,6 +933,8 @@ int main(void)
         TEST(one_bounded_wait_is_for_the_older_half_of_the_epochs),
         TEST(a_bounded_wait_that_was_too_short_serves_from_what_passed_meanwhile),
         TEST(after_the_bounded_wait_it_grows_beyond_the_policy),
+        TEST(what_its_own_frees_would_have_waited_for_is_waited_for_longer),
+        TEST(that_of_another_thread_is_not),
         TEST(idle_segments_go_back_before_the_peak_rises),
         TEST(with_work_in_flight_the_peak_rises_instead_of_a_free),
         TEST(nor_do_more_go_back_once_there_is_work),
