@@ -7,6 +7,7 @@
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
 #include "shim/heaps.h"
+#include "shim/mempools.h"
 #include "shim/streams.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
@@ -79,6 +80,8 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
     else
         ca_cached_free_async(record->owner, user ? NULL : ca_streams_of(record, context),
                              ca_registry_stream_number(record));
+    if (record->kind == CA_KIND_ASYNC)
+        ca_mempool_freed(context);
     return CUDA_SUCCESS;
 }
 

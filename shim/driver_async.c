@@ -67,6 +67,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     }
     ca_count(passed_through);
     context = ca_streams_context(given);
+    ca_mempool_before_driver(context);
     CUresult code = ca_backend_async_blocks(context, bytes)
                         ? CUDA_ERROR_OUT_OF_MEMORY
                         : CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
@@ -123,6 +124,7 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
         return real(address, bytes, pool, stream);
     ca_count(alloc_calls);
     ca_context_t *context = ca_streams_context(stream);
+    ca_mempool_before_driver(context);
     CUresult code = CA_WITH_OOM(
         CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
         ca_backend_async_blocks(context, bytes)

@@ -8,14 +8,19 @@
 #include "config/options.h"
 #include "pool/giving.h"
 #include "shim/driver_table.h"
+#include "shim/heaps.h"
 #include "shim/life.h"
 #include "shim/totals.h"
 #include "shim/upstream.h"
 
 #define DEVICES_MAX 256
+#define TRIM_BACKOFF 64 /* allocations from a look at what is still in flight to the next */
 
 static _Atomic bool replaced[DEVICES_MAX]; /* another pool is the device's current one */
 static _Atomic bool touched[DEVICES_MAX];  /* something was set on the default pool */
+
+/* Allocations until the cache's memory is looked at, from 1; 0: there is none to give back. */
+static _Atomic unsigned left_behind[DEVICES_MAX];
 
 enum { NOT_ASKED, HAS_POOLS, HAS_NONE };
 static _Atomic char pools[DEVICES_MAX];
@@ -83,15 +88,59 @@ size_t ca_mempool_trim(CUmemoryPool pool)
     return before > after ? before - after : 0;
 }
 
+static bool chosen(uint8_t device)
+{
+    return atomic_load_explicit(&replaced[device], memory_order_relaxed) ||
+           atomic_load_explicit(&touched[device], memory_order_relaxed);
+}
+
+/* Whether some memory of the device is in a stream's order still, or behind other work. */
+static bool some_pending(uint8_t device)
+{
+    ca_arena_t *heap;
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
+        for (unsigned i = 0; c->device == device && (heap = ca_heap(c, i)); i++) {
+            ca_arena_stats_t stats;
+            ca_arena_stats(heap, &stats);
+            if (stats.pending_bytes)
+                return true;
+        }
+    return false;
+}
+
+static void give_back(uint8_t device)
+{
+    ca_upstream_trim_device(device, NULL, SIZE_MAX, CA_TRIM_IDLE);
+    if (some_pending(device))
+        atomic_store(&left_behind[device], TRIM_BACKOFF);
+}
+
+void ca_mempool_before_driver(const ca_context_t *context)
+{
+    unsigned left =
+        context ? atomic_load_explicit(&left_behind[context->device], memory_order_relaxed) : 0;
+    if (!left || !chosen(context->device))
+        return;
+    if (atomic_compare_exchange_strong(&left_behind[context->device], &left, left - 1) && left == 1)
+        give_back(context->device);
+}
+
+void ca_mempool_freed(const ca_context_t *context)
+{
+    if (chosen(context->device))
+        atomic_store(&left_behind[context->device], 1);
+}
+
 /* What ended with it is said once for each device. */
 static void touch(CUmemoryPool pool, const char *what)
 {
     CUdevice device = ca_life_active() ? ca_mempool_device(pool) : CU_DEVICE_INVALID;
-    if (device != CU_DEVICE_INVALID && !atomic_exchange(&touched[device], true))
-        ca_info(
-            "device %d: stream-ordered memory is the driver's from now on: the program set %s of "
+    if (device == CU_DEVICE_INVALID || atomic_exchange(&touched[device], true))
+        return;
+    ca_info("device %d: stream-ordered memory is the driver's from now on: the program set %s of "
             "its default memory pool",
             device, what);
+    give_back((uint8_t)device);
 }
 
 /* After the driver was told to make `pool` the current one. */
@@ -100,11 +149,13 @@ static void replace(CUdevice device, CUmemoryPool pool, CUresult code)
     if (code != CUDA_SUCCESS || !ca_life_active() || device < 0 || device >= DEVICES_MAX)
         return;
     bool others = !is_default(pool, device);
-    if (atomic_exchange(&replaced[device], others) != others)
-        ca_info(
-            "device %d: stream-ordered memory is %s: the program made %s the current memory pool",
+    if (atomic_exchange(&replaced[device], others) == others)
+        return;
+    ca_info("device %d: stream-ordered memory is %s: the program made %s the current memory pool",
             device, others ? "the driver's for now" : "the cache's again",
             others ? "another pool" : "the default one");
+    if (others)
+        give_back((uint8_t)device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)

@@ -14,6 +14,14 @@
  * supported, as without us: the driver is asked, once for each. */
 bool ca_mempool_served(const ca_context_t *context);
 
+/* The program has a pool of its own for the device by now: what the cache holds is memory beside
+ * that. It goes back when the pool is chosen; where some was still in use or in flight then, with
+ * later allocations, before the driver is asked for them. */
+void ca_mempool_before_driver(const ca_context_t *context);
+
+/* Stream-ordered memory of the cache was freed. */
+void ca_mempool_freed(const ca_context_t *context);
+
 /* The device whose default pool it is; CU_DEVICE_INVALID for any other pool. */
 CUdevice ca_mempool_device(CUmemoryPool pool);
 

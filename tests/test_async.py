@@ -240,6 +240,20 @@ def test_of_a_pool_that_is_the_driver_s_only_that_is_trimmed(run, program, conf)
     assert (result.rc, result.err) == (0, "") and calls(result, "cuMemPoolTrimTo") == 1
 
 
+@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("case", ["tuned", "left"])
+def test_what_the_cache_holds_goes_back_when_a_pool_is_tuned(run, program, case, conf):
+    """Else the program has it twice, beside what the driver's pool is told to keep."""
+    result = run([program("async"), case], conf=conf, stats=True)
+
+    succeeds(result)
+    assert calls(result, "cuMemAllocAsync") > 0
+    memory = result.sim["devices"][0]
+    # What was in flight then is there for as long.
+    assert memory["peak_bytes"] <= (96 + 16) * MIB * (1 if case == "tuned" else 2)
+    assert memory["live_bytes"] <= (96 + 16) * MIB
+
+
 @pytest.mark.parametrize("mutation, rc", [("none", 0), ("reuse_across_streams", 99)])
 def test_the_race_check_sees_reuse_across_streams(run, program, mutation, rc):
     result = run([program("async"), "streams", 200], sim="racecheck:1",

@@ -12,6 +12,8 @@
  * async pool           explicit pools, and a default pool that the program customises
  * async marks          high-water marks of the default pool are reset amid pairs
  * async trim KEEP      64 MiB are freed and the default pool trimmed to KEEP MiB
+ * async tuned          the default pool is given a release threshold after memory came and went
+ * async left           likewise, while that memory is still in flight
  * async thread         threads that end with memory freed on their own default stream
  * async own            the per-thread default stream is held up in one thread, not in another
  * async deadlock       memory freed on a held stream, and nobody waits for it
@@ -232,6 +234,31 @@ static void trim(uint64_t keep)
     OK(cudaMemPoolTrimTo(standard, keep * MIB));
 }
 
+static void tuned(bool left)
+{
+    gate_t gate = GATE_CLOSED;
+    cudaStream_t stream = make_stream();
+    cudaMemPool_t pool;
+    uint64_t threshold = UINT64_MAX;
+    char *memory[3];
+    OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+    for (unsigned round = 0; round < (left ? 100 : 2); round++) {
+        for (unsigned i = 0; i < 3; i++)
+            use(memory[i] = allocate(32 * MIB, stream), 32 * MIB, 1, stream);
+        if (left && round == 0)
+            gate_hold(&gate, stream);
+        for (unsigned i = 0; i < 3; i++)
+            OK(cudaFreeAsync(memory[i], stream));
+        if (round == 0)
+            OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+        if (left && round == 0)
+            gate_open(&gate);
+        OK(cudaStreamSynchronize(stream));
+    }
+    use(memory[0] = allocate(MIB, stream), MIB, 0, stream);
+    OK(cudaFreeAsync(memory[0], stream));
+}
+
 static void refused(void)
 {
     cudaStream_t stream = make_stream();
@@ -445,6 +472,10 @@ int main(int argc, char **argv)
         own();
     else if (strcmp(argv[1], "joined") == 0)
         joined();
+    else if (strcmp(argv[1], "tuned") == 0)
+        tuned(false);
+    else if (strcmp(argv[1], "left") == 0)
+        tuned(true);
     else if (strcmp(argv[1], "blocking") == 0)
         blocking();
     else if (strcmp(argv[1], "behind") == 0)
