@@ -71,7 +71,7 @@ bool ca_stream_joins(const ca_stream_t *stream)
 
 uint16_t ca_stream_number(const ca_stream_t *stream)
 {
-    return stream->number;
+    return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)
@@ -379,7 +379,9 @@ static ca_stream_t *make(ca_arena_t *arena)
 
 static void number(ca_arena_t *arena, ca_stream_t *stream)
 {
-    stream->number = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
+    uint16_t given = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
+
+    __atomic_store_n(&stream->number, given, __ATOMIC_RELAXED);
 }
 
 /* One that is there as long as the arena: no thread's, and never gone. */

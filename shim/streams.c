@@ -363,7 +363,7 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     return CUDA_SUCCESS;
 }
 
-ca_stream_t *ca_streams_of(const ca_record_t *record, const ca_context_t *context)
+ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context)
 {
     CUstream handle = (CUstream)(uintptr_t)ca_registry_stream(record);
     uint16_t number = ca_registry_stream_number(record);
@@ -373,7 +373,7 @@ ca_stream_t *ca_streams_of(const ca_record_t *record, const ca_context_t *contex
     if (!handle || handle == CU_STREAM_LEGACY) {
         found = ca_arena_legacy_stream(context->arena, CU_STREAM_LEGACY);
     } else if (handle == CU_STREAM_PER_THREAD) {
-        found = own_stream((ca_context_t *)context, false); /* this thread's, or another number */
+        found = own_stream(context, false); /* this thread's, or another number */
     } else {
         ca_lock_take(&lock);
         const known_t *known = find(handle);

@@ -19,7 +19,7 @@ CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_s
 
 /* The pool's stream that pooled memory of `context` was allocated on, by its record. NULL where
  * that is gone, or nobody can tell. */
-ca_stream_t *ca_streams_of(const ca_record_t *record, const ca_context_t *context);
+ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context);
 
 /* The entry of the context that a stream is of, served or not: of the current one for the default
  * streams, and where nothing is known. May be NULL. */

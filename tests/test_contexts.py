@@ -156,6 +156,20 @@ def test_memory_that_a_peer_uses_is_not_handed_out(run, program, mode, size, con
     succeeds(run([program("peers"), mode, size], conf=conf, sim="memory:4G,devices:2"))
 
 
+@pytest.mark.parametrize("twin", [False, True], ids=["", "per-thread"])
+@pytest.mark.parametrize("name", ["cuMemcpyPeer", "cuMemcpyPeerAsync", "cuMemcpy3DPeer",
+                                  "cuMemcpy3DPeerAsync"])
+def test_a_copy_between_contexts_answers_as_without_us(run, program, name, twin):
+    symbol = name + ("_ptsz" if name.endswith("Async") else "_ptds") * twin
+    for fails in ("", f",fail:{symbol}@1=719"):
+        plain, shim = (run([program("drv_peer_copies"), symbol], preload=preload,
+                           sim=f"devices:2{fails}") for preload in (False, True))
+
+        assert (plain.rc, shim.rc) == (0, 0), shim.err
+        assert shim.out == plain.out
+        assert not fails or shim.out == "719\n"
+
+
 @pytest.mark.parametrize("preload, conf", MODES)
 @pytest.mark.parametrize("threads, devices", [(1, 2), (4, 1), (4, 2), (8, 3)])
 def test_frees_from_other_devices(run, program, threads, devices, preload, conf):

@@ -33,6 +33,9 @@ TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmap
 IPC = {"cuIpcGetMemHandle"}
 # Reached by tests/preload/async.c: test_async.py fails each of them.
 POOLS = {"cuDeviceSetMemPool", "cuMemPoolSetAttribute", "cuMemPoolSetAccess", "cuStreamWaitEvent"}
+# Reached by tests/preload/drv_peer_copies.c: test_contexts.py fails each of them.
+COPIES = {"cuMemcpyPeer", "cuMemcpyPeer_ptds", "cuMemcpyPeerAsync", "cuMemcpyPeerAsync_ptsz",
+          "cuMemcpy3DPeer", "cuMemcpy3DPeer_ptds", "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync_ptsz"}
 # What only an option makes the shim call.
 OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
            "cuMemAllocAsync": "async:driver",
@@ -50,7 +53,8 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSynchronize",  # where the driver records no context, below
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
-CALLED = [name for name in FUNCTIONS if name not in ELSEWHERE | TRACKED | IPC | POOLS | set(OPTIONS)]
+CALLED = [name for name in FUNCTIONS
+          if name not in ELSEWHERE | TRACKED | IPC | POOLS | COPIES | set(OPTIONS)]
 MOST = {"few": "3/30" if conftest.SANITIZER else "10/10", "many": "50/25"}
 DEPTHS = pytest.mark.parametrize("depth", MOST)
 KEPT = 12345
