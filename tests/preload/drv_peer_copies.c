@@ -14,10 +14,16 @@ int main(int argc, char **argv)
 {
     CUcontext contexts[2];
     CUdeviceptr memory[2];
+    int devices;
     CHECK(argc == 2);
     void *function = dlsym(RTLD_DEFAULT, argv[1]);
     CHECK(function);
     OK(cuInit(0));
+    OK(cuDeviceGetCount(&devices));
+    if (devices < 2) {
+        puts("needs two devices");
+        return 77;
+    }
     for (int i = 0; i < 2; i++) {
         OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
         OK(cuCtxSetCurrent(contexts[i]));
