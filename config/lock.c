@@ -27,6 +27,8 @@ static const char *rank_name(ca_rank_t rank)
     switch (rank) {
     case CA_RANK_CONTEXTS:
         return "contexts";
+    case CA_RANK_GRAPHS:
+        return "graphs";
     case CA_RANK_ARENA:
         return "arena";
     case CA_RANK_SPANS:

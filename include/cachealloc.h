@@ -96,7 +96,8 @@ typedef struct cachealloc_stats_s {
  * no CUDA call. */
 CACHEALLOC_API int cachealloc_stats(cachealloc_stats_t *stats);
 
-/* Gives all idle memory of the pool back to the driver, pinned host memory too. Returns the bytes
+/* Gives all idle memory of the pool back to the driver, pinned host memory too; with `capture:keep`
+ * what was kept for graphs that are destroyed comes back to the pool first. Returns the bytes
  * given, 0 where there were none. The driver may wait for work on the device, and with drivers from
  * before CUDA 12.5 the call waits for all of it. */
 CACHEALLOC_API size_t cachealloc_trim(void);

@@ -193,6 +193,9 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
  * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
 ca_slot_t *ca_block_slot(ca_block_t *block);
 
+/* A live block goes by no thread's cache when it is freed. */
+void ca_block_bar_hits(ca_block_t *block);
+
 /* Whether a block that was live at `address` is still that: its arena may have been revived. */
 bool ca_block_is_at(ca_block_t *block, uint64_t address);
 

@@ -144,3 +144,8 @@ void ca_block_discard(ca_block_slab_t *slab)
     *slab = next;
     errno = saved;
 }
+
+void ca_block_bar_hits(ca_block_t *block)
+{
+    __atomic_store_n(&block->class_mark, 0, __ATOMIC_RELAXED);
+}

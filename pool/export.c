@@ -17,7 +17,7 @@ void ca_pool_dedicate(bool on)
 static void export_block(ca_block_t *block)
 {
     __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
-    __atomic_store_n(&block->class_mark, 0, __ATOMIC_RELAXED);
+    ca_block_bar_hits(block);
 }
 
 /* The blocks that are meant; see export.h. */

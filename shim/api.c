@@ -9,6 +9,7 @@
 #include "shim/api_struct.h"
 #include "shim/backend_async.h"
 #include "shim/contexts.h"
+#include "shim/graph_memory.h"
 #include "shim/heaps.h"
 #include "shim/pinned_memory.h"
 #include "shim/life.h"
@@ -72,6 +73,7 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 CA_PUBLIC size_t cachealloc_trim(void)
 {
     size_t given = 0;
+    ca_graph_memory_release();
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
             given += ca_heaps_trim(c, SIZE_MAX, CA_TRIM_ASKED);

@@ -8,10 +8,14 @@
 #include "config/backoff.h"
 #include "config/lock.h"
 #include "config/mutation.h"
+#include "config/options.h"
 #include "config/presence.h"
 #include "shim/driver_table.h"
+#include "shim/graph_memory.h"
+#include "shim/hit.h"
 #include "shim/life.h"
 #include "shim/streams.h"
+#include "shim/upstream.h"
 
 #define CAPTURES_MAX 1024
 
@@ -24,12 +28,34 @@ static struct {
     CUcontext context;        /* whose stream it is, or NULL when that could not be told */
     unsigned long long id;    /* of that context, */
     unsigned long long owner; /* and of its primary, for a green one; 0 where there are none */
+    uint64_t number;          /* of the capture: shim/graph_memory.c */
 } captures[CAPTURES_MAX];
 static size_t capture_count;
 
 bool ca_capture_active(void)
 {
     return atomic_load(&capturing) > 0;
+}
+
+/* While anything is captured no call is a hit: the driver is asked first whether it is allowed, or
+ * what it touches is noted for the graph. */
+static void count(int by)
+{
+    int before = atomic_fetch_add(&capturing, by);
+    if (before == 0 || before + by == 0)
+        ca_hit_settle();
+}
+
+CUresult ca_capture_check(void)
+{
+    if (!ca_capture_active() ||
+        (ca_options.capture == CA_CAPTURE_KEEP && ca_options.backend == CA_BACKEND_POOL))
+        return CUDA_SUCCESS;
+    CUresult code = ca_upstream_ask_unsafe();
+    return code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+                   code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+               ? code
+               : CUDA_SUCCESS;
 }
 
 bool ca_capture_recorder_enter(void)
@@ -59,7 +85,7 @@ static bool close_gate(void)
 {
     if (!ca_life_active())
         return false;
-    atomic_fetch_add(&capturing, 1);
+    count(1);
     for (unsigned tries = 0; ca_presence_any(&recorders); tries++)
         ca_backoff(tries);
     return true;
@@ -67,8 +93,9 @@ static bool close_gate(void)
 
 static void forget(size_t at)
 {
+    ca_graph_memory_ended(captures[at].number);
     captures[at] = captures[--capture_count];
-    atomic_fetch_sub(&capturing, 1);
+    count(-1);
 }
 
 /* Whether the stream was in the table, from which it is taken. Under the lock. */
@@ -96,13 +123,14 @@ static CUresult began(bool closed, CUstream stream, CUresult code)
     if (!closed)
         return code;
     if (code != CUDA_SUCCESS) {
-        atomic_fetch_sub(&capturing, 1);
+        count(-1);
         return code;
     }
     if (!driver->cuStreamGetCtx || driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
         context = NULL;
     unsigned long long id = context ? ca_context_id(context) : 0;
     const ca_context_t *owner = context ? ca_context_of(context) : NULL;
+    uint64_t number = ca_graph_memory_began();
     ca_lock_take(&lock);
     /* A capture of a stream that had this handle before went with its context. */
     if (!is_default(stream))
@@ -112,6 +140,7 @@ static CUresult began(bool closed, CUstream stream, CUresult code)
         captures[capture_count].stream = stream;
         captures[capture_count].context = context;
         captures[capture_count].id = id;
+        captures[capture_count].number = number;
         captures[capture_count++].owner = owner ? owner->id : 0;
     }
     ca_lock_drop(&lock);
@@ -124,6 +153,16 @@ static bool ended(CUstream stream)
     bool found = take(stream);
     ca_lock_drop(&lock);
     return found;
+}
+
+/* The capture of this stream has left `graph`. */
+static void left(CUstream stream, CUgraph graph)
+{
+    ca_lock_take(&lock);
+    for (size_t i = 0; i < capture_count; i++)
+        if (captures[i].stream == stream)
+            ca_graph_memory_captured(graph, captures[i].number);
+    ca_lock_drop(&lock);
 }
 
 void ca_capture_context_gone(CUcontext context, unsigned long long id)
@@ -223,6 +262,8 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     CA_REAL(cuStreamEndCapture);
     CUresult code = real(stream, graph);
+    if (code == CUDA_SUCCESS)
+        left(stream, *graph);
     if (code == CUDA_SUCCESS || !ca_capture_includes(ca_driver()->cuStreamIsCapturing, stream))
         ended(stream);
     return code;
@@ -232,6 +273,8 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *gra
 {
     CA_REAL(cuStreamEndCapture_ptsz);
     CUresult code = real(stream, graph);
+    if (code == CUDA_SUCCESS)
+        left(ca_stream_per_thread(stream), *graph);
     if (code == CUDA_SUCCESS || !ca_capture_includes(ca_driver()->cuStreamIsCapturing_ptsz, stream))
         ended(ca_stream_per_thread(stream));
     return code;
@@ -245,12 +288,12 @@ CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
     ca_streams_destroyed(stream);
     if (!ca_capture_active())
         return real(stream);
-    atomic_fetch_add(&capturing, 1);
+    count(1);
     bool was = ended(stream);
     CUresult code = real(stream);
     if (was && code != CUDA_SUCCESS)
         began(true, stream, CUDA_SUCCESS);
     else
-        atomic_fetch_sub(&capturing, 1);
+        count(-1);
     return code;
 }

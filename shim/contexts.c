@@ -9,6 +9,7 @@
 #include "shim/attributes.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
+#include "shim/graph_memory.h"
 #include "shim/context_entries.h"
 #include "shim/decay.h"
 #include "shim/dump_signal.h"
@@ -285,6 +286,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     ca_heaps_retire_end(context);
     ca_pinned_retire_end(context);
     ca_shared_drop_context(context->number);
+    ca_graph_memory_drop_context(context->number);
     ca_attributes_drop_context(context->number);
     ca_fences_forget(context);
     ca_entry_rest(context);

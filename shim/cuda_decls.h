@@ -19,6 +19,8 @@
 #undef cuStreamBeginCapture
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
+#undef cuGraphAddNode
+#undef cuGraphExecUpdate
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult *status);
 CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device);
@@ -30,6 +32,10 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);
+CUresult CUDAAPI cuGraphAddNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
+                                size_t count, CUgraphNodeParams *node);
+CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec made, CUgraph graph, CUgraphNode *node,
+                                   CUgraphExecUpdateResult *result);
 CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph, CUgraphNode *node,
                                        char *log, size_t bytes);
 

@@ -13,6 +13,10 @@ typedef int CUlibraryOption;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
+typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
+#endif
+#if CUDA_VERSION < 12020
+typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 #endif
 #if CUDA_VERSION < 12030
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
@@ -54,6 +58,11 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureM
                                                CUgraph graph, CUgraphRecaptureCallback callback,
                                                void *data);
 CUresult CUDAAPI cuFuncLoad(CUfunction function);
+CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph,
+                                   const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                                   size_t count, CUgraphNodeParams *node);
+CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec made, CUgraph graph,
+                                      CUgraphExecUpdateResultInfo *result);
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                   unsigned flags);
 CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green);

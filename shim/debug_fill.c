@@ -5,6 +5,7 @@
 #include "shim/debug_guard.h"
 #include "shim/driver_table.h"
 #include "shim/fences.h"
+#include "shim/graph_memory.h"
 #include "shim/upstream.h"
 
 #define NOT_FILLED -1
@@ -111,7 +112,7 @@ void ca_debug_freed_slow(const ca_record_t *record, const ca_context_t *where, C
 {
     ca_arena_t *arena = record->kind == CA_KIND_PINNED ? NULL : ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
-    if (!context || atomic_load(&context->broken))
+    if (!context || atomic_load(&context->broken) || ca_graph_memory_wanted(record->address))
         return;
     if (where == context && reaches(context, stream))
         freed_on(context, record, stream);

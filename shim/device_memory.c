@@ -6,6 +6,7 @@
 #include "pool/span.h"
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
+#include "shim/graph_memory.h"
 #include "shim/heaps.h"
 #include "shim/mempools.h"
 #include "shim/streams.h"
@@ -35,6 +36,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
         ca_cached_free(block);
         return -EIO;
     }
+    ca_graph_memory_given(pointer, block, atomic_load(&context->number));
     *address = pointer;
     return 0;
 }
@@ -71,6 +73,8 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
     if (broken != CUDA_SUCCESS)
         return broken;
     ca_attributes_clear(record->address);
+    if (ca_graph_memory_keep(record))
+        return CUDA_SUCCESS;
     if (order)
         ca_cached_free_on(record->owner, order);
     else if (user && user != context)

@@ -53,7 +53,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
 {
     ca_context_t *context;
     ca_stream_t *order;
-    if (ca_options.async == CA_ASYNC_POOL &&
+    if (ca_options.async == CA_ASYNC_POOL && ca_capture_check() == CUDA_SUCCESS &&
         ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
         ca_mempool_served(context)) {
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
@@ -171,17 +171,19 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     if (!address || !ca_life_active())
         return real(address, given);
     ca_count(free_calls);
+    bool captured = ca_capture_includes(capturing, given);
+    CUresult code = captured ? CUDA_SUCCESS : ca_capture_check();
+    if (code != CUDA_SUCCESS)
+        return code;
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)
                    : ca_debug_explain_refusal(address, real(address, given));
     if (record.shared)
-        return ca_capture_includes(capturing, given) ? CUDA_ERROR_INVALID_VALUE
-                                                     : ca_shared_free_async(&record, real, given);
-    CUresult code;
+        return captured ? CUDA_ERROR_INVALID_VALUE : ca_shared_free_async(&record, real, given);
     if (!record.owner || ca_device_lost(&record))
         code = real(address, given);
-    else if (ca_capture_includes(capturing, given)) /* only a graph's own memory is freed in it */
+    else if (captured) /* only a graph's own memory is freed in it */
         code = CUDA_ERROR_INVALID_VALUE;
     else
         code = free_pooled(&record, stream);

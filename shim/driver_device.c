@@ -4,6 +4,7 @@
 #include "config/options.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
+#include "shim/capture.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
@@ -45,8 +46,8 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *addr
 static CUresult alloc(CUdeviceptr *address, size_t bytes)
 {
     ca_context_t *context = ca_context_current(true, NULL);
-    if (!context)
-        return alloc_from_driver(NULL, address, bytes);
+    if (!context || ca_capture_check() != CUDA_SUCCESS)
+        return alloc_from_driver(context, address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
     if (result == 0) {
         ca_hit_remember(CA_LANE_DRIVER);
@@ -127,6 +128,9 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     if (ca_hit_free(CA_LANE_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
+    CUresult code = ca_capture_check();
+    if (code != CUDA_SUCCESS)
+        return code;
     /* Erased before the memory goes back: another thread may get this address at once. */
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
@@ -135,9 +139,9 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     if (record.shared)
         return ca_shared_free(&record);
     bool lost = ca_device_lost(&record);
-    CUresult code = record.owner && !lost            ? free_pooled(&record)
-                    : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
-                                                     : real(address);
+    code = record.owner && !lost            ? free_pooled(&record)
+           : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
+                                            : real(address);
     if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
         return code;

@@ -11,6 +11,7 @@
  * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
  * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
 #include "shim/driver_table.h"
+#include "shim/graph_memory.h"
 #include "shim/room.h"
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
@@ -122,32 +123,43 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 
 /* A graph's nodes may be of any device. */
 
+static CUresult instantiated(CUresult code, CUgraphExec *made, CUgraph graph)
+{
+    if (code == CUDA_SUCCESS)
+        ca_graph_memory_derived(*made, graph);
+    return code;
+}
+
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph,
                                                  CUgraphNode *node, char *log, size_t bytes)
 {
     CA_REAL(cuGraphInstantiate_v2);
-    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, node, log, bytes));
+    return instantiated(
+        CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, node, log, bytes)), made, graph);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
                                                        unsigned long long flags)
 {
     CA_REAL(cuGraphInstantiateWithFlags);
-    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags));
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags)), made,
+                        graph);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgraph graph,
                                                         CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CA_REAL(cuGraphInstantiateWithParams);
-    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params));
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+                        graph);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
                                                              CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CA_REAL(cuGraphInstantiateWithParams_ptsz);
-    return CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params));
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+                        graph);
 }
 
 typedef __typeof__(cuGraphLaunch) graph_call_t;

@@ -3,6 +3,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/hit.h"
 #include "shim/life.h"
@@ -24,7 +25,7 @@ static bool pooled(void **address, size_t bytes, unsigned flags, const ca_contex
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_current(true, NULL);
     *known = context ? context : ca_context_known();
-    if (!context || !address || !bytes)
+    if (!context || !address || !bytes || ca_capture_check() != CUDA_SUCCESS)
         return false;
     int result = ca_pinned_alloc(context, flags, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
@@ -86,12 +87,15 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     if (ca_hit_free_pinned(CA_LANE_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
+    CUresult code = ca_capture_check();
+    if (code != CUDA_SUCCESS)
+        return code;
     if (!ca_track_erase(pointer, &record))
         return ca_pool_owns(pointer) ? ca_track_wrong_free(pointer)
                                      : ca_debug_explain_refusal(pointer, real(address));
     if (record.shared)
         return ca_shared_free_host(&record);
-    CUresult code = record.owner ? free_pooled(&record) : real(address);
+    code = record.owner ? free_pooled(&record) : real(address);
     if (code == CUDA_SUCCESS) {
         ca_hit_remember(CA_LANE_DRIVER);
         return code;

@@ -12,6 +12,7 @@
 #include "config/counters.h"
 #include "config/lock.h"
 #include "registry/registry.h"
+#include "shim/capture.h"
 #include "shim/device_memory.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -117,7 +118,8 @@ static CUresult alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t 
 {
     ca_context_t *context = ca_context_current(true, NULL);
     size_t learned = context ? known_pitch(asker_of(context, element), width) : 0, bytes;
-    if (!learned || __builtin_mul_overflow(learned, height, &bytes))
+    if (!learned || __builtin_mul_overflow(learned, height, &bytes) ||
+        ca_capture_check() != CUDA_SUCCESS)
         return alloc_from_driver(context, address, pitch, width, height, element);
     int result = ca_device_alloc_kind(context, CA_KIND_PITCHED, bytes, CA_DEVICE_ANY, address);
     if (result == 0) {

@@ -13,6 +13,7 @@
 #include "registry/registry.h"
 #include "registry/stack.h"
 #include "shim/dump_signal.h"
+#include "shim/graph_memory.h"
 #include "shim/leak_report.h"
 #include "shim/publish.h"
 #include "shim/record.h"
@@ -50,6 +51,7 @@ static void write_stats(void)
     ROW("pending bytes", pool.pending_bytes);
     ROW("ready bytes", pool.ready_bytes);
     ROW("bytes kept for other processes", pool.exported_bytes);
+    ROW("bytes kept for graphs", ca_graph_memory_bytes());
     ROW("reserved bytes", pool.reserved_bytes);
     ROW("reserved bytes, peak", pool.reserved_peak);
     ROW("segments", pool.segments);

@@ -6,6 +6,7 @@
 #include "registry/journal.h"
 #include "registry/peak.h"
 #include "shim/attributes.h"
+#include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 #include "shim/record.h"
@@ -17,8 +18,8 @@ static bool allowed(const ca_life_page_t *page)
 {
     int state = atomic_load(&ca_life_state);
     return (state == CA_LIFE_STARTING || state == CA_LIFE_ACTIVE) &&
-           atomic_load(&page->same_process) && !ca_options.zero && !ca_options.free_sync &&
-           !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
+           atomic_load(&page->same_process) && !ca_capture_active() && !ca_options.zero &&
+           !ca_options.free_sync && !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
            !atomic_load(&ca_peak_due) && !atomic_load(&ca_record_on) &&
            !atomic_load(&ca_history_on) && !atomic_load(&ca_journal_on) &&
            !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);

@@ -31,6 +31,7 @@
 #include "shim/attributes.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
+#include "shim/graph_memory.h"
 #include "shim/contexts.h"
 #include "shim/debug_fill.h"
 #include "shim/decay.h"
@@ -166,6 +167,7 @@ static void in_child(void)
     ca_contexts_reset_after_fork();
     ca_known_streams_reset_after_fork();
     ca_capture_reset_after_fork();
+    ca_graph_memory_reset_after_fork();
     ca_green_reset_after_fork();
     ca_attributes_reset_after_fork();
     ca_shared_reset_after_fork();

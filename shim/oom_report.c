@@ -6,6 +6,7 @@
 #include "registry/holders.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/graph_memory.h"
 #include "shim/heaps.h"
 #include "shim/totals.h"
 #include "shim/track.h"
@@ -129,6 +130,12 @@ static void write_hints(ca_out_t *out, const figures_t *now)
                       "hint: %llu bytes were freed, but other processes may have them open "
                       "(IPC)\n",
                       BYTES(pool->exported_bytes));
+    if (ca_graph_memory_bytes())
+        ca_out_printf(
+            out,
+            "hint: %llu bytes are kept for graphs (`capture:keep`): cachealloc_trim() gives "
+            "back those of graphs that are destroyed\n",
+            BYTES(ca_graph_memory_bytes()));
     if (now->told && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
         ca_out_printf(out, "hint: without what others hold there would be enough: nvidia-smi "
                            "names them\n");

@@ -4,6 +4,7 @@
 #include "pool/cache.h"
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
+#include "shim/graph_memory.h"
 #include "shim/pin_mode.h"
 #include "shim/track.h"
 #include "shim/upstream.h"
@@ -67,6 +68,7 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
         ca_cached_free(block);
         return -EIO;
     }
+    ca_graph_memory_given(pointer, block, atomic_load(&context->number));
     *address = (void *)(uintptr_t)pointer;
     return 0;
 }
@@ -101,6 +103,8 @@ CUresult ca_pinned_free_plain(const ca_record_t *record)
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context, false);
     ca_attributes_clear(record->address);
+    if (ca_graph_memory_keep(record))
+        return CUDA_SUCCESS;
     ca_debug_freed_host(context, record);
     ca_cached_free(record->owner);
     keep_little(context, arena, record->bytes);

@@ -45,9 +45,10 @@ static _Thread_local bool delegate_next;
         code_;                                                                                     \
     })
 
+/* While anything is captured lane D asks whether the call is allowed. */
 static bool may_serve(void)
 {
-    return ca_life_active() && ca_options.lane_r && !delegate_next;
+    return ca_life_active() && ca_options.lane_r && !delegate_next && !ca_capture_active();
 }
 
 static bool served_alloc(void **address, CUdeviceptr pointer)
@@ -113,12 +114,11 @@ static bool serve_free(const void *address, CUresult (*free_plain)(const ca_reco
            settled_free(&record, free_plain(&record));
 }
 
-/* Whether a stream was met before, and what the pool calls it; while anything is captured lane D
- * looks. */
+/* Whether a stream was met before, and what the pool calls it. */
 static bool known_order(CUstream stream, ca_context_t **context, ca_stream_t **order)
 {
-    return may_serve() && !ca_capture_active() &&
-           ca_streams_find(stream, false, context, order) == CUDA_SUCCESS && *context;
+    return may_serve() && ca_streams_find(stream, false, context, order) == CUDA_SUCCESS &&
+           *context;
 }
 
 static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)

@@ -66,14 +66,21 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
     return CUDA_SUCCESS;
 }
 
+/* What we leave behind is what the program goes on with: a call that fails is repeated. */
+static void restore_mode(ca_entered_t *entered)
+{
+    const ca_driver_t *driver = ca_driver();
+    if (entered->relaxed &&
+        driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
+        driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
+    entered->relaxed = false;
+}
+
 void ca_upstream_leave(ca_entered_t *entered)
 {
     const ca_driver_t *driver = ca_driver();
     CUcontext popped;
-    /* What we leave behind is what the program goes on with: a call that fails is repeated. */
-    if (entered->relaxed &&
-        driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
-        driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
+    restore_mode(entered);
     if (entered->pushed && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
@@ -221,6 +228,29 @@ static CUresult own_stream(ca_context_t *context, CUstream *stream)
     if (unneeded)
         driver->cuStreamDestroy_v2(unneeded);
     return CUDA_SUCCESS;
+}
+
+/* Which streams a query is asked of makes no difference: ours has nothing on it. */
+CUresult ca_upstream_ask_unsafe(void)
+{
+    __typeof__(cuStreamQuery) *query = ca_driver()->cuStreamQuery;
+    ca_context_t *context = ca_context_current(false, NULL);
+    ca_entered_t entered;
+    CUstream stream;
+    for (ca_context_t *c = ca_context_next(NULL); c && !context; c = ca_context_next(c))
+        if (atomic_load(&c->state) == CA_CONTEXT_SERVING && !atomic_load(&c->shares))
+            context = c;
+    if (!query || !context)
+        return CUDA_SUCCESS;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    code = own_stream(context, &stream);
+    restore_mode(&entered);
+    if (code == CUDA_SUCCESS)
+        code = query(stream);
+    ca_upstream_leave(&entered);
+    return code;
 }
 
 /* Whether cuMemFreeAsync really gives memory of cuMemAlloc back. It takes it (cuda.h names no kind

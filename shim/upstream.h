@@ -32,6 +32,13 @@ bool ca_upstream_is_sticky(CUresult code);
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
+/* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
+ * does nothing else: what the driver answers, and does to the capture, is what it would to
+ * cuMemAlloc or cuMemFree. No call of those two does: one gives memory, the other takes a segment.
+ * cuda.h (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the
+ * rows of cuStreamQuery are those of both (tests/gpu/results: capture). */
+CUresult ca_upstream_ask_unsafe(void);
+
 /* Whether giving idle memory back waits for its context, as far as is known. */
 bool ca_upstream_idle_free_waits(void);
 

@@ -1,5 +1,6 @@
-"""Graphs: what was captured stays right while memory comes and goes around it, and captures are not
-disturbed. tests/preload/graphs.c is the program."""
+"""Graphs: what was captured stays right while memory comes and goes around it, and captures are
+disturbed by what disturbs them without the library. tests/preload/graphs.c and graph_memory.c are the
+programs."""
 
 import pytest
 
@@ -62,11 +63,53 @@ def test_calls_in_a_capture_have_their_codes_without_a_pool(run, program, mode, 
 
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("mode, who, plainly", DURING)
-def test_the_pool_serves_in_every_capture_and_spoils_none(run, program, mode, who, plainly, conf):
+def test_calls_in_a_capture_have_their_codes_with_the_pool(run, program, mode, who, plainly, conf):
     result = run([program("graphs"), "during", mode, who], conf=conf, sim="racecheck:1")
 
     succeeds(result)
+    assert result.out == plainly
+
+
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async",
+                                  "backend:async,capture:keep"])
+@pytest.mark.parametrize("mode, who, says", DURING)
+def test_each_call_in_a_capture_is_answered_as_without_a_pool(run, program, mode, who, says, conf):
+    plain = run([program("graph_memory"), "answers", mode, who], preload=False)
+    served = run([program("graph_memory"), "answers", mode, who], conf=conf)
+
+    succeeds(plain)
+    succeeds(served)
+    assert served.out == plain.out and plain.out.count("\n") == 9
+    assert (str(UNSUPPORTED) in plain.out) == (says == SPOILED)
+
+
+@pytest.mark.parametrize("mode, who, plainly", DURING)
+def test_with_keep_the_pool_serves_in_every_capture_and_spoils_none(run, program, mode, who, plainly):
+    result = run([program("graphs"), "during", mode, who], conf="capture:keep", sim="racecheck:1")
+
+    succeeds(result)
     assert result.out == FINE
+
+
+@pytest.mark.parametrize("conf", ["capture:keep", "capture:keep,lane_r:false",
+                                  "capture:keep,debug:poison+redzone", "capture:keep,shards:4"])
+@pytest.mark.parametrize("case", ["replay", "outlives", "two"])
+def test_memory_that_a_capture_touched_is_kept_for_its_graph(run, program, case, conf):
+    # A guard behind each allocation makes what `two` reckons with larger.
+    conf = conf.replace("+redzone", "") if case == "two" else conf
+    succeeds(run([program("graph_memory"), case], conf=conf, sim="racecheck:1"))
+
+
+def test_a_graph_that_could_not_be_destroyed_keeps_its_memory(run, program):
+    succeeds(run([program("graph_memory"), "refused"], conf="capture:keep",
+                 sim="fail:cuGraphExecDestroy@1"))
+
+
+def test_the_statistics_tell_what_is_kept_for_graphs(run, program):
+    result = run([program("graph_memory"), "replay"], conf="capture:keep,stats:exit")
+
+    rows = [line.split()[-1] for line in result.err.splitlines() if "bytes kept for graphs" in line]
+    assert len(rows) == 1 and 300000 <= int(rows[0]) <= 304 * 1024, result.err
 
 
 @pytest.mark.parametrize("case", ["destroyed", "threads"])

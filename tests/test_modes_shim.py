@@ -84,7 +84,7 @@ def test_a_child_of_a_fork_has_no_such_thread(run, program):
 
 
 @pytest.mark.parametrize("cmd", [["threads", 8, 300], ["multi_ctx"], ["drv_ctx_storm"],
-                                 ["capture", "global"], ["async", "streams", 200],
+                                 ["capture", "relaxed"], ["async", "streams", 200],
                                  ["cache_full", 2]],
                          ids=lambda cmd: "-".join(map(str, cmd)))
 def test_programs_run_beside_a_short_decay(run, program, cmd):
@@ -164,7 +164,7 @@ class TestShards:
         (["threads", 8, 1000], "memory:2G"),
         (["multi_ctx"], "memory:2G,devices:2"),
         (["drv_ctx_storm"], "memory:2G"),
-        (["capture", "global"], "memory:2G"),
+        (["capture", "thread"], "memory:2G"),
         (["async", "streams", 200], "memory:2G"),
         (["cache_full", 2], "memory:256M"),
         (["held", "any"], "memory:256M"),

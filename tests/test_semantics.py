@@ -70,7 +70,7 @@ def test_memory_in_use_is_not_handed_out_and_frees_do_not_wait(run, program, con
 
 @pytest.mark.parametrize("conf", POOLED)
 def test_fences_stay_out_of_a_global_capture(run, program, conf):
-    succeeds(run([program("capture"), "global"], conf=conf))
+    succeeds(run([program("capture"), "global"], conf=",".join(filter(None, [conf, "capture:keep"]))))
 
 
 @pytest.mark.parametrize("conf", POOLED)

@@ -1,6 +1,6 @@
 /* While a stream captures, another thread allocates and frees: our fences must not end the capture.
  * capture MODE, relaxed, thread or global; the plain runtime refuses the other thread's calls in
- * the global mode, so that one is for the shim alone. */
+ * the global mode, so that one is for capture:keep alone. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include "check.h"

@@ -106,9 +106,9 @@ static void capture(unsigned form)
                         : RETRIED(drv.cuStreamEndCapture(streams[2], &graph)));
     }
     if (graph && graph != target)
-        OK(drv.cuGraphDestroy(graph));
+        (void)RETRIED(drv.cuGraphDestroy(graph));
     if (target)
-        OK(drv.cuGraphDestroy(target));
+        (void)RETRIED(drv.cuGraphDestroy(target));
 }
 
 /* In the current context. */
