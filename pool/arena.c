@@ -13,6 +13,7 @@
 #include "config/patience.h"
 #include "pool/cache.h"
 #include "pool/cache_mark.h"
+#include "pool/export.h"
 #include "pool/fence_order.h"
 #include "pool/giving.h"
 #include "pool/grow.h"
@@ -275,10 +276,12 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, f
     /* Without fences nothing but such waits makes anything ready. */
     bool plain = how == PLAIN || (how == ASYNC && arena->no_fences);
     bool foreign = how == FOREIGN;
-    bool elsewhere =
-        foreign || (how == ASYNC && !plain) || (stream && ca_stream_arena(stream) != arena);
-    ca_stream_t *legacy =
-        stream && elsewhere && !arena->retired ? ca_stream_legacy_of(arena, stream) : NULL;
+    /* What another process may see is nobody's next, on the same stream neither. */
+    bool elsewhere = foreign || (how == ASYNC && !plain) ||
+                     (stream && (ca_stream_arena(stream) != arena || block->exported));
+    ca_stream_t *legacy = stream && elsewhere && !arena->retired && !block->exported
+                              ? ca_stream_legacy_of(arena, stream)
+                              : NULL;
     if (legacy) {
         stream = legacy;
         elsewhere = false;
@@ -301,8 +304,6 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, f
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
-        } else if (block->exported && !CA_MUTATED(reuse_exported)) {
-            ca_block_retain(arena, block);
         } else {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign && !stream;
@@ -314,6 +315,8 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, f
             ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
             ca_epoch_harvest_by_free(arena, line);
             ca_grow_look_again(arena);
+            if (plain && !foreign)
+                ca_give_exported(arena);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -485,7 +488,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        if (!segment->exported && !has_live(segment, stock))
+        if (!has_live(segment, stock))
             stats->idle_bytes += segment->bytes;
 }
 
@@ -512,6 +515,7 @@ void ca_pool_reset_after_fork(void)
     ca_streams_reset_after_fork();
     ca_caches_reset_after_fork();
     ca_span_reset_after_fork();
+    ca_pool_reset_requests();
     ca_reserved_reset_after_fork();
     ca_giving_reset_after_fork();
 }

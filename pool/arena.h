@@ -6,7 +6,7 @@
  *   PENDING  freed, but work submitted before the free may still touch it
  *   READY    free for reuse; in a bin; merged with ready neighbours
  *   CACHED   in a thread's own stock, in front of the arena: see pool/cache.h
- *   EXPORTED freed, and kept as it is while there is other memory: see pool/export.h
+ *   EXPORTED freed, and kept as it is until its segment goes: see pool/export.h
  *
  * A free tags its block with the arena's open epoch. An epoch is closed by the free side, which
  * records one fence; when the fence has passed all its blocks become ready together. So a free

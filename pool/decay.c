@@ -26,7 +26,7 @@ static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)
 
     /* The count wraps around. */
     while (segment && (segment->live_blocks > 0 || arena->tick - segment->idle_tick <= ticks ||
-                       !ca_segment_idle_block(segment)))
+                       !ca_segment_idle(segment)))
         segment = segment->next;
     return segment;
 }

@@ -6,11 +6,47 @@
 #include "pool/span.h"
 #include "pool/state.h"
 
-_Atomic bool ca_export_dedicating;
+_Atomic bool ca_export_dedicating, ca_export_own_pool;
+
+/* Of the program's requests: for whole segment units, and those of them that were freed; others. */
+static _Atomic size_t whole, freed, others;
 
 void ca_pool_dedicate(bool on)
 {
     atomic_store(&ca_export_dedicating, on);
+}
+
+static void look(void)
+{
+    atomic_store(&ca_export_own_pool,
+                 atomic_load(&others) <=
+                         CA_EXPORT_OTHERS + atomic_load(&whole) / CA_EXPORT_OTHERS &&
+                     atomic_load(&freed) <= CA_EXPORT_OTHERS + atomic_load(&whole) / 2);
+}
+
+void ca_pool_note_request(size_t bytes)
+{
+    if (atomic_load_explicit(&others, memory_order_relaxed) >= CA_EXPORT_OTHERS_MOST)
+        return;
+    atomic_fetch_add(bytes % CA_SEGMENT_UNIT == 0 ? &whole : &others, 1);
+    look();
+}
+
+void ca_pool_note_free(size_t bytes)
+{
+    if (bytes % CA_SEGMENT_UNIT != 0 ||
+        atomic_load_explicit(&others, memory_order_relaxed) >= CA_EXPORT_OTHERS_MOST)
+        return;
+    atomic_fetch_add(&freed, 1);
+    look();
+}
+
+void ca_pool_reset_requests(void)
+{
+    atomic_store(&whole, 0);
+    atomic_store(&freed, 0);
+    atomic_store(&others, 0);
+    atomic_store(&ca_export_own_pool, false);
 }
 
 /* Other threads may be freeing theirs. No cache takes what has no class. */
@@ -20,15 +56,10 @@ static void export_block(ca_block_t *block)
     ca_block_bar_hits(block);
 }
 
-/* The blocks that are meant; see export.h. */
-static void mark(ca_segment_t *segment, ca_block_t *at, uint64_t address)
+/* The blocks that may be meant; see export.h. */
+static void mark(ca_segment_t *segment)
 {
     segment->exported = true;
-    if (at && ca_block_state(at) == CA_BLOCK_LIVE && at->address == address &&
-        at != segment->first) {
-        export_block(at);
-        return;
-    }
     for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_LIVE)
             export_block(block);
@@ -53,7 +84,8 @@ bool ca_export_reclaim(ca_arena_t *arena)
     return any;
 }
 
-ca_export_t ca_pool_export(uint64_t address)
+/* `also`: marks it. */
+static ca_export_t look_at(uint64_t address, bool also)
 {
     ca_arena_t *arena = ca_span_lock(address);
     ca_export_t what = CA_EXPORT_NONE;
@@ -63,10 +95,21 @@ ca_export_t ca_pool_export(uint64_t address)
         ca_segment_t *segment = ca_segment_at(arena, address);
         if (segment) {
             ca_block_t *block = ca_segment_block_at(segment, address);
-            mark(segment, block, address);
             what = block && block != segment->first ? CA_EXPORT_INTERIOR : CA_EXPORT_BASE;
+            if (also)
+                mark(segment);
         }
         ca_lock_drop(&arena->lock);
     }
     return what;
+}
+
+ca_export_t ca_pool_export(uint64_t address)
+{
+    return look_at(address, true);
+}
+
+ca_export_t ca_pool_exports(uint64_t address)
+{
+    return look_at(address, false);
 }

@@ -4,14 +4,17 @@
  * it was asked for, opens the segment's base in the other process. There is no call that ends an
  * export, so from the first one on
  *
- *   the segment   never goes back upstream, until its context takes it along
  *   its blocks    that the export may have meant are not handed out again while there is other
- *                 memory: what is freed of them is kept as it is (CA_BLOCK_EXPORTED), as the other
- *                 process may still look at it, and must not find somebody else's data there
+ *                 memory: what is freed of them is kept as it is (CA_BLOCK_EXPORTED), once the work
+ *                 on it is done, as the other process may still look at it, and must not find
+ *                 somebody else's data there
+ *   the segment   goes back upstream when nothing lives in it, at once: by the next free that
+ * closes an epoch, or before the next growth. The plain free gives the memory back, too; a program
+ * that frees what another process has open is wrong with either (cuda.h, cuIpcGetMemHandle)
  *
- * Which blocks: an export of an address where a live block begins means that block. Any other
- * address, the segment's base before all, comes from a program that asked for the address range and
- * passes on offsets: it may mean every block that is live at that time.
+ * Which blocks: the handle is of the segment's base, and comes from a program whose block begins
+ * there, or from one that asked for the address range and passes on offsets: it may mean every
+ * block that is live at that time. (An address inside is not exported: the shim refuses that.)
  *
  * The rest of the segment goes on to be used. What is ready or pending then, nobody can have told
  * the other process about; and a block that is cut from it later is the other process's business
@@ -34,6 +37,21 @@ typedef enum {
 /* A handle was made of `address`. Thread-safe. */
 ca_export_t ca_pool_export(uint64_t address);
 
+/* What a handle of `address` would be. Thread-safe. */
+ca_export_t ca_pool_exports(uint64_t address);
+
+/* The program asks for device memory, or frees it: all but hits, which are small. One whose
+ * requests are whole segment units but for a few, and that keeps most of them, has a pool of its
+ * own. Such pools share their pieces with other processes (PyTorch's does), taking each for an
+ * allocation of the driver's; so each begins a segment, as long as the program goes on like that.
+ * It asks seldom, so that this costs little; of other programs it are some dozens of blocks at the
+ * start. */
+#define CA_EXPORT_OTHERS 16u
+#define CA_EXPORT_OTHERS_MOST 4096u /* nobody counts any longer: it has none */
+void ca_pool_note_request(size_t bytes);
+void ca_pool_note_free(size_t bytes);
+void ca_pool_reset_requests(void); /* none were made */
+
 /* From now on requests for CA_SEGMENT_UNIT and more of device memory get segments of their own, in
  * all arenas, so that their handles lead to just them; or not any more. Where upstream has no
  * memory left they share other segments all the same. */
@@ -50,6 +68,14 @@ static inline bool ca_export_dedicates(const ca_arena_params_t *params, size_t b
 {
     return bytes >= CA_SEGMENT_UNIT &&
            atomic_load_explicit(&ca_export_dedicating, memory_order_relaxed) && !params->host;
+}
+
+/* Whether it is to begin a segment, while there is memory: a piece of the program's own pool. */
+extern _Atomic bool ca_export_own_pool;
+static inline bool ca_export_begins(const ca_arena_params_t *params, size_t bytes)
+{
+    return bytes % CA_SEGMENT_UNIT == 0 &&
+           atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed) && !params->host;
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "config/clock.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
+#include "pool/export.h"
 #include "pool/giving.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
@@ -156,15 +157,17 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
 {
     if (segment->refused == arena->round)
         return false;
-    if (which == CA_GIVE_IDLE || which == CA_GIVE_OLDEST)
-        return ca_segment_idle_block(segment);
+    if (which == CA_GIVE_EXPORTED && !segment->exported)
+        return false;
+    if (which != CA_GIVE_PENDING && which != CA_GIVE_PASSED)
+        return ca_segment_idle(segment);
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_PENDING &&
             (ca_epoch_late(arena, ca_block_epoch(block)) ||
              ca_block_epoch(block)->own_passed != (which == CA_GIVE_PASSED)))
             return false;
-    return segment->live_blocks == 0 && !segment->exported;
+    return segment->live_blocks == 0;
 }
 
 static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, ca_give_t which)
@@ -317,13 +320,14 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
     size_t preferred = preferred_bytes(arena, pool, bytes);
-    if (pool == CA_POOL_OVERSIZE || preferred < whole)
+    if (pool == CA_POOL_OVERSIZE || preferred < whole || ca_export_begins(&arena->params, bytes))
         preferred = whole;
     else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
 
+    ca_give_exported(arena);
     collect(arena);
     bool looked =
         !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
@@ -449,6 +453,12 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
                                  : which == CA_GIVE_PASSED ? CA_FREE_PASSED
                                                            : CA_FREE_IDLE);
     return given;
+}
+
+void ca_give_exported(ca_arena_t *arena)
+{
+    if (arena->exported)
+        (void)ca_give_back(arena, SIZE_MAX, CA_GIVE_EXPORTED);
 }
 
 size_t ca_give_others(ca_arena_t *arena, size_t bytes)

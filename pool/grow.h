@@ -55,11 +55,22 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
- * CA_GIVE_PENDING also those with pending blocks, whose real free waits as the plain free would
- * have, with CA_GIVE_PASSED those that nothing but other contexts' work may be at (ca_epoch_wait).
- * Of host memory nothing goes while anything runs. Returns the bytes given. */
-typedef enum { CA_GIVE_IDLE, CA_GIVE_OLDEST, CA_GIVE_PENDING, CA_GIVE_PASSED } ca_give_t;
+ * CA_GIVE_EXPORTED those of them that another process may see, with CA_GIVE_PENDING also those with
+ * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those that
+ * nothing but other contexts' work may be at (ca_epoch_wait). Of host memory nothing goes while
+ * anything runs. Returns the bytes given. */
+typedef enum {
+    CA_GIVE_IDLE,
+    CA_GIVE_OLDEST,
+    CA_GIVE_EXPORTED,
+    CA_GIVE_PENDING,
+    CA_GIVE_PASSED,
+} ca_give_t;
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
+
+/* What was kept for other processes goes with its segment, once nothing lives or is pending there:
+ * the driver would have it back. Drops the lock. */
+void ca_give_exported(ca_arena_t *arena);
 
 /* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena
  * is alone. Drops the lock. */

@@ -108,6 +108,8 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
         if (ca_block_state(block) == CA_BLOCK_PENDING) {
             ca_epoch_pull(block);
             arena->pending -= ca_block_size(block);
+        } else if (ca_block_state(block) == CA_BLOCK_EXPORTED) {
+            arena->exported -= ca_block_size(block);
         } else {
             ca_bins_remove(bins_of(arena, segment), block);
             arena->ready -= ca_block_size(block);
@@ -122,13 +124,16 @@ void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment)
     ca_slab_give(&arena->segment_slab, segment);
 }
 
-ca_block_t *ca_segment_idle_block(const ca_segment_t *segment)
+bool ca_segment_idle(const ca_segment_t *segment)
 {
-    ca_block_t *block = segment->first;
+    const ca_block_t *block = segment->first;
 
-    if (segment->exported)
-        return NULL;
-    return ca_block_state(block) == CA_BLOCK_READY && !ca_block_upper(block) ? block : NULL;
+    if (!segment->exported)
+        return ca_block_state(block) == CA_BLOCK_READY && !ca_block_upper(block);
+    while (block &&
+           (ca_block_state(block) == CA_BLOCK_READY || ca_block_state(block) == CA_BLOCK_EXPORTED))
+        block = ca_block_upper(block);
+    return !block;
 }
 
 ca_segment_t *ca_segment_at(const ca_arena_t *arena, uint64_t address)
@@ -205,8 +210,19 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
     }
 }
 
+/* Kept as it is until its segment goes: see export.h. */
+static void retain(ca_arena_t *arena, ca_block_t *block)
+{
+    block->state = CA_BLOCK_EXPORTED;
+    arena->exported += ca_block_size(block);
+}
+
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
 {
+    if (block->exported && !CA_MUTATED(reuse_exported)) {
+        retain(arena, block);
+        return;
+    }
     if (!arena->pins) {
         merge_ready(arena, block);
         return;
@@ -289,13 +305,6 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
     }
     arena->live -= ca_block_size(block);
     arena->pending += ca_block_size(block);
-}
-
-void ca_block_retain(ca_arena_t *arena, ca_block_t *block)
-{
-    block->state = CA_BLOCK_EXPORTED;
-    arena->pending -= ca_block_size(block);
-    arena->exported += ca_block_size(block);
 }
 
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
@@ -389,6 +398,8 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
         return NULL;
+    if (ca_export_begins(&arena->params, bytes) && (ca_block_lower(block) || ca_block_upper(block)))
+        return NULL;
     return ca_block_take_from(arena, block, bytes);
 }
 
@@ -400,7 +411,8 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
     ca_pool_t pool = other[ca_pool_of(&arena->params, bytes)];
     ca_block_t *block = NULL;
 
-    if (ca_export_dedicates(&arena->params, bytes) && bytes <= arena->params.max_split)
+    if ((ca_export_dedicates(&arena->params, bytes) || ca_export_begins(&arena->params, bytes)) &&
+        bytes <= arena->params.max_split)
         pool = CA_POOL_MAIN; /* better without a segment of its own than not at all */
 
     if (pool != CA_POOLS)

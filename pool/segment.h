@@ -21,8 +21,8 @@ ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes);
  * then counts as reserved. */
 void ca_segment_detach(ca_arena_t *arena, ca_segment_t *segment);
 
-/* The ready block of a segment without any other block, or NULL; NULL where it must not go back. */
-ca_block_t *ca_segment_idle_block(const ca_segment_t *segment);
+/* Whether all of it is one ready block; of an exported one, ready or kept. */
+bool ca_segment_idle(const ca_segment_t *segment);
 
 /* The segment of the arena, the block of the segment that `address` lies in, or NULL. */
 ca_segment_t *ca_segment_at(const ca_arena_t *arena, uint64_t address);
@@ -47,9 +47,6 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 
 /* A live block is pending, in no epoch yet. */
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
-
-/* A pending block, in no epoch, that another process may see: it is kept as it is. */
-void ca_block_retain(ca_arena_t *arena, ca_block_t *block);
 
 /* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes);

@@ -1,9 +1,11 @@
-/* Lane D, cuMemGetAddressRange: the range of pooled memory is its segment's, which is what those
- * need who export it or register it.
+/* Lane D, cuMemGetAddressRange: the range of pooled device memory is its segment's, which is what
+ * those need who export it or register it. That of pinned memory is the allocation's own: nobody
+ * exports it, and some take the range for its size (numba).
  *
  * UCX's hooks (libucm) ask for another reason: the program frees, and what they are told counts as
  * freed. UCX would take all live memory behind in the segment for the host's, and have the CPU copy
  * it. They are told the allocation alone. */
+#include "shim/address_range.h"
 #include <stdatomic.h>
 #include "pool/arena.h"
 #include "registry/registry.h"
@@ -21,16 +23,32 @@ static bool is_ucx(void *caller)
     return is;
 }
 
+/* The live allocation that an address of ours is in, where its range is its own. */
+static bool find_own(CUdeviceptr address, bool ucx, ca_record_t *record)
+{
+    uint64_t block = ca_pool_owns(address) ? ca_pool_block_at(address) : 0;
+    return block && ca_registry_find(block, record) && (ucx || record->kind == CA_KIND_PINNED) &&
+           address - record->address < record->bytes;
+}
+
+bool ca_address_range_of_pinned(CUdeviceptr address, CUdeviceptr *base, size_t *bytes)
+{
+    ca_record_t record;
+    if (!find_own(address, false, &record))
+        return false;
+    *base = record.address;
+    *bytes = record.bytes;
+    return true;
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes,
                                                    CUdeviceptr address)
 {
     CA_REAL(cuMemGetAddressRange_v2);
     ca_record_t record;
     CUresult code = real(base, bytes, address);
-    if (code != CUDA_SUCCESS || !ca_pool_owns(address) || !is_ucx(__builtin_return_address(0)))
-        return code;
-    uint64_t block = ca_pool_block_at(address);
-    if (!block || !ca_registry_find(block, &record))
+    if (code != CUDA_SUCCESS || !ca_pool_owns(address) ||
+        !find_own(address, is_ucx(__builtin_return_address(0)), &record))
         return code;
     if (base)
         *base = record.address;

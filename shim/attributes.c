@@ -4,11 +4,13 @@
  * freed, or the program unsets it there. Where a mark could not be made it is never unset again:
  * memory that is at work over RDMA relies on it, and what has it needlessly is slower alone. */
 #include "shim/attributes.h"
+#include <string.h>
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/arena.h"
 #include "registry/registry.h"
+#include "shim/address_range.h"
 #include "shim/driver_table.h"
 #include "shim/hit.h"
 
@@ -169,16 +171,43 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
     return code;
 }
 
+/* Of pinned memory the driver tells the segment's. */
+static void tell_range(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    CUdeviceptr base;
+    size_t bytes;
+    bool asked = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+                 attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    if (!asked || !value || !ca_address_range_of_pinned(address, &base, &bytes))
+        return;
+    if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+        memcpy(value, &base, sizeof base);
+    else
+        memcpy(value, &bytes, sizeof bytes);
+}
+
 /* "Querying this attribute has a side effect of setting the attribute
  * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS" (cuda.h). */
 CA_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                                  CUdeviceptr address)
 {
     CA_REAL(cuPointerGetAttribute);
-    if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1))
-        return real(value, attribute, address);
+    if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1)) {
+        CUresult code = real(value, attribute, address);
+        if (code == CUDA_SUCCESS)
+            tell_range(value, attribute, address);
+        return code;
+    }
     setting_t set = begin(address);
     return end(&set, address, real(value, attribute, address));
+}
+
+static CUresult with_ranges(CUresult code, unsigned count, const CUpointer_attribute *attributes,
+                            void **values, CUdeviceptr address)
+{
+    for (unsigned i = 0; code == CUDA_SUCCESS && attributes && values && i < count; i++)
+        tell_range(values[i], attributes[i], address);
+    return code;
 }
 
 CA_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
@@ -189,9 +218,11 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attr
     while (attributes && i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         i++;
     if (__builtin_expect(!attributes || i == count, 1))
-        return real(count, attributes, values, address);
+        return with_ranges(real(count, attributes, values, address), count, attributes, values,
+                           address);
     setting_t set = begin(address);
-    return end(&set, address, real(count, attributes, values, address));
+    return with_ranges(end(&set, address, real(count, attributes, values, address)), count,
+                       attributes, values, address);
 }
 
 void ca_attributes_reset_after_fork(void)

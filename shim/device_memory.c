@@ -3,6 +3,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "pool/cache.h"
+#include "pool/export.h"
 #include "pool/span.h"
 #include "shim/attributes.h"
 #include "shim/debug_fill.h"
@@ -21,6 +22,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     bool reused;
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
+    ca_pool_note_request(bytes);
     int result = ca_heaps_alloc(context, order, ca_debug_padded(bytes),
                                 effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
     if (result != 0)
@@ -73,6 +75,7 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
     if (broken != CUDA_SUCCESS)
         return broken;
     ca_attributes_clear(record->address);
+    ca_pool_note_free(record->bytes);
     if (ca_graph_memory_keep(record))
         return CUDA_SUCCESS;
     if (order)

@@ -1,40 +1,43 @@
-/* Lane D, watching cuIpcGetMemHandle: memory that other processes open.
+/* Lane D, cuIpcGetMemHandle: memory that other processes open.
  *
  * The driver's handle is of its whole allocation, with us of the whole segment, and opens the base
  * of that. Programs that ask for the address range, export its base and pass the offset on (UCX,
  * NCCL, Open MPI) need no more than this. One that takes it for granted that its pointer is such a
- * base is right only where the block has a segment of its own: so that is what blocks get, large
- * ones, once the program was seen to export an interior pointer.
+ * base (PyTorch) is right only where its block begins a segment: any other gets no handle, for it
+ * would lead to somebody else's bytes. What may be exported so begins one: see pool/export.h, and
+ * from the first refusal on every large block has a segment of its own.
  *
- * From the first handle on the memory stays as it is: see pool/export.h. */
+ * From the first handle on the memory stays as it is: see there, too. */
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/export.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 
-#define ABOUT                                                                                      \
-    "an IPC handle of memory inside a segment opens the segment's base in the other process, "     \
-    "which must add the offset (cuMemGetAddressRange tells it)"
-
-static void made_of_interior(void)
+/* What the driver answers for memory that it cannot export, memory of its pools for one. */
+static CUresult refuse(void)
 {
-    if (ca_options.ipc == CA_IPC_DEDICATED) {
-        ca_warn_once(ABOUT "; with ipc:dedicated that is so for allocations below 2M, and where "
-                           "memory is short");
-        return;
-    }
     ca_pool_dedicate(true);
-    ca_warn_once(ABOUT "; set ipc:dedicated to give allocations of 2M and more handles of their "
-                       "own, as new ones have from now on");
+    ca_warn_once(
+        "an IPC handle of memory inside a segment is refused: it would open the segment's "
+        "base in the other process%s",
+        ca_options.ipc == CA_IPC_DEDICATED
+            ? "; with ipc:dedicated that is so for allocations below 2M, and where memory is "
+              "short (cuMemGetAddressRange tells a base that has a handle)"
+            : "; set ipc:dedicated to give allocations of 2M and more handles of their own, "
+              "as new ones have from now on (cuMemGetAddressRange tells a base that has one)");
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 CA_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     CA_REAL(cuIpcGetMemHandle);
+    if (!ca_life_active())
+        return real(handle, address);
+    if (ca_pool_exports(address) == CA_EXPORT_INTERIOR)
+        return refuse();
     CUresult code = real(handle, address);
-    /* Not before: what is refused, nobody can open. */
-    if (code == CUDA_SUCCESS && ca_life_active() && ca_pool_export(address) == CA_EXPORT_INTERIOR)
-        made_of_interior();
+    if (code == CUDA_SUCCESS) /* not before: what is refused, nobody can open */
+        ca_pool_export(address);
     return code;
 }

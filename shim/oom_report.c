@@ -125,11 +125,12 @@ static void write_hints(ca_out_t *out, const figures_t *now)
                       "hint: %llu bytes were freed and wait for work on the device: with a "
                       "synchronisation before the call they can be had\n",
                       BYTES(pool->pending_bytes));
-    if (pool->exported_bytes >= asked)
-        ca_out_printf(out,
-                      "hint: %llu bytes were freed, but other processes may have them open "
-                      "(IPC)\n",
-                      BYTES(pool->exported_bytes));
+    if (pool->exported_bytes)
+        ca_out_printf(
+            out,
+            "hint: %llu bytes were freed after an IPC handle was made of them: they go "
+            "back once nothing lives beside them; `ipc:dedicated` keeps large ones apart\n",
+            BYTES(pool->exported_bytes));
     if (ca_graph_memory_bytes())
         ca_out_printf(
             out,

@@ -1,6 +1,7 @@
 /* What CUDA tells about pinned memory, whichever call it came from and with whatever flags, at its
  * start and inside; and what wrong calls answer. Prints one line each: the lines are the same with
  * and without a pool. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include "check.h"
@@ -11,6 +12,32 @@ static void tell(const char *what, int answer)
 {
     printf("%s: %d\n", what, answer);
     (void)cudaGetLastError();
+}
+
+/* The driver's functions, as a runtime finds them. */
+#define DRIVER(name, version, answers)                                                             \
+    static CUresult(CUDAAPI *name) answers;                                                        \
+    if (!name)                                                                                     \
+    OK(cudaGetDriverEntryPointByVersion(#name, (void **)&name, version, cudaEnableDefault, NULL))
+#undef cuMemGetAddressRange
+
+/* All ways to ask for it: by the call, by one attribute, by several. */
+static void range_at(unsigned char *host, size_t offset)
+{
+    DRIVER(cuMemGetAddressRange, 3020, (CUdeviceptr *, size_t *, CUdeviceptr));
+    DRIVER(cuPointerGetAttribute, 4000, (void *, CUpointer_attribute, CUdeviceptr));
+    DRIVER(cuPointerGetAttributes, 7000, (unsigned, CUpointer_attribute *, void **, CUdeviceptr));
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR};
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)host, base[3] = {0};
+    size_t bytes[3] = {0};
+    void *values[] = {&bytes[2], &base[2]};
+    tell("  range", (int)cuMemGetAddressRange(&base[0], &bytes[0], at + offset));
+    tell("  its start", (int)cuPointerGetAttribute(&base[1], asked[1], at + offset));
+    tell("  its size", (int)cuPointerGetAttribute(&bytes[1], asked[0], at + offset));
+    tell("  both", (int)cuPointerGetAttributes(2, asked, values, at + offset));
+    for (int i = 0; i < 3; i++)
+        printf("  begins %zd before, has %zu\n", (ssize_t)(at - base[i]), bytes[i]);
 }
 
 static void look_at(unsigned char *host, size_t offset)
@@ -26,6 +53,7 @@ static void look_at(unsigned char *host, size_t offset)
     printf("  device pointer: code %d, the same %d\n", code, device == host + offset);
     code = (int)cudaHostGetFlags(&flags, host + offset);
     printf("  flags: code %d, %#x\n", code, flags);
+    range_at(host, offset);
 }
 
 static unsigned char *get(unsigned flags)

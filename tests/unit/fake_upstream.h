@@ -87,6 +87,9 @@ typedef struct fake {
 } fake_t;
 
 #define FAKE_LIVE UINT32_MAX
+#define FAKE_SEEN                                                                                  \
+    (FAKE_LIVE - 1) /* freed, and seen by another process: goes back, is not given                 \
+                     */
 
 static fake_t fake;
 
@@ -184,7 +187,7 @@ static bool fake_stamps_of(uint64_t address, size_t bytes, uint32_t **begin, uin
 FAKE_QUICK static void fake_stamps_look(const uint32_t *stamp, const uint32_t *end, bool *live,
                                         bool *waits)
 {
-    uint32_t passed = fake.passed < FAKE_LIVE ? (uint32_t)fake.passed : FAKE_LIVE - 1;
+    uint32_t passed = fake.passed < FAKE_SEEN ? (uint32_t)fake.passed : FAKE_SEEN - 1;
     uint32_t most = 0, lives = 0;
     for (; stamp < end; stamp++) {
         most = *stamp > most ? *stamp : most;
@@ -420,6 +423,15 @@ static inline void fake_use(uint64_t address, size_t bytes)
             fake_error("early reuse: %#" PRIx64 ", passed %" PRIu64, address, fake.passed);
         fake_stamps_set(stamp, end, FAKE_LIVE);
     }
+    pthread_mutex_unlock(&fake.mutex);
+}
+
+static inline void fake_stay_seen(uint64_t address, size_t bytes)
+{
+    pthread_mutex_lock(&fake.mutex);
+    uint32_t *stamp, *end;
+    if (fake_stamps_of(address, bytes, &stamp, &end))
+        fake_stamps_set(stamp, end, FAKE_SEEN);
     pthread_mutex_unlock(&fake.mutex);
 }
 

@@ -84,10 +84,11 @@ static void something_happens(const mix_t *mix)
     }
 }
 
-/* Freed, but for the fake it lives on: whoever is handed it, or gives it back, is caught. */
+/* Freed, but for the fake it lives on, until it goes back: that it is handed out is noticed. */
 static void let_go_exported(held_t *held)
 {
     ca_block_t *block = held->block;
+    fake_stay_seen(held->address, held->bytes);
     held->block = NULL;
     ca_cached_free(block);
 }
@@ -158,9 +159,7 @@ static void run(const mix_t *mix, uint64_t seed, size_t thread_cache)
     ca_arena_stats_t stats;
     ca_arena_stats(arena, &stats);
     assert_int_equal(stats.reserved_bytes, stats.ready_bytes + stats.exported_bytes);
-    assert_int_equal(stats.idle_bytes, 0);
-    if (!mix->exports)
-        assert_int_equal(stats.reserved_bytes + stats.blocks, 0);
+    assert_int_equal(stats.reserved_bytes + stats.blocks, 0);
     assert_int_equal(fake.used, stats.reserved_bytes);
     assert_int_equal(fake.fences, 0);
     assert_true(served > refused);
