@@ -139,6 +139,48 @@ void branches_of_a_graph_keep_their_order(void)
     OK(cuStreamSynchronize(b));
 }
 
+/* What a stream did that is gone by the end counts where it was joined, and only there. */
+void a_joined_stream_may_go_before_the_capture_ends(void)
+{
+    CUgraph graph = NULL;
+    start();
+    for (int joined = 0; joined < 2; joined++) {
+        begin();
+        OK(cuEventRecord(e, a));
+        OK(cuStreamWaitEvent(b, e, 0));
+        OK(cuMemsetD8Async(q, 5, BYTES, b));
+        OK(cuEventRecord(f, b));
+        if (joined)
+            OK(cuStreamWaitEvent(a, f, 0));
+        OK(cuStreamDestroy(b));
+        IS(joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+           cuStreamEndCapture(a, &graph));
+        OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+    }
+    CUgraphExec x;
+    OK(cuGraphInstantiate(&x, graph, 0));
+    run(x);
+    OK(cuMemcpyDtoH(seen, q, BYTES));
+    CHECK(seen[0] == 5 && seen[BYTES - 1] == 5);
+    OK(cuGraphExecDestroy(x));
+    OK(cuGraphDestroy(graph));
+}
+
+void copies_of_pageable_memory_are_nodes(void)
+{
+    static unsigned char from[BYTES], to[BYTES];
+    start();
+    begin();
+    OK(cuMemcpyHtoDAsync(p, from, BYTES, a));
+    OK(cuMemcpyDtoHAsync(to, p, BYTES, a));
+    CUgraphExec x = end(0);
+    memset(from, 9, BYTES);
+    CHECK(to[0] == 0);
+    run(x);
+    CHECK(to[0] == 9 && to[BYTES - 1] == 9);
+    OK(cuGraphExecDestroy(x));
+}
+
 void launches_of_one_graph_follow_each_other(void)
 {
     int calls = 0;

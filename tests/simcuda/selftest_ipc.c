@@ -2,6 +2,7 @@
 #include "selftest.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -220,4 +221,64 @@ void opened_memory_goes_with_its_context(void) /* SIM: shared */
     CHECK(answer.first == 0x11 && answer.last == 0x22);
     CHECK(byte_at(opened(answer.large)) == 0x11);
     exporter_end(&other);
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+/* Records an event behind a gate, hands it over, and opens the gate when it is told to. */
+static void recorder_main(int in, int out)
+{
+    gate_t gate = GATE;
+    CUstream s;
+    CUevent e, plain;
+    CUipcEventHandle handle, none;
+    char go;
+    primary();
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuIpcGetEventHandle(&none, plain) != CUDA_SUCCESS);
+    OK(cuIpcGetEventHandle(&handle, e));
+    gate_hold(&gate, s);
+    OK(cuEventRecord(e, s));
+    CHECK(write(out, &handle, sizeof(handle)) == sizeof(handle));
+    CHECK(read(in, &go, 1) == 1);
+    gate_open(&gate);
+    OK(cuStreamSynchronize(s));
+    CHECK(write(out, &go, 1) == 1 &&
+          read(in, &go, 1) == 0); /* it is there until the other has done */
+    exit(failures != 0);
+}
+
+void an_event_of_another_process_is_waited_for(void) /* SIM: shared */
+{
+    int to[2], from[2], status = -1;
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(to[1]);
+        recorder_main(to[0], from[1]);
+    }
+    close(to[0]);
+    CUipcEventHandle handle;
+    CUevent e;
+    CUstream s;
+    char go = 'g';
+    primary();
+    CHECK(read(from[0], &handle, sizeof(handle)) == sizeof(handle));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuIpcOpenEventHandle(&e, handle));
+    IS(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+    OK(cuStreamWaitEvent(s, e, 0));
+    IS(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    CHECK(write(to[1], &go, 1) == 1);
+    OK(cuEventSynchronize(e));
+    OK(cuEventQuery(e));
+    OK(cuStreamSynchronize(s));
+    CHECK(read(from[0], &go, 1) == 1);
+    OK(cuEventDestroy(e));
+    memset(&handle, 7, sizeof(handle));
+    IS(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenEventHandle(&e, handle));
+    close(to[1]);
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }

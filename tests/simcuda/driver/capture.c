@@ -166,14 +166,14 @@ static CUgraph end_locked(sim_capture_t *c, bool wanted)
     return graph;
 }
 
-/* A capturing stream is destroyed: the origin ends its capture, another one spoils it. */
+/* A capturing stream is destroyed: the origin ends its capture; another one leaves it, and what it
+ * did must have been joined, as the CUDA sample with graph memory nodes does (graphMemoryNodes). */
 void sim_capture_stream_gone_locked(CUstream s)
 {
     sim_capture_t *c = s->capture;
     if (c && c->origin == s) {
         end_locked(c, false);
     } else if (c) {
-        invalidate(c);
         leave_locked(s);
     }
 }

@@ -94,9 +94,10 @@ static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, si
     op.u.copy.dst_device = dst.device;
     op.u.copy.src_device = src.device;
     bool both = on_device(&dst) && on_device(&src);
-    bool sync = async ? dst.pageable && !dst.device : !both || dst.sync || src.sync;
-    /* A node reads pageable memory when it runs [hw]. */
-    if (!sync && src.pageable && !src.device && !sim_capture_has(s)) {
+    /* A node reads and writes pageable memory when it runs [hw]. */
+    bool node = async && sim_capture_has(s);
+    bool sync = async ? dst.pageable && !dst.device && !node : !both || dst.sync || src.sync;
+    if (!sync && src.pageable && !src.device && !node) {
         SIM_TRY(stage(&op));
     }
     if (!async && sync) {

@@ -55,6 +55,7 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     e->points.n = 0;
     e->gen++;
     e->prev = NULL;
+    e->place = NULL;
     e->next = ctx->events;
     if (e->next) {
         e->next->prev = e;
@@ -91,7 +92,7 @@ void sim_event_end_locked(CUevent e, bool with_context)
     }
 }
 
-static CUresult event_check(CUevent e)
+CUresult sim_event_check(CUevent e)
 {
     if (!e || e->magic != MAGIC) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -106,9 +107,9 @@ static CUresult event_check(CUevent e)
 SIM_API CUresult cuEventDestroy_v2(CUevent hEvent)
 {
     SIM_ENTER(cuEventDestroy_v2);
-    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_event_check(hEvent));
     sim_lock();
-    CUresult rc = event_check(hEvent);
+    CUresult rc = sim_event_check(hEvent);
     if (rc == CUDA_SUCCESS) {
         sim_event_end_locked(hEvent, false);
     }
@@ -118,6 +119,9 @@ SIM_API CUresult cuEventDestroy_v2(CUevent hEvent)
 
 bool sim_event_done_locked(CUevent e)
 {
+    if (sim_ipc_event_foreign(e)) {
+        return sim_ipc_event_over(e);
+    }
     if (!atomic_load_explicit(&e->done, memory_order_relaxed) && e->capture_id == 0) {
         sim_points_prune(&e->points);
         if (e->points.n == 0) {
@@ -176,6 +180,9 @@ static CUresult record_locked(CUevent e, CUstream s)
     if (e->points.n && !(e->flags & CU_EVENT_DISABLE_TIMING)) {
         mark_locked(e, s);
     }
+    if (e->place) {
+        sim_ipc_event_recorded_locked(e, s);
+    }
     recorded_locked(e);
     return CUDA_SUCCESS;
 }
@@ -191,7 +198,7 @@ static CUresult external_node(CUstream s)
 static CUresult record(CUevent e, CUstream h, bool pt, unsigned flags)
 {
     CUstream s;
-    SIM_TRY(event_check(e));
+    SIM_TRY(sim_event_check(e));
     SIM_TRY(sim_stream_resolve(h, pt, &s));
     if (flags & ~CU_EVENT_RECORD_EXTERNAL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -217,7 +224,7 @@ SIM_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
 CUresult sim_ctx_record(CUcontext hCtx, CUevent hEvent)
 {
     SIM_TRY(sim_ctx_check(hCtx));
-    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_event_check(hEvent));
     if (sim_ctx_home(hEvent->ctx) != sim_ctx_home(hCtx)) { /* [hw] for green contexts' own */
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -245,7 +252,7 @@ SIM_API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 CUresult sim_ctx_wait(CUcontext hCtx, CUevent hEvent)
 {
     SIM_TRY(sim_ctx_check(hCtx));
-    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_event_check(hEvent));
     sim_lock();
     CUresult rc = sim_capture_block_context_locked(hCtx);
     if (rc == CUDA_SUCCESS && sim_capture_spoil_locked(hEvent->capture_id)) {
@@ -300,7 +307,7 @@ static CUresult wait_captured_locked(CUstream s, CUevent e)
 static CUresult wait_event(CUstream h, bool pt, CUevent e, unsigned flags)
 {
     CUstream s;
-    SIM_TRY(event_check(e));
+    SIM_TRY(sim_event_check(e));
     SIM_TRY(sim_stream_resolve(h, pt, &s));
     sim_lock();
     CUresult rc = CUDA_SUCCESS;
@@ -312,7 +319,9 @@ static CUresult wait_event(CUstream h, bool pt, CUevent e, unsigned flags)
         rc = wait_captured_locked(s, e);
     } else {
         sim_race_wait(s, &e->clock);
-        if (!sim_event_done_locked(e) || sim_legacy_held(s)) {
+        if (sim_ipc_event_foreign(e)) {
+            sim_ipc_event_wait_locked(e, s);
+        } else if (!sim_event_done_locked(e) || sim_legacy_held(s)) {
             sim_op_t op = {.kind = SIM_OP_WAIT, .after = e->points};
             sim_enqueue_locked(s, &op);
         }
@@ -341,8 +350,8 @@ static CUresult not_captured(CUevent e)
 SIM_API CUresult cuEventQuery(CUevent hEvent)
 {
     SIM_ENTER_IF(cuEventQuery, hEvent != NULL);
-    SIM_TRY(event_check(hEvent));
-    bool over = atomic_load_explicit(&hEvent->done, memory_order_acquire);
+    SIM_TRY(sim_event_check(hEvent));
+    bool over = atomic_load_explicit(&hEvent->done, memory_order_acquire) && !hEvent->place;
     if (!over) {
         SIM_TRY(not_captured(hEvent));
     }
@@ -364,9 +373,12 @@ SIM_API CUresult cuEventQuery(CUevent hEvent)
 SIM_API CUresult cuEventSynchronize(CUevent hEvent)
 {
     SIM_ENTER(cuEventSynchronize);
-    SIM_TRY(event_check(hEvent));
+    SIM_TRY(sim_event_check(hEvent));
     SIM_TRY(not_captured(hEvent));
     SIM_TRY(sim_capture_unsafe());
+    if (sim_ipc_event_foreign(hEvent)) {
+        sim_ipc_event_synchronize(hEvent);
+    }
     sim_points_t v = {0};
     sim_lock();
     sim_clock_t past = {0};
@@ -387,8 +399,8 @@ SIM_API CUresult cuEventSynchronize(CUevent hEvent)
 
 static CUresult elapsed(float *ms, CUevent start, CUevent end)
 {
-    SIM_TRY(event_check(start));
-    SIM_TRY(event_check(end));
+    SIM_TRY(sim_event_check(start));
+    SIM_TRY(sim_event_check(end));
     if (!ms) {
         return CUDA_ERROR_INVALID_VALUE;
     }

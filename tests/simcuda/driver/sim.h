@@ -557,11 +557,21 @@ struct CUevent_st {
     uint64_t gen; /* of the last record: a MARK of an older one is stale */
     _Atomic uint64_t time_ns;
     sim_points_t points;
-    uint64_t capture_id;     /* last recorded inside this capture; 0: outside */
-    sim_frontier_t frontier; /* what it stands for there */
-    sim_clock_t clock;       /* race check: of the last record */
+    uint64_t capture_id;         /* last recorded inside this capture; 0: outside */
+    sim_frontier_t frontier;     /* what it stands for there */
+    sim_clock_t clock;           /* race check: of the last record */
+    struct sim_ipc_place *place; /* of one that other processes have, too; and the last record */
+    uint64_t place_number;       /* there that was ours */
     CUevent next, prev, next_free;
 };
+/* --- ipc_event.c: events that other processes have */
+typedef struct sim_ipc_place sim_ipc_place_t;
+CUresult sim_event_check(CUevent e);
+bool sim_ipc_event_foreign(CUevent e); /* last recorded by another process */
+bool sim_ipc_event_over(CUevent e);    /* the last record, whose ever */
+void sim_ipc_event_recorded_locked(CUevent e, CUstream s);
+void sim_ipc_event_wait_locked(CUevent e, CUstream s);
+void sim_ipc_event_synchronize(CUevent e);
 void sim_event_end_locked(CUevent e, bool with_context);
 bool sim_event_done_locked(CUevent e);
 CUresult sim_ctx_record(CUcontext ctx, CUevent e);
