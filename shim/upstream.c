@@ -269,7 +269,7 @@ bool ca_upstream_idle_free_waits(void)
 static int release_at_rest(ca_context_t *context, uint64_t address, size_t bytes)
 {
     void *fence;
-    if (ca_fence_record(context, &fence) != 0)
+    if (ca_fence_record(context, false, &fence) != 0)
         return release(context, address, bytes); /* nobody can tell */
     bool busy = atomic_load(&context->busy);
     int passed =
