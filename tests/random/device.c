@@ -136,6 +136,30 @@ static void copy_through(const step_t *s)
     MUST(s, cudaFreeAsync(between, stream));
 }
 
+#define REFUSES(s, expected, call)                                                                 \
+    do {                                                                                           \
+        int code_ = (int)(call);                                                                   \
+        if (code_ != (int)(expected))                                                              \
+            fail_at(s, "%s answered %d", #call, code_);                                            \
+    } while (0)
+
+/* The call is refused, and the capture is of no use any more. */
+static void refused(const step_t *s)
+{
+    cudaStream_t stream = the_run.streams[s->stream];
+    cudaGraph_t graph;
+    void *memory;
+    MUST(s, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    if (s->buffer != NOBODY)
+        REFUSES(s, cudaErrorStreamCaptureUnsupported, cudaFree(the_run.buffers[s->buffer]));
+    else if (s->value)
+        REFUSES(s, cudaErrorStreamCaptureUnsupported, cudaMallocHost(&memory, s->bytes));
+    else
+        REFUSES(s, cudaErrorStreamCaptureUnsupported, cudaMalloc(&memory, s->bytes));
+    REFUSES(s, cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+    (void)cudaGetLastError();
+}
+
 void graph_step(const step_t *s)
 {
     enum cudaStreamCaptureMode mode = !s->value                 ? cudaStreamCaptureModeRelaxed
@@ -153,6 +177,9 @@ void graph_step(const step_t *s)
         break;
     case DO_GRAPH_LAUNCH:
         MUST(s, cudaGraphLaunch(the_run.graphs[s->buffer], the_run.streams[s->stream]));
+        break;
+    case DO_REFUSED:
+        refused(s);
         break;
     default: /* DO_GRAPH_DESTROY */
         MUST(s, cudaGraphExecDestroy(the_run.graphs[s->buffer]));

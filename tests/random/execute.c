@@ -190,6 +190,7 @@ static void do_step(step_t *s)
     case DO_GRAPH_END:
     case DO_GRAPH_LAUNCH:
     case DO_GRAPH_DESTROY:
+    case DO_REFUSED:
         graph_step(s);
         break;
     case DO_SET:

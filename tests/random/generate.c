@@ -181,6 +181,7 @@ static op_t propose(generator_t *g)
         op.stream = op.kind == OP_LAUNCH ? pick_launch_stream(g, t, op.a) : NOBODY;
         return op;
     case OP_CAPTURE:
+    case OP_REFUSED:
         draw_capture(g, &op);
         return op;
     case OP_HOST_ALLOC:

@@ -4,7 +4,8 @@
  *
  * Meanwhile no thread may synchronise a device (profiles with captures leave that out), and other
  * calls are allowed because captures that last are begun in relaxed mode. Streams that capture are
- * non-blocking: the legacy stream stays free. */
+ * non-blocking: the legacy stream stays free. What a capture refuses is tried in one of its own,
+ * which that spoils: it begins and ends with the operation, in the mode of one thread. */
 #include "random.h"
 #include <stdlib.h>
 
@@ -163,10 +164,25 @@ static bool launch(program_t *p, const op_t *op, uint64_t *r)
     return true;
 }
 
+/* The buffer stays, and so does what it holds. */
+static bool refused(program_t *p, const op_t *op, uint64_t *r)
+{
+    bool frees = op->a != NOBODY && below(r, 2);
+    if (!stream_usable(p, op->thread, op->stream) || p->streams.at[op->stream].blocking ||
+        op->stream < FIRST_OWN_STREAM || (frees && !usable(p, op->thread, op->a, false)))
+        return false;
+    step_t *s = stream_step(p, op->thread, DO_REFUSED, op->stream, frees ? op->a : NOBODY);
+    s->bytes = 1 + draw(r) % 5000000;
+    s->value = below(r, 2); /* whether plain memory, or pinned, is asked for */
+    return true;
+}
+
 bool lower_graph(program_t *p, int index, const op_t *op, uint64_t *r)
 {
     if (op->kind == OP_CAPTURE)
         return capture(p, index, op, r);
+    if (op->kind == OP_REFUSED)
+        return refused(p, op, r);
     if (op->a < 0 || op->a >= p->graphs.n || p->graphs.at[op->a].owner != op->thread)
         return false;
     graph_t *g = &p->graphs.at[op->a];

@@ -230,6 +230,7 @@ void lower(program_t *p, int index, const op_t *op)
     case OP_CAPTURE_END:
     case OP_LAUNCH:
     case OP_GRAPH_END:
+    case OP_REFUSED:
         done = lower_graph(p, index, op, &r);
         break;
     case OP_HOLD:

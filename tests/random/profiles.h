@@ -187,6 +187,7 @@ static const profile_t profiles[] = {
                 {OP_CAPTURE_END, 60},
                 {OP_LAUNCH, 100},
                 {OP_GRAPH_END, 25},
+                {OP_REFUSED, 15},
                 {OP_ALLOC_ASYNC, 20},
                 {OP_FREE_ASYNC, 20},
                 {OP_TRIM, 2},

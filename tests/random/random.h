@@ -114,6 +114,7 @@ int64_t content_check(const content_t *c, uint64_t start, uint64_t bytes, const 
     X(CAPTURE_END, "capture-end")                                                                  \
     X(LAUNCH, "launch")                                                                            \
     X(GRAPH_END, "graph-end")                                                                      \
+    X(REFUSED, "refused")                                                                          \
     X(SYNC, "sync")                                                                                \
     X(EVENT_SYNC, "event-sync")                                                                    \
     X(DEVICE_SYNC, "device-sync")                                                                  \
@@ -189,6 +190,7 @@ typedef enum {
     DO_GRAPH_END,
     DO_GRAPH_LAUNCH,
     DO_GRAPH_DESTROY,
+    DO_REFUSED, /* an allocation (buffer: NOBODY) or a free in a capture that forbids it */
     DO_BARRIER,
     DO_RESET,
 } do_t;

@@ -50,6 +50,7 @@ static const char *const calls[] = {
     [DO_GRAPH_END] = "cudaStreamEndCapture",
     [DO_GRAPH_LAUNCH] = "cudaGraphLaunch",
     [DO_GRAPH_DESTROY] = "cudaGraphExecDestroy",
+    [DO_REFUSED] = "what a capture forbids",
     [DO_BARRIER] = "barrier",
     [DO_RESET] = "cudaDeviceReset",
 };
