@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <unistd.h>
 #include "config/bump.h"
+#include "pool/pieces.h"
 #include "registry/holders.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
@@ -13,6 +14,9 @@
 #include "shim/upstream.h"
 
 #define LISTED 10 /* stacks */
+/* What the options take, see config/options.def. */
+#define SMALL_MOST ((size_t)16 << 20)
+#define MAX_SPLIT_LEAST ((size_t)1 << 20)
 
 typedef struct figures {
     size_t asked;
@@ -24,6 +28,7 @@ typedef struct figures {
     size_t reserved;  /* in the context whose limit that is */
     bool complete;
     ca_arena_stats_t pool; /* all contexts on the device */
+    ca_pieces_t pieces;
     ca_holders_t holders;
 } figures_t;
 
@@ -62,6 +67,8 @@ static void read_figures(figures_t *now, unsigned device)
     ask_driver(now, context);
     ask_graphs(now, device);
     now->complete = now->host ? ca_totals_pinned(&now->pool) : ca_totals_on(device, &now->pool);
+    if (!now->host)
+        (void)ca_totals_pieces(device, &now->pieces); /* what is left out makes for no hint */
     ca_holders_read(&now->holders, device, now->host);
 }
 
@@ -102,6 +109,21 @@ static void write_figures(ca_out_t *out, const figures_t *now)
                       BYTES(elsewhere(now)));
 }
 
+/* An option that would have left enough to the driver, with a value; nothing where none would. */
+static void write_pieces(ca_out_t *out, const figures_t *now)
+{
+    size_t lacks = now->asked - now->free;
+    size_t small = ca_pieces_small(&now->pieces, lacks, SMALL_MOST);
+    size_t split = small ? 0 : ca_pieces_max_split(&now->pieces, lacks, MAX_SPLIT_LEAST);
+    if (!small && !split)
+        return;
+    ca_out_printf(out,
+                  "hint: %llu bytes are cached in pieces, between buffers that live: `%s:%lluK` "
+                  "gives those segments of their own\n",
+                  BYTES(now->pool.ready_bytes), small ? "small" : "max_split",
+                  BYTES((small ? small : split) >> 10));
+}
+
 /* What would have helped. Several may; none where the program holds it all. */
 static void write_hints(ca_out_t *out, const figures_t *now)
 {
@@ -115,11 +137,9 @@ static void write_hints(ca_out_t *out, const figures_t *now)
         ca_out_printf(out, "hint: `limit` is in the way: the device itself has room\n");
     else if (over)
         ca_out_printf(out, "hint: `limit` is in the way\n");
-    if (pool->ready_bytes >= asked && pool->largest_ready < asked)
-        ca_out_printf(out,
-                      "hint: %llu bytes are cached, but in pieces: `max_split`, `small` and "
-                      "`size_classes` keep large blocks whole\n",
-                      BYTES(pool->ready_bytes));
+    if (now->told && !over && now->free < asked && pool->largest_ready < asked &&
+        now->free + pool->ready_bytes >= asked)
+        write_pieces(out, now);
     if (pool->pending_bytes != 0 && all_free >= asked)
         ca_out_printf(out,
                       "hint: %llu bytes were freed and wait for work on the device: with a "
@@ -139,7 +159,8 @@ static void write_hints(ca_out_t *out, const figures_t *now)
             BYTES(ca_graph_memory_bytes()));
     if (now->told && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
         ca_out_printf(out, "hint: without what others hold there would be enough: nvidia-smi "
-                           "names them\n");
+                           "names them; what another process under this library leaves idle it "
+                           "gives back with `decay`, set there\n");
     if (now->host)
         ca_out_printf(out, "hint: pinned memory takes the host's memory: see `ulimit -l` and "
                            "what is free there\n");

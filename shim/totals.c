@@ -67,6 +67,19 @@ bool ca_totals_on(unsigned device, ca_arena_stats_t *total)
     return complete;
 }
 
+bool ca_totals_pieces(unsigned device, ca_pieces_t *pieces)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    ca_arena_t *heap;
+    size_t count;
+    bool complete = ca_contexts_try_living(living, &count);
+    memset(pieces, 0, sizeof(*pieces));
+    for (size_t i = 0; i < count; i++)
+        for (unsigned k = 0; living[i]->device == device && (heap = ca_heap(living[i], k)); k++)
+            complete &= ca_arena_pieces_try(heap, pieces);
+    return complete;
+}
+
 bool ca_totals_pinned(ca_arena_stats_t *total)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "pool/arena.h"
+#include "pool/pieces.h"
 
 /* Adds up the living arenas (of device memory); reserved bytes and their peak are the process's,
  * the peak of live bytes is a sum of the contexts' own. False: an arena was in use (exit may be
@@ -14,7 +15,10 @@ bool ca_totals(ca_arena_stats_t *total, size_t *contexts);
 /* The same of one device, with what its arenas reserve, but without the peak of that. */
 bool ca_totals_on(unsigned device, ca_arena_stats_t *total);
 
-/* The same of pinned host memory. */
+/* What of its arenas is ready in pieces, between blocks that live. */
+bool ca_totals_pieces(unsigned device, ca_pieces_t *pieces);
+
+/* The same as ca_totals_on, of pinned host memory. */
 bool ca_totals_pinned(ca_arena_stats_t *total);
 
 #endif

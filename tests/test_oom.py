@@ -128,7 +128,21 @@ def test_memory_in_pieces_is_told(run, program):
 
     assert report.pool["cached"] >= 20 * MIB > report.pool["largest"]
     assert report.pool["fragmented"] == int(100 - report.pool["largest"] / report.pool["cached"] * 100)
-    assert hint_of(report, "in pieces: `max_split`")
+    assert not hint_of(report, "in pieces")  # no option keeps blocks of one size apart
+
+
+@pytest.mark.parametrize("kept, working, helps", [
+    (512, 9216, "small:512K"), (300, 5000, "small:512K"), (6000, 20000, "small:8192K")])
+def test_the_option_that_it_names_helps(run, program, kept, working, helps):
+    """And is no larger than it need be; without it the same program is out of memory."""
+    arguments, conf = ["loader", kept, working], "leak_report:off,oom_report:60s"
+    result = run([program("oom"), *arguments], sim="memory:1G", conf=conf)
+    report, = parse(result.err)
+
+    assert "answer 2" in result.out
+    assert hint_of(report, f"`{helps}` gives those segments of their own")
+    assert "answer 0" in run([program("oom"), *arguments], sim="memory:1G",
+                             conf=f"{conf},{helps}").out
 
 
 def test_a_limit_in_the_way_is_told(run, program):

@@ -6,8 +6,10 @@
  *   graphs                                            what is held, graphs hold
  *   small                                             in a thread with a small stack
  *   huge                                              more than there is in all
- *   pieces                                            every second block of 2 MiB is freed, then 9
- * MiB frees, async-frees, pinned-frees                  a function of its own frees what is held: 1
+ *   pieces                                            every second block of 1 MiB is freed, then 20
+ *                                                     MiB
+ *   loader KEPT WORKING                               KiB: see load(); then 6/10 of the device
+ *   frees, async-frees, pinned-frees                  a function of its own frees what is held: 1
  *   keeps, refuses                                    frees nothing: 1, frees it all: 0
  *   recursive                                         asks for more itself
  *   removed                                           is there no more
@@ -24,6 +26,7 @@
 #define NOINLINE __attribute__((noinline))
 #define MIB ((size_t)1 << 20)
 #define PIECES 56
+#define LOADED 1000
 
 static void *held[PIECES];
 static int called, last_pinned;
@@ -61,6 +64,23 @@ static void hold_pieces(void)
         OK(cudaFree(held[i]));
 }
 
+static size_t all;
+
+/* A working buffer and one that stays, by turns, until 9/10 of the device are taken; the working
+ * ones go then. */
+static void load(size_t kept, size_t working)
+{
+    static void *stays[LOADED], *goes[LOADED];
+    size_t available, count = 0;
+    OK(cudaMemGetInfo(&available, &all));
+    for (; count < LOADED && (count + 1) * (kept + working) < all / 10 * 9; count++) {
+        OK(cudaMalloc(&goes[count], working));
+        OK(cudaMalloc(&stays[count], kept));
+    }
+    for (size_t i = 0; i < count; i++)
+        OK(cudaFree(goes[i]));
+}
+
 static NOINLINE int ask_device(size_t bytes)
 {
     void *pointer = NULL;
@@ -83,9 +103,10 @@ static NOINLINE int ask(void)
         return (int)cudaMallocManaged(&pointer, 50 * MIB, cudaMemAttachGlobal);
     if (strcmp(way, "array") == 0)
         return (int)cudaMallocArray(&array, &format, 1 << 10, 50 << 8, 0);
-    return ask_device(strcmp(way, "pieces") == 0 ? 20 * MIB
-                      : strcmp(way, "huge") == 0 ? 5000 * MIB
-                                                 : 50 * MIB);
+    return ask_device(strcmp(way, "loader") == 0   ? all / 10 * 6
+                      : strcmp(way, "pieces") == 0 ? 20 * MIB
+                      : strcmp(way, "huge") == 0   ? 5000 * MIB
+                                                   : 50 * MIB);
 }
 
 /* --- a function of its own -------------------------------------------------------------------- */
@@ -146,6 +167,8 @@ int main(int argc, char **argv)
     way = argc > 1 ? argv[1] : "device";
     if (strcmp(way, "pieces") == 0) {
         hold_pieces();
+    } else if (strcmp(way, "loader") == 0) {
+        load(number_argument(argc, argv, 2, 512) << 10, number_argument(argc, argv, 3, 9216) << 10);
     } else if (strcmp(way, "graphs") == 0) {
         hold_in_graphs();
     } else if (strcmp(way, "pinned-frees") == 0) {
