@@ -279,6 +279,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     if (rc < 0)
         return;
     epoch->fence = fence;
+    epoch->by = by == CA_BY_FREE && !stream ? ca_mine_number() : CA_BY_SEVERAL;
     epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
     if (!stream) {
         epoch->number = ca_fence_number();
@@ -437,9 +438,12 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 
 bool ca_epoch_slept_for(const ca_arena_t *arena)
 {
-    const ca_epoch_t *oldest = arena->whole.closed.head;
+    unsigned thread = ca_mine_number();
 
-    return oldest && !ca_epoch_late(arena, oldest);
+    for (const ca_epoch_t *epoch = arena->whole.closed.tail; epoch; epoch = epoch->prev)
+        if (epoch->by == thread)
+            return true;
+    return false;
 }
 
 int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)

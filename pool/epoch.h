@@ -40,7 +40,8 @@ struct ca_epoch {
     bool foreign;    /* what another context may still use is in it: see ca_epoch_late */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
-    unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY */
+    unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY;
+                                    once it is closed: whose plain free closed it */
     uint64_t number;             /* of its fence, see fence_order.h */
     void *fence;
 };
@@ -130,7 +131,8 @@ typedef enum {
  * or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
 
-/* Whether the calling thread would have slept in a plain free of its own for the oldest epoch. */
+/* Whether a plain free of the calling thread closed one of the closed epochs: it would have slept
+ * in that free, for all that is waited for before. */
 bool ca_epoch_slept_for(const ca_arena_t *arena);
 
 /* Makes the stream `queue` wait for a closed epoch's fence. 0 or upstream's error. Drops the lock.

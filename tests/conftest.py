@@ -292,6 +292,11 @@ def alone_or_together(request):
         yield
 
 
+# A shell that starts a run in the background has this signal ignored, and programs inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time, so nothing may run beside it")
     config.addinivalue_line("markers", "long: takes seconds, so it begins before the others")
