@@ -56,9 +56,9 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 /* Gives segments without live blocks back, largest first, until `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
  * CA_GIVE_EXPORTED those of them that another process may see, with CA_GIVE_PENDING also those with
- * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those that
- * nothing but other contexts' work may be at (ca_epoch_wait). Of host memory nothing goes while
- * anything runs. Returns the bytes given. */
+ * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those
+ * that nothing but other contexts' work may be at (ca_epoch_wait). Of host memory nothing goes
+ * while anything runs. Returns the bytes given. */
 typedef enum {
     CA_GIVE_IDLE,
     CA_GIVE_OLDEST,

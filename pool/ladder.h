@@ -5,8 +5,8 @@
 #include "pool/block.h"
 
 #define CA_STUCK_SHARE 10u /* of oom_wait, where it was waited in vain the last time */
-#define CA_OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* for the work of other contexts alone   \
-                                                          */
+/* For the work of other contexts alone. */
+#define CA_OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000)
 
 /* Which rungs to climb: with several heaps all of them take one part before any takes the next. */
 typedef enum {

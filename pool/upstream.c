@@ -17,10 +17,11 @@ int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t addr
 {
     ca_lock_assert_none("upstream free");
     ca_count(upstream_frees);
-    int (*free)(void *, uint64_t, size_t) = how == CA_FREE_IDLE     ? upstream->free_idle
-                                            : how == CA_FREE_PASSED ? upstream->free_passed
-                                                                    : upstream->free;
-    return (free ? free : upstream->free)(context, address, bytes);
+    if (how == CA_FREE_IDLE && upstream->free_idle)
+        return upstream->free_idle(context, address, bytes);
+    if (how == CA_FREE_PASSED && upstream->free_passed)
+        return upstream->free_passed(context, address, bytes);
+    return upstream->free(context, address, bytes);
 }
 
 size_t ca_upstream_available(const ca_upstream_t *upstream, void *context)
