@@ -166,10 +166,10 @@ static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
 {
     if (!ca_arena_serving(arena))
         return NULL;
-    ca_block_t *found = stream ? ca_stream_take(stream, size, false) : NULL;
+    ca_block_t *found = stream ? ca_stream_take(stream, size, CA_TAKE_CLOSE) : NULL;
     if (!found)
         found = ca_block_take(arena, size, CA_BIN_LOOK);
-    return found || !stream ? found : ca_stream_take(stream, size, true);
+    return found || !stream ? found : ca_stream_take(stream, size, CA_TAKE_CUT);
 }
 
 int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,

@@ -3,6 +3,7 @@
 
 #include "pool/cache.h"
 #include "pool/epoch.h"
+#include "pool/mixed.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -86,6 +87,7 @@ static size_t move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
         move_block(from, to, block, segment);
     ca_span_move(segment->base, segment->bytes, from, to);
     ca_reserved_move(from, to, segment->bytes);
+    ca_mixed_move(from, to, segment);
     ca_arena_note_peak(to);
     return blocks;
 }

@@ -81,8 +81,7 @@ static ca_block_t *tightest(ca_block_t *block, size_t bytes, size_t alignment, u
     return best;
 }
 
-/* Moves to the next bin in use after (row, sub). */
-static bool next_bin(const ca_bins_t *bins, unsigned *row, unsigned *sub)
+bool ca_bins_next(const ca_bins_t *bins, unsigned *row, unsigned *sub)
 {
     uint32_t subs = *sub + 1 < CA_BIN_SUBS ? bins->subs[*row] >> (*sub + 1) << (*sub + 1) : 0;
 
@@ -104,7 +103,7 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
     ca_block_t *best = tightest(bins->heads[row][sub], bytes, alignment, look);
 
     /* Alignment costs less than two bins' widths, so this ends after a few bins. */
-    while (!best && next_bin(bins, &row, &sub))
+    while (!best && ca_bins_next(bins, &row, &sub))
         best = tightest(bins->heads[row][sub], bytes, alignment, look);
     return best;
 }
@@ -125,7 +124,7 @@ ca_block_t *ca_bins_find_lowest(const ca_bins_t *bins, size_t bytes, size_t alig
                 ca_block_size(block) >= bytes + ca_block_padding(block, alignment))
                 best = block;
         }
-    } while (next_bin(bins, &row, &sub));
+    } while (ca_bins_next(bins, &row, &sub));
     return best;
 }
 

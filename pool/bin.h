@@ -25,6 +25,9 @@ typedef struct ca_bins {
 /* Row and sub-bin of a block of `bytes`. */
 void ca_bin_of(size_t bytes, unsigned *row, unsigned *sub);
 
+/* Moves to the next bin in use after (row, sub). */
+bool ca_bins_next(const ca_bins_t *bins, unsigned *row, unsigned *sub);
+
 void ca_bins_insert(ca_bins_t *bins, ca_block_t *block);
 void ca_bins_remove(ca_bins_t *bins, ca_block_t *block);
 

@@ -196,10 +196,14 @@ struct ca_segment {
     size_t usable;       /* bytes tiled by blocks: less only where the base is badly aligned */
     ca_block_t *first;   /* lowest block */
     size_t live_blocks;  /* of its blocks; those in caches too */
+    size_t live;         /* bytes of these */
+    size_t asked;        /* the request that it was obtained for; 0 when unknown */
+    size_t stranded;     /* bytes; see mixed.h */
     uint64_t idle_since; /* arena->operations when its last live block was freed */
     uint32_t idle_tick;  /* arena->tick at that time */
     uint32_t refused;    /* the round of giving back in which upstream would not have it, or 0 */
     ca_pool_t pool;
+    bool mixed;
     bool exported; /* another process may have it mapped: never goes back */
     ca_segment_t *prev, *next;
 };

@@ -49,7 +49,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
 static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *segment, sums_t *sums)
 {
     const ca_block_t *lower = NULL;
-    size_t live_before = sums->live_count;
+    size_t live_before = sums->live_count, bytes_before = sums->live;
     uint64_t at = (segment->base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
     uint64_t end = at + segment->usable;
 
@@ -69,6 +69,10 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
     }
     if (segment->pool == CA_POOL_OVERSIZE && ca_block_upper(segment->first))
         return "an oversize segment is split";
+    if (segment->stranded && !segment->mixed)
+        return "bytes are stranded in a segment that is not mixed";
+    if (sums->live - bytes_before != segment->live)
+        return "a segment's live bytes are wrong";
     if (sums->live_count - live_before != segment->live_blocks)
         return "a segment's count of live blocks is wrong";
     return at == end ? NULL : "blocks do not tile their segment";
@@ -165,7 +169,7 @@ const char *ca_check_locked(const ca_arena_t *arena)
 {
     sums_t sums = {0};
     const ca_segment_t *prev = NULL;
-    size_t segments = 0, vacant = 0, reserved = arena->leaving;
+    size_t segments = 0, stranded = 0, vacant = 0, reserved = arena->leaving;
 
     if (arena->retired)
         return NULL;
@@ -179,6 +183,7 @@ const char *ca_check_locked(const ca_arena_t *arena)
         if (!ca_pool_owns(segment->base) || !ca_pool_owns(segment->base + segment->bytes - 1))
             return "a segment is missing from the index of addresses";
         segments++;
+        stranded += segment->stranded;
         vacant += segment->live_blocks == 0;
         reserved += segment->bytes;
     }
@@ -189,6 +194,8 @@ const char *ca_check_locked(const ca_arena_t *arena)
         return "reserved bytes are wrong";
     if (sums.live != arena->live || sums.pending != arena->pending || sums.ready != arena->ready)
         return "live, pending or ready bytes are wrong";
+    if (stranded != arena->stranded)
+        return "stranded bytes are wrong";
     if (sums.exported != arena->exported)
         return "exported bytes are wrong";
     if (ca_arena_in_use(arena) > arena->live_peak || arena->live_peak > arena->reserved_peak)

@@ -8,6 +8,7 @@
 #include "pool/epoch.h"
 #include "pool/export.h"
 #include "pool/giving.h"
+#include "pool/mixed.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -147,6 +148,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
+    segment->asked = bytes;
     ca_settle_grown(arena, segment_bytes);
     *block = ca_block_take_from(arena, segment->first, bytes);
     return *block ? 0 : -ENOBUFS;
@@ -363,6 +365,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
 {
     size_t slack = arena->slack;
+    if (ca_block_withheld(arena, bytes))
+        ca_mixed_grows(arena);
     int rc = try_sizes(arena, bytes, headroom, block);
 
     /* The first badly aligned address may have left too little room; from now on there is slack. */
@@ -376,7 +380,7 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     if (!ca_arena_serving(arena))
         return NULL;
     /* Looking for what may go back may have merged what is needed. */
-    ca_block_t *block = ca_block_take(arena, bytes, UINT_MAX);
+    ca_block_t *block = ca_block_take_any(arena, bytes);
     if (!block)
         block = ca_pin_take(arena, bytes);
     return block ? block : ca_block_take_elsewhere(arena, bytes);
@@ -384,7 +388,8 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
 
 /* A segment that upstream would not take back is ours again. What was pending in it is still. Not
  * where its context is ending and another one has the addresses: we had left the index. */
-static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool, bool idle)
+static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t asked, ca_pool_t pool,
+                     bool idle)
 {
     if (ca_span_any(base, bytes))
         return;
@@ -395,6 +400,7 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t p
         give_up(arena, bytes);
         return;
     }
+    segment->asked = asked;
     segment->first->touched = true;
     segment->refused = arena->round;
     ca_block_t *block = idle ? NULL : ca_block_take_from(arena, segment->first, segment->usable);
@@ -408,7 +414,7 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t p
 size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
 {
     uint64_t base = segment->base;
-    size_t bytes = segment->bytes;
+    size_t bytes = segment->bytes, asked = segment->asked;
     ca_pool_t pool = segment->pool;
 
     ca_segment_detach(arena, segment);
@@ -418,7 +424,7 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
     arena->leaving -= bytes;
     ca_reserved_lower(arena, bytes);
     if (rc < 0 && !arena->retired)
-        put_back(arena, base, bytes, pool, how == CA_FREE_IDLE);
+        put_back(arena, base, bytes, asked, pool, how == CA_FREE_IDLE);
     if (rc == -EIO)
         ca_arena_stop(arena);
     if (rc == 0)

@@ -70,6 +70,7 @@ typedef struct climb {
     int rc;
     bool grown;
     bool refused; /* upstream, or the limit, gave no memory */
+    bool any;     /* cuts what it finds, see mixed.h: there is no other memory */
     bool shut;    /* the caches are, until it is over */
     bool spares;  /* what grows is for their sake */
     size_t headroom;
@@ -89,9 +90,10 @@ static bool search(climb_t *c)
 {
     if (!ca_arena_serving(c->arena))
         return over(c, -EIO);
-    c->block = ca_block_take(c->arena, c->bytes, UINT_MAX);
+    c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
+                      : ca_block_take(c->arena, c->bytes, UINT_MAX);
     if (!c->block && c->stream)
-        c->block = ca_stream_take(c->stream, c->bytes, true);
+        c->block = ca_stream_take(c->stream, c->bytes, c->any ? CA_TAKE_ANY : CA_TAKE_CUT);
     return c->block && over(c, 0);
 }
 
@@ -120,8 +122,9 @@ static bool grow(climb_t *c)
     c->refused = rc == -ENOMEM;
     if (rc == 0 || rc == -EIO)
         return over(c, rc);
-    if (c->refused && !c->headroom && !c->spares && (c->block = ca_grow_without(arena, c->bytes)))
-        return over(c, 0);
+    c->any |= c->refused && !c->headroom && !c->spares;
+    if (c->any && ((c->block = ca_grow_without(arena, c->bytes)) || search(c)))
+        return over(c, c->block ? 0 : c->rc);
     /* Anything else is no shortage: the caller asks the driver, the cache stays as it is. */
     return rc != -ENOMEM && over(c, -ENOMEM);
 }
@@ -410,6 +413,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                  .bytes = bytes,
                  .rc = -ENOMEM,
                  .given = ca_giving_done(),
+                 .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
                  .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY)
                                  ? arena->params.headroom
                                  : 0};

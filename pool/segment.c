@@ -7,6 +7,7 @@
 #include "pool/epoch.h"
 #include "pool/export.h"
 #include "pool/giving.h"
+#include "pool/mixed.h"
 #include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
@@ -290,6 +291,7 @@ static void make_live(ca_arena_t *arena, ca_block_t *block)
     block->exported = false; /* an export may have met it before a join that failed */
     if (ca_block_segment(block)->live_blocks++ == 0)
         arena->vacant--;
+    ca_mixed_live(arena, ca_block_segment(block), ca_block_size(block));
     arena->live += ca_block_size(block);
     ca_arena_note_peak(arena);
 }
@@ -303,6 +305,7 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
         ca_block_segment(block)->idle_since = arena->operations;
         ca_block_segment(block)->idle_tick = arena->tick;
     }
+    ca_mixed_unlive(arena, ca_block_segment(block), ca_block_size(block));
     arena->live -= ca_block_size(block);
     arena->pending += ca_block_size(block);
 }
@@ -380,7 +383,26 @@ static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
     return ca_bins_find_lowest(&arena->bins[pool], bytes, alignment, segment, look);
 }
 
-ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
+#define LOOK_ALLOWED 256 /* ready blocks */
+
+/* The tightest block, or nearly, that the request may be cut from (mixed.h), or NULL. */
+static ca_block_t *allowed(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
+{
+    const ca_bins_t *bins = &arena->bins[pool];
+    unsigned row, sub, look = LOOK_ALLOWED;
+    ca_bin_of(bytes, &row, &sub);
+
+    do {
+        for (ca_block_t *block = bins->heads[row][sub]; block && look; block = block->next, look--)
+            if (ca_block_size(block) >= bytes + ca_block_padding(block, alignment) &&
+                ca_mixed_allows(arena, ca_block_segment(block), bytes))
+                return block;
+    } while (look && ca_bins_next(bins, &row, &sub));
+    return NULL;
+}
+
+/* With `any` from whatever fits. */
+static ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
 {
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
     size_t alignment = ca_block_alignment(bytes);
@@ -392,15 +414,37 @@ ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
         block = ca_bins_find_same(
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
+    any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
     if (!block && ca_settle_sorts(arena) && pool != CA_POOL_OVERSIZE && !from_above(bytes))
         block = lowest(arena, pool, bytes, alignment);
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
         return NULL;
-    if (ca_export_begins(&arena->params, bytes) && (ca_block_lower(block) || ca_block_upper(block)))
+    if (!any && !ca_mixed_allows(arena, ca_block_segment(block), bytes))
+        block = allowed(arena, pool, bytes, alignment);
+    if (block && ca_export_begins(&arena->params, bytes) &&
+        (ca_block_lower(block) || ca_block_upper(block)))
         return NULL;
-    return ca_block_take_from(arena, block, bytes);
+    return block ? ca_block_take_from(arena, block, bytes) : NULL;
+}
+
+ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
+{
+    return take(arena, bytes, look, false);
+}
+
+ca_block_t *ca_block_take_any(ca_arena_t *arena, size_t bytes)
+{
+    return take(arena, bytes, UINT_MAX, true);
+}
+
+bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
+{
+    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+
+    return pool != CA_POOL_OVERSIZE &&
+           ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
 }
 
 ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)

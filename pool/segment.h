@@ -35,6 +35,12 @@ bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment);
  * ca_bins_find. NULL when nothing fits. */
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
 
+/* The same where there is no other memory: it may strand as much as it will (mixed.h). */
+ca_block_t *ca_block_take_any(ca_arena_t *arena, size_t bytes);
+
+/* Whether there is a ready block that it would fit in. */
+bool ca_block_withheld(const ca_arena_t *arena, size_t bytes);
+
 /* The same from a pool that is not the request's own, but may be split. */
 ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes);
 

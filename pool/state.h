@@ -88,6 +88,10 @@ struct ca_arena {
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
+    size_t stranded;   /* bytes: see mixed.h */
+    size_t mixed_peak; /* live_peak when it last grew for that, */
+    bool mixed_again;  /* and whether it had been no more the time before */
+
     ca_slab_t segment_slab;
 };
 

@@ -7,6 +7,7 @@
 #include "config/counters.h"
 #include "config/mutation.h"
 #include "pool/cache.h"
+#include "pool/mixed.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 
@@ -260,7 +261,7 @@ static bool in_order(const ca_stream_t *stream, const ca_block_t *block)
 }
 
 /* The best of the stream's pending blocks for a request, or NULL. */
-static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
+static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
 {
     ca_block_t *block = ca_bins_find(stream->bins, bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
 
@@ -270,21 +271,27 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, bool cut)
         return ca_block_close_enough(block, bytes) ? block : NULL;
     if (ca_block_size(block) - bytes <= bytes / 8)
         return block;
-    return cut && ca_block_segment(block)->pool == ca_pool_of(&stream->arena->params, bytes) ? block
-                                                                                             : NULL;
+    if (how == CA_TAKE_CLOSE ||
+        ca_block_segment(block)->pool != ca_pool_of(&stream->arena->params, bytes))
+        return NULL;
+    return how == CA_TAKE_ANY || ca_mixed_allows(stream->arena, ca_block_segment(block), bytes)
+               ? block
+               : NULL;
 }
 
-ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut)
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, ca_take_t how)
 {
     ca_arena_t *arena = stream->arena;
-    ca_block_t *block = find(stream, bytes, cut);
+    ca_block_t *block = find(stream, bytes, how);
 
     if (block && !in_order(stream, block))
         block = NULL;
     if (CA_MUTATED(reuse_across_streams))
         for (ca_stream_t *other = arena->streams; !block && other; other = other->next)
-            block = find(other, bytes, cut);
-    return block ? ca_block_take_pending(arena, block, cut ? bytes : ca_block_size(block)) : NULL;
+            block = find(other, bytes, how);
+    return block ? ca_block_take_pending(arena, block,
+                                         how == CA_TAKE_CLOSE ? ca_block_size(block) : bytes)
+                 : NULL;
 }
 
 ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
@@ -293,7 +300,8 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_block_t *block = NULL;
 
     for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
-        block = other == stream || other->kind == ELSEWHERE ? NULL : find(other, bytes, true);
+        block = other == stream || other->kind == ELSEWHERE ? NULL
+                                                            : find(other, bytes, CA_TAKE_CUT);
         if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
     }

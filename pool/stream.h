@@ -83,9 +83,10 @@ size_t ca_stream_listed(const ca_stream_t *stream);
 /* Whether its open epoch is to be closed by this free. */
 bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open);
 
-/* Makes a block that was freed on the stream live again, for work on the same stream; with `cut` it
- * may be cut off a larger one. NULL when there is none. */
-ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, bool cut);
+/* Makes a block that was freed on the stream live again, for work on the same stream: one of about
+ * the size, or cut off a larger one, or off any (see mixed.h). NULL when there is none. */
+typedef enum { CA_TAKE_CLOSE, CA_TAKE_CUT, CA_TAKE_ANY } ca_take_t;
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, ca_take_t how);
 
 /* The same with a block that was freed on another stream and has its fence, behind which `stream`
  * is made to wait. Drops the lock. */

@@ -106,7 +106,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
             .small = ca_options.small,
             .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
             .gc_threshold = ca_options.gc_threshold,
-            .device_bytes = ca_options.gc_threshold ? ca_context_total_bytes(device) : 0,
+            .device_bytes = ca_context_total_bytes(device),
         };
         if (ca_options.ipc == CA_IPC_DEDICATED)
             ca_pool_dedicate(true);

@@ -1,5 +1,6 @@
 """Freed memory comes back without waiting where nobody waited before, and not too early."""
 
+import random
 import re
 
 import pytest
@@ -369,3 +370,38 @@ def test_free_memory_can_be_allocated_and_comes_back(run, program, preload, conf
 @pytest.mark.parametrize("limit", ["256M", "25%"])
 def test_free_memory_is_what_the_limit_leaves(run, program, lane, limit):
     succeeds(run([program("meminfo"), 256 * MIB], conf=f"limit:{limit},{lane}", sim="memory:1G"))
+
+
+# --- what cutting strands -------------------------------------------------------------------------
+
+PAIRS_OF_SIZES = [(530, 270), (1000, 600), (100, 60), (20, 12), (1100, 1000)]
+
+
+def sizes_in_pairs(seed):
+    """Ten pairs, each in the largest part of a device of 24 GiB that 8 to 1,000 of the kept fit."""
+    rng = random.Random(seed)
+    kept = [round(24576 / 2 ** rng.uniform(3, 10)) for _ in range(10)]
+    return [(round(size * rng.uniform(1.03, 3.5)) + 1, size) for size in kept]
+
+
+@pytest.mark.parametrize("conf", ["settle:131072", "settle:131072,lane_r:false",
+                                  "settle:131072,shards:2"])
+@pytest.mark.parametrize("order", [(), ("async",)], ids=["plain", "async"])
+@pytest.mark.parametrize("pairs", [PAIRS_OF_SIZES, sizes_in_pairs(35)], ids=["given", "random"])
+def test_as_many_layers_fit_as_without(run, program, pairs, order, conf):
+    """A program that loads what it keeps. Once the pool has settled, what was freed a moment ago is
+    asked about only when nothing else fits, which costs some per cent where several share a segment."""
+    for pair in pairs:
+        counts = [int(run([program("fits"), "layers", *pair, *order], sim="memory:24G",
+                          preload=preload, conf=conf if preload else None).out)
+                  for preload in (False, True)]
+        assert counts[1] >= 0.97 * counts[0], (pair, counts)
+
+
+@pytest.mark.parametrize("conf", [None, "settle:131072", "shards:2"])
+@pytest.mark.parametrize("live, most", [(16000, 2048), (16000, 4096), (19000, 1024), (19000, 3000)])
+def test_large_blocks_in_disorder_are_never_refused(run, program, live, most, conf):
+    """Where a fifth of the device is not asked for."""
+    for seed in range(1, 6):
+        result = run([program("fits"), "random", live, most, seed], sim="memory:24G", conf=conf)
+        assert (result.rc, result.out) == (0, "0\n"), (seed, result.err)
