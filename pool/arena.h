@@ -75,7 +75,7 @@ typedef struct ca_arena_params {
     /* Reserved above this many percent of the limit, or of the device where that is less, and about
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
-    size_t device_bytes; /* 0 when unknown */
+    size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
     /* Allocations and frees from a growth until the arena counts as settled, twice as many each
      * time that it then grows though no more is live. Until then memory comes before time: what was
      * freed is asked about before a larger block is cut, and threads keep nothing for themselves.

@@ -1,5 +1,6 @@
 #include "shim/pinned_memory.h"
 #include <errno.h>
+#include <sys/sysinfo.h>
 #include "config/options.h"
 #include "pool/cache.h"
 #include "shim/attributes.h"
@@ -12,6 +13,14 @@
 
 #define KEPT_MOST ((size_t)256 << 20)   /* idle bytes of an arena, in whole segments */
 #define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
+
+/* What the machine has; 0 when unknown. */
+static size_t host_bytes(void)
+{
+    struct sysinfo machine;
+
+    return sysinfo(&machine) == 0 ? (size_t)machine.totalram * machine.mem_unit : 0;
+}
 
 /* The arena for `flags`, made where it is missing and asked for. */
 static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
@@ -30,6 +39,7 @@ static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
         .granule = CA_PAGE, /* direct I/O and network cards want pages */
         .segment_first = SEGMENT_FIRST,
         .host = true,
+        .device_bytes = host_bytes(),
     };
     ca_arena_t *fresh = ca_arena_create(&ca_upstream_pinned[flags], context, &params);
     if (!fresh)

@@ -1,5 +1,6 @@
 """Freed memory comes back without waiting where nobody waited before, and not too early."""
 
+import os
 import random
 import re
 
@@ -396,6 +397,15 @@ def test_as_many_layers_fit_as_without(run, program, pairs, order, conf):
                           preload=preload, conf=conf if preload else None).out)
                   for preload in (False, True)]
         assert counts[1] >= 0.97 * counts[0], (pair, counts)
+
+
+def test_as_many_layers_of_pinned_memory_fit_as_without(run, program):
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
+    pair = machine // 240, machine // 400
+    counts = [int(run([program("fits"), "layers", *pair, "pinned"], sim=f"host_memory:{machine}M",
+                      preload=preload, conf="settle:131072" if preload else None).out)
+              for preload in (False, True)]
+    assert counts[1] >= 0.97 * counts[0], (pair, counts)
 
 
 @pytest.mark.parametrize("conf", [None, "settle:131072", "shards:2"])

@@ -1,9 +1,8 @@
 /* How much of the device a program can have. Sizes are in MiB, on a device of 24 GiB.
  *
- *   fits layers TEMP KEEP [async]   a buffer of TEMP comes and goes, one of KEEP stays, and so on
- *                                   until there is no memory: prints how many stay
- *   fits random LIVE MOST SEED      buffers of up to MOST come and go in disorder, up to LIVE in
- *                                   all: prints how many were refused */
+ *   fits layers TEMP KEEP [async|pinned]   a buffer of TEMP comes and goes, one of KEEP stays, and
+ * so on until there is no memory: prints how many stay fits random LIVE MOST SEED      buffers of
+ * up to MOST come and go in disorder, up to LIVE in all: prints how many were refused */
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include "check.h"
@@ -13,10 +12,13 @@
 #define STEPS 2000
 
 static bool in_order; /* of a stream */
+static bool pinned;
 
 static bool get(void **buffer, size_t bytes)
 {
-    int code = (int)(in_order ? cudaMallocAsync(buffer, bytes, NULL) : cudaMalloc(buffer, bytes));
+    int code = (int)(in_order ? cudaMallocAsync(buffer, bytes, NULL)
+                     : pinned ? cudaMallocHost(buffer, bytes)
+                              : cudaMalloc(buffer, bytes));
     if (code == cudaErrorMemoryAllocation)
         ANSWERS(code, cudaGetLastError());
     else
@@ -26,7 +28,7 @@ static bool get(void **buffer, size_t bytes)
 
 static void drop(void *buffer)
 {
-    OK(in_order ? cudaFreeAsync(buffer, NULL) : cudaFree(buffer));
+    OK(in_order ? cudaFreeAsync(buffer, NULL) : pinned ? cudaFreeHost(buffer) : cudaFree(buffer));
 }
 
 static unsigned layers(size_t temporary, size_t kept)
@@ -72,6 +74,7 @@ int main(int argc, char **argv)
     size_t first = number_argument(argc, argv, 2, 0), second = number_argument(argc, argv, 3, 0);
     CHECK(argc > 3 && first && second);
     in_order = argc > 4 && strcmp(argv[4], "async") == 0;
+    pinned = argc > 4 && strcmp(argv[4], "pinned") == 0;
     if (strcmp(argv[1], "layers") == 0)
         printf("%u\n", layers(first * MIB, second * MIB));
     else
