@@ -58,10 +58,10 @@ typedef struct ca_arena_params {
     size_t limit;           /* most bytes reserved upstream; SIZE_MAX for none */
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
+    ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
     uint64_t oom_wait_ns; /* the same before an out-of-memory, for what is late: see ca_epoch_late;
                              a tenth of it where that was in vain the last time */
-    ca_join_t join;       /* whether a stream may be made to wait for what another one freed */
     size_t granule;       /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
     size_t segment_first; /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
     bool host;            /* host memory: counted apart; as upstream's free waits for all work, it
@@ -71,10 +71,10 @@ typedef struct ca_arena_params {
     size_t size_class_count;
     size_t thread_cache; /* most bytes that a thread keeps for itself; 0 for none */
     unsigned roundup;    /* then to that many steps in each power of two; a power of two, or 0 */
-    size_t small;        /* requests up to this size get segments of their own; 0 for none */
     /* Reserved above this many percent of the limit, or of the device where that is less, and about
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
+    size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
     /* Allocations and frees from a growth until the arena counts as settled, twice as many each
      * time that it then grows though no more is live. Until then memory comes before time: what was

@@ -35,8 +35,6 @@ struct ca_arena {
     uint64_t operations;  /* allocations, frees, waits: the clock of the back-offs */
     uint64_t freed_after; /* the last fence before a plain free, whichever thread's */
     uint64_t own_wait_ns; /* 0: see ladder.c, rung_pause */
-    bool others_stuck;    /* other contexts' work was waited for in vain: see ladder.c */
-    bool late_stuck;      /* so was what is late */
     size_t stock;         /* bytes of live that lie in caches, as far as they told */
     ca_line_t whole;      /* epochs of plain frees */
     ca_slab_t epochs, marks;
@@ -44,8 +42,11 @@ struct ca_arena {
     uint32_t tick;  /* see pool/decay.h */
     uint32_t round; /* of giving back */
 
-    unsigned pins; /* pin mode is on: see ca_arena_pin */
-    bool unmerged; /* there may be ready neighbours, from while it was */
+    unsigned pins;     /* pin mode is on: see ca_arena_pin */
+    bool unmerged;     /* there may be ready neighbours, from while it was */
+    bool careful;      /* not settled yet: see pool/settle.h */
+    bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
+    bool late_stuck;   /* so was what is late */
 
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
@@ -55,25 +56,25 @@ struct ca_arena {
     size_t cache_count;   /* of threads */
     size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
     unsigned shutters;    /* why they are shut, counted */
+    uint16_t walks;       /* that are under way along `busy` */
+    bool mixed_again;     /* it grew for that though no more was live than before: see mixed.h */
     uint64_t shut_after;  /* operations: see ladder.c */
-    bool careful;         /* not settled yet: see pool/settle.h */
     uint64_t settles_at;  /* operations */
     uint64_t settle;      /* operations after a growth until it has settled, */
     size_t settle_peak;   /* since live_peak was this */
     size_t settle_from;   /* what was reserved then: see ca_settle_grown */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/stream.c */
-    unsigned walks;       /* that are under way along those */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
     size_t living_streams;         /* those that are not gone */
     ca_stream_t *_Atomic legacy;   /* see pool/stream.h; made on first use, as the next one is */
     ca_stream_t *elsewhere;
-    uint16_t stream_numbers; /* given so far */
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
-    uint64_t spared_until; /* operations: see ladder.c */
-    bool growing;    /* a thread is obtaining a segment; the others search again when it is done */
-    unsigned grower; /* that thread, by ca_mine_number */
+    uint64_t spared_until;   /* operations: see ladder.c */
+    unsigned grower;         /* the thread that is obtaining a segment, by ca_mine_number */
+    uint16_t stream_numbers; /* given so far */
+    bool growing;            /* there is such a thread; others search again when it is done */
     bool growing_for_caches; /* so that caches need not be emptied */
     pthread_cond_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
@@ -89,8 +90,7 @@ struct ca_arena {
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
     size_t stranded;   /* bytes: see mixed.h */
-    size_t mixed_peak; /* live_peak when it last grew for that, */
-    bool mixed_again;  /* and whether it had been no more the time before */
+    size_t mixed_peak; /* live_peak when it last grew for that */
 
     ca_slab_t segment_slab;
 };
