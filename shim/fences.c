@@ -459,10 +459,25 @@ static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent 
                : ca_upstream_result(owner, code);
 }
 
+/* Whether the helper came to an end with what it was given, as a result of `synchronize`. */
+static int waited(ca_context_t *context, ca_event_t *chain, ca_waiter_wait_t *wait)
+{
+    int done = chain ? ca_waiter_wait(context, chain, wait, ca_bound(OTHERS_WAIT_NS)) : 1;
+    ca_fence_release(context, chain);
+    return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
+}
+
 /* For the work of all other contexts, but not for long: it may be waiting for this very thread. The
- * helper does so; as long as it waits in vain for an earlier caller this is answered at once. */
+ * helper does so; as long as it waits in vain for an earlier caller this is answered at once. By
+ * events where there are any, as above. */
 static int synchronize_others(ca_context_t *context, reach_t reach)
 {
+    void *fence = NULL;
+    int result = record_over(context, reach, &fence);
+    if (result == 0)
+        return waited(context, fence, wait_for_event);
+    if (result != -ENOSYS)
+        return result == -EIO ? -EIO : -EAGAIN;
     ca_context_t *members[CA_CONTEXTS_MAX];
     ca_event_t *chain = NULL;
     int done = 1;
@@ -478,10 +493,10 @@ static int synchronize_others(ca_context_t *context, reach_t reach)
             done = -EAGAIN;
         }
     }
-    if (chain && done == 1)
-        done = ca_waiter_wait(context, chain, wait_for_context, ca_bound(OTHERS_WAIT_NS));
+    if (done == 1)
+        return waited(context, chain, wait_for_context);
     ca_fence_release(context, chain);
-    return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
+    return -EAGAIN;
 }
 
 int ca_fence_synchronize(void *arg, bool all)
