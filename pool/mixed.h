@@ -14,6 +14,10 @@
  *   - A pool that grew for this, and grows for it again though no more is live than then, serves a
  *     program that comes round: it may strand twice as much, whatever the sizes, until more is
  * live.
+ *   - One that is CA_MIXED_TRIFLE times smaller than what an idle segment was obtained for goes
+ * into one that is in use, or into a smaller one, where it fits: the end of a large segment is
+ * often the tightest block for it, and would keep that segment from serving a little more, or from
+ *     going back.
  *
  * A request that may not be cut from anything grows the pool, and what is idle goes back for it
  * where the peak would rise. Where upstream has nothing left, it is cut from whatever fits. */
@@ -24,9 +28,17 @@
 
 #define CA_MIXED_SHARE 64u
 #define CA_MIXED_LARGE 2u
+#define CA_MIXED_TRIFLE 64u
 
 /* Whether a block of `bytes` may be cut from the segment. */
 bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes);
+
+/* Whether it would take into use an idle segment that was obtained for much more. */
+static inline bool ca_mixed_wakes(const ca_segment_t *segment, size_t bytes)
+{
+    return !segment->live && segment->asked / CA_MIXED_TRIFLE > bytes &&
+           segment->asked > CA_SEGMENT_UNIT + bytes;
+}
 
 /* A block of it becomes live, or was. */
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes);

@@ -383,22 +383,42 @@ static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
     return ca_bins_find_lowest(&arena->bins[pool], bytes, alignment, segment, look);
 }
 
-#define LOOK_ALLOWED 256 /* ready blocks */
+#define LOOK_ELSEWHERE 64 /* ready blocks */
 
-/* The tightest block, or nearly, that the request may be cut from (mixed.h), or NULL. */
-static ca_block_t *allowed(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
+/* The tightest block, or nearly, that the request may be cut from (mixed.h), or NULL. With
+ * `segment` in others that are in use, or smaller. */
+static ca_block_t *elsewhere(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
+                             size_t alignment, const ca_segment_t *segment)
 {
     const ca_bins_t *bins = &arena->bins[pool];
-    unsigned row, sub, look = LOOK_ALLOWED;
+    unsigned row, sub, look = LOOK_ELSEWHERE;
     ca_bin_of(bytes, &row, &sub);
 
     do {
-        for (ca_block_t *block = bins->heads[row][sub]; block && look; block = block->next, look--)
+        for (ca_block_t *block = bins->heads[row][sub]; block && look;
+             block = block->next, look--) {
+            const ca_segment_t *other = ca_block_segment(block);
             if (ca_block_size(block) >= bytes + ca_block_padding(block, alignment) &&
-                ca_mixed_allows(arena, ca_block_segment(block), bytes))
+                (!segment || other->live || other->bytes < segment->bytes) &&
+                ca_mixed_allows(arena, other, bytes))
                 return block;
+        }
     } while (look && ca_bins_next(bins, &row, &sub));
     return NULL;
+}
+
+/* Instead of the tightest one. */
+static ca_block_t *better(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment,
+                          ca_block_t *block)
+{
+    const ca_segment_t *segment = ca_block_segment(block);
+    ca_block_t *found = NULL;
+
+    if (ca_mixed_wakes(segment, bytes))
+        found = elsewhere(arena, pool, bytes, alignment, segment);
+    if (!found && !ca_mixed_allows(arena, segment, bytes))
+        return elsewhere(arena, pool, bytes, alignment, NULL);
+    return found ? found : block;
 }
 
 /* With `any` from whatever fits. */
@@ -421,8 +441,8 @@ static ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
         return NULL;
-    if (!any && !ca_mixed_allows(arena, ca_block_segment(block), bytes))
-        block = allowed(arena, pool, bytes, alignment);
+    if (!any)
+        block = better(arena, pool, bytes, alignment, block);
     if (block && ca_export_begins(&arena->params, bytes) &&
         (ca_block_lower(block) || ca_block_upper(block)))
         return NULL;

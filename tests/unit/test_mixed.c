@@ -162,6 +162,23 @@ static void the_limit_counts_where_it_is_less(void **state)
     assert_int_equal(arena->stranded, 500 * MIB);
 }
 
+/* Small ones lie in the end of the large segment, and pend there when the large one is free. */
+static void small_ones_leave_an_idle_large_segment_alone(void **state)
+{
+    (void)state;
+    start();
+    held_t first = get(200 * KIB), large = get(63 * MIB), small = get(200 * KIB);
+    assert_int_equal(reserved(), FAKE_SEGMENT + 64 * MIB);
+    put(&first);
+    put(&large);
+    put(&small);
+    small = get(100 * KIB);
+    large = get(64 * MIB);
+    assert_int_equal(reserved(), FAKE_SEGMENT + 64 * MIB);
+    put(&small);
+    put(&large);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +190,7 @@ int main(void)
         cmocka_unit_test(so_few_large_ones_fit_that_none_is_cut_for),
         cmocka_unit_test(where_there_is_nothing_else_whatever_fits_is_cut),
         cmocka_unit_test(who_comes_round_may_strand_twice_as_much_until_more_is_live),
+        cmocka_unit_test(small_ones_leave_an_idle_large_segment_alone),
         cmocka_unit_test(the_limit_counts_where_it_is_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
