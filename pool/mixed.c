@@ -10,12 +10,16 @@ static bool comes_round(const ca_arena_t *arena)
 }
 
 /* All heaps of a set together. Where it is not known what there is, there is no bound. */
-static size_t stranded_most(const ca_arena_t *arena)
+static size_t stranded_most(const ca_arena_t *arena, bool round)
 {
     size_t device = arena->params.device_bytes, limit = arena->params.limit;
-    size_t part = (device && device < limit ? device : limit) / CA_MIXED_SHARE;
+    size_t whole = device && device < limit ? device : limit;
+    size_t part =
+        whole / CA_MIXED_SHARE > CA_SEGMENT_FIRST ? whole / CA_MIXED_SHARE : CA_SEGMENT_FIRST;
 
-    return part > CA_SEGMENT_FIRST ? part : CA_SEGMENT_FIRST;
+    if (!round)
+        return part;
+    return arena->room > whole / 2 ? SIZE_MAX : 2 * part;
 }
 
 /* Whether a block is about what the segment was obtained for, or more. */
@@ -26,13 +30,12 @@ static bool at_home(const ca_segment_t *segment, size_t bytes)
 
 bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
 {
-    size_t most = stranded_most(arena);
+    bool round = comes_round(arena);
+    size_t most = stranded_most(arena, round);
 
     if (at_home(segment, bytes))
         return true;
-    if (comes_round(arena))
-        most *= 2;
-    else if (bytes > most / CA_MIXED_LARGE)
+    if (!round && bytes > most / CA_MIXED_LARGE)
         return segment->bytes - bytes <= bytes / CA_MIXED_SHARE;
     return segment->mixed ||
            arena->stranded + segment->bytes - segment->live - bytes <= most / ca_arena_heaps(arena);

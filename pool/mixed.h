@@ -4,20 +4,19 @@
  * what it has; and no memory can be moved once the device is full. So it counts when a block is
  * cut:
  *
- *   - A segment is mixed from the first block on that is smaller than what it was obtained for,
- *     until nothing in it is live. What was not live in it whenever such a block was cut, at least,
- *     is stranded there: where small blocks fill it, that comes to nothing.
- *   - All that is stranded is at most one part in CA_MIXED_SHARE of the device (or of `limit`), and
- *     CA_SEGMENT_FIRST at least.
- *   - A request of more than one part in CA_MIXED_LARGE of that gets a segment of about its size:
- *     so few of them fit the device that a single one less is percents.
- *   - A pool that grew for this, and grows for it again though no more is live than then, serves a
- *     program that comes round: it may strand twice as much, whatever the sizes, until more is
- * live.
- *   - One that is CA_MIXED_TRIFLE times smaller than what an idle segment was obtained for goes
- * into one that is in use, or into a smaller one, where it fits: the end of a large segment is
- * often the tightest block for it, and would keep that segment from serving a little more, or from
- *     going back.
+ *   stranded  is what was not live, at least, whenever a block was cut from a segment that was
+ *             obtained for a larger one, until nothing in it is live: where small blocks fill it,
+ *             that comes to nothing. All of it is at most one part in CA_MIXED_SHARE of the device,
+ *             or of `limit`, and CA_SEGMENT_FIRST at least
+ *   large     requests, of more than one part in CA_MIXED_LARGE of that, get segments of about
+ *             their size: so few of them fit that a single one less is some per cent
+ *   rounds    of a program that comes round with no more live than when the pool last grew for
+ *             this: until more is live it may strand twice as much, whatever the sizes, and as
+ *             much as it will while upstream has half of the device left
+ *   trifles   that are CA_MIXED_TRIFLE times smaller than what an idle segment was obtained for go
+ *             where memory is in use, or into a smaller segment, if they fit there: the end of a
+ *             large segment is often the tightest block for them, and they would keep it from
+ *             serving a little more, or from going back
  *
  * A request that may not be cut from anything grows the pool, and what is idle goes back for it
  * where the peak would rise. Where upstream has nothing left, it is cut from whatever fits. */

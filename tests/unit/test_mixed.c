@@ -126,27 +126,45 @@ static void where_there_is_nothing_else_whatever_fits_is_cut(void **state)
     assert_int_equal(arena->stranded, 300 * MIB);
 }
 
+/* So many come, go, and smaller ones come in their place; and so on. What was stranded at most. */
+static size_t stranded_in_rounds(unsigned rounds, int count)
+{
+    held_t held[24];
+    size_t most = 0;
+    while (rounds-- > 0) {
+        for (int i = 0; i < count; i++)
+            held[i] = get(70 * MIB);
+        for (int i = 0; i < count; i++)
+            put(&held[i]);
+        for (int i = 0; i < count; i++)
+            held[i] = get(40 * MIB);
+        most = arena->stranded > most ? arena->stranded : most;
+        for (int i = 0; i < count; i++)
+            put(&held[i]);
+    }
+    return most;
+}
+
 static void who_comes_round_may_strand_twice_as_much_until_more_is_live(void **state)
 {
     (void)state;
     start();
-    held_t round[8];
-    size_t most = 0;
-    for (int times = 0; times < 4; times++) {
-        for (int i = 0; i < 8; i++)
-            round[i] = get(70 * MIB);
-        for (int i = 0; i < 8; i++)
-            put(&round[i]);
-        for (int i = 0; i < 8; i++)
-            round[i] = get(40 * MIB);
-        most = arena->stranded > most ? arena->stranded : most;
-        for (int i = 0; i < 8; i++)
-            put(&round[i]);
-    }
-    assert_in_range(most, MOST + 1, 2 * MOST);
-    held_t first = layer(700 * MIB, 400 * MIB); /* more is live */
-    assert_int_equal(arena->stranded, 0);
-    put(&first);
+    held_t half = get(DEVICE / 2);
+    assert_in_range(stranded_in_rounds(4, 8), MOST + 1, 2 * MOST);
+    (void)layer(700 * MIB, 400 * MIB); /* more is live */
+    (void)layer(60 * MIB, 30 * MIB);
+    assert_true(arena->stranded <= MOST);
+    put(&half);
+}
+
+static void who_comes_round_on_an_empty_device_makes_no_calls(void **state)
+{
+    (void)state;
+    start();
+    assert_true(stranded_in_rounds(4, 24) > 2 * MOST);
+    uint64_t before = fake.calls[FAKE_ALLOC];
+    (void)stranded_in_rounds(4, 24);
+    assert_int_equal(fake.calls[FAKE_ALLOC], before);
 }
 
 static void the_limit_counts_where_it_is_less(void **state)
@@ -190,6 +208,7 @@ int main(void)
         cmocka_unit_test(so_few_large_ones_fit_that_none_is_cut_for),
         cmocka_unit_test(where_there_is_nothing_else_whatever_fits_is_cut),
         cmocka_unit_test(who_comes_round_may_strand_twice_as_much_until_more_is_live),
+        cmocka_unit_test(who_comes_round_on_an_empty_device_makes_no_calls),
         cmocka_unit_test(small_ones_leave_an_idle_large_segment_alone),
         cmocka_unit_test(the_limit_counts_where_it_is_less),
     };
