@@ -16,20 +16,30 @@ void ca_pool_dedicate(bool on)
     atomic_store(&ca_export_dedicating, on);
 }
 
+static bool has_pool(void)
+{
+    return atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed);
+}
+
 static void look(void)
 {
+    size_t pieces = atomic_load(&whole), at_first = pieces;
+
+    if (at_first > CA_EXPORT_OTHERS)
+        at_first = CA_EXPORT_OTHERS;
     atomic_store(&ca_export_own_pool,
-                 atomic_load(&others) <=
-                         CA_EXPORT_OTHERS + atomic_load(&whole) / CA_EXPORT_OTHERS &&
-                     atomic_load(&freed) <= CA_EXPORT_OTHERS + atomic_load(&whole) / 2);
+                 atomic_load(&others) <= at_first + pieces / CA_EXPORT_OTHERS &&
+                     atomic_load(&freed) <= CA_EXPORT_OTHERS + pieces / 2);
 }
 
 void ca_pool_note_request(size_t bytes)
 {
     if (atomic_load_explicit(&others, memory_order_relaxed) >= CA_EXPORT_OTHERS_MOST)
         return;
-    atomic_fetch_add(bytes % CA_SEGMENT_UNIT == 0 ? &whole : &others, 1);
-    look();
+    bool piece = bytes % CA_SEGMENT_UNIT == 0;
+    atomic_fetch_add(piece ? &whole : &others, 1);
+    if (piece != has_pool()) /* only then may that change */
+        look();
 }
 
 void ca_pool_note_free(size_t bytes)
@@ -38,7 +48,8 @@ void ca_pool_note_free(size_t bytes)
         atomic_load_explicit(&others, memory_order_relaxed) >= CA_EXPORT_OTHERS_MOST)
         return;
     atomic_fetch_add(&freed, 1);
-    look();
+    if (has_pool())
+        look();
 }
 
 void ca_pool_reset_requests(void)

@@ -44,8 +44,9 @@ ca_export_t ca_pool_exports(uint64_t address);
  * requests are whole segment units but for a few, and that keeps most of them, has a pool of its
  * own. Such pools share their pieces with other processes (PyTorch's does), taking each for an
  * allocation of the driver's; so each begins a segment, as long as the program goes on like that.
- * It asks seldom, so that this costs little; of other programs it are some dozens of blocks at the
- * start. */
+ * It asks seldom, so that this costs little. At the start no more than half of the requests may
+ * be others: what begins a segment there stays apart for long, and a program without such a pool
+ * would hold more. */
 #define CA_EXPORT_OTHERS 16u
 #define CA_EXPORT_OTHERS_MOST 4096u /* nobody counts any longer: it has none */
 void ca_pool_note_request(size_t bytes);

@@ -19,7 +19,7 @@ static size_t stranded_most(const ca_arena_t *arena, bool round)
 
     if (!round)
         return part;
-    return arena->room > whole / 2 ? SIZE_MAX : 2 * part;
+    return arena->room > whole / 2 ? SIZE_MAX : part + part / 2;
 }
 
 /* Whether a block is about what the segment was obtained for, or more. */

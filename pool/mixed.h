@@ -11,8 +11,8 @@
  *   large     requests, of more than one part in CA_MIXED_LARGE of that, get segments of about
  *             their size: so few of them fit that a single one less is some per cent
  *   rounds    of a program that comes round with no more live than when the pool last grew for
- *             this: until more is live it may strand twice as much, whatever the sizes, and as
- *             much as it will while upstream has half of the device left
+ *             this: until more is live it may strand half as much again, whatever the sizes,
+ *             and as much as it will while upstream has half of the device left
  *   trifles   that are CA_MIXED_TRIFLE times smaller than what an idle segment was obtained for go
  *             where memory is in use, or into a smaller segment, if they fit there: the end of a
  *             large segment is often the tightest block for them, and they would keep it from

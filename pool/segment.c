@@ -422,14 +422,15 @@ static ca_block_t *better(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
 }
 
 /* With `any` from whatever fits. */
-static ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
+static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
 {
+    if (bytes > arena->ready)
+        return NULL;
+
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
     size_t alignment = ca_block_alignment(bytes);
     ca_block_t *block = NULL;
 
-    if (bytes > arena->ready) /* a climb asks again after each rung */
-        return NULL;
     if (arena->pins) /* an oversize block is its whole segment */
         block = ca_bins_find_same(
             &arena->bins[pool],
@@ -463,7 +464,7 @@ bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
 {
     ca_pool_t pool = ca_pool_of(&arena->params, bytes);
 
-    return pool != CA_POOL_OVERSIZE &&
+    return bytes <= arena->ready && pool != CA_POOL_OVERSIZE &&
            ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
 }
 

@@ -211,6 +211,8 @@ static bool may_record(const ca_stream_t *stream)
 
 void ca_streams_close(ca_arena_t *arena)
 {
+    if (!arena->busy)
+        return;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy) {
         if (stream->gone || stream->line.open->count == 0)
@@ -244,6 +246,8 @@ size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
 {
     size_t passed = 0;
 
+    if (!arena->busy)
+        return 0;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy)
         passed += ca_epoch_harvest(arena, &stream->line, most, forced);
@@ -269,7 +273,8 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
         return NULL;
     if (ca_block_segment(block)->pool == CA_POOL_OVERSIZE)
         return ca_block_close_enough(block, bytes) ? block : NULL;
-    if (ca_block_size(block) - bytes <= bytes / 8)
+    size_t rest = ca_block_size(block) - bytes;
+    if (rest <= bytes / 8 && rest < CA_SEGMENT_UNIT) /* more is of use to others: see mixed.h */
         return block;
     if (how == CA_TAKE_CLOSE ||
         ca_block_segment(block)->pool != ca_pool_of(&stream->arena->params, bytes))
@@ -300,8 +305,8 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_block_t *block = NULL;
 
     for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
-        block = other == stream || other->kind == ELSEWHERE ? NULL
-                                                            : find(other, bytes, CA_TAKE_CUT);
+        block =
+            other == stream || other->kind == ELSEWHERE ? NULL : find(other, bytes, CA_TAKE_CUT);
         if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
     }
