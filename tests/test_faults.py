@@ -60,7 +60,7 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
 CALLED = [name for name in FUNCTIONS
           if name not in ELSEWHERE | TRACKED | IPC | GRAPHS | POOLS | COPIES | set(OPTIONS)]
-MOST = {"few": "3/30" if conftest.SANITIZER else "10/10", "many": "50/25"}
+MOST = {"few": "3/30" if conftest.SANITIZER else "6/6", "many": "50/25"}
 DEPTHS = pytest.mark.parametrize("depth", MOST)
 KEPT = 12345
 

@@ -247,7 +247,8 @@ class TestBackEnds:
     @pytest.mark.parametrize("conf", [ASYNC, f"{ASYNC},lane_r:false"])
     def test_another_device_is_not_waited_for_without_bound(self, run, program, conf):
         """While that works no free comes back, and in the last rounds memory is short."""
-        succeeds(run([program("deadlock"), "peers", 16 << 20, 4, "room"], conf=conf, timeout=15,
+        succeeds(run([program("deadlock"), "peers", 16 << 20, 4, "room"],
+                     conf=f"{conf},oom_wait:500ms", timeout=15,
                      sim="memory:768M,devices:2"))
 
     def test_memory_freed_during_a_capture_is_held(self, run, program):

@@ -87,7 +87,7 @@ def test_no_new_deadlock(finish):
 def test_a_peer_that_waits_for_this_thread_is_not_waited_for_without_bound(finish):
     """Nor is there an error that plain CUDA does not have: its own free gets what nobody is at but
     perhaps the peer."""
-    finish([(cmd, {"sim": memory(cmd), "conf": conf}) for cmd in PEERS
+    finish([(cmd, {"sim": memory(cmd), "conf": conf, "env": conftest.shortened()}) for cmd in PEERS
             for conf in ("reuse:auto", "reuse:wait", "lane_r:false", "headroom:0", "free_sync:true")])
 
 
