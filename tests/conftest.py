@@ -218,9 +218,10 @@ NO_LIBRARY = ("test_the_plain_program_finishes", "its_program_shrunk")
 LEFT_OUT = {
     "asan": NO_LIBRARY,
     "tsan": (*NO_LIBRARY, "test_no_new_deadlock", "test_a_handle_that_comes_again",
+             "test_a_peer_that_waits", "goes_back_when_a_pool_is_tuned", "layers", "in_disorder",
              *(f"[{unit}]" for unit in ("test_pool_random", "test_failures", "test_metadata",
                                         "test_epoch", "test_options", "test_fences", "test_settle",
-                                        "test_stream", "test_freed"))),
+                                        "test_stream", "test_freed", "test_mixed", "test_pieces"))),
 }
 
 
