@@ -55,7 +55,9 @@
 #define LATE_STEPS 16                                   /* of the last wait */
 #define OWN_WAITS 10                                    /* times reuse_wait, at first */
 #define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* before it is given up */
-#define OWN_GIVEN_UP UINT64_MAX
+/* Or'ed with the `operations` from which on it may be tried again. */
+#define OWN_GIVEN_UP (UINT64_C(1) << 63)
+#define OWN_RETRY (UINT64_C(1) << 24)
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
@@ -243,8 +245,8 @@ static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 /* With kernels that are longer than the wait, a loop of an allocation, a kernel and a free would
  * take new memory each time, where the plain program sleeps in its free. So the wait becomes longer
  * each time that it was in vain: the loop soon finds its pace. Where that does not help the device
- * waits for this very thread, as it may in a program that was written for frees that do not wait.
- */
+ * waits for this very thread, as it may in a program that was written for frees that do not wait:
+ * it is given up then, for long, since such a program does not change. */
 static bool rung_pause(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
@@ -253,19 +255,21 @@ static bool rung_pause(climb_t *c)
 
     if (c->refused || c->stream)
         return false;
-    if (own && arena->own_wait_ns != OWN_GIVEN_UP)
+    if (own && !(arena->own_wait_ns & OWN_GIVEN_UP))
         ns = arena->own_wait_ns                  ? arena->own_wait_ns
              : ns < OWN_WAIT_MOST_NS / OWN_WAITS ? OWN_WAITS * ns
              : ns < OWN_WAIT_MOST_NS             ? OWN_WAIT_MOST_NS
                                                  : ns;
     c->waits = SIZE_MAX;
     if (wait_bounded(c, CA_EPOCHS_FREED, ns)) {
-        if (arena->own_wait_ns == OWN_GIVEN_UP)
+        if (arena->own_wait_ns & OWN_GIVEN_UP &&
+            arena->operations >= (arena->own_wait_ns & ~OWN_GIVEN_UP))
             arena->own_wait_ns = 0;
         return true;
     }
-    if (own && arena->own_wait_ns != OWN_GIVEN_UP && ca_epoch_slept_for(arena))
-        arena->own_wait_ns = ns < OWN_WAIT_MOST_NS ? 2 * ns : OWN_GIVEN_UP;
+    if (own && !(arena->own_wait_ns & OWN_GIVEN_UP) && ca_epoch_slept_for(arena))
+        arena->own_wait_ns =
+            ns < OWN_WAIT_MOST_NS ? 2 * ns : OWN_GIVEN_UP | (arena->operations + OWN_RETRY);
     return false;
 }
 
