@@ -28,7 +28,7 @@
 
 /* How long a report waits for a descriptor that does not block. */
 #define REPORT_WAIT_MS 2000
-/* How long anything waits for one that blocks: whoever made it so wants to lose nothing. */
+/* How long anything waits for one that blocks: it was made so in order to lose nothing. */
 #define BLOCKED_WAIT_MS 5000
 
 /* What goes into a full pipe at a time. The rest of the pipe's page has room for a message: the

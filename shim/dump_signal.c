@@ -5,8 +5,8 @@
  * before its first context stays, and one that it installs later replaces ours.
  *
  * A signal that is there to end the process, and would have ended it, ends it: once the report is
- * written the helper restores what was there before us and raises the signal, so that whoever waits
- * for the process is told what it would be told without us. Until then the program's threads run
+ * written the helper restores what was there before us and raises the signal, so that a parent that
+ * waits for the process is told what it would be told without us. Until then the program's threads run
  * on. One whose call the signal interrupted may call exit: it waits for the helper, since without
  * us it would be gone. A report may take its time, or be stuck; the second signal, unless it comes
  * at the heels of the first, as where a terminal and a launcher both send it, does not wait.
