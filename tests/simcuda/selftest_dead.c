@@ -150,3 +150,35 @@ void copies_of_pageable_memory(void)
     OK(cuMemcpyAsync(p, (CUdeviceptr)(uintptr_t)host, 4096, a));
     end(CUDA_SUCCESS);
 }
+
+enum { MAPPED = 2 << 20 };
+
+static void start_mapped(bool granted)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAccessDesc all = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    start(4096);
+    OK(cuMemAddressReserve(&p, MAPPED, 0, 0, 0));
+    OK(cuMemCreate(&handle, MAPPED, &prop, 0));
+    OK(cuMemMap(p, MAPPED, 0, handle, 0));
+    OK(granted ? cuMemSetAccess(p, MAPPED, &all, 1) : CUDA_SUCCESS);
+}
+
+void mapped_memory_after_the_unmapping(void)
+{
+    start_mapped(true);
+    OK(cuMemsetD8Async(p, 1, 7, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuMemUnmap(p, MAPPED));
+    OK(cuMemsetD8Async(p, 1, 7, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void mapped_memory_without_access(void)
+{
+    start_mapped(false);
+    OK(cuMemsetD8Async(p, 1, 7, a));
+    end(CUDA_ERROR_ILLEGAL_ADDRESS);
+}

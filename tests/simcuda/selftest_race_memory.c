@@ -480,3 +480,99 @@ void many_steps_forget_what_is_over(void)
         OK(cuMemsetD8Async(at + i % 3, 1, 200 + (unsigned)i % 100, a));
     }
 }
+
+/* --- arrays and mapped memory ------------------------------------------------------------------*/
+static CUarray array(void)
+{
+    CUarray made;
+    CUDA_ARRAY_DESCRIPTOR d = {BYTES, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+    OK(cuArrayCreate(&made, &d));
+    return made;
+}
+
+static void fills(CUarray to, CUstream s)
+{
+    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = p,
+                          .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                          .dstArray = to,
+                          .WidthInBytes = BYTES,
+                          .Height = 1};
+    OK(cuMemcpy2DAsync(&copy, s));
+}
+
+void an_array(void)
+{
+    start();
+    CUarray to = array();
+    fills(to, a);
+    fills(to, b);
+}
+
+void an_array_after_an_event(void)
+{
+    start();
+    CUarray to = array();
+    fills(to, a);
+    OK(cuEventRecord(e, a));
+    OK(cuStreamWaitEvent(b, e, 0));
+    fills(to, b);
+    OK(cuArrayDestroy(to));
+    fills(array(), c); /* the same place again */
+}
+
+enum { MAPPED = 2 << 20 };
+
+static void map(CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAccessDesc all = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemCreate(&handle, MAPPED, &prop, 0));
+    OK(cuMemMap(at, MAPPED, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMemSetAccess(at, MAPPED, &all, 1));
+}
+
+static void start_mapped(void)
+{
+    start();
+    OK(cuMemAddressReserve(&p, MAPPED, 0, 0, 0));
+    map(p);
+    writes(a);
+}
+
+void mapped_memory(void)
+{
+    start_mapped();
+    writes(b);
+}
+
+void mapped_memory_after_an_event(void)
+{
+    start_mapped();
+    OK(cuEventRecord(e, a));
+    OK(cuStreamWaitEvent(b, e, 0));
+    writes(b);
+}
+
+void unmapping_beside_work(void)
+{
+    static gate_t g = GATE;
+    start();
+    gate_hold(&g, a);
+    OK(cuMemAddressReserve(&p, MAPPED, 0, 0, 0));
+    map(p);
+    writes(a);
+    OK(cuMemUnmap(p, MAPPED)); /* the gate stays shut: behind it would be an illegal address */
+}
+
+void unmapping_and_mapping_again_after_synchronizing(void)
+{
+    start_mapped();
+    OK(cuStreamSynchronize(a));
+    OK(cuMemUnmap(p, MAPPED));
+    map(p);
+    writes(b);
+}

@@ -422,6 +422,84 @@ static void *resets_nothing(void *arg)
     return arg;
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* copies without a height */
+static void test_array_copies(void)
+{
+    enum { WIDE = 10, HIGH = 4 };
+    const struct cudaChannelFormatDesc bytes = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+    unsigned char in[WIDE * HIGH], out[WIDE * HIGH] = {0};
+    cudaArray_t a = NULL, b = NULL;
+    for (int i = 0; i < WIDE * HIGH; i++)
+        in[i] = (unsigned char)(i + 1);
+    OK(cudaMallocArray(&a, &bytes, WIDE, HIGH, 0));
+    OK(cudaMallocArray(&b, &bytes, WIDE, HIGH, 0));
+    OK(cudaMemcpy2DToArray(a, 0, 0, in, WIDE, WIDE, HIGH, cudaMemcpyHostToDevice));
+    OK(cudaMemcpy2DFromArray(out, WIDE, a, 0, 0, WIDE, HIGH, cudaMemcpyDeviceToHost));
+    IS(memcmp(in, out, sizeof in) == 0);
+    memset(out, 0, sizeof out);
+    /* deprecated: from the middle of a row over a whole one into the next */
+    OK(cudaMemcpyFromArray(out, a, 7, 0, 18, cudaMemcpyDeviceToHost));
+    IS(memcmp(in + 7, out, 18) == 0 && out[18] == 0);
+    OK(cudaMemcpyToArray(a, 7, 1, in, 18, cudaMemcpyHostToDevice));
+    OK(cudaMemcpyArrayToArray(b, 2, 0, a, 7, 1, 18, cudaMemcpyDeviceToDevice));
+    memset(out, 0, sizeof out);
+    OK(cudaMemcpyFromArrayAsync(out, b, 2, 0, 18, cudaMemcpyDeviceToHost, NULL));
+    OK(cudaStreamSynchronize(NULL));
+    IS(memcmp(in, out, 18) == 0 && out[18] == 0);
+    FAILS(cudaMemcpyToArray(a, 0, 3, in, 11, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    FAILS(cudaMemcpyToArray(a, 10, 0, in, 1, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    OK(cudaFreeArray(a));
+    OK(cudaFreeArray(b));
+}
+#pragma GCC diagnostic pop
+
+static void count_fn(void *arg)
+{
+    ++*(int *)arg;
+}
+
+static void test_graph_by_hand(void)
+{
+    struct cudaMemAllocNodeParams alloc, told;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaGraphNode_t n[5];
+    unsigned char *seen = NULL;
+    void *freed = NULL;
+    int calls = 0;
+    OK(cudaMallocHost((void **)&seen, 256));
+    memset(&alloc, 0, sizeof alloc);
+    alloc.poolProps.allocType = cudaMemAllocationTypePinned;
+    alloc.poolProps.location.type = cudaMemLocationTypeDevice;
+    alloc.bytesize = 256;
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphAddMemAllocNode(&n[0], graph, NULL, 0, &alloc));
+    IS(alloc.dptr != NULL);
+    OK(cudaGraphMemAllocNodeGetParams(n[0], &told));
+    IS(told.dptr == alloc.dptr && told.bytesize == 256);
+    const struct cudaMemsetParams set = {
+        .dst = alloc.dptr, .value = 6, .elementSize = 1, .width = 256, .height = 1};
+    OK(cudaGraphAddMemsetNode(&n[1], graph, &n[0], 1, &set));
+    OK(cudaGraphAddMemcpyNode1D(&n[2], graph, &n[1], 1, seen, alloc.dptr, 256,
+                                cudaMemcpyDeviceToHost));
+    const struct cudaHostNodeParams host = {count_fn, &calls};
+    OK(cudaGraphAddHostNode(&n[3], graph, &n[2], 1, &host));
+    OK(cudaGraphAddMemFreeNode(&n[4], graph, &n[3], 1, alloc.dptr));
+    OK(cudaGraphMemFreeNodeGetParams(n[4], &freed));
+    IS(freed == alloc.dptr);
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 1; i <= 2; i++) {
+        memset(seen, 0, 256);
+        OK(cudaGraphLaunch(exec, NULL));
+        OK(cudaStreamSynchronize(NULL));
+        IS(calls == i && seen[0] == 6 && seen[255] == 6);
+    }
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaFreeHost(seen));
+}
+
 /* tests/gpu/results/h200-580.json, after_reset */
 static void test_reset_elsewhere(void)
 {
@@ -493,6 +571,8 @@ int main(void)
     test_memory();
     test_pointer_attributes();
     test_copies();
+    test_array_copies();
+    test_graph_by_hand();
     test_streams_and_events();
     test_capture();
     test_pools();

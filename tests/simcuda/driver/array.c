@@ -1,5 +1,6 @@
-/* Memory that is not linear, as bytes that are taken: arrays and mipmapped arrays. They count
- * against the device's memory and can run out; copies to arrays are not modelled. */
+/* Memory that is not linear: arrays and mipmapped arrays. They count against the device's memory
+ * and can run out. How elements lie in an array is nobody's business on hardware; here they lie row
+ * by row, so that a copy finds them. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -9,6 +10,7 @@ enum { MAGIC = 0x41525259 };
 typedef struct block {
     uint32_t magic;
     bool level; /* of a mipmapped array: owns nothing */
+    unsigned levels;
     sim_device_t *dev;
     CUdeviceptr at;
     CUDA_ARRAY3D_DESCRIPTOR desc;
@@ -83,8 +85,11 @@ static CUresult destroy(void *handle)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     sim_alloc_t a;
-    if (sim_opt.free_waits && sim_heap_find(b->dev, b->at, &a)) {
-        sim_wait_owner(a.ctx); /* as linear memory does; not asked of hardware */
+    if (sim_heap_find(b->dev, b->at, &a)) {
+        if (sim_opt.free_waits) {
+            sim_wait_owner(a.ctx); /* as linear memory does; not asked of hardware */
+        }
+        sim_race_host_write(a.base, a.size);
     }
     CUresult rc = sim_heap_free(b->dev, b->at, false);
     pthread_mutex_lock(&mu);
@@ -102,6 +107,51 @@ static size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return d->Width * h * z * element_bytes(d->Format) * d->NumChannels;
 }
 
+/* cuda.h, cuMipmappedArrayCreate: each level has half of every extent, layers excepted. */
+static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+    CUDA_ARRAY3D_DESCRIPTOR l = *d;
+    bool layers = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+    l.Width = d->Width >> level ? d->Width >> level : 1;
+    l.Height = d->Height && !(d->Height >> level) ? 1 : d->Height >> level;
+    l.Depth = layers ? d->Depth : d->Depth && !(d->Depth >> level) ? 1 : d->Depth >> level;
+    return l;
+}
+
+static size_t bytes_before(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+    size_t bytes = 0;
+    for (unsigned i = 0; i < level; i++) {
+        CUDA_ARRAY3D_DESCRIPTOR l = level_of(d, i);
+        bytes += array_bytes(&l);
+    }
+    return bytes;
+}
+
+/* "clamped to the range [1, 1 + floor(log2(max(width, height, depth)))]" */
+static unsigned clamped(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
+{
+    size_t most = d->Width > d->Height ? d->Width : d->Height;
+    unsigned n = 1;
+    for (most = most > d->Depth ? most : d->Depth; most > 1; most /= 2) {
+        n++;
+    }
+    return levels < 1 ? 1 : levels < n ? levels : n;
+}
+
+CUresult sim_array_find(CUarray handle, sim_array_t *out)
+{
+    block_t *b = (block_t *)handle;
+    if (!b || b->magic != MAGIC) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    out->at = b->at;
+    out->width = b->desc.Width * element_bytes(b->desc.Format) * b->desc.NumChannels;
+    out->height = b->desc.Height ? b->desc.Height : 1;
+    out->depth = b->desc.Depth ? b->desc.Depth : 1;
+    return CUDA_SUCCESS;
+}
+
 static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
     CUcontext ctx;
@@ -112,7 +162,9 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsign
         return CUDA_ERROR_INVALID_VALUE;
     }
     SIM_TRY(sim_capture_unsafe());
-    SIM_TRY(make(ctx->dev, ctx, array_bytes(desc) + (levels > 1 ? array_bytes(desc) / 2 : 0), &b));
+    levels = clamped(desc, levels);
+    SIM_TRY(make(ctx->dev, ctx, bytes_before(desc, levels), &b));
+    b->levels = levels;
     b->desc = *desc;
     *out = (CUarray)b;
     return CUDA_SUCCESS;
@@ -187,15 +239,16 @@ SIM_API CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray
 {
     block_t *m = (block_t *)hMipmappedArray, *b;
     SIM_ENTER(cuMipmappedArrayGetLevel);
-    if (!m || m->magic != MAGIC || !pLevelArray || level > 31) {
-        return pLevelArray ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    if (!pLevelArray || (m && m->magic == MAGIC && level >= m->levels)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!m || m->magic != MAGIC) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     SIM_TRY(make(m->dev, NULL, 0, &b));
     b->level = true;
-    b->desc = m->desc;
-    b->desc.Width = m->desc.Width >> level ? m->desc.Width >> level : 1;
-    b->desc.Height >>= level;
-    b->desc.Depth >>= level;
+    b->desc = level_of(&m->desc, level);
+    b->at = m->at + bytes_before(&m->desc, level);
     pthread_mutex_lock(&mu);
     b->first_level = m->first_level; /* a chain: freed with the whole */
     m->first_level = b;

@@ -76,8 +76,9 @@ bool sim_capture_takes_locked(CUstream s, CUresult *rc)
 /* cuda.h, cuStreamAddCallback: "not supported with cuStreamBeginCapture". */
 CUresult sim_capture_node_locked(CUstream s, const sim_op_t *op)
 {
-    return op->kind == SIM_OP_CALLBACK ? sim_capture_block_stream_locked(s)
-                                       : sim_graph_add(s->capture->graph, op, &s->frontier);
+    return op->kind == SIM_OP_CALLBACK || op->kind == SIM_OP_PREFETCH
+               ? sim_capture_block_stream_locked(s)
+               : sim_graph_add(s->capture->graph, op, &s->frontier);
 }
 
 bool sim_capture_has(CUstream s)
@@ -357,6 +358,37 @@ SIM_BOTH(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count),
          ((void)edges, info(hStream, pt, status, id, graph, dependencies, count)))
+
+static CUresult update(CUstream h, bool pt, const CUgraphNode *nodes, size_t n, unsigned flags)
+{
+    CUstream s;
+    sim_frontier_t given = {0};
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (n && !nodes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    CUresult rc = s->capture ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+    rc = rc == CUDA_SUCCESS ? sim_graph_add_handles(s->capture->graph, nodes, n, &given) : rc;
+    if (rc == CUDA_SUCCESS && flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+        sim_graph_let_go(s->capture->graph, &s->frontier);
+        s->frontier.n = 0;
+    }
+    if (rc == CUDA_SUCCESS) {
+        sim_frontier_join(&s->frontier, &given);
+    }
+    sim_unlock();
+    free(given.at);
+    return rc;
+}
+
+SIM_BOTH(cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz,
+         (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
+         update(hStream, pt, dependencies, numDependencies, flags))
+SIM_BOTH(cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz,
+         (CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+          size_t numDependencies, unsigned int flags),
+         ((void)dependencyData, update(hStream, pt, dependencies, numDependencies, flags)))
 
 SIM_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {

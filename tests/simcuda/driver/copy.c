@@ -24,6 +24,8 @@ static span_t span_of(uint64_t at, size_t pitch, size_t slice, bool device)
     if (d) {
         s.sync = sim_heap_find(d, at, &a) && a.sync_memops;
         s.device = true;
+    } else if (sim_vmm_reserved(at)) {
+        s.device = true;
     } else if (sim_host_find((void *)(uintptr_t)at, &h)) {
         s.sync = h.sync_memops;
     } else {
@@ -34,7 +36,7 @@ static span_t span_of(uint64_t at, size_t pitch, size_t slice, bool device)
 
 static bool on_device(const span_t *s)
 {
-    return s->device && !s->pageable && sim_device_of(s->at);
+    return s->device && !s->pageable && sim_is_device(s->at);
 }
 
 /* A plain copy from or to device memory that nobody has is refused at once, and spoils nothing:
@@ -44,7 +46,8 @@ static bool nowhere(const span_t *s)
 {
     sim_device_t *d = sim_device_of(s->at);
     sim_alloc_t a;
-    return d && !sim_heap_find(d, s->at, &a);
+    sim_vmm_t m;
+    return d ? !sim_heap_find(d, s->at, &a) : sim_vmm_reserved(s->at) && !sim_vmm_find(s->at, &m);
 }
 
 static CUresult stage(sim_op_t *op)
@@ -67,6 +70,23 @@ static CUresult stage(sim_op_t *op)
     return CUDA_SUCCESS;
 }
 
+static sim_op_t make(span_t dst, span_t src, size_t width, size_t rows, size_t depth)
+{
+    sim_op_t op = {.kind = SIM_OP_COPY};
+    op.u.copy.dst = dst.at;
+    op.u.copy.src = src.at;
+    op.u.copy.dst_pitch = dst.pitch;
+    op.u.copy.src_pitch = src.pitch;
+    op.u.copy.width = width;
+    op.u.copy.rows = rows;
+    op.u.copy.depth = depth;
+    op.u.copy.dst_slice = dst.slice;
+    op.u.copy.src_slice = src.slice;
+    op.u.copy.dst_device = dst.device;
+    op.u.copy.src_device = src.device;
+    return op;
+}
+
 static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, size_t width,
                      size_t rows, size_t depth)
 {
@@ -81,18 +101,7 @@ static CUresult copy(CUstream h, bool pt, bool async, span_t dst, span_t src, si
     if (!async && (nowhere(&dst) || nowhere(&src))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    sim_op_t op = {.kind = SIM_OP_COPY};
-    op.u.copy.dst = dst.at;
-    op.u.copy.src = src.at;
-    op.u.copy.dst_pitch = dst.pitch;
-    op.u.copy.src_pitch = src.pitch;
-    op.u.copy.width = width;
-    op.u.copy.rows = rows;
-    op.u.copy.depth = depth;
-    op.u.copy.dst_slice = dst.slice;
-    op.u.copy.src_slice = src.slice;
-    op.u.copy.dst_device = dst.device;
-    op.u.copy.src_device = src.device;
+    sim_op_t op = make(dst, src, width, rows, depth);
     bool both = on_device(&dst) && on_device(&src);
     /* A node reads and writes pageable memory when it runs [hw]. */
     bool node = async && sim_capture_has(s);
@@ -147,13 +156,13 @@ SIM_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz,
          copy(hStream, pt, true, DEVICE(dstDevice), DEVICE(srcDevice), ByteCount, 1, 1))
 
 /* The contexts say where the memory is; unified addressing knows that already. */
-static CUresult peer(CUstream h, bool pt, bool async, CUdeviceptr dst, CUcontext dctx,
-                     CUdeviceptr src, CUcontext sctx, size_t bytes)
+static CUresult peer(CUstream h, bool pt, bool async, span_t dst, CUcontext dctx, span_t src,
+                     CUcontext sctx, size_t width, size_t rows, size_t depth)
 {
     SIM_TRY(sim_ctx_check(dctx));
     SIM_TRY(sim_ctx_check(sctx));
     if (async) {
-        return copy(h, pt, true, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+        return copy(h, pt, true, dst, src, width, rows, depth);
     }
     /* [api] cuMemcpyPeer: "asynchronous with respect to the host, but serialized with respect all
      * pending and future async work in to the current context, srcContext, and dstContext". */
@@ -163,7 +172,7 @@ static CUresult peer(CUstream h, bool pt, bool async, CUdeviceptr dst, CUcontext
     for (int i = 0; i < 3; i++) {
         sim_wait_for_context(s, all[i]);
     }
-    CUresult rc = copy(h, pt, false, DEVICE(dst), DEVICE(src), bytes, 1, 1);
+    CUresult rc = copy(h, pt, false, dst, src, width, rows, depth);
     for (int i = 0; i < 3; i++) {
         sim_context_waits_for(all[i], s);
     }
@@ -173,43 +182,62 @@ static CUresult peer(CUstream h, bool pt, bool async, CUdeviceptr dst, CUcontext
 SIM_BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds,
          (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
           size_t ByteCount),
-         peer(NULL, pt, false, dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+         peer(NULL, pt, false, DEVICE(dstDevice), dstContext, DEVICE(srcDevice), srcContext,
+              ByteCount, 1, 1))
 SIM_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
          (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
           size_t ByteCount, CUstream hStream),
-         peer(hStream, pt, true, dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+         peer(hStream, pt, true, DEVICE(dstDevice), dstContext, DEVICE(srcDevice), srcContext,
+              ByteCount, 1, 1))
 
 /* --- two and three dimensions ----------------------------------------------------------------*/
 typedef struct side {
     CUmemorytype type;
     const void *host;
     CUdeviceptr device;
+    CUarray array;
     size_t pitch, height, x, y, z;
 } side_t;
 
 /* cuda.h, cuMemcpy2D and cuMemcpy3D: "pitch must be greater than or equal to WidthInBytes +
  * XInBytes"; a slice is pitch times height. A pitch of 0 means tightly packed here. */
-static bool side_span(side_t s, size_t width, size_t rows, span_t *out)
+static CUresult side_span(side_t s, size_t width, size_t rows, size_t depth, span_t *out)
 {
     size_t pitch = s.pitch ? s.pitch : width + s.x, height = s.height ? s.height : rows + s.y;
     uint64_t base = s.type == CU_MEMORYTYPE_HOST ? (uintptr_t)s.host : s.device;
+    sim_array_t a;
+    switch (s.type) {
+    case CU_MEMORYTYPE_ARRAY:
+        SIM_TRY(sim_array_find(s.array, &a));
+        if (s.x > a.width || width > a.width - s.x || s.y > a.height || rows > a.height - s.y ||
+            s.z > a.depth || depth > a.depth - s.z) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        pitch = a.width;
+        height = a.height;
+        base = a.at;
+        break;
+    case CU_MEMORYTYPE_HOST:
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_UNIFIED:
+        if (pitch < width + s.x || height < rows + s.y) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *out = span_of(base + (s.z * height + s.y) * pitch + s.x, pitch, pitch * height,
-                   s.type == CU_MEMORYTYPE_DEVICE);
-    return (s.type == CU_MEMORYTYPE_HOST || s.type == CU_MEMORYTYPE_DEVICE ||
-            s.type == CU_MEMORYTYPE_UNIFIED) &&
-           pitch >= width + s.x && height >= rows + s.y;
+                   s.type == CU_MEMORYTYPE_DEVICE || s.type == CU_MEMORYTYPE_ARRAY);
+    return CUDA_SUCCESS;
 }
 
 static CUresult copy_nd(CUstream h, bool pt, bool async, side_t dst, side_t src, size_t width,
                         size_t rows, size_t depth)
 {
     span_t to, from;
-    if (src.type == CU_MEMORYTYPE_ARRAY || dst.type == CU_MEMORYTYPE_ARRAY) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* arrays are not modelled */
-    }
-    if (!side_span(src, width, rows, &from) || !side_span(dst, width, rows, &to)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SIM_TRY(side_span(src, width, rows, depth, &from));
+    SIM_TRY(side_span(dst, width, rows, depth, &to));
     return copy(h, pt, async, to, from, width, rows, depth);
 }
 
@@ -221,28 +249,57 @@ static CUresult copy_2d(CUstream h, bool pt, bool async, const CUDA_MEMCPY2D *c)
     side_t src = {.type = c->srcMemoryType,
                   .host = c->srcHost,
                   .device = c->srcDevice,
+                  .array = c->srcArray,
                   .pitch = c->srcPitch,
                   .x = c->srcXInBytes,
                   .y = c->srcY};
     side_t dst = {.type = c->dstMemoryType,
                   .host = c->dstHost,
                   .device = c->dstDevice,
+                  .array = c->dstArray,
                   .pitch = c->dstPitch,
                   .x = c->dstXInBytes,
                   .y = c->dstY};
     return copy_nd(h, pt, async, dst, src, c->WidthInBytes, c->Height, 1);
 }
 
+/* CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER have these members in common. */
+#define SIDE(c, end)                                                                               \
+    (side_t)                                                                                       \
+    {                                                                                              \
+        c->end##MemoryType, c->end##Host, c->end##Device, c->end##Array, c->end##Pitch,            \
+            c->end##Height, c->end##XInBytes, c->end##Y, c->end##Z                                 \
+    }
+
 static CUresult copy_3d(CUstream h, bool pt, bool async, const CUDA_MEMCPY3D *c)
 {
+    return c ? copy_nd(h, pt, async, SIDE(c, dst), SIDE(c, src), c->WidthInBytes, c->Height,
+                       c->Depth)
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult peer_3d(CUstream h, bool pt, bool async, const CUDA_MEMCPY3D_PEER *c)
+{
+    span_t to, from;
     if (!c) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    side_t src = {c->srcMemoryType, c->srcHost,     c->srcDevice, c->srcPitch,
-                  c->srcHeight,     c->srcXInBytes, c->srcY,      c->srcZ};
-    side_t dst = {c->dstMemoryType, c->dstHost,     c->dstDevice, c->dstPitch,
-                  c->dstHeight,     c->dstXInBytes, c->dstY,      c->dstZ};
-    return copy_nd(h, pt, async, dst, src, c->WidthInBytes, c->Height, c->Depth);
+    SIM_TRY(side_span(SIDE(c, src), c->WidthInBytes, c->Height, c->Depth, &from));
+    SIM_TRY(side_span(SIDE(c, dst), c->WidthInBytes, c->Height, c->Depth, &to));
+    return peer(h, pt, async, to, c->dstContext, from, c->srcContext, c->WidthInBytes, c->Height,
+                c->Depth);
+}
+
+CUresult sim_copy_op(const CUDA_MEMCPY3D *c, sim_op_t *op)
+{
+    span_t to, from;
+    if (!c || !c->WidthInBytes || !c->Height || !c->Depth) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    SIM_TRY(side_span(SIDE(c, src), c->WidthInBytes, c->Height, c->Depth, &from));
+    SIM_TRY(side_span(SIDE(c, dst), c->WidthInBytes, c->Height, c->Depth, &to));
+    *op = make(to, from, c->WidthInBytes, c->Height, c->Depth);
+    return CUDA_SUCCESS;
 }
 
 SIM_BOTH(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *pCopy),
@@ -255,3 +312,41 @@ SIM_BOTH(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *pCopy),
          copy_3d(NULL, pt, false, pCopy))
 SIM_BOTH(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz,
          (const CUDA_MEMCPY3D *pCopy, CUstream hStream), copy_3d(hStream, pt, true, pCopy))
+SIM_BOTH(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER *pCopy),
+         peer_3d(NULL, pt, false, pCopy))
+SIM_BOTH(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz,
+         (const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream), peer_3d(hStream, pt, true, pCopy))
+
+/* --- arrays of one dimension -------------------------------------------------------------------*/
+static CUresult copy_1d(CUstream h, bool pt, bool async, side_t dst, side_t src, size_t bytes)
+{
+    return copy_nd(h, pt, async, dst, src, bytes, 1, 1);
+}
+
+#define IN_ARRAY(a, offset) ((side_t){.type = CU_MEMORYTYPE_ARRAY, .array = (a), .x = (offset)})
+#define IN_DEVICE(p) ((side_t){.type = CU_MEMORYTYPE_DEVICE, .device = (p)})
+#define IN_HOST(p) ((side_t){.type = CU_MEMORYTYPE_HOST, .host = (p)})
+
+SIM_BOTH(cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds,
+         (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),
+         copy_1d(NULL, pt, false, IN_ARRAY(dstArray, dstOffset), IN_DEVICE(srcDevice), ByteCount))
+SIM_BOTH(cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds,
+         (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),
+         copy_1d(NULL, pt, false, IN_DEVICE(dstDevice), IN_ARRAY(srcArray, srcOffset), ByteCount))
+SIM_BOTH(cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds,
+         (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),
+         copy_1d(NULL, pt, false, IN_ARRAY(dstArray, dstOffset), IN_HOST(srcHost), ByteCount))
+SIM_BOTH(cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds,
+         (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount),
+         copy_1d(NULL, pt, false, IN_HOST(dstHost), IN_ARRAY(srcArray, srcOffset), ByteCount))
+SIM_BOTH(cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds,
+         (CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount),
+         copy_1d(NULL, pt, false, IN_ARRAY(dstArray, dstOffset), IN_ARRAY(srcArray, srcOffset),
+                 ByteCount))
+SIM_BOTH(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
+         (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
+          CUstream hStream),
+         copy_1d(hStream, pt, true, IN_ARRAY(dstArray, dstOffset), IN_HOST(srcHost), ByteCount))
+SIM_BOTH(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz,
+         (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream),
+         copy_1d(hStream, pt, true, IN_HOST(dstHost), IN_ARRAY(srcArray, srcOffset), ByteCount))

@@ -35,13 +35,16 @@ void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx)
 }
 
 /* Whether the bytes are not where sim_access would find them. */
-static bool gone(uint64_t ptr, size_t bytes, bool host_ok)
+static bool gone(const sim_device_t *by, uint64_t ptr, size_t bytes, bool write, bool host_ok)
 {
     sim_alloc_t a;
     sim_host_t h;
     sim_device_t *d = sim_device_of(ptr);
     if (d) {
         return !sim_heap_find(d, ptr, &a) || bytes > a.size - (ptr - a.base);
+    }
+    if (sim_vmm_reserved(ptr)) {
+        return !sim_vmm_access(by, ptr, bytes, write);
     }
     if (host_ok) {
         return false;
@@ -73,12 +76,16 @@ static void tell_end(char *to, size_t room, uint64_t lo, uint64_t hi)
 static void tell(char *to, size_t room, uint64_t lo, uint64_t hi)
 {
     sim_alloc_t a;
+    sim_vmm_t m;
     sim_device_t *d = sim_device_of(lo);
-    snprintf(to, room, d ? "nothing was there" : "the driver does not know it");
+    bool mapped = !d && sim_vmm_reserved(lo);
+    snprintf(to, room, d || mapped ? "nothing was there" : "the driver does not know it");
     if (d && sim_heap_find(d, lo, &a)) {
         snprintf(to, room, "only %llu bytes are left of the allocation there",
                  (unsigned long long)(a.size - (lo - a.base)));
-    } else if (d) {
+    } else if (mapped && sim_vmm_find(lo, &m)) {
+        snprintf(to, room, "what is mapped there may not be accessed, or ends before");
+    } else if (d || mapped) {
         tell_end(to, room, lo, hi);
     }
 }
@@ -99,7 +106,8 @@ bool sim_dead_submitted(CUstream s, const sim_who_t *who, uint64_t ptr, size_t b
 {
     char by[160];
     /* After a sticky error no operation does anything. */
-    if (bytes == 0 || atomic_load(&s->ctx->sticky) || !gone(ptr, bytes, host_ok)) {
+    if (bytes == 0 || atomic_load(&s->ctx->sticky) ||
+        !gone(s->ctx->dev, ptr, bytes, write, host_ok)) {
         return false;
     }
     atomic_store(&s->ctx->told_dead, true);

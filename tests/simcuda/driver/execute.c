@@ -131,6 +131,7 @@ void sim_execute(sim_op_t *op)
     case SIM_OP_ALLOC:
     case SIM_OP_MARK:
     case SIM_OP_WAIT:
+    case SIM_OP_PREFETCH:
         break;
     }
     if (!ok) {

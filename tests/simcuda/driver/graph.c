@@ -151,6 +151,9 @@ bool sim_graph_joined(CUgraph g, size_t first, const sim_frontier_t *end)
     for (size_t i = 0; i < end->n; i++) {
         reached[end->at[i]] = true;
     }
+    for (size_t i = first; i < g->count; i++) {
+        reached[i] = reached[i] || g->nodes[i]->let_go;
+    }
     for (size_t i = g->count; i-- > first;) {
         sim_frontier_t *after = &g->nodes[i]->after;
         for (size_t k = 0; reached[i] && k < after->n; k++) {
@@ -160,6 +163,15 @@ bool sim_graph_joined(CUgraph g, size_t first, const sim_frontier_t *end)
     }
     free(reached);
     return all;
+}
+
+/* cuda.h, cuStreamUpdateCaptureDependencies: "Nodes that are removed from the dependency set ... do
+ * not result in CUDA_ERROR_STREAM_CAPTURE_UNJOINED". */
+void sim_graph_let_go(CUgraph g, const sim_frontier_t *of)
+{
+    for (size_t i = 0; i < of->n; i++) {
+        g->nodes[of->at[i]]->let_go = true;
+    }
 }
 
 void sim_graph_cut(CUgraph g, size_t count)
@@ -172,6 +184,7 @@ void sim_graph_cut(CUgraph g, size_t count)
         }
         node->magic = 0;
         free(node->after.at);
+        free(node->descs);
         free(node);
     }
 }

@@ -53,6 +53,7 @@ CUgraphNode sim_graph_node(CUgraph g, size_t i);
 CUresult sim_graph_add(CUgraph g, const struct sim_op *op, sim_frontier_t *after);
 CUresult sim_graph_add_handles(CUgraph g, const CUgraphNode *nodes, size_t n, sim_frontier_t *to);
 bool sim_graph_joined(CUgraph g, size_t first, const sim_frontier_t *end); /* no open branch */
+void sim_graph_let_go(CUgraph g, const sim_frontier_t *of);                /* need not be joined */
 void sim_graph_cut(CUgraph g, size_t count); /* drops the nodes behind */
 void sim_graph_unref(CUgraph g);
 

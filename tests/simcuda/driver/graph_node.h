@@ -11,6 +11,9 @@ struct CUgraphNode_st {
     CUgraphNodeType type;
     sim_op_t op;
     sim_frontier_t after;
+    bool let_go;            /* a capture may end without having joined it */
+    CUmemAccessDesc *descs; /* of an allocation node */
+    size_t desc_count;
 };
 
 struct CUgraph_st { /* under the engine lock */

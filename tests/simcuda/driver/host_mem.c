@@ -62,6 +62,9 @@ static CUresult add(const sim_host_t *r)
 
 static void unmap(const sim_host_t *r)
 {
+    if (r->kind == SIM_HOST_MANAGED) {
+        sim_managed_forget((uintptr_t)r->base, r->size);
+    }
     munmap(r->base, r->mapped);
     atomic_fetch_sub(&taken, r->mapped);
 }

@@ -184,11 +184,9 @@ typedef struct dims {
     unsigned gx, gy, gz, bx, by, bz, shared;
 } dims_t;
 
-static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
+static CUresult make(CUfunction f, dims_t d, sim_op_t *op)
 {
-    CUstream s;
     sim_kernel_t *k;
-    SIM_TRY(sim_stream_resolve(h, pt, &s));
     SIM_TRY(kernel_of(f, &k));
     int most = atomic_load(&k->max_dynamic_shared);
     if (!d.gx || !d.gy || !d.gz || !d.bx || !d.by || !d.bz || d.gy > 65535 || d.gz > 65535 ||
@@ -198,8 +196,26 @@ static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
         return CUDA_ERROR_INVALID_VALUE;
     }
     SIM_TRY(sim_kernel_load(k));
-    sim_op_t op = {.kind = SIM_OP_KERNEL, .u.kernel.ns = sim_opt.kernel_ns};
+    *op = (sim_op_t){.kind = SIM_OP_KERNEL, .u.kernel.ns = sim_opt.kernel_ns};
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
+{
+    CUstream s;
+    sim_op_t op;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    SIM_TRY(make(f, d, &op));
     return sim_submit(s, &op, false);
+}
+
+CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *p, sim_op_t *op)
+{
+    return p ? make(p->func ? p->func : (CUfunction)p->kern,
+                    (dims_t){p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
+                             p->blockDimZ, p->sharedMemBytes},
+                    op)
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,

@@ -125,10 +125,14 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUde
     CUdeviceptr base;
     size_t size;
     sim_alloc_t a;
+    sim_vmm_t m;
     sim_host_t r;
     if (d && sim_heap_find(d, dptr, &a)) {
         base = a.base;
         size = a.size;
+    } else if (!d && sim_vmm_reserved(dptr) && sim_vmm_find(dptr, &m)) {
+        base = m.base; /* of a mapping: not asked of hardware */
+        size = m.size;
     } else if (!d && sim_host_find((void *)(uintptr_t)dptr, &r)) {
         base = (uintptr_t)r.base;
         size = r.size;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct known {
-    bool device, host, managed;
+    bool device, host, managed, mapped; /* mapped: device memory of cuMemMap */
     uint64_t base, size, buffer_id, at;
     CUcontext ctx;
     CUmemoryPool pool;
@@ -29,6 +29,15 @@ static bool look_up(CUdeviceptr p, known_t *k)
         k->device_ordinal = d->ordinal; /* from a pool of another device than the stream's */
         k->pool = a.kind == SIM_ASYNC ? a.pool : NULL;
         k->sync = a.sync_memops;
+        return true;
+    }
+    sim_vmm_t m;
+    if (!d && sim_vmm_reserved(p) && sim_vmm_find(p, &m)) {
+        k->device = k->mapped = true; /* of no context */
+        k->base = m.base;
+        k->size = m.size;
+        k->buffer_id = m.buffer_id;
+        k->device_ordinal = m.dev->ordinal;
         return true;
     }
     if (!d && sim_host_find((void *)(uintptr_t)p, &h)) {
@@ -67,7 +76,7 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
         PUT(void *, known ? k->at : 0);
         break;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* "a side effect of setting" SYNC_MEMOPS (cuda.h) */
-        if (!k->device || !sim_heap_update(sim_device_of(k->at), k->at, true, -1)) {
+        if (!k->device || k->mapped || !sim_heap_update(sim_device_of(k->at), k->at, true, -1)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         *(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS *)data = (CUDA_POINTER_ATTRIBUTE_P2P_TOKENS){1, 1};
@@ -87,7 +96,7 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
                              : k->ctx->dev->ordinal); /* cuda.h: no device: an invalid ordinal */
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        PUT(unsigned, k->device && !k->pool);
+        PUT(unsigned, k->device && !k->pool && !k->mapped);
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -167,27 +176,3 @@ SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute at
     bool ok = d ? sim_heap_update(d, ptr, on, -1) : sim_host_set_sync((void *)(uintptr_t)ptr, on);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-
-/* Managed memory is host memory here: hints and prefetches have nothing to do. */
-SIM_API CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
-                                CUmemLocation location)
-{
-    known_t k;
-    SIM_ENTER(cuMemAdvise_v2);
-    (void)advice;
-    (void)location;
-    return count && look_up(devPtr, &k) && k.managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult prefetch(CUdeviceptr p, size_t count, CUstream h, bool pt)
-{
-    CUstream s;
-    known_t k;
-    SIM_TRY(sim_stream_resolve(h, pt, &s));
-    return count && look_up(p, &k) && k.managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
-         (CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
-          CUstream hStream),
-         ((void)location, (void)flags, prefetch(devPtr, count, hStream, pt)))

@@ -413,7 +413,8 @@ CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync)
     if (sync && op->learn == SIM_LEARN_ALL) {
         sim_race_of_stream(s, &past);
     }
-    bool instant = op->kind == SIM_OP_FREE || (op->kind == SIM_OP_KERNEL && op->u.kernel.ns == 0);
+    bool instant = op->kind == SIM_OP_FREE || op->kind == SIM_OP_PREFETCH ||
+                   (op->kind == SIM_OP_KERNEL && op->u.kernel.ns == 0);
     if ((sync || instant) && clear_locked(s)) {
         run_here(s, op);
     } else {

@@ -182,7 +182,7 @@ static sim_who_t who_is(CUstream s, uint64_t at)
 static bool watched(uint64_t at)
 {
     sim_host_t h;
-    return sim_device_of(at) || sim_host_find((void *)(uintptr_t)at, &h);
+    return sim_is_device(at) || sim_host_find((void *)(uintptr_t)at, &h);
 }
 
 static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, size_t slice,

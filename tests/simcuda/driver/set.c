@@ -2,20 +2,9 @@
  * to the host except when the target is pinned host memory or a Unified Memory region". */
 #include "sim.h"
 
-static CUresult set(CUstream h, bool pt, bool async, CUdeviceptr dst, size_t pitch, unsigned elem,
-                    unsigned value, size_t width, size_t rows)
+static sim_op_t make(CUdeviceptr dst, size_t pitch, unsigned elem, unsigned value, size_t width,
+                     size_t rows)
 {
-    CUstream s;
-    sim_alloc_t a;
-    SIM_TRY(sim_stream_resolve(h, pt, &s));
-    if (dst % elem || (rows > 1 && (pitch < width * elem || pitch % elem))) {
-        return CUDA_ERROR_INVALID_VALUE; /* cuda.h: pitch and pointer aligned to the element */
-    }
-    if (width == 0 || rows == 0) {
-        return CUDA_SUCCESS;
-    }
-    sim_device_t *d = sim_device_of(dst);
-    bool sync = !async && (!d || (sim_heap_find(d, dst, &a) && a.sync_memops));
     sim_op_t op = {.kind = SIM_OP_SET};
     op.u.set.dst = dst;
     op.u.set.pitch = pitch;
@@ -23,7 +12,41 @@ static CUresult set(CUstream h, bool pt, bool async, CUdeviceptr dst, size_t pit
     op.u.set.rows = rows;
     op.u.set.elem = elem;
     op.u.set.value = value;
+    return op;
+}
+
+/* cuda.h: pitch and pointer aligned to the element */
+static bool misplaced(CUdeviceptr dst, size_t pitch, unsigned elem, size_t width, size_t rows)
+{
+    return dst % elem || (rows > 1 && (pitch < width * elem || pitch % elem));
+}
+
+static CUresult set(CUstream h, bool pt, bool async, CUdeviceptr dst, size_t pitch, unsigned elem,
+                    unsigned value, size_t width, size_t rows)
+{
+    CUstream s;
+    sim_alloc_t a;
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    if (misplaced(dst, pitch, elem, width, rows)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (width == 0 || rows == 0) {
+        return CUDA_SUCCESS;
+    }
+    sim_device_t *d = sim_device_of(dst);
+    bool sync = !async && (d ? sim_heap_find(d, dst, &a) && a.sync_memops : !sim_vmm_reserved(dst));
+    sim_op_t op = make(dst, pitch, elem, value, width, rows);
     return sim_submit(s, &op, sync);
+}
+
+CUresult sim_set_op(const CUDA_MEMSET_NODE_PARAMS *p, sim_op_t *op)
+{
+    if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width ||
+        !p->height || misplaced(p->dst, p->pitch, p->elementSize, p->width, p->height)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *op = make(p->dst, p->pitch, p->elementSize, p->value, p->width, p->height);
+    return CUDA_SUCCESS;
 }
 
 #define SET_1D(A, B, type, bytes)                                                                  \

@@ -305,6 +305,23 @@ size_t sim_heap_graph_bytes(sim_device_t *d);
 /* False where it cannot: not there, or `change` does not fit its state. */
 bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change);
 
+/* --- vmm_map.c: physical memory that is mapped to reserved addresses */
+typedef struct sim_vmm { /* one mapping */
+    uint64_t base;
+    size_t size;
+    uint64_t buffer_id;
+    sim_device_t *dev;
+} sim_vmm_t;
+bool sim_vmm_reserved(CUdeviceptr p); /* mapped or not */
+bool sim_vmm_find(CUdeviceptr p, sim_vmm_t *out);
+/* Where work of that device finds the bytes; NULL: they are not all mapped, or it may not. */
+void *sim_vmm_access(const sim_device_t *d, CUdeviceptr ptr, size_t bytes, bool write);
+/* An address of device memory, there or not. */
+static inline bool sim_is_device(CUdeviceptr p)
+{
+    return sim_device_of(p) || sim_vmm_reserved(p);
+}
+
 /* --- shared.c: other processes on the same devices; nothing without shared:PATH
  * ----------------------------------------------------------------------------------------------*/
 bool sim_shared_open(const char *path);
@@ -332,6 +349,14 @@ bool sim_host_set_sync(const void *p, bool on);
 void sim_host_drop_context(CUcontext ctx);
 CUresult sim_host_free_managed(CUdeviceptr p); /* INVALID_VALUE: not managed memory */
 extern _Atomic uint64_t sim_next_buffer_id;
+void sim_managed_forget(uint64_t base, size_t bytes); /* managed.c: the advice that it had */
+
+/* --- array.c: where the bytes of an array are, row by row; INVALID_HANDLE: no array */
+typedef struct sim_array {
+    CUdeviceptr at;
+    size_t width, height, depth; /* of a row in bytes; 1 where there is none */
+} sim_array_t;
+CUresult sim_array_find(CUarray array, sim_array_t *out);
 
 /* --- context.c
  * ------------------------------------------------------------------------------------*/
@@ -426,8 +451,9 @@ enum sim_op_kind {
     SIM_OP_MARK, /* an event's time stamp */
     SIM_OP_WAIT,
     SIM_OP_FREE,
-    SIM_OP_VALUE, /* cuStreamWriteValue */
-    SIM_OP_ALLOC, /* an allocation node: nothing to do, but an access */
+    SIM_OP_VALUE,    /* cuStreamWriteValue */
+    SIM_OP_ALLOC,    /* an allocation node: nothing to do, but an access */
+    SIM_OP_PREFETCH, /* of managed memory: nothing to do */
 };
 
 /* What a host thread knows after a synchronous operation, with racecheck:strict. */
@@ -530,6 +556,11 @@ void sim_wait_device_quietly(sim_device_t *d); /* no promise: orders nothing for
 bool sim_legacy_held(CUstream s);
 /* Locked: queue the operation behind what it must wait for. */
 sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *op);
+
+/* --- copy.c, set.c, kernel.c: what a node of a graph does, without a stream */
+CUresult sim_copy_op(const CUDA_MEMCPY3D *c, sim_op_t *op);
+CUresult sim_set_op(const CUDA_MEMSET_NODE_PARAMS *p, sim_op_t *op);
+CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *p, sim_op_t *op);
 
 /* --- execute.c
  * ----------------------------------------------------------------------------------*/

@@ -1,40 +1,22 @@
-/* Physical memory of cuMemCreate, its handles and its mappings, as bytes that are taken: what is
- * mapped cannot be accessed.
+/* Physical memory of cuMemCreate and its handles; where it is mapped is vmm_map.c's.
  *
  * It belongs to the process and not to a context. "The memory allocation will be freed when all
  * outstanding mappings to the memory are unmapped and when all outstanding references to the handle
  * ... are also released" (cuda.h, cuMemRelease). Handles are passed on within the process only. */
-#include "sim.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-typedef struct physical {
-    sim_device_t *dev;
-    CUdeviceptr at;
-    size_t size;
-    CUmemAllocationProp prop;
-    unsigned references, mappings;
-    struct physical *next;
-} physical_t;
-
-typedef struct mapping {
-    uintptr_t base;
-    size_t size;
-    physical_t *memory;
-    struct mapping *next;
-} mapping_t;
-
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t sim_vmm_mu = PTHREAD_MUTEX_INITIALIZER;
 static physical_t *all;
-static mapping_t *mappings;
 
 /* What owns it in the heap, where every allocation has a context: no call can destroy this one. */
 static struct CUctx_st process[SIM_MAX_DEVICES];
 
 /* A handle that is still referenced; any number may be asked for. */
-static physical_t *find_locked(CUmemGenericAllocationHandle handle)
+physical_t *sim_vmm_handle_locked(CUmemGenericAllocationHandle handle)
 {
     physical_t *p = all;
     while (p && (uintptr_t)p != handle) {
@@ -43,7 +25,7 @@ static physical_t *find_locked(CUmemGenericAllocationHandle handle)
     return p && p->references ? p : NULL;
 }
 
-static void drop_if_unused_locked(physical_t *p)
+void sim_vmm_drop_if_unused_locked(physical_t *p)
 {
     if (p->references || p->mappings) {
         return;
@@ -54,6 +36,7 @@ static void drop_if_unused_locked(physical_t *p)
             break;
         }
     }
+    sim_vmm_empty(p);
     sim_heap_free(p->dev, p->at, false);
     free(p);
 }
@@ -104,10 +87,10 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     p->size = size;
     p->prop = *prop;
     p->references = 1;
-    pthread_mutex_lock(&mu);
+    pthread_mutex_lock(&sim_vmm_mu);
     p->next = all;
     all = p;
-    pthread_mutex_unlock(&mu);
+    pthread_mutex_unlock(&sim_vmm_mu);
     *handle = (uintptr_t)p;
     return CUDA_SUCCESS;
 }
@@ -115,13 +98,13 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     SIM_ENTER(cuMemRelease);
-    pthread_mutex_lock(&mu);
-    physical_t *p = find_locked(handle);
+    pthread_mutex_lock(&sim_vmm_mu);
+    physical_t *p = sim_vmm_handle_locked(handle);
     if (p) {
         p->references--;
-        drop_if_unused_locked(p);
+        sim_vmm_drop_if_unused_locked(p);
     }
-    pthread_mutex_unlock(&mu);
+    pthread_mutex_unlock(&sim_vmm_mu);
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -131,16 +114,13 @@ SIM_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     if (!handle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&mu);
-    mapping_t *m = mappings;
-    while (m && (uintptr_t)addr - m->base >= m->size) {
-        m = m->next;
-    }
+    pthread_mutex_lock(&sim_vmm_mu);
+    mapping_t *m = sim_vmm_at_locked((uintptr_t)addr);
     if (m) {
         m->memory->references++;
         *handle = (uintptr_t)m->memory;
     }
-    pthread_mutex_unlock(&mu);
+    pthread_mutex_unlock(&sim_vmm_mu);
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -161,10 +141,10 @@ SIM_API CUresult cuMemExportToShareableHandle(void *shareableHandle,
     if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&mu);
-    physical_t *p = find_locked(handle);
+    pthread_mutex_lock(&sim_vmm_mu);
+    physical_t *p = sim_vmm_handle_locked(handle);
     bool ok = p && p->prop.requestedHandleTypes & handleType;
-    pthread_mutex_unlock(&mu);
+    pthread_mutex_unlock(&sim_vmm_mu);
     if (!ok) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -190,80 +170,28 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
     if (passed.pid != getpid()) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    pthread_mutex_lock(&mu);
-    physical_t *p = find_locked(passed.handle);
+    pthread_mutex_lock(&sim_vmm_mu);
+    physical_t *p = sim_vmm_handle_locked(passed.handle);
     if (p) {
         p->references++;
         *handle = passed.handle;
     }
-    pthread_mutex_unlock(&mu);
+    pthread_mutex_unlock(&sim_vmm_mu);
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* --- addresses ---------------------------------------------------------------------------------
- */
-SIM_API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
-                                     CUdeviceptr addr, unsigned long long flags)
+SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                        CUmemGenericAllocationHandle handle)
 {
-    SIM_ENTER(cuMemAddressReserve);
-    (void)addr; /* a hint */
-    if (!ptr || size == 0 || size % SIM_PAGE || alignment > SIM_PAGE || flags) {
+    SIM_ENTER(cuMemGetAllocationPropertiesFromHandle);
+    if (!prop) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    void *p = sim_map_lazy(size, false);
-    *ptr = (uintptr_t)p;
-    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-SIM_API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
-{
-    SIM_ENTER(cuMemAddressFree);
-    return ptr && size && munmap((void *)(uintptr_t)ptr, size) == 0 ? CUDA_SUCCESS
-                                                                    : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                          CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    SIM_ENTER(cuMemMap);
-    if (!ptr || size == 0 || offset || flags) {
-        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_vmm_mu);
+    physical_t *p = sim_vmm_handle_locked(handle);
+    if (p) {
+        *prop = p->prop;
     }
-    mapping_t *m = malloc(sizeof(*m));
-    if (!m) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pthread_mutex_lock(&mu);
-    physical_t *p = find_locked(handle);
-    bool ok = p && size <= p->size;
-    if (ok) {
-        *m = (mapping_t){ptr, size, p, mappings};
-        mappings = m;
-        p->mappings++;
-    }
-    pthread_mutex_unlock(&mu);
-    if (!ok) {
-        free(m);
-    }
-    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
-{
-    SIM_ENTER(cuMemUnmap);
-    bool any = false;
-    pthread_mutex_lock(&mu);
-    for (mapping_t **at = &mappings, *m; (m = *at);) {
-        if (m->base < ptr || m->base + m->size > ptr + size) {
-            at = &m->next;
-            continue;
-        }
-        any = true;
-        *at = m->next;
-        m->memory->mappings--;
-        drop_if_unused_locked(m->memory);
-        free(m);
-    }
-    pthread_mutex_unlock(&mu);
-    return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim_vmm_mu);
+    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,6 +1,7 @@
 /*
  * Stream capture, and as much of graphs as a captured one needs: instantiate, launch, look at the
- * nodes, destroy. Building and changing graphs by hand is not modelled (stubs.c).
+ * nodes, destroy. Building graphs by hand is in graph_build.c, changing them is not modelled
+ * (stubs.c).
  */
 #include "rt.h"
 
@@ -112,24 +113,6 @@ RT_FN(cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *type)
     RT_TRY(rt_err(rt_legacy.cuGraphNodeGetType(node, &t)));
     *type = (enum cudaGraphNodeType)(int)t;
     return cudaSuccess;
-}
-
-RT_FN(cudaGraphAddEmptyNode,
-      (cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
-       size_t count),
-      node, graph, dependencies, count)
-{
-    RT_NEED(node);
-    return rt_err(rt_legacy.cuGraphAddEmptyNode(node, graph, dependencies, count));
-}
-
-RT_FN(cudaGraphAddMemFreeNode,
-      (cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t *dependencies, size_t count,
-       void *ptr),
-      node, graph, dependencies, count, ptr)
-{
-    RT_NEED(node);
-    return rt_err(rt_legacy.cuGraphAddMemFreeNode(node, graph, dependencies, count, rt_dev(ptr)));
 }
 
 RT_FN(cudaGraphInstantiate, (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),

@@ -8,13 +8,6 @@
 
 #include <string.h>
 
-typedef struct {
-    void *ptr;
-    size_t pitch, rows;
-    CUarray array;
-    struct cudaPos at; /* x in bytes */
-} end_t;
-
 /* The memory types of (source, destination) for a kind. */
 static cudaError_t memory_types(enum cudaMemcpyKind kind, CUmemorytype *src, CUmemorytype *dst)
 {
@@ -60,15 +53,12 @@ static cudaError_t copy_flat(const rt_driver_t *drv, const CUDA_MEMCPY3D *c, boo
     return rt_err(async ? drv->cuMemcpy2DAsync(&f, stream) : drv->cuMemcpy2DUnaligned(&f));
 }
 
-static cudaError_t copy_nd(const rt_driver_t *drv, const end_t *dst, const end_t *src,
-                           struct cudaExtent bytes, enum cudaMemcpyKind kind, bool async,
-                           cudaStream_t stream)
+static cudaError_t describe(const rt_end_t *dst, const rt_end_t *src, struct cudaExtent bytes,
+                            enum cudaMemcpyKind kind, CUDA_MEMCPY3D *out)
 {
     CUDA_MEMCPY3D c;
     memset(&c, 0, sizeof c);
     RT_TRY(memory_types(kind, &c.srcMemoryType, &c.dstMemoryType));
-    if (bytes.width == 0 || bytes.height == 0 || bytes.depth == 0)
-        return cudaSuccess;
     if ((src->array == NULL && src->ptr == NULL) || (dst->array == NULL && dst->ptr == NULL))
         return cudaErrorInvalidValue;
     if ((src->array == NULL && src->pitch < bytes.width) ||
@@ -97,6 +87,19 @@ static cudaError_t copy_nd(const rt_driver_t *drv, const end_t *dst, const end_t
     c.dstHeight = dst->rows;
     c.dstZ = dst->at.z;
     c.Depth = bytes.depth;
+    *out = c;
+    return cudaSuccess;
+}
+
+cudaError_t rt_copy_nd(const rt_driver_t *drv, const rt_end_t *dst, const rt_end_t *src,
+                       struct cudaExtent bytes, enum cudaMemcpyKind kind, bool async,
+                       cudaStream_t stream)
+{
+    CUDA_MEMCPY3D c;
+    CUmemorytype from, to;
+    if (bytes.width == 0 || bytes.height == 0 || bytes.depth == 0)
+        return memory_types(kind, &from, &to);
+    RT_TRY(describe(dst, src, bytes, kind, &c));
     if (bytes.depth == 1 && src->at.z == 0 && dst->at.z == 0)
         return copy_flat(drv, &c, async, stream);
     return rt_err(async ? drv->cuMemcpy3DAsync(&c, stream) : drv->cuMemcpy3D(&c));
@@ -104,14 +107,14 @@ static cudaError_t copy_nd(const rt_driver_t *drv, const end_t *dst, const end_t
 
 /* --- two dimensions --------------------------------------------------------------------------- */
 
-static end_t pitched(const void *p, size_t pitch)
+static rt_end_t pitched(const void *p, size_t pitch)
 {
-    return (end_t){.ptr = (void *)(uintptr_t)p, .pitch = pitch};
+    return (rt_end_t){.ptr = (void *)(uintptr_t)p, .pitch = pitch};
 }
 
-static end_t in_array(cudaArray_const_t a, size_t x, size_t y)
+static rt_end_t in_array(cudaArray_const_t a, size_t x, size_t y)
 {
-    return (end_t){.array = (CUarray)(uintptr_t)a, .at = {x, y, 0}};
+    return (rt_end_t){.array = (CUarray)(uintptr_t)a, .at = {x, y, 0}};
 }
 
 static struct cudaExtent flat(size_t width, size_t height)
@@ -123,14 +126,14 @@ static struct cudaExtent flat(size_t width, size_t height)
 #define COPY_2D(name, params, dst_end, src_end, ...)                                               \
     RT_TWIN(name, _ptds, (RT_STRIP params, enum cudaMemcpyKind kind), __VA_ARGS__, kind)           \
     {                                                                                              \
-        const end_t d = dst_end, s = src_end;                                                      \
-        return copy_nd(drv, &d, &s, flat(width, height), kind, false, NULL);                       \
+        const rt_end_t d = dst_end, s = src_end;                                                   \
+        return rt_copy_nd(drv, &d, &s, flat(width, height), kind, false, NULL);                    \
     }                                                                                              \
     RT_TWIN(name##Async, _ptsz, (RT_STRIP params, enum cudaMemcpyKind kind, cudaStream_t stream),  \
             __VA_ARGS__, kind, stream)                                                             \
     {                                                                                              \
-        const end_t d = dst_end, s = src_end;                                                      \
-        return copy_nd(drv, &d, &s, flat(width, height), kind, true, stream);                      \
+        const rt_end_t d = dst_end, s = src_end;                                                   \
+        return rt_copy_nd(drv, &d, &s, flat(width, height), kind, true, stream);                   \
     }
 #define RT_STRIP(...) __VA_ARGS__
 
@@ -153,13 +156,13 @@ RT_TWIN(cudaMemcpy2DArrayToArray, _ptds,
          size_t width, size_t height, enum cudaMemcpyKind kind),
         dst, dx, dy, src, sx, sy, width, height, kind)
 {
-    const end_t d = in_array(dst, dx, dy), s = in_array(src, sx, sy);
-    return copy_nd(drv, &d, &s, flat(width, height), kind, false, NULL);
+    const rt_end_t d = in_array(dst, dx, dy), s = in_array(src, sx, sy);
+    return rt_copy_nd(drv, &d, &s, flat(width, height), kind, false, NULL);
 }
 
 /* --- three dimensions ------------------------------------------------------------------------- */
 
-static cudaError_t element_bytes(cudaArray_t array, size_t *bytes)
+cudaError_t rt_element_bytes(cudaArray_t array, size_t *bytes)
 {
     CUDA_ARRAY3D_DESCRIPTOR d;
     *bytes = 1;
@@ -185,11 +188,11 @@ static cudaError_t element_bytes(cudaArray_t array, size_t *bytes)
 
 /* Each end is an array or a pitched pointer, not both (cuda_runtime_api.h, cudaMemcpy3D). */
 static cudaError_t make_end(cudaArray_t array, struct cudaPitchedPtr p, struct cudaPos at,
-                            size_t element, end_t *out)
+                            size_t element, rt_end_t *out)
 {
     if ((array != NULL) == (p.ptr != NULL))
         return cudaErrorInvalidValue;
-    *out = (end_t){.at = at};
+    *out = (rt_end_t){.at = at};
     if (array != NULL) {
         out->array = (CUarray)array;
         out->at.x *= element;
@@ -201,21 +204,37 @@ static cudaError_t make_end(cudaArray_t array, struct cudaPitchedPtr p, struct c
     return cudaSuccess;
 }
 
+static cudaError_t ends_3d(const struct cudaMemcpy3DParms *p, rt_end_t *dst, rt_end_t *src,
+                           struct cudaExtent *bytes)
+{
+    size_t src_element, dst_element;
+    RT_TRY(rt_element_bytes(p->srcArray, &src_element));
+    RT_TRY(rt_element_bytes(p->dstArray, &dst_element));
+    if (p->srcArray != NULL && p->dstArray != NULL && src_element != dst_element)
+        return cudaErrorInvalidValue;
+    RT_TRY(make_end(p->srcArray, p->srcPtr, p->srcPos, src_element, src));
+    RT_TRY(make_end(p->dstArray, p->dstPtr, p->dstPos, dst_element, dst));
+    *bytes = p->extent;
+    bytes->width *= p->srcArray != NULL ? src_element : dst_element;
+    return cudaSuccess;
+}
+
+cudaError_t rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *out)
+{
+    rt_end_t src, dst;
+    struct cudaExtent bytes;
+    RT_TRY(ends_3d(p, &dst, &src, &bytes));
+    return describe(&dst, &src, bytes, p->kind, out);
+}
+
 static cudaError_t copy_3d(const rt_driver_t *drv, const struct cudaMemcpy3DParms *p, bool async,
                            cudaStream_t stream)
 {
     RT_NEED(p);
-    size_t src_element, dst_element;
-    end_t src, dst;
-    RT_TRY(element_bytes(p->srcArray, &src_element));
-    RT_TRY(element_bytes(p->dstArray, &dst_element));
-    if (p->srcArray != NULL && p->dstArray != NULL && src_element != dst_element)
-        return cudaErrorInvalidValue;
-    RT_TRY(make_end(p->srcArray, p->srcPtr, p->srcPos, src_element, &src));
-    RT_TRY(make_end(p->dstArray, p->dstPtr, p->dstPos, dst_element, &dst));
-    struct cudaExtent bytes = p->extent;
-    bytes.width *= p->srcArray != NULL ? src_element : dst_element;
-    return copy_nd(drv, &dst, &src, bytes, p->kind, async, stream);
+    rt_end_t src, dst;
+    struct cudaExtent bytes;
+    RT_TRY(ends_3d(p, &dst, &src, &bytes));
+    return rt_copy_nd(drv, &dst, &src, bytes, p->kind, async, stream);
 }
 
 RT_TWIN(cudaMemcpy3D, _ptds, (const struct cudaMemcpy3DParms *p), p)

@@ -88,6 +88,22 @@ const char *rt_kernel_name(const void *func);
 void rt_kernel_handed_out(CUkernel kernel, const char *name);
 cudaError_t rt_symbol(const void *symbol, CUdeviceptr *address, size_t *bytes);
 
+/* --- copies in two and three dimensions (memcpy_nd.c) ------------------------------------------
+ */
+
+typedef struct { /* one end: a pitched range or an array */
+    void *ptr;
+    size_t pitch, rows;
+    CUarray array;
+    struct cudaPos at; /* x in bytes */
+} rt_end_t;
+
+cudaError_t rt_copy_nd(const rt_driver_t *drv, const rt_end_t *dst, const rt_end_t *src,
+                       struct cudaExtent bytes, enum cudaMemcpyKind kind, bool async,
+                       cudaStream_t stream);
+cudaError_t rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *out);
+cudaError_t rt_element_bytes(cudaArray_t array, size_t *bytes); /* 1 where there is none */
+
 /* --- writing an API function ------------------------------------------------------------------ */
 
 /* No context needed. */
