@@ -1,5 +1,7 @@
 """The simulator against its own rules: every other test stands on them."""
 
+import subprocess
+
 import pytest
 
 import conftest
@@ -18,6 +20,22 @@ def test_simulated_cuda_keeps_its_rules(run, name, env):
     result = run(SIM / name, preload=False, env=env, timeout=110)
 
     assert result.rc == 0, result.out[-3000:] + result.err[-6000:]
+
+
+@pytest.mark.other_build
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
+def test_the_runtime_of_cuda_12_has_its_forms(run, tmp_path):
+    headers = conftest.ROOT / "build" / "cuda-headers" / "12"
+    if not (headers / "crt" / "host_defines.h").exists():
+        pytest.skip("no headers of CUDA 12: scripts/deps.sh --older-headers")
+    program = tmp_path / "selftest_runtime12"
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-isystem", headers, "-o", program,
+                    conftest.ROOT / "tests" / "simcuda" / "selftest_runtime12.c",
+                    "-L", conftest.BUILD / "simcuda" / "12", "-lcudart"], check=True)
+
+    result = run(program, preload=False, sim="arch:90,memory:1G")
+
+    assert result.rc == 0, result.out + result.err
 
 
 PLAIN = ["mix", "drv_mix", "threads", "multi_ctx", "pinned", "kinds", "capture"]

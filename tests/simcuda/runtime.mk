@@ -1,14 +1,22 @@
 # The simulated runtime's other faces, from the same sources: libcudart.so.12, which differs in its
-# version and in the version node of its symbols, and a static archive whose symbols are hidden, as
-# the real one's are. Programs for the former link with -L$(SIM)/12 -lcudart.
-SIM_RT12_OBJ := $(filter-out %/version.o,$(SIM_RT_OBJ)) $B/obj/tests/simcuda/runtime/version_12.o
+# version, in the version node of its symbols and in the functions whose form CUDA 13 changed, and a
+# static archive whose symbols are hidden, as the real one's are. Programs for the former link with
+# -L$(SIM)/12 -lcudart.
+SIM_RT12_CHANGED := graph graph_build memory_query properties
+SIM_RT12_OBJ := $(filter-out $(foreach f,version $(SIM_RT12_CHANGED),%/$f.o),$(SIM_RT_OBJ)) \
+    $(patsubst %,$B/obj/tests/simcuda/runtime12/%.o,forms version $(SIM_RT12_CHANGED))
 SIM_RT_STATIC_OBJ := $(SIM_RT_OBJ:$B/obj/tests/simcuda/runtime/%=$B/obj/tests/simcuda/static/%)
 
 simcuda: $(SIM)/libcudart.so.12 $(SIM)/libcudart_static.a
 
-$B/obj/tests/simcuda/runtime/version_12.o: tests/simcuda/runtime/version.c
+$B/obj/tests/simcuda/runtime12/version.o: tests/simcuda/runtime/version.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DRT_PLAYS=12090 -c $< -o $@
+
+$(SIM_RT12_CHANGED:%=$B/obj/tests/simcuda/runtime12/%.o): $B/obj/tests/simcuda/runtime12/%.o: \
+    $B/obj/tests/simcuda/runtime/%.o tests/simcuda/runtime12/renamed.txt
+	@mkdir -p $(@D)
+	objcopy --redefine-syms=tests/simcuda/runtime12/renamed.txt $< $@
 
 $B/obj/tests/simcuda/static/%.o: tests/simcuda/runtime/%.c
 	@mkdir -p $(@D)
