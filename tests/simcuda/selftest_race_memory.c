@@ -421,6 +421,20 @@ void a_recycled_stream_handle(void)
     recycle(false);
 }
 
+void a_busy_streams_handle(void)
+{
+    static gate_t g = GATE;
+    CUstream again;
+    start();
+    gate_hold(&g, a);
+    writes(a);
+    OK(cuStreamDestroy(a));
+    OK(cuStreamCreate(&again, CU_STREAM_NON_BLOCKING));
+    CHECK(again == a);
+    writes(again);
+    gate_open(&g);
+}
+
 void a_recycled_stream_handle_after_synchronizing(void)
 {
     recycle(true);

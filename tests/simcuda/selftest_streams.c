@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int order[8], ordered;
@@ -512,4 +513,80 @@ void handles_of_what_was_destroyed_end_the_program(void) /* SIM: hardware need n
     aborts(waits_for_an_event_of_a_context_that_is_gone);
     aborts(asks_a_destroyed_event);
     aborts(destroys_a_stream_twice);
+}
+
+void a_busy_streams_handle_comes_again_at_once(void) /* SIM: busy_handles:1 */
+{
+    static gate_t g = GATE;
+    CUstream s, t, u;
+    CUdeviceptr p;
+    unsigned long long first = 0, second = 0;
+    unsigned char seen = 9;
+    primary();
+    OK(cuMemAlloc(&p, 1));
+    for (int round = 0; round < 3; round++) {
+        OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+        OK(cuStreamGetId(s, &first));
+        gate_hold(&g, s);
+        OK(cuMemsetD8Async(p, 5, 1, s));
+        OK(cuStreamDestroy(s));
+        OK(cuStreamGetId(CU_STREAM_PER_THREAD, &second)); /* a default stream does not take it */
+        OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+        OK(cuStreamCreate(&u, CU_STREAM_NON_BLOCKING));
+        CHECK(t == s && u != s);
+        OK(cuStreamGetId(t, &second));
+        CHECK(second != first);
+        OK(cuMemsetD8Async(p, 3, 1, t)); /* not behind the gate */
+        OK(cuStreamSynchronize(t));
+        OK(cuMemcpyDtoHAsync(&seen, p, 1, t));
+        CHECK(seen == 3);
+        gate_open(&g);
+        OK(cuCtxSynchronize());
+        OK(cuMemcpyDtoHAsync(&seen, p, 1, t));
+        CHECK(seen == 5);
+        OK(cuStreamDestroy(t));
+        OK(cuStreamDestroy(u));
+    }
+}
+
+/* The second record is made, and its caller held for longer than this program lives. */
+static void *records(void *arg)
+{
+    OK(cuEventRecord(((CUevent *)arg)[0], ((CUstream *)arg)[1]));
+    CHECK(!"held");
+    return NULL;
+}
+
+void a_caller_is_held_after_its_record(void) /* SIM: after:cuEventRecord=30000000000/2 */
+{
+    static gate_t g = GATE;
+    static void *both[2];
+    CUstream s;
+    CUevent e;
+    pthread_t t;
+    primary();
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(e, s));
+    OK(cuEventQuery(e));
+    gate_hold(&g, s);
+    both[0] = e;
+    both[1] = s;
+    pthread_create(&t, NULL, records, both);
+    while (cuEventQuery(e) == CUDA_SUCCESS) {
+    }
+    OK(cuEventRecord(e, s)); /* another comes back before it */
+}
+
+void only_each_third_call_is_slow(void) /* SIM: latency:cuMemAlloc_v2=5000000/3 */
+{
+    struct timespec a, b;
+    CUdeviceptr p;
+    primary();
+    OK(cuMemAlloc(&p, 512));
+    OK(cuMemAlloc(&p, 512));
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    OK(cuMemAlloc(&p, 512));
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    CHECK((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec >= 5000000);
 }

@@ -17,8 +17,13 @@ static const char *const names[SIM_ID_COUNT] = {
 #undef SIM_FN
 };
 
+typedef struct delay {
+    uint64_t ns, each; /* of every so many calls the last one */
+    _Atomic uint64_t calls;
+} delay_t;
+
 typedef struct rule {
-    uint64_t latency_ns;
+    delay_t before, after;
     _Atomic uint64_t calls;
     bool without;
     struct {
@@ -108,12 +113,27 @@ static rule_t *rule_for(enum sim_id id)
     return rules[id];
 }
 
-void sim_rule_latency(enum sim_id id, uint64_t ns)
+void sim_rule_latency(enum sim_id id, uint64_t ns, uint64_t each, bool after)
 {
     rule_t *r = rule_for(id);
     if (r) {
-        r->latency_ns = ns;
+        delay_t *d = after ? &r->after : &r->before;
+        d->ns = ns;
+        d->each = each;
     }
+}
+
+static void wait_out(delay_t *d)
+{
+    if (d->ns &&
+        (atomic_fetch_add_explicit(&d->calls, 1, memory_order_relaxed) + 1) % d->each == 0) {
+        sim_pause(d->ns);
+    }
+}
+
+void sim_leave_slow(enum sim_id id)
+{
+    wait_out(&rules[id]->after);
 }
 
 void sim_rule_fail(enum sim_id id, uint64_t nth, int error)
@@ -199,9 +219,7 @@ CUresult sim_enter_slow(enum sim_id id, bool needs_init, const void *caller)
     if (r->without) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (r->latency_ns) {
-        sim_pause(r->latency_ns);
-    }
+    wait_out(&r->before);
     uint64_t nth = atomic_fetch_add_explicit(&r->calls, 1, memory_order_relaxed) + 1;
     for (int i = 0; i < r->fails; i++) {
         if (r->fail[i].nth == nth) {

@@ -114,7 +114,8 @@ void sim_execute(sim_op_t *op)
         break;
     case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: is told of the error instead */
         sim_race_host_function(op->clock);
-        op->u.host.cb(op->stream->legacy ? NULL : op->stream, (CUresult)sticky, op->u.host.data);
+        op->u.host.cb(op->stream->legacy ? NULL : op->stream->as, (CUresult)sticky,
+                      op->u.host.data);
         break;
     case SIM_OP_FREE: {
         sim_device_t *d = sim_device_of(op->u.free_ptr);

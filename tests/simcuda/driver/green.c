@@ -312,10 +312,11 @@ SIM_API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx,
     }
     sim_lock();
     CUstream s = sim_stream_make_locked(greenCtx->ctx, flags, priority < 0 ? priority : 0);
+    CUstream handle = s ? sim_stream_name_locked(s) : NULL;
     sim_unlock();
     if (!s) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *phStream = s;
+    *phStream = handle;
     return CUDA_SUCCESS;
 }

@@ -119,6 +119,12 @@ static bool set_free_waits(char *v)
     return strcmp(v, "0") == 0 || strcmp(v, "1") == 0;
 }
 
+static bool set_busy_handles(char *v)
+{
+    sim_opt.busy_handles = strcmp(v, "1") == 0;
+    return sim_opt.busy_handles || strcmp(v, "0") == 0;
+}
+
 static bool set_mempools(char *v)
 {
     sim_opt.no_mempools = strcmp(v, "0") == 0;
@@ -173,19 +179,35 @@ static int function_id(const char *name)
     return id;
 }
 
-static bool set_latency(char *v) /* NAME=NS */
+static bool delay(char *v, bool after) /* NAME=NS or NAME=NS/K */
 {
-    char *eq = strchr(v, '=');
-    uint64_t ns;
-    if (!eq || !number(eq + 1, &ns)) {
+    char *eq = strchr(v, '='), *slash = strchr(v, '/');
+    uint64_t ns, each = 1;
+    if (!eq || (slash && (!number(slash + 1, &each) || each == 0))) {
+        return false;
+    }
+    if (slash) {
+        *slash = 0;
+    }
+    if (!number(eq + 1, &ns)) {
         return false;
     }
     *eq = 0;
     int id = function_id(v);
     if (id >= 0) {
-        sim_rule_latency((enum sim_id)id, ns);
+        sim_rule_latency((enum sim_id)id, ns, each, after);
     }
     return true;
+}
+
+static bool set_latency(char *v)
+{
+    return delay(v, false);
+}
+
+static bool set_after(char *v)
+{
+    return delay(v, true);
 }
 
 static bool set_fail(char *v) /* NAME@N or NAME@N=ERROR */
@@ -257,6 +279,7 @@ static const struct {
     {"sticky_reset", set_sticky_reset},
     {"free_waits", set_free_waits},
     {"mempools", set_mempools},
+    {"busy_handles", set_busy_handles},
     {"pitch", set_pitch},
     {"module_bytes", set_module_bytes},
     {"context_bytes", set_context_bytes},
@@ -264,6 +287,7 @@ static const struct {
     {"stats", set_stats},
     {"kernel_ns", set_kernel_ns},
     {"latency", set_latency},
+    {"after", set_after},
     {"fail", set_fail},
     {"without", set_without},
     {"racecheck", set_racecheck},

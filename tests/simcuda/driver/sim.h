@@ -116,10 +116,21 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
     return sim_enter_from(id, needs_init, NULL);
 }
 
+/* When the function returns: what latency's brother, SIMCUDA=after, asks for. */
+void sim_leave_slow(enum sim_id id);
+
+static inline void sim_leave(const enum sim_id *id)
+{
+    if (__builtin_expect(atomic_load_explicit(&sim_ruled[*id], memory_order_acquire), 0)) {
+        sim_leave_slow(*id);
+    }
+}
+
 #define SIM_ENTER_IF(name, needs_init)                                                             \
+    __attribute__((cleanup(sim_leave))) const enum sim_id sim_entered = SIM_ID_##name;             \
     do {                                                                                           \
         CUresult sim_enter_rc =                                                                    \
-            sim_enter_from(SIM_ID_##name, needs_init, __builtin_return_address(0));                \
+            sim_enter_from(sim_entered, needs_init, __builtin_return_address(0));                  \
         if (sim_enter_rc != CUDA_SUCCESS) {                                                        \
             return sim_enter_rc;                                                                   \
         }                                                                                          \
@@ -168,7 +179,7 @@ const char *sim_name(enum sim_id id);
 int sim_id_of(const char *link_name); /* -1: no such function */
 bool sim_without(enum sim_id id);
 /* For options.c, before the first call is counted. */
-void sim_rule_latency(enum sim_id id, uint64_t ns);
+void sim_rule_latency(enum sim_id id, uint64_t ns, uint64_t each, bool after);
 void sim_rule_fail(enum sim_id id, uint64_t nth, int error); /* error -1: the default */
 void sim_rule_without(enum sim_id id);
 void sim_pause(uint64_t ns);
@@ -185,6 +196,7 @@ typedef struct sim_options {
     size_t host_memory;
     int driver;
     bool ends_late, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
+    bool busy_handles;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
@@ -507,6 +519,11 @@ typedef struct sim_op {
 
 struct CUstream_st {
     uint32_t magic;
+    CUstream as;      /* its handle: itself, or with busy_handles one that a busy stream had */
+    CUstream lent_to; /* the stream that has this one's handle now */
+    bool named;       /* a program has its handle: no default stream */
+    bool held;        /* its handle is lent or the next to be: it is not made again before */
+    bool resting;     /* it would have been, but for that */
     bool alive, legacy, blocking, has_thread;
     bool orphan; /* its green context was destroyed before it: every call says so */
     CUcontext ctx;
@@ -572,6 +589,7 @@ void sim_execute(sim_op_t *op);
 /* --- stream.c, event.c, capture.c
  * -------------------------------------------------------------------*/
 CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority);
+CUstream sim_stream_name_locked(CUstream s); /* the handle for the program that made it */
 void sim_stream_end_locked(CUstream s);
 void sim_stream_recycle_locked(CUstream s);
 void sim_stream_orphan_locked(CUstream s);

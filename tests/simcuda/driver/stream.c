@@ -3,6 +3,7 @@
  * another stream. Sequence numbers go on, ids are never given twice. */
 #include "sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,61 @@ enum { MAGIC = 0x5354524d, LEAST = 0, GREATEST = -5 };
 
 static CUstream free_streams;
 static uint64_t next_id = 1;
+
+/* SIMCUDA=busy_handles: the handle of a stream that was destroyed while it had work is the next
+ * one to be given, while the stream goes on under it: then the handle's struct and the struct of
+ * the stream that has it are two. Last out, first in. */
+static CUstream *busy_handles;
+static size_t busy_n, busy_cap;
+
+static void keep_busy_handle(CUstream handle)
+{
+    if (busy_n == busy_cap) {
+        busy_cap = busy_cap ? busy_cap * 2 : 16;
+        busy_handles = realloc(busy_handles, busy_cap * sizeof(CUstream));
+        if (!busy_handles) {
+            fprintf(stderr, "simcuda: no memory for handles\n");
+            abort();
+        }
+    }
+    handle->held = true;
+    busy_handles[busy_n++] = handle;
+}
+
+static void rest(CUstream s)
+{
+    s->resting = s->held;
+    if (!s->held) {
+        s->next_free = free_streams;
+        free_streams = s;
+    }
+}
+
+/* The handle of a stream that ends: given again at once, with its struct, or when that has nothing
+ * more to do. */
+static void give_handle_back(CUstream s, bool busy)
+{
+    CUstream handle = s->as;
+    handle->lent_to = NULL;
+    if (busy && s->named && sim_opt.busy_handles) {
+        keep_busy_handle(handle);
+    } else if (handle != s) {
+        handle->held = false;
+        if (handle->resting) {
+            rest(handle);
+        }
+    }
+}
+
+CUstream sim_stream_name_locked(CUstream s)
+{
+    s->named = true;
+    if (busy_n) {
+        s->as = busy_handles[--busy_n];
+        s->as->lent_to = s;
+    }
+    return s->as;
+}
 
 CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
 {
@@ -25,6 +81,9 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
         pthread_cond_init(&s->done, NULL);
     }
     s->magic = MAGIC;
+    s->as = s;
+    s->lent_to = NULL;
+    s->named = s->resting = false;
     s->alive = true;
     s->orphan = false;
     s->legacy = false;
@@ -66,8 +125,7 @@ void sim_stream_recycle_locked(CUstream s)
 {
     unlink_locked(s);
     if (!s->orphan) {
-        s->next_free = free_streams;
-        free_streams = s;
+        rest(s);
     }
 }
 
@@ -79,7 +137,9 @@ void sim_stream_end_locked(CUstream s)
     sim_capture_stream_gone_locked(s);
     s->alive = false;
     sim_race_stream_ended(s);
-    if (atomic_load(&s->completed) == s->submitted) {
+    bool busy = atomic_load(&s->completed) != s->submitted;
+    give_handle_back(s, busy);
+    if (!busy) {
         sim_stream_recycle_locked(s);
     }
 }
@@ -151,6 +211,7 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
     }
     sim_lock();
     bool ok = h->magic == MAGIC;
+    h = ok && h->lent_to ? h->lent_to : h;
     bool gone = ok && !h->alive;
     bool orphan = ok && h->orphan;
     CUcontext of = h->ctx;
@@ -179,11 +240,12 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     priority = priority < GREATEST ? GREATEST : priority > LEAST ? LEAST : priority;
     sim_lock();
     CUstream s = sim_stream_make_locked(ctx, flags, priority);
+    CUstream handle = s ? sim_stream_name_locked(s) : NULL;
     sim_unlock();
     if (!s) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *out = s;
+    *out = handle;
     return CUDA_SUCCESS;
 }
 
@@ -225,7 +287,7 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream hStream)
         return rc;
     }
     sim_lock();
-    sim_stream_end_locked(hStream);
+    sim_stream_end_locked(s);
     sim_unlock();
     return rc;
 }
