@@ -9,6 +9,7 @@
 #ifndef SIMCUDA_SIMCUDA_H
 #define SIMCUDA_SIMCUDA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -26,6 +27,22 @@ extern int simcuda_fail(const char *link_name, const char *caller, uint64_t nth,
     __attribute__((weak));
 /* How many were counted since. */
 extern uint64_t simcuda_calls(const char *link_name) __attribute__((weak));
+
+/* What a kernel does, in tests: launches of `function` (CUfunction or CUkernel) run body(argument)
+ * when their turn comes, argument being the kernel's first parameter, a pointer. Returns 0, or -1
+ * where there is no such function. A body may block, and calls no CUDA function. */
+extern int simcuda_body(void *function, void (*body)(void *argument)) __attribute__((weak));
+
+/* For bodies and host functions: the kernel or the host function that runs accesses device memory,
+ * which no other thread of a program can. Checked as an access of that operation, which may be
+ * ordered behind what was submitted before it and before what was submitted since. Return 0, or -1
+ * after an illegal address or outside of both. */
+extern int simcuda_store(uint64_t address, const void *from, size_t bytes) __attribute__((weak));
+extern int simcuda_load(void *to, uint64_t address, size_t bytes) __attribute__((weak));
+
+/* For bodies: cudaTriggerProgrammaticLaunchCompletion and cudaGridDependencySynchronize. */
+extern void simcuda_trigger(void) __attribute__((weak));
+extern void simcuda_grid_sync(void) __attribute__((weak));
 
 #ifdef __cplusplus
 }

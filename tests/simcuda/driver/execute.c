@@ -102,6 +102,9 @@ void sim_execute(sim_op_t *op)
         ok = sticky || write_value(op);
         break;
     case SIM_OP_KERNEL:
+        if (!sticky && op->u.kernel.body) {
+            sim_run_body(op, op->u.kernel.body, op->u.kernel.arg);
+        }
         if (!sticky && op->u.kernel.ns) {
             sim_pause(op->u.kernel.ns);
         }
@@ -109,7 +112,7 @@ void sim_execute(sim_op_t *op)
     case SIM_OP_HOST: /* cuda.h, cuLaunchHostFunc: not called "in the event of an error" */
         sim_race_host_function(op->clock);
         if (!sticky) {
-            op->u.host.fn(op->u.host.data);
+            sim_run_body(op, op->u.host.fn, op->u.host.data);
         }
         break;
     case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: is told of the error instead */

@@ -3,6 +3,8 @@
 #include "sim.h"
 #include "module.h"
 
+#include <stdio.h>
+
 enum { MAX_THREADS = 1024, DEFAULT_SHARED = 49152, MAX_SHARED = 232448, SM_THREADS = 2048 };
 
 static CUresult kernel_of(void *handle, sim_kernel_t **out)
@@ -184,7 +186,8 @@ typedef struct dims {
     unsigned gx, gy, gz, bx, by, bz, shared;
 } dims_t;
 
-static CUresult make(CUfunction f, dims_t d, sim_op_t *op)
+/* A body's argument is the first parameter, a pointer. */
+static CUresult make(CUfunction f, dims_t d, void **params, sim_op_t *op)
 {
     sim_kernel_t *k;
     SIM_TRY(kernel_of(f, &k));
@@ -197,15 +200,19 @@ static CUresult make(CUfunction f, dims_t d, sim_op_t *op)
     }
     SIM_TRY(sim_kernel_load(k));
     *op = (sim_op_t){.kind = SIM_OP_KERNEL, .u.kernel.ns = sim_opt.kernel_ns};
+    op->u.kernel.body = atomic_load(&k->body);
+    op->u.kernel.arg = op->u.kernel.body && params && params[0] ? *(void **)params[0] : NULL;
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d)
+static CUresult launch(CUfunction f, CUstream h, bool pt, dims_t d, void **params,
+                       bool programmatic)
 {
     CUstream s;
     sim_op_t op;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
-    SIM_TRY(make(f, d, &op));
+    SIM_TRY(make(f, d, params, &op));
+    op.u.kernel.programmatic = programmatic;
     return sim_submit(s, &op, false);
 }
 
@@ -214,7 +221,7 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *p, sim_op_t *op)
     return p ? make(p->func ? p->func : (CUfunction)p->kern,
                     (dims_t){p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
                              p->blockDimZ, p->sharedMemBytes},
-                    op)
+                    p->kernelParams, op)
              : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -222,28 +229,49 @@ SIM_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
          (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
           unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
           unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra),
-         ((void)kernelParams, (void)extra,
-          launch(f, hStream, pt,
-                 (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-                          sharedMemBytes})))
+         ((void)extra, launch(f, hStream, pt,
+                              (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                       blockDimZ, sharedMemBytes},
+                              kernelParams, false)))
 SIM_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
          (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
           unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
           unsigned int sharedMemBytes, CUstream hStream, void **kernelParams),
-         ((void)kernelParams, launch(f, hStream, pt,
-                                     (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-                                              blockDimZ, sharedMemBytes})))
+         launch(f, hStream, pt,
+                (dims_t){gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                         sharedMemBytes},
+                kernelParams, false))
 
-static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, bool pt)
+/* Attributes that change what the launch orders; others are hints here. */
+static CUresult attributes(const CUlaunchConfig *c, bool *programmatic)
 {
-    if (!c) {
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        const CUlaunchAttribute *a = &c->attrs[i];
+        if (a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+            a->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+            fprintf(stderr, "simcuda: an event of a launch is not modelled\n");
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        if (a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+            *programmatic = a->value.programmaticStreamSerializationAllowed != 0;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, bool pt, void **params)
+{
+    bool programmatic = false;
+    if (!c || (c->numAttrs && !c->attrs)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    SIM_TRY(attributes(c, &programmatic));
     return launch(f, c->hStream, pt,
                   (dims_t){c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
-                           c->blockDimZ, c->sharedMemBytes});
+                           c->blockDimZ, c->sharedMemBytes},
+                  params, programmatic);
 }
 
 SIM_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
          (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
-         ((void)kernelParams, (void)extra, launch_ex(config, f, pt)))
+         ((void)extra, launch_ex(config, f, pt, kernelParams)))

@@ -12,6 +12,7 @@ typedef struct sim_kernel {
     char *name;
     void *image;
     _Atomic int max_dynamic_shared;
+    void (*_Atomic body)(void *); /* simcuda_body */
     struct sim_kernel *next;
 } sim_kernel_t;
 

@@ -125,6 +125,12 @@ static bool set_busy_handles(char *v)
     return sim_opt.busy_handles || strcmp(v, "0") == 0;
 }
 
+static bool set_programmatic(char *v) /* trigger, early */
+{
+    sim_opt.triggers_early = strcmp(v, "early") == 0;
+    return sim_opt.triggers_early || strcmp(v, "trigger") == 0;
+}
+
 static bool set_mempools(char *v)
 {
     sim_opt.no_mempools = strcmp(v, "0") == 0;
@@ -279,6 +285,7 @@ static const struct {
     {"sticky_reset", set_sticky_reset},
     {"free_waits", set_free_waits},
     {"mempools", set_mempools},
+    {"programmatic", set_programmatic},
     {"busy_handles", set_busy_handles},
     {"pitch", set_pitch},
     {"module_bytes", set_module_bytes},

@@ -241,9 +241,19 @@ static void *stream_main(void *arg)
              sim_points_prune(&op->after)) {
             wait_done(op->after.n ? op->after.at[0].stream : s);
         }
-        sim_unlock();
-        sim_execute(op);
-        sim_lock();
+        if (sim_opt.triggers_early) {
+            sim_trigger_locked(op);
+        }
+        bool begun = op->kind == SIM_OP_KERNEL && op->u.kernel.begun;
+        while (begun && !op->u.kernel.over) {
+            wait_done(s);
+        }
+        if (!begun) {
+            sim_unlock();
+            sim_execute(op);
+            sim_lock();
+        }
+        sim_late_end(op->late);
         if (op->kind == SIM_OP_MARK) {
             stamp_locked(op);
         }
@@ -299,7 +309,9 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
     op->next = NULL;
     op->stream = s;
     bool host = op->kind == SIM_OP_HOST || op->kind == SIM_OP_CALLBACK;
-    op->clock = host && sim_opt.racecheck ? sim_race_copy(&s->clock) : NULL;
+    op->clock = host && sim_opt.racecheck ? sim_race_before(s) : NULL;
+    bool acts = host || (op->kind == SIM_OP_KERNEL && op->u.kernel.body);
+    op->late = acts ? sim_late_begin(s, op) : NULL;
     for (size_t i = 0; i < from->after.n; i++) {
         sim_points_add(&op->after, from->after.at[i].stream, from->after.at[i].seq);
     }
@@ -307,6 +319,9 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
     op->seq = count_locked(s);
     if (s->tail) {
         s->tail->next = op;
+        if (s->tail->kind == SIM_OP_KERNEL && s->tail->u.kernel.triggered) {
+            sim_begin_early_locked(op);
+        }
     } else {
         s->head = op;
         wake();
@@ -414,7 +429,7 @@ CUresult sim_submit(CUstream s, const sim_op_t *op, bool sync)
         sim_race_of_stream(s, &past);
     }
     bool instant = op->kind == SIM_OP_FREE || op->kind == SIM_OP_PREFETCH ||
-                   (op->kind == SIM_OP_KERNEL && op->u.kernel.ns == 0);
+                   (op->kind == SIM_OP_KERNEL && op->u.kernel.ns == 0 && !op->u.kernel.body);
     if ((sync || instant) && clear_locked(s)) {
         run_here(s, op);
     } else {

@@ -52,6 +52,12 @@ void sim_clock_join(sim_clock_t *to, const sim_clock_t *from)
     }
 }
 
+void sim_clock_set(sim_clock_t *c, uint32_t slot, uint64_t step)
+{
+    reach(c, slot + 1);
+    c->at[slot] = step;
+}
+
 void sim_clock_free(sim_clock_t *c)
 {
     free(c->at);
@@ -99,6 +105,15 @@ static uint32_t take_slot(void)
     return slots++;
 }
 
+void sim_race_retire(uint32_t slot, uint64_t step)
+{
+    if (retired_n == retired_cap) {
+        retired_cap = retired_cap ? retired_cap * 2 : 64;
+        retired = must(realloc(retired, retired_cap * sizeof(*retired)));
+    }
+    retired[retired_n++] = (retired_t){slot, step};
+}
+
 void sim_race_context_made(CUcontext ctx)
 {
     ctx->ended.n = ctx->ended_blocking.n = ctx->barrier_clock.n = 0;
@@ -110,7 +125,8 @@ void sim_race_stream_made(CUstream s)
         return;
     }
     s->slot = take_slot();
-    s->clock.n = 0;
+    s->clock.n = s->kernel_base.n = 0;
+    s->kernel_last = false;
     sim_clock_join(&s->clock, &s->ctx->barrier_clock);
 }
 
@@ -125,11 +141,7 @@ void sim_race_stream_ended(CUstream s)
     if (s->blocking) {
         sim_clock_join(&s->ctx->ended_blocking, &s->clock);
     }
-    if (retired_n == retired_cap) {
-        retired_cap = retired_cap ? retired_cap * 2 : 64;
-        retired = must(realloc(retired, retired_cap * sizeof(*retired)));
-    }
-    retired[retired_n++] = (retired_t){s->slot, steps(s)};
+    sim_race_retire(s->slot, steps(s));
 }
 
 /* Its work goes on too, and what waits for the primary context waits for it. */
@@ -163,7 +175,32 @@ static uint64_t step(CUstream s)
     sim_clock_join(&s->clock, mine());
     implicit(s, &s->clock);
     reach(&s->clock, s->slot + 1);
-    return ++s->clock.at[s->slot];
+    uint64_t at = ++s->clock.at[s->slot];
+    sim_late_step(s, at);
+    return at;
+}
+
+/* What a programmatic launch on s is behind until its grid sync: of a kernel that follows a kernel,
+ * what that one is behind. Waits in between put it behind what they wait for. Records, allocations
+ * and frees do not end that, as nothing says that they do [hw]; other operations do. */
+static void before_kernel(CUstream s, const sim_op_t *op)
+{
+    if (op->kind != SIM_OP_KERNEL) {
+        s->kernel_last = s->kernel_last && op->kind == SIM_OP_FREE;
+        return;
+    }
+    if (!op->u.kernel.programmatic || !s->kernel_last) {
+        s->kernel_base.n = 0;
+        sim_clock_join(&s->kernel_base, &s->clock);
+    }
+    sim_clock_join(&s->kernel_base, mine());
+    implicit(s, &s->kernel_base);
+    s->kernel_last = true;
+    if (op->u.kernel.programmatic && op->u.kernel.body) {
+        s->early_slot = take_slot();
+        s->early_step = 1 + (s->early_slot < everybody.n ? everybody.at[s->early_slot] : 0);
+        sim_clock_set(&s->clock, s->early_slot, s->early_step);
+    }
 }
 
 /* --- accesses ----------------------------------------------------------------------------------*/
@@ -175,6 +212,11 @@ static sim_who_t who_is(CUstream s, uint64_t at)
                        .ctx = (uint32_t)s->ctx_id,
                        .call = (uint16_t)sim_thread()->current,
                        .legacy = s->legacy};
+}
+
+sim_who_t sim_race_who(CUstream s)
+{
+    return who_is(s, steps(s));
 }
 
 /* Device memory and host memory that the driver knows. What a program does to pageable memory, and
@@ -211,6 +253,7 @@ void sim_race_op(CUstream s, const sim_op_t *op)
     if (!sim_opt.racecheck) {
         return;
     }
+    before_kernel(s, op);
     sim_who_t who = who_is(s, step(s));
     sim_device_t *d;
     sim_alloc_t a;
@@ -295,6 +338,7 @@ void sim_race_wait(CUstream s, const sim_clock_t *c)
 {
     if (sim_opt.racecheck) {
         sim_clock_join(&s->clock, c);
+        sim_clock_join(&s->kernel_base, c);
         step(s);
     }
 }
@@ -356,10 +400,14 @@ void sim_race_learn(const sim_clock_t *c)
     }
 }
 
-sim_clock_t *sim_race_copy(const sim_clock_t *c)
+/* All but its own step, which is not over while it runs. */
+sim_clock_t *sim_race_before(CUstream s)
 {
     sim_clock_t *copy = must(calloc(1, sizeof(*copy)));
-    sim_clock_join(copy, c);
+    sim_clock_join(copy, &s->clock);
+    if (s->slot < copy->n && copy->at[s->slot]) {
+        copy->at[s->slot]--;
+    }
     return copy;
 }
 

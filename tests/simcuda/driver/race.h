@@ -36,6 +36,7 @@ static inline bool sim_clock_has(const sim_clock_t *c, uint32_t slot, uint64_t s
 }
 void sim_clock_join(sim_clock_t *to, const sim_clock_t *from);
 void sim_clock_free(sim_clock_t *c);
+void sim_clock_set(sim_clock_t *c, uint32_t slot, uint64_t step);
 
 void sim_race_context_made(CUcontext ctx);
 void sim_race_stream_made(CUstream s);
@@ -52,7 +53,18 @@ void sim_race_context_wait(CUcontext ctx, const sim_clock_t *c);
 void sim_race_of_stream(CUstream s, sim_clock_t *out);
 void sim_race_of_context(CUcontext ctx, sim_clock_t *out);
 void sim_race_learn(const sim_clock_t *c);
-sim_clock_t *sim_race_copy(const sim_clock_t *c);
+sim_clock_t *sim_race_before(CUstream s); /* what the latest operation of s knows */
+
+/* --- race_late.c: accesses that are known when they happen; NULL: no race check */
+typedef struct sim_late sim_late_t;
+sim_late_t *sim_late_begin(CUstream s, const struct sim_op *op); /* just after sim_race_op of it */
+void sim_late_end(sim_late_t *l);
+void sim_late_synced(sim_late_t *l);
+void sim_late_step(CUstream s, uint64_t step);
+void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write);
+/* race.c, for it: the latest step of s; the slot is over at that step. */
+sim_who_t sim_race_who(CUstream s);
+void sim_race_retire(uint32_t slot, uint64_t step);
 
 /* These take the lock. */
 void sim_race_host_function(sim_clock_t *c); /* begins, on this thread; frees c */
@@ -80,6 +92,10 @@ void sim_dead_executed(const struct sim_op *op, uint64_t ptr, size_t bytes, bool
 /* --- shadow.c ----------------------------------------------------------------------------------*/
 void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
                        const sim_clock_t *clock);
+/* Of an access whose operation was submitted before others that may have been checked: what has a
+ * step from `behind` on (0: none) comes after it. */
+void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                     const sim_clock_t *clock, const sim_clock_t *behind);
 void sim_shadow_forget(uint64_t lo, uint64_t hi);
 /* Drops accesses that everybody knows of (NULL: none) and joins equal neighbours, when the map has
  * doubled since the last time. */

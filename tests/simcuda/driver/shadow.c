@@ -156,22 +156,74 @@ static void read_range(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim
     }
 }
 
-void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
-                       const sim_clock_t *clock)
+static bool is_behind(const sim_clock_t *behind, const sim_who_t *w)
+{
+    return behind && w->slot < behind->n && behind->at[w->slot] && w->step >= behind->at[w->slot];
+}
+
+static bool ordered(const sim_clock_t *clock, const sim_clock_t *behind, const sim_who_t *w)
+{
+    return sim_clock_has(clock, w->slot, w->step) || is_behind(behind, w);
+}
+
+static void check(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                  const sim_clock_t *clock, const sim_clock_t *behind)
 {
     seg_t *before[LEVELS];
     split(lo);
     split(hi);
     for (seg_t *s = find(lo, before); s && s->lo < hi; s = s->next[0]) {
-        if (s->written && !sim_clock_has(clock, s->write.slot, s->write.step)) {
+        if (s->written && !ordered(clock, behind, &s->write)) {
             sim_race_found(who, write, lo, hi, &s->write, true, s->lo);
         }
         for (uint32_t i = 0; write && i < s->reads_n; i++) {
-            if (!sim_clock_has(clock, s->reads[i].slot, s->reads[i].step)) {
+            if (!ordered(clock, behind, &s->reads[i])) {
                 sim_race_found(who, write, lo, hi, &s->reads[i], false, s->lo);
             }
         }
     }
+}
+
+/* What comes after this write stays in the history. */
+static void write_under(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *behind)
+{
+    seg_t *before[LEVELS];
+    while (lo < hi) {
+        seg_t *s = find(lo, before);
+        if (!s || s->lo > lo) {
+            s = insert(lo, s && s->lo < hi ? s->lo : hi, before);
+        }
+        lo = s->hi;
+        if (s->written && is_behind(behind, &s->write)) {
+            continue;
+        }
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < s->reads_n; i++) {
+            if (is_behind(behind, &s->reads[i])) {
+                s->reads[kept++] = s->reads[i];
+            }
+        }
+        s->reads_n = kept;
+        s->written = true;
+        s->write = *who;
+    }
+}
+
+void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                     const sim_clock_t *clock, const sim_clock_t *behind)
+{
+    check(lo, hi, write, who, clock, behind);
+    if (write) {
+        write_under(lo, hi, who, behind);
+    } else {
+        read_range(lo, hi, who, clock);
+    }
+}
+
+void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                       const sim_clock_t *clock)
+{
+    check(lo, hi, write, who, clock, NULL);
     if (write) {
         write_range(lo, hi, who);
     } else {

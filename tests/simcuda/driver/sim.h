@@ -196,7 +196,7 @@ typedef struct sim_options {
     size_t host_memory;
     int driver;
     bool ends_late, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
-    bool busy_handles;
+    bool busy_handles, triggers_early;
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
@@ -477,6 +477,7 @@ typedef struct sim_op {
     CUstream stream;
     sim_points_t after;
     sim_clock_t *clock; /* race check: what a host function knows; NULL for others */
+    sim_late_t *late;   /* race check: of what may access memory while it runs */
     enum sim_learn learn;
     struct sim_op *next;
     union {
@@ -494,6 +495,10 @@ typedef struct sim_op {
         } set;
         struct {
             uint64_t ns;
+            void (*body)(void *); /* simcuda_body */
+            void *arg;
+            bool programmatic;           /* need not wait for the kernel before it */
+            bool triggered, begun, over; /* lets the next begin; began early; and has ended */
         } kernel;
         struct {
             CUhostFn fn;
@@ -539,6 +544,10 @@ struct CUstream_st {
     sim_frontier_t frontier; /* what its next captured operation depends on */
     uint32_t slot;           /* race check: which component of every clock */
     sim_clock_t clock;
+    bool kernel_last; /* race check: the latest operation is a kernel; what it is behind; */
+    sim_clock_t kernel_base;
+    uint32_t early_slot; /* the half of it before the grid sync */
+    uint64_t early_step;
     CUstream next, prev, next_free;
 };
 
@@ -578,6 +587,11 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *op);
 CUresult sim_copy_op(const CUDA_MEMCPY3D *c, sim_op_t *op);
 CUresult sim_set_op(const CUDA_MEMSET_NODE_PARAMS *p, sim_op_t *op);
 CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *p, sim_op_t *op);
+
+/* --- running.c: what test programs do in kernels */
+void sim_run_body(sim_op_t *op, void (*fn)(void *), void *arg);
+void sim_begin_early_locked(sim_op_t *op); /* if it may: the operation before it has triggered */
+void sim_trigger_locked(sim_op_t *op);
 
 /* --- execute.c
  * ----------------------------------------------------------------------------------*/
