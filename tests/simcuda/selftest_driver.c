@@ -290,6 +290,18 @@ void latency_is_added(void) /* SIM: latency:cuMemAlloc_v2=5000000 */
     CHECK((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec >= 5000000);
 }
 
+void latencies_come_in_a_set(void) /* SIM: latencies:h100 */
+{
+    struct timespec a, b;
+    CUdeviceptr p;
+    primary();
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    OK(cuMemAlloc(&p, 512));
+    OK(cuMemFree(p));
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    CHECK((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec >= 80000);
+}
+
 void counts_for_the_statistics(void) /* SIM: the runner reads the file */
 {
     CUdeviceptr p;

@@ -590,3 +590,36 @@ void unmapping_and_mapping_again_after_synchronizing(void)
     map(p);
     writes(b);
 }
+
+/* --- values and discards -----------------------------------------------------------------------*/
+static void b_waits_for_a_value(size_t at)
+{
+    CUdeviceptr flags;
+    start();
+    OK(cuMemAlloc(&flags, 8));
+    OK(cuMemsetD32(flags, 1, 2));
+    OK(cuCtxSynchronize());
+    writes(a);
+    OK(cuStreamWriteValue32(a, flags, 1, 0));
+    OK(cuStreamWaitValue32(b, flags + at, 1, CU_STREAM_WAIT_VALUE_EQ));
+    writes(b);
+}
+
+void a_value_waited_for(void)
+{
+    b_waits_for_a_value(0);
+}
+
+void another_value_waited_for(void)
+{
+    b_waits_for_a_value(4);
+}
+
+void managed_memory_discarded(void)
+{
+    size_t bytes = BYTES;
+    start();
+    OK(cuMemAllocManaged(&p, BYTES, CU_MEM_ATTACH_GLOBAL));
+    writes(a);
+    OK(cuMemDiscardBatchAsync(&p, &bytes, 1, 0, b));
+}

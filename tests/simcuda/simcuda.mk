@@ -19,7 +19,7 @@ $(SIM)/driver-%/libcuda.so.1: $(SIM_DRV_OBJ) $(SIM)/driver-%.map
 # The simulated CUDA's own self tests: driver API only, one process per test. tests/test_simcuda.py
 # runs them.
 SIM_SELFTEST := $(addprefix tests/simcuda/selftest,.c _memory.c _streams.c _driver.c _green.c _shared.c _ipc.c _graph.c _graph_build.c \
-    _places.c _running.c)
+    _places.c _running.c _values.c)
 SIM_SELFTEST_H := $(wildcard tests/simcuda/*.h tests/simcuda/*.def)
 SIM_SELFTESTS := $(addprefix $B/tests/simcuda/,selftest selftest_race selftest_shadow)
 

@@ -146,7 +146,8 @@ CUresult sim_array_find(CUarray handle, sim_array_t *out)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     out->at = b->at;
-    out->width = b->desc.Width * element_bytes(b->desc.Format) * b->desc.NumChannels;
+    out->element = element_bytes(b->desc.Format) * b->desc.NumChannels;
+    out->width = b->desc.Width * out->element;
     out->height = b->desc.Height ? b->desc.Height : 1;
     out->depth = b->desc.Depth ? b->desc.Depth : 1;
     return CUDA_SUCCESS;

@@ -76,7 +76,7 @@ bool sim_capture_takes_locked(CUstream s, CUresult *rc)
 /* cuda.h, cuStreamAddCallback: "not supported with cuStreamBeginCapture". */
 CUresult sim_capture_node_locked(CUstream s, const sim_op_t *op)
 {
-    return op->kind == SIM_OP_CALLBACK || op->kind == SIM_OP_PREFETCH
+    return op->kind == SIM_OP_CALLBACK || op->kind == SIM_OP_PREFETCH || op->kind == SIM_OP_DISCARD
                ? sim_capture_block_stream_locked(s)
                : sim_graph_add(s->capture->graph, op, &s->frontier);
 }

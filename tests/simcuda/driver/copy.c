@@ -350,3 +350,116 @@ SIM_BOTH(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
 SIM_BOTH(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz,
          (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream),
          copy_1d(hStream, pt, true, IN_HOST(dstHost), IN_ARRAY(srcArray, srcOffset), ByteCount))
+
+/* --- many at once -------------------------------------------------------------------------------
+ * "The batch as a whole executes in stream order but copies within a batch are not guaranteed to
+ * execute in any specific order": here in theirs. Sources in pageable memory are read at once. */
+static bool access_order(CUmemcpySrcAccessOrder o)
+{
+    return o == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
+           o == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || o == CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+}
+
+static CUresult batch(CUstream h, bool pt, CUdeviceptr *dst, CUdeviceptr *src, size_t *bytes,
+                      size_t n, CUmemcpyAttributes *attrs, size_t *at, size_t attrs_n,
+                      size_t *failed)
+{
+    bool ok = dst && src && bytes && n && attrs && sim_batch_indices(at, attrs_n, n) &&
+              h != CU_STREAM_LEGACY && (h || pt); /* "Must not be legacy NULL stream" */
+    for (size_t i = 0; ok && i < attrs_n; i++) {
+        ok = access_order(attrs[i].srcAccessOrder);
+    }
+    if (failed) { /* SIZE_MAX where no one copy is to blame */
+        *failed = SIZE_MAX;
+    }
+    CUresult rc = ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n && rc == CUDA_SUCCESS; i++) {
+        rc = copy(h, pt, true, ANY(dst[i]), ANY(src[i]), bytes[i], 1, 1);
+        if (rc != CUDA_SUCCESS && failed) {
+            *failed = i;
+        }
+    }
+    return rc;
+}
+
+SIM_BOTH(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
+         (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+          CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream),
+         batch(hStream, pt, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL))
+SIM_BOTH(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
+         (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+          CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+          CUstream hStream),
+         batch(hStream, pt, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx))
+
+/* Elements are bytes unless an array says otherwise. */
+static CUresult operand(const CUmemcpy3DOperand *o, size_t element, side_t *out)
+{
+    switch (o->type) {
+    case CU_MEMCPY_OPERAND_TYPE_POINTER:
+        *out = (side_t){.type = CU_MEMORYTYPE_UNIFIED,
+                        .device = o->op.ptr.ptr,
+                        .pitch = o->op.ptr.rowLength * element,
+                        .height = o->op.ptr.layerHeight};
+        return CUDA_SUCCESS;
+    case CU_MEMCPY_OPERAND_TYPE_ARRAY:
+        *out = (side_t){.type = CU_MEMORYTYPE_ARRAY,
+                        .array = o->op.array.array,
+                        .x = o->op.array.offset.x * element,
+                        .y = o->op.array.offset.y,
+                        .z = o->op.array.offset.z};
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+static size_t element_of(const CUDA_MEMCPY3D_BATCH_OP *c)
+{
+    sim_array_t a;
+    bool found = (c->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY &&
+                  sim_array_find(c->src.op.array.array, &a) == CUDA_SUCCESS) ||
+                 (c->dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY &&
+                  sim_array_find(c->dst.op.array.array, &a) == CUDA_SUCCESS);
+    return found ? a.element : 1;
+}
+
+static CUresult one_of_batch(CUstream h, bool pt, const CUDA_MEMCPY3D_BATCH_OP *c)
+{
+    side_t dst, src;
+    size_t element = element_of(c);
+    SIM_TRY(operand(&c->src, element, &src));
+    SIM_TRY(operand(&c->dst, element, &dst));
+    if (!c->extent.width || !c->extent.height || !c->extent.depth ||
+        !access_order(c->srcAccessOrder)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return copy_nd(h, pt, true, dst, src, c->extent.width * element, c->extent.height,
+                   c->extent.depth);
+}
+
+static CUresult batch_3d(CUstream h, bool pt, size_t n, const CUDA_MEMCPY3D_BATCH_OP *all,
+                         unsigned long long flags, size_t *failed)
+{
+    bool ok = n && all && !flags && h != CU_STREAM_LEGACY && (h || pt);
+    CUresult rc = ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (failed) {
+        *failed = SIZE_MAX;
+    }
+    for (size_t i = 0; i < n && rc == CUDA_SUCCESS; i++) {
+        rc = one_of_batch(h, pt, &all[i]);
+        if (rc != CUDA_SUCCESS && failed) {
+            *failed = i;
+        }
+    }
+    return rc;
+}
+
+SIM_BOTH(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
+         (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+          CUstream hStream),
+         batch_3d(hStream, pt, numOps, opList, flags, NULL))
+SIM_BOTH(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz,
+         (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+          CUstream hStream),
+         batch_3d(hStream, pt, numOps, opList, flags, failIdx))

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* Whole pages of a device that are about to be written: one fault each instead of 512. A copy that
  * writes less leaves them as they are, so that a few bytes never cost 2 MiB. */
@@ -80,9 +81,49 @@ static bool write_value(sim_op_t *op)
 {
     void *at = sim_access(op, op->u.value.addr, op->u.value.bytes, true, false);
     if (at) {
-        memcpy(at, &op->u.value.value, op->u.value.bytes);
+        if (op->u.value.bytes == 4) { /* another stream may be waiting for it */
+            __atomic_store_n((uint32_t *)at, (uint32_t)op->u.value.value, __ATOMIC_RELEASE);
+        } else {
+            __atomic_store_n((uint64_t *)at, op->u.value.value, __ATOMIC_RELEASE);
+        }
     }
     return at != NULL;
+}
+
+static bool satisfied(const sim_op_t *op, const void *at)
+{
+    uint64_t want = op->u.value.value, got = 0;
+    int64_t ahead;
+    if (op->u.value.bytes == 4) {
+        got = __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE);
+        ahead = (int32_t)((uint32_t)got - (uint32_t)want);
+    } else {
+        got = __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
+        ahead = (int64_t)(got - want);
+    }
+    switch (op->u.value.compare) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return ahead == 0;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (got & want) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+        return op->u.value.bytes == 4 ? (uint32_t) ~(got | want) != 0 : ~(got | want) != 0;
+    default:
+        return ahead >= 0;
+    }
+}
+
+/* Until it is, or the memory or the context is no more. */
+static bool wait_value(sim_op_t *op)
+{
+    for (;;) {
+        void *at = sim_access(op, op->u.value.addr, op->u.value.bytes, false, false);
+        if (!at || satisfied(op, at) ||
+            atomic_load_explicit(&op->stream->ctx->sticky, memory_order_relaxed)) {
+            return at != NULL;
+        }
+        usleep(50);
+    }
 }
 
 void sim_execute(sim_op_t *op)
@@ -100,6 +141,9 @@ void sim_execute(sim_op_t *op)
         break;
     case SIM_OP_VALUE:
         ok = sticky || write_value(op);
+        break;
+    case SIM_OP_WAIT_VALUE:
+        ok = sticky || wait_value(op);
         break;
     case SIM_OP_KERNEL:
         if (!sticky && op->u.kernel.body) {
@@ -136,6 +180,7 @@ void sim_execute(sim_op_t *op)
     case SIM_OP_MARK:
     case SIM_OP_WAIT:
     case SIM_OP_PREFETCH:
+    case SIM_OP_DISCARD:
         break;
     }
     if (!ok) {

@@ -74,6 +74,7 @@ static CUgraphNodeType type_of(const sim_op_t *op)
     case SIM_OP_FREE:
         return CU_GRAPH_NODE_TYPE_MEM_FREE;
     case SIM_OP_VALUE:
+    case SIM_OP_WAIT_VALUE:
         return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;

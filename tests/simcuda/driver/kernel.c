@@ -275,3 +275,122 @@ static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, bool pt, void *
 SIM_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
          (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
          ((void)extra, launch_ex(config, f, pt, kernelParams)))
+
+/* cuda.h, cuLaunchCooperativeKernelMultiDevice: every kernel waits for all that the streams have to
+ * do, and what comes behind in any of them for all of the kernels, unless flags say otherwise. */
+static void meet(const CUDA_LAUNCH_PARAMS *all, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        for (unsigned k = 0; k < n; k++) {
+            if (k != i) {
+                sim_stream_waits_for(all[i].hStream, all[k].hStream);
+            }
+        }
+    }
+}
+
+static CUresult multi_device(const CUDA_LAUNCH_PARAMS *all, unsigned n, unsigned flags)
+{
+    CUstream s;
+    if (!all || !n || n > (unsigned)sim_opt.devices ||
+        flags & ~(unsigned)(CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                            CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    uint32_t devices = 0;
+    for (unsigned i = 0; i < n; i++) {
+        if (!all[i].hStream || all[i].hStream == CU_STREAM_LEGACY ||
+            all[i].hStream == CU_STREAM_PER_THREAD) {
+            return CUDA_ERROR_INVALID_VALUE; /* "may not be NULL" */
+        }
+        SIM_TRY(sim_stream_resolve(all[i].hStream, false, &s));
+        uint32_t bit = 1u << s->ctx->dev->ordinal;
+        if (devices & bit) {
+            return CUDA_ERROR_INVALID_VALUE; /* "no two kernels can be launched on the same device"
+                                              */
+        }
+        devices |= bit;
+        if (sim_capture_has(s)) {
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    if (!(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC)) {
+        meet(all, n);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        const CUDA_LAUNCH_PARAMS *p = &all[i];
+        SIM_TRY(launch(p->function, p->hStream, false,
+                       (dims_t){p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
+                                p->blockDimZ, p->sharedMemBytes},
+                       p->kernelParams, false));
+    }
+    if (!(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC)) {
+        meet(all, n);
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
+                                                      unsigned int numDevices, unsigned int flags)
+{
+    SIM_ENTER(cuLaunchCooperativeKernelMultiDevice);
+    return multi_device(launchParamsList, numDevices, flags);
+}
+
+/* --- before CUDA 4: shape and parameters belong to the function
+ * ---------------------------------*/
+SIM_API CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
+{
+    sim_kernel_t *k;
+    SIM_ENTER(cuFuncSetBlockShape);
+    SIM_TRY(kernel_of(hfunc, &k));
+    if (x < 1 || y < 1 || z < 1 || (int64_t)x * y * z > MAX_THREADS || z > 64) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    k->shape[0] = (unsigned)x;
+    k->shape[1] = (unsigned)y;
+    k->shape[2] = (unsigned)z;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
+{
+    sim_kernel_t *k;
+    SIM_ENTER(cuFuncSetSharedSize);
+    SIM_TRY(kernel_of(hfunc, &k));
+    k->shape[3] = bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult old_launch(CUfunction f, int width, int height, CUstream h)
+{
+    sim_kernel_t *k;
+    SIM_TRY(kernel_of(f, &k));
+    if (width < 1 || height < 1) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    dims_t d = {(unsigned)width, (unsigned)height, 1,          k->shape[0],
+                k->shape[1],     k->shape[2],      k->shape[3]};
+    d.bx = d.bx ? d.bx : 1;
+    d.by = d.by ? d.by : 1;
+    d.bz = d.bz ? d.bz : 1;
+    return launch(f, h, false, d, NULL, false);
+}
+
+SIM_API CUresult cuLaunch(CUfunction f)
+{
+    SIM_ENTER(cuLaunch);
+    return old_launch(f, 1, 1, NULL);
+}
+
+SIM_API CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+{
+    SIM_ENTER(cuLaunchGrid);
+    return old_launch(f, grid_width, grid_height, NULL);
+}
+
+SIM_API CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
+{
+    SIM_ENTER(cuLaunchGridAsync);
+    return old_launch(f, grid_width, grid_height, hStream);
+}

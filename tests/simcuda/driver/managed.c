@@ -234,6 +234,69 @@ SIM_BOTH(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz,
          (CUdeviceptr devPtr, size_t bytes, CUdevice dstDevice, CUstream hStream),
          prefetch(devPtr, bytes, of_device(dstDevice), 0, hStream, pt))
 
+/* --- many at once ------------------------------------------------------------------------------*/
+/* "The first entry ... must always be 0 ... each entry must be greater than the previous entry and
+ * the last entry should be less than count". */
+bool sim_batch_indices(const size_t *at, size_t n, size_t all)
+{
+    bool ok = at && n && n <= all && at[0] == 0 && at[n - 1] < all;
+    for (size_t i = 1; ok && i < n; i++) {
+        ok = at[i] > at[i - 1];
+    }
+    return ok;
+}
+
+static CUresult discard(CUdeviceptr p, size_t bytes, CUstream h, bool pt)
+{
+    CUstream s;
+    sim_op_t op = {.kind = SIM_OP_DISCARD, .u.alloc = {.at = p, .bytes = bytes}};
+    SIM_TRY(sim_stream_resolve(h, pt, &s));
+    return managed(p, bytes) ? sim_submit(s, &op, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+typedef struct batch {
+    CUdeviceptr *at;
+    size_t *bytes, n;
+    CUmemLocation *where;
+    size_t *where_at, where_n;
+    bool discards;
+} batch_t;
+
+/* "Must not be legacy NULL stream". */
+static CUresult many(CUstream h, bool pt, batch_t b, unsigned long long flags)
+{
+    if (flags || !b.n || !b.at || !b.bytes || h == CU_STREAM_LEGACY || (!h && !pt) ||
+        (b.where_n && (!b.where || !sim_batch_indices(b.where_at, b.where_n, b.n)))) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0, k = 0; i < b.n; i++) {
+        k += k + 1 < b.where_n && b.where_at[k + 1] == i;
+        if (b.discards) {
+            SIM_TRY(discard(b.at[i], b.bytes[i], h, pt));
+        }
+        if (b.where) {
+            SIM_TRY(prefetch(b.at[i], b.bytes[i], b.where[k], 0, h, pt));
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+SIM_BOTH(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz,
+         (CUdeviceptr * dptrs, size_t *sizes, size_t n, CUmemLocation *locs, size_t *locIdxs,
+          size_t numLocs, unsigned long long flags, CUstream hStream),
+         numLocs
+             ? many(hStream, pt, (batch_t){dptrs, sizes, n, locs, locIdxs, numLocs, false}, flags)
+             : CUDA_ERROR_INVALID_VALUE)
+SIM_BOTH(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync_ptsz,
+         (CUdeviceptr * dptrs, size_t *sizes, size_t n, unsigned long long flags, CUstream hStream),
+         many(hStream, pt, (batch_t){dptrs, sizes, n, NULL, NULL, 0, true}, flags))
+SIM_BOTH(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync_ptsz,
+         (CUdeviceptr * dptrs, size_t *sizes, size_t n, CUmemLocation *locs, size_t *locIdxs,
+          size_t numLocs, unsigned long long flags, CUstream hStream),
+         numLocs
+             ? many(hStream, pt, (batch_t){dptrs, sizes, n, locs, locIdxs, numLocs, true}, flags)
+             : CUDA_ERROR_INVALID_VALUE)
+
 /* --- asking ------------------------------------------------------------------------------------*/
 static place_t same(place_t a, place_t b)
 {

@@ -12,6 +12,7 @@ typedef struct sim_kernel {
     char *name;
     void *image;
     _Atomic int max_dynamic_shared;
+    unsigned shape[4];            /* cuFuncSetBlockShape, and shared memory; 0: not set */
     void (*_Atomic body)(void *); /* simcuda_body */
     struct sim_kernel *next;
 } sim_kernel_t;

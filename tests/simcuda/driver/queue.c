@@ -381,6 +381,26 @@ void sim_context_waits_for(CUcontext ctx, CUstream s)
     sim_points_free(&v);
 }
 
+void sim_stream_waits_for(CUstream h, CUstream other)
+{
+    sim_op_t op = {.kind = SIM_OP_WAIT};
+    sim_clock_t past = {0};
+    CUstream s, o;
+    if (sim_stream_resolve(h, false, &s) || sim_stream_resolve(other, false, &o)) {
+        return;
+    }
+    sim_lock();
+    sim_points_of_stream(o, &op.after);
+    sim_race_of_stream(o, &past);
+    sim_race_wait(s, &past);
+    if (op.after.n) {
+        sim_enqueue_locked(s, &op);
+    }
+    sim_unlock();
+    sim_points_free(&op.after);
+    sim_clock_free(&past);
+}
+
 /* Nothing stands before an operation on s. */
 static bool clear_locked(CUstream s)
 {

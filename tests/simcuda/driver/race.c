@@ -248,12 +248,43 @@ static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, si
     }
 }
 
+/* --- what is told by name: tokens of host threads, values in memory ----------------------------*/
+typedef struct token {
+    const void *name;
+    sim_clock_t clock;
+    struct token *next;
+} token_t;
+static token_t *tokens[1024];
+
+static token_t *token_of(const void *name)
+{
+    token_t **at = &tokens[((uintptr_t)name * 0x9e3779b97f4a7c15u) >> 54], *t = *at;
+    while (t && t->name != name) {
+        t = t->next;
+    }
+    if (!t) {
+        t = must(calloc(1, sizeof(*t)));
+        t->name = name;
+        t->next = *at;
+        *at = t;
+    }
+    return t;
+}
+
+static const void *place(uint64_t address)
+{
+    return (const void *)(uintptr_t)address;
+}
+
 void sim_race_op(CUstream s, const sim_op_t *op)
 {
     if (!sim_opt.racecheck) {
         return;
     }
     before_kernel(s, op);
+    if (op->kind == SIM_OP_WAIT_VALUE) { /* behind the writes to it that were submitted before */
+        sim_clock_join(&s->clock, &token_of(place(op->u.value.addr))->clock);
+    }
     sim_who_t who = who_is(s, step(s));
     sim_device_t *d;
     sim_alloc_t a;
@@ -270,6 +301,10 @@ void sim_race_op(CUstream s, const sim_op_t *op)
         break;
     case SIM_OP_VALUE:
         rows(s, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
+        sim_clock_join(&token_of(place(op->u.value.addr))->clock, &s->clock);
+        break;
+    case SIM_OP_DISCARD: /* "any reads, writes or prefetches ... simultaneously ... undefined" */
+        rows(s, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
         break;
     case SIM_OP_FREE: /* [api] cuMemFreeAsync: an operation of the stream, on all the bytes */
         d = sim_device_of(op->u.free_ptr);
@@ -426,28 +461,6 @@ void sim_race_host_function(sim_clock_t *c)
         sim_clock_free(c);
         free(c);
     }
-}
-
-typedef struct token {
-    const void *name;
-    sim_clock_t clock;
-    struct token *next;
-} token_t;
-static token_t *tokens[1024];
-
-static token_t *token_of(const void *name)
-{
-    token_t **at = &tokens[((uintptr_t)name * 0x9e3779b97f4a7c15u) >> 54], *t = *at;
-    while (t && t->name != name) {
-        t = t->next;
-    }
-    if (!t) {
-        t = must(calloc(1, sizeof(*t)));
-        t->name = name;
-        t->next = *at;
-        *at = t;
-    }
-    return t;
 }
 
 SIM_API void simcuda_release(const void *token)

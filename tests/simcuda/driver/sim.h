@@ -361,12 +361,14 @@ bool sim_host_set_sync(const void *p, bool on);
 void sim_host_drop_context(CUcontext ctx);
 CUresult sim_host_free_managed(CUdeviceptr p); /* INVALID_VALUE: not managed memory */
 extern _Atomic uint64_t sim_next_buffer_id;
+bool sim_batch_indices(const size_t *at, size_t n, size_t all); /* of the calls of many at once */
 void sim_managed_forget(uint64_t base, size_t bytes); /* managed.c: the advice that it had */
 
 /* --- array.c: where the bytes of an array are, row by row; INVALID_HANDLE: no array */
 typedef struct sim_array {
     CUdeviceptr at;
     size_t width, height, depth; /* of a row in bytes; 1 where there is none */
+    size_t element;              /* bytes */
 } sim_array_t;
 CUresult sim_array_find(CUarray array, sim_array_t *out);
 
@@ -466,6 +468,8 @@ enum sim_op_kind {
     SIM_OP_VALUE,    /* cuStreamWriteValue */
     SIM_OP_ALLOC,    /* an allocation node: nothing to do, but an access */
     SIM_OP_PREFETCH, /* of managed memory: nothing to do */
+    SIM_OP_DISCARD,  /* likewise, and an access */
+    SIM_OP_WAIT_VALUE,
 };
 
 /* What a host thread knows after a synchronous operation, with racecheck:strict. */
@@ -511,7 +515,7 @@ typedef struct sim_op {
         } mark;
         struct {
             uint64_t addr, value;
-            unsigned bytes;
+            unsigned bytes, compare; /* compare: CUstreamWaitValue_flags */
         } value;
         CUdeviceptr free_ptr;
         struct {
@@ -535,6 +539,7 @@ struct CUstream_st {
     uint64_t ctx_id, id;
     unsigned flags;
     int priority;
+    CUstreamAttrValue attributes[16]; /* by CUstreamAttrID */
     uint64_t submitted;
     _Atomic uint64_t completed;
     sim_op_t *head, *tail;
@@ -576,6 +581,7 @@ void sim_barrier_locked(CUcontext ctx, const sim_points_t *v, CUstream except);
 /* s waits for all work of ctx; all later work of ctx waits for s. Nothing where ctx captures. */
 void sim_wait_for_context(CUstream s, CUcontext ctx);
 void sim_context_waits_for(CUcontext ctx, CUstream s);
+void sim_stream_waits_for(CUstream s, CUstream other); /* as by an event recorded there */
 void sim_wait_device_quietly(sim_device_t *d); /* no promise: orders nothing for the race check */
 /* Locked: s is the legacy stream and blocking streams hold it: then even a record or a wait has to
  * take a place in it, because later work of blocking streams waits for that. */

@@ -93,6 +93,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
     s->id = next_id++;
     s->flags = flags;
     s->priority = priority;
+    memset(s->attributes, 0, sizeof(s->attributes));
     s->capture = NULL;
     s->prev = NULL;
     s->next = ctx->streams;

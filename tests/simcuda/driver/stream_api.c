@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static CUresult query(CUstream h, bool pt)
 {
@@ -166,20 +167,57 @@ SIM_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
          (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
          get_ctx_v2(hStream, pt, pCtx, pGreenCtx))
 
-static CUresult write_value(CUstream h, bool pt, CUdeviceptr addr, uint64_t value, unsigned bytes)
+/* Attributes are kept, and change nothing: cuda.h, CUstreamAttrID, those "valid for streams". */
+static bool is_attribute(CUstreamAttrID id)
+{
+    return id == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW ||
+           id == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY || id == CU_LAUNCH_ATTRIBUTE_PRIORITY ||
+           id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||
+           id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
+}
+
+static CUresult attribute(CUstream h, bool pt, CUstreamAttrID id, CUstreamAttrValue *out,
+                          const CUstreamAttrValue *in)
 {
     CUstream s;
     SIM_TRY(sim_stream_resolve(h, pt, &s));
-    if (addr % bytes) {
+    if (!is_attribute(id) || (!out && !in)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    sim_op_t op = {.kind = SIM_OP_VALUE, .u.value = {.addr = addr, .value = value, .bytes = bytes}};
-    return sim_submit(s, &op, false);
+    sim_lock();
+    CUstreamAttrValue *kept = &s->attributes[id];
+    if (in) {
+        *kept = *in;
+        s->priority = id == CU_LAUNCH_ATTRIBUTE_PRIORITY ? in->priority : s->priority;
+    } else {
+        *out = *kept;
+        out->priority = id == CU_LAUNCH_ATTRIBUTE_PRIORITY ? s->priority : out->priority;
+    }
+    sim_unlock();
+    return CUDA_SUCCESS;
 }
 
-SIM_BOTH(cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz,
-         (CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags),
-         ((void)flags, write_value(stream, pt, addr, value, 4)))
-SIM_BOTH(cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz,
-         (CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags),
-         ((void)flags, write_value(stream, pt, addr, value, 8)))
+SIM_BOTH(cuStreamGetAttribute, cuStreamGetAttribute_ptsz,
+         (CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out),
+         attribute(hStream, pt, attr, value_out, NULL))
+SIM_BOTH(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
+         (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value),
+         attribute(hStream, pt, attr, NULL, value))
+
+/* "Both streams must have the same context." */
+static CUresult copy_attributes(CUstream to, CUstream from, bool pt)
+{
+    CUstream dst, src;
+    SIM_TRY(sim_stream_resolve(to, pt, &dst));
+    SIM_TRY(sim_stream_resolve(from, pt, &src));
+    if (dst->ctx != src->ctx) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    memmove(dst->attributes, src->attributes, sizeof(dst->attributes));
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+SIM_BOTH(cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, (CUstream dst, CUstream src),
+         copy_attributes(dst, src, pt))
