@@ -155,6 +155,8 @@ void memory_of_an_added_node_outlives_the_launch(void)
        cuGraphAddMemFreeNode(&last, owner, NULL, 0, p));
     OK(cuGraphExecDestroy(y));
     OK(cuGraphExecDestroy(x));
+    OK(cuGraphDestroy(g));
+    OK(cuGraphDestroy(owner));
 }
 
 void memory_nodes_have_their_errors(void)
@@ -228,6 +230,7 @@ void a_capture_depends_on_what_it_is_told(void)
     OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
     IS(CUDA_ERROR_ILLEGAL_STATE,
        cuStreamUpdateCaptureDependencies_v2(a, NULL, NULL, 0, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+    OK(cuGraphDestroy(g));
     OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuMemcpyDtoHAsync(seen, (CUdeviceptr)seen, 1, a));
     OK(cuStreamGetCaptureInfo_v3(a, &status, NULL, &in, &after, NULL, &count));

@@ -57,6 +57,8 @@ void a_kernel_does_what_its_body_says(void)
     OK(cuMemcpyDtoHAsync(&seen, p, 1, s));
     OK(cuStreamSynchronize(s));
     CHECK(seen == 45);
+    OK(cuGraphExecDestroy(x));
+    OK(cuGraphDestroy(graph));
     OK(cuMemFree(p));
     launches(kernel("is_refused", is_refused), &p, s);
     until(&refused);
