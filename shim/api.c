@@ -78,7 +78,7 @@ CA_PUBLIC size_t cachealloc_trim(void)
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
             given += ca_heaps_trim(c, SIZE_MAX, CA_TRIM_ASKED);
         else if (atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_backend_async_trim(c);
+            given += ca_backend_async_trim(c, CA_TRIM_ASKED);
     return given + ca_pinned_trim(SIZE_MAX);
 }
 

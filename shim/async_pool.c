@@ -2,7 +2,9 @@
 #include "shim/async_pool.h"
 #include <errno.h>
 #include "config/counters.h"
+#include "config/options.h"
 #include "shim/driver_table.h"
+#include "shim/fences.h"
 #include "shim/mempools.h"
 #include "shim/upstream.h"
 
@@ -10,9 +12,9 @@ bool ca_async_pool_possible(void)
 {
     const ca_driver_t *driver = ca_driver();
     return driver->cuMemPoolCreate && driver->cuMemPoolDestroy && driver->cuMemPoolSetAttribute &&
-           driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuCtxRecordEvent &&
-           driver->cuStreamCreate && driver->cuStreamDestroy_v2 && driver->cuStreamSynchronize &&
-           driver->cuStreamWaitEvent && driver->cuEventCreate && driver->cuEventQuery;
+           driver->cuMemAllocFromPoolAsync && driver->cuCtxRecordEvent && driver->cuStreamCreate &&
+           driver->cuStreamDestroy_v2 && driver->cuStreamSynchronize && driver->cuEventCreate &&
+           driver->cuEventQuery;
 }
 
 /* With internal dependencies an allocation would be made to wait for work that is still running. */
@@ -36,7 +38,7 @@ static CUresult make_pool(const ca_driver_t *driver, CUdevice device, CUmemoryPo
     return code;
 }
 
-/* A driver may have a function and not support it: a free goes all its way once. */
+/* A driver may have a function and not support it: memory goes all its way once. */
 static int try_out(ca_context_t *context, const ca_async_pool_t *made)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
@@ -46,20 +48,17 @@ static int try_out(ca_context_t *context, const ca_async_pool_t *made)
     CUresult code = driver->cuMemAllocFromPoolAsync(&probe, 1, made->pool, made->allocs);
     if (code != CUDA_SUCCESS)
         return code == CUDA_ERROR_OUT_OF_MEMORY ? 0 : -1;
-    int rc = driver->cuStreamSynchronize(made->allocs) == CUDA_SUCCESS &&
-                     driver->cuMemFreeAsync(probe, made->allocs) == CUDA_SUCCESS
-                 ? 1
-                 : -1;
-    if (rc < 0)
+    bool passed = driver->cuStreamSynchronize(made->allocs) == CUDA_SUCCESS;
+    bool freed = driver->cuMemFree_v2(probe) == CUDA_SUCCESS;
+    if (!freed)
         driver->cuMemFree_v2(probe);
-    int recorded = rc > 0 ? ca_upstream_fence_record(cuda, context, true, &fence) : -EAGAIN;
+    if (!passed || !freed)
+        return -1;
+    int recorded = ca_upstream_fence_record(cuda, context, true, &fence);
     if (recorded != 0)
-        return rc > 0 && recorded == -EAGAIN ? 0 : -1;
-    int joined = ca_upstream_fence_join(cuda, context, made->frees, fence);
-    if (joined != 0)
-        rc = joined == -EAGAIN ? 0 : -1;
+        return recorded == -EAGAIN ? 0 : -1;
     ca_upstream_fence_release(cuda, context, fence);
-    return rc;
+    return 1;
 }
 
 int ca_async_pool_make(ca_context_t *context, ca_async_pool_t *pool)
@@ -71,17 +70,12 @@ int ca_async_pool_make(ca_context_t *context, ca_async_pool_t *pool)
     if (!pool->pool ||
         driver->cuStreamCreate(&pool->allocs, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         pool->allocs = NULL;
-    if (!pool->allocs ||
-        driver->cuStreamCreate(&pool->frees, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-        pool->frees = NULL;
-    return pool->frees ? try_out(context, pool) : -1;
+    return pool->allocs ? try_out(context, pool) : -1;
 }
 
 void ca_async_pool_destroy(ca_async_pool_t *pool)
 {
     const ca_driver_t *driver = ca_driver();
-    if (pool->frees)
-        driver->cuStreamDestroy_v2(pool->frees);
     if (pool->allocs)
         driver->cuStreamDestroy_v2(pool->allocs);
     if (pool->pool)
@@ -96,21 +90,49 @@ CUresult ca_async_pool_alloc(const ca_async_pool_t *pool, CUdeviceptr *address, 
     if (code != CUDA_SUCCESS)
         return code;
     code = driver->cuStreamSynchronize(pool->allocs);
-    if (code != CUDA_SUCCESS)
-        driver->cuMemFreeAsync(*address, pool->allocs);
+    if (code != CUDA_SUCCESS) { /* once more: freed is only what has been allocated by then */
+        driver->cuStreamSynchronize(pool->allocs);
+        driver->cuMemFree_v2(*address);
+    }
     return code;
 }
 
-size_t ca_async_pool_room(ca_context_t *context, const ca_async_pool_t *pool)
+/* --- frees of the program's ---------------------------------------------------------------------
+ */
+
+static _Atomic unsigned frees, done; /* given to the driver, and known to be done of them */
+static _Atomic bool graphs;
+
+void ca_async_pool_note_free(void)
 {
-    const ca_driver_t *driver = ca_driver();
-    ca_entered_t entered;
-    size_t free = SIZE_MAX, total;
-    if (!driver->cuMemGetInfo_v2 || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
-        return SIZE_MAX;
-    bool known = driver->cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
-    if (known)
-        free += ca_mempool_kept(pool->pool);
-    ca_upstream_leave(&entered);
-    return known ? free : SIZE_MAX;
+    if (ca_options.backend == CA_BACKEND_ASYNC)
+        atomic_fetch_add(&frees, 1);
+}
+
+void ca_async_pool_note_graph(void)
+{
+    if (ca_options.backend == CA_BACKEND_ASYNC)
+        atomic_store(&graphs, true);
+}
+
+/* They are done where all devices are idle. */
+bool ca_async_pool_may_wait(ca_context_t *context)
+{
+    void *fence;
+    unsigned seen = atomic_load(&frees);
+    if (seen == atomic_load(&done) && !atomic_load(&graphs))
+        return false;
+    if (ca_fence_record_host(context, true, &fence) != 0)
+        return true;
+    bool idle = ca_fence_query(context, fence) == 1;
+    ca_fence_release(context, fence);
+    if (idle)
+        atomic_store(&done, seen);
+    return !idle;
+}
+
+void ca_async_pool_reset_after_fork(void)
+{
+    atomic_store(&done, atomic_load(&frees));
+    atomic_store(&graphs, false);
 }

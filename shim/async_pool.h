@@ -1,5 +1,5 @@
 /* The pool of the driver's stream-ordered allocator that serves one context (backend:async), with
- * two streams of our own. */
+ * a stream of our own. */
 #ifndef CA_SHIM_ASYNC_POOL_H
 #define CA_SHIM_ASYNC_POOL_H
 
@@ -9,7 +9,6 @@
 typedef struct ca_async_pool {
     CUmemoryPool pool;
     CUstream allocs; /* has nothing on it but allocations, and waits for nothing */
-    CUstream frees;  /* waits for what the frees on it wait for */
 } ca_async_pool_t;
 
 /* Whether the driver has all functions that this needs. */
@@ -23,7 +22,14 @@ void ca_async_pool_destroy(ca_async_pool_t *pool);
 /* Memory that can be used at once. In the context. */
 CUresult ca_async_pool_alloc(const ca_async_pool_t *pool, CUdeviceptr *address, size_t bytes);
 
-/* Bytes that could be allocated now, were they not in pieces. Enters the context. */
-size_t ca_async_pool_room(ca_context_t *context, const ca_async_pool_t *pool);
+/* The program has given the driver a free in a stream's order; or makes graphs, whose launches may
+ * have such frees and pass us unseen. */
+void ca_async_pool_note_free(void);
+void ca_async_pool_note_graph(void);
+
+/* Whether that may wait, for such frees of the program's that are not done. Enters contexts. */
+bool ca_async_pool_may_wait(ca_context_t *context);
+
+void ca_async_pool_reset_after_fork(void);
 
 #endif

@@ -4,6 +4,7 @@
 #define CA_SHIM_BACKEND_ASYNC_H
 
 #include <stdbool.h>
+#include "pool/arena.h"
 #include "registry/registry.h"
 #include "shim/contexts.h"
 
@@ -11,11 +12,6 @@
  * driver lacks something, a stream is being captured, the context's memory is open to peers, or
  * there is no memory left even after all that was freed before has come back. */
 bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes);
-
-/* Whether a call to the driver for `bytes` of its stream-ordered memory would wait without bound
- * for frees of ours, which a plain program does not have. They are waited for here first, as before
- * an out-of-memory; then that is the answer. `context` may be NULL. */
-bool ca_backend_async_blocks(ca_context_t *context, size_t bytes);
 
 /* Whether the memory of a record, which has been erased, came from there. */
 bool ca_backend_async_gave(const ca_record_t *record);
@@ -31,8 +27,10 @@ bool ca_backend_async_holds(uint64_t address);
 /* Bytes that the pool of a context keeps for later. */
 size_t ca_backend_async_idle(ca_context_t *context);
 
-/* They go back to the device. Returns how many. */
-size_t ca_backend_async_trim(ca_context_t *context);
+/* They go back to the device. Where there are none, with CA_TRIM_SHORTAGE, so does what the
+ * driver's own pool keeps, or what work in flight lets go of, as before an out-of-memory. Returns
+ * how many. */
+size_t ca_backend_async_trim(ca_context_t *context, ca_trim_t how);
 
 /* Peer access: `device` is to reach what was allocated on the context so far; what comes after this
  * is cuMemAlloc's. NULL for a context without an entry: what comes after is so on all. */

@@ -9,6 +9,7 @@
 #include "config/counters.h"
 #include "config/options.h"
 #include "registry/registry.h"
+#include "shim/async_pool.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/debug_fill.h"
@@ -68,9 +69,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     ca_count(passed_through);
     context = ca_streams_context(given);
     ca_mempool_before_driver(context);
-    CUresult code = ca_backend_async_blocks(context, bytes)
-                        ? CUDA_ERROR_OUT_OF_MEMORY
-                        : CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
+    CUresult code = CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, given, CU_DEVICE_INVALID);
     return code;
@@ -125,12 +124,10 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
     ca_count(alloc_calls);
     ca_context_t *context = ca_streams_context(stream);
     ca_mempool_before_driver(context);
-    CUresult code = CA_WITH_OOM(
-        CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
-        ca_backend_async_blocks(context, bytes)
-            ? CUDA_ERROR_OUT_OF_MEMORY
-            : CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
-                           real(address, bytes, pool, stream)));
+    CUresult code =
+        CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
+                    CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
+                                 real(address, bytes, pool, stream)));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, stream, device_at(*address));
     return code;
@@ -190,15 +187,22 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
+/* Behind the call: before, it could be found done that is not begun. */
+static CUresult in_driver(CUresult code)
+{
+    ca_async_pool_note_free();
+    return code;
+}
+
 CA_EXPORT CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
     CA_REAL(cuMemFreeAsync);
-    return free_async(real, ca_driver()->cuStreamIsCapturing, address, stream, stream);
+    return in_driver(free_async(real, ca_driver()->cuStreamIsCapturing, address, stream, stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 {
     CA_REAL(cuMemFreeAsync_ptsz);
-    return free_async(real, ca_driver()->cuStreamIsCapturing_ptsz, address, stream,
-                      ca_stream_per_thread(stream));
+    return in_driver(free_async(real, ca_driver()->cuStreamIsCapturing_ptsz, address, stream,
+                                ca_stream_per_thread(stream)));
 }

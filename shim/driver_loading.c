@@ -10,6 +10,7 @@
  *
  * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
  * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
+#include "shim/async_pool.h"
 #include "shim/driver_table.h"
 #include "shim/graph_memory.h"
 #include "shim/room.h"
@@ -125,8 +126,10 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 
 static CUresult instantiated(CUresult code, CUgraphExec *made, CUgraph graph)
 {
-    if (code == CUDA_SUCCESS)
+    if (code == CUDA_SUCCESS) {
         ca_graph_memory_derived(*made, graph);
+        ca_async_pool_note_graph();
+    }
     return code;
 }
 

@@ -334,7 +334,8 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
     size_t given = 0;
     for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
         if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += c->arena ? ca_heaps_trim(c, bytes - given, how) : ca_backend_async_trim(c);
+            given +=
+                c->arena ? ca_heaps_trim(c, bytes - given, how) : ca_backend_async_trim(c, how);
     return given;
 }
 

@@ -174,8 +174,8 @@ def test_each_call_fails_once_with_other_options(every_call_fails_once, depth):
         ("cuMemPoolCreate", "backend:async", SIM),
         ("cuMemPoolDestroy", "backend:async", SIM),
         ("cuMemPoolGetAttribute", "backend:async", SIM),
-        ("cuStreamWaitEvent", "backend:async", SIM),
-        ("cuMemFreeAsync", "backend:async", SIM),
+        ("cuMemFree_v2", "backend:async", SIM),
+        ("cuStreamSynchronize", "backend:async", SIM),
         ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
 
 

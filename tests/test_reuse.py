@@ -119,6 +119,7 @@ def test_so_it_is_where_the_drivers_pool_serves(run, program):
 # --- what another thread freed --------------------------------------------------------------------
 
 WAYS = ("malloc", "async", "pitch", "pool", "array", "create", "module", "pinned", "managed")
+ORDERED_NOT = tuple(way for way in WAYS if way not in ("async", "pool"))
 BEHIND_OPTIONS = [None, "lane_r:false", "limit:48M", "reuse:grow", "reuse:wait", "headroom:0",
                   "thread_cache:0", "shards:4", "free_sync:true", "backend:async", "backend:off",
                   "async:driver"]
@@ -133,7 +134,20 @@ def test_no_allocation_waits_without_end_for_what_another_thread_freed(run, prog
                                                  conf])),
                      sim=",".join(filter(None, ["memory:64M,host_memory:64M", old])))
         for conf in BEHIND_OPTIONS for way in WAYS
-        for more in ([], ["pieces"])[:2 if conf in BEHIND_OPTIONS[:3] else 1]])
+        for more in ([], ["pieces"])])
+
+
+@pytest.mark.parametrize("old", [None, OLD], ids=["fences", "no-fences"])
+def test_nor_for_what_a_stream_is_to_free(run, program, tmp_path, old):
+    """The driver waits for that only before stream-ordered memory runs out, which no plain
+    allocation is, also where the driver's pool serves it."""
+    run_rows.run_rows(run, tmp_path, limit=10, together=4, rows=[
+        run_rows.row(name([way, freed, conf]), [program("both_behind"), way, freed],
+                     conf=",".join(filter(None, ["leak_report:off,oom_report:0s,oom_wait:30ms",
+                                                 conf])),
+                     sim=",".join(filter(None, ["memory:64M,host_memory:64M", old])))
+        for conf in BEHIND_OPTIONS for freed in ("stream", "graph")
+        for way in (ORDERED_NOT if freed == "stream" else ["malloc", "pitch"])])
 
 
 def test_nor_to_give_idle_memory_back_where_only_the_plain_free_can(run, program, tmp_path):
@@ -145,11 +159,23 @@ def test_nor_to_give_idle_memory_back_where_only_the_plain_free_can(run, program
         for keeps in ("without:cuMemFreeAsync", "fail:cuMemFreeAsync@1=801")])
 
 
-@pytest.mark.parametrize("more", [[], ["pieces"]], ids=["all", "pieces"])
+@pytest.mark.parametrize("old", [None, OLD], ids=["fences", "no-fences"])
+def test_what_a_thread_freed_itself_it_gets_back_in_every_way(run, program, tmp_path, old):
+    """Its plain free would have waited."""
+    run_rows.run_rows(run, tmp_path, limit=10, together=4, rows=[
+        run_rows.row(name([way, conf]), [program("both_behind"), way, "own"],
+                     conf=",".join(filter(None, ["leak_report:off,oom_report:0s", conf])),
+                     sim=",".join(filter(None, ["memory:64M,host_memory:64M", old])))
+        for conf in BEHIND_OPTIONS for way in WAYS if not (old and way == "pinned")])
+
+
+@pytest.mark.parametrize("more", [[], ["pieces"], ["stream"], ["graph"], ["own"]],
+                         ids=["all", "pieces", "stream", "graph", "own"])
 def test_the_plain_program_does_not_either(run, program, more):
     for way in WAYS:
-        succeeds(run([program("both_behind"), way, *more], sim="memory:64M,host_memory:64M",
-                     preload=False))
+        if more not in (["stream"], ["graph"]) or way in ORDERED_NOT:
+            succeeds(run([program("both_behind"), way, *more], sim="memory:64M,host_memory:64M",
+                         preload=False))
 
 
 @pytest.mark.parametrize("conf", [None, "backend:async"], ids=name)
@@ -159,6 +185,14 @@ def test_how_long_it_waits_is_an_option(run, program, conf):
 
     assert result.rc == 0, result.err
     assert 300 <= int(result.out) < 3000
+
+
+@pytest.mark.parametrize("conf", ["backend:async", "backend:async,lane_r:false"])
+def test_what_was_waited_for_in_vain_once_is_forgotten_when_it_ends(run, program, conf):
+    result = run([program("behind_again")], sim="memory:64M",
+                 conf=f"leak_report:off,oom_report:0s,oom_wait:300ms,{conf}")
+
+    assert (result.rc, result.out) == (0, "2\n0\n"), result.err
 
 
 # --- a held stream --------------------------------------------------------------------------------
