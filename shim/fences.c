@@ -469,11 +469,15 @@ static int waited(ca_context_t *context, ca_event_t *chain, ca_waiter_wait_t *wa
 
 /* For the work of all other contexts, but not for long: it may be waiting for this very thread. The
  * helper does so; as long as it waits in vain for an earlier caller this is answered at once. By
- * events where there are any, as above. */
+ * events where there are any, as above; where those have passed it is done. */
 static int synchronize_others(ca_context_t *context, reach_t reach)
 {
     void *fence = NULL;
     int result = record_over(context, reach, &fence);
+    if (result == 0 && fence_done(context, fence, ASK) == 1) {
+        ca_fence_release(context, fence);
+        return 0;
+    }
     if (result == 0)
         return waited(context, fence, wait_for_event);
     if (result != -ENOSYS)

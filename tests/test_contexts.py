@@ -72,6 +72,19 @@ def test_a_context_goes_while_a_free_waits_for_its_event(run, program, how, prel
                  sim="latency:cuStreamWaitEvent=100000000"))
 
 
+def test_a_free_that_waits_for_others_asks_first_whether_they_are_at_work(run, program):
+    """They are idle; a wait with a bound is a helper's, which takes two changes of thread."""
+    plain = run([program("multi_ctx")], conf=quiet(None), sim="devices:2,memory:4G", stats=True)
+    waits = run([program("multi_ctx")], conf=quiet("free_sync:true"), sim="devices:2,memory:4G",
+                stats=True)
+
+    succeeds(waits)
+    records = [result.sim["calls"]["cuCtxRecordEvent"] for result in (plain, waits)]
+    frees = (records[1] - records[0]) / 2  # one for the own work, one for that of others
+    assert frees > 500
+    assert waits.sim["calls"]["cuEventSynchronize"] < 1.1 * frees
+
+
 @pytest.mark.parametrize("preload, conf", MODES)
 def test_an_address_is_given_away_before_its_context_has_ended(run, program, preload, conf):
     """Memory of graphs, where a context was that another thread destroys: all of it is freed."""
