@@ -67,6 +67,7 @@ KEPT = 12345
 
 # So many rounds of the program are a test's that it gets more time than others.
 LONG = pytest.mark.timeout(0 if "CA_FAULTS" in os.environ else 900)
+LIMIT = 1800 if "CA_FAULTS" in os.environ else 240  # seconds of one row: a round for each call
 
 
 def keeps(_, err):
@@ -83,7 +84,7 @@ def faults(request, run, program, tmp_path):
 
     def run_all(asked, depth=params.get("depth", "few")):
         most = {} if "CA_FAULTS" in os.environ else {"CA_FAULTS": MOST[depth]}
-        return run_rows.run_rows(run, tmp_path, limit=240, judge=keeps, rows=[
+        return run_rows.run_rows(run, tmp_path, limit=LIMIT, judge=keeps, rows=[
             run_rows.row(f"{' '.join(map(str, words))}, {conf}, {sim}", [program("faults"), *words],
                          conf=f"{CONF},{conf}", sim=sim, env=most) for conf, sim, words in asked])
 
