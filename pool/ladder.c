@@ -250,16 +250,16 @@ static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 static bool rung_pause(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    uint64_t ns = arena->params.reuse_wait_ns;
+    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(OWN_WAIT_MOST_NS);
     bool own = ca_epoch_slept_for(arena);
 
     if (c->refused || c->stream)
         return false;
     if (own && !(arena->own_wait_ns & OWN_GIVEN_UP))
-        ns = arena->own_wait_ns                  ? arena->own_wait_ns
-             : ns < OWN_WAIT_MOST_NS / OWN_WAITS ? OWN_WAITS * ns
-             : ns < OWN_WAIT_MOST_NS             ? OWN_WAIT_MOST_NS
-                                                 : ns;
+        ns = arena->own_wait_ns      ? arena->own_wait_ns
+             : ns < most / OWN_WAITS ? OWN_WAITS * ns
+             : ns < most             ? most
+                                     : ns;
     c->waits = SIZE_MAX;
     if (wait_bounded(c, CA_EPOCHS_FREED, ns)) {
         if (arena->own_wait_ns & OWN_GIVEN_UP &&
@@ -268,8 +268,7 @@ static bool rung_pause(climb_t *c)
         return true;
     }
     if (own && !(arena->own_wait_ns & OWN_GIVEN_UP) && ca_epoch_slept_for(arena))
-        arena->own_wait_ns =
-            ns < OWN_WAIT_MOST_NS ? 2 * ns : OWN_GIVEN_UP | (arena->operations + OWN_RETRY);
+        arena->own_wait_ns = ns < most ? 2 * ns : OWN_GIVEN_UP | (arena->operations + OWN_RETRY);
     return false;
 }
 
