@@ -56,10 +56,10 @@ def drawn(first, ops, profiles):
         seed += 1
 
 
-def soak(runner, first=1, ops=2000, seconds=None, operations=None, jobs=2,
+def soak(runner, first=1, ops=2000, seconds=None, operations=None, seeds=None, jobs=2,
          profiles=programs.PROFILES, configurations=tuple(programs.CONFIGURATIONS), most_failures=3,
          say=None):
-    """Until the time is over or so many operations were run, or `most_failures` were found."""
+    """Until the time is over, so many operations or seeds were run, or `most_failures` were found."""
     totals, stop = Totals(), threading.Event()
     source, lock = drawn(first, ops, profiles), threading.Lock()
     start = said = time.monotonic()
@@ -67,7 +67,8 @@ def soak(runner, first=1, ops=2000, seconds=None, operations=None, jobs=2,
     def over():
         return (len(totals.failures) >= most_failures or
                 (seconds is not None and time.monotonic() - start >= seconds) or
-                (operations is not None and totals.operations >= operations))
+                (operations is not None and totals.operations >= operations) or
+                (seeds is not None and totals.seeds >= seeds))
 
     def work():
         nonlocal said
