@@ -1,4 +1,4 @@
-/* A fixed program of 2,000 operations, run over and over in one process; in every round one driver
+/* A fixed program of 1,000 operations, run over and over in one process; in every round one driver
  * call fails, another one each time. The program takes any legal code for an answer and goes on: it
  * must find its contents, get rid of its memory, and leave nothing behind but the one buffer that
  * it keeps on device 1.
@@ -14,8 +14,8 @@
 #include "faults_special.h"
 #include "shim_stats.h"
 
-#define OPERATIONS 2000
-#define EVERY 100 /* operations between two of the special ones */
+#define OPERATIONS 1000
+#define EVERY 50 /* operations between two of the special ones */
 #define SLOTS 40
 #define KEPT_BYTES 12345
 
