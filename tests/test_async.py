@@ -295,7 +295,8 @@ def test_the_pool_that_is_set_for_a_location_serves(run, program):
 
 
 def test_nobody_waits_for_a_context_that_another_thread_destroys(run, program):
-    latency = 2 * 10**9 * conftest.SLOWDOWN
-    result = run([program("drv_order"), "destroyed"], sim=f"latency:cuCtxDestroy_v2={latency}")
+    """Twenty hits of the cache, while the destruction takes ten times as long as the program waits
+    for its begin."""
+    result = run([program("drv_order"), "destroyed"], sim=f"latency:cuCtxDestroy_v2={2 * 10**9}")
 
     assert (result.rc, result.err) == (0, "")

@@ -2,7 +2,7 @@
  *
  *   many        500 threads at once, with little stack; every other one leaks 100 bytes
  *   cached      200 threads, one after the other: each ends with what it freed in the cache
- *   late        a thread ends, and works on in its last destructor while another takes its place
+ *   late ROUNDS a thread ends, and works on in its last destructor while another takes its place
  *   cancelled   threads are cancelled amid allocations, 8 at a time; nothing may stay locked
  *   pending     a thread that is to be cancelled makes CUDA calls: none of them is where it ends
  *   first       as `pending`, and its calls are the process's first
@@ -19,10 +19,10 @@
 #define SMALL_STACK ((size_t)256 << 10)
 #define CANCELLED 8
 #define ROUNDS 20
-#define LATE 5000
 #define LATE_THREADS 8
 
 static pthread_barrier_t all_there;
+static int late_rounds;
 
 static void work(int rounds)
 {
@@ -64,7 +64,7 @@ static void *keep_one(void *is_next)
     if (is_next)
         work(5); /* what the other left is this one's */
     pthread_barrier_wait(&all_there);
-    work(LATE);
+    work(late_rounds);
     OK(cudaMalloc(&kept, 100));
     return NULL;
 }
@@ -269,11 +269,12 @@ int main(int argc, char **argv)
     } cases[] = {{"many", many},           {"cached", cached},         {"late", late},
                  {"cancelled", cancelled}, {"pending", pending_later}, {"first", pending},
                  {"reset", reset}};
+    late_rounds = (int)number_argument(argc, argv, 2, 5000);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (argc > 1 && strcmp(argv[1], cases[i].name) == 0) {
             cases[i].run();
             printf("done\n");
             return 4;
         }
-    FAIL("life_threads many|cached|late|cancelled|pending|first|reset");
+    FAIL("life_threads many|cached|late [ROUNDS]|cancelled|pending|first|reset");
 }
