@@ -47,6 +47,14 @@ $B/obj/%.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(patsubst -std=c11,-std=c++17,$(ALL_CFLAGS)) $(CXXFLAGS) -c $< -o $@
 
+# In the release build these drive what is tested, and their own speed is not looked at: compiled
+# without optimisation, unit programs with less, for some of them have a model of a pool that takes
+# its time. The sanitizers' builds compile all of them with it, so no warning that needs it is lost.
+ifeq ($(BUILD),release)
+$B/obj/tests/preload/%.o $B/obj/tests/parity/%.o $B/obj/tests/gpu/%.o: OPT += -O0
+$B/obj/tests/unit/%.o: OPT += -O1
+endif
+
 test_objects = $(patsubst %,$B/obj/%.o,$(basename $(wildcard $(1))))
 
 UNIT_OBJ := $(call test_objects,tests/unit/test_*.c)
