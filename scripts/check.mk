@@ -174,6 +174,8 @@ clang: | $(CUDA_INC)/cuda.h
 # the commands.
 AGAIN = +@echo "building in $B/" && \
     $(MAKE) $(if $(V),,-s) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+# A test that waits for something leaves a core to the next one.
+WORKERS := $(shell expr $(JOBS) + \( $(JOBS) + 1 \) / 2)
 TEST_TIMEOUT := $(if $(filter asan tsan,$(BUILD)),900,300)
 
 # Which tests run is tests/conftest.py's to say (TIERS); what is named by K or T runs in each variant.
@@ -205,7 +207,7 @@ endif
 
 run-check: tests $(if $(filter check,$(TIER)),,other-builds)
 	@BUILD_DIR=$B CA_TIER=$(TIER) $(FIXED_ADDRESSES) $$(scripts/deps.sh --python) -B -m pytest \
-	    $(if $(T),'$(T)',tests) $(if $(T),-p no:xdist,-n $(JOBS)) \
+	    $(if $(T),'$(T)',tests) $(if $(T),-p no:xdist,-n $(WORKERS)) \
 	    --timeout=$(TEST_TIMEOUT) $(if $(K),-k '$(K)') $(PYTEST_FLAGS)
 
 # DISTROS=bookworm picks one, K=NAME tests, KEEP=1 keeps what was made.

@@ -35,11 +35,6 @@ RELEASE = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT is
                              reason="it runs programs of the release build")
 
 
-def whole(test):
-    """Every step has its limit in seconds, so nothing may run beside it."""
-    return RELEASE(pytest.mark.alone(test))
-
-
 def suite(tmp_path, script, *arguments, env=None, build=conftest.BUILD):
     """(exit status, what it printed, its result or None)"""
     command = [sys.executable, "-B", GPU / f"{script}.py", "--build", build, "--output", tmp_path,
@@ -53,7 +48,7 @@ def states(result):
     return {step["name"]: step["state"] for step in result["steps"]}
 
 
-@whole
+@RELEASE
 def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
     rc, said, result = suite(tmp_path, "check", env={"SIMULATED": "1"})
     assert rc == 0, said
@@ -68,7 +63,7 @@ def test_every_check_runs_and_passes_on_the_simulator(tmp_path):
     assert all(f"\n{name} " in said for name in CHECKS)  # the short table
 
 
-@whole
+@RELEASE
 def test_every_figure_is_measured_on_the_simulator(tmp_path):
     rc, said, result = suite(tmp_path, "measure", env={"SIMULATED": "1"})
     assert rc == 0, said
@@ -92,7 +87,7 @@ def test_every_figure_is_measured_on_the_simulator(tmp_path):
         assert {row[0] for row in tables["nvcc"][0][1][1:]} == set(cuda_programs.PROGRAMS)
 
 
-@whole
+@RELEASE
 def test_a_program_that_fails_under_the_shim_fails_the_figures(tmp_path):
     broken = tmp_path / "broken.so"
     subprocess.run(["gcc", "-shared", "-o", broken, "-x", "c", "-"], text=True, check=True,
@@ -111,7 +106,7 @@ def test_without_a_gpu_it_says_so(tmp_path, script):
     assert "no GPU: no driver with a GPU answers here" in said
 
 
-@whole
+@RELEASE
 def test_a_broken_shim_fails_it(tmp_path):
     library = conftest.debug_shim("reuse_pending")
     rc, said, result = suite(tmp_path, "check", "--simulated", "--steps", "parity,random",
@@ -143,7 +138,7 @@ def says(check, wrong, result, status):
             f'"ms": 1.0}}\'; exit {status}')
 
 
-@whole
+@RELEASE
 @pytest.mark.skipif(not COMPILED, reason="there was no nvcc")
 @pytest.mark.parametrize("answer, why", [
     (("ok", 0, "2", 0), "computes 2, 1 without it"),
@@ -161,7 +156,7 @@ def test_a_cuda_c_program_that_differs_under_the_shim_fails(tmp_path, answer, wh
         assert rc == 1 and "streams: " in said, said
 
 
-@whole
+@RELEASE
 def test_a_kind_of_process_that_differs_under_the_shim_fails(tmp_path):
     build = with_another(tmp_path, "tests/matrix/driver",
                          f'[ -n "$LD_PRELOAD" ] && exit 3; echo {cuda_programs.SUM}')
@@ -170,7 +165,7 @@ def test_a_kind_of_process_that_differs_under_the_shim_fails(tmp_path):
     assert rc == 1 and failure == "driver alone: with the shim exit status 3", said
 
 
-@whole
+@RELEASE
 def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     build = tmp_path / "build"
     (build / "tests" / "parity").mkdir(parents=True)
@@ -204,7 +199,7 @@ def test_a_kit_needs_no_toolkit():
 
 
 @pytest.mark.other_build
-@whole
+@RELEASE
 def test_the_kit_is_all_that_the_suite_needs(tmp_path):
     """And what CONTRIBUTING sends along with it."""
     line, = re.findall(r"^rsync -aR (.*) HOST:", (conftest.ROOT / "CONTRIBUTING.md").read_text(),
@@ -270,7 +265,7 @@ def test_facts_are_compared_without_times(ours, differences):
     assert compare_facts.compare(ours, fact(SAID))[1] == differences
 
 
-@whole
+@RELEASE
 @pytest.mark.parametrize("group", ["record_gone", "green", "ipc", "pinned_flags"])
 def test_the_simulator_answers_as_hardware_did(group):
     hardware = json.loads((GPU / "results" / "h100-580.json").read_text())["facts"]
