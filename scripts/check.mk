@@ -47,14 +47,6 @@ $B/obj/%.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(patsubst -std=c11,-std=c++17,$(ALL_CFLAGS)) $(CXXFLAGS) -c $< -o $@
 
-# In the release build these drive what is tested, and their own speed is not looked at: compiled
-# without optimisation, unit programs with less, for some of them have a model of a pool that takes
-# its time. The sanitizers' builds compile all of them with it, so no warning that needs it is lost.
-ifeq ($(BUILD),release)
-$B/obj/tests/preload/%.o $B/obj/tests/parity/%.o $B/obj/tests/gpu/%.o: OPT += -O0
-$B/obj/tests/unit/%.o: OPT += -O1
-endif
-
 test_objects = $(patsubst %,$B/obj/%.o,$(basename $(wildcard $(1))))
 
 UNIT_OBJ := $(call test_objects,tests/unit/test_*.c)
@@ -67,6 +59,16 @@ RANDOM_OBJ := $(call test_objects,tests/random/*.c)
 ROWS_OBJ := $(call test_objects,tests/rows/*.c)
 SOAK_OBJ := $(call test_objects,tests/soak/*.c)
 DEMO_OBJ := $(call test_objects,tests/demo/*.c)
+
+# In the release build these drive what is tested, and their own speed is not looked at, but for
+# those that `make bench-gpu` times: compiled without optimisation, unit programs with less, for
+# some of them have a model of a pool that takes its time. The sanitizers' builds compile all of
+# them with it, so no warning that needs it is lost.
+TIMED := mix threads graphs pitched versioned
+ifeq ($(BUILD),release)
+$(filter-out $(TIMED:%=$B/obj/tests/preload/%.o),$(PRELOAD_OBJ)) $(PARITY_OBJ): OPT += -O0
+$(UNIT_OBJ) $(UNIT_HELPER_OBJ): OPT += -O1
+endif
 
 # Where there is no toolkit, the headers have to be brought first.
 $(SHIM_OBJ) $(SIM_DRV_OBJ) $(SIM_RT_OBJ) $(SIM_RT12_OBJ) $(SIM_RT_STATIC_OBJ) $(PRELOAD_OBJ) $(PARITY_OBJ) $(FACTS_OBJ) $(REPLAY_OBJ) \

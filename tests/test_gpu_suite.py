@@ -238,6 +238,12 @@ def test_every_program_is_run_or_left_out_for_a_reason():
     assert run & set(preload_programs.LEFT_OUT) == set()
 
 
+def test_what_is_timed_is_compiled_as_what_it_is_compared_with():
+    makefile = (conftest.ROOT / "scripts" / "check.mk").read_text()
+    timed, = re.findall(r"^TIMED := (.*)$", makefile, re.M)
+    assert set(timed.split()) == {name for name, *_ in measure.PRELOAD}
+
+
 def test_every_cuda_c_program_is_in_the_suite():
     folder = conftest.ROOT / "tests" / "gpu" / "programs"
     assert {path.stem for path in folder.glob("*.cu")} == set(cuda_programs.PROGRAMS)
