@@ -27,6 +27,7 @@ def answers(result):
 # --- cachealloc_dump ------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("conf", LANES)
 def test_reports_amid_allocations_agree_with_the_threads_own_counts(run, program, tmp_path, conf,
                                                                     capsys):
