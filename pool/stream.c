@@ -171,8 +171,11 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
         return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
-    /* A single block is what a pair on one stream has in here: that makes no call. */
-    return open->count >= CA_STREAM_EPOCH_BLOCKS || (open->count > 1 && open->bytes >= most);
+    /* A single block is what a pair on one stream has in here: that makes no call. But on a
+     * thread's own stream nobody else can record a fence: behind all work, later, it might wait for
+     * ever. */
+    bool lone = open->count == 1 && !open->line->stream->confined;
+    return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
 }
 
 void ca_stream_make_precise(ca_arena_t *arena)

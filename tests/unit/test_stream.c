@@ -293,6 +293,19 @@ static void only_its_own_thread_records_on_a_confined_stream(void **state)
     sound();
 }
 
+/* Behind all work, as another thread would have to record it, it might wait for that thread. */
+static void a_large_free_on_a_confined_stream_has_its_fence_at_once(void **state)
+{
+    (void)state;
+    ca_stream_t *own = ca_arena_stream(arena, (void *)3, true);
+    mine_t a = get(own, 200 * MIB);
+    fake_log();
+    put(a, own);
+    assert_string_equal(fake_log(), "R");
+    put(get(one, 200 * MIB), one);
+    assert_null(strchr(fake_log(), 'R'));
+}
+
 static void a_stream_is_made_to_wait_instead(void **state)
 {
     (void)state;
@@ -638,6 +651,7 @@ int main(void)
         TEST(a_stream_whose_fences_fail_waits_for_all_work),
         TEST(what_is_freed_after_a_fence_that_failed_is_given_back),
         TEST(only_its_own_thread_records_on_a_confined_stream),
+        TEST(a_large_free_on_a_confined_stream_has_its_fence_at_once),
         JOINING(a_stream_is_made_to_wait_instead),
         JOINING(a_stream_that_cannot_wait_gets_other_memory),
         TEST(growth_out_of_proportion_gives_way_to_a_waiting_stream),
