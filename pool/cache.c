@@ -423,7 +423,7 @@ static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *i
     if (bytes > CA_CACHE_MOST)
         return NULL;
     size = ca_round_request(&arena->params, bytes ? bytes : 1);
-    if (size > CA_CACHE_MOST || ca_pool_of(&arena->params, size) == CA_POOL_OVERSIZE)
+    if (size > CA_CACHE_MOST || ca_pool_of(arena, size) == CA_POOL_OVERSIZE)
         return NULL;
     *index = ca_cache_class_of(size, class_bytes);
     if (*class_bytes != size && !may_round(&arena->params))

@@ -318,7 +318,7 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 {
     const ca_arena_params_t *params = &arena->params;
     cache->simple = !params->size_class_count && !params->roundup &&
-                    ca_pool_of(params, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
+                    ca_pool_of(arena, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
     cache->granule_mask = params->granule - 1;
     cache->context = arena->context;
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include "config/clock.h"
+#include "pool/apart.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/export.h"
@@ -95,7 +96,9 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
         return arena->params.segment_first;
-    if (is_trifle(arena, asked))
+    if (pool == CA_POOL_OVERSIZE)
+        return CA_SEGMENT_UNIT; /* whatever the request is rounded up to */
+    if (is_trifle(arena, asked) || ca_apart_grows(arena, reserved(arena), asked))
         return CA_SEGMENT_UNIT;
     if (bytes < least)
         return least;
@@ -104,7 +107,7 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
 
 bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
 {
-    size_t segment = preferred_bytes(arena, ca_pool_of(&arena->params, bytes), bytes);
+    size_t segment = preferred_bytes(arena, ca_pool_of(arena, bytes), bytes);
 
     if (segment < bytes)
         segment = bytes;
@@ -139,8 +142,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     }
     if (base & (CA_PAGE - 1))
         arena->slack = 2 * CA_PAGE;
-    ca_segment_t *segment =
-        ca_segment_add(arena, base, segment_bytes, ca_pool_of(&arena->params, bytes));
+    ca_segment_t *segment = ca_segment_add(arena, base, segment_bytes, ca_pool_of(arena, bytes));
     if (!segment) {
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
@@ -320,7 +322,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 {
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
-    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+    ca_pool_t pool = ca_pool_of(arena, bytes);
     size_t preferred = preferred_bytes(arena, pool, bytes);
     if (pool == CA_POOL_OVERSIZE || preferred < whole || ca_export_begins(&arena->params, bytes))
         preferred = whole;

@@ -42,6 +42,7 @@
 #include <limits.h>
 #include "config/clock.h"
 #include "config/mine.h"
+#include "pool/apart.h"
 #include "pool/cache.h"
 #include "pool/export.h"
 #include "pool/giving.h"
@@ -124,6 +125,8 @@ static bool grow(climb_t *c)
     c->refused = rc == -ENOMEM;
     if (rc == 0 || rc == -EIO)
         return over(c, rc);
+    if (c->refused && !c->spares)
+        ca_apart_refused(arena, c->bytes);
     c->any |= c->refused && !c->headroom && !c->spares;
     if (c->any && ((c->block = ca_grow_without(arena, c->bytes)) || search(c)))
         return over(c, c->block ? 0 : c->rc);

@@ -17,13 +17,14 @@ static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
     return &arena->bins[segment->pool];
 }
 
-ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes)
+ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
 {
-    if (ca_export_dedicates(params, bytes))
+    if (ca_export_dedicates(&arena->params, bytes))
         return CA_POOL_OVERSIZE;
-    if (bytes <= params->small)
+    if (bytes <= __atomic_load_n(&arena->params.small, __ATOMIC_RELAXED))
         return CA_POOL_SMALL;
-    return bytes > params->max_split ? CA_POOL_OVERSIZE : CA_POOL_MAIN;
+    return bytes > __atomic_load_n(&arena->params.max_split, __ATOMIC_RELAXED) ? CA_POOL_OVERSIZE
+                                                                               : CA_POOL_MAIN;
 }
 
 /* A block that was not in use. Its slot's word stays as it is, empty: others may be looking at it,
@@ -427,7 +428,7 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
     if (bytes > arena->ready)
         return NULL;
 
-    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+    ca_pool_t pool = ca_pool_of(arena, bytes);
     size_t alignment = ca_block_alignment(bytes);
     ca_block_t *block = NULL;
 
@@ -462,7 +463,7 @@ ca_block_t *ca_block_take_any(ca_arena_t *arena, size_t bytes)
 
 bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
 {
-    ca_pool_t pool = ca_pool_of(&arena->params, bytes);
+    ca_pool_t pool = ca_pool_of(arena, bytes);
 
     return bytes <= arena->ready && pool != CA_POOL_OVERSIZE &&
            ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
@@ -470,17 +471,17 @@ bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
 
 ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
 {
-    static const ca_pool_t other[] = {[CA_POOL_MAIN] = CA_POOL_SMALL,
-                                      [CA_POOL_SMALL] = CA_POOL_MAIN,
-                                      [CA_POOL_OVERSIZE] = CA_POOLS};
-    ca_pool_t pool = other[ca_pool_of(&arena->params, bytes)];
+    static const ca_pool_t shared[] = {CA_POOL_MAIN, CA_POOL_SMALL};
+    ca_pool_t own = ca_pool_of(arena, bytes);
+    bool begins = ca_export_begins(&arena->params, bytes);
     ca_block_t *block = NULL;
 
-    if ((ca_export_dedicates(&arena->params, bytes) || ca_export_begins(&arena->params, bytes)) &&
-        bytes <= arena->params.max_split)
-        pool = CA_POOL_MAIN; /* better without a segment of its own than not at all */
-
-    if (pool != CA_POOLS)
-        block = ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), UINT_MAX);
+    if (own == CA_POOL_OVERSIZE && bytes > arena->params.max_split && !arena->apart)
+        return NULL;
+    /* Better without a segment of its own than not at all. */
+    for (size_t i = 0; i < sizeof shared / sizeof *shared && !block; i++)
+        if (shared[i] != own || begins)
+            block =
+                ca_bins_find(&arena->bins[shared[i]], bytes, ca_block_alignment(bytes), UINT_MAX);
     return block ? ca_block_take_from(arena, block, bytes) : NULL;
 }

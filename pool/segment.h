@@ -15,7 +15,7 @@ void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment);
 void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment);
 
 /* Where a rounded request is served from. */
-ca_pool_t ca_pool_of(const ca_arena_params_t *params, size_t bytes);
+ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes);
 
 /* Forgets a segment that has no live block. Its memory is still to be freed upstream, and until
  * then counts as reserved. */

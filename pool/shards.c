@@ -360,7 +360,7 @@ static int take_ready(const visit_t *v)
     const ca_shards_t *shards = v->shards;
     const ca_arena_params_t *params = &heap_at(v, 0)->params;
     size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
-    ca_pool_t pool = ca_pool_of(params, size);
+    ca_pool_t pool = ca_pool_of(heap_at(v, 0), size);
     uint64_t left = UINT64_MAX >> (64 - ca_shards_count(shards));
     unsigned next = tightest(shards, bit_of(v->home), pool, size);
 

@@ -21,6 +21,7 @@ struct ca_arena {
 
     ca_shards_t *shards; /* the set of heaps that it belongs to; NULL for a heap alone */
     unsigned shard;      /* its place there */
+    bool apart;          /* see apart.h */
     ca_stream_t *ended;  /* streams of its lives before, for new ones */
     ca_block_slab_t blocks;
 

@@ -279,8 +279,7 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
     size_t rest = ca_block_size(block) - bytes;
     if (rest <= bytes / 8 && rest < CA_SEGMENT_UNIT) /* more is of use to others: see mixed.h */
         return block;
-    if (how == CA_TAKE_CLOSE ||
-        ca_block_segment(block)->pool != ca_pool_of(&stream->arena->params, bytes))
+    if (how == CA_TAKE_CLOSE || ca_block_segment(block)->pool != ca_pool_of(stream->arena, bytes))
         return NULL;
     return how == CA_TAKE_ANY || ca_mixed_allows(stream->arena, ca_block_segment(block), bytes)
                ? block

@@ -132,7 +132,7 @@ def test_memory_in_pieces_is_told(run, program):
 
 
 @pytest.mark.parametrize("kept, working, helps", [
-    (512, 9216, "small:512K"), (300, 5000, "small:512K"), (6000, 20000, "small:8192K")])
+    (512, 9216, "small:512K"), (300, 5000, "small:512K"), (1000, 9000, "small:1024K")])
 def test_the_option_that_it_names_helps(run, program, kept, working, helps):
     """And is no larger than it need be; without it the same program is out of memory."""
     arguments, conf = ["loader", kept, working], "leak_report:off,oom_report:60s"

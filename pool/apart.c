@@ -1,0 +1,25 @@
+/* See apart.h. */
+#include "pool/apart.h"
+
+#include <stdint.h>
+
+void ca_apart_refused(ca_arena_t *arena, size_t bytes)
+{
+    size_t pieces = 0;
+
+    if (arena->apart)
+        return;
+    for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        pieces += segment->live_blocks ? segment->bytes - segment->live : 0;
+    if (pieces < bytes)
+        return;
+    /* Others read these without the lock. A `max_split` that was chosen stays as it is. */
+    if (arena->params.max_split == SIZE_MAX) {
+        __atomic_store_n(&arena->params.max_split, CA_SEGMENT_UNIT - 1, __ATOMIC_RELAXED);
+        arena->apart = true;
+    }
+    size_t small =
+        arena->params.max_split < CA_SEGMENT_UNIT ? arena->params.max_split : CA_SEGMENT_UNIT - 1;
+    if (arena->params.small < small)
+        __atomic_store_n(&arena->params.small, small, __ATOMIC_RELAXED);
+}
