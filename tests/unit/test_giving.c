@@ -74,6 +74,18 @@ static void it_is_not_waited_for_without_end(void **state)
     ca_clock_divide(1);
 }
 
+/* Who was giving there is not here. */
+static void the_child_of_a_fork_waits_for_nobody(void **state)
+{
+    (void)state;
+    unsigned done = ca_giving_done();
+    ca_giving_begin();
+    ca_giving_reset_after_fork();
+    uint64_t begin = ca_clock_ns();
+    assert_false(ca_giving_wait(&done));
+    assert_true(ca_clock_ns() - begin < 500 * 1000 * 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -82,6 +94,7 @@ int main(void)
         cmocka_unit_test(what_is_under_way_is_waited_for),
         cmocka_unit_test(what_upstream_refuses_has_not_come),
         cmocka_unit_test(it_is_not_waited_for_without_end),
+        cmocka_unit_test(the_child_of_a_fork_waits_for_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

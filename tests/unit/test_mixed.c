@@ -89,6 +89,28 @@ static void it_ends_with_the_last_live_block(void **state)
     held_t kept = layer(60 * MIB, 10 * MIB);
     put(&kept);
     assert_int_equal(arena->stranded, 0);
+    (void)get(10 * MIB); /* and begins again */
+    assert_int_equal(arena->stranded, 50 * MIB);
+}
+
+/* What lay there once may lie there again. */
+static void the_least_that_was_not_live_counts(void **state)
+{
+    (void)state;
+    start();
+    (void)layer(60 * MIB, 10 * MIB);
+    held_t fills = get(40 * MIB);
+    put(&fills);
+    (void)get(5 * MIB);
+    assert_int_equal(arena->stranded, 10 * MIB);
+}
+
+static void a_small_device_has_what_the_first_segment_has(void **state)
+{
+    (void)state;
+    start_with(64 * MIB, SIZE_MAX, SIZE_MAX);
+    (void)layer(12 * MIB, 4 * MIB);
+    assert_int_equal(arena->stranded, 8 * MIB);
 }
 
 static void what_is_about_the_size_strands_nothing(void **state)
@@ -108,6 +130,15 @@ static void so_few_large_ones_fit_that_none_is_cut_for(void **state)
     assert_int_equal(arena->stranded, 0);
     (void)layer(MOST / 2 + 20 * MIB, MOST / 2);
     assert_int_equal(arena->stranded, 20 * MIB);
+}
+
+/* Whatever it strands is a trifle then. */
+static void but_from_about_its_size(void **state)
+{
+    (void)state;
+    start();
+    (void)layer(200 * MIB, 197 * MIB);
+    assert_int_equal(reserved(), 200 * MIB);
 }
 
 static void where_there_is_nothing_else_whatever_fits_is_cut(void **state)
@@ -173,8 +204,8 @@ static void the_limit_counts_where_it_is_less(void **state)
     start_with(DEVICE, DEVICE / 4, SIZE_MAX);
     (void)layer(30 * MIB, 10 * MIB);
     assert_int_equal(arena->stranded, 20 * MIB);
-    (void)layer(30 * MIB, 10 * MIB);
-    assert_true(arena->stranded <= MOST / 4);
+    (void)layer(40 * MIB, 22 * MIB); /* large, for that */
+    assert_int_equal(arena->stranded, 20 * MIB);
     start_with(0, SIZE_MAX, SIZE_MAX); /* unknown: no bound */
     (void)layer(600 * MIB, 100 * MIB);
     assert_int_equal(arena->stranded, 500 * MIB);
@@ -204,8 +235,11 @@ int main(void)
         cmocka_unit_test(what_small_blocks_fill_is_not_stranded),
         cmocka_unit_test(what_comes_and_goes_is_stranded_all_the_same),
         cmocka_unit_test(it_ends_with_the_last_live_block),
+        cmocka_unit_test(the_least_that_was_not_live_counts),
+        cmocka_unit_test(a_small_device_has_what_the_first_segment_has),
         cmocka_unit_test(what_is_about_the_size_strands_nothing),
         cmocka_unit_test(so_few_large_ones_fit_that_none_is_cut_for),
+        cmocka_unit_test(but_from_about_its_size),
         cmocka_unit_test(where_there_is_nothing_else_whatever_fits_is_cut),
         cmocka_unit_test(who_comes_round_may_strand_half_as_much_again_until_more_is_live),
         cmocka_unit_test(who_comes_round_on_an_empty_device_makes_no_calls),

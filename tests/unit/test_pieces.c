@@ -72,6 +72,33 @@ static void a_small_one_is_kept_apart_by_small(void **state)
     assert_int_equal(ca_pieces_small(&now, 64 * MIB, SMALL_MOST), 0);
 }
 
+/* Either size would leave the other there. */
+static void no_option_keeps_both_a_small_and_a_large_one_apart(void **state)
+{
+    (void)state;
+    held_t all = get(64 * MIB);
+    put(&all);
+    (void)pieces();
+    get(300 * KIB), get(20 * MIB);
+    ca_pieces_t now = pieces();
+    assert_int_equal(ca_pieces_small(&now, 40 * MIB, SMALL_MOST), 0);
+    assert_int_equal(ca_pieces_max_split(&now, 40 * MIB, MIB), 0);
+}
+
+static void what_is_pending_is_in_no_pieces(void **state)
+{
+    (void)state;
+    held_t all = get(64 * MIB);
+    put(&all);
+    (void)pieces();
+    held_t pends = get(60 * MIB);
+    get(300 * KIB);
+    put(&pends);
+    ca_pieces_t now = {0};
+    assert_true(ca_arena_pieces_try(arena, &now));
+    assert_int_equal(ca_pieces_small(&now, 50 * MIB, SMALL_MOST), 0);
+}
+
 static void no_size_tells_blocks_of_one_size_apart(void **state)
 {
     (void)state;
@@ -102,6 +129,8 @@ int main(void)
         TEST(an_idle_segment_is_in_no_pieces),
         TEST(a_large_one_that_stays_is_kept_apart_by_max_split),
         TEST(a_small_one_is_kept_apart_by_small),
+        TEST(no_option_keeps_both_a_small_and_a_large_one_apart),
+        TEST(what_is_pending_is_in_no_pieces),
         TEST(no_size_tells_blocks_of_one_size_apart),
         TEST(a_lock_that_stays_in_use_is_not_waited_for),
     };
