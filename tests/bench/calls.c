@@ -2,6 +2,7 @@
  * counts is the call's alone, start-up and warm-up cancel.
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
+ * N_MiB   the same of so much
  * grow    cudaMalloc of 2 MiB, which is never freed
  * stream  a stream that is made, has memory allocated and freed on it, and is destroyed
  * streams the same beside MANY others, each of which had some
@@ -17,6 +18,7 @@
 #define MANY 3000
 
 static void *from, *to;
+static size_t large;
 static CUfunction kernel;
 static CUgraphExec graph;
 
@@ -24,6 +26,13 @@ static void pair(void)
 {
     void *block;
     OK(cudaMalloc(&block, 1024));
+    OK(cudaFree(block));
+}
+
+static void large_pair(void)
+{
+    void *block;
+    OK(cudaMalloc(&block, large));
     OK(cudaFree(block));
 }
 
@@ -87,7 +96,9 @@ static void make_graph(void)
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
-    void (*call)(void) = strcmp(argv[1], "pair") == 0         ? pair
+    large = strtoul(argv[1], NULL, 10) << 20;
+    void (*call)(void) = large                                ? large_pair
+                         : strcmp(argv[1], "pair") == 0       ? pair
                          : strcmp(argv[1], "grow") == 0       ? grow
                          : strcmp(argv[1], "pinned") == 0     ? pinned
                          : strcmp(argv[1], "copy") == 0       ? copy
