@@ -1,7 +1,14 @@
-/* Mutexes, and in debug builds the proof that nobody can wait in a circle: a thread's locks are
+/* Locks, and in debug builds the proof that nobody can wait in a circle: a thread's locks are
  * taken in rising rank. The check comes before the wait, so that a wrong order is reported the
  * first time it is tried and not the first time that it deadlocks. */
 #include "config/lock.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #define TRIES 100u /* some 50 us in all, 5 to 150 by the processor */
 #define PAUSES_LEAST 4u
@@ -13,7 +20,6 @@
 #include "config/text.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #define HELD_MAX 16
 
@@ -59,14 +65,14 @@ static void fail(const char *what, const char *which)
     abort();
 }
 
-static void check_order(const ca_lock_t *lock)
+void ca_lock_check_order(const ca_lock_t *lock)
 {
     for (unsigned i = 0; i < held.count; i++)
         if (held.locks[i]->rank >= lock->rank)
             fail("taken out of order", rank_name(lock->rank));
 }
 
-static void remember(const ca_lock_t *lock)
+void ca_lock_remember(const ca_lock_t *lock)
 {
     if (held.count == HELD_MAX)
         fail("too many at once", rank_name(lock->rank));
@@ -84,6 +90,12 @@ static bool forget(const ca_lock_t *lock)
     return false;
 }
 
+void ca_lock_forget(const ca_lock_t *lock)
+{
+    if (!forget(lock))
+        fail("dropped by a thread that does not hold it", rank_name(lock->rank));
+}
+
 unsigned ca_lock_held(void)
 {
     return held.count;
@@ -95,16 +107,6 @@ void ca_lock_assert_none(const char *what)
         fail("held at", what);
 }
 
-#else
-
-static inline void check_order(const ca_lock_t *lock)
-{
-    (void)lock;
-}
-static inline void remember(const ca_lock_t *lock)
-{
-    (void)lock;
-}
 #endif
 
 void ca_lock_init(ca_lock_t *lock, ca_rank_t rank)
@@ -124,44 +126,63 @@ static inline void relax(void)
 #endif
 }
 
+/* Sleeps while the word is as the caller saw it, until `until`; or not. Whether it was woken, or
+ * need not sleep, in time. */
+static bool sleep_on(_Atomic uint32_t *word, uint32_t seen, uint64_t until)
+{
+    const struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    int saved = errno;
+    bool in_time = syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen,
+                           until == UINT64_MAX ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY) == 0 ||
+                   errno != ETIMEDOUT;
+    errno = saved;
+    return in_time;
+}
+
+static void wake(_Atomic uint32_t *word, int most)
+{
+    int saved = errno;
+    syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, most, NULL, NULL, 0);
+    errno = saved;
+}
+
 /* Locks are held for less time than it takes to go to sleep and to be woken, above all in a virtual
- * machine. glibc's adaptive mutexes look more often and give up after a microsecond or two. */
-static __attribute__((noinline)) void wait_for(pthread_mutex_t *mutex)
+ * machine. A thread that slept cannot tell whether others still do. */
+void ca_lock_wait(ca_lock_t *lock)
 {
     for (unsigned tries = 0, pauses = PAUSES_LEAST; tries < TRIES; tries++) {
         for (unsigned i = 0; i < pauses; i++)
             relax();
-        if (pthread_mutex_trylock(mutex) == 0)
+        uint32_t word = CA_LOCK_FREE;
+        if (atomic_load_explicit(&lock->word, memory_order_relaxed) == CA_LOCK_FREE &&
+            atomic_compare_exchange_strong_explicit(&lock->word, &word, CA_LOCK_HELD,
+                                                    memory_order_acquire, memory_order_relaxed))
             return;
         if (pauses < PAUSES_MOST)
             pauses *= 2;
     }
-    pthread_mutex_lock(mutex);
+    while (atomic_exchange_explicit(&lock->word, CA_LOCK_AWAITED, memory_order_acquire) !=
+           CA_LOCK_FREE)
+        sleep_on(&lock->word, CA_LOCK_AWAITED, UINT64_MAX);
 }
 
-bool ca_lock_take(ca_lock_t *lock)
+void ca_lock_wake(ca_lock_t *lock)
 {
-    check_order(lock);
-    bool held = pthread_mutex_trylock(&lock->mutex) != 0;
-    if (held)
-        wait_for(&lock->mutex);
-    remember(lock);
-    return held;
+    wake(&lock->word, 1);
 }
 
-bool ca_lock_try(ca_lock_t *lock)
+bool ca_signal_wait(ca_signal_t *signal, ca_lock_t *lock, uint64_t until)
 {
-    if (pthread_mutex_trylock(&lock->mutex) != 0)
-        return false;
-    remember(lock);
-    return true;
+    uint32_t seen = atomic_load_explicit(&signal->count, memory_order_relaxed);
+
+    ca_lock_drop(lock);
+    bool in_time = sleep_on(&signal->count, seen, until);
+    ca_lock_take(lock);
+    return in_time;
 }
 
-void ca_lock_drop(ca_lock_t *lock)
+void ca_signal_all(ca_signal_t *signal)
 {
-#if CA_DEBUG
-    if (!forget(lock))
-        fail("dropped by a thread that does not hold it", rank_name(lock->rank));
-#endif
-    pthread_mutex_unlock(&lock->mutex);
+    atomic_fetch_add_explicit(&signal->count, 1, memory_order_relaxed);
+    wake(&signal->count, INT_MAX);
 }

@@ -1,11 +1,15 @@
 /* Locks with ranks. A thread may only take a lock of a higher rank than those it holds; debug
  * builds (CA_DEBUG) check that and keep a count, so that the upstream table can prove that no
- * driver call is made under a lock. */
+ * driver call is made under a lock.
+ *
+ * Words that the kernel lets threads sleep on: where nobody waits a lock takes two instructions
+ * that write, and a dozen in all, of which there are several to each call that is no hit. */
 #ifndef CA_CONFIG_LOCK_H
 #define CA_CONFIG_LOCK_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Outermost first. */
 typedef enum {
@@ -18,31 +22,58 @@ typedef enum {
     CA_RANK_MEMORY,       /* config: host memory of our own */
 } ca_rank_t;
 
+typedef enum { CA_LOCK_FREE, CA_LOCK_HELD, CA_LOCK_AWAITED } ca_lock_word_t;
+
 typedef struct ca_lock {
-    pthread_mutex_t mutex;
+    _Atomic uint32_t word; /* ca_lock_word_t; awaited: held, and others may sleep until it is not */
     ca_rank_t rank;
 } ca_lock_t;
 
 #define CA_LOCK_INIT(rank_)                                                                        \
     {                                                                                              \
-        PTHREAD_MUTEX_INITIALIZER, rank_                                                           \
+        CA_LOCK_FREE, rank_                                                                        \
     }
+
+/* What those who hold a lock tell those who wait for something that it guards. Zeroed it is ready;
+ * in the child of a fork it is as good as before. */
+typedef struct ca_signal {
+    _Atomic uint32_t count; /* of calls of ca_signal_all */
+} ca_signal_t;
+
+/* Drops the lock until the signal is given, or it is `until` (ca_clock_ns; UINT64_MAX: for ever);
+ * also for no reason. False: time is up. No cancellation point. */
+bool ca_signal_wait(ca_signal_t *signal, ca_lock_t *lock, uint64_t until);
+/* Under the lock. */
+void ca_signal_all(ca_signal_t *signal);
 
 /* Also how an owner makes a lock good again in the child of a fork, whoever held it. */
 void ca_lock_init(ca_lock_t *lock, ca_rank_t rank);
-/* Where another thread holds it: tries for a moment, then sleeps. Returns whether that was so. */
-bool ca_lock_take(ca_lock_t *lock);
-void ca_lock_drop(ca_lock_t *lock);
-/* Takes it if that needs no wait. For _exit and kin, which may run in a signal handler; as it
- * cannot deadlock, its rank is not checked. */
-bool ca_lock_try(ca_lock_t *lock);
+
+/* Where it is held: looks for a moment, then sleeps. */
+void ca_lock_wait(ca_lock_t *lock);
+void ca_lock_wake(ca_lock_t *lock);
 
 #if CA_DEBUG
+void ca_lock_check_order(const ca_lock_t *lock);
+void ca_lock_remember(const ca_lock_t *lock);
+void ca_lock_forget(const ca_lock_t *lock);
 /* How many of our locks this thread holds. */
 unsigned ca_lock_held(void);
 /* Debug builds only: stops the process where `what` is about to happen under a lock. */
 void ca_lock_assert_none(const char *what);
 #else
+static inline void ca_lock_check_order(const ca_lock_t *lock)
+{
+    (void)lock;
+}
+static inline void ca_lock_remember(const ca_lock_t *lock)
+{
+    (void)lock;
+}
+static inline void ca_lock_forget(const ca_lock_t *lock)
+{
+    (void)lock;
+}
 static inline unsigned ca_lock_held(void)
 {
     return 0;
@@ -52,5 +83,38 @@ static inline void ca_lock_assert_none(const char *what)
     (void)what;
 }
 #endif
+
+/* Takes it if that needs no wait. For _exit and kin, which may run in a signal handler; as it
+ * cannot deadlock, its rank is not checked. */
+static inline bool ca_lock_try(ca_lock_t *lock)
+{
+    uint32_t word = CA_LOCK_FREE;
+
+    if (!atomic_compare_exchange_strong_explicit(&lock->word, &word, CA_LOCK_HELD,
+                                                 memory_order_acquire, memory_order_relaxed))
+        return false;
+    ca_lock_remember(lock);
+    return true;
+}
+
+/* Where another thread holds it: tries for a moment, then sleeps. Returns whether that was so. */
+static inline bool ca_lock_take(ca_lock_t *lock)
+{
+    ca_lock_check_order(lock);
+    if (__builtin_expect(ca_lock_try(lock), 1))
+        return false;
+    ca_lock_wait(lock);
+    ca_lock_remember(lock);
+    return true;
+}
+
+static inline void ca_lock_drop(ca_lock_t *lock)
+{
+    ca_lock_forget(lock);
+    if (__builtin_expect(atomic_exchange_explicit(&lock->word, CA_LOCK_FREE,
+                                                  memory_order_release) == CA_LOCK_AWAITED,
+                         0))
+        ca_lock_wake(lock);
+}
 
 #endif

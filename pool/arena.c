@@ -62,7 +62,6 @@ static bool begin(ca_arena_t *arena, ca_bins_t *bins)
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
     ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
-    pthread_cond_init(&arena->grown, NULL);
     arena->room = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
     return ca_line_start(arena, &arena->whole, NULL) == 0;
@@ -354,7 +353,7 @@ void ca_arena_retire_begin(ca_arena_t *arena)
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes, arena);
         ca_reserved_forget(arena);
-        pthread_cond_broadcast(&arena->grown);
+        ca_signal_all(&arena->grown);
     }
     ca_arena_drop(arena);
 }

@@ -107,7 +107,7 @@ static bool grow(climb_t *c)
     while (arena->growing) {
         if (arena->grower == ca_mine_number())
             return over(c, -EIO); /* a tool's callback, inside the driver's call */
-        pthread_cond_wait(&arena->grown, &arena->lock.mutex);
+        ca_signal_wait(&arena->grown, &arena->lock, UINT64_MAX);
         if (search(c))
             return true;
     }
@@ -119,7 +119,7 @@ static bool grow(climb_t *c)
     int rc = ca_grow(arena, c->bytes, c->spares ? ca_grow_room_for_caches(arena) : c->headroom,
                      &c->block);
     arena->growing = false;
-    pthread_cond_broadcast(&arena->grown);
+    ca_signal_all(&arena->grown);
 
     c->grown = rc == 0;
     c->refused = rc == -ENOMEM;

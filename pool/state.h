@@ -3,7 +3,6 @@
 #ifndef CA_POOL_STATE_H
 #define CA_POOL_STATE_H
 
-#include <pthread.h>
 #include "config/lock.h"
 #include "config/mem.h"
 #include "pool/bin.h"
@@ -77,7 +76,7 @@ struct ca_arena {
     uint16_t stream_numbers; /* given so far */
     bool growing;            /* there is such a thread; others search again when it is done */
     bool growing_for_caches; /* so that caches need not be emptied */
-    pthread_cond_t grown;
+    ca_signal_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
     size_t room;         /* bytes left to grow by: upstream's, as reckoned last, or the limit's */

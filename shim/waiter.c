@@ -18,7 +18,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <time.h>
 #include "config/cancel.h"
 #include "config/clock.h"
 #include "config/lock.h"
@@ -31,9 +30,8 @@
 enum { FREE, GIVEN, TAKEN, ANSWERED, ABANDONED };
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* innermost: taken alone */
-static pthread_cond_t given, answered;                  /* on the monotonic clock */
-static bool prepared;                                   /* the two above are */
-static bool helped;                                     /* the helper runs, or is being started */
+static ca_signal_t given, answered;
+static bool helped; /* the helper runs, or is being started */
 
 static struct {
     int state;
@@ -46,12 +44,6 @@ static struct {
         CUevent handle;
     } events[CA_CONTEXTS_MAX];
 } job;
-
-static struct timespec after(uint64_t nanoseconds)
-{
-    uint64_t at = ca_clock_ns() + nanoseconds;
-    return (struct timespec){(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
-}
 
 /* --- the helper ------------------------------------------------------------------------------- */
 
@@ -73,7 +65,7 @@ static void work(void)
     }
     job.answer = answer;
     job.state = ANSWERED;
-    pthread_cond_signal(&answered);
+    ca_signal_all(&answered);
 }
 
 static void *help(void *unused)
@@ -87,13 +79,13 @@ static void *help(void *unused)
         exchange(&mode);
 
     ca_lock_take(&lock);
-    for (int rc = 0; rc == 0 || job.state == GIVEN;) {
-        struct timespec until = after(IDLE_NS);
-        while (job.state != GIVEN && rc == 0)
-            rc = pthread_cond_timedwait(&given, &lock.mutex, &until);
+    for (bool in_time = true; in_time || job.state == GIVEN;) {
+        uint64_t until = ca_clock_ns() + IDLE_NS;
+        while (job.state != GIVEN && in_time)
+            in_time = ca_signal_wait(&given, &lock, until);
         if (job.state == GIVEN) {
             work();
-            rc = 0;
+            in_time = true;
         }
     }
     helped = false;
@@ -102,19 +94,6 @@ static void *help(void *unused)
 }
 
 /* --- its callers ------------------------------------------------------------------------------ */
-
-static void prepare(void)
-{
-    pthread_condattr_t attributes;
-    if (prepared)
-        return;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&given, &attributes);
-    pthread_cond_init(&answered, &attributes);
-    pthread_condattr_destroy(&attributes);
-    prepared = true;
-}
 
 /* Under the lock. */
 static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait)
@@ -134,13 +113,13 @@ static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t 
 static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
                            uint64_t nanoseconds)
 {
-    struct timespec until = after(nanoseconds);
-    int rc = 0, answer = 0;
+    uint64_t until = ca_clock_ns() + nanoseconds;
+    bool in_time = true;
+    int answer = 0;
 
-    prepare();
     give(owner, fence, wait);
     if (helped) {
-        pthread_cond_signal(&given);
+        ca_signal_all(&given);
     } else {
         helped = true;
         ca_lock_drop(&lock);
@@ -152,8 +131,8 @@ static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_wait
             return -EBUSY;
         }
     }
-    while (job.state != ANSWERED && rc == 0)
-        rc = pthread_cond_timedwait(&answered, &lock.mutex, &until);
+    while (job.state != ANSWERED && in_time)
+        in_time = ca_signal_wait(&answered, &lock, until);
     if (job.state == ANSWERED)
         answer = job.answer;
     job.state = job.state == TAKEN ? ABANDONED : FREE;
@@ -163,7 +142,7 @@ static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_wait
 int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
                    uint64_t nanoseconds)
 {
-    int cancel = ca_cancel_hold(); /* a wait for a condition is a cancellation point */
+    int cancel = ca_cancel_hold(); /* or the job would stay */
     ca_lock_take(&lock);
     int answer = job.state == FREE ? wait_for_helper(owner, fence, wait, nanoseconds) : -EBUSY;
     ca_lock_drop(&lock);
@@ -174,6 +153,6 @@ int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_
 void ca_waiter_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    prepared = helped = false;
+    helped = false;
     job.state = FREE;
 }

@@ -7,11 +7,15 @@
 #include <cmocka.h>
 
 #include "capture.h"
+#include "config/backoff.h"
+#include "config/clock.h"
 #include "config/lock.h"
 #include "config/log.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,6 +66,84 @@ static void a_try_does_not_wait(void **state)
     assert_null(got);
     ca_lock_drop(&arena);
     assert_ptr_equal(try_it(&arena), &arena);
+}
+
+/* Longer than another thread looks before it sleeps. */
+static void *take_for_long(void *waited)
+{
+    ca_lock_take(&arena);
+    guarded = 1;
+    while (!atomic_load((_Atomic int *)waited))
+        sched_yield();
+    ca_sleep(3000000);
+    guarded = 2;
+    ca_lock_drop(&arena);
+    return NULL;
+}
+
+static void a_thread_that_sleeps_for_a_lock_is_woken(void **state)
+{
+    _Atomic int waited = 0;
+    pthread_t threads[3];
+    (void)state;
+    guarded = 0;
+    ca_lock_take(&arena);
+    for (int i = 0; i < 3; i++) /* one after the other, each behind a lock that is awaited */
+        pthread_create(&threads[i], NULL, take_for_long, &waited);
+    ca_sleep(3000000);
+    atomic_store(&waited, 1);
+    ca_lock_drop(&arena);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(ca_lock_try(&arena));
+    assert_int_equal(guarded, 2);
+    ca_lock_drop(&arena);
+}
+
+static ca_signal_t told;
+
+static void *wait_until_told(void *arg)
+{
+    ca_lock_take(&arena);
+    guarded++;
+    while (guarded != 10)
+        if (!ca_signal_wait(&told, &arena, ca_clock_ns() + 10000000000u))
+            arg = NULL;
+    ca_lock_drop(&arena);
+    return arg;
+}
+
+static void a_signal_wakes_all_that_wait_for_it(void **state)
+{
+    pthread_t threads[2];
+    (void)state;
+    guarded = 0;
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, wait_until_told, &told);
+    for (bool both = false; !both; ca_lock_drop(&arena), sched_yield()) {
+        ca_lock_take(&arena);
+        both = guarded == 2; /* each dropped the lock in its wait */
+        if (both) {
+            guarded = 10;
+            ca_signal_all(&told);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        void *in_time;
+        pthread_join(threads[i], &in_time);
+        assert_ptr_equal(in_time, &told);
+    }
+}
+
+static void a_wait_for_a_signal_ends_when_time_is_up(void **state)
+{
+    uint64_t until = ca_clock_ns() + 2000000;
+    (void)state;
+    ca_lock_take(&arena);
+    while (ca_signal_wait(&told, &arena, until))
+        assert_true(ca_clock_ns() < until + 10000000000u);
+    assert_true(ca_clock_ns() >= until);
+    ca_lock_drop(&arena);
 }
 
 static void the_child_of_a_fork_gets_its_locks_back_by_init(void **state)
@@ -174,6 +256,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lock_excludes_other_threads),
         cmocka_unit_test(a_try_does_not_wait),
+        cmocka_unit_test(a_thread_that_sleeps_for_a_lock_is_woken),
+        cmocka_unit_test(a_signal_wakes_all_that_wait_for_it),
+        cmocka_unit_test(a_wait_for_a_signal_ends_when_time_is_up),
         cmocka_unit_test(the_child_of_a_fork_gets_its_locks_back_by_init),
 #if CA_DEBUG
         cmocka_unit_test(debug_builds_stop_at_a_broken_lock_rule),
