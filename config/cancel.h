@@ -5,17 +5,23 @@
 #define CA_CONFIG_CANCEL_H
 
 #include <pthread.h>
+#include "config/mine.h"
 
+/* Returns what the matching call is to be given. They nest, and the outermost pair alone asks the C
+ * library: in an order that a signal handler may interrupt. */
 static inline int ca_cancel_hold(void)
 {
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    int before = PTHREAD_CANCEL_DISABLE;
+    if (ca_mine.holds == 0)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    ca_mine.holds++;
     return before;
 }
 
 static inline void ca_cancel_resume(int before)
 {
-    pthread_setcancelstate(before, NULL);
+    if (--ca_mine.holds == 0)
+        pthread_setcancelstate(before, NULL);
 }
 
 #endif

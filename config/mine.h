@@ -26,6 +26,7 @@ typedef struct ca_mine {
     const void *handle;         /* what it says while the rest holds */
     struct ca_tally *tally;     /* as ca_tally_mine */
     struct ca_cache *cache;     /* of the thread's, in front of that context's heap */
+    struct ca_arena *heap;      /* that one */
     size_t cache_most;          /* bytes of the largest request that it may serve */
     const void *pinned_arena;   /* the same of pinned memory, as asked for last, or NULL */
     struct ca_cache *pinned_cache;
@@ -33,6 +34,7 @@ typedef struct ca_mine {
     ca_slot_origin_t origin; /* of its memory in that context */
     struct ca_context *context;
     int64_t sample_left; /* bytes to the thread's next sample (registry/sample.h); below 0: ask */
+    unsigned holds;      /* of cancellation: see config/cancel.h */
     unsigned number;     /* ca_mine_number; 0 before it was asked for */
 } ca_mine_t;
 

@@ -195,6 +195,29 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     return 0;
 }
 
+int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address)
+{
+    if (bytes > CA_BYTES_MOST)
+        return -EAGAIN;
+    size_t size = ca_round_request(&arena->params, bytes);
+
+    ca_arena_take(arena);
+    arena->operations++;
+    check_now_and_then(arena);
+    ca_settle(arena);
+    ca_block_t *found = ca_settle_asks(arena, size) ? NULL : take(arena, NULL, size);
+    if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
+        ca_arena_leave(arena, cancellation);
+        found = take(arena, NULL, size);
+    }
+    if (found)
+        hand_out(found, block, address, NULL);
+    ca_arena_drop(arena);
+    return found ? 0 : -EAGAIN;
+}
+
 int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
                          ca_block_t **block, uint64_t *address, bool *reused)
 {

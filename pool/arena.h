@@ -100,6 +100,9 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
 int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
                          bool *reused);
 
+/* The same, and where nothing is ready it asks about fences. It is not counted. */
+int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address);
+
 /* Takes a live block back; it becomes pending in the open epoch. Never fails, never waits for the
  * device except where the driver has no context-wide events. Any thread, any current context. */
 void ca_arena_free(ca_block_t *block);

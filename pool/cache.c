@@ -504,8 +504,9 @@ int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t
 /* The thread's cache, if it may take the block. */
 static inline ca_cache_t *kept_by(ca_arena_t *arena, const ca_block_t *block)
 {
-    return arena && ca_cache_mark_of(block) && ca_block_state(block) == CA_BLOCK_LIVE &&
-                   !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse)
+    return arena && ca_cache_has_class(ca_cache_mark_of(block)) &&
+                   ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
+                   !CA_MUTATED(pinned_reuse)
                ? cache_of(arena)
                : NULL;
 }

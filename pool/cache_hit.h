@@ -57,18 +57,26 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
     return shift * CA_CACHE_FINE + (unsigned)last;
 }
 
+#define CA_CACHE_NO_CLASS 255u
+
 /* What a live block of this size keeps, so that its free need not work it out: 1 and its class, or
- * 0 where it has none, as has what is larger than `most`, and what was exported. */
+ * CA_CACHE_NO_CLASS, as has what is larger than `most`. 0 where its free is no hit, whatever its
+ * size (ca_block_bar_hits). */
 CA_INLINE uint8_t ca_cache_class_mark(size_t bytes, size_t most)
 {
     size_t class_bytes;
     if (bytes - 1 >= most)
-        return 0;
+        return CA_CACHE_NO_CLASS;
     unsigned index = ca_cache_class_of(bytes, &class_bytes);
-    return class_bytes == bytes ? (uint8_t)(index + 1) : 0;
+    return class_bytes == bytes ? (uint8_t)(index + 1) : CA_CACHE_NO_CLASS;
 }
 
-_Static_assert(CA_CACHE_CLASSES < 255, "a mark is a byte");
+_Static_assert(CA_CACHE_CLASSES + 1 < CA_CACHE_NO_CLASS, "a mark is a byte");
+
+CA_INLINE bool ca_cache_has_class(size_t mark)
+{
+    return mark - 1 < CA_CACHE_CLASSES;
+}
 
 /* Where the heap may be retired meanwhile: then this is 0 from some moment on. */
 CA_INLINE size_t ca_cache_mark_of(const ca_block_t *block)

@@ -67,7 +67,8 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
     uint64_t pointer;
-    if (!ca_track_runtime_stack && ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer)) {
+    if (!ca_track_runtime_stack && (ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer) ||
+                                    ca_hit_alloc_large(CA_LANE_DRIVER, bytes, &pointer))) {
         *address = pointer;
         return CUDA_SUCCESS;
     }

@@ -2,12 +2,15 @@
 #include <stdatomic.h>
 #include "config/history.h"
 #include "config/mutation.h"
+#include "pool/export.h"
 #include "pool/shards.h"
 #include "registry/journal.h"
 #include "registry/peak.h"
 #include "shim/attributes.h"
 #include "shim/capture.h"
+#include "shim/debug_free.h"
 #include "shim/driver_table.h"
+#include "shim/graph_memory.h"
 #include "shim/life.h"
 #include "shim/record.h"
 
@@ -67,6 +70,7 @@ void ca_hit_remember(ca_lane_t lane)
     if (ca_mine.tickets[lane] == ticket && ca_mine.handle == ca_context_memo.handle &&
         ca_mine.cache == cache_before(home(ca_mine.context))) {
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most); /* follows what is live */
+        ca_mine.heap = home(ca_mine.context);
         return;
     }
     ca_mine_forget();
@@ -81,7 +85,8 @@ void ca_hit_remember(ca_lane_t lane)
     ca_mine.pinned_arena = NULL;
     ca_mine.cache_most = 0;
     if (context) {
-        ca_mine.cache = cache_before(home(context));
+        ca_mine.heap = home(context);
+        ca_mine.cache = cache_before(ca_mine.heap);
         ca_mine.cache_most = ca_cache_get(&ca_mine.cache->most);
         ca_mine.handle = ca_context_memo.handle;
         ca_mine.context = context;
@@ -97,6 +102,65 @@ void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due)
     ca_live_leave_spare(tally, spare);
     if (due)
         ca_cache_close_epoch(due, CA_BY_FREE);
+}
+
+/* A cache may keep it once more is live: the other way finds out. */
+static bool is_large(size_t bytes)
+{
+    return bytes > CA_CACHE_ALWAYS && bytes > ca_cache_get(&ca_mine.cache->most);
+}
+
+/* Of memory that is out of the heap already. A call that may destroy the context waits. */
+static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
+{
+    ca_context_t *context = ca_mine.context;
+    ca_presence_enter(&context->entered);
+    bool noted = atomic_load(&context->state) == CA_CONTEXT_SERVING &&
+                 ca_registry_insert_again(&block->slot, &ca_mine.origin, CA_KIND_DEVICE, bytes,
+                                          block, stack, ca_mine.tally);
+    ca_presence_leave(&context->entered);
+    if (noted)
+        ca_track_dropped(context, block->address);
+    return noted;
+}
+
+bool ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address)
+{
+    CUcontext handle;
+    ca_block_t *block;
+    if (!ca_hit_ready(lane) || !is_large(bytes) || !ca_hit_context(&handle) ||
+        handle != ca_mine.handle)
+        return false;
+    uint32_t stack = ca_track_stack_of(bytes);
+    if (ca_arena_alloc_passed(ca_mine.heap, bytes, &block, address) != 0)
+        return false;
+    ca_pool_note_request(bytes);
+    ca_live_ready(ca_mine.tally, bytes); /* behind all that may call out */
+    bool noted = note_large(block, bytes, stack);
+    ca_tally_add(&ca_mine.tally->hit_allocs[lane], 1);
+    return noted || ca_hit_note_first(lane, block, bytes, CA_KIND_DEVICE, stack);
+}
+
+bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t kind)
+{
+    ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
+    ca_tally_t *tally = ca_mine.tally;
+    const ca_context_t *context = ca_arena_context(ca_block_arena(block));
+    ca_record_t record;
+    if (kind != CA_KIND_DEVICE || !ca_slot_plain(slot, kind) || !context ||
+        ca_cache_mark_of(block) != CA_CACHE_NO_CLASS || atomic_load(&context->broken)) {
+        ca_registry_release_held(slot, word);
+        return false;
+    }
+    ca_slot_copy(slot, ca_slot_address(slot), word, &record);
+    ca_registry_erase_held(slot, word);
+    ca_tally_add(&tally->hit_frees[lane], 1);
+    ca_live_leave_spare(tally, ca_live_spare_with(tally, record.bytes));
+    ca_debug_note_free(&record, 0);
+    ca_pool_note_free(record.bytes);
+    if (!ca_graph_memory_keep(&record))
+        ca_arena_free(block);
+    return true;
 }
 
 bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kind_t kind,

@@ -34,6 +34,13 @@ bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kin
  * is to be closed. Last of all, so that the rest calls nothing and has no register to save. */
 void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due);
 
+/* What no cache keeps, by one visit to the thread's heap: as it is there, or its fence has passed.
+ * False where nothing has changed. */
+bool ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address);
+
+/* The same for a free, of a slot that is locked by that word; it is not any more. */
+bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t kind);
+
 /* Whether this thread has hits at hand. Never in the child of a fork. */
 CA_INLINE bool ca_hit_ready(ca_lane_t lane)
 {
@@ -148,7 +155,7 @@ CA_INLINE bool ca_hit_put(ca_slot_t *slot, uint64_t word, ca_kind_t kind, ca_cac
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_cache_t *cache = ca_mine.cache;
     size_t mark = ca_cache_mark_of(block);
-    if (!ca_slot_plain(slot, kind) || !mark)
+    if (!ca_slot_plain(slot, kind) || !ca_cache_has_class(mark))
         return false;
     if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
         !(cache = ca_hit_enter_other(block)))
@@ -184,8 +191,7 @@ CA_INLINE bool ca_hit_take_back(ca_lane_t lane, uint64_t *address, ca_kind_t kin
     uint32_t bytes = (uint32_t)ca_slot_bytes(slot); /* no class has larger ones */
     if (__builtin_expect(!ca_hit_put(slot, word, kind, &cache, &due), 0)) {
         *address = ca_slot_address(slot);
-        ca_registry_release_held(slot, word);
-        return false;
+        return ca_hit_free_large(lane, slot, word, kind);
     }
     ca_tally_t *tally = ca_mine.tally;
     ca_tally_add(&tally->hit_frees[lane], 1);

@@ -145,6 +145,11 @@ static bool serve_free_async(const void *address, CUstream stream)
 
 NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
 {
+    uint64_t pointer;
+    if (address && bytes && ca_hit_alloc_large(CA_LANE_RUNTIME, bytes, &pointer)) {
+        *address = (void *)(uintptr_t)pointer;
+        return cudaSuccess;
+    }
     if (address && bytes && may_serve() && serve_alloc(address, bytes))
         return cudaSuccess;
     REAL_OF(cudaMalloc, caller);

@@ -4,8 +4,8 @@ import re
 
 import conftest
 
-WAITS = re.compile(r"\b(ca_signal_wait|pthread_cond_(?:timed)?wait|ca_sleep|ca_backoff|sched_yield|sem_(?:timed)?wait|"
-                   r"cuCtxSynchronize|cuEventSynchronize|cuStreamSynchronize|poll|FUTEX_WAIT_PRIVATE)"
+WAITS = re.compile(r"\b(ca_signal_wait|pthread_cond_(?:timed)?wait|ca_sleep|ca_backoff|sched_yield|"
+                   r"sem_(?:timed)?wait|cuCtxSynchronize|cuEventSynchronize|cuStreamSynchronize|poll|FUTEX_WAIT_PRIVATE)"
                    r"(?:\(|, )")
 NO_WAITS = {"config/backoff.h", "config/backoff.c",  # what the others call
             "config/lock.h", "config/lock.c",        # the same, and short waits for locks
