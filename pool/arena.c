@@ -64,7 +64,8 @@ static bool begin(ca_arena_t *arena, ca_bins_t *bins)
     ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
     arena->room = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
-    return ca_line_start(arena, &arena->whole, NULL) == 0;
+    return ca_line_start(arena, &arena->whole, NULL) == 0 &&
+           (arena->passed = ca_epoch_make(arena, &arena->whole));
 }
 
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
@@ -115,6 +116,7 @@ static void drop_memory(ca_arena_t *arena)
     arena->bins = NULL;
     arena->segments = NULL;
     arena->whole = (ca_line_t){0};
+    arena->passed = NULL;
     if (arena->shards)
         ca_shards_rest(arena);
     else
@@ -499,8 +501,9 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     size_t stock = ca_caches_stock(arena);
     stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
     stats->live_peak = arena->live_peak;
-    stats->pending_bytes = arena->pending + arena->live - stats->live_bytes;
-    stats->ready_bytes = arena->ready;
+    stats->pending_bytes =
+        arena->pending - arena->passed->bytes + arena->live - stats->live_bytes;
+    stats->ready_bytes = arena->ready + arena->passed->bytes;
     stats->exported_bytes = arena->exported;
     for (unsigned pool = 0; pool < CA_POOLS; pool++) {
         size_t largest = ca_bins_largest(&arena->bins[pool]);
@@ -517,6 +520,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
     ca_lock_take(&arena->lock);
+    ca_blocks_merge(arena);
     fill_stats(arena, stats);
     ca_lock_drop(&arena->lock);
 }

@@ -174,6 +174,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_lock_drop(&from->lock);
         return 0;
     }
+    ca_blocks_merge(from);
     if (ca_balance_gives(from) && may_get(to) && has_one(from, to, bytes)) {
         ca_caches_shut(from);
         ca_pin_settle(from); /* neighbours from pin mode would never merge there */

@@ -150,6 +150,8 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
         broken = check_bins(&arena->bins[pool], (ca_pool_t)pool, &ready);
     if (!broken)
         broken = check_line(&arena->whole, &pending);
+    if (!broken)
+        broken = check_epoch(arena->passed, &pending);
     for (ca_stream_t *stream = arena->streams; stream && !broken; stream = ca_stream_next(stream)) {
         size_t before = pending;
         broken = check_line(ca_stream_line(stream), &pending);

@@ -71,9 +71,8 @@ void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
     epoch->by = epoch->by == CA_BY_NOBODY || epoch->by == thread ? thread : CA_BY_SEVERAL;
 }
 
-/* A new open epoch for the line; NULL when there is no host memory. Nobody waits without bound for
- * work of a single stream: no plain free would have. */
-static ca_epoch_t *make_epoch(ca_arena_t *arena, ca_line_t *line)
+/* Nobody waits without bound for work of a single stream: no plain free would have. */
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
 {
     ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
 
@@ -87,7 +86,7 @@ static ca_epoch_t *make_epoch(ca_arena_t *arena, ca_line_t *line)
 int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
 {
     *line = (ca_line_t){.stream = stream};
-    line->open = make_epoch(arena, line);
+    line->open = ca_epoch_make(arena, line);
     return line->open ? 0 : -ENOMEM;
 }
 
@@ -166,12 +165,16 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
     for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
         next = ca_block_later(block);
-        arena->pending -= ca_block_size(block);
         if (epoch->line->stream)
             ca_stream_unlist(epoch->line->stream, block);
         ca_history_note(.event = CA_EVENT_READY, .address = block->address,
                         .device = CA_EVENT_NO_DEVICE);
-        ca_block_ready(arena, block);
+        if (ca_block_stays_whole(arena, block)) {
+            ca_epoch_push_into(arena->passed, block);
+        } else {
+            arena->pending -= ca_block_size(block);
+            ca_block_ready(arena, block);
+        }
     }
     epoch->blocks = NULL;
     epoch->count = 0;
@@ -186,7 +189,7 @@ static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
 
     if (!ca_arena_serving(arena) || (epoch->count == 0 && !epoch->marks))
         return NULL;
-    ca_epoch_t *fresh = make_epoch(arena, line);
+    ca_epoch_t *fresh = ca_epoch_make(arena, line);
     if (!fresh)
         return NULL;
     line->open = fresh;

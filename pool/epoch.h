@@ -69,6 +69,9 @@ typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 #define CA_BY_NOBODY 0u          /* it is empty */
 #define CA_BY_SEVERAL UINT32_MAX /* or by a call that does not wait */
 
+/* A new epoch for the line; NULL when there is no host memory. */
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
+
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
 int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 

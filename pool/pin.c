@@ -12,6 +12,7 @@
 void ca_arena_pin(ca_arena_t *arena, bool on)
 {
     ca_lock_take(&arena->lock);
+    ca_blocks_merge(arena);
     if (on)
         arena->pins++;
     else if (arena->pins)
@@ -22,6 +23,7 @@ void ca_arena_pin(ca_arena_t *arena, bool on)
 
 void ca_pin_settle(ca_arena_t *arena)
 {
+    ca_blocks_merge(arena);
     if (!arena->unmerged)
         return;
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)

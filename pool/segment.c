@@ -233,6 +233,25 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
     arena->unmerged = true;
 }
 
+#define WHOLE_FROM CA_CACHE_ALWAYS
+
+bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
+{
+    return ca_block_size(block) > WHOLE_FROM && !arena->careful && !arena->pins &&
+           !block->exported && !ca_block_epoch(block)->line->stream;
+}
+
+void ca_blocks_merge(ca_arena_t *arena)
+{
+    ca_block_t *block;
+
+    while (arena->passed && (block = arena->passed->blocks)) {
+        ca_epoch_pull(block);
+        arena->pending -= ca_block_size(block);
+        ca_block_ready(arena, block);
+    }
+}
+
 bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment)
 {
     bool merged = false;
@@ -422,16 +441,43 @@ static ca_block_t *better(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
     return found ? found : block;
 }
 
+#define LOOK_WHOLE 8 /* blocks */
+
+/* One of just that size that has not been merged, or NULL. */
+static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
+{
+    unsigned look = LOOK_WHOLE;
+
+    for (ca_block_t *block = arena->passed->blocks; block && look;
+         block = ca_block_later(block), look--) {
+        const ca_segment_t *segment = ca_block_segment(block);
+        if (ca_block_size(block) != bytes || segment->pool != pool ||
+            ca_block_padding(block, alignment) || ca_mixed_wakes(segment, bytes) ||
+            !ca_mixed_allows(arena, segment, bytes))
+            continue;
+        ca_epoch_pull(block);
+        arena->pending -= bytes;
+        make_live(arena, block);
+        return block;
+    }
+    return NULL;
+}
+
 /* With `any` from whatever fits. */
 static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
 {
-    if (bytes > arena->ready)
-        return NULL;
-
     ca_pool_t pool = ca_pool_of(arena, bytes);
     size_t alignment = ca_block_alignment(bytes);
     ca_block_t *block = NULL;
 
+    if (arena->passed->blocks) {
+        if (!ca_export_begins(&arena->params, bytes) &&
+            (block = whole(arena, pool, bytes, alignment)))
+            return block;
+        ca_blocks_merge(arena);
+    }
+    if (bytes > arena->ready)
+        return NULL;
     if (arena->pins) /* an oversize block is its whole segment */
         block = ca_bins_find_same(
             &arena->bins[pool],

@@ -37,6 +37,7 @@ struct ca_arena {
     uint64_t own_wait_ns; /* 0: see ladder.c, rung_pause */
     size_t stock;         /* bytes of live that lie in caches, as far as they told */
     ca_line_t whole;      /* epochs of plain frees */
+    ca_epoch_t *passed;   /* blocks that stay whole for now: see ca_block_stays_whole */
     ca_slab_t epochs, marks;
 
     uint32_t tick;  /* see pool/decay.h */

@@ -5,6 +5,7 @@
 #include "pool/cache.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
+#include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/state.h"
 #include "pool/stream.h"
@@ -19,6 +20,7 @@ static void settle(ca_arena_t *arena)
     if (none_before)
         ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
     ca_streams_harvest(arena, SIZE_MAX, true);
+    ca_blocks_merge(arena);
 }
 
 /* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where that comes
