@@ -9,9 +9,8 @@ _Thread_local ca_mine_t ca_mine = {
 
 static _Atomic unsigned numbers;
 
-unsigned ca_mine_number(void)
+unsigned ca_mine_ask_number(void)
 {
-    if (!ca_mine.number)
-        ca_mine.number = 1 + atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed);
+    ca_mine.number = 1 + atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed);
     return ca_mine.number;
 }

@@ -42,7 +42,12 @@ extern _Thread_local ca_mine_t ca_mine;
 
 /* The calling thread's, from 1, in the order in which threads were first asked about: for what is
  * dealt out among threads. */
-unsigned ca_mine_number(void);
+unsigned ca_mine_ask_number(void);
+static inline unsigned ca_mine_number(void)
+{
+    unsigned known = ca_mine.number;
+    return __builtin_expect(known != 0, 1) ? known : ca_mine_ask_number();
+}
 
 /* No hits until it is filled in again. */
 static inline void ca_mine_forget(void)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "config/cancel.h"
 #include "config/counters.h"
+#include "config/inline.h"
 #include "config/log.h"
 #include "config/mine.h"
 #include "config/mutation.h"
@@ -273,11 +274,6 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
     return ca_arena_alloc_on(arena, NULL, bytes, block, address, reused);
 }
 
-void ca_arena_free(ca_block_t *block)
-{
-    ca_arena_free_on(block, NULL);
-}
-
 typedef enum {
     PLAIN,
     ON_STREAM, /* in its order */
@@ -285,7 +281,7 @@ typedef enum {
     FOREIGN,   /* the same, behind work of another context's */
 } freeing_t;
 
-static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, freeing_t how)
+CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, freeing_t how)
 {
     ca_arena_t *arena = ca_block_lock(block);
 
@@ -345,6 +341,11 @@ static void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, f
         }
     }
     ca_arena_drop(arena);
+}
+
+void ca_arena_free(ca_block_t *block)
+{
+    take_back(block, NULL, 0, PLAIN);
 }
 
 void ca_arena_free_on(ca_block_t *block, ca_stream_t *stream)
@@ -501,8 +502,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     size_t stock = ca_caches_stock(arena);
     stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
     stats->live_peak = arena->live_peak;
-    stats->pending_bytes =
-        arena->pending - arena->passed->bytes + arena->live - stats->live_bytes;
+    stats->pending_bytes = arena->pending - arena->passed->bytes + arena->live - stats->live_bytes;
     stats->ready_bytes = arena->ready + arena->passed->bytes;
     stats->exported_bytes = arena->exported;
     for (unsigned pool = 0; pool < CA_POOLS; pool++) {

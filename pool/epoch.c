@@ -117,26 +117,32 @@ void ca_epoch_pull(ca_block_t *block)
     epoch->bytes -= ca_block_size(block);
 }
 
+/* Bytes that the open epoch of plain frees may hold. What is in it cannot be waited for: where
+ * memory is short, keep it small. Without fences it cannot even be asked about: a request for all
+ * the room there is and up to this much more is refused where a plain free would have made it fit.
+ * So the share shrinks by what the epoch may grow: a few MiB at most while there is less than 1 GiB
+ * of room, under 1% of it always; and nothing is kept from the first refusal on, where room is 0.
+ * Nor may a refused close put the next one off there: no allocation makes up for it. */
+static size_t holds(const ca_arena_t *arena)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
+    size_t own = ca_settle_epoch_bytes(arena) * scale(arena);
+
+    if (arena->cache_count) /* the other half is theirs */
+        most /= 2;
+    return (most < own ? most : own) / ca_arena_heaps(arena);
+}
+
 bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
 {
     const ca_epoch_t *open = line->open;
     if (line->stream)
         return arena->operations >= line->close_after && ca_arena_serving(arena) &&
                ca_stream_due(arena, open);
-    /* What is in the open epoch cannot be waited for: where memory is short, keep it small. Without
-     * fences it cannot even be asked about: a request for all the room there is and up to this much
-     * more is refused where a plain free would have made it fit. So the share shrinks by what the
-     * epoch may grow: a few MiB at most while there is less than 1 GiB of room, under 1% of it
-     * always; and nothing is kept from the first refusal on, where room is 0. Nor may a refused
-     * close put the next one off there: no allocation makes up for it. */
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena) / ca_arena_heaps(arena);
-
-    if (arena->cache_count) /* the other half is theirs */
-        most /= 2;
-    if (most > ca_settle_epoch_bytes(arena) * scale(arena) / ca_arena_heaps(arena))
-        most = ca_settle_epoch_bytes(arena) * scale(arena) / ca_arena_heaps(arena);
-    return (open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) || open->bytes >= most) &&
-           (arena->no_fences || arena->operations >= line->close_after) && ca_arena_serving(arena);
+    if (!ca_arena_serving(arena) || (!arena->no_fences && arena->operations < line->close_after))
+        return false;
+    return open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
+           open->bytes >= holds(arena);
 }
 
 bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)

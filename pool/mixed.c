@@ -30,11 +30,11 @@ static bool at_home(const ca_segment_t *segment, size_t bytes)
 
 bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
 {
+    if (at_home(segment, bytes))
+        return true;
     bool round = comes_round(arena);
     size_t most = stranded_most(arena, round);
 
-    if (at_home(segment, bytes))
-        return true;
     if (!round && bytes > most / CA_MIXED_LARGE)
         return segment->bytes - bytes <= bytes / CA_MIXED_SHARE;
     return segment->mixed ||

@@ -114,13 +114,26 @@ static uint64_t bit_of(unsigned heap)
     return UINT64_C(1) << heap;
 }
 
-/* The first that comes needs no first segment of its own later: it has all there is. */
+/* Seldom more than one, and the count is a call where processors may lack the instruction. */
+static bool is_one(uint64_t homes)
+{
+    return !(homes & (homes - 1));
+}
+
+/* The first that comes needs no first segment of its own later: it has all there is. With the
+ * second it tells what it has live. */
 static void note_home(ca_shards_t *shards, unsigned home)
 {
     if (atomic_load_explicit(&shards->homes, memory_order_relaxed) & bit_of(home))
         return;
-    if (atomic_fetch_or(&shards->homes, bit_of(home)) == 0)
+    uint64_t before = atomic_fetch_or(&shards->homes, bit_of(home));
+    if (before == 0) {
         atomic_store(&shards->slots[home].begun, true);
+    } else if (is_one(before)) {
+        ca_arena_t *first = shards->slots[__builtin_ctzll(before)].heap;
+        ca_lock_take(&first->lock);
+        ca_arena_drop(first);
+    }
 }
 
 /* What it says there are is there to see. */
@@ -132,8 +145,7 @@ unsigned ca_shards_open(const ca_shards_t *shards)
 unsigned ca_shards_in_use(const ca_shards_t *shards)
 {
     uint64_t homes = atomic_load_explicit(&shards->homes, memory_order_relaxed);
-    /* Seldom more than one, and the count is a call where processors may lack the instruction. */
-    return homes & (homes - 1) ? (unsigned)__builtin_popcountll(homes) : 1;
+    return is_one(homes) ? 1 : (unsigned)__builtin_popcountll(homes);
 }
 
 bool ca_shards_is_home(const ca_arena_t *arena)
@@ -202,12 +214,16 @@ void ca_shards_publish(ca_arena_t *arena)
 
     if (arena->takes >= CA_SHARDS_JUDGED)
         judge(arena);
-    for (unsigned pool = ca_arena_alone(arena) ? CA_POOLS : 0; pool < CA_POOLS; pool++)
+    bool alone = is_one(atomic_load_explicit(&shards->homes, memory_order_relaxed));
+    for (unsigned pool = alone ? CA_POOLS : 0; pool < CA_POOLS; pool++)
         tell(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
     tell(&slot->reserved, arena->retired ? 0 : arena->reserved);
     size_t now_live = arena->retired ? 0 : ca_arena_in_use(arena);
     size_t change = now_live - arena->live_told; /* wraps around where there is less */
     if (change + CA_SHARDS_TOLD - 1 < 2 * CA_SHARDS_TOLD - 1)
+        return;
+    /* Of one heap alone the peak is what it tells, and the rest when another comes: note_home. */
+    if (alone && now_live <= ca_shards_live_peak(shards) && !arena->retired)
         return;
     arena->live_told = now_live;
     size_t now = atomic_fetch_add_explicit(&shards->live, change, memory_order_relaxed) + change;

@@ -14,7 +14,9 @@ typedef struct place {
     _Atomic uint64_t words[WORDS];
 } place_t;
 
-_Static_assert(sizeof(ca_freed_t) % sizeof(uint64_t) == 0, "copied by the word");
+_Static_assert(sizeof(ca_freed_t) == sizeof(ca_record_t) + sizeof(uint64_t) &&
+                   sizeof(ca_record_t) % sizeof(uint64_t) == 0,
+               "copied by the word, the last one after the record");
 _Static_assert(sizeof(place_t) == 64, "a place is a cache line");
 
 /* Pages that are never written take no memory. */
@@ -34,17 +36,21 @@ static uint64_t version_of(uint64_t number)
 
 void ca_freed_note(const ca_record_t *record, uint32_t stack, uint32_t thread)
 {
-    ca_freed_t freed = {*record, stack, thread};
+    const uint64_t whose = stack | (uint64_t)thread << 32;
     uint64_t number = atomic_fetch_add_explicit(&noted, 1, memory_order_relaxed);
     place_t *place = &ring[number % kept];
-    uint64_t version = atomic_load_explicit(&place->version, memory_order_relaxed), words[WORDS];
+    uint64_t version = atomic_load_explicit(&place->version, memory_order_relaxed);
     if (version % 2 != 0 || version > version_of(number) ||
         !atomic_compare_exchange_strong_explicit(&place->version, &version, version_of(number) - 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return;
-    memcpy(words, &freed, sizeof freed);
-    for (size_t i = 0; i < WORDS; i++) /* release: who reads one sees the odd version too */
-        atomic_store_explicit(&place->words[i], words[i], memory_order_release);
+    /* Release: who reads one sees the odd version too. */
+    for (size_t i = 0; i < WORDS - 1; i++) {
+        uint64_t word;
+        memcpy(&word, (const char *)record + i * sizeof word, sizeof word);
+        atomic_store_explicit(&place->words[i], word, memory_order_release);
+    }
+    atomic_store_explicit(&place->words[WORDS - 1], whose, memory_order_release);
     atomic_store_explicit(&place->version, version_of(number), memory_order_release);
 }
 

@@ -19,7 +19,7 @@
 
 #define CAPTURES_MAX 1024
 
-static _Atomic int capturing; /* streams in capture, begin calls under way included */
+_Atomic int ca_capturing;
 static _Alignas(CA_PART_BYTES) ca_presence_t recorders;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
@@ -32,16 +32,11 @@ static struct {
 } captures[CAPTURES_MAX];
 static size_t capture_count;
 
-bool ca_capture_active(void)
-{
-    return atomic_load(&capturing) > 0;
-}
-
 /* While anything is captured no call is a hit: the driver is asked first whether it is allowed, or
  * what it touches is noted for the graph. */
 static void count(int by)
 {
-    int before = atomic_fetch_add(&capturing, by);
+    int before = atomic_fetch_add(&ca_capturing, by);
     if (before == 0 || before + by == 0)
         ca_hit_settle();
 }
@@ -181,7 +176,7 @@ void ca_capture_context_gone(CUcontext context, unsigned long long id)
 void ca_capture_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    atomic_store(&capturing, 0);
+    atomic_store(&ca_capturing, 0);
     ca_presence_reset(&recorders);
     capture_count = 0;
 }

@@ -4,6 +4,7 @@
 #ifndef CA_SHIM_CAPTURE_H
 #define CA_SHIM_CAPTURE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include "shim/cuda_decls.h"
 
@@ -12,7 +13,11 @@ bool ca_capture_recorder_enter(void);
 void ca_capture_recorder_leave(void);
 
 /* Whether any stream is being captured. */
-bool ca_capture_active(void);
+extern _Atomic int ca_capturing; /* streams, begin calls under way included */
+static inline bool ca_capture_active(void)
+{
+    return atomic_load(&ca_capturing) > 0;
+}
 
 /* Before an allocation or a free that the pool would serve. CUDA_SUCCESS, or what the driver
  * answers to such a call of this thread's, because a capture forbids it: then it has had the same

@@ -69,19 +69,20 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
 /* What we leave behind is what the program goes on with: a call that fails is repeated. */
 static void restore_mode(ca_entered_t *entered)
 {
+    if (!entered->relaxed)
+        return;
     const ca_driver_t *driver = ca_driver();
-    if (entered->relaxed &&
-        driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
+    if (driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
         driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
     entered->relaxed = false;
 }
 
 void ca_upstream_leave(ca_entered_t *entered)
 {
-    const ca_driver_t *driver = ca_driver();
     CUcontext popped;
     restore_mode(entered);
-    if (entered->pushed && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
+    const ca_driver_t *driver = entered->pushed ? ca_driver() : NULL;
+    if (driver && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
     ca_presence_leave(&entered->context->entered);
