@@ -374,7 +374,7 @@ void ca_arena_retire_begin(ca_arena_t *arena)
     ca_lock_take(&arena->lock);
     arena->inside++;
     if (!arena->retired) {
-        arena->retired = true;
+        arena->retired = arena->news = true;
         ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes, arena);

@@ -17,6 +17,7 @@ static total_t *total_of(const ca_arena_t *arena)
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved += bytes;
+    arena->news = true;
     if (arena->reserved > arena->reserved_peak)
         arena->reserved_peak = arena->reserved;
     if (arena->shards)
@@ -33,6 +34,7 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved -= bytes;
+    arena->news = true;
     if (arena->shards)
         ca_shards_give_up(arena->shards, bytes);
     if (!arena->retired)
@@ -43,6 +45,7 @@ void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes)
 {
     from->reserved -= bytes;
     to->reserved += bytes;
+    from->news = to->news = true;
     if (to->reserved > to->reserved_peak)
         to->reserved_peak = to->reserved;
 }

@@ -25,13 +25,13 @@ typedef struct slot {
 } slot_t;
 
 struct ca_shards {
+    ca_shards_homes_t homes;
     unsigned most; /* heaps */
     unsigned open_first;
     _Atomic unsigned count; /* heaps that there are; of a life before too */
     _Atomic unsigned open;  /* heaps that are homes */
     _Atomic bool opening;
-    _Atomic unsigned awake; /* heaps that have not dropped their memory */
-    _Atomic uint64_t homes; /* heaps that were a thread's or a stream's, a bit for each */
+    _Atomic unsigned awake;                 /* heaps that have not dropped their memory */
     _Alignas(LINE) _Atomic size_t reserved; /* with what is claimed */
     _Atomic size_t reserved_peak;
     _Alignas(LINE) _Atomic size_t live;
@@ -114,22 +114,16 @@ static uint64_t bit_of(unsigned heap)
     return UINT64_C(1) << heap;
 }
 
-/* Seldom more than one, and the count is a call where processors may lack the instruction. */
-static bool is_one(uint64_t homes)
-{
-    return !(homes & (homes - 1));
-}
-
 /* The first that comes needs no first segment of its own later: it has all there is. With the
  * second it tells what it has live. */
 static void note_home(ca_shards_t *shards, unsigned home)
 {
-    if (atomic_load_explicit(&shards->homes, memory_order_relaxed) & bit_of(home))
+    if (atomic_load_explicit(&shards->homes.bits, memory_order_relaxed) & bit_of(home))
         return;
-    uint64_t before = atomic_fetch_or(&shards->homes, bit_of(home));
+    uint64_t before = atomic_fetch_or(&shards->homes.bits, bit_of(home));
     if (before == 0) {
         atomic_store(&shards->slots[home].begun, true);
-    } else if (is_one(before)) {
+    } else if ((before & (before - 1)) == 0) {
         ca_arena_t *first = shards->slots[__builtin_ctzll(before)].heap;
         ca_lock_take(&first->lock);
         ca_arena_drop(first);
@@ -144,8 +138,9 @@ unsigned ca_shards_open(const ca_shards_t *shards)
 
 unsigned ca_shards_in_use(const ca_shards_t *shards)
 {
-    uint64_t homes = atomic_load_explicit(&shards->homes, memory_order_relaxed);
-    return is_one(homes) ? 1 : (unsigned)__builtin_popcountll(homes);
+    uint64_t homes = atomic_load_explicit(&shards->homes.bits, memory_order_relaxed);
+    /* Seldom more than one, and the count is a call where processors may lack the instruction. */
+    return ca_shards_alone(shards) ? 1 : (unsigned)__builtin_popcountll(homes);
 }
 
 bool ca_shards_is_home(const ca_arena_t *arena)
@@ -212,9 +207,10 @@ void ca_shards_publish(ca_arena_t *arena)
     ca_shards_t *shards = arena->shards;
     slot_t *slot = &shards->slots[arena->shard];
 
+    arena->news = false;
     if (arena->takes >= CA_SHARDS_JUDGED)
         judge(arena);
-    bool alone = is_one(atomic_load_explicit(&shards->homes, memory_order_relaxed));
+    bool alone = ca_shards_alone(shards);
     for (unsigned pool = alone ? CA_POOLS : 0; pool < CA_POOLS; pool++)
         tell(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
     tell(&slot->reserved, arena->retired ? 0 : arena->reserved);
@@ -271,7 +267,7 @@ void ca_shards_forget(const ca_arena_t *arena)
     if (arena->shard != 0)
         return;
     atomic_store(&shards->open, shards->open_first);
-    atomic_store(&shards->homes, 0);
+    atomic_store(&shards->homes.bits, 0);
     atomic_store(&shards->reserved, 0);
     atomic_store(&shards->reserved_peak, 0);
     atomic_store(&shards->live, 0);

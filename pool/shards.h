@@ -23,6 +23,7 @@
 #ifndef CA_POOL_SHARDS_H
 #define CA_POOL_SHARDS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,6 +56,20 @@
 #define CA_SHARDS_TOLD ((size_t)1 << 20)
 
 typedef struct ca_shards ca_shards_t;
+
+/* The beginning of each: what every call looks at. */
+typedef struct ca_shards_homes {
+    _Atomic uint64_t bits; /* heaps that were a thread's or a stream's, a bit for each */
+} ca_shards_homes_t;
+
+/* No more than one was, so that the others have nothing. */
+static inline bool ca_shards_alone(const ca_shards_t *shards)
+{
+    const ca_shards_homes_t *homes = (const ca_shards_homes_t *)(const void *)shards;
+    uint64_t bits = atomic_load_explicit(&homes->bits, memory_order_relaxed);
+
+    return !(bits & (bits - 1));
+}
 
 /* `count` arenas as of ca_arena_create, from 1 to CA_SHARDS_MOST, and twice as many each time that
  * threads wait for each other, up to `most`. NULL when there is no host memory. The pointer stays

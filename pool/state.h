@@ -44,6 +44,7 @@ struct ca_arena {
     uint32_t round; /* of giving back */
 
     unsigned pins;     /* pin mode is on: see ca_arena_pin */
+    bool news;         /* for the set, though no other heap is in use */
     bool unmerged;     /* there may be ready neighbours, from while it was */
     bool careful;      /* not settled yet: see pool/settle.h */
     bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
@@ -113,7 +114,8 @@ static inline bool ca_arena_serving(const ca_arena_t *arena)
 /* Where ready or live memory may have changed: the lock is dropped, and the set told. */
 static inline void ca_arena_drop(ca_arena_t *arena)
 {
-    if (arena->shards)
+    if (arena->shards &&
+        (arena->news || arena->takes >= CA_SHARDS_JUDGED || !ca_shards_alone(arena->shards)))
         ca_shards_publish(arena);
     ca_lock_drop(&arena->lock);
 }
@@ -137,8 +139,10 @@ static inline void ca_arena_note_peak(ca_arena_t *arena)
 {
     size_t now = ca_arena_in_use(arena);
 
-    if (now > arena->live_peak)
+    if (now > arena->live_peak) {
         arena->live_peak = now;
+        arena->news = true;
+    }
 }
 
 /* The driver reported a broken context. */
@@ -158,16 +162,16 @@ ca_arena_t *ca_block_lock(const ca_block_t *block);
 /* The same of the arena that has a segment with this address, or NULL. */
 ca_arena_t *ca_span_lock(uint64_t address);
 
-/* How many share the memory that is left, and the time that may be waited for it. */
-static inline size_t ca_arena_heaps(const ca_arena_t *arena)
-{
-    return arena->shards ? ca_shards_in_use(arena->shards) : 1;
-}
-
 /* No other heap has any. */
 static inline bool ca_arena_alone(const ca_arena_t *arena)
 {
-    return !arena->shards || ca_shards_in_use(arena->shards) == 1;
+    return !arena->shards || ca_shards_alone(arena->shards);
+}
+
+/* How many share the memory that is left, and the time that may be waited for it. */
+static inline size_t ca_arena_heaps(const ca_arena_t *arena)
+{
+    return ca_arena_alone(arena) ? 1 : ca_shards_in_use(arena->shards);
 }
 
 /* ca_arena_alloc_on with some rungs of the ladder (ca_rungs_t): -ENOMEM means that these failed. */

@@ -179,6 +179,8 @@ static size_t fence_members(ca_context_t *context, reach_t reach,
                             ca_context_t *members[CA_CONTEXTS_MAX])
 {
     size_t count = ca_contexts_living(members), kept = 0;
+    if (count == 1 && members[0] == context)
+        return 1;
     for (size_t i = 0; i < count; i++) {
         ca_context_t *member = members[i];
         if (reaches(member, context, CA_MUTATED(fence_no_peers) ? ITS_CONTEXT : reach))
