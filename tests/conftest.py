@@ -228,7 +228,8 @@ LEFT_OUT = {
              "test_a_peer_that_waits", "goes_back_when_a_pool_is_tuned", "layers", "in_disorder",
              *(f"[{unit}]" for unit in ("test_pool_random", "test_failures", "test_metadata",
                                         "test_epoch", "test_options", "test_fences", "test_settle",
-                                        "test_stream", "test_freed", "test_mixed", "test_pieces"))),
+                                        "test_stream", "test_freed", "test_mixed", "test_pieces",
+                                        "test_whole"))),
 }
 
 
