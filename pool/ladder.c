@@ -253,8 +253,9 @@ static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 static bool rung_pause(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(OWN_WAIT_MOST_NS);
+    uint64_t ns = arena->params.reuse_wait_ns;
     bool own = ca_epoch_slept_for(arena);
+    uint64_t most = own ? ca_bound(OWN_WAIT_MOST_NS) : 0;
 
     if (c->refused || c->stream)
         return false;
