@@ -208,8 +208,11 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
-    ca_block_t *found = ca_settle_asks(arena, size) ? NULL : take(arena, NULL, size);
-    if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
+    ca_block_t *found = NULL;
+    bool serves = ca_arena_serving(arena);
+    if (serves && !ca_settle_asks(arena, size))
+        found = ca_block_take(arena, size, CA_BIN_LOOK);
+    if (!found && serves && arena->whole.closed.head) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
         ca_arena_leave(arena, cancellation);

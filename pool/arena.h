@@ -3,7 +3,8 @@
  * An arena holds segments obtained upstream, cut into blocks that know their neighbours. A block is
  *
  *   LIVE     handed out
- *   PENDING  freed, but work submitted before the free may still touch it
+ *   PENDING  freed, but work submitted before the free may still touch it; or that is done, and it
+ *            stays whole for the next request of its size (pool/segment.h)
  *   READY    free for reuse; in a bin; merged with ready neighbours
  *   CACHED   in a thread's own stock, in front of the arena: see pool/cache.h
  *   EXPORTED freed, and kept as it is until its segment goes: see pool/export.h
@@ -196,7 +197,7 @@ void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
  * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
 ca_slot_t *ca_block_slot(ca_block_t *block);
 
-/* A live block goes by no thread's cache when it is freed. */
+/* The free of a live block is no hit (shim/hit.h). */
 void ca_block_bar_hits(ca_block_t *block);
 
 /* Whether a block that was live at `address` is still that: its arena may have been revived. */

@@ -112,7 +112,6 @@ void ca_epoch_pull(ca_block_t *block)
         epoch->blocks = ca_block_later(block);
     if (ca_block_later(block))
         ca_block_set_earlier(ca_block_later(block), ca_block_earlier(block));
-    ca_block_set_epoch(block, NULL);
     epoch->count--;
     epoch->bytes -= ca_block_size(block);
 }
