@@ -208,18 +208,25 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
-    ca_block_t *found = NULL;
-    bool serves = ca_arena_serving(arena);
-    if (serves && !ca_settle_asks(arena, size))
-        found = ca_block_take(arena, size, CA_BIN_LOOK);
-    if (!found && serves && arena->whole.closed.head) {
+    bool careful = ca_settle_asks(arena, size);
+    ca_block_t *found = careful ? NULL : take(arena, NULL, size);
+    if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
+        /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
+        size_t most = careful ? HARVEST_BY_ALLOC : 1;
+        for (size_t left = HARVEST_BY_ALLOC; !found && left > 0; left -= most) {
+            size_t passed = ca_epoch_harvest(arena, &arena->whole, most, false);
+            if (passed || careful)
+                found = take(arena, NULL, size);
+            if (!passed)
+                break;
+        }
         ca_arena_leave(arena, cancellation);
-        found = take(arena, NULL, size);
     }
     if (found)
         hand_out(found, block, address, NULL);
+    else /* the same request comes again, and does not ask again: see ca_epoch_harvest */
+        arena->operations--;
     ca_arena_drop(arena);
     return found ? 0 : -EAGAIN;
 }

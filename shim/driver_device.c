@@ -68,7 +68,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
         return real(address, bytes);
     uint64_t pointer;
     if (!ca_track_runtime_stack && (ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer) ||
-                                    ca_hit_alloc_large(CA_LANE_DRIVER, bytes, &pointer))) {
+                                    ca_hit_alloc_large(CA_LANE_DRIVER, bytes, &pointer) == 0)) {
         *address = pointer;
         return CUDA_SUCCESS;
     }

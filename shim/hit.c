@@ -1,4 +1,5 @@
 #include "shim/hit.h"
+#include <errno.h>
 #include <stdatomic.h>
 #include "config/history.h"
 #include "config/mutation.h"
@@ -124,21 +125,23 @@ static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
     return noted;
 }
 
-bool ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address)
+int ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address)
 {
     CUcontext handle;
     ca_block_t *block;
     if (!ca_hit_ready(lane) || !is_large(bytes) || !ca_hit_context(&handle) ||
         handle != ca_mine.handle)
-        return false;
+        return -ENOENT;
     uint32_t stack = ca_track_stack_of(bytes);
     if (ca_arena_alloc_passed(ca_mine.heap, bytes, &block, address) != 0)
-        return false;
+        return -EAGAIN;
     ca_pool_note_request(bytes);
     ca_live_ready(ca_mine.tally, bytes); /* behind all that may call out */
     bool noted = note_large(block, bytes, stack);
     ca_tally_add(&ca_mine.tally->hit_allocs[lane], 1);
-    return noted || ca_hit_note_first(lane, block, bytes, CA_KIND_DEVICE, stack);
+    if (noted || ca_hit_note_first(lane, block, bytes, CA_KIND_DEVICE, stack))
+        return 0;
+    return -ENOENT;
 }
 
 bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t kind)

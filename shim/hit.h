@@ -35,8 +35,8 @@ bool ca_hit_note_first(ca_lane_t lane, ca_block_t *block, uint64_t bytes, ca_kin
 void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due);
 
 /* What no cache keeps, by one visit to the thread's heap: as it is there, or its fence has passed.
- * False where nothing has changed. */
-bool ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address);
+ * 0, or -EAGAIN where that has none, or -ENOENT where this was not the way to ask. */
+int ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address);
 
 /* The same for a free, of a slot that is locked by that word; it is not any more. */
 bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t kind);

@@ -1,6 +1,7 @@
 /* Lane R: the runtime's functions, an optimisation over lane D. It only ever answers with success;
  * whatever it cannot serve at once goes to the caller's real function, which comes down into lane
  * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
+#include <errno.h>
 #include <stdbool.h>
 #include "config/counters.h"
 #include "config/inline.h"
@@ -146,11 +147,12 @@ static bool serve_free_async(const void *address, CUstream stream)
 NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
 {
     uint64_t pointer;
-    if (address && bytes && ca_hit_alloc_large(CA_LANE_RUNTIME, bytes, &pointer)) {
+    int large = address ? ca_hit_alloc_large(CA_LANE_RUNTIME, bytes, &pointer) : -ENOENT;
+    if (large == 0) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
-    if (address && bytes && may_serve() && serve_alloc(address, bytes))
+    if (large == -ENOENT && address && bytes && may_serve() && serve_alloc(address, bytes))
         return cudaSuccess;
     REAL_OF(cudaMalloc, caller);
     return WITH_STACK(real(address, bytes));

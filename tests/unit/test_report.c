@@ -283,8 +283,8 @@ static void what_destroyed_contexts_held_is_reported_alone(void **state)
 
 /* --- exit in the middle of something ---------------------------------------------------------- */
 
-/* Called with the next memory that is mapped, as by a signal that comes right then: tables grow under
- * their locks. */
+/* Called with the next memory that is mapped, as by a signal that comes right then: tables grow
+ * under their locks. */
 static void (*at_next_map)(void);
 
 void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
