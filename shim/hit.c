@@ -149,12 +149,15 @@ bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_tally_t *tally = ca_mine.tally;
     const ca_context_t *context = ca_arena_context(ca_block_arena(block));
+    CUcontext handle;
     ca_record_t record;
-    if (kind != CA_KIND_DEVICE || !ca_slot_plain(slot, kind) || !context ||
-        ca_cache_mark_of(block) != CA_CACHE_NO_CLASS || atomic_load(&context->broken)) {
-        ca_registry_release_held(slot, word);
+    bool plain = kind == CA_KIND_DEVICE && ca_slot_plain(slot, kind) && context &&
+                 ca_cache_mark_of(block) == CA_CACHE_NO_CLASS && !atomic_load(&context->broken);
+    ca_registry_release_held(slot, word); /* over the driver's call */
+    /* In the driver's lane that was asked. It may have ended: then the answer is its own. */
+    if (!plain || (lane == CA_LANE_RUNTIME && (!ca_hit_context(&handle) || !handle)) ||
+        !ca_slot_lock(slot, word))
         return false;
-    }
     ca_slot_copy(slot, ca_slot_address(slot), word, &record);
     ca_registry_erase_held(slot, word);
     ca_tally_add(&tally->hit_frees[lane], 1);

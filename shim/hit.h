@@ -38,7 +38,8 @@ void ca_hit_finish_free(ca_tally_t *tally, uint64_t spare, ca_cache_t *due);
  * 0, or -EAGAIN where that has none, or -ENOENT where this was not the way to ask. */
 int ca_hit_alloc_large(ca_lane_t lane, size_t bytes, uint64_t *address);
 
-/* The same for a free, of a slot that is locked by that word; it is not any more. */
+/* The same for a free, of a slot that is locked by that word, and is not any more. False where
+ * nothing has changed. */
 bool ca_hit_free_large(ca_lane_t lane, ca_slot_t *slot, uint64_t word, ca_kind_t kind);
 
 /* Whether this thread has hits at hand. Never in the child of a fork. */
