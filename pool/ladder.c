@@ -95,6 +95,8 @@ static bool search(climb_t *c)
         return over(c, -EIO);
     c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
                       : ca_block_take(c->arena, c->bytes, UINT_MAX);
+    if (!c->block && c->any) /* where it was before its kind was kept apart, see apart.h */
+        c->block = ca_block_take_elsewhere(c->arena, c->bytes);
     if (!c->block && c->stream)
         c->block = ca_stream_take(c->stream, c->bytes, c->any ? CA_TAKE_ANY : CA_TAKE_CUT);
     return c->block && over(c, 0);
