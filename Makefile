@@ -78,13 +78,15 @@ SO_UNDEF += $(OLD_LIBC)
 endif
 
 # The export map comes from the hook table, so that the two cannot drift.
-$B/exports.map: shim/exports.map.in shim/hooks.def include/cachealloc.h | $B
+$B/exports.map: shim/exports.map.in shim/hooks.def shim/submissions.def include/cachealloc.h | $B
 	$(CC) -E -P -I. -x c shim/exports.map.in -o $@
 
 $B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
 $B/obj/config/%.o $B/obj/registry/%.o $B/obj/pool/%.o: ALL_CFLAGS += -ftls-model=initial-exec
 # Its loop compares the words of each stack that is captured: a thirtieth less.
 $B/obj/registry/memo.o: ALL_CFLAGS += -falign-loops=32
+# More loads every argument of a launch into a register that has to be saved: a third more.
+$B/obj/shim/submissions.o: ALL_CFLAGS += -O1
 # Runs while a sanitizer's own run-time is being initialised: it must not need one.
 $B/obj/shim/dlsym_hook.o: SANITIZE :=
 $B/obj/%.o: %.c
@@ -102,6 +104,16 @@ ifeq ($(BUILD),release)
 else
 	@mkdir -p $(@D)
 	ln -sfn libcachealloc.so $@
+endif
+# The rules of reuse in order, each of which can be left out by a deliberate fault.
+$B/tests/unit/test_order-debug: FORCE
+ifeq ($(BUILD),release)
+	@$(MAKE) -s --no-print-directory BUILD=debug build-debug/tests/unit/test_order
+	@mkdir -p $(@D)
+	ln -sfn ../../../build-debug/tests/unit/test_order $@
+else
+	@mkdir -p $(@D)
+	ln -sfn test_order $@
 endif
 FORCE:
 

@@ -37,6 +37,8 @@ static const char *rank_name(ca_rank_t rank)
         return "graphs";
     case CA_RANK_ARENA:
         return "arena";
+    case CA_RANK_ORDER:
+        return "order";
     case CA_RANK_SPANS:
         return "spans";
     case CA_RANK_REGISTRY:

@@ -16,6 +16,7 @@ typedef enum {
     CA_RANK_CONTEXTS = 1, /* shim: context to arena */
     CA_RANK_GRAPHS,       /* shim: memory that captures touched */
     CA_RANK_ARENA,        /* pool: one arena */
+    CA_RANK_ORDER,        /* pool: what was handed out in flight */
     CA_RANK_SPANS,        /* pool: address ranges of all segments */
     CA_RANK_REGISTRY,     /* registry: one shard */
     CA_RANK_STACKS,       /* registry: interned stacks */

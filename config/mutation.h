@@ -38,6 +38,26 @@
     X(fork_child_serves)       /* the child of a fork goes on with its parent's memory */          \
     X(wiped_page_ignored)      /* as does the child of a clone */
 
+/* Of reuse in order (pool/order.h), each with a rule removed. */
+#define CA_ORDER_FAULTS(X)                                                                         \
+    X(order_skipped)         /* no stream is made to wait for what was handed out in flight */     \
+    X(order_late)            /* work is waited for that may wait for this thread */                \
+    X(order_lazily_recorded) /* a fence is recorded when its memory is asked for */                \
+    X(order_counted_by_heap) /* another thread's free counts as the thread's own */                \
+    X(order_by_free_async)   /* so does one by a call that waits for nothing */                    \
+    X(order_flag)            /* who has waited once is behind all that comes */                    \
+    X(order_unnumbered)      /* fences pass in the order of the list */                            \
+    X(order_open_epoch)      /* what has no fence yet serves too */                                \
+    X(order_false_proof)     /* whatever was waited for, all has passed */                         \
+    X(order_other_context)   /* a second context changes nothing */                                \
+    X(order_exported)        /* nor does it that memory leaves the order of streams */             \
+    X(order_in_capture)      /* nor that a stream is captured */                                   \
+    X(order_pinned)          /* memory of the host serves in order */                              \
+    X(order_held)            /* work that waits for a thread is like any other */                  \
+    X(order_pdl)             /* so is work that begins early */                                    \
+    X(order_second_thread)   /* a second thread's second stream changes nothing */                 \
+    X(order_stream_ended)    /* a stream's number is never given to another one */
+
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \
     X(reuse_pending)        /* freed memory is handed out at once */                               \
@@ -55,6 +75,10 @@
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \
     X(reuse_exported)       /* memory that another process may see is handed out again */          \
+    X(order_jumps)          /* a submission is looked at before its call alone */                  \
+    X(order_once)           /* or after its call alone */                                          \
+    X(order_unseen)         /* nobody looks for submissions that are not seen */                   \
+    CA_ORDER_FAULTS(X)                                                                             \
     CA_TRAPS(X)
 
 typedef enum {

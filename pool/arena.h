@@ -42,10 +42,11 @@ typedef struct ca_block ca_block_t;
 typedef struct ca_stream ca_stream_t;
 
 typedef enum {
-    CA_POOL_REUSE_AUTO, /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait;
-                         * by a little more where threads' caches would be emptied (pool/grow.h) */
-    CA_POOL_REUSE_GROW, /* never wait while there is memory */
-    CA_POOL_REUSE_WAIT, /* wait before growing */
+    CA_POOL_REUSE_AUTO,  /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait;
+                          * by a little more where threads' caches would be emptied (pool/grow.h) */
+    CA_POOL_REUSE_GROW,  /* never wait while there is memory */
+    CA_POOL_REUSE_WAIT,  /* wait before growing */
+    CA_POOL_REUSE_ORDER, /* so, and what is in flight serves on one stream: pool/order.h */
 } ca_reuse_t;
 
 typedef enum {

@@ -135,7 +135,7 @@ $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $B/cachealloc.7
+tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $B/tests/unit/test_order-debug $B/cachealloc.7
 ifneq ($(BUILD),asan)
 # Of `make check BUILD=tsan`: the modules that conftest.SANITIZED names run nothing else. Whatever K
 # or T names may.
@@ -158,7 +158,7 @@ endif
 # What tests/test_aarch64.py runs under an emulator, where there is a compiler for it.
 CROSS_CC := $(if $(filter release,$(BUILD)),$(shell command -v aarch64-linux-gnu-gcc))
 CROSS_PROGRAMS := versioned threads life_children plugin_host plugin_alloc.so plugin_next.so next_dlsym \
-    lookups_host drv_procaddr drv_mix
+    lookups_host drv_procaddr drv_mix unknown_host
 aarch64: | $(CUDA_INC)/cuda.h
 	@$(MAKE) -s --no-print-directory BUILD=aarch64 CC=$(CROSS_CC) CFLAGS= LDFLAGS= all \
 	    $(CROSS_PROGRAMS:%=build-aarch64/tests/preload/%)
@@ -335,7 +335,7 @@ bench-short: ## the main cases of bench, in under 50 seconds
 run-bench: all $(BENCH)
 	@$$(scripts/deps.sh --bench-python) -B tests/bench/bench.py --build $B $(BENCH_FLAGS)
 
-static: ## clang-format, cppcheck, clang-tidy, shellcheck
+static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against our lists
 	@scripts/deps.sh --static
 	@CUDA_INC=$(CUDA_INC) TIDY=$(TIDY) scripts/check_static.sh
 

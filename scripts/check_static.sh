@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_static.sh [TOOL...]: clang-format, cppcheck, clang-tidy and shellcheck over the tree, all
-# four where none is named. The last line is the totals. CUDA_INC is where cuda.h is.
+# check_static.sh [TOOL...]: clang-format, cppcheck, clang-tidy and shellcheck over the tree, and
+# the lists of the driver's entry points (entries); all where none is named. The last line is the totals. CUDA_INC is where cuda.h is.
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -51,11 +51,15 @@ run_shellcheck() {
     } | sort -u | xargs shellcheck
 }
 
-[ $# != 0 ] || set -- clang-format cppcheck clang-tidy shellcheck
+run_entries() {
+    python3 -B scripts/check_entries.py "$cuda"
+}
+
+[ $# != 0 ] || set -- clang-format cppcheck clang-tidy shellcheck entries
 passed=0 failed=0
 for tool; do
     echo "--- $tool"
-    if ! command -v "$tool" >/dev/null; then
+    if [ "$tool" != entries ] && ! command -v "$tool" >/dev/null; then
         echo "not installed: scripts/deps.sh --static"
         failed=$((failed + 1))
     elif "run_$(echo "$tool" | tr - _)"; then

@@ -9,10 +9,12 @@
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/arena.h"
+#include "pool/order.h"
 #include "registry/registry.h"
 #include "shim/address_range.h"
 #include "shim/driver_table.h"
 #include "shim/hit.h"
+#include "shim/unseen.h"
 
 #define MARKS_MAX 1024
 
@@ -155,12 +157,22 @@ static void unset(CUdeviceptr address)
         ca_warn_once("SYNC_MEMOPS was unset on other memory, too");
 }
 
+/* Libraries ask about memory that devices on the bus, or other processes, are to reach: those are
+ * in no stream's order. */
+static void leave_order(CUdeviceptr address)
+{
+    ca_unseen_look();
+    if (ca_order_owed() && ca_pool_owns(address))
+        ca_order_leave();
+}
+
 CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                                  CUdeviceptr address)
 {
     CA_REAL(cuPointerSetAttribute);
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !value)
         return real(value, attribute, address);
+    leave_order(address);
     if (*(const unsigned *)value) {
         setting_t set = begin(address);
         return end(&set, address, real(value, attribute, address));
@@ -192,6 +204,7 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribut
                                                  CUdeviceptr address)
 {
     CA_REAL(cuPointerGetAttribute);
+    leave_order(address);
     if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1)) {
         CUresult code = real(value, attribute, address);
         if (code == CUDA_SUCCESS)
@@ -214,6 +227,7 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attr
                                                   void **values, CUdeviceptr address)
 {
     CA_REAL(cuPointerGetAttributes);
+    leave_order(address);
     unsigned i = 0;
     while (attributes && i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         i++;

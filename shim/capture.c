@@ -10,10 +10,12 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "config/presence.h"
+#include "pool/order.h"
 #include "shim/driver_table.h"
 #include "shim/graph_memory.h"
 #include "shim/hit.h"
 #include "shim/life.h"
+#include "shim/stream_id.h"
 #include "shim/streams.h"
 #include "shim/upstream.h"
 
@@ -39,6 +41,10 @@ static void count(int by)
     int before = atomic_fetch_add(&ca_capturing, by);
     if (before == 0 || before + by == 0)
         ca_hit_settle();
+    if (before == 0 && by > 0)
+        ca_order_hold(true);
+    else if (before > 0 && before + by == 0)
+        ca_order_hold(false);
 }
 
 CUresult ca_capture_check(void)
@@ -83,6 +89,8 @@ static bool close_gate(void)
     count(1);
     for (unsigned tries = 0; ca_presence_any(&recorders); tries++)
         ca_backoff(tries);
+    /* From now on no stream can be made to wait for what was handed out in flight. */
+    ca_order_leave();
     return true;
 }
 
@@ -277,10 +285,10 @@ CA_EXPORT CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *gra
 
 /* A stream that is destroyed ends its capture. It is forgotten first, but the gate is held until
  * the driver has answered: afterwards the handle may be another stream's, capturing already. */
-CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
+static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 {
-    CA_REAL(cuStreamDestroy_v2);
     ca_streams_destroyed(stream);
+    ca_stream_id_ends(stream);
     if (!ca_capture_active())
         return real(stream);
     count(1);
@@ -291,4 +299,16 @@ CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
     else
         count(-1);
     return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream stream)
+{
+    CA_REAL(cuStreamDestroy);
+    return destroy(real, stream);
+}
+
+CA_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream stream)
+{
+    CA_REAL(cuStreamDestroy_v2);
+    return destroy(real, stream);
 }

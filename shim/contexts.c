@@ -4,6 +4,7 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "pool/export.h"
+#include "pool/order.h"
 #include "registry/peak.h"
 #include "registry/registry.h"
 #include "shim/attributes.h"
@@ -18,11 +19,13 @@
 #include "shim/fences.h"
 #include "shim/heaps.h"
 #include "shim/life.h"
+#include "shim/order.h"
 #include "shim/pinned_memory.h"
 #include "shim/pin_mode.h"
 #include "shim/publish.h"
 #include "shim/shared_memory.h"
 #include "shim/upstream.h"
+#include "shim/unseen.h"
 
 _Thread_local ca_context_memo_t ca_context_memo;
 
@@ -113,6 +116,9 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
         ca_heaps_make(fresh, &params, ca_options.shards);
     }
 
+    ca_unseen_context(handle);
+    ca_unseen_device(device);
+    ca_unseen_look();
     ca_keep_journal_start(); /* before anything is allocated in it */
     ca_context_t *context = ca_entry_publish(fresh);
     if (context != fresh)
@@ -120,6 +126,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
     else
         ca_pin_mode_apply(context);
     ca_life_context_in_use();
+    ca_order_consider(context);
     ca_decay_start();
     ca_dump_signal_start();
     ca_publish_start();
@@ -278,6 +285,7 @@ void ca_context_settle(ca_context_t *context, bool gone)
     unsigned device = context->device;
     ca_capture_context_gone(context->handle, context->id);
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
+    ca_order_forget(context);
     ca_heaps_retire_begin(context);
     ca_pinned_retire_begin(context);
     ca_backend_async_gone(context);

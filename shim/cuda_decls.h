@@ -21,6 +21,45 @@
 #undef cuDevicePrimaryCtxReset
 #undef cuGraphAddNode
 #undef cuGraphExecUpdate
+#undef cuStreamDestroy
+#undef cuGraphAddDependencies
+#undef cuCtxSynchronize
+#undef cuGLCtxCreate
+#undef cuGLMapBufferObject
+#undef cuGLMapBufferObjectAsync
+#undef cuMemPrefetchAsync
+#undef cuMemcpy2D
+#undef cuMemcpy2DAsync
+#undef cuMemcpy2DUnaligned
+#undef cuMemcpy3D
+#undef cuMemcpy3DAsync
+#undef cuMemcpy3DBatchAsync
+#undef cuMemcpyAtoA
+#undef cuMemcpyAtoD
+#undef cuMemcpyAtoH
+#undef cuMemcpyAtoHAsync
+#undef cuMemcpyBatchAsync
+#undef cuMemcpyDtoA
+#undef cuMemcpyDtoD
+#undef cuMemcpyDtoDAsync
+#undef cuMemcpyDtoH
+#undef cuMemcpyDtoHAsync
+#undef cuMemcpyHtoA
+#undef cuMemcpyHtoAAsync
+#undef cuMemcpyHtoD
+#undef cuMemcpyHtoDAsync
+#undef cuMemsetD16
+#undef cuMemsetD2D16
+#undef cuMemsetD2D32
+#undef cuMemsetD2D8
+#undef cuMemsetD32
+#undef cuMemsetD8
+#undef cuStreamBatchMemOp
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuVDPAUCtxCreate
 CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult *status);
 CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device);
@@ -32,6 +71,7 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context);
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device);
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream);
+CUresult CUDAAPI cuStreamDestroy(CUstream stream);
 CUresult CUDAAPI cuGraphAddNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
                                 size_t count, CUgraphNodeParams *node);
 CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec made, CUgraph graph, CUgraphNode *node,
@@ -68,6 +108,22 @@ CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CU
                                         CUcontext from_context, size_t bytes, CUstream stream);
 CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *copy);
 CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
+
+/* What submits work; newer headers then tell where a declaration is wrong. The types are those of
+ * CUDA 3.1, when addresses of devices had 32 bits, and of headers that need other libraries'. */
+#ifndef __CUDA_API_VERSION_INTERNAL
+typedef unsigned CUdeviceptr_v1;
+typedef struct ca_memcpy2d_v1 CUDA_MEMCPY2D_v1;
+typedef struct ca_memcpy3d_v1 CUDA_MEMCPY3D_v1;
+#endif
+typedef struct CUeglStreamConnection_st *ca_egl_t;
+typedef struct ca_egl_frame { /* CUeglFrame, by value */
+    void *planes[3];
+    unsigned rest[9];
+} ca_egl_frame_t;
+#define CA_SUBMISSION(symbol, name, version, per_thread, params, ...)                              \
+    CUresult CUDAAPI symbol params;
+#include "shim/submissions.def"
 
 /* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
 cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);

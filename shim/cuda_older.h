@@ -1,12 +1,28 @@
 /* What older CUDA headers lack of what shim/hooks.def names, so that the library is the same
- * whatever toolkit it is built with, from 11.7 on. The shim passes these types on and looks into
- * none. The functions are declared in any case: newer headers then tell where a declaration here is
- * wrong. Part of shim/cuda_decls.h. */
+ * whatever toolkit it is built with, from 11.7 on. The shim passes these types on, and looks into
+ * those alone whose members are named here. The functions are declared in any case: newer headers
+ * then tell where a declaration here is wrong. Part of shim/cuda_decls.h. */
 #ifndef CA_SHIM_CUDA_OLDER_H
 #define CA_SHIM_CUDA_OLDER_H
 
 #include <cuda.h>
 
+#if CUDA_VERSION < 11080
+typedef struct CUlaunchAttribute_st {
+    int id;
+    char pad[4];
+    union {
+        char pad[64];
+        int programmaticStreamSerializationAllowed;
+    } value;
+} CUlaunchAttribute;
+typedef struct CUlaunchConfig_st {
+    unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+    CUstream hStream;
+    CUlaunchAttribute *attrs;
+    unsigned numAttrs;
+} CUlaunchConfig;
+#endif
 #if CUDA_VERSION < 12000
 typedef int CUdriverProcAddressQueryResult;
 typedef int CUlibraryOption;
@@ -19,7 +35,9 @@ typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
 typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 #endif
 #if CUDA_VERSION < 12030
-typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUgraphEdgeData_st {
+    unsigned char from_port, to_port, type, reserved[5];
+} CUgraphEdgeData;
 #endif
 #if CUDA_VERSION < 12040
 typedef struct CUgreenCtx_st *CUgreenCtx;
@@ -27,6 +45,13 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 #endif
 #if CUDA_VERSION < 12050
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+#endif
+#if CUDA_VERSION < 12060
+typedef struct CUmemDecompressParams_st CUmemDecompressParams;
+#endif
+#if CUDA_VERSION < 12080
+typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
 #endif
 #if CUDA_VERSION < 13030
 typedef void (*CUgraphRecaptureCallback)(void);
@@ -69,7 +94,6 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green);
 CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned flags,
                                 CUdevice device);
-CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent event);
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
                                  CUmemoryPool pool);
 

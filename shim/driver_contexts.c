@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include "config/mine.h"
 #include "config/mutation.h"
+#include "pool/order.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
@@ -13,6 +14,7 @@
 #include "shim/driver_table.h"
 #include "shim/heaps.h"
 #include "shim/room.h"
+#include "shim/unseen.h"
 
 #define DEVICES_MAX 256
 
@@ -33,6 +35,7 @@ void ca_primary_note(CUdevice device, CUcontext handle)
 CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
+    ca_unseen_context(ca_primary_of(device));
     CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(context, device));
     if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
@@ -51,6 +54,7 @@ static CUresult made(CUresult code, const CUcontext *context, CUdevice device)
 CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate);
+    ca_unseen_context(NULL);
     return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
                 device);
 }
@@ -58,6 +62,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdev
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v2);
+    ca_unseen_context(NULL);
     return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
                 device);
 }
@@ -66,6 +71,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityPara
                                           int count, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v3);
+    ca_unseen_context(NULL);
     return made(
         CA_WITH_ROOM(ca_room_make_on(device), real(context, affinity, count, flags, device)),
         context, device);
@@ -75,6 +81,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams 
                                           unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v4);
+    ca_unseen_context(NULL);
     return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, params, flags, device)),
                 context, device);
 }
@@ -128,6 +135,8 @@ static ca_context_t *leave(CUcontext handle)
 static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 {
     ca_mine_forget(); /* it may have been current */
+    if (gone)
+        ca_order_stream_ends(0);
     if (entry)
         ca_context_settle(entry, gone);
     else if (gone && handle)

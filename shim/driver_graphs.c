@@ -5,6 +5,7 @@
  * never destroyed by name: what it touched is kept for good. */
 #include "shim/driver_table.h"
 #include "shim/graph_memory.h"
+#include "shim/submissions.h"
 
 CA_EXPORT CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph original)
 {
@@ -61,8 +62,10 @@ static void added(CUgraph graph, const CUgraphNodeParams *node)
 #if CUDA_VERSION >= 12020
     if (node && node->type == CU_GRAPH_NODE_TYPE_GRAPH)
         ca_graph_memory_derived(graph, node->graph.graph);
+    ca_graph_work(node ? ca_node_work((unsigned)node->type) : CA_WORK);
 #else
-    (void)node;
+    /* The first word is the type. */
+    ca_graph_work(node ? ca_node_work(*(const unsigned *)(const void *)node) : CA_WORK);
     (void)graph;
 #endif
 }
@@ -83,6 +86,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph,
 {
     CA_REAL(cuGraphAddNode_v2);
     added(graph, node);
+    ca_graph_work(ca_edge_work(edges, count));
     return real(made, graph, dependencies, edges, count, node);
 }
 

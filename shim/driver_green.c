@@ -2,6 +2,7 @@
  * device's primary context: it is served from there. */
 #include "config/lock.h"
 #include "config/mutation.h"
+#include "pool/order.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_contexts.h"
@@ -80,6 +81,7 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc
                                             CUdevice device, unsigned flags)
 {
     CA_REAL(cuGreenCtxCreate);
+    ca_order_end("a green context has streams of its own");
     __typeof__(cuCtxFromGreenCtx) *ask = ca_driver()->cuCtxFromGreenCtx;
     CUcontext context;
     /* It may be the first to need the primary context. */

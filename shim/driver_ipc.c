@@ -11,6 +11,7 @@
 #include "config/log.h"
 #include "config/options.h"
 #include "pool/export.h"
+#include "pool/order.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
 
@@ -36,6 +37,7 @@ CA_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr
         return real(handle, address);
     if (ca_pool_exports(address) == CA_EXPORT_INTERIOR)
         return refuse();
+    ca_order_leave();
     CUresult code = real(handle, address);
     if (code == CUDA_SUCCESS) /* not before: what is refused, nobody can open */
         ca_pool_export(address);

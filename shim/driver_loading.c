@@ -10,20 +10,27 @@
  *
  * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
  * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 #include "shim/async_pool.h"
 #include "shim/driver_table.h"
 #include "shim/graph_memory.h"
 #include "shim/room.h"
+#include "shim/submissions.h"
+#include "shim/unseen.h"
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
 {
     CA_REAL(cuModuleLoad);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_here(), real(module, path));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadData);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
 }
 
@@ -31,12 +38,14 @@ CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *imag
                                               CUjit_option *options, void **values)
 {
     CA_REAL(cuModuleLoadDataEx);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_here(), real(module, image, count, options, values));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadFatBinary);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
 }
 
@@ -68,6 +77,7 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *cod
                                              void **values, unsigned count)
 {
     CA_REAL(cuLibraryLoadData);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_everywhere(),
                         real(library, code, jit, jit_values, jit_count, options, values, count));
 }
@@ -78,6 +88,7 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char 
                                                  void **values, unsigned count)
 {
     CA_REAL(cuLibraryLoadFromFile);
+    ca_unseen_look();
     return CA_WITH_ROOM(ca_room_make_everywhere(),
                         real(library, path, jit, jit_values, jit_count, options, values, count));
 }
@@ -124,6 +135,13 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 
 /* A graph's nodes may be of any device. */
 
+/* Their first member, `flags`. */
+static void note_flags(const CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    if (params)
+        ca_unseen_graph(*(const cuuint64_t *)(const void *)params);
+}
+
 static CUresult instantiated(CUresult code, CUgraphExec *made, CUgraph graph)
 {
     if (code == CUDA_SUCCESS) {
@@ -145,6 +163,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgrap
                                                        unsigned long long flags)
 {
     CA_REAL(cuGraphInstantiateWithFlags);
+    ca_unseen_graph(flags);
     return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags)), made,
                         graph);
 }
@@ -153,6 +172,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgra
                                                         CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CA_REAL(cuGraphInstantiateWithParams);
+    note_flags(params);
     return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
                         graph);
 }
@@ -161,6 +181,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, 
                                                              CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CA_REAL(cuGraphInstantiateWithParams_ptsz);
+    note_flags(params);
     return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
                         graph);
 }
@@ -169,42 +190,43 @@ typedef __typeof__(cuGraphLaunch) graph_call_t;
 
 /* A context that ended during the first call, and not since, is missed; of memory that was given
  * back just now nobody knows whether it was there for that call. */
-static __attribute__((noinline, cold)) CUresult once_more(graph_call_t *real, CUgraphExec graph,
+static __attribute__((noinline, cold)) CUresult once_more(size_t of_real, CUgraphExec graph,
                                                           CUstream stream)
 {
+    graph_call_t *real;
+    memcpy(&real, (const char *)ca_driver() + of_real, sizeof real);
     ca_asked_t asked = ca_asked();
     asked.given -= ca_giving_just_now();
     return CA_ONCE_MORE(&asked, ca_room_make_everywhere(), real(graph, stream));
 }
 
 /* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */
-static inline CUresult with_room(graph_call_t *real, CUgraphExec graph, CUstream stream)
-{
-    CUresult code = real(graph, stream);
-    return __builtin_expect(code != CUDA_ERROR_OUT_OF_MEMORY, 1) ? code
-                                                                 : once_more(real, graph, stream);
-}
+#define WITH_ROOM(symbol)                                                                          \
+    ({                                                                                             \
+        CUresult code_ = real(graph, stream);                                                      \
+        __builtin_expect(code_ != CUDA_ERROR_OUT_OF_MEMORY, 1)                                     \
+            ? code_                                                                                \
+            : once_more(offsetof(ca_driver_t, symbol), graph, stream);                             \
+    })
 
-CA_EXPORT CUresult CUDAAPI cuGraphUpload(CUgraphExec graph, CUstream stream)
-{
-    CA_REAL(cuGraphUpload);
-    return with_room(real, graph, stream);
-}
-
-CA_EXPORT CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream)
-{
-    CA_REAL(cuGraphUpload_ptsz);
-    return with_room(real, graph, stream);
-}
-
-CA_EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream stream)
-{
-    CA_REAL(cuGraphLaunch);
-    return with_room(real, graph, stream);
-}
-
-CA_EXPORT CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
-{
-    CA_REAL(cuGraphLaunch_ptsz);
-    return with_room(real, graph, stream);
-}
+/* With both looks. An upload maps memory alone, but in the order of the stream. */
+#define LOOK(symbol, per_thread, work)                                                             \
+    static __attribute__((noinline)) CUresult look_##symbol(CUgraphExec graph, CUstream stream)    \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        return CA_SUBMIT(stream, per_thread, work, WITH_ROOM(symbol));                             \
+    }                                                                                              \
+    CA_EXPORT CUresult CUDAAPI symbol(CUgraphExec graph, CUstream stream)                          \
+    {                                                                                              \
+        const ca_driver_t *driver =                                                                \
+            atomic_load_explicit(&ca_driver_published, memory_order_acquire);                      \
+        graph_call_t *real = driver ? driver->symbol : NULL;                                       \
+        if (!real ||                                                                               \
+            atomic_load_explicit(&ca_order_current, memory_order_relaxed) != CA_ORDER_OFF)         \
+            return look_##symbol(graph, stream);                                                   \
+        return WITH_ROOM(symbol);                                                                  \
+    }
+LOOK(cuGraphUpload, 0, CA_WORK)
+LOOK(cuGraphUpload_ptsz, 1, CA_WORK)
+LOOK(cuGraphLaunch, 0, ca_graph_launch_work())
+LOOK(cuGraphLaunch_ptsz, 1, ca_graph_launch_work())

@@ -5,10 +5,12 @@
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
 #include "shim/streams.h"
+#include "shim/submissions.h"
 
 CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags)
 {
     CA_REAL(cuCtxEnablePeerAccess);
+    ca_order_end("a peer reaches the memory");
     /* The current context may never allocate, and yet work on the owner's memory from now on: with
      * an entry the fences cover it. */
     ca_context_t *peer = ca_context_current(true, NULL);
@@ -38,46 +40,48 @@ static void note_copy(CUcontext to, CUcontext from, CUstream stream)
     }
 }
 
-#define COPY(symbol)                                                                               \
+#define COPY(symbol, per_thread)                                                                   \
     CA_EXPORT CUresult CUDAAPI symbol(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,      \
                                       CUcontext from_context, size_t bytes)                        \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         note_copy(to_context, from_context, NULL);                                                 \
-        return real(to, to_context, from, from_context, bytes);                                    \
+        return CA_SUBMIT(NULL, per_thread, CA_WORK,                                                \
+                         real(to, to_context, from, from_context, bytes));                         \
     }
-COPY(cuMemcpyPeer)
-COPY(cuMemcpyPeer_ptds)
+COPY(cuMemcpyPeer, 0)
+COPY(cuMemcpyPeer_ptds, 1)
 
-#define COPY_ASYNC(symbol)                                                                         \
+#define COPY_ASYNC(symbol, per_thread)                                                             \
     CA_EXPORT CUresult CUDAAPI symbol(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,      \
                                       CUcontext from_context, size_t bytes, CUstream stream)       \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         note_copy(to_context, from_context, stream);                                               \
-        return real(to, to_context, from, from_context, bytes, stream);                            \
+        return CA_SUBMIT(stream, per_thread, CA_WORK,                                              \
+                         real(to, to_context, from, from_context, bytes, stream));                 \
     }
-COPY_ASYNC(cuMemcpyPeerAsync)
-COPY_ASYNC(cuMemcpyPeerAsync_ptsz)
+COPY_ASYNC(cuMemcpyPeerAsync, 0)
+COPY_ASYNC(cuMemcpyPeerAsync_ptsz, 1)
 
-#define COPY_3D(symbol)                                                                            \
+#define COPY_3D(symbol, per_thread)                                                                \
     CA_EXPORT CUresult CUDAAPI symbol(const CUDA_MEMCPY3D_PEER *copy)                              \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         if (copy)                                                                                  \
             note_copy(copy->dstContext, copy->srcContext, NULL);                                   \
-        return real(copy);                                                                         \
+        return CA_SUBMIT(NULL, per_thread, CA_WORK_COPY, real(copy));                              \
     }
-COPY_3D(cuMemcpy3DPeer)
-COPY_3D(cuMemcpy3DPeer_ptds)
+COPY_3D(cuMemcpy3DPeer, 0)
+COPY_3D(cuMemcpy3DPeer_ptds, 1)
 
-#define COPY_3D_ASYNC(symbol)                                                                      \
+#define COPY_3D_ASYNC(symbol, per_thread)                                                          \
     CA_EXPORT CUresult CUDAAPI symbol(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)             \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         if (copy)                                                                                  \
             note_copy(copy->dstContext, copy->srcContext, stream);                                 \
-        return real(copy, stream);                                                                 \
+        return CA_SUBMIT(stream, per_thread, CA_WORK, real(copy, stream));                         \
     }
-COPY_3D_ASYNC(cuMemcpy3DPeerAsync)
-COPY_3D_ASYNC(cuMemcpy3DPeerAsync_ptsz)
+COPY_3D_ASYNC(cuMemcpy3DPeerAsync, 0)
+COPY_3D_ASYNC(cuMemcpy3DPeerAsync_ptsz, 1)

@@ -4,6 +4,7 @@
 #include "shim/driver_table.h"
 #include "shim/pinned_memory.h"
 #include "shim/room.h"
+#include "shim/submissions.h"
 
 #define WITH_ANY_ROOM(call) CA_WITH_ROOM(ca_room_make_any(), call)
 
@@ -35,35 +36,35 @@ CA_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolPr
 CA_EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
     CA_REAL(cuMemcpy);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 0, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
     CA_REAL(cuMemcpy_ptds);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 1, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 {
     CA_REAL(cuMemcpyHtoD_v2);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 0, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes)
 {
     CA_REAL(cuMemcpyHtoD_v2_ptds);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 1, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
     CA_REAL(cuMemcpyDtoH_v2);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 0, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes)
 {
     CA_REAL(cuMemcpyDtoH_v2_ptds);
-    return WITH_ANY_ROOM(real(to, from, bytes));
+    return CA_SUBMIT(NULL, 1, CA_WORK_COPY, WITH_ANY_ROOM(real(to, from, bytes)));
 }

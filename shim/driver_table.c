@@ -4,7 +4,10 @@
 #include <string.h>
 #include "config/mem.h"
 #include "config/mutation.h"
+#include "pool/order.h"
 #include "shim/dlsym.h"
+#include "shim/submissions.h"
+#include "shim/unknown_entry.h"
 
 ca_driver_t *_Atomic ca_driver_published;
 
@@ -20,12 +23,35 @@ typedef struct ca_wrapped {
     size_t offset; /* of the real pointer in ca_driver_t */
 } ca_wrapped_t;
 
-static const ca_wrapped_t wrapped[] = {
-#define CA_DRIVER(symbol, name, version, per_thread)                                               \
+#define ENTRY(symbol, name, version, per_thread)                                                   \
     {#symbol, name, version, per_thread, (void *)symbol, offsetof(ca_driver_t, symbol)},
+#define NO_ENTRY(...)
+
+/* First those that are always wanted. */
+static const ca_wrapped_t wrapped[] = {
+#define CA_DRIVER ENTRY
+#define CA_SUBMISSION NO_ENTRY
+#include "shim/hooks.def"
+#define CA_DRIVER NO_ENTRY
+#define CA_SUBMISSION(symbol, name, version, per_thread, ...)                                      \
+    ENTRY(symbol, name, version, per_thread)
 #include "shim/hooks.def"
 };
 #define WRAPPED_COUNT (sizeof(wrapped) / sizeof(wrapped[0]))
+
+/* Those of the order of work are the last of them. */
+enum {
+    SUBMISSIONS_COUNT = 0
+#define CA_DRIVER NO_ENTRY
+#define CA_SUBMISSION(...) +1
+#include "shim/hooks.def"
+};
+
+/* How many of `wrapped` look-ups are answered with. */
+static size_t wanted_count(void)
+{
+    return ca_submissions_wanted() ? WRAPPED_COUNT : WRAPPED_COUNT - SUBMISSIONS_COUNT;
+}
 
 static void *real_of(const ca_driver_t *driver, const ca_wrapped_t *entry)
 {
@@ -84,6 +110,9 @@ const ca_driver_t *ca_driver_resolve(void *handle)
         return &nothing;
     }
 
+    /* Every wrapper comes by here before it looks. */
+    if (!ca_submissions_wanted())
+        ca_order_end(NULL);
     ca_driver_t *expected = NULL;
     if (!atomic_compare_exchange_strong(&ca_driver_published, &expected, driver)) {
         ca_mem_unmap(driver, sizeof(*driver));
@@ -94,7 +123,7 @@ const ca_driver_t *ca_driver_resolve(void *handle)
 
 bool ca_driver_wraps(const char *symbol)
 {
-    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+    for (size_t i = 0, count = wanted_count(); i < count; i++)
         if (strcmp(wrapped[i].symbol, symbol) == 0)
             return true;
     return false;
@@ -103,22 +132,21 @@ bool ca_driver_wraps(const char *symbol)
 void *ca_driver_swap(void *address)
 {
     const ca_driver_t *driver = ca_driver();
-    for (size_t i = 0; i < WRAPPED_COUNT; i++)
+    for (size_t i = 0, count = wanted_count(); i < count; i++)
         if (address && real_of(driver, &wrapped[i]) == address)
             return wrapped[i].wrapper;
     return address;
 }
 
-void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags)
+/* Our wrapper of the form that was asked for, or NULL: not where it is newer than the headers that
+ * we were built with, since it may have other parameters. */
+static void *wrapper_of(const char *name, int version, cuuint64_t flags)
 {
-    void *swapped = ca_driver_swap(address);
-    /* A form that is newer than the headers we were built with may have other parameters. */
-    if (swapped != address || !name || is_ours(address) || version > CUDA_VERSION)
-        return swapped;
-
     int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     const ca_wrapped_t *best = NULL;
-    for (size_t i = 0; i < WRAPPED_COUNT; i++) {
+    if (version > CUDA_VERSION)
+        return NULL;
+    for (size_t i = 0, count = wanted_count(); i < count; i++) {
         const ca_wrapped_t *entry = &wrapped[i];
         if (strcmp(entry->name, name) != 0 || entry->version > version)
             continue;
@@ -130,5 +158,14 @@ void *ca_driver_swap_query(void *address, const char *name, int version, cuuint6
             best = entry;
     }
     /* Only when the form is known to the real driver too: our wrapper calls that one. */
-    return best && real_of(ca_driver(), best) ? best->wrapper : address;
+    return best && real_of(ca_driver(), best) ? best->wrapper : NULL;
+}
+
+void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags)
+{
+    void *swapped = ca_driver_swap(address);
+    if (swapped != address || !name || is_ours(address))
+        return swapped;
+    void *wrapper = wrapper_of(name, version, flags);
+    return wrapper ? wrapper : ca_unknown_entry(address, name);
 }

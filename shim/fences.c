@@ -304,13 +304,15 @@ int ca_fence_join(void *arg, void *queue, void *fence)
     ca_entered_t entered;
     if (!ca_driver()->cuStreamWaitEvent)
         return -ENOSYS;
+    if (!ca_capture_recorder_enter()) /* an event from outside spoils a capture */
+        return -EAGAIN;
     CUresult code = ca_upstream_enter(context, &entered);
-    if (code != CUDA_SUCCESS)
-        return ca_upstream_result(context, code);
-    int result = 0;
+    int result = ca_upstream_result(context, code);
     for (const ca_event_t *event = fence; event && result == 0; event = event->next)
         result = join_one(context, queue, event);
-    ca_upstream_leave(&entered);
+    if (code == CUDA_SUCCESS)
+        ca_upstream_leave(&entered);
+    ca_capture_recorder_leave();
     return result;
 }
 

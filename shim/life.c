@@ -49,6 +49,7 @@
 #include "shim/record.h"
 #include "shim/report_model.h"
 #include "shim/streams.h"
+#include "shim/submissions.h"
 #include "shim/shared_memory.h"
 #include "shim/track.h"
 #include "shim/turn.h"
@@ -119,6 +120,22 @@ static void settle(void)
     ca_keep_journal_settle();
     ca_publish_settle();
     ca_debug_settle();
+    ca_submissions_settle();
+}
+
+int ca_life_peek_reuse(void)
+{
+    static ca_options_t quiet;
+    if (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE)
+        return ca_options.reuse;
+    ca_options_default(&quiet);
+    if (!getauxval(AT_SECURE)) {
+        ca_options_parse(&quiet, NAME, getenv(NAME), NULL, NULL);
+        ca_options_parse(&quiet, ALIAS, getenv(ALIAS), NULL, NULL);
+        if (quiet.reuse == CA_REUSE_ORDER) /* its end may be told of before anything is allocated */
+            ca_log_set_level((ca_log_level_t)quiet.log);
+    }
+    return quiet.reuse;
 }
 
 static void read_configuration(void)
@@ -149,6 +166,7 @@ static void read_configuration(void)
 
 static void in_child(void)
 {
+    ca_submissions_reset_after_fork();
     if (atomic_load(&ca_life_state) == CA_LIFE_ASLEEP)
         return;
     if (atomic_load(&ca_life_state) == CA_LIFE_STARTING) /* by a thread that does not exist here */

@@ -35,6 +35,10 @@ extern ca_life_page_t ca_life_page;
 
 bool ca_life_wake(void);
 
+/* The option `reuse` as the configuration has it now, or is going to have it, without waking. By
+ * one thread. */
+int ca_life_peek_reuse(void);
+
 /* Whether calls are to be served and tracked. Reads the configuration at the first call. */
 static inline bool ca_life_active(void)
 {

@@ -9,6 +9,7 @@ import pytest
 
 import conftest
 import leak_report
+import test_order
 
 CROSS = conftest.ROOT / "build-aarch64"
 CROSS_ROOT = pathlib.Path("/usr/aarch64-linux-gnu")
@@ -133,3 +134,13 @@ def test_a_child_made_after_cuda_changes_nothing(emulate, tmp_path, how, end):
     assert (result.rc, result.out, result.err) == (plain.rc, plain.out, plain.err)
     reports = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
     assert [(report.bytes, report.count) for report in reports] == [(2222, 1)]
+
+
+def test_an_entry_point_that_nobody_knows_gets_all_that_it_is_called_with(emulate, tmp_path):
+    driver = tmp_path / "libcuda.so.1"
+    test_order.make_future(driver, 8, COMPILER)
+
+    result = emulate("unknown_host", 8, before=[driver], conf="reuse:order,log:info")
+
+    assert (result.rc, result.out) == (0, "known: the driver's\nunknown: ours\n")
+    assert result.err.partition("before the call\n")[2].count(test_order.END) == 1

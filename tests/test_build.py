@@ -111,6 +111,48 @@ def test_exports_refuse_a_name_without_definition(tmp_path):
     assert "< cuNotThere" in said
 
 
+@pytest.mark.parametrize("file, line, wrong, said", [
+    ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "", "cuCtxGetFlags is in no list"),
+    ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "CA_NO_WORK(cuLaunch)\n",
+     "cuLaunch submits, and cuLaunch is in shim/known_entries.def"),
+    ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "CA_NO_WORK(cuCtxGetFlags)\nCA_NO_WORK(cuA)\n",
+     "shim/known_entries.def is not in order"),
+    ("submissions", "(CUfunction function), (function), N", "(CUmodule function), (function), N",
+     "cuLaunch has other parameters in cuda.h: CUfunction f"),
+    ("submissions", 'CA_ONE(cuLaunch, "cuLaunch", 2000', 'CA_ONE(cuLaunch, "cuLaunch", 4000',
+     "cuLaunch has another version in cudaTypedefs.h than 4000"),
+    ("submissions", 'CA_ASYNC(cuLaunchHostFunc, "cuLaunchHostFunc", 10000, 10000,',
+     'CA_ONE(cuLaunchHostFunc, "cuLaunchHostFunc", 10000,',
+     "cuLaunchHostFunc has a twin in cuda.h that is in no list: cuLaunchHostFunc_ptsz"),
+    ("submissions", 'CA_ONE(cuMemcpyDtoA, ', 'CA_ONE(cuMemcpyXtoA, ',
+     "cuMemcpyDtoA is in no list"),
+    ("submissions", "(function, width, height), NULL", "(function, height, width), NULL",
+     "cuLaunchGrid passes on something else than it gets: function, height, width"),
+    ("hooks", 'CA_DRIVER(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, 1)\n', "",
+     "cuGraphLaunch_ptsz is in no list"),
+])
+def test_entries_refuse_what_cuda_h_has_otherwise(tmp_path, file, line, wrong, said):
+    shutil.copytree(conftest.ROOT / "shim", tmp_path / "shim")
+    path = tmp_path / "shim" / f"{file}.def"
+    text = path.read_text()
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, wrong))
+
+    rc, out = call(SCRIPTS / "check_entries.py", cuda_include(), tmp_path)
+
+    assert rc == 1 and said in out, out
+
+
+def test_entries_of_this_tree_are_those_of_cuda_h():
+    rc, said = call(SCRIPTS / "check_entries.py", cuda_include())
+
+    assert rc == 0, said
+
+
+def cuda_include():
+    return call(SCRIPTS / "deps.sh", "--cuda-include")[1].strip()
+
+
 def test_links_refuse_another_library(tmp_path):
     source = tmp_path / "x.c"
     source.write_text("#include <math.h>\ndouble f(double x) { return cos(x); }\n")

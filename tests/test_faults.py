@@ -16,6 +16,12 @@ CONF = "headroom:0,log:error"  # the device is small
 LANES = [pytest.param("true", id="shim"), pytest.param("false", id="driver-lane")]
 FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/hooks.def").read_text(),
                        re.MULTILINE)
+# Of those that are wrapped for the order of work the shim calls these for itself, too. What the
+# wrappers do when one fails is test_order.py's to look at.
+SUBMISSIONS = {"cuCtxSynchronize", "cuCtxRecordEvent", "cuEventRecord", "cuStreamQuery",
+               "cuStreamSynchronize", "cuStreamWaitEvent", "cuMemsetD8Async",
+               "cuMemcpyDtoHAsync_v2"}
+FUNCTIONS += sorted(SUBMISSIONS)
 # Reached by tests/preload/drv_tracked.c: test_tracked.py fails each of them.
 TRACKED = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMipmappedArrayCreate",
            "cuMipmappedArrayDestroy", "cuMemCreate", "cuMemRetainAllocationHandle",
@@ -49,6 +55,7 @@ OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
 ONCE = {"cuDeviceGetAttribute"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSetCurrent",  # follows two failures: a test of its own
+             "cuStreamDestroy",  # as cuStreamDestroy_v2
              # Newer than the simulated driver; as cuStreamBeginCaptureToGraph.
              "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz",
              # As cuCtxCreate_v2, cuCtxPopCurrent_v2 and cuDeviceSetMemPool.
@@ -58,6 +65,16 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
              "cuCtxSynchronize",  # where the driver records no context, below
              # backend:async, below
              "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemPoolGetAttribute"}
+
+
+def test_what_is_wrapped_and_called_is_known():
+    sources = "".join(path.read_text() for path in (conftest.ROOT / "shim").glob("*.c"))
+    listed = (conftest.ROOT / "shim/submissions.def").read_text()
+    wrapped = set(re.findall(r"^CA_\w+\((\w+), \"", listed, re.MULTILINE))
+
+    assert {name for name in wrapped if re.search(rf"->\s*{name}\b", sources)} == SUBMISSIONS
+
+
 CALLED = [name for name in FUNCTIONS
           if name not in ELSEWHERE | TRACKED | IPC | GRAPHS | POOLS | COPIES | set(OPTIONS)]
 MOST = {"few": "3/30" if conftest.SANITIZER else "6/6", "many": "50/25"}

@@ -74,7 +74,13 @@ static const struct function {
 } functions[] = {
 #define CA_DRIVER(symbol, ...) {#symbol, NULL},
 #define CA_DRIVER_USED(symbol) {#symbol, "libcachealloc.so"},
+#define CA_SUBMISSION(...)
 #include "shim/hooks.def"
+    /* Of those that are wrapped for the order of work what the shim calls itself. */
+    {"cuCtxRecordEvent", "libcachealloc.so"},    {"cuCtxSynchronize", "libcachealloc.so"},
+    {"cuEventRecord", "libcachealloc.so"},       {"cuMemcpyDtoHAsync_v2", "libcachealloc.so"},
+    {"cuMemsetD8Async", "libcachealloc.so"},     {"cuStreamQuery", "libcachealloc.so"},
+    {"cuStreamSynchronize", "libcachealloc.so"}, {"cuStreamWaitEvent", "libcachealloc.so"},
 };
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
 

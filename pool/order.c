@@ -1,0 +1,461 @@
+/* See order.h. The lock guards debts and who has paid; all else is single words that are read
+ * without it. A block is freed only after the submissions that touch it have returned, and handed
+ * on only after the request has: that orders what other threads see here. */
+#include "pool/order.h"
+
+#include "config/counters.h"
+#include "config/lock.h"
+#include "config/log.h"
+#include "config/mine.h"
+#include "config/mutation.h"
+#include "config/options.h"
+#include "pool/fence_order.h"
+
+#define DEBTS 4u
+#define PAYERS 16u
+#define NO_STREAM (UINT64_MAX - 1) /* none has this number */
+#define MOST_NS ((uint64_t)1000 * 1000 * 1000)
+
+typedef struct debt {
+    void *fence; /* NULL: the place is free */
+    uint64_t began, number;
+    unsigned users; /* threads that wait for it, outside the lock */
+    bool owed;
+} debt_t;
+
+_Atomic uint64_t ca_order_current, ca_order_newest;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_ORDER);
+static debt_t debts[DEBTS];
+static _Atomic uint64_t owner; /* the stream that is behind them by itself */
+static struct {
+    uint64_t stream, number; /* it was made to wait for all debts up to this number */
+} payers[PAYERS];
+static unsigned next_payer;
+
+static const ca_upstream_t *upstream;
+static void *_Atomic only; /* the context; NULL: off */
+static uint64_t wait_ns;
+static _Atomic bool ended;
+static _Atomic unsigned held;
+static _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
+static _Atomic uint64_t passed;        /* the latest begun that is known to have */
+static _Atomic uint64_t proved;        /* fences up to this number have passed, too */
+static _Atomic unsigned changer;       /* the thread that changed the stream last */
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t before = atomic_load(word);
+
+    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    }
+}
+
+bool ca_order_wanted(int reuse)
+{
+    return reuse == CA_REUSE_ORDER;
+}
+
+/* Work may be in flight that no fence begun up to now is behind, and that is not in order. Under
+ * the lock where the current stream changes too: a request sees both or neither. */
+static void note_several(void)
+{
+    raise(&several_until, ca_fence_newest() + 1);
+}
+
+/* --- debts ------------------------------------------------------------------------------------ */
+
+/* Under the lock. */
+static void recount(void)
+{
+    uint64_t most = 0;
+
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (debts[i].fence && debts[i].owed && debts[i].number > most)
+            most = debts[i].number;
+    atomic_store(&ca_order_newest, most);
+}
+
+/* Under the lock: the fence, if nobody needs it any more. */
+static void *unused_fence(debt_t *debt)
+{
+    void *fence = debt->owed || debt->users ? NULL : debt->fence;
+
+    if (fence)
+        debt->fence = NULL;
+    return fence;
+}
+
+bool ca_order_may(const void *context)
+{
+    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
+           !atomic_load_explicit(&ended, memory_order_relaxed) &&
+           (!atomic_load_explicit(&held, memory_order_relaxed) || CA_MUTATED(order_in_capture)) &&
+           atomic_load_explicit(&passed, memory_order_relaxed) >=
+               atomic_load_explicit(&several_until, memory_order_relaxed);
+}
+
+bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number,
+                   void **released)
+{
+    debt_t *place = NULL;
+
+    *released = NULL;
+    ca_lock_take(&lock);
+    bool may = ca_order_may(context);
+    uint64_t current = atomic_load(&ca_order_current);
+    for (unsigned i = 0; may && i < DEBTS && !place; i++)
+        if (!debts[i].fence)
+            place = &debts[i];
+    /* A fence begun after another one was recorded stands behind it too. What is owed from before
+     * the stream changed has passed: ca_order_may says so. */
+    for (unsigned i = 0; may && i < DEBTS; i++) {
+        debt_t *debt = &debts[i];
+        if (!debt->fence ||
+            (debt->number >= began && owner == current && !CA_MUTATED(order_unnumbered)))
+            continue;
+        debt->owed = false;
+        void *unused = *released ? NULL : unused_fence(debt);
+        if (unused) {
+            *released = unused;
+            if (!place)
+                place = debt;
+        }
+    }
+    if (place && may) {
+        *place = (debt_t){.fence = fence, .began = began, .number = number, .owed = true};
+        atomic_store(&owner, current);
+    }
+    recount();
+    ca_lock_drop(&lock);
+    return place && may;
+}
+
+void ca_order_passed(const void *context, uint64_t began)
+{
+    if (atomic_load_explicit(&only, memory_order_relaxed) == context)
+        raise(&passed, began);
+}
+
+bool ca_order_has_passed(const void *context, uint64_t number)
+{
+    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
+           number <= atomic_load_explicit(&proved, memory_order_relaxed);
+}
+
+/* How a thread goes about a debt. */
+typedef enum { WAIT_OWN, WAIT, JOIN } way_t;
+
+/* Whether plain CUDA would have made the thread wait for it. */
+static bool slept_for(const debt_t *debt, const void *context)
+{
+    return debt->number <= ca_fence_freed_after(context);
+}
+
+/* Once, whatever the result. */
+static bool wait_late(void *context, void *fence)
+{
+    static _Atomic bool said;
+
+    if (ca_upstream_fence_wait(upstream, context, fence, wait_ns) == 1)
+        return true;
+    bool done = ca_upstream_fence_wait(upstream, context, fence, MOST_NS) == 1;
+    ca_count(order_waits);
+    if (!done && !atomic_exchange(&said, true))
+        ca_info("a stream waits, on the device, for work that this thread has not waited for: "
+                "memory was handed out behind it (reuse:order)");
+    return done;
+}
+
+/* Returns whether it has passed, or with JOIN whether the stream is behind it now. */
+static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
+{
+    bool slept = slept_for(debt, context);
+
+    if (ca_order_has_passed(context, debt->number))
+        return true;
+    if (way == JOIN && slept && ca_upstream_fence_join(upstream, context, queue, debt->fence) == 0)
+        return false;
+    if (ca_upstream_fence_query(upstream, context, debt->fence) == 1)
+        return true;
+    if (slept)
+        return ca_upstream_fence_wait(upstream, context, debt->fence, CA_WAIT_OWN) == 1;
+    if (way == WAIT_OWN)
+        return false;
+    bool done = wait_late(context, debt->fence);
+    if (!done && way == JOIN)
+        (void)ca_upstream_fence_join(upstream, context, queue, debt->fence);
+    return done;
+}
+
+/* Each debt, outside the lock. Whether all have passed. */
+static bool go_about_all(way_t way, void *queue)
+{
+    void *context = atomic_load(&only);
+    debt_t mine[DEBTS];
+    void *unused[DEBTS];
+    bool done[DEBTS] = {false}, all = true;
+
+    if (!context)
+        return true;
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        mine[i] = debts[i];
+        if (!mine[i].fence || !mine[i].owed)
+            mine[i].fence = NULL;
+        else
+            debts[i].users++;
+    }
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (mine[i].fence) {
+            done[i] = go_about(context, &mine[i], way, queue);
+            if (done[i])
+                ca_order_passed(context, mine[i].began);
+            all &= done[i];
+        }
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        unused[i] = NULL;
+        if (!mine[i].fence)
+            continue;
+        debts[i].users--;
+        debts[i].owed &= !done[i];
+        unused[i] = unused_fence(&debts[i]);
+    }
+    recount();
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (unused[i])
+            ca_upstream_fence_release(upstream, context, unused[i]);
+    return all;
+}
+
+bool ca_order_owes(const void *context)
+{
+    return atomic_load_explicit(&ca_order_newest, memory_order_relaxed) && context &&
+           atomic_load(&only) == context;
+}
+
+bool ca_order_paid(const void *context)
+{
+    return !ca_order_owes(context) || go_about_all(WAIT_OWN, NULL);
+}
+
+void ca_order_leave(void)
+{
+    if (ca_order_owed() && !CA_MUTATED(order_exported))
+        (void)go_about_all(WAIT, NULL);
+}
+
+/* --- submissions ------------------------------------------------------------------------------ */
+
+/* Makes the stream wait for what is owed. */
+static void pay(uint64_t stream, void *queue, unsigned work)
+{
+    bool has_paid = false;
+
+    ca_lock_take(&lock);
+    uint64_t owed = atomic_load(&ca_order_newest);
+    for (unsigned i = 0; i < PAYERS; i++)
+        has_paid |=
+            payers[i].stream == stream && (payers[i].number >= owed || CA_MUTATED(order_flag));
+    ca_lock_drop(&lock);
+    if (has_paid && !(work & CA_WORK_COPY))
+        return;
+    /* No stream can be made to wait while it is captured; and what a copy does by the host is
+     * behind no stream's wait. */
+    if (work & CA_WORK_COPY || atomic_load(&held)) {
+        (void)go_about_all(WAIT, NULL);
+        return;
+    }
+    (void)go_about_all(JOIN, queue);
+    ca_lock_take(&lock);
+    unsigned place = next_payer++ % PAYERS;
+    for (unsigned i = 0; i < PAYERS; i++)
+        if (payers[i].stream == stream)
+            place = i;
+    payers[place].stream = stream;
+    payers[place].number = owed;
+    ca_lock_drop(&lock);
+}
+
+static bool stop(const char *why)
+{
+    if (atomic_exchange(&ended, true))
+        return false;
+    if (atomic_load(&ca_order_current) != CA_ORDER_OFF)
+        ca_info("memory in flight is not reused from now on: %s", why);
+    return true;
+}
+
+/* The first change is none: nothing was submitted before. */
+static void change(uint64_t stream)
+{
+    unsigned thread = ca_mine_number();
+
+    ca_lock_take(&lock);
+    uint64_t before = atomic_load(&ca_order_current);
+    unsigned last = atomic_exchange(&changer, thread);
+    bool changes = before != CA_ORDER_OFF && before != stream;
+    if (changes)
+        atomic_store(&ca_order_current, stream);
+    if (changes && before)
+        note_several();
+    ca_lock_drop(&lock);
+    if (changes && before && last != thread && !CA_MUTATED(order_second_thread))
+        stop("a second thread uses a second stream");
+}
+
+void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
+{
+    bool off = atomic_load_explicit(&ended, memory_order_relaxed);
+    uint64_t current = atomic_load(&ca_order_current);
+
+    if (current && current != stream)
+        ca_count(submissions_elsewhere);
+    if (off && !atomic_load_explicit(&ca_order_newest, memory_order_relaxed))
+        return;
+    if (!off && work & CA_WORK_HELD && !CA_MUTATED(order_held))
+        note_several();
+    if (!off && stream != current)
+        change(stream);
+    if (atomic_load(&ca_order_newest) && !CA_MUTATED(order_skipped) &&
+        (stream != owner || (work & CA_WORK_EARLY && !CA_MUTATED(order_pdl))))
+        pay(stream, queue, work);
+}
+
+void ca_order_after_other(uint64_t stream, unsigned work)
+{
+    (void)stream;
+    if (CA_MUTATED(order_held) && work & CA_WORK_HELD)
+        return;
+    if (atomic_load_explicit(&only, memory_order_relaxed) &&
+        !atomic_load_explicit(&ended, memory_order_relaxed))
+        note_several();
+}
+
+void ca_order_waits_for(uint64_t stream)
+{
+    if (!atomic_load_explicit(&only, memory_order_relaxed) ||
+        atomic_load_explicit(&ended, memory_order_relaxed))
+        return;
+    uint64_t current = atomic_load(&ca_order_current);
+    if (stream && current && stream != current && atomic_load(&changer) != ca_mine_number())
+        stop("a second thread waits for a second stream");
+}
+
+uint64_t ca_order_wait_begins(uint64_t stream)
+{
+    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+
+    if (!context || atomic_load_explicit(&ended, memory_order_relaxed))
+        return 0;
+    if (stream && (stream != atomic_load(&ca_order_current) || !ca_order_may(context)) &&
+        !CA_MUTATED(order_false_proof))
+        return 0;
+    return ca_fence_number();
+}
+
+void ca_order_wait_ended(uint64_t begun)
+{
+    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+
+    if (!begun || !context)
+        return;
+    raise(&passed, begun);
+    raise(&proved, begun);
+}
+
+void ca_order_stream_ends(uint64_t stream)
+{
+    if (!atomic_load_explicit(&only, memory_order_relaxed) || CA_MUTATED(order_stream_ended))
+        return;
+    ca_lock_take(&lock);
+    uint64_t current = atomic_load(&ca_order_current);
+    if (current && current != CA_ORDER_OFF && (!stream || current == stream)) {
+        atomic_store(&ca_order_current, NO_STREAM);
+        note_several();
+    }
+    for (unsigned i = 0; i < PAYERS; i++)
+        if (!stream || payers[i].stream == stream)
+            payers[i].stream = 0;
+    if (!stream || owner == stream)
+        owner = NO_STREAM;
+    ca_lock_drop(&lock);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+void ca_order_start(const ca_upstream_t *with, void *context, uint64_t nanoseconds)
+{
+    if (atomic_load(&ended))
+        return;
+    upstream = with;
+    wait_ns = nanoseconds;
+    atomic_store(&only, context);
+}
+
+void ca_order_forget(const void *context)
+{
+    void *unused[DEBTS], *mine = atomic_load(&only);
+
+    if (mine != context || !context)
+        return;
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        debts[i].owed = false;
+        unused[i] = unused_fence(&debts[i]);
+    }
+    recount();
+    atomic_store(&only, NULL);
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (unused[i])
+            ca_upstream_fence_release(upstream, mine, unused[i]);
+}
+
+void ca_order_end(const char *why)
+{
+    if (CA_MUTATED(order_other_context))
+        return;
+    if (why && !stop(why))
+        return;
+    atomic_store(&ended, true);
+    ca_lock_take(&lock);
+    owner = NO_STREAM;
+    ca_lock_drop(&lock);
+    ca_order_leave();
+    /* As long as anything is owed every stream comes by, that one too. */
+    atomic_store(&ca_order_current, ca_order_owed() ? NO_STREAM : CA_ORDER_OFF);
+}
+
+void ca_order_hold(bool on)
+{
+    if (on)
+        atomic_fetch_add(&held, 1);
+    else
+        atomic_fetch_sub(&held, 1);
+}
+
+uint64_t ca_order_others(void)
+{
+    return ca_counter_read(submissions_elsewhere);
+}
+
+void ca_order_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_ORDER);
+    for (unsigned i = 0; i < DEBTS; i++)
+        debts[i] = (debt_t){0};
+    for (unsigned i = 0; i < PAYERS; i++)
+        payers[i].stream = 0;
+    atomic_store(&only, NULL);
+    atomic_store(&ended, false);
+    atomic_store(&held, 0);
+    atomic_store(&ca_order_newest, 0);
+    atomic_store(&several_until, 0);
+    atomic_store(&passed, 0);
+    atomic_store(&proved, 0);
+    atomic_store(&ca_order_current, 0);
+}

@@ -1,0 +1,188 @@
+/* See unseen.h. Libraries are looked for in /proc/self/maps, which has those of other namespaces
+ * (dlmopen) as well, and in the loader's list where that file cannot be read. */
+#include "shim/unseen.h"
+#include <fcntl.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "config/mutation.h"
+#include "pool/order.h"
+#include "shim/contexts.h"
+#include "shim/driver_table.h"
+
+/* By the beginnings of their names. What they submit, or let a device reach, comes by no entry
+ * point of the driver's that we wrap. */
+static const struct {
+    const char *begins, *why;
+} libraries[] = {
+    {"libcupti.so", "CUPTI is loaded"},
+    {"libibverbs.so", "libibverbs is loaded: a network device may reach the memory"},
+    {"libgdrapi.so", "GDRCopy is loaded: the host may reach the memory"},
+    {"libcufile.so", "cuFile is loaded: a storage device may reach the memory"},
+    {"libnvshmem", "NVSHMEM is loaded: other processes may reach the memory"},
+};
+#define LIBRARIES (sizeof(libraries) / sizeof(libraries[0]))
+#define DRIVER "libcuda.so"
+
+/* Those that the runtimes ask for, and that a run on a GPU has shown to submit nothing unseen
+ * (tests/gpu/results). None has been shown yet. */
+static const CUuuid known_tables[] = {
+    {{0}},
+};
+
+static _Atomic unsigned long long looked_at; /* how much the loader had loaded then, and 1 */
+
+static bool ended(void)
+{
+    return atomic_load_explicit(&ca_order_current, memory_order_relaxed) == CA_ORDER_OFF ||
+           CA_MUTATED(order_unseen);
+}
+
+static void end(const char *why)
+{
+    if (!ended())
+        ca_order_end(why);
+}
+
+/* --- libraries ----------------------------------------------------------------------------------
+ */
+
+/* `path` of a library, not terminated. */
+static void look_at_name(const char *path, size_t length, unsigned *drivers)
+{
+    const char *slash = memrchr(path, '/', length);
+    const char *name = slash ? slash + 1 : path;
+    size_t left = length - (size_t)(name - path);
+    for (size_t i = 0; i < LIBRARIES; i++)
+        if (left >= strlen(libraries[i].begins) &&
+            memcmp(name, libraries[i].begins, strlen(libraries[i].begins)) == 0)
+            end(libraries[i].why);
+    if (left >= strlen(DRIVER) && memcmp(name, DRIVER, strlen(DRIVER)) == 0)
+        ++*drivers;
+}
+
+/* A line of /proc/self/maps: "from-to rights offset device inode path". Each library has one part
+ * that begins the file. */
+static void look_at_line(const char *line, size_t length, unsigned *drivers)
+{
+    const char *at = line, *stop = line + length;
+    bool first = false;
+    for (int field = 0; field < 5 && at; field++) {
+        first |= field == 2 && strspn(at, "0") == strcspn(at, " ");
+        at = memchr(at, ' ', (size_t)(stop - at));
+        while (at && at < stop && *at == ' ')
+            at++;
+    }
+    if (at && at < stop && *at == '/' && first)
+        look_at_name(at, (size_t)(stop - at), drivers);
+}
+
+static bool look_at_maps(unsigned *drivers)
+{
+    char text[4096];
+    size_t have = 0;
+    int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    for (ssize_t more; (more = read(file, text + have, sizeof text - have)) > 0;) {
+        have += (size_t)more;
+        size_t begin = 0;
+        for (const char *end_of; (end_of = memchr(text + begin, '\n', have - begin));) {
+            size_t length = (size_t)(end_of - (text + begin));
+            look_at_line(text + begin, length, drivers);
+            begin += length + 1;
+        }
+        if (begin == 0) /* no path is as long: of such a line the rest is passed over */
+            begin = have;
+        memmove(text, text + begin, have - begin);
+        have -= begin;
+    }
+    close(file);
+    return true;
+}
+
+static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
+{
+    (void)bytes;
+    if (info->dlpi_name)
+        look_at_name(info->dlpi_name, strlen(info->dlpi_name), arg);
+    return 0;
+}
+
+/* The loader counts what it has loaded, in every namespace. */
+static int count_loaded(struct dl_phdr_info *info, size_t bytes, void *arg)
+{
+    unsigned long long *loaded = arg;
+    if (bytes >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof info->dlpi_adds)
+        *loaded = info->dlpi_adds + 1;
+    return 1;
+}
+
+void ca_unseen_look(void)
+{
+    unsigned long long loaded = 0;
+    if (ended())
+        return;
+    dl_iterate_phdr(count_loaded, &loaded);
+    if (loaded && loaded == atomic_load_explicit(&looked_at, memory_order_relaxed))
+        return;
+    if (getenv("CUDA_INJECTION64_PATH"))
+        end("CUDA_INJECTION64_PATH is set");
+    unsigned drivers = 0;
+    if (!look_at_maps(&drivers))
+        dl_iterate_phdr(look_at_module, &drivers);
+    if (drivers > 1)
+        end("the driver is loaded twice, by dlmopen");
+    /* What is loaded meanwhile is looked for next time. */
+    atomic_store_explicit(&looked_at, loaded, memory_order_relaxed);
+}
+
+/* --- contexts and devices -----------------------------------------------------------------------
+ */
+
+void ca_unseen_context(CUcontext same)
+{
+    for (ca_context_t *one = ended() ? NULL : ca_context_next(NULL); one;
+         one = ca_context_next(one))
+        if (atomic_load(&one->state) != CA_CONTEXT_RETIRED && atomic_load(&one->handle) != same)
+            end("there is a second context");
+}
+
+void ca_unseen_device(CUdevice device)
+{
+    static const CUdevice_attribute attributes[] = {
+        CU_DEVICE_ATTRIBUTE_INTEGRATED,
+        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+        CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+    };
+    __typeof__(cuDeviceGetAttribute) *ask = ca_driver()->cuDeviceGetAttribute;
+    if (ended())
+        return;
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
+        int value = 1;
+        if (!ask || ask(&value, attributes[i], device) != CUDA_SUCCESS || value)
+            end("the host reaches the device's memory, too, or nobody can tell");
+    }
+}
+
+/* --- functions and graphs -----------------------------------------------------------------------
+ */
+
+void ca_unseen_table(const CUuuid *id)
+{
+    for (size_t i = 0; id && i + 1 < sizeof(known_tables) / sizeof(known_tables[0]); i++)
+        if (memcmp(id, &known_tables[i], sizeof *id) == 0)
+            return;
+    end("cuGetExportTable hands out functions without names");
+}
+
+void ca_unseen_graph(cuuint64_t flags)
+{
+    enum { DEVICE_LAUNCH = 4 }; /* CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH, of CUDA 12.0 */
+    if (flags & DEVICE_LAUNCH)
+        end("the device may launch graphs");
+}
