@@ -19,6 +19,7 @@
 #include "pool/giving.h"
 #include "pool/grow.h"
 #include "pool/ladder.h"
+#include "pool/order.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -89,8 +90,10 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
         arena->params.granule = CA_GRANULE;
     if (!arena->params.segment_first)
         arena->params.segment_first = CA_SEGMENT_FIRST;
-    if (params->small) /* compared with rounded requests */
-        arena->params.small = ca_round_request(params, params->small);
+    if (params->reuse == CA_POOL_REUSE_ORDER && !params->host && !params->small)
+        arena->params.small = CA_ORDER_SMALL;
+    if (arena->params.small) /* compared with rounded requests */
+        arena->params.small = ca_round_request(params, arena->params.small);
     if (!begin(arena, bins)) {
         ca_mem_unmap(bins, BINS_BYTES);
         ca_lock_take(&arenas_lock);
@@ -163,6 +166,20 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
         *reused = touched;
 }
 
+/* Where it may be, what is in flight serves a plain request as well as what is ready does. It is
+ * made ready before anything is taken, not only where nothing else fits: the request finds the
+ * block that fits best, and neighbours merge early. */
+static void serve_in_order(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    if (stream || arena->params.reuse != CA_POOL_REUSE_ORDER ||
+        (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
+         !CA_MUTATED(order_lazily_recorded)))
+        return;
+    int cancellation = ca_arena_enter(arena);
+    ca_epoch_serve_in_order(arena);
+    ca_arena_leave(arena, cancellation);
+}
+
 /* Without a call upstream. What is close to the size comes before what has to be cut. */
 static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
 {
@@ -185,6 +202,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
+    serve_in_order(arena, stream);
     /* Where the heaps of a set are visited in turn, the last resort asks. */
     bool asks = ca_arena_alone(arena) && !stream && ca_settle_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
@@ -208,6 +226,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
+    serve_in_order(arena, NULL);
     bool careful = ca_settle_asks(arena, size);
     ca_block_t *found = careful ? NULL : take(arena, NULL, size);
     if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
@@ -244,6 +263,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
+    serve_in_order(arena, stream);
     if (!stream && ca_settle_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
@@ -324,7 +344,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         stream = ca_stream_elsewhere(arena);
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
-        if (how == PLAIN) {
+        if (how == PLAIN || (how == ASYNC && CA_MUTATED(order_by_free_async))) {
             ca_fence_note_free(arena->context, ca_fence_newest());
             ca_arena_note_free(arena, ca_fence_newest());
         }
@@ -554,4 +574,5 @@ void ca_pool_reset_after_fork(void)
     ca_pool_reset_requests();
     ca_reserved_reset_after_fork();
     ca_giving_reset_after_fork();
+    ca_order_reset_after_fork();
 }

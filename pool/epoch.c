@@ -2,11 +2,14 @@
 #include "pool/epoch.h"
 
 #include <errno.h>
+#include "config/counters.h"
 #include "config/history.h"
 #include "config/mine.h"
+#include "config/mutation.h"
 #include "pool/cache.h"
 #include "pool/cache_mark.h"
 #include "pool/fence_order.h"
+#include "pool/order.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/state.h"
@@ -274,6 +277,8 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     if (!epoch)
         return;
     void *fence = NULL;
+    bool ordered = !stream && arena->params.reuse == CA_POOL_REUSE_ORDER;
+    epoch->began = ordered ? ca_fence_number() : 0;
     ca_lock_drop(&arena->lock);
     bool all = stream ? ca_stream_is_elsewhere(stream) : epoch->foreign;
     int rc = stream && !all
@@ -312,6 +317,8 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     else if (answer == -EIO)
         ca_arena_stop(arena);
     if (answer == 1 && !epoch->passed) {
+        if (epoch->began && epoch->fence)
+            ca_order_passed(arena->context, epoch->began);
         epoch->passed = true;
         list_remove(&epoch->line->closed, epoch);
         release_blocks(arena, epoch);
@@ -351,7 +358,7 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
         int answer = 1; /* of one that its stream, or a give-back, has emptied */
         bool asks = epoch->count > 0 || epoch->marks;
         epoch->users++;
-        if (asks) {
+        if (asks && !(epoch->began && ca_order_has_passed(arena->context, epoch->number))) {
             ca_lock_drop(&arena->lock);
             answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
             ca_lock_take(&arena->lock);
@@ -370,8 +377,62 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
     return passed;
 }
 
+/* In order a free need not ask: what has not passed serves as well. A few do, lest the list grow
+ * without end. */
+#define IN_ORDER_BEHIND 64u
+
+bool ca_epoch_in_order(const ca_arena_t *arena)
+{
+    return arena->params.reuse == CA_POOL_REUSE_ORDER &&
+           (!arena->params.host || CA_MUTATED(order_pinned)) && !arena->no_fences &&
+           ca_order_may(arena->context);
+}
+
+static bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
+{
+    if (CA_MUTATED(order_counted_by_heap))
+        return epoch->foreign || epoch->number > arena->freed_after;
+    return ca_epoch_late(arena, epoch) && !CA_MUTATED(order_late);
+}
+
+size_t ca_epoch_serve_in_order(ca_arena_t *arena)
+{
+    ca_epoch_t *epoch = arena->whole.closed.head, *next;
+    void *released;
+    size_t served = 0;
+
+    if (CA_MUTATED(order_lazily_recorded)) {
+        ca_epoch_close(arena, &arena->whole, CA_BY_FREE);
+        epoch = arena->whole.closed.head;
+    }
+    if (CA_MUTATED(order_open_epoch) && ca_epoch_in_order(arena))
+        release_blocks(arena, arena->whole.open);
+    for (; epoch && ca_epoch_in_order(arena); epoch = next) {
+        next = epoch->next;
+        if (epoch->users || may_not_serve(arena, epoch) || !ca_arena_serving(arena))
+            break;
+        if (!ca_order_take(arena->context, epoch->fence, epoch->began, epoch->number, &released))
+            break;
+        ca_count(order_served);
+        arena->whole.failures = 0;
+        list_remove(&arena->whole.closed, epoch);
+        release_blocks(arena, epoch);
+        ca_slab_give(&arena->epochs, epoch);
+        served++;
+        if (released) {
+            ca_lock_drop(&arena->lock);
+            ca_upstream_fence_release(arena->upstream, arena->context, released);
+            ca_lock_take(&arena->lock);
+            next = arena->whole.closed.head;
+        }
+    }
+    return served;
+}
+
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line)
 {
+    if (!line->stream && ca_epoch_in_order(arena) && line->closed.count < IN_ORDER_BEHIND)
+        return;
     /* The newest fence was recorded this instant: not worth a query. */
     if (line->closed.count > 1)
         ca_epoch_harvest(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);

@@ -42,7 +42,7 @@ struct ca_epoch {
     unsigned users;              /* threads asking about the fence, outside the lock */
     unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY;
                                     once it is closed: whose plain free closed it */
-    uint64_t number;             /* of its fence, see fence_order.h */
+    uint64_t began, number;      /* of its fence, before and after its record: fence_order.h */
     void *fence;
 };
 
@@ -118,6 +118,13 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
 /* The same for a free that has closed an epoch: as many as come, and one more while more than a few
  * wait, or a line that once fell behind would stay behind. */
 void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
+
+/* Whether memory in flight may serve now (order.h). */
+bool ca_epoch_in_order(const ca_arena_t *arena);
+
+/* Makes ready at once what plain frees left in closed epochs that may serve in order (order.h).
+ * Returns how many epochs that were. Drops the lock. */
+size_t ca_epoch_serve_in_order(ca_arena_t *arena);
 
 typedef enum {
     CA_EPOCHS_OWED,  /* that are not late */

@@ -10,6 +10,7 @@
 #include "pool/export.h"
 #include "pool/giving.h"
 #include "pool/mixed.h"
+#include "pool/order.h"
 #include "pool/pin.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -219,7 +220,7 @@ static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t
 
     for (size_t left = now > most ? now - most : 0; left > 0; left -= given < left ? given : left) {
         if (reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
-            !ca_epoch_device_idle(arena) || !ca_arena_serving(arena))
+            !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) || !ca_arena_serving(arena))
             return;
         given = give_one(arena, which);
         if (given == 0)
@@ -435,6 +436,21 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
     return rc == 0 ? bytes : 0;
 }
 
+/* What is ready may be in flight (order.h): it is idle once all that was made ready so has passed.
+ * Waits where plain CUDA would have. False: it has not passed. Drops the lock; when it returns true
+ * nothing is in flight for as long as the lock is held. */
+static bool nothing_in_flight(ca_arena_t *arena)
+{
+    while (ca_order_owes(arena->context)) {
+        ca_lock_drop(&arena->lock);
+        bool paid = ca_order_paid(arena->context);
+        ca_lock_take(&arena->lock);
+        if (!paid || !ca_arena_serving(arena))
+            return false;
+    }
+    return true;
+}
+
 /* Host memory's real free waits for all work, some of which may be waiting for this very thread,
  * and the program freed it long ago: so the question is asked before each. Drops the lock. */
 static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
@@ -442,6 +458,8 @@ static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
     if (!ca_arena_serving(arena))
         return NULL;
     ca_segment_t *segment = next_to_go(arena, which);
+    if (segment && !arena->params.host && ca_order_owes(arena->context))
+        segment = nothing_in_flight(arena) ? next_to_go(arena, which) : NULL;
     if (!segment || !arena->params.host)
         return segment;
     return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;

@@ -237,7 +237,7 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
 
 bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
-    return ca_block_size(block) > WHOLE_FROM && !arena->careful && !arena->pins &&
+    return ca_block_size(block) > WHOLE_FROM && !arena->settling && !arena->pins &&
            !block->exported && !ca_block_epoch(block)->line->stream;
 }
 

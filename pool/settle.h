@@ -69,14 +69,14 @@ static inline void ca_settle_grown(ca_arena_t *arena, size_t bytes)
         arena->live_peak > arena->settle_peak + arena->settle_peak / CA_SETTLE_MORE) {
         arena->settle = arena->params.settle;
         arena->settle_peak = arena->live_peak;
-    } else if (!arena->careful && arena->settle < arena->params.settle * CA_SETTLE_MOST) {
+    } else if (!arena->settling && arena->settle < arena->params.settle * CA_SETTLE_MOST) {
         arena->settle *= 2;
     }
     arena->settle_from = arena->reserved;
     arena->settles_at = arena->operations + arena->settle;
-    if (arena->careful || !arena->params.settle)
+    if (arena->settling || !arena->params.settle)
         return;
-    arena->careful = true;
+    arena->careful = arena->settling = true;
     ca_caches_shut(arena);
 }
 
@@ -86,12 +86,14 @@ static inline void ca_settle_gave(ca_arena_t *arena)
     arena->settle = 0;
 }
 
-/* For every allocation and free: whether the time has come. */
+/* For every allocation and free: whether the time has come. In order (pool/order.h) nothing need be
+ * asked, so that the arena stays careful with its frees, cuts and growth. */
 static inline void ca_settle(ca_arena_t *arena)
 {
-    if (!arena->careful || arena->operations < arena->settles_at)
+    if (!arena->settling || arena->operations < arena->settles_at)
         return;
-    arena->careful = false;
+    arena->settling = false;
+    arena->careful = arena->params.reuse == CA_POOL_REUSE_ORDER && !arena->params.host;
     ca_caches_open(arena);
 }
 

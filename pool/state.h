@@ -59,6 +59,7 @@ struct ca_arena {
     size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
     unsigned shutters;    /* why they are shut, counted */
     uint16_t walks;       /* that are under way along `busy` */
+    bool settling;        /* the caches are shut until it has settled: see settle.h */
     bool mixed_again;     /* it grew for that though no more was live than before: see mixed.h */
     uint64_t shut_after;  /* operations: see ladder.c */
     uint64_t settles_at;  /* operations */

@@ -35,8 +35,10 @@ MUTATIONS = {
     "reuse_across_streams": ("async", (1, 2, 3, 4)),
     "pinned_reuse": ("pinned", (1, 2, 3, 4)),
     "capture_gate": ("graphs", (1, 3, 4, 5, 7, 8)),
+    "order_skipped": ("ordered", (6, 1, 2, 3, 4, 5)),
 }
-MUTATION_OPS = {"reuse_cached": 4000}  # threads keep stock once a fence was had
+MUTATION_CONFIGURATION = {"order_skipped": "order"}  # all others: "shim"
+MUTATION_OPS = {"reuse_cached": 4000, "order_skipped": 2000}  # threads keep stock once a fence was had
 OTHER_SEEDS = range(20, 40)
 # What the race check says of it; the program itself may end first, at a byte that is wrong.
 RACES = r"simcuda: race: .* is not ordered after |wrong byte: at "
@@ -155,7 +157,7 @@ def test_a_deliberate_fault_of_the_shim_is_caught(mutation):
     profile, seeds = MUTATIONS[mutation]
     for seed in (*seeds, *OTHER_SEEDS):
         program = programs.Program(seed, MUTATION_OPS.get(mutation, 1000), profile)
-        result = run.run(program, "shim")
+        result = run.run(program, MUTATION_CONFIGURATION.get(mutation, "shim"))
         if "unknown mutation" in result.err:
             pytest.skip(f"the shim does not know {mutation}")
         if result.rc in (1, programs.RACE) and re.search(SAYS.get(mutation, RACES), result.err):

@@ -289,10 +289,12 @@ uint64_t execute(program_t *p, const settings_t *settings)
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->changed, NULL);
     }
-    for (int t = 0; t < p->threads; t++)
+    if (p->threads == 1) /* in the program's only thread */
+        work(&run->workers[0]);
+    for (int t = 0; t < p->threads && p->threads > 1; t++)
         if (pthread_create(&run->workers[t].thread, NULL, work, &run->workers[t]) != 0)
             abort();
-    for (int t = 0; t < p->threads; t++)
+    for (int t = 0; t < p->threads && p->threads > 1; t++)
         pthread_join(run->workers[t].thread, NULL);
     /* Host functions that nobody waited for have looked at something as well. */
     const step_t none = {.op = NOBODY, .buffer = NOBODY};

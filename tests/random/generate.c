@@ -31,6 +31,12 @@ int pick_buffer(generator_t *g, int thread, bool host)
 int pick_stream(generator_t *g, int thread, int buffer)
 {
     list_t *l = &g->streams[thread];
+    if (g->profile->steady && (int)below(&g->r, 100) < g->profile->steady) {
+        int first = l->n ? l->at[0] : 0;
+        if (stream_usable(g->p, thread, first) &&
+            (buffer == NOBODY || stream_reaches(g->p, first, buffer)))
+            return first;
+    }
     for (int tries = 0; tries < 8; tries++) {
         uint32_t which = below(&g->r, (uint32_t)l->n + 2);
         int device = (int)below(&g->r, (uint32_t)g->p->devices), stream;

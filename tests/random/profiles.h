@@ -5,13 +5,14 @@
 
 #include "random.h"
 
-enum { CHANGES = 14, LARGE = -1 };
+enum { CHANGES = 16, LARGE = -1 };
 
 typedef struct profile {
     const char *name, *what;
     int threads, devices; /* most */
     int streams;          /* most */
     int blocking;         /* of a hundred streams */
+    int steady;           /* of a hundred operations: on the thread's first stream, if it can be */
     int bursts;           /* of a thousand operations: work held, free, malloc, write elsewhere */
     int async_bursts, pinned_bursts; /* of a hundred bursts: with such memory */
     int sizes;   /* 0: log-uniform; else as many different small sizes; LARGE: large ones */
@@ -56,6 +57,30 @@ static const profile_t profiles[] = {
      .sizes = LARGE,
      .buffers = 8,
      .change = {{OP_DEVICE_SYNC, NEVER}, {OP_SYNC, 2}}},
+    {.name = "ordered",
+     .what = "one thread, most of the time on one stream",
+     .threads = 1,
+     .devices = 1,
+     .streams = 3,
+     .blocking = 50,
+     .steady = 97,
+     .sizes = LARGE,
+     .buffers = 8,
+     .change = {{OP_HOLD, NEVER}, /* host functions end it for a while */
+                {OP_PAUSE, NEVER},
+                {OP_HOST_CHECK, NEVER},
+                {OP_HOST_FILL, NEVER},
+                {OP_CHECK, 2},
+                {OP_DEVICE_SYNC, 1},
+                {OP_SYNC, 2},
+                {OP_STREAM_NEW, 3},
+                {OP_STREAM_END, 2},
+                {OP_ALLOC, 200},
+                {OP_FREE, 190},
+                {OP_FORK, 2},
+                {OP_CTX_NEW, NEVER},
+                {OP_CTX_END, NEVER},
+                {OP_CTX_USE, NEVER}}},
     {.name = "churn",
      .what = "few sizes, many allocations and frees",
      .threads = 2,

@@ -12,8 +12,8 @@ import signal
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PROFILES = ("mixed", "churn", "nonblocking", "threads", "peers", "resets", "contexts", "async",
-            "pinned", "api", "graphs")
+PROFILES = ("mixed", "churn", "nonblocking", "ordered", "threads", "peers", "resets", "contexts",
+            "async", "pinned", "api", "graphs")
 RACE = 99  # the simulator's exit status after a race
 NO_SHIM = -1000  # instead of 0: the run was to be under the shim, and it printed no statistics
 DIFFERENT = -1001  # instead of 0: the run printed something else than the one without the shim
@@ -25,6 +25,7 @@ CONFIGURATIONS = {
     "shim": (True, "settle:16", ""),
     "lane_d": (True, "lane_r:false,settle:16", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
+    "order": (True, "reuse:order,settle:16", ""),
     "wait": (True, "async_reuse:wait", ""),
     "sync": (True, "free_sync:true,settle:16", ""),
     "debug": (True, "debug:frees+poison+redzone,settle:16", ""),

@@ -1,0 +1,554 @@
+/* Reuse in order: what is in flight serves on one stream, and every other stream waits for it. The
+ * test is the program: it says what it submits, and where. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "one_arena.h"
+#include "pool/fence_order.h"
+#include "pool/order.h"
+
+#define LARGE (6 * MIB) /* its free records a fence at once */
+#define WAIT_NS UINT64_C(1000000)
+
+enum { S = 10, T, U }; /* streams */
+static int context;
+
+static void begin(void)
+{
+    ca_arena_params_t params = fake_params;
+    fake_reset(1024 * MIB, 1024 * MIB);
+    fake.in_order = true;
+    params.reuse = CA_POOL_REUSE_ORDER;
+    ca_order_reset_after_fork();
+    arena = ca_arena_create(&fake_upstream, &context, &params);
+    ca_order_start(&fake_upstream, &context, WAIT_NS);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    begin();
+    return arena ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ca_order_forget(&context);
+    ca_arena_retire(arena);
+    return fake.errors || fake.fences ? -1 : 0;
+}
+
+static void submit_as(uint64_t stream, unsigned work)
+{
+    ca_order_before(stream, (void *)(uintptr_t)stream, work);
+    ca_order_after(stream, work);
+}
+
+static void submit(uint64_t stream)
+{
+    submit_as(stream, CA_WORK);
+}
+
+/* A block that was used on the stream and freed: where it was. */
+static uint64_t used_on(uint64_t stream)
+{
+    held_t held = get(LARGE);
+    uint64_t address = held.address;
+    submit(stream);
+    put(&held);
+    return address;
+}
+
+/* Whether the next request gets that memory. Nothing that it does is logged before. */
+static bool serves(uint64_t address)
+{
+    fake_log();
+    held_t held = get(LARGE);
+    bool same = held.address == address;
+    let_go_by(&held, ca_arena_free);
+    return same;
+}
+
+static bool takes(uint64_t address)
+{
+    held_t held = get(LARGE);
+    return held.address == address; /* it stays */
+}
+
+static unsigned count_of(const char *log, char letter)
+{
+    unsigned count = 0;
+    for (; *log; log++)
+        count += *log == letter;
+    return count;
+}
+
+static void in_thread(void *(*body)(void *), void *arg)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, body, arg), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void *used_by_another_thread(void *address)
+{
+    *(uint64_t *)address = used_on(S);
+    return NULL;
+}
+
+static void on_one_stream_what_is_in_flight_serves_at_once(void **state)
+{
+    (void)state;
+    uint64_t address = used_on(S);
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(used_on(S), address);
+    fake_log();
+    assert_int_equal(used_on(S), address);
+    assert_string_equal(fake_log(), "R"); /* one fence for the free, and nothing is asked */
+    assert_int_equal(fake.calls[FAKE_QUERY], 0);
+    assert_true(fake.fences <= 2);
+}
+
+static void what_has_no_fence_yet_does_not_serve(void **state)
+{
+    (void)state;
+    held_t small = get(KIB), other;
+    uint64_t address = small.address;
+    submit(S);
+    put(&small);
+    assert_int_equal(hold(arena, KIB, &other), 0);
+    assert_true(other.address != address);
+}
+
+static void another_stream_waits_for_it_once(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    submit(T);
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+    submit(S); /* whose fence it is behind by itself */
+    assert_string_equal(fake_log(), "");
+    submit(T);
+    assert_string_equal(fake_log(), "");
+    submit(U);
+    assert_string_equal(fake_log(), "J");
+}
+
+static void it_waits_again_for_what_is_handed_out_later(void **state)
+{
+    (void)state;
+    held_t small = get(KIB);
+    submit(S);
+    assert_true(takes(used_on(S)));
+    submit(T);
+    fake_pass_all();
+    held_t held;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, LARGE, &held), 0), put(&held);
+    submit(S);
+    fake_pass_all();
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, LARGE, &held), 0), put(&held);
+    fake_pass_all();
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, LARGE, &held), 0), put(&held);
+    assert_true(ca_order_may(&context)); /* of S again */
+    assert_true(takes(used_on(S)));
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+    put(&small);
+}
+
+static void what_a_free_that_waits_for_nothing_came_after_is_not_its_own(void **state)
+{
+    (void)state;
+    uint64_t address;
+    held_t async = get(LARGE);
+    submit(S);
+    in_thread(used_by_another_thread, &address);
+    fake_unuse(async.address, async.bytes);
+    ca_arena_free_async(async.block, NULL, 0);
+    assert_false(takes(address));
+}
+
+static void memory_of_the_host_never_serves(void **state)
+{
+    (void)state;
+    ca_arena_params_t params = fake_params;
+    ca_arena_t *before = arena;
+    params.reuse = CA_POOL_REUSE_ORDER;
+    params.host = true;
+    arena = ca_arena_create(&fake_upstream, &context, &params);
+    assert_false(serves(used_on(S)));
+    ca_arena_retire(arena);
+    arena = before;
+}
+
+static void nothing_is_owed_where_nothing_was_handed_out(void **state)
+{
+    (void)state;
+    used_on(S);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "");
+}
+
+static void a_submission_elsewhere_between_makes_it_wait(void **state)
+{
+    (void)state;
+    uint64_t address = used_on(S);
+    submit(T);
+    assert_false(serves(address));
+}
+
+static void one_on_another_stream_before_the_fence_does_too(void **state)
+{
+    (void)state;
+    submit(S);
+    held_t held = get(LARGE);
+    uint64_t address = held.address;
+    submit(T);
+    submit(S);
+    put(&held);
+    assert_false(serves(address));
+}
+
+static void it_is_one_stream_again_once_a_later_fence_has_passed(void **state)
+{
+    (void)state;
+    used_on(S);
+    used_on(T);
+    submit(T);
+    fake_pass_all(); /* that of T's free was begun after the last submission elsewhere */
+    held_t held;
+    for (unsigned i = 0; i < 200; i++) /* found at the latest when the next query is due */
+        assert_int_equal(hold(arena, LARGE, &held), 0), put(&held);
+    uint64_t address = used_on(T);
+    assert_true(takes(address));
+}
+
+static void a_fence_from_before_does_not_do(void **state)
+{
+    (void)state;
+    used_on(S);
+    uint64_t last = fake.recorded;
+    submit(T);
+    fake_pass(last);
+    held_t held;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, KIB, &held), 0), put(&held);
+    assert_false(ca_order_may(&context));
+}
+
+static void a_thread_that_would_not_have_slept_does_not_take_it(void **state)
+{
+    (void)state;
+    uint64_t address;
+    submit(S);
+    in_thread(used_by_another_thread, &address);
+    assert_false(takes(address));
+    used_on(S); /* its own free is behind that fence */
+    held_t one = get(LARGE), two = get(LARGE);
+    assert_true(one.address == address || two.address == address);
+}
+
+static void *submits_to_t(void *arg)
+{
+    (void)arg;
+    submit(T);
+    return NULL;
+}
+
+static void such_a_thread_s_submission_waits_on_the_host_first(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    in_thread(submits_to_t, NULL);
+    assert_string_equal(fake_log(), "qwwJ");
+    assert_true(fake.waited_ns <= UINT64_C(1000000000));
+    assert_int_equal(fake.unbounded_waits, 0);
+}
+
+static void it_goes_on_where_that_was_long_enough(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake.wait_passes = true;
+    fake_log();
+    in_thread(submits_to_t, NULL);
+    assert_string_equal(fake_log(), "qW");
+}
+
+static void a_second_thread_with_a_second_stream_ends_it(void **state)
+{
+    (void)state;
+    used_on(S);
+    in_thread(submits_to_t, NULL);
+    fake_pass_all();
+    assert_false(ca_order_may(&context));
+    used_on(T);
+    fake_pass_all();
+    held_t held;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, LARGE, &held), 0), put(&held);
+    assert_false(serves(used_on(T)));
+}
+
+static void *waits_for_t(void *arg)
+{
+    (void)arg;
+    ca_order_waits_for(T);
+    return NULL;
+}
+
+static void as_does_one_that_waits_for_it(void **state)
+{
+    (void)state;
+    used_on(S);
+    in_thread(waits_for_t, NULL);
+    assert_false(ca_order_may(&context));
+}
+
+static void threads_on_one_stream_do_not(void **state)
+{
+    (void)state;
+    uint64_t address;
+    submit(S);
+    in_thread(used_by_another_thread, &address);
+    assert_true(ca_order_may(&context));
+}
+
+static void what_may_wait_for_a_thread_keeps_all_from_serving(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE);
+    uint64_t address = held.address;
+    submit_as(S, CA_WORK_HELD);
+    put(&held);
+    assert_false(serves(address));
+}
+
+static void a_programmatic_launch_waits_on_the_same_stream(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    submit_as(S, CA_WORK_EARLY);
+    assert_string_equal(fake_log(), "J");
+}
+
+static void a_copy_by_the_host_waits_on_the_host(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    submit_as(S, CA_WORK_COPY); /* in order */
+    assert_string_equal(fake_log(), "");
+    submit_as(T, CA_WORK_COPY);
+    assert_string_equal(fake_log(), "qW");
+    assert_int_equal(fake.unbounded_waits, 1); /* as its plain free would have */
+}
+
+static void a_stream_with_the_number_of_one_that_ended_waits_anew(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    submit(T);
+    ca_order_stream_ends(T);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+}
+
+static void as_does_one_with_the_number_of_the_current_one(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    ca_order_stream_ends(S);
+    assert_false(ca_order_may(&context));
+    fake_log();
+    submit(S);
+    assert_string_equal(fake_log(), "J");
+}
+
+static void a_wait_for_the_stream_proves_that_all_has_passed(void **state)
+{
+    (void)state;
+    used_on(S);
+    submit(T);
+    used_on(T);
+    uint64_t other = ca_order_wait_begins(S);
+    ca_order_wait_ended(other);
+    assert_false(ca_order_may(&context)); /* T's work goes on */
+    uint64_t all = ca_order_wait_begins(0);
+    fake_pass_all();
+    ca_order_wait_ended(all);
+    assert_true(ca_order_may(&context));
+    assert_true(takes(used_on(T)));
+    uint64_t begun = ca_order_wait_begins(T);
+    fake_pass_all();
+    ca_order_wait_ended(begun);
+    fake_log();
+    submit(U);
+    assert_string_equal(fake_log(), ""); /* known without a question */
+}
+
+static void a_wait_that_began_before_proves_nothing(void **state)
+{
+    (void)state;
+    submit(S);
+    uint64_t begun = ca_order_wait_begins(S);
+    assert_true(takes(used_on(S)));
+    ca_order_wait_ended(begun);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+}
+
+static void nothing_serves_while_anything_is_captured(void **state)
+{
+    (void)state;
+    uint64_t address = used_on(S);
+    ca_order_hold(true);
+    assert_false(takes(address));
+    ca_order_hold(false);
+    assert_true(takes(address));
+    ca_order_hold(true);
+    fake_log();
+    submit(T); /* no stream can be made to wait */
+    assert_string_equal(fake_log(), "qW");
+    ca_order_hold(false);
+}
+
+static void what_leaves_the_order_of_streams_waits_on_the_host(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    submit(T); /* has paid, and the fence has still not passed */
+    fake_log();
+    ca_order_leave();
+    assert_string_equal(fake_log(), "qW");
+    ca_order_leave();
+    assert_string_equal(fake_log(), "");
+}
+
+static void what_is_in_flight_does_not_go_back(void **state)
+{
+    (void)state;
+    held_t held;
+    uint64_t address = used_on(S);
+    assert_int_equal(hold(arena, LARGE, &held), 0);
+    assert_int_equal(held.address, address);
+    let_go(&held);
+    fake.stuck = fake.recorded + 1; /* its fence */
+    held_t other = get(LARGE);
+    put(&other);
+    fake_log();
+    ca_arena_trim(arena, SIZE_MAX);
+    assert_int_equal(fake.waiting_frees, 0);
+}
+
+static void a_second_context_ends_it_and_waits(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    ca_order_end("a test");
+    assert_string_equal(fake_log(), "qW");
+    assert_false(ca_order_may(&context));
+}
+
+static void where_that_is_in_vain_every_stream_waits(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake.fail_at[FAKE_WAIT] = 1;
+    fake.fail_rc[FAKE_WAIT] = -EAGAIN;
+    ca_order_end("a test");
+    fake_log();
+    submit(S);
+    submit(T);
+    assert_int_equal(count_of(fake_log(), 'J'), 2);
+}
+
+static held_t slipped;
+
+/* Its fence is begun and recorded while the other one, begun before, is not recorded yet: which of
+ * the two stands behind the other one nobody can tell. */
+static void free_meanwhile(void)
+{
+    fake.on_call[FAKE_RECORD] = NULL;
+    let_go(&slipped);
+}
+
+static void of_two_fences_that_may_have_swapped_both_are_waited_for(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE);
+    slipped = get(LARGE);
+    submit(S);
+    fake.on_call[FAKE_RECORD] = free_meanwhile;
+    put(&held);
+    held_t one = get(LARGE);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "JJ");
+    put(&one);
+}
+
+static void a_stream_that_cannot_be_made_to_wait_waits_on_the_host(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake.fail_at[FAKE_JOIN] = 1;
+    fake.fail_rc[FAKE_JOIN] = -EAGAIN;
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "jqW");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(on_one_stream_what_is_in_flight_serves_at_once),
+        TEST(what_has_no_fence_yet_does_not_serve),
+        TEST(another_stream_waits_for_it_once),
+        TEST(it_waits_again_for_what_is_handed_out_later),
+        TEST(what_a_free_that_waits_for_nothing_came_after_is_not_its_own),
+        TEST(memory_of_the_host_never_serves),
+        TEST(nothing_is_owed_where_nothing_was_handed_out),
+        TEST(a_submission_elsewhere_between_makes_it_wait),
+        TEST(one_on_another_stream_before_the_fence_does_too),
+        TEST(it_is_one_stream_again_once_a_later_fence_has_passed),
+        TEST(a_fence_from_before_does_not_do),
+        TEST(a_thread_that_would_not_have_slept_does_not_take_it),
+        TEST(such_a_thread_s_submission_waits_on_the_host_first),
+        TEST(it_goes_on_where_that_was_long_enough),
+        TEST(a_second_thread_with_a_second_stream_ends_it),
+        TEST(as_does_one_that_waits_for_it),
+        TEST(threads_on_one_stream_do_not),
+        TEST(what_may_wait_for_a_thread_keeps_all_from_serving),
+        TEST(a_programmatic_launch_waits_on_the_same_stream),
+        TEST(a_copy_by_the_host_waits_on_the_host),
+        TEST(a_stream_with_the_number_of_one_that_ended_waits_anew),
+        TEST(as_does_one_with_the_number_of_the_current_one),
+        TEST(a_wait_for_the_stream_proves_that_all_has_passed),
+        TEST(a_wait_that_began_before_proves_nothing),
+        TEST(nothing_serves_while_anything_is_captured),
+        TEST(what_leaves_the_order_of_streams_waits_on_the_host),
+        TEST(what_is_in_flight_does_not_go_back),
+        TEST(a_second_context_ends_it_and_waits),
+        TEST(where_that_is_in_vain_every_stream_waits),
+        TEST(of_two_fences_that_may_have_swapped_both_are_waited_for),
+        TEST(a_stream_that_cannot_be_made_to_wait_waits_on_the_host),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
