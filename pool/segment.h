@@ -63,8 +63,8 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 /* A program that frees a large block soon wants one of just that size. So what has passed is merged
  * only with the next request that none of it fits exactly, and until then is pending, in the epoch
  * arena->passed: what is cut and chosen for all other requests is the same as if it were merged at
- * once. Not while the arena settles (settle.h), where what is exact may be kept whole at the cost of what
- * fits best. */
+ * once. Not while the arena settles (settle.h), where what is exact may be kept whole at the cost
+ * of what fits best. */
 bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block);
 void ca_blocks_merge(ca_arena_t *arena); /* all of it; nothing where the arena has been retired */
 

@@ -224,7 +224,8 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     mapping_t *gone = NULL;
     pthread_mutex_lock(&sim_vmm_mu);
     reservation_t *r = of_locked(ptr);
-    for (mapping_t **at = r ? &r->mappings : NULL, *m; at && (m = *at);) {
+    mapping_t *none = NULL;
+    for (mapping_t **at = r ? &r->mappings : &none, *m; (m = *at);) {
         if (m->base < ptr || m->base + m->size > ptr + size) {
             at = &m->next;
             continue;
