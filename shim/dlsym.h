@@ -9,6 +9,9 @@
  * RTLD_DEFAULT) the C library's, which then looks for this library. */
 void *ca_dlsym_call(void *handle, const char *name);
 
+/* That dlsym itself, by whatever else it is hidden. */
+void *ca_dlsym_of_c_library(void);
+
 /* Called by the stub: the address to return, or NULL to go on into the real dlsym, or
  * CA_DLSYM_NOTHING to return NULL. */
 #define CA_DLSYM_NOTHING ((void *)-1)

@@ -67,6 +67,12 @@ void *ca_dlsym_call(void *handle, const char *name)
     return (counts ? atomic_load_explicit(&c_library_s, memory_order_relaxed) : next)(handle, name);
 }
 
+void *ca_dlsym_of_c_library(void)
+{
+    real_dlsym();
+    return (void *)atomic_load_explicit(&c_library_s, memory_order_relaxed);
+}
+
 bool ca_dlsym_is_ucx(void *caller)
 {
     Dl_info info;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "config/mutation.h"
 #include "pool/order.h"
+#include "shim/bindings.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
 
@@ -34,7 +35,7 @@ static const CUuuid known_tables[] = {
     {{0}},
 };
 
-static _Atomic unsigned long long looked_at; /* how much the loader had loaded then, and 1 */
+static atomic_flag looking = ATOMIC_FLAG_INIT;
 
 static bool ended(void)
 {
@@ -113,32 +114,30 @@ static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 0;
 }
 
-/* The loader counts what it has loaded, in every namespace. */
-static int count_loaded(struct dl_phdr_info *info, size_t bytes, void *arg)
+static void look_at_all(void)
 {
-    unsigned long long *loaded = arg;
-    if (bytes >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof info->dlpi_adds)
-        *loaded = info->dlpi_adds + 1;
-    return 1;
-}
-
-void ca_unseen_look(void)
-{
-    unsigned long long loaded = 0;
-    if (ended())
-        return;
-    dl_iterate_phdr(count_loaded, &loaded);
-    if (loaded && loaded == atomic_load_explicit(&looked_at, memory_order_relaxed))
-        return;
+    unsigned drivers = 0;
     if (getenv("CUDA_INJECTION64_PATH"))
         end("CUDA_INJECTION64_PATH is set");
-    unsigned drivers = 0;
     if (!look_at_maps(&drivers))
         dl_iterate_phdr(look_at_module, &drivers);
     if (drivers > 1)
         end("the driver is loaded twice, by dlmopen");
-    /* What is loaded meanwhile is looked for next time. */
-    atomic_store_explicit(&looked_at, loaded, memory_order_relaxed);
+}
+
+void ca_unseen_look(void)
+{
+    bool changed;
+    if (ended())
+        return;
+    /* Another thread is at it, or this one was, below a signal handler. */
+    if (atomic_flag_test_and_set(&looking))
+        return;
+    if (ca_bindings_past_us(&changed))
+        end("a module calls the driver past this library, by RTLD_DEEPBIND");
+    if (changed)
+        look_at_all();
+    atomic_flag_clear(&looking);
 }
 
 /* --- contexts and devices -----------------------------------------------------------------------

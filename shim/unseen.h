@@ -6,8 +6,8 @@
 #include "shim/cuda_decls.h"
 
 /* Looks for libraries and settings by which work is submitted, or memory reached, unseen. Where the
- * loader has loaded nothing since the last look it makes one call of the loader's, which counts.
- * Not with a lock of ours held. */
+ * loader has loaded nothing since the last look it makes one call of the loader's, which counts,
+ * and reads what was not bound then. Not with a lock of ours held. */
 void ca_unseen_look(void);
 
 /* Before the driver makes or retains a context: is there another one than `same` (NULL: than none

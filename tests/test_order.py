@@ -157,6 +157,35 @@ def test_a_library_of_another_name_does_not(run, program, tmp_path):
                          conf="reuse:order,stats:exit")) == 1
 
 
+LINKED = """
+int cuMemsetD8_v2(unsigned long long, unsigned char, unsigned long);
+int work(unsigned long long memory) { return cuMemsetD8_v2(memory, 1, 64); }
+"""
+FOUND = """
+#include <dlfcn.h>
+int work(unsigned long long memory)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    int (*set)(unsigned long long, unsigned char, unsigned long) = dlsym(driver, "cuMemsetD8_v2");
+    return set(memory, 1, 64);
+}
+"""
+
+
+@pytest.mark.parametrize("binding", ["lazy", "now"])
+@pytest.mark.parametrize("source", [LINKED, FOUND], ids=["linked", "found"])
+def test_a_module_that_calls_the_driver_past_us_ends_it(run, program, tmp_path, source, binding):
+    (tmp_path / "module.c").write_text(source)
+    subprocess.run(["gcc", "-w", "-shared", "-fPIC", f"-Wl,-z,{binding}", "-o", tmp_path / "module.so",
+                    tmp_path / "module.c", f"-L{conftest.BUILD / 'simcuda'}", "-lcuda"], check=True)
+
+    ends(run, program, f"deep:{tmp_path / 'module.so'} attribute set:a set:b",
+         "a module calls the driver past this library")
+    calls = f"shallow:{tmp_path / 'module.so'} attribute set:a set:b"
+    assert elsewhere(run([program("drv_submissions"), *calls.split()],
+                         conf="reuse:order,stats:exit")) == 2
+
+
 def test_a_driver_in_a_namespace_of_its_own_ends_it(run, program):
     ends(run, program, "apart:libcuda.so.1 module set:a set:b", "the driver is loaded twice")
 

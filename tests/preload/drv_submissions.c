@@ -145,6 +145,11 @@ static void make(const char *what)
         return; /* done, after the first look-up and before the first call */
     } else if (IS("open")) {
         CHECK(dlopen(on + 1, RTLD_NOW));
+    } else if (IS("deep") || IS("shallow")) { /* a module with work() */
+        void *opened = dlopen(on + 1, RTLD_LAZY | (IS("deep") ? RTLD_DEEPBIND : 0));
+        CHECK(opened);
+        int (*work)(CUdeviceptr) = (int (*)(CUdeviceptr))dlsym(opened, "work");
+        OK(work(memory));
     } else if (IS("apart")) { /* in a namespace of its own */
         if (!dlmopen(LM_ID_NEWLM, on + 1, RTLD_NOW))
             FAIL("%s", dlerror());
