@@ -6,7 +6,8 @@
 #include <string.h>
 
 #ifdef CUDART_VERSION /* what reads no headers knows none */
-_Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 13000, "the headers of CUDA 12 are wanted");
+_Static_assert(CUDART_VERSION >= 12000 && CUDART_VERSION < 13000,
+               "the headers of CUDA 12 are wanted");
 #endif
 
 static int failures;
