@@ -47,7 +47,8 @@ extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_newest;
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work);
 void ca_order_after_other(uint64_t stream, unsigned work);
 
-/* Around the driver's call that submits to `stream`, whose handle is `queue`. */
+/* Around the driver's call that submits to `stream`. `queue` is the handle that means it
+ * everywhere: of a thread's own stream CU_STREAM_PER_THREAD. */
 static inline void ca_order_before(uint64_t stream, void *queue, unsigned work)
 {
     uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);

@@ -22,13 +22,15 @@ void ca_submissions_settle(void);
 /* For a wait. */
 #define CA_EVERY_STREAM ((CUstream) ~(uintptr_t)0)
 
-/* `call` with its two looks. The second one comes before the wrapper returns, whatever the answer:
- * a call that failed may have submitted a part. */
+/* `call` with its two looks. The pool is told a handle that means the same stream to the driver's
+ * functions that are no per-thread twins. The second look comes before the wrapper returns,
+ * whatever the answer: a call that failed may have submitted a part. */
 #define CA_SUBMIT(on, per_thread, kind, call)                                                      \
     ({                                                                                             \
         const unsigned work_ = (kind);                                                             \
-        const CUstream on_ = (on);                                                                 \
-        const uint64_t id_ = ca_stream_id(on_, per_thread);                                        \
+        const CUstream given_ = (on);                                                              \
+        const CUstream on_ = (per_thread) && !given_ ? CU_STREAM_PER_THREAD : given_;              \
+        const uint64_t id_ = ca_stream_id(on_, 0);                                                 \
         if (!CA_MUTATED(order_once))                                                               \
             ca_order_before(id_, (void *)on_, work_);                                              \
         CUresult submitted_ = (call);                                                              \

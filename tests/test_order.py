@@ -128,6 +128,7 @@ def ends(run, program, calls, why, **env):
     ("table set:a set:b", "cuGetExportTable hands out functions without names"),
     ("device_graph set:a set:b", "the device may launch graphs"),
     ("peer set:a set:b", "a peer reaches the memory"),
+    ("blind set:a set:b", "the host reaches the device's memory, too, or nobody can tell"),
 ])
 def test_what_cannot_be_seen_ends_it(run, program, calls, why):
     ends(run, program, calls, why)

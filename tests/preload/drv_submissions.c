@@ -7,7 +7,8 @@
  *
  * "drv_submissions CALL:STREAM...": makes those calls. A stream is `legacy`, `one` (the handle that
  * means it), `own` (the thread's, by its handle), `null` (the same in a per-thread twin), `a`, `b`,
- * or `other`, another thread's own. First of all `late:CONF` sets ALLOC_CONF, after a look-up. */
+ * or `other`, another thread's own. First of all `late:CONF` sets ALLOC_CONF, after a look-up, and
+ * with `blind` the device tells nothing about itself. */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
@@ -141,7 +142,7 @@ static void make(const char *what)
     } else if (IS("context")) {
         CUcontext context;
         OK(cuCtxCreate_v2(&context, 0, 0));
-    } else if (IS("late")) {
+    } else if (IS("late") || IS("blind")) {
         return; /* done, after the first look-up and before the first call */
     } else if (IS("open")) {
         CHECK(dlopen(on + 1, RTLD_NOW));
@@ -182,6 +183,8 @@ int main(int argc, char **argv)
         CHECK(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2"));
         OK(setenv("ALLOC_CONF", argv[1] + 5, 1));
     }
+    if (argc > 1 && strcmp(argv[1], "blind") == 0)
+        OK(simcuda_fail("cuDeviceGetAttribute", "libcachealloc.so", 1, CUDA_ERROR_UNKNOWN));
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
