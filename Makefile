@@ -13,6 +13,7 @@ else
 B := build-$(BUILD)
 endif
 
+OBJCOPY := $(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)objcopy
 ifeq ($(origin CC),default)
 CC := $(if $(filter fuzz clang,$(BUILD)),clang,$(if $(filter aarch64,$(BUILD)),aarch64-linux-gnu-)gcc)
 endif

@@ -16,7 +16,7 @@ $B/obj/tests/simcuda/runtime12/version.o: tests/simcuda/runtime/version.c
 $(SIM_RT12_CHANGED:%=$B/obj/tests/simcuda/runtime12/%.o): $B/obj/tests/simcuda/runtime12/%.o: \
     $B/obj/tests/simcuda/runtime/%.o tests/simcuda/runtime12/renamed.txt
 	@mkdir -p $(@D)
-	objcopy --redefine-syms=tests/simcuda/runtime12/renamed.txt $< $@
+	$(OBJCOPY) --redefine-syms=tests/simcuda/runtime12/renamed.txt $< $@
 
 $B/obj/tests/simcuda/static/%.o: tests/simcuda/runtime/%.c
 	@mkdir -p $(@D)
