@@ -278,7 +278,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         return;
     void *fence = NULL;
     bool ordered = !stream && arena->params.reuse == CA_POOL_REUSE_ORDER;
-    epoch->began = ordered ? ca_fence_number() : 0;
+    epoch->began = ordered ? ca_order_fence_begins() : 0;
     ca_lock_drop(&arena->lock);
     bool all = stream ? ca_stream_is_elsewhere(stream) : epoch->foreign;
     int rc = stream && !all

@@ -28,8 +28,10 @@ _Atomic uint64_t ca_order_current, ca_order_newest;
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_ORDER);
 static debt_t debts[DEBTS];
 static _Atomic uint64_t owner; /* the stream that is behind them by itself */
+static _Atomic uint64_t
+    opened; /* debts so far; not their fences' numbers, which may come in any order */
 static struct {
-    uint64_t stream, number; /* it was made to wait for all debts up to this number */
+    uint64_t stream, opened; /* it was made to wait for all debts of then */
 } payers[PAYERS];
 static unsigned next_payer;
 
@@ -95,6 +97,14 @@ bool ca_order_may(const void *context)
                atomic_load_explicit(&several_until, memory_order_relaxed);
 }
 
+uint64_t ca_order_fence_begins(void)
+{
+    ca_lock_take(&lock);
+    uint64_t number = ca_fence_number();
+    ca_lock_drop(&lock);
+    return number;
+}
+
 bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number,
                    void **released)
 {
@@ -125,6 +135,7 @@ bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t nu
     if (place && may) {
         *place = (debt_t){.fence = fence, .began = began, .number = number, .owed = true};
         atomic_store(&owner, current);
+        opened++;
     }
     recount();
     ca_lock_drop(&lock);
@@ -250,16 +261,15 @@ void ca_order_leave(void)
 
 /* --- submissions ------------------------------------------------------------------------------ */
 
-/* Makes the stream wait for what is owed. */
-static void pay(uint64_t stream, void *queue, unsigned work)
+/* Makes the stream wait for what is owed, `now` debts having been opened. */
+static void pay(uint64_t stream, void *queue, unsigned work, uint64_t now)
 {
     bool has_paid = false;
 
     ca_lock_take(&lock);
-    uint64_t owed = atomic_load(&ca_order_newest);
     for (unsigned i = 0; i < PAYERS; i++)
         has_paid |=
-            payers[i].stream == stream && (payers[i].number >= owed || CA_MUTATED(order_flag));
+            payers[i].stream == stream && (payers[i].opened >= now || CA_MUTATED(order_flag));
     ca_lock_drop(&lock);
     if (has_paid && !(work & CA_WORK_COPY))
         return;
@@ -276,8 +286,14 @@ static void pay(uint64_t stream, void *queue, unsigned work)
         if (payers[i].stream == stream)
             place = i;
     payers[place].stream = stream;
-    payers[place].number = owed;
+    payers[place].opened = now;
     ca_lock_drop(&lock);
+}
+
+static bool must_pay(uint64_t stream, unsigned work)
+{
+    return ca_order_owed() && !CA_MUTATED(order_skipped) &&
+           (stream != owner || (work & CA_WORK_EARLY && !CA_MUTATED(order_pdl)));
 }
 
 static bool stop(const char *why)
@@ -289,12 +305,18 @@ static bool stop(const char *why)
     return true;
 }
 
-/* The first change is none: nothing was submitted before. */
-static void change(uint64_t stream)
+/* The stream is the current one from now on; false where more is owed than it has waited for. Not
+ * before it has: other threads that submit to it do not come by once it is. The first change is
+ * none, as nothing was submitted before. */
+static bool change(uint64_t stream, uint64_t paid)
 {
     unsigned thread = ca_mine_number();
 
     ca_lock_take(&lock);
+    if (opened != paid && must_pay(stream, CA_WORK)) {
+        ca_lock_drop(&lock);
+        return false;
+    }
     uint64_t before = atomic_load(&ca_order_current);
     unsigned last = atomic_exchange(&changer, thread);
     bool changes = before != CA_ORDER_OFF && before != stream;
@@ -305,24 +327,24 @@ static void change(uint64_t stream)
     ca_lock_drop(&lock);
     if (changes && before && last != thread && !CA_MUTATED(order_second_thread))
         stop("a second thread uses a second stream");
+    return true;
 }
 
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
     bool off = atomic_load_explicit(&ended, memory_order_relaxed);
-    uint64_t current = atomic_load(&ca_order_current);
+    uint64_t current = atomic_load(&ca_order_current), now;
+    bool other = !off && stream != current;
 
     if (current && current != stream)
         ca_count(submissions_elsewhere);
-    if (off && !atomic_load_explicit(&ca_order_newest, memory_order_relaxed))
-        return;
-    if (!off && work & CA_WORK_HELD && !CA_MUTATED(order_held))
+    if ((other && current) || (!off && work & CA_WORK_HELD && !CA_MUTATED(order_held)))
         note_several();
-    if (!off && stream != current)
-        change(stream);
-    if (atomic_load(&ca_order_newest) && !CA_MUTATED(order_skipped) &&
-        (stream != owner || (work & CA_WORK_EARLY && !CA_MUTATED(order_pdl))))
-        pay(stream, queue, work);
+    do {
+        now = atomic_load(&opened);
+        if (must_pay(stream, work))
+            pay(stream, queue, work, now);
+    } while (other && !change(stream, now));
 }
 
 void ca_order_after_other(uint64_t stream, unsigned work)

@@ -114,6 +114,10 @@ void ca_order_hold(bool on);
 /* Whether memory of the context may be handed out in flight now, as far as the streams go. */
 bool ca_order_may(const void *context);
 
+/* A number for a fence that is about to be recorded (fence_order.h): what a look has written is
+ * behind it or not yet there, never half. */
+uint64_t ca_order_fence_begins(void);
+
 /* A fence begun and recorded at these numbers becomes a debt, if that may be: false where not. The
  * fence is then no more the caller's. `released`: one that is owed no more, or NULL, which the
  * caller releases when it holds no lock. */

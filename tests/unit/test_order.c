@@ -190,6 +190,29 @@ static void memory_of_the_host_never_serves(void **state)
     arena = before;
 }
 
+static void *submits_to_t(void *arg)
+{
+    (void)arg;
+    submit(T);
+    return NULL;
+}
+
+static void submit_meanwhile(void)
+{
+    fake.on_call[FAKE_JOIN] = NULL;
+    in_thread(submits_to_t, NULL);
+}
+
+static void another_thread_on_that_stream_waits_too_until_it_has(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake.on_call[FAKE_JOIN] = submit_meanwhile;
+    fake_log();
+    submit(T);
+    assert_int_equal(count_of(fake_log(), 'J'), 2);
+}
+
 static void nothing_is_owed_where_nothing_was_handed_out(void **state)
 {
     (void)state;
@@ -256,13 +279,6 @@ static void a_thread_that_would_not_have_slept_does_not_take_it(void **state)
     used_on(S); /* its own free is behind that fence */
     held_t one = get(LARGE), two = get(LARGE);
     assert_true(one.address == address || two.address == address);
-}
-
-static void *submits_to_t(void *arg)
-{
-    (void)arg;
-    submit(T);
-    return NULL;
 }
 
 static void such_a_thread_s_submission_waits_on_the_host_first(void **state)
@@ -524,6 +540,7 @@ int main(void)
         TEST(it_waits_again_for_what_is_handed_out_later),
         TEST(what_a_free_that_waits_for_nothing_came_after_is_not_its_own),
         TEST(memory_of_the_host_never_serves),
+        TEST(another_thread_on_that_stream_waits_too_until_it_has),
         TEST(nothing_is_owed_where_nothing_was_handed_out),
         TEST(a_submission_elsewhere_between_makes_it_wait),
         TEST(one_on_another_stream_before_the_fence_does_too),
