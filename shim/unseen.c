@@ -16,15 +16,22 @@
 #include "shim/driver_table.h"
 
 /* By the beginnings of their names. What they submit, or let a device reach, comes by no entry
- * point of the driver's that we wrap. */
+ * point of the driver's that we wrap. Frameworks link some of them and do without in most programs
+ * (PyTorch's wheels cuFile, CUPTI and NVSHMEM): of those that were there before the first context
+ * only what is `linked` counts, or where the `device` is there by which it works. NVSHMEM reaches
+ * memory that it allocates itself, or by libibverbs; CUPTI that works for a tool is opened by it.
+ */
 static const struct {
     const char *begins, *why;
+    bool linked;
+    const char *device;
 } libraries[] = {
-    {"libcupti.so", "CUPTI is loaded"},
-    {"libibverbs.so", "libibverbs is loaded: a network device may reach the memory"},
-    {"libgdrapi.so", "GDRCopy is loaded: the host may reach the memory"},
-    {"libcufile.so", "cuFile is loaded: a storage device may reach the memory"},
-    {"libnvshmem", "NVSHMEM is loaded: other processes may reach the memory"},
+    {"libcupti.so", "CUPTI is loaded", false, NULL},
+    {"libibverbs.so", "libibverbs is loaded: a network device may reach the memory", true, NULL},
+    {"libgdrapi.so", "GDRCopy is loaded: the host may reach the memory", true, NULL},
+    {"libcufile.so", "cuFile is loaded: a storage device may reach the memory", false,
+     "/dev/nvidia-fs0"},
+    {"libnvshmem", "NVSHMEM is loaded: other processes may reach the memory", false, NULL},
 };
 #define LIBRARIES (sizeof(libraries) / sizeof(libraries[0]))
 #define DRIVER "libcuda.so"
@@ -36,6 +43,8 @@ static const CUuuid known_tables[] = {
 };
 
 static atomic_flag looking = ATOMIC_FLAG_INIT;
+static bool linked; /* what was there before the first context has been seen; by who looks */
+static bool seen[LIBRARIES];
 
 static bool ended(void)
 {
@@ -52,6 +61,16 @@ static void end(const char *why)
 /* --- libraries ----------------------------------------------------------------------------------
  */
 
+static void note_library(size_t i)
+{
+    bool was_there = !linked || seen[i];
+
+    seen[i] |= !linked;
+    if (!was_there || libraries[i].linked ||
+        (libraries[i].device && access(libraries[i].device, F_OK) == 0))
+        end(libraries[i].why);
+}
+
 /* `path` of a library, not terminated. */
 static void look_at_name(const char *path, size_t length, unsigned *drivers)
 {
@@ -61,7 +80,7 @@ static void look_at_name(const char *path, size_t length, unsigned *drivers)
     for (size_t i = 0; i < LIBRARIES; i++)
         if (left >= strlen(libraries[i].begins) &&
             memcmp(name, libraries[i].begins, strlen(libraries[i].begins)) == 0)
-            end(libraries[i].why);
+            note_library(i);
     if (left >= strlen(DRIVER) && memcmp(name, DRIVER, strlen(DRIVER)) == 0)
         ++*drivers;
 }
@@ -123,6 +142,7 @@ static void look_at_all(void)
         dl_iterate_phdr(look_at_module, &drivers);
     if (drivers > 1)
         end("the driver is loaded twice, by dlmopen");
+    linked = true;
 }
 
 void ca_unseen_look(void)

@@ -1,6 +1,7 @@
 """What is told to the pool of the order of work: which calls submit, on which stream, and what
 nobody can see. tests/test_order_model.py has what follows from it."""
 
+import os
 import re
 import subprocess
 
@@ -147,6 +148,22 @@ def test_a_library_that_works_unseen_ends_it_when_it_is_opened(run, program, tmp
     subprocess.run(["gcc", "-shared", "-o", tmp_path / library, "-xc", "/dev/null"], check=True)
 
     ends(run, program, f"module open:{tmp_path / library} {look} set:a set:b", why)
+
+
+@pytest.mark.parametrize("library, ended", [
+    ("libcupti.so.13", False), ("libcufile.so.0", False), ("libnvshmem_host.so.3", False),
+    ("libibverbs.so.1", True), ("libgdrapi.so.2", True)])
+def test_one_that_the_program_is_linked_with_may_be_of_no_use_to_it(run, program, tmp_path, library,
+                                                                    ended):
+    """Frameworks link some of these; cuFile works by a device that is not here."""
+    subprocess.run(["gcc", "-shared", "-o", tmp_path / library, "-xc", "/dev/null"], check=True)
+    if os.path.exists("/dev/nvidia-fs0"):
+        pytest.skip("there is a device for cuFile")
+
+    preload = [*conftest.SANITIZER_PRELOAD, conftest.SHIM, tmp_path / library]
+    result = run([program("drv_submissions"), "module", "attribute", "set:a", "set:b"], preload=False,
+                 env={"ALLOC_CONF": "reuse:order,stats:exit", "LD_PRELOAD": " ".join(map(str, preload))})
+    assert elsewhere(result) == (0 if ended else 1)
 
 
 def test_a_library_of_another_name_does_not(run, program, tmp_path):
