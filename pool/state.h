@@ -46,7 +46,7 @@ struct ca_arena {
     unsigned pins;     /* pin mode is on: see ca_arena_pin */
     bool news;         /* for the set, though no other heap is in use */
     bool unmerged;     /* there may be ready neighbours, from while it was */
-    bool careful;      /* not settled yet: see pool/settle.h */
+    bool careful;      /* memory comes before time: see pool/settle.h */
     bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
     bool late_stuck;   /* so was what is late */
 
