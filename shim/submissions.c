@@ -9,6 +9,7 @@
 #include "shim/capture.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
+#include "shim/seen.h"
 #include "shim/unseen.h"
 
 /* --- what cannot be told of one call alone ------------------------------------------------------
@@ -122,6 +123,7 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
         const ca_driver_t *driver =                                                                \
             atomic_load_explicit(&ca_driver_published, memory_order_acquire);                      \
         __typeof__(symbol) *call = driver ? driver->symbol : NULL;                                 \
+        CA_SEEN(#symbol);                                                                          \
         const uint64_t current = CURRENT();                                                        \
         uint64_t seen = ca_stream_id_again(on, per_thread);                                        \
         ca_lock_assert_none("driver call");                                                        \
