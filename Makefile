@@ -99,7 +99,7 @@ $B/obj/%.o: %.S
 
 # The shim with its assertions and deliberate faults, for tests that need them in every flavour.
 $B/libcachealloc-debug.so: FORCE
-ifeq ($(BUILD),release)
+ifneq ($(filter $(BUILD),release portable),)
 	@$(MAKE) -s --no-print-directory BUILD=debug lib
 	ln -sfn ../build-debug/libcachealloc.so $@
 else

@@ -284,7 +284,7 @@ run-facts: simcuda $(FACTS) $(PROBE)
 # What tests/gpu/check.py and measure.py run. They end with 77 where there is no GPU, which make
 # calls an error; SIMULATED=1 runs them on the simulator.
 GPU_MATRIX := $(MATRIX_13) $(MATRIX)/driver $(MATRIX)/opener
-GPU_PROGRAMS = all $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) \
+GPU_PROGRAMS = all $B/libcachealloc-debug.so $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) \
     $(PARITY) $(BENCH) $(GPU_MATRIX) $(CU_STATIC) $(CU_SHARED)
 
 check-gpu: ## the shim on this machine's GPU: facts, programs, error codes (SIMULATED=1: simulated)
@@ -307,7 +307,7 @@ gpu-kit: $(GPU_PROGRAMS) ## what the two need of a build, for a machine with a G
 	@rm -rf $(KIT)
 	@mkdir -p $(KIT)/simcuda $(KIT)/tests/preload $(KIT)/tests/parity $(KIT)/tests/matrix $(KIT)/bench \
 	    $(KIT)/programs/shared
-	cp $B/libcachealloc.so $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(KIT)
+	cp -L $B/libcachealloc.so $B/libcachealloc-debug.so $(FACTS) $(RANDOM) $(REPLAY) $(PROBE) $(KIT)
 	cp $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13 $(KIT)/simcuda
 	cp $(HOST) $(RUNTIME) $(DRIVER) $(PLUGIN) $(KIT)/tests/preload
 	cp $(PARITY) $(KIT)/tests/parity
@@ -316,7 +316,7 @@ gpu-kit: $(GPU_PROGRAMS) ## what the two need of a build, for a machine with a G
 	$(if $(strip $(CU_STATIC)),cp $(CU_STATIC) $(KIT)/programs)
 	$(if $(CU_SHARED),cp $(CU_SHARED) $(KIT)/programs/shared)
 	$(if $(CUDART),mkdir -p $(KIT)/cudart && cp -L $(CUDART) $(KIT)/cudart)
-	cd $(KIT) && find facts random replay cuda_probe simcuda tests bench programs -type f \
+	cd $(KIT) && find libcachealloc-debug.so facts random replay cuda_probe simcuda tests bench programs -type f \
 	    -exec $(shell $(CC) -print-prog-name=strip) -g {} +
 	@$(if $(CU_SHARED),true,echo "gpu-kit: no nvcc beside $(CUDA_INC): without CUDA C programs")
 	git describe --always --dirty --abbrev=12 >$(KIT)/commit || rm -f $(KIT)/commit

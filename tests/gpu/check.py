@@ -20,6 +20,7 @@ import threading
 
 import compare_facts
 import cuda_programs
+import order_questions
 import preload_programs
 import suite
 
@@ -109,6 +110,25 @@ class Check:
                 step.failures += [f"{conf}: {one}" for one in changed
                                   if not compare_facts.intended(one, conf.endswith("backend:off"))]
         return f"{lines} lines compared, {len(step.failures)} changed by the shim"
+
+    # --- reuse in order ---------------------------------------------------------------------------
+
+    def order(self, step):
+        """Its questions, a table for each; compared with what the simulator, and so the tests of
+        reuse in order, take for granted."""
+        simulators = []
+        beside = threading.Thread(target=lambda: simulators.extend(
+            self.ask(self.simulator, order_questions.GROUPS, step, "the simulator")))
+        beside.start()
+        facts = self.ask(self.cuda, order_questions.GROUPS, step, "this machine")
+        beside.join()
+        lines, step.differences, _ = compare_facts.compare(facts, simulators)
+        step.tables += order_questions.tables(facts)
+        if self.cuda.simulated:
+            for one in step.differences:
+                step.fail(f"the simulator differs from itself: {one}")
+        step.data = facts + order_questions.launches(step, self.cuda)
+        return f"{lines} answers, {len(step.differences)} not the simulator's"
 
     # --- programs of tests/preload ----------------------------------------------------------------
 
@@ -406,9 +426,10 @@ def says(err):
 def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
-    names = ("facts", "answers", "preload", "parity", "random", "kernels", "processes", "sanitizer")
+    names = ("facts", "order", "answers", "preload", "parity", "random", "kernels", "processes",
+             "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
-    limits = (90, 60, 110, 80, 50, 50, 30, 30)
+    limits = (90, 60, 60, 110, 80, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)
     cuda = suite.find(args, "check-gpu")
     simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)

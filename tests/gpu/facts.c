@@ -33,6 +33,16 @@
         "record_gone/" name, fact_record_gone, name, 20,                                           \
             "whether a record covers, and cudaFree waits for, work of streams that are gone"       \
     }
+#define ASLEEP(name)                                                                               \
+    {                                                                                              \
+        "order_asleep/" name, fact_order_asleep, name, 60,                                         \
+            "which calls return, and run, while another thread sleeps behind a kernel"             \
+    }
+#define SEEN(name)                                                                                 \
+    {                                                                                              \
+        "order_seen/" name, fact_order_seen, name, 40,                                             \
+            "launches that the library's wrappers see against launches that are made"              \
+    }
 
 static const fact_t facts[] = {
     {"platform", fact_platform, "", 30, "versions and devices"},
@@ -107,6 +117,24 @@ static const fact_t facts[] = {
     {"teardown/plain", fact_teardown, "plain", 30, "which calls answer at the end of the process"},
     {"teardown/preloaded", fact_teardown, "preloaded", 30,
      "which calls answer at the end of the process"},
+    ASLEEP("nobody"),
+    ASLEEP("cudaFree"),
+    ASLEEP("cudaFreeHost"),
+    ASLEEP("cudaDeviceSynchronize"),
+    {"order_copies", fact_order_copies, "", 30,
+     "whether a small copy behind a wait is the last write, where the old owner writes late"},
+    {"order_waits", fact_order_waits, "", 20,
+     "whether cuStreamWaitEvent waits for all that an event of cuCtxRecordEvent covers"},
+    {"order_programmatic", fact_order_programmatic, "", 20,
+     "what between two kernels ends the overlap of a programmatic launch"},
+    {"order_handles", fact_order_handles, "", 20,
+     "whether the handle of a stream that was destroyed at work comes again"},
+    SEEN("driver"),
+    SEEN("runtime"),
+    SEEN("cublas"),
+    SEEN("cufft"),
+    SEEN("cudnn"),
+    SEEN("nccl"),
 };
 
 enum { FACTS = sizeof facts / sizeof *facts };

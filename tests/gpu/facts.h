@@ -6,8 +6,9 @@
  * first CUDA call, a broken context or the end of the process; what it has found before it dies or
  * is stopped is kept, because each row leaves the process as soon as it is complete.
  *
- * Must not know: libcachealloc, the simulator. Only plain allocations, at most three quarters of
- * the device's memory, and no setting of the card is touched.
+ * Must not know: libcachealloc, but for its counts (facts_seen.c); the simulator, but for what it
+ * has kernels do (facts_gate.c). Only plain allocations, at most three quarters of the device's
+ * memory, and no setting of the card is touched.
  */
 #ifndef TESTS_GPU_FACTS_H
 #define TESTS_GPU_FACTS_H
@@ -120,5 +121,11 @@ void fact_capture(const char *arg);
 void fact_handles(const char *arg);
 void fact_set_device(const char *arg);
 void fact_teardown(const char *arg);
+void fact_order_asleep(const char *arg);
+void fact_order_copies(const char *arg);
+void fact_order_waits(const char *arg);
+void fact_order_programmatic(const char *arg);
+void fact_order_handles(const char *arg);
+void fact_order_seen(const char *arg);
 
 #endif

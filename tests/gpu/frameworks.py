@@ -3,9 +3,9 @@
 
 Prints one line of JSON: per case the median of a step in ms, the memory that the GPU has in use
 after the steps in MiB, and what was computed, which must be the same under every allocator. WHAT:
-training, pairs (PyTorch), cupy, jax. Several batch shapes in turn are a case of its own: a cache by
-sizes has the hardest time there. `frameworks.py sees PACKAGE` leaves 0 where it is there and has a
-GPU: some go on without one.
+training, pairs (PyTorch), cupy, jax; `seen` counts launches of PyTorch and of what it calls. Several
+batch shapes in turn are a case of its own: a cache by sizes has the hardest time there.
+`frameworks.py sees PACKAGE` leaves 0 where it is there and has a GPU: some go on without one.
 """
 
 import ctypes
@@ -136,6 +136,103 @@ def pairs(seconds):
     return found
 
 
+# --- launches: those that a graph has, and those that came by the wrappers of libcachealloc -------
+
+
+def kernels_of(graph):
+    """How many kernels a captured graph has, by its handle."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count, kind, kernels = ctypes.c_size_t(0), ctypes.c_int(0), 0
+    graph = ctypes.c_void_p(graph)
+    if driver.cuGraphGetNodes(graph, None, ctypes.byref(count)):
+        raise RuntimeError("cuGraphGetNodes")
+    nodes = (ctypes.c_void_p * count.value)()
+    if driver.cuGraphGetNodes(graph, nodes, ctypes.byref(count)):
+        raise RuntimeError("cuGraphGetNodes")
+    for node in nodes:
+        if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
+            raise RuntimeError("cuGraphNodeGetType")
+        kernels += kind.value == 0  # CU_GRAPH_NODE_TYPE_KERNEL
+    return kernels
+
+
+def launches_seen():
+    """By the debug build of libcachealloc (shim/seen.h); 0 without it."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "cachealloc_seen"):
+        return 0
+    library.cachealloc_seen.restype = ctypes.c_ulong
+    return library.cachealloc_seen(b"cuLaunch") - library.cachealloc_seen(b"cuLaunchHostFunc")
+
+
+def tables_asked():
+    """The tables of functions that cuGetExportTable was asked for."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "cachealloc_seen_tables"):
+        return []
+    tables = (ctypes.c_ubyte * 16 * 256)()
+    library.cachealloc_seen_tables.restype = ctypes.c_size_t
+    count = min(library.cachealloc_seen_tables(tables, ctypes.c_size_t(256)), 256)
+    return sorted({bytes(tables[i]).hex() for i in range(count)})
+
+
+def captured(torch, work):
+    """{"made": kernels that the graph of it has, "seen": launches by the wrappers meanwhile}"""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # code is loaded, choices are made
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    before = launches_seen()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return {"made": kernels_of(graph.raw_cuda_graph()), "seen": launches_seen() - before}
+
+
+def group_of_one(torch):
+    path = f"/tmp/frameworks-{os.getpid()}"
+    torch.distributed.init_process_group("nccl", init_method=f"file://{path}", rank=0, world_size=1)
+    if os.path.exists(path):
+        os.unlink(path)
+
+
+def seen(seconds):
+    """Each in turn; one that stops says why, and is no reason not to try the others."""
+    import torch
+    x = torch.ones(64, 64, device="cuda")
+    image = torch.ones(4, 8, 32, 32, device="cuda")
+    weight = torch.ones(8, 8, 3, 3, device="cuda")
+    parameter = torch.ones(64, 64, device="cuda", requires_grad=True)
+    functional = torch.nn.functional
+
+    def step():
+        y = functional.layer_norm(functional.gelu(parameter * x), (64,))
+        parameter.grad, = torch.autograd.grad(y.square().mean(), parameter)
+
+    def reduce():
+        if not torch.distributed.is_initialized():
+            group_of_one(torch)
+        torch.distributed.all_reduce(x)
+
+    cases = {
+        "elementwise": lambda: (x * 2 + 1).sum(),
+        "sort": lambda: x.flatten().sort(),
+        "forward and backward": step,
+        "cuBLAS": lambda: x @ x,
+        "cuDNN": lambda: functional.conv2d(image, weight),
+        "cuFFT": lambda: torch.fft.fft(x),
+        "NCCL": reduce,
+    }
+    found = {}
+    for name, work in cases.items():
+        try:
+            found[name] = captured(torch, work)
+        except Exception as error:  # of any of the libraries
+            found[name] = {"stopped": str(error).splitlines()[0][:200]}
+    found["cuGetExportTable"] = tables_asked()
+    return found
+
+
 # --- CuPy, JAX ------------------------------------------------------------------------------------
 
 
@@ -180,6 +277,7 @@ def jax_steps(seconds):
 WHAT = {
     "training": training,
     "pairs": pairs,
+    "seen": seen,
     "cupy": cupy_steps,
     "jax": jax_steps,
 }

@@ -48,8 +48,6 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 SIM = "memory:64G,kernel_ns:20000"
 REST_PAIRS = 150000  # after as many, or as long, an allocator has come to rest
 REST_MS = 150
-# Frameworks bring CUDA's libraries, which another toolkit's must not take the place of.
-OWN_LIBRARIES = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
 NOT_JUDGED = "not judged on the simulator"
 # Programs of tests/preload, as they are.
 PRELOAD = [("mix", "20000"), ("threads", "8", "500"), ("graphs", "again"), ("pitched", "use"),
@@ -327,7 +325,7 @@ class Measure:
                 step.notes.append(f"{reason}.")
                 continue
             for case in cases:
-                yield case, [python, "-B", FRAMEWORKS, case, 1], {**OWN_LIBRARIES, **off}
+                yield case, [python, "-B", FRAMEWORKS, case, 1], {**suite.OWN_LIBRARIES, **off}
 
     def traces(self, step):
         """What programs allocate, recorded for build/replay, small enough to be kept."""
@@ -394,19 +392,11 @@ class Measure:
 
     def python_with(self, package):
         """A python that can import the package and sees the GPU with it."""
-        if self.cuda.simulated:
-            raise suite.Missing(f"{package} needs kernels, which the simulator has not")
         if package not in self.pythons:
-            # It takes most of the GPU's memory for itself when it starts, unless told otherwise.
-            more = {**OWN_LIBRARIES, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-            self.pythons[package] = None, f"no python here has {package}"
-            for python in dict.fromkeys(filter(None, (sys.executable, shutil.which("python3")))):
-                ran = self.cuda.run([python, "-B", FRAMEWORKS, "sees", package], 60, more=more)
-                if ran.rc == 0:
-                    self.pythons[package] = python, ""
-                    break
-                if "ModuleNotFoundError" not in ran.err:
-                    self.pythons[package] = None, f"{package} does not run here: {ran.last_line()}"
+            try:
+                self.pythons[package] = suite.python_with(self.cuda, package), ""
+            except suite.Missing as reason:
+                self.pythons[package] = None, str(reason)
         python, why = self.pythons[package]
         if not python:
             raise suite.Missing(why)
@@ -421,7 +411,7 @@ class Measure:
         seconds = min(8.0, max(1.0, step.left() * share / len(runs) - 8))
         for way, conf, more in runs:
             command = [python, "-B", FRAMEWORKS, what, f"{seconds:.1f}"]
-            more = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **OWN_LIBRARIES, **more}
+            more = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **suite.OWN_LIBRARIES, **more}
             ran = self.cuda.run(command, step.left(60), conf, more=more)
             try:
                 answers[way] = json.loads(ran.out.strip().splitlines()[-1])

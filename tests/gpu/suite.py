@@ -22,6 +22,8 @@ SKIPPED = 77  # exit status where there is nothing to run on
 NO_DEVICE, NO_RUNTIME = 1, 2  # of cuda_probe
 # What the caller's environment must not decide.
 FOREIGN = ("ALLOC_CONF", "CACHEALLOC_CONF", "SIMCUDA", "LD_PRELOAD")
+# Frameworks bring CUDA's libraries, which another toolkit's must not take the place of.
+OWN_LIBRARIES = {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
 PASSED, FAILED, ABSENT = "passed", "failed", "not found"
 
 
@@ -160,6 +162,23 @@ def asked_of(command, limit=30):
         return None
     lines = ran.out.strip().splitlines()
     return lines[-1].strip() if ran.rc == 0 and lines else None
+
+
+def python_with(cuda, package):
+    """A python that can import the package and sees the GPU with it."""
+    if cuda.simulated:
+        raise Missing(f"{package} needs kernels, which the simulator has not")
+    # It takes most of the GPU's memory for itself when it starts, unless told otherwise.
+    more = {**OWN_LIBRARIES, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    why = f"no python here has {package}"
+    for python in dict.fromkeys(filter(None, (sys.executable, shutil.which("python3")))):
+        ran = cuda.run([python, "-B", ROOT / "tests/gpu/frameworks.py", "sees", package], 60,
+                       more=more)
+        if ran.rc == 0:
+            return python
+        if "ModuleNotFoundError" not in ran.err:
+            why = f"{package} does not run here: {ran.last_line()}"
+    raise Missing(why)
 
 
 def machine(cuda):
