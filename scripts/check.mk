@@ -322,7 +322,7 @@ gpu-kit: $(GPU_PROGRAMS) ## what the two need of a build, for a machine with a G
 	git describe --always --dirty --abbrev=12 >$(KIT)/commit || rm -f $(KIT)/commit
 	@echo "gpu-kit: python3 tests/gpu/check.py --build $(KIT)"
 
-bench: ## measure against other allocators, two tables and a chart (BENCH_FLAGS: see bench.py)
+bench: ## measure against other allocators, tables and a chart (BENCH_FLAGS: see bench.py)
 	@scripts/deps.sh --bench
 	@scripts/peers.sh || echo "bench: without RMM"
 	$(AGAIN) run-bench
@@ -334,6 +334,14 @@ bench-short: ## the main cases of bench, in under 50 seconds
 
 run-bench: all $(BENCH)
 	@$$(scripts/deps.sh --bench-python) -B tests/bench/bench.py --build $B $(BENCH_FLAGS)
+
+bench-replay: ## memory held for traces (TRACES=DIR, otherwise made ones), busy and idle, in a table
+	@scripts/deps.sh --build
+	$(AGAIN) run-bench-replay
+
+run-bench-replay: all $(REPLAY)
+	@$(if $(TRACES),,python3 -B tests/replay/generate.py $B/traces &&) \
+	    python3 -B tests/bench/replays.py --build $B $(BENCH_FLAGS) $(or $(TRACES),$B/traces)
 
 static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against our lists
 	@scripts/deps.sh --static
@@ -420,4 +428,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay static format readme deps dist deb run-deb install uninstall clean help

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT
 
 def test_bench_writes_what_it_promises(build, tmp_path):
     cases = [("hot_1KiB", 1), ("hot_1KiB", 2), ("live_64", 1), ("order_1000", 1), ("prodcons", 2),
-             ("async_8", 1), ("pinned_64KiB", 1), ("hot_1KiB_busy", 1), ("miss_64MiB", 1)]
+             ("async_8", 1), ("pinned_64KiB", 1), ("miss_64MiB", 1)]
     result = subprocess.run(
         [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
          "--output", tmp_path, "--pairs", "50", "--rounds", "1", "--minutes", "0",
@@ -64,7 +64,7 @@ def test_bench_writes_what_it_promises(build, tmp_path):
     results = json.loads((tmp_path / "bench.json").read_text())
     for one in results:
         assert set(one) == {"allocator", "case", "threads", "ns_per_pair", "repetitions",
-                            "left_out"}
+                            "left_out", "held_bytes"}
         assert one["ns_per_pair"] > 0 and one["left_out"] >= 0
         assert 1 <= len(one["repetitions"]) <= 3 - one["left_out"]
     found = {(one["allocator"], one["case"], one["threads"]) for one in results}
@@ -76,11 +76,45 @@ def test_bench_writes_what_it_promises(build, tmp_path):
                      result.stdout)
 
 
+def test_kernels_in_flight_come_first(build, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
+    bench = importlib.import_module("bench")
+    for cases in (bench.FULL, bench.SHORT):
+        busy = [case.endswith("_busy") for case, _ in cases]
+        assert busy == sorted(busy, reverse=True) and busy[0]
+    sizes = ("256B", "64KiB", "1MiB", "16MiB", "256MiB", "1GiB")
+    names = ("cachealloc", "cachealloc_order", "cudaMallocAsync", "driver")
+    result = subprocess.run(
+        [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
+         "--output", tmp_path, "--pairs", "20", "--rounds", "1", "--minutes", "0",
+         "--allocators", ",".join(names),
+         "--cases", ",".join([*(f"hot_{size}_busy" for size in sizes),
+                              "async_1_busy", "hot_1KiB"])],
+        text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
+
+    assert result.returncode == 0, result.stderr
+    held = {(one["case"], one["allocator"]): one["held_bytes"]
+            for one in json.loads((tmp_path / "bench.json").read_text())}
+    # Of other cases, which are not in order or need not wait, two of the allocators are left out.
+    assert [*held] == [*((f"hot_{size}_busy", name) for size in sizes for name in names),
+                       *((case, name) for case in ("async_1_busy", "hot_1KiB")
+                         for name in ("cachealloc", "driver"))]
+    # What serves in order holds one block of any size, as does the driver, which waits.
+    assert held["hot_1GiB_busy", "cachealloc_order"] == held["hot_1GiB_busy", "driver"] == 1 << 30
+    tables = re.findall(r"(?:\|.*\n)+", result.stdout)
+    for table in (tables[0], tables[2]):  # of times, of memory; the sixth size is followed by others
+        head, rows = table_of(table)
+        assert head == ["allocator", *(f"hot_{size}" for size in sizes)]
+        assert list(rows) == [*names] and all("-" not in row for row in rows.values())
+    assert re.search(r"pair of 256 MiB under kernels, .* \(cudaMallocAsync\) .*(ok|MISSED)",
+                     result.stdout)
+
+
 class Machine:
     """Stands in for the processes of a case: what each repetition takes, one sitting after the
     other, as (ns per pair, ns of the fixed work)."""
 
-    allocator = "cachealloc"
+    allocator, held = "cachealloc", None
 
     def __init__(self, monkeypatch, tmp_path, *sittings):
         monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
@@ -187,7 +221,7 @@ def test_time_on_a_core_is_not_compared_with_time_by_the_clock(monkeypatch, tmp_
     assert bench.scaling(results, args) is None
     capsys.readouterr()
     assert bench.gate(results, args) == 1  # nothing that can be compared
-    assert capsys.readouterr().out == "0 passed, 0 failed, 12 skipped\n"
+    assert capsys.readouterr().out == "0 passed, 0 failed, 16 skipped\n"
 
 
 def test_bench_tells_what_stacks_cost(build, tmp_path):
@@ -211,6 +245,53 @@ def test_bench_tells_what_stacks_cost(build, tmp_path):
                 r"one of 32 stacks by one wrapper, ns +\| -?[0-9.]+ +\| <= 40 ",
                 r"hot pair of 1 KiB with stacks, ns more +\| - +\| <= 20 +\| not measured"):
         assert re.search(aim, result.stdout), result.stdout
+
+
+def script(name, *arguments, env=None):
+    return subprocess.run(
+        [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / name, *map(str, arguments)],
+        text=True, capture_output=True, env=conftest.plain_env(env), timeout=100)
+
+
+def table_of(output):
+    """Its head, and its rows by their first cell."""
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]]
+                      for line in output.splitlines() if line.startswith("|")]
+    return head, {row[0]: row[1:] for row in rows}
+
+
+def test_traces_are_compared_in_one_table(build, tmp_path):
+    names = ("one.csv", "two.csv")
+    for shift, name in enumerate(names):
+        (tmp_path / name).write_text("\n".join(
+            ["op,id,size,stream,t", *(f"{op},{i},{1 << 20 + shift},0,0" for i in range(40)
+                                      for op in "af")]) + "\n")
+
+    result = script("replays.py", "--build", build, "--output", tmp_path, "--rounds", 2, tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    head, rows = table_of(result.stdout)
+    ways = [f"{state}, {passes}, {reuse}" for state in ("busy", "idle") for passes in (16, 3)
+            for reuse in ("auto", "order")] + ["pytorch, 16", "pytorch, 3"]
+    assert head == ["trace", "live MiB", *ways] and list(rows) == [*names, "geometric mean"]
+    for row in rows.values():
+        assert all(re.fullmatch(r"[01]\.\d{3} \([01]\.\d{3}\.\.[01]\.\d{3}\)", cell)
+                   for cell in row[1:5])
+        assert all(re.fullmatch(r"[01]\.\d{3}", cell) for cell in row[5:])
+    results = json.loads((tmp_path / "bench_replay.json").read_text())
+    assert [(one["trace"], one["way"]) for one in results] == [
+        (name, way) for way in ways for name in names]
+    # In order one block is enough: 1 MiB of a segment of 10 MiB, 2 MiB of one of their own.
+    assert [one["efficiencies"] for one in results
+            if one["way"] in ("busy, 16, order", "busy, 3, order")] == 2 * [[0.1, 0.1], [1, 1]]
+
+
+def test_traces_that_are_not_there_are_told(build, tmp_path):
+    result = script("replays.py", "--build", build, "--output", tmp_path, tmp_path / "none.csv")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.match(r"bench-replay: .*none\.csv", result.stderr)
+    assert list(tmp_path.iterdir()) == []
 
 
 def profile_of(run, build, tmp_path, call, count, preload, conf, sim):

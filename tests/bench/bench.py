@@ -6,11 +6,12 @@
     bench.py --allocators cachealloc,rmm_pool --cases hot_1KiB,live_64:1
     bench.py --cases stacks       what call stacks cost, alone
 
-Each case runs with every allocator in a process of its own, all at the same time, but only one of
-them works at any moment: in each round every process does one repetition. So whatever else the
-machine does hits all of them alike. What counts is the ratio inside one run. Repetitions in which
-the machine did not give whole cores are left out, and made up for: where a case had too few, it
-comes again after the others, as long as there is time, and waits for a moment in which it does.
+Cases with kernels in flight come first. Each case runs with every allocator in a process of its
+own, all at the same time, but only one of them works at any moment: in each round every process
+does one repetition. So whatever else the machine does hits all of them alike. What counts is the
+ratio inside one run. Repetitions in which the machine did not give whole cores are left out, and
+made up for: where a case had too few, it comes again after the others, as long as there is time,
+and waits for a moment in which it does.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -36,6 +38,7 @@ ALLOCATORS = {
     "cachealloc_stacks8": ("cuda", "cuda", "stacks:all,stack_depth:8"),
     "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
     "cachealloc_sample": ("cuda", "cuda", "stacks:sample:1M,stack_depth:16"),
+    "cachealloc_order": ("cuda", "cuda", "stacks:off,reuse:order"),
     "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
     "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
@@ -43,6 +46,7 @@ ALLOCATORS = {
     "rmm_arena": ("rmm", "rmm_arena", None),
     "rmm_tracking": ("rmm", "rmm_tracking", None),
     "cub": ("cub", "cub", None),
+    "cudaMallocAsync": ("cuda", "ordered", None),
     "driver": ("cuda", "cuda", None),
     "glibc": ("libc", "glibc", None),
 }
@@ -53,37 +57,35 @@ APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
 ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
         "cachealloc_sample": DEPTH_CASES, "cachealloc_shards2": HEAPS_CASES,
         "cachealloc_apart": APART_CASES}
+# One thread and one stream with kernels in flight: of device memory these alone are measured so.
+IN_ORDER = re.compile(r"(?:hot|live|fifo|order)_.*_busy")
+ONLY_IN_ORDER = ("cachealloc_order", "cudaMallocAsync")
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
-# One call of the driver on an H200, in ns (tests/gpu/results: alloc_cost; others_wait; call_cost with
-# kernels in flight on 8 streams). Of a query what one takes whose event has not passed; else it is
-# 1,340.
-HARDWARE = {
-    "cuMemAlloc_v2": 30900, "cuMemFree_v2": 27400, "cuMemAllocHost_v2": 474000,
-    "cuMemFreeHost": 206000, "cuMemAllocAsync": 510, "cuMemFreeAsync": 660,
-    "cuEventRecord": 250, "cuCtxRecordEvent": 460, "cuEventQuery": 280, "cuMemGetInfo_v2": 24400,
-}
-BUSY = ",".join([IDLE, "kernel_ns:20000",
-                 *(f"latency:{call}={ns}" for call, ns in HARDWARE.items())])
-MISS = (IDLE + ",latency:cuMemAlloc_v2=50000"
-        f",latency:cuMemGetInfo_v2={HARDWARE['cuMemGetInfo_v2']}")
+# The driver's calls take as long as on an H100, its kernels as long as busy.c wants.
+BUSY = IDLE + ",latencies:h100,kernel_ns:20000"
+MISS = IDLE + ",latency:cuMemAlloc_v2=50000,latency:cuMemGetInfo_v2=24400"
 
-SHORT = [("hot_1KiB", 1), ("hot_1KiB", 2), ("live_64", 1), ("live_10000", 1), ("hot_64KiB", 1),
+# What programs do comes first: they allocate with kernels in flight.
+SHORT = [("hot_64KiB_busy", 1), ("hot_16MiB_busy", 1), ("live_1000_busy", 1),
+         ("hot_1KiB", 1), ("hot_1KiB", 2), ("live_64", 1), ("live_10000", 1), ("hot_64KiB", 1),
          ("pinned_64KiB", 1), ("async_1", 1), ("async_8", 1), ("prodcons", 2), ("miss_64MiB", 1)]
-FULL = [("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("hot_64MiB", 1),
+FULL = [("hot_256B_busy", 1), ("hot_64KiB_busy", 1), ("hot_1MiB_busy", 1), ("hot_16MiB_busy", 1),
+        ("hot_256MiB_busy", 1), ("hot_1GiB_busy", 1), ("live_64_busy", 1), ("live_1000_busy", 1),
+        ("live_10000_busy", 1), ("async_8_busy", 1), ("pinned_64KiB_busy", 1),
+        ("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("hot_64MiB", 1),
         ("live_64", 1), ("live_1000", 1), ("live_10000", 1), ("live_100000", 1), ("fifo_1000", 1),
         ("order_1000", 1), ("hot_1KiB", 2), ("hot_1KiB", 4), ("hot_1KiB", 8), ("live_1000", 2),
         ("live_1000", 4), ("live_1000", 8), ("prodcons", 2), ("async_1", 1), ("async_8", 1),
-        ("pinned_64KiB", 1), ("miss_64MiB", 1),
-        ("hot_1KiB_busy", 1), ("hot_2MiB_busy", 1), ("live_1000_busy", 1), ("async_8_busy", 1),
-        ("pinned_64KiB_busy", 1)]
+        ("pinned_64KiB", 1), ("miss_64MiB", 1)]
 
 # As tests/bench/cases.c reads them.
-CASE = re.compile(r"(?:(?:hot|pinned|miss|live|fifo|order|once)_[1-9]\d*(?:B|KiB|MiB)?|"
+CASE = re.compile(r"(?:(?:hot|pinned|miss|live|fifo|order|once)_[1-9]\d*(?:B|[KMG]iB)?|"
                   r"async_[1248]|prodcons)(?:_busy)?")
 CASES = ("hot_SIZE, pinned_SIZE, miss_SIZE, live_N, fifo_N, order_N, once_N, async_1, async_2, "
-         "async_4, async_8, prodcons, each with _busy behind it too; a SIZE is 256B, 1KiB, 2MiB")
+         "async_4, async_8, prodcons, each with _busy behind it too; a SIZE is 256B, 1KiB, 2MiB or "
+         "1GiB")
 THREADS_MOST = 64
 
 # After as many pairs, or as long, an allocator has come to rest. A pool of ours among live blocks
@@ -122,7 +124,10 @@ class Bench:
         env = {key: value for key, value in os.environ.items()
                if key not in ("ALLOC_CONF", "CACHEALLOC_CONF", "LD_PRELOAD", "SIMCUDA")}
         env["LD_LIBRARY_PATH"] = str(build / "simcuda")
-        env["SIMCUDA"] = BUSY if busy else MISS if case.startswith("miss") else IDLE
+        self.held = None  # bytes of the device at most; known at the end
+        self.counted = tempfile.NamedTemporaryFile(suffix=".json")
+        device = BUSY if busy else MISS if case.startswith("miss") else IDLE
+        env["SIMCUDA"] = f"{device},stats:{self.counted.name}"
         if conf is not None:
             env["LD_PRELOAD"] = str(build / "libcachealloc.so")
             env["ALLOC_CONF"] = conf
@@ -158,6 +163,10 @@ class Bench:
             self.process.communicate()
         finally:
             limit.cancel()
+        with self.counted as counted:
+            counts = counted.read()
+        if counts:
+            self.held = sum(device["peak_bytes"] for device in json.loads(counts)["devices"])
 
 
 class Apart:
@@ -179,6 +188,7 @@ class Apart:
     def close(self):
         for bench in self.benches:
             bench.close()
+        self.held = sum(bench.held or 0 for bench in self.benches)
 
 
 def warmed(bench, case, args):
@@ -208,13 +218,20 @@ def warmed(bench, case, args):
     return max(whole, min(REPLACED * live, LONGER * whole))
 
 
+def measured_in(allocator, case, threads):
+    """Whether this case says anything of it."""
+    if case.startswith("miss") and allocator not in ("cachealloc", "driver"):
+        return False
+    if allocator in ONLY_IN_ORDER:
+        return threads == 1 and IN_ORDER.fullmatch(case) is not None
+    return (case, threads) in ONLY.get(allocator, [(case, threads)])
+
+
 def start(case, threads, args, notes):
     """The processes of one case, and how many pairs each does in a repetition."""
     running = {}
     for allocator in args.allocators:
-        if case.startswith("miss") and allocator not in ("cachealloc", "driver"):
-            continue
-        if (case, threads) not in ONLY.get(allocator, [(case, threads)]):
+        if not measured_in(allocator, case, threads):
             continue
         kind = Apart if allocator.endswith("_apart") else Bench
         bench = kind(args.build, allocator, case, threads)
@@ -285,6 +302,9 @@ def sit(case, threads, args, notes, seen, patience=0):
                 shares.append(core / ns)
     for bench in [*running, *filter(None, [cores])]:
         bench.close()
+    for bench in running:
+        which = bench.allocator, case, threads
+        args.held[which] = max(bench.held or 0, args.held.get(which, 0))
     return shares
 
 
@@ -305,7 +325,8 @@ def judged(case, threads, args, notes, seen):
             results.append({"allocator": allocator, "case": case, "threads": threads,
                             "ns_per_pair": round(statistics.median(times), 2),
                             "repetitions": [round(one, 2) for one in times],
-                            "left_out": len(all_times) - len(times)})
+                            "left_out": len(all_times) - len(times),
+                            "held_bytes": args.held.get((allocator, case, threads), 0)})
     if too_few:
         notes.append(f"{case}, {threads} threads: all repetitions count of those that had whole "
                      f"cores in too few: {', '.join(too_few)}")
@@ -423,6 +444,7 @@ def parse(argv):
     args.output = args.output or args.build
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
     args.fixed_least = math.inf  # ns of the fixed work, in this run
+    args.held = {}  # bytes of the device at most, by allocator, case and threads
     if args.minutes is None:
         args.minutes = SHORT_MINUTES if args.short else FULL_MINUTES
     args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)

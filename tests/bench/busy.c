@@ -1,11 +1,13 @@
 /* Kernels in flight: between bursts of pairs a kernel is launched, and the host is held back so
  * that it never runs more than a few kernels ahead. Launching and holding back are not the
  * allocator's and are excluded. The stream is the legacy one, on which the peers allocate plain
- * memory. The kernel runs for 20 us; the simulator takes any image, and SIMCUDA says how long. */
+ * memory. The kernel runs for 20 us; the simulator takes any image, and SIMCUDA says how long. A
+ * burst that takes longer than a kernel is followed by one of half as many pairs, so that a slow
+ * allocator does not find the device idle. */
 #include <cuda.h>
 #include "cases.h"
 
-#define BURST 32
+#define BURST 32 /* pairs, at most */
 #define AHEAD 8
 
 static const char image[] = ".version 6.0\n"
@@ -49,10 +51,18 @@ static void launch(void)
 
 void busy_run(worker_t *worker, uint64_t pairs)
 {
-    for (uint64_t done = 0; done < pairs; done += BURST) {
-        uint64_t start = now_ns();
+    uint64_t burst = BURST, end = now_ns();
+    for (uint64_t done = 0, some; done < pairs; done += some) {
+        uint64_t start = end;
         launch();
-        worker->excluded_ns += now_ns() - start;
-        worker->what->run(worker, pairs - done < BURST ? pairs - done : BURST);
+        uint64_t launched_at = now_ns();
+        worker->excluded_ns += launched_at - start;
+        some = pairs - done < burst ? pairs - done : burst;
+        worker->what->run(worker, some);
+        end = now_ns();
+        if (end - launched_at > kernel_ns && burst > 1)
+            burst /= 2;
+        else if (end - launched_at < kernel_ns / 4 && burst < BURST)
+            burst *= 2;
     }
 }

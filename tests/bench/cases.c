@@ -169,7 +169,7 @@ static void run_once(worker_t *worker, uint64_t steps)
 /* --- by name ------------------------------------------------------------------------------------
  */
 
-/* "1KiB", "64MiB", "1000": what a case's name ends with. */
+/* "1KiB", "64MiB", "1GiB", "1000": what a case's name ends with. */
 static size_t number_of(const char *text)
 {
     char *end;
@@ -178,6 +178,8 @@ static size_t number_of(const char *text)
         return number << 10;
     if (strcmp(end, "MiB") == 0)
         return number << 20;
+    if (strcmp(end, "GiB") == 0)
+        return number << 30;
     return *end == 0 || strcmp(end, "B") == 0 ? number : 0;
 }
 

@@ -8,13 +8,16 @@ matplotlib.rcParams["svg.hashsalt"] = "bench"
 
 from matplotlib import pyplot  # noqa: E402 (after the choice of what draws)
 
-CASES = (("hot_1KiB", 1, "hot 1 KiB"), ("live_64", 1, "live 64"), ("live_1000", 1, "live 1,000"),
+CASES = (("hot_64KiB_busy", 1, "64 KiB,\nin flight"), ("hot_16MiB_busy", 1, "16 MiB,\nin flight"),
+         ("live_1000_busy", 1, "live 1,000,\nin flight"), ("hot_1KiB", 1, "hot 1 KiB"),
+         ("live_64", 1, "live 64"), ("live_1000", 1, "live 1,000"),
          ("live_10000", 1, "live 10,000"), ("live_100000", 1, "live 100,000"),
          ("hot_1KiB", 2, "2 threads"), ("prodcons", 2, "producer,\nconsumer"),
          ("async_8", 1, "8 streams"))
-COLOURS = {"cachealloc": "#1a7f37", "cachealloc_stacks": "#7bc58f", "rmm_pool": "#1f4e8c",
-           "rmm_binning": "#4a7fc1", "rmm_arena": "#8fb3df", "rmm_tracking": "#b9c9dd",
-           "cub": "#c26a1c", "glibc": "#999999"}
+COLOURS = {"cachealloc": "#1a7f37", "cachealloc_stacks": "#7bc58f", "cachealloc_order": "#0b4f1f",
+           "cudaMallocAsync": "#8a5a8f", "rmm_pool": "#1f4e8c", "rmm_binning": "#4a7fc1",
+           "rmm_arena": "#8fb3df", "rmm_tracking": "#b9c9dd", "cub": "#c26a1c",
+           "glibc": "#999999"}
 
 
 def draw(results, path):

@@ -12,7 +12,7 @@ bool peer_open(const char *name)
 {
     if (std::strcmp(name, "cub") != 0)
         return false;
-    const unsigned growth = 2, least = 8, most = 27; // 256 B to 128 MiB
+    const unsigned growth = 2, least = 8, most = 30; // 256 B to 1 GiB
     allocator = new cub::CachingDeviceAllocator(
         growth, least, most, cub::CachingDeviceAllocator::INVALID_SIZE, /* skip_cleanup */ true);
     return true;

@@ -3,12 +3,21 @@
 import statistics
 
 PEERS = ("rmm_pool", "rmm_binning", "rmm_arena", "rmm_tracking", "cub")
-COLUMNS = 5  # of a table, besides the allocator
+ORDERED_PEERS = ("cudaMallocAsync", "cub")  # what serves memory in flight on its own stream
+COLUMNS = 6  # of a table, besides the allocator
+
+
+def in_flight(size):
+    return (f"pair of {size} under kernels, in order, over cudaMallocAsync's or cub's",
+            ("cachealloc_order", f"hot_{size.replace(' ', '')}_busy", 1),
+            ("ordered peers", f"hot_{size.replace(' ', '')}_busy", 1), "<=", 1.0, 4)
+
 
 # What is compared: the figure is first / second, of (allocator, case, threads); "peers" is the
 # fastest of them. A throughput over another one is a time under it. Then what is aimed at, and a
 # limit so wide that a busy machine stays within it.
 CRITERIA = [
+    *map(in_flight, ("64 KiB", "1 MiB", "16 MiB", "256 MiB")),
     ("hot pair of 1 KiB, over the fastest peer's", ("cachealloc", "hot_1KiB", 1),
      ("peers", "hot_1KiB", 1), "<=", 0.40, 1.2),
     ("the same with stacks of 16 frames", ("cachealloc_stacks", "hot_1KiB", 1),
@@ -38,9 +47,9 @@ CRITERIA = [
 
 def find(results, allocator, case, threads):
     """The (ns, allocator) asked for, or None where it was not measured."""
+    names = {"peers": PEERS, "ordered peers": ORDERED_PEERS}.get(allocator, (allocator,))
     found = [(one["ns_per_pair"], one["allocator"]) for one in results
-             if one["case"] == case and one["threads"] == threads
-             and one["allocator"] in (PEERS if allocator == "peers" else (allocator,))]
+             if one["case"] == case and one["threads"] == threads and one["allocator"] in names]
     return min(found, default=None)
 
 
@@ -64,12 +73,17 @@ def print_rows(header, rows):
     print()
 
 
-def print_table(results):
+def held(one):
+    mib = one["held_bytes"] / (1 << 20)
+    return f"{mib:,.0f}" if mib >= 10 or mib == int(mib) else f"{mib:.1f}"
+
+
+def print_table(results, show_one=cell):
     """One table of at most COLUMNS cases after the other, in the order in which they were run."""
     cases = list(dict.fromkeys((one["case"], one["threads"]) for one in results))
     for first in range(0, len(cases), COLUMNS):
         columns = cases[first:first + COLUMNS]
-        cells = {(one["allocator"], one["case"], one["threads"]): cell(one) for one in results}
+        cells = {(one["allocator"], one["case"], one["threads"]): show_one(one) for one in results}
         names = dict.fromkeys(one["allocator"] for one in results)
         rows = [[name] + [cells.get((name, *column), "-") for column in columns] for name in names]
         print_rows(["allocator"] + [title(*column) for column in columns],
@@ -87,7 +101,7 @@ def compare(results, core_time, wide):
             yield criterion, None, "", False
             continue
         figure = one[0] / other[0]
-        yield (criterion, figure, f" ({other[1]})" if second[0] == "peers" else "",
+        yield (criterion, figure, f" ({other[1]})" if second[0].endswith("peers") else "",
                figure <= limit if relation == "<=" else figure >= limit)
 
 
@@ -103,15 +117,19 @@ def print_criteria(results, core_time):
 def show(results, core_time):
     what = "time on a core" if core_time else "wall time"
     spread = "median (least..most of the repetitions)"
-    print(f"ns per pair, {what} over the pairs of all threads, {spread}; the driver's calls take "
-          "no time:\n")
-    print_table([one for one in results
-                 if not one["case"].endswith("_busy") and not one["case"].startswith("miss")])
+    what = f"ns per pair, {what} over the pairs of all threads, {spread}"
     busy = [one for one in results if one["case"].endswith("_busy")]
     if busy:
-        print("The driver's calls take as long as on hardware (HARDWARE in tests/bench/bench.py), "
-              "and kernels of 20 us are in flight all the time:\n")
+        print(f"{what}; kernels of 20 us are in flight all the time, and the driver's calls take "
+              "as long as on an H100 (SIMCUDA=latencies:h100):\n")
         print_table(busy)
+        print("MiB of the device that the same held at most:\n")
+        print_table([one for one in busy if one["held_bytes"]], held)
+    idle = [one for one in results
+            if not one["case"].endswith("_busy") and not one["case"].startswith("miss")]
+    if idle:
+        print(f"{what}; the device is idle, and the driver's calls take no time:\n")
+        print_table(idle)
     misses = [one for one in results if one["case"].startswith("miss")]
     if misses:
         print("ns of an allocation that goes to the driver, which takes 50 us:\n")

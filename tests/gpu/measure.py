@@ -37,7 +37,7 @@ ALLOCATORS = {
     "shim": ("cuda", "cuda", "leak_report:off"),
     "shim, stacks:off": ("cuda", "cuda", "leak_report:off,stacks:off"),
 }
-# cub keeps blocks of up to 128 MiB, as tests/bench/peer_cub.cc sets it.
+# cub keeps blocks of up to 1 GiB, as tests/bench/peer_cub.cc sets it.
 SIZES = ("256B", "4KiB", "64KiB", "1MiB", "16MiB", "256MiB", "1024MiB", "4096MiB", "16384MiB")
 SHORT_SIZES = ("256B", "1MiB")
 PINNED = ("4KiB", "64KiB", "1MiB", "16MiB")
