@@ -343,6 +343,15 @@ run-bench-replay: all $(REPLAY)
 	@$(if $(TRACES),,python3 -B tests/replay/generate.py $B/traces &&) \
 	    python3 -B tests/bench/replays.py --build $B $(BENCH_FLAGS) $(or $(TRACES),$B/traces)
 
+bench-torch: ## a training step of PyTorch with and without the library (PYTHON=one that has torch)
+	@scripts/deps.sh --build
+	$(AGAIN) run-bench-torch
+
+# TORCH_SCRIPT=FILE: another one than tests/bench/torch_train.py, which says what it must print.
+run-bench-torch: all
+	@python3 -B tests/bench/torch_steps.py --build $B $(if $(PYTHON),--python '$(PYTHON)') \
+	    $(if $(TORCH_SCRIPT),--script '$(TORCH_SCRIPT)') $(BENCH_FLAGS)
+
 static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against our lists
 	@scripts/deps.sh --static
 	@CUDA_INC=$(CUDA_INC) TIDY=$(TIDY) scripts/check_static.sh
@@ -428,4 +437,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-torch run-bench-torch static format readme deps dist deb run-deb install uninstall clean help

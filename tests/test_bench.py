@@ -294,6 +294,94 @@ def test_traces_that_are_not_there_are_told(build, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+STEP = """
+import ctypes, json, os
+cuda = ctypes.CDLL("libcuda.so.1")
+def ask(kind, name, *arguments):
+    found = kind()
+    assert getattr(cuda, name)(ctypes.byref(found), *arguments) == 0, name
+    return found
+assert cuda.cuInit(0) == 0
+context = ask(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+assert cuda.cuCtxSetCurrent(context) == 0
+module = ask(ctypes.c_void_p, "cuModuleLoadData", b"image")
+kernel = ask(ctypes.c_void_p, "cuModuleGetFunction", module, b"kernel")
+for _ in range(int(os.environ["STEPS"])):
+    block = ask(ctypes.c_uint64, "cuMemAlloc_v2", ctypes.c_size_t(32 << 20))
+    for _ in range(2):
+        assert cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0
+    assert cuda.cuMemFree_v2(block) == 0
+print("a line before")
+print(json.dumps({"ms_median": 2.5, "cpu_ms_med": 1.25}))
+"""
+
+
+def torch_steps(build, tmp_path, package, step, *arguments):
+    """Of a package that has the name of torch."""
+    (tmp_path / "torch.py").write_text(package)
+    (tmp_path / "step.py").write_text(step)
+    return script("torch_steps.py", "--build", build, "--output", tmp_path, "--python",
+                  sys.executable, "--script", tmp_path / "step.py", "--rounds", 2, *arguments,
+                  env={"PYTHONPATH": tmp_path})
+
+
+HAS_DEVICE = """
+__version__ = "1.0"
+class ones:
+    def __init__(self, count, device): pass
+    def item(self): return 1
+"""
+
+
+def test_steps_of_torch_are_compared_in_one_table(build, tmp_path):
+    result = torch_steps(build, tmp_path, HAS_DEVICE, STEP, "--steps", 8)
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("torch 1.0, step.py; a step of 16 ")
+    head, rows = table_of(result.stdout)
+    assert head == ["", "CPU ms", "wall ms", "launches", "allocations and frees", "records",
+                    "queries", "driver calls", "peak MiB"]
+    times = ["1.25 (1.25..1.25)", "2.50 (2.50..2.50)"]
+    for way in ("native", "plain"):  # nothing in that script knows of a cache
+        assert rows[way] == [*times, "2.0", "2.0", "0.0", "0.0", "4.0", "32"]
+    assert set(rows) == {"native", "plain", "cachealloc", "cachealloc_order"}
+    for way in ("cachealloc", "cachealloc_order"):
+        assert rows[way][:3] == [*times, "2.0"] and rows[way][4] == "1.0", rows
+    # In order one block serves every step.
+    assert rows["cachealloc_order"][3] == "0.0" and rows["cachealloc_order"][7] == "32"
+    assert [one["way"] for one in json.loads((tmp_path / "bench_torch.json").read_text())] == [*rows]
+    assert "not reused" not in result.stdout
+
+
+def test_where_reuse_in_order_ends_its_reason_stands_below_the_table(build, tmp_path):
+    two = STEP.replace("print(json", "ask(ctypes.c_void_p, 'cuCtxCreate_v2', 0, 0)\nprint(json")
+    result = torch_steps(build, tmp_path, HAS_DEVICE, two, "--steps", 1)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"\nbench-torch: cachealloc_order: memory in flight is not reused from now on: ",
+                     result.stdout), result.stderr
+
+
+@pytest.mark.parametrize("package, step, rc, said", [
+    ("raise ImportError('none here')", STEP, 0, "skipped: .*: ImportError: none here"),
+    (HAS_DEVICE.replace("return 1", "return 1 / 0"), STEP, 0, "skipped: .*: ZeroDivisionError: "),
+    (HAS_DEVICE, "raise MemoryError('in a step')", 1, "MemoryError: in a step"),
+    (HAS_DEVICE, "print('done')", 1, ".*step.py printed no figures, but: done")],
+    ids=["no torch", "no device", "a step fails", "no figures"])
+def test_why_torch_has_no_figures_is_told(build, tmp_path, package, step, rc, said):
+    result = torch_steps(build, tmp_path, package, step)
+
+    assert result.returncode == rc
+    assert re.fullmatch(f"bench-torch: {said}.*\n", result.stderr if rc else result.stdout)
+    assert not (tmp_path / "bench_torch.json").exists()
+
+
+def test_without_an_interpreter_steps_of_torch_are_skipped(build):
+    result = script("torch_steps.py", "--build", build)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "bench-torch: skipped: PYTHON names no interpreter that has torch\n"
+
+
 def profile_of(run, build, tmp_path, call, count, preload, conf, sim):
     profile = tmp_path / f"{call}-{count}-{preload}"
     result = run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
