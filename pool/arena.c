@@ -169,15 +169,21 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
 /* Where it may be, what is in flight serves a plain request as well as what is ready does. It is
  * made ready before anything is taken, not only where nothing else fits: the request finds the
  * block that fits best, and neighbours merge early. */
-static void serve_in_order(ca_arena_t *arena, const ca_stream_t *stream)
+void ca_arena_serve_in_order(ca_arena_t *arena)
 {
-    if (stream || arena->params.reuse != CA_POOL_REUSE_ORDER ||
+    if (arena->params.reuse != CA_POOL_REUSE_ORDER ||
         (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
          !CA_MUTATED(order_lazily_recorded)))
         return;
     int cancellation = ca_arena_enter(arena);
     ca_epoch_serve_in_order(arena);
     ca_arena_leave(arena, cancellation);
+}
+
+static void serve_in_order(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    if (!stream)
+        ca_arena_serve_in_order(arena);
 }
 
 /* Without a call upstream. What is close to the size comes before what has to be cut. */

@@ -257,6 +257,12 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     arena->operations++;
     if (ca_arena_serving(arena) && !is_shut(cache)) {
         ca_cache_tell(arena, cache);
+        ca_arena_serve_in_order(arena); /* what this cache freed, too */
+    }
+    bool open = ca_arena_serving(arena) && !is_shut(cache);
+    if (open)
+        take(cache, index, served);
+    if (open && !served->block) {
         if (!fetch(arena, cache, index, most < CA_CACHE_SPILL ? most : CA_CACHE_SPILL)) {
             ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
             if (block) {

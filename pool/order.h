@@ -107,7 +107,7 @@ void ca_order_hold(bool on);
 /* Bytes. Where memory in flight serves, nearly all of it is used well but for what small blocks
  * between large ones keep from merging, which is most where threads keep some of them: so they get
  * segments of their own, unless `small` says otherwise, and threads keep no others. */
-#define CA_ORDER_SMALL ((size_t)32 << 10)
+#define CA_ORDER_SMALL ((size_t)64 << 10)
 
 /* --- for the pool ----------------------------------------------------------------------------- */
 

@@ -179,6 +179,9 @@ static inline size_t ca_arena_heaps(const ca_arena_t *arena)
 int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
                          ca_block_t **block, uint64_t *address, bool *reused);
 
+/* Where it may be (pool/order.h), what plain frees left in flight is made ready. Drops the lock. */
+void ca_arena_serve_in_order(ca_arena_t *arena);
+
 /* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
  * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock
  * behind. And keeps a retired arena's memory until the last thread is out. */
