@@ -66,7 +66,7 @@ def test_a_free_that_does_not_wait_is_no_sleeper():
 
 
 def test_a_call_that_does_not_return_is_an_answer():
-    rows = answers("order_asleep/cudaFree", "call", sim="latency:cuMemGetInfo_v2=400000000")
+    rows = answers("order_asleep/cudaFree", "call", sim="latency:cuMemGetInfo_v2=900000000")
 
     assert {call for (call,), row in rows.items() if not row["returns"]} == SLEEP | {"cuMemGetInfo"}
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 1 << 20, RETURN_MS = 150, RUN_MS = 150, ASLEEP_MS = 5, END_MS = 2000 };
+enum { BLOCK = 1 << 20, RETURN_MS = 400, RUN_MS = 400, ASLEEP_MS = 5, END_MS = 2000 };
 
 static struct {
     CUcontext ctx;
@@ -29,7 +29,7 @@ typedef struct call {
     gate_t *mark;      /* launched by act where that submits, behind what it submits */
     CUresult code;
     uint64_t begun_ns, ended_ns;
-    _Atomic uint32_t ready, go, done;
+    _Atomic uint32_t ready, go, calls, done;
 } call_t;
 
 /* --- the calls ---------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ static void *thread_main(void *arg)
     while (!flag_set(&c->go, 1000)) {
     }
     c->begun_ns = now_ns();
+    atomic_store(&c->calls, 1);
     c->code = c->act(c);
     c->ended_ns = now_ns();
     atomic_store(&c->done, 1);
@@ -285,7 +286,7 @@ static bool ask(const char *who, CUresult (*sleeps)(call_t *), int which)
     bool began = gate_begins(kernel, 500);
     if (sleeps) {
         atomic_store(&sleeper.go, 1);
-        asleep = !flag_set(&sleeper.done, ASLEEP_MS);
+        asleep = flag_set(&sleeper.calls, 500) && !flag_set(&sleeper.done, ASLEEP_MS);
     }
     atomic_store(&c.go, 1);
     returned = flag_set(&c.done, RETURN_MS);

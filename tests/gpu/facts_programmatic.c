@@ -50,7 +50,7 @@ static const char ptx[] = ".version 7.8\n"
                           " ret;\n"
                           "}\n";
 
-enum { RUN_MS = 100, END_MS = 2000, BLOCK = 1 << 20 };
+enum { RUN_MS = 250, END_MS = 2000, BLOCK = 1 << 20 };
 
 static struct {
     CUcontext ctx;
