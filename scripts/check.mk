@@ -327,7 +327,7 @@ bench: ## measure against other allocators, tables and a chart (BENCH_FLAGS: see
 	@scripts/peers.sh || echo "bench: without RMM"
 	$(AGAIN) run-bench
 
-bench-short: ## the main cases of bench, in under 50 seconds
+bench-short: ## the main cases of bench, in a minute
 	@scripts/deps.sh --bench
 	@scripts/peers.sh || echo "bench: without RMM"
 	$(AGAIN) run-bench BENCH_FLAGS="--short $(BENCH_FLAGS)"
