@@ -455,6 +455,14 @@ def test_a_hit_takes_few_instructions(run, build, tmp_path):
 
 
 @release
+def test_a_hit_takes_no_more_in_order(run, build, tmp_path):
+    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0")
+    ordered, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0,reuse:order")
+    print(f"{ordered - one:+.1f}")
+    assert ordered <= one + 20
+
+
+@release
 def test_a_hit_takes_few_instructions_with_its_stack_too(run, build, tmp_path):
     everything, _ = per_call(run, build, tmp_path, "pair", conf="stacks:all,settle:0")
     print(f"{everything:.1f}")
