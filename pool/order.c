@@ -163,7 +163,7 @@ static bool slept_for(const debt_t *debt, const void *context)
     return debt->number <= ca_fence_freed_after(context);
 }
 
-/* Once, whatever the result. */
+/* By a thread that plain CUDA would not have made to wait. Returns whether it has passed. */
 static bool wait_late(void *context, void *fence)
 {
     static _Atomic bool said;
@@ -373,10 +373,12 @@ uint64_t ca_order_wait_begins(uint64_t stream)
 
     if (!context || atomic_load_explicit(&ended, memory_order_relaxed))
         return 0;
+    /* Before the look: what another stream gets in between is behind no fence up to this number. */
+    uint64_t begun = ca_order_fence_begins();
     if (stream && (stream != atomic_load(&ca_order_current) || !ca_order_may(context)) &&
         !CA_MUTATED(order_false_proof))
         return 0;
-    return ca_fence_number();
+    return begun;
 }
 
 void ca_order_wait_ended(uint64_t begun)
