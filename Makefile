@@ -80,7 +80,7 @@ endif
 
 # The export map comes from the hook table, so that the two cannot drift.
 $B/exports.map: shim/exports.map.in shim/hooks.def shim/submissions.def include/cachealloc.h | $B
-	$(CC) -E -P -I. -x c shim/exports.map.in -o $@
+	$(CC) $(OPT) -E -P -I. -x c shim/exports.map.in -o $@
 
 $B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
 $B/obj/config/%.o $B/obj/registry/%.o $B/obj/pool/%.o: ALL_CFLAGS += -ftls-model=initial-exec
