@@ -30,7 +30,8 @@ LIBEXECDIR ?= $(PREFIX)/libexec/cachealloc
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/cachealloc
 # What is for users; the rest is for who has the tree.
-PAGES := README.md COMPATIBILITY.md SECURITY.md LICENSE
+PAGES := README.md SECURITY.md LICENSE
+DOCS := $(wildcard docs/*.md)
 MANDIR ?= $(PREFIX)/share/man
 # One file for every version of Python, so not below one's own; PYTHONDIR=... puts it there.
 OWN_PYTHONDIR := $(LIBDIR)/cachealloc
@@ -359,8 +360,8 @@ static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against ou
 format: ## clang-format every file in place
 	@FORMAT=-i scripts/check_static.sh clang-format
 
-readme: $(OPTION_TABLE) ## write the README's option table anew
-	$B/option_table --update README.md
+docs: $(OPTION_TABLE) ## write docs/options.md anew from config/options.def
+	$B/option_table --update docs/options.md
 
 deps: ## install what building and testing need, or print the command
 	@scripts/deps.sh
@@ -395,13 +396,14 @@ TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports
 PAGE_FILES := $(notdir $(wildcard scripts/report_page/*.*))
 
 install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
-	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)" \
+	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)/docs" \
 	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" \
 	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man7"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
 	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)"
+	install -m 644 $(DOCS) "$(DESTDIR)$(DOCDIR)/docs"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
 	sed -e 's|@VERSION@|$(VERSION)|' scripts/cachealloc.1.in \
 	    >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
@@ -419,7 +421,7 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
-	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") \
+	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") \
 	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
 	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
 	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%); do \
@@ -427,7 +429,8 @@ uninstall: ## remove what install put there
 	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)" \
 	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(LIBEXECDIR)"; do \
 	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
-	[ ! -d "$(DESTDIR)$(DOCDIR)" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)"
+	@for dir in "$(DESTDIR)$(DOCDIR)/docs" "$(DESTDIR)$(DOCDIR)"; do \
+	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 
 clean: ## remove every build directory
 	rm -rf build build-debug build-asan build-tsan build-portable build-clang build-fuzz build-aarch64 \
@@ -437,4 +440,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-torch run-bench-torch static format readme deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-torch run-bench-torch static format docs deps dist deb run-deb install uninstall clean help

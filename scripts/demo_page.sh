@@ -1,6 +1,6 @@
 #!/bin/sh
 # demo_page.sh [BUILD_DIR]: the example's leak report as a page, BUILD_DIR/demo.html, and where there
-# is a browser its picture, BUILD_DIR/demo.png; the README shows a copy, tests/demo/report.png.
+# is a browser its picture, BUILD_DIR/demo.png; docs/reports.md shows a copy, tests/demo/report.png.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}

@@ -1,4 +1,4 @@
-/* Prints the Markdown table of the options, for the README block between `<!-- options -->` and
+/* Prints the Markdown table of the options, for the block of docs/options.md between `<!-- options -->` and
  * `<!-- /options -->`:
  *
  *   cc -std=c11 -D_GNU_SOURCE -I. -o option_table scripts/option_table.c config/options.c \

@@ -369,10 +369,12 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/libexec/cachealloc/cachealloc-top",
         "opt/libexec/cachealloc/merge_reports",
         *page,
-        "opt/share/doc/cachealloc/COMPATIBILITY.md",
         "opt/share/doc/cachealloc/LICENSE",
         "opt/share/doc/cachealloc/README.md",
         "opt/share/doc/cachealloc/SECURITY.md",
+        *(f"opt/share/doc/cachealloc/docs/{page}.md" for page in (
+            "api", "compatibility", "find-a-leak", "guarantees", "limitations", "monitoring",
+            "options", "performance", "reports", "running", "troubleshooting")),
         "opt/share/man/man1/cachealloc.1",
         "opt/share/man/man7/cachealloc.7",
     ]

@@ -1,5 +1,5 @@
-"""The example of `make demo`: right results, a report that names both bugs, and what the README
-shows of it."""
+"""The example of `make demo`: right results, a report that names both bugs, and what
+docs/reports.md shows of it."""
 
 import ast
 import json
@@ -67,12 +67,12 @@ def test_make_demo_shows_the_library_or_says_why_not(tmp_path, folder):
         assert f"{top}/build/libcachealloc.so: the loader cannot take a path with a blank" in err
 
 
-# --- what the README shows ------------------------------------------------------------------------
+# --- what docs/reports.md shows -------------------------------------------------------------------
 
 
 def shown(name):
-    """The block of that name in the README."""
-    text = (conftest.ROOT / "README.md").read_text()
+    """The block of that name in docs/reports.md."""
+    text = (conftest.ROOT / "docs/reports.md").read_text()
     return re.search(rf"<!-- {name} -->\n```\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)[1]
 
 

@@ -1,4 +1,4 @@
-"""What the shim intends to do differently, as the README's table says, and nothing else."""
+"""What the shim intends to do differently, as the table of docs/guarantees.md says, and nothing else."""
 
 import pytest
 

@@ -177,7 +177,7 @@ def test_an_environment_of_a_mebibyte_is_read_in_part_and_the_program_runs_on(ru
     assert value(line, "leak_max") == "7"
 
 
-COMPATIBILITY = (conftest.ROOT / "COMPATIBILITY.md").read_text()
+COMPATIBILITY = (conftest.ROOT / "docs/compatibility.md").read_text()
 
 
 def test_every_option_that_the_compatibility_page_names_is_accepted(run, program, tmp_path):
@@ -207,4 +207,4 @@ def test_the_compatibility_page_names_tests_and_files_that_exist():
     for name in names:
         assert any(path.match(f"*/{name}") for folder in ("tests", "scripts", "python")
                    for path in (conftest.ROOT / folder).rglob("*")), name
-    assert "(COMPATIBILITY.md)" in (conftest.ROOT / "README.md").read_text()
+    assert "(docs/compatibility.md)" in (conftest.ROOT / "README.md").read_text()

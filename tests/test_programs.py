@@ -5,7 +5,7 @@ import pytest
 import conftest
 
 UNIT = sorted(path.stem for path in (conftest.ROOT / "tests" / "unit").glob("test_*.c"))
-CHECKS = ("exports", "layers", "links", "readme")
+CHECKS = ("exports", "layers", "links", "options")
 
 
 @pytest.mark.parametrize("name", UNIT)
