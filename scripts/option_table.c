@@ -1,9 +1,9 @@
-/* Prints the Markdown table of the options, for the block of docs/options.md between `<!-- options -->` and
+/* Prints the options in Markdown, for the block of docs/options.md between `<!-- options -->` and
  * `<!-- /options -->`:
  *
  *   cc -std=c11 -D_GNU_SOURCE -I. -o option_table scripts/option_table.c config/options.c \
  *      config/values.c config/numbers.c config/nearest.c config/path.c config/text.c
- *   ./option_table                   prints the table
+ *   ./option_table                   prints what is in it
  *   ./option_table --check FILE      fails where the block in FILE differs from it
  *   ./option_table --update FILE     writes the block in FILE anew
  *   ./option_table --man             prints them for the manual page */
@@ -16,29 +16,66 @@
 #define OPENING "<!-- options -->\n"
 #define CLOSING "<!-- /options -->"
 
-static void add_cell(ca_text_t *table, const char *text)
+/* The text as a sentence of its own. */
+static void add_sentence(ca_text_t *page, const char *text)
 {
-    ca_text_add(table, " ", 1);
-    for (; *text != '\0'; text++)
-        ca_text_add(table, *text == '|' ? "\\|" : text, *text == '|' ? 2 : 1);
-    ca_text_add(table, " |", 2);
+    char first = text[0];
+    if (first >= 'a' && first <= 'z')
+        first = (char)(first - 'a' + 'A');
+    ca_text_printf(page, "%c%s.\n", first, text + 1);
 }
 
-static void make_table(ca_text_t *table)
+/* Whether `text` names the option, as `NAME` or `NAME:...`. */
+static bool is_named(const char *text, const char *name)
 {
-    ca_text_printf(table, "| key | default | accepted | what it does | when to change it |\n"
-                          "|---|---|---|---|---|\n");
+    size_t length = strlen(name);
+    for (text = strchr(text, '`'); text != NULL; text = strchr(text + 1, '`'))
+        if (strncmp(text + 1, name, length) == 0 &&
+            (text[1 + length] == '`' || text[1 + length] == ':'))
+            return true;
+    return false;
+}
+
+static bool names(const ca_option_t *option, const ca_option_t *other)
+{
+    return option != other &&
+           (is_named(option->help, other->name) || is_named(option->when, other->name));
+}
+
+/* Those that it names, and those that name it. */
+static void add_neighbours(ca_text_t *page, const ca_option_t *option)
+{
+    const char *before = "- See also: ";
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *other = &ca_option_table[i];
+        if (!names(option, other) && !names(other, option))
+            continue;
+        ca_text_printf(page, "%s[`%s`](#%s)", before, other->name, other->name);
+        before = ", ";
+    }
+    if (*before == ',')
+        ca_text_printf(page, "\n");
+}
+
+static void make_page(ca_text_t *page)
+{
+    for (size_t i = 0; i < ca_option_count; i++)
+        ca_text_printf(page, "[`%s`](#%s)%s", ca_option_table[i].name, ca_option_table[i].name,
+                       i + 1 == ca_option_count ? "\n"
+                       : i % 6 == 5             ? ",\n"
+                                                : ", ");
     for (size_t i = 0; i < ca_option_count; i++) {
         const ca_option_t *option = &ca_option_table[i];
         char buffer[1024];
-        ca_text_t cell;
-        ca_text_printf(table, "| `%s` | `%s` |", option->name, option->default_text);
-        ca_text_init(&cell, buffer, sizeof buffer);
-        ca_value_accepted(option, &cell);
-        add_cell(table, buffer);
-        add_cell(table, option->help);
-        add_cell(table, option->when);
-        ca_text_add(table, "\n", 1);
+        ca_text_t accepted;
+        ca_text_init(&accepted, buffer, sizeof buffer);
+        ca_value_accepted(option, &accepted);
+        ca_text_printf(page, "\n### `%s`\n\n", option->name);
+        add_sentence(page, option->help);
+        ca_text_printf(page, "\n- Default: `%s`. Accepted: %s.\n- When to change it: ",
+                       option->default_text, buffer);
+        ca_text_printf(page, "%s.\n", option->when);
+        add_neighbours(page, option);
     }
 }
 
@@ -92,9 +129,9 @@ int main(int argc, char **argv)
     ca_text_t table;
     ca_text_init(&table, buffer, sizeof buffer);
     bool man = argc == 2 && strcmp(argv[1], "--man") == 0;
-    (man ? make_man : make_table)(&table);
+    (man ? make_man : make_page)(&table);
     if (table.length >= sizeof buffer) {
-        fprintf(stderr, "option_table: the table outgrew its buffer\n");
+        fprintf(stderr, "option_table: the page outgrew its buffer\n");
         return 2;
     }
     if (argc == 1 || man)
@@ -124,8 +161,7 @@ int main(int argc, char **argv)
         fprintf(out, "%.*s%s%s", (int)(block - file), file, buffer, closing);
         differs = fclose(out) != 0;
     } else if (differs) {
-        fprintf(stderr, "option_table: %s: the options' table differs from config/options.def\n",
-                argv[2]);
+        fprintf(stderr, "option_table: %s: the options differ from config/options.def\n", argv[2]);
     }
     free(file);
     return differs;
