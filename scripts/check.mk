@@ -360,8 +360,9 @@ static: ## clang-format, cppcheck, clang-tidy, shellcheck, and cuda.h against ou
 format: ## clang-format every file in place
 	@FORMAT=-i scripts/check_static.sh clang-format
 
-docs: $(OPTION_TABLE) ## write docs/options.md anew from config/options.def
+docs: $(OPTION_TABLE) ## write docs/options.md and the pictures anew, from config/options.def and docs/**.dot
 	$B/option_table --update docs/options.md
+	@scripts/draw_pictures.sh
 
 deps: ## install what building and testing need, or print the command
 	@scripts/deps.sh

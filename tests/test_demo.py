@@ -1,5 +1,5 @@
-"""The example of `make demo`: right results, a report that names both bugs, and what
-docs/reports.md shows of it."""
+"""The example of `make demo`: right results, a report that names both bugs, and what README and
+docs/reports.md show of it."""
 
 import ast
 import json
@@ -67,13 +67,13 @@ def test_make_demo_shows_the_library_or_says_why_not(tmp_path, folder):
         assert f"{top}/build/libcachealloc.so: the loader cannot take a path with a blank" in err
 
 
-# --- what docs/reports.md shows -------------------------------------------------------------------
+# --- what the pages show --------------------------------------------------------------------------
 
 
-def shown(name):
-    """The block of that name in docs/reports.md."""
-    text = (conftest.ROOT / "docs/reports.md").read_text()
-    return re.search(rf"<!-- {name} -->\n```\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)[1]
+def shown(name, page="docs/reports.md"):
+    """The sample of that name on a page."""
+    text = (conftest.ROOT / page).read_text()
+    return re.search(rf"<!-- {name} -->\n```text\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,11 @@ def test_the_text_shown_is_the_example_s(reports):
     for one, other in zip(now.groups + now.peak.groups, then.groups + then.peak.groups, strict=True):
         assert (one.bytes, one.count, one.kind) == (other.bytes, other.count, other.kind)
         assert other.frames[0] == one.frames[0]
+
+
+def test_the_readme_shows_the_leaks_of_that_text():
+    leaks, peak, _ = shown("report").partition("PEAK: ")
+    assert peak and shown("report", "README.md") == leaks
 
 
 def test_the_json_shown_is_the_example_s(reports):

@@ -1,0 +1,240 @@
+"""README and docs/: each output that they show is what the library prints, each link leads somewhere,
+each setting is accepted, and the words are the field's."""
+
+import hashlib
+import re
+import subprocess
+
+import pytest
+
+import conftest
+from test_options import KEYS, said
+
+ROOT = conftest.ROOT
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Pages whose words and samples are their own; their links are checked all the same.
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md",
+           ROOT / "tests/gpu/results/README.md", ROOT / "tests/simcuda/README.md"]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(params=PAGES, ids=name_of)
+def page(request):
+    return request.param
+
+
+def blocks(page, *languages):
+    return [text for language, text in BLOCK.findall(page.read_text()) if language in languages]
+
+
+def code(page):
+    """What stands between single backticks."""
+    return re.findall(r"`([^`\n]+)`", BLOCK.sub("", page.read_text()))
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+def anchors(page):
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return {slug for slug in slugs}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_links_lead_to_files_and_headings_that_exist(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text())):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
+
+
+def test_every_page_is_linked_from_the_readme_or_its_neighbour():
+    linked = {(page.parent / path).resolve() for page in PAGES
+              for path in re.findall(r"\]\(([^)\s#]+)", page.read_text())}
+    assert set(PAGES) - linked <= {ROOT / "README.md"}
+
+
+def test_the_files_that_are_named_exist(page):
+    for name in code(page):
+        if re.fullmatch(r"(?:config|docs|include|pool|python|registry|scripts|shim|tests)/[\w./-]+", name):
+            assert (ROOT / name).exists(), name
+
+
+def test_the_targets_of_make_that_are_named_exist(page):
+    rules = "\n".join((ROOT / file).read_text() for file in ("Makefile", "scripts/check.mk"))
+    targets = set(re.findall(r"^([a-z][a-z -]*):", rules, re.MULTILINE))
+    targets = {word for words in targets for word in words.split()}
+    commands = "\n".join([*blocks(page, "sh"), *code(page)])
+    assert set(re.findall(r"^make ([a-z][a-z-]*)", commands, re.MULTILINE)) <= targets
+
+
+# --- length and words -----------------------------------------------------------------------------
+
+
+def test_the_readme_is_read_in_five_minutes():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def test_lines_are_at_most_100_columns_but_for_tables_and_links(page):
+    text = re.sub(r"<!-- options -->.*<!-- /options -->", "", page.read_text(), flags=re.DOTALL)
+    for line in BLOCK.sub("", text).splitlines():
+        assert len(line) <= 100 or line.startswith("|") or " " not in line.strip(), line
+
+
+# What is right is in docs/internals/glossary.md. Names of code are code and stand in backticks.
+REFUSED = [re.compile(rf"\b{word}\b", re.IGNORECASE) for word in (
+    "lanes?", "(no )?hits?", "the general way", "settl(e|es|ed|ing)", "whoever", "patience", "presence",
+    "glance[sd]?", "untell", "tall(y|ies)", "tickets?", "spills?", "harvest(s|ed)?", "memos?", "shards?",
+    "in stock", "stocks?", "visiting", "wrong frees?", "nobody('s)?", "to be gone",
+    "(threads?|blocks?|calls?|callers?|kernels?|process(es)?|programs?|segments?|streams?|drivers?) who",
+    "who (allocate|free|hold|serve|ask|want|wait)s?", "who (allocated|freed|held|served|asked|waited)",
+    "time comes before memory")]
+
+
+def prose(page):
+    """Without code, where links lead to, and links that are named after a file."""
+    return re.sub(r"<!--.*?-->|`[^`\n]+`|\[[\w/.]+\]\([^)\s]+\)|\]\([^)\s]+\)", " ",
+                  BLOCK.sub("", page.read_text()), flags=re.DOTALL)
+
+
+def test_the_words_are_the_fields(page):
+    found = [match[0] for word in REFUSED for match in word.finditer(prose(page))]
+    assert not found, f"see docs/internals/glossary.md: {found}"
+
+
+@pytest.mark.parametrize("text", ["A thread who waits", "served by lane R", "the pool has settled",
+                                  "whoever frees it", "a hit takes no lock"])
+def test_refused_words_are_found(tmp_path, text):
+    (tmp_path / "page.md").write_text(f"# Page\n\n{text}, `lane_r`.\n")
+    with pytest.raises(AssertionError):
+        test_the_words_are_the_fields(tmp_path / "page.md")
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def settings(page):
+    """Each key:value that is shown: alone, in ALLOC_CONF, or behind -o."""
+    words = set(code(page))
+    for text in [*code(page), *blocks(page, "sh")]:
+        words |= set(re.findall(r"(?:ALLOC_CONF(?:=|, value: \")|-o )([^\s\"]+)", text))
+    items = {item for word in words for item in re.split(r",(?=[a-z_]+:)", word)}
+    return {item for item in items if re.fullmatch(rf"({'|'.join(KEYS)}):[^ ,:{{}}][^ ,]*", item) and
+            not item.startswith(("help:", "print:"))}
+
+
+def test_every_setting_that_is_shown_is_accepted(run, program, tmp_path):
+    """All in one: what is wrong is reported item by item, and the last value of a key counts."""
+    shown = set().union(*map(settings, PAGES))
+    assert len(shown) > 40
+    folders = ("/reports", "/var/lib/node_exporter")
+    for folder in folders:
+        shown = {item.replace(folder, str(tmp_path)) for item in shown}
+
+    off = ("stats", "suppressions", "journal", "metrics", "record", "leak_report", "dump_signal")
+    conf = ",".join([*sorted(shown), *(f"{key}:off" for key in off), "limit:inf", "log:warn"])
+    assert said(run, program, conf, cwd=tmp_path) == ""
+    assert "no_such" in said(run, program, f"no_such:1,{conf}", cwd=tmp_path)
+
+
+def test_the_readme_names_a_dozen_options_that_exist():
+    table = re.search(r"^## Options\n(.*?)^## ", (ROOT / "README.md").read_text(),
+                      re.MULTILINE | re.DOTALL)[1]
+    keys = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)))
+    assert 10 <= len(keys) <= 14 and set(keys) <= set(KEYS)
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+# What each output that is shown is compared with: here, or in test_demo.py.
+OF_THE_DEMO = ("report", "json", "pprof", "folded", "pytorch")
+
+
+def same(text):
+    """A sample without what differs from run to run and from build to build."""
+    text = re.sub(r"^(cachealloc)\[\d+\]", r"\1[PID]", text, flags=re.MULTILINE)
+    text = re.sub(r"0x[0-9a-f]+", "0xN", text)
+    # What runs before main is the system's, and a compiler may merge what a function calls.
+    text = re.sub(r"(^( +)main\b[^\n]*\n)(?:\2[^\n]+\n)*", r"\1", text, flags=re.MULTILINE)
+    return text
+
+
+def oom(run, program):
+    result = run([program("oom"), "device"], conf="leak_report:off,oom_report:60s", sim="memory:64M")
+    return result.err.partition("held by")[0]
+
+
+def freed_twice(run, program):
+    return run([program("misuse"), "twice", "device", 1000], conf="debug:frees").err
+
+
+def overrun(run, program):
+    return run([program("misuse"), "behind", "device", 1000], conf="debug:redzone").err
+
+
+SAMPLES = {"oom": oom, "free": freed_twice, "redzone": overrun}
+
+
+def samples(page):
+    return re.findall(r"^<!-- (\w+) -->\n```text\n(.*?)```\n<!-- /\1 -->$", page.read_text(),
+                      re.MULTILINE | re.DOTALL)
+
+
+def test_every_output_that_is_shown_has_a_test(page):
+    named = samples(page)
+    assert {language for language, _ in BLOCK.findall(page.read_text())} <= {
+        "sh", "text", "c", "python", "conf"}
+    assert len(named) == len(blocks(page, "text"))
+    assert {name for name, _ in named} <= {*OF_THE_DEMO, *SAMPLES, "launcher"}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_output_shown_is_what_a_program_has(run, program, name):
+    shown = [text for page in PAGES for other, text in samples(page) if other == name]
+    assert shown
+    for text in shown:
+        assert same(text) == same(SAMPLES[name](run, program))
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time would have to come first")
+def test_what_the_launcher_says_is_shown(run, build, tmp_path):
+    (tmp_path / "none.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-static", "-o", tmp_path / "none", tmp_path / "none.c"], check=True)
+    script = ROOT / "scripts/cachealloc"
+    lines = []
+    for shown, command, path in (("./app", "check", build / "demo/tiles"),
+                                 ("/sbin/ldconfig", "run", tmp_path / "none")):
+        result = run([script, command, "--library", conftest.SHIM, path], preload=False)
+        lines += [f"$ cachealloc {command} {shown}",
+                  (result.out + result.err).strip().replace(str(path), shown)]
+    shown, = [text for page in PAGES for name, text in samples(page) if name == "launcher"]
+    assert shown.splitlines() == lines
+
+
+def test_the_example_in_c_compiles(tmp_path):
+    example, = blocks(ROOT / "docs/api.md", "c")
+    head, _, body = example.rpartition("\n\n")
+    (tmp_path / "example.c").write_text(f"{head}\nint main(void)\n{{\n{body}\n}}\n")
+    subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", f"-I{ROOT}/include", "-c",
+                    "-o", tmp_path / "example.o", tmp_path / "example.c"], check=True)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "docs").rglob("*.dot")), ids=name_of)
+def test_a_picture_is_made_from_its_source(source):
+    """`make docs` writes the source's checksum into the picture."""
+    made = re.search(r"<!-- sha256 of the source: (\w+) -->",
+                     source.with_suffix(".svg").read_text())
+    assert made[1] == hashlib.sha256(source.read_bytes()).hexdigest(), "make docs"
