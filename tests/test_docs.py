@@ -70,6 +70,15 @@ def test_the_files_that_are_named_exist(page):
             assert (ROOT / name).exists(), name
 
 
+def test_what_cites_a_section_of_the_design_finds_it():
+    sections = re.findall(r"^## (\d+)\. ", (ROOT / "docs/internals/design.md").read_text(), re.MULTILINE)
+    files = [path for room in ("config", "pool", "registry", "shim", "include", "scripts", "tests")
+             for path in (ROOT / room).rglob("*") if path.suffix in (".c", ".h", ".py", ".tsv", ".def", ".S")]
+    cited = {section for path in files for section in
+             re.findall(r"\bdesign\.md (\d+)", path.read_text(errors="replace"))}
+    assert len(cited) >= 5 and cited <= set(sections)
+
+
 def test_the_targets_of_make_that_are_named_exist(page):
     rules = "\n".join((ROOT / file).read_text() for file in ("Makefile", "scripts/check.mk"))
     targets = set(re.findall(r"^([a-z][a-z -]*):", rules, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Whoever looks a name up hears what he hears without the shim (DESIGN 3): every kind of look-up of
+"""Whoever looks a name up hears what he hears without the shim (design.md 3): every kind of look-up of
 names that are there, that are not, and that only the shim has."""
 
 import re

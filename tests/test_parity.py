@@ -1,5 +1,5 @@
 """Error parity: every case of tests/parity answers as its row in table.tsv says, without the shim,
-with it, without its fast lane, and with its pool off (DESIGN 1.1 and 11)."""
+with it, without its fast lane, and with its pool off (design.md 1.1 and 11)."""
 
 import pathlib
 import re

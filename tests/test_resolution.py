@@ -1,4 +1,4 @@
-"""How calls reach us, whoever looks them up and however (DESIGN 3)."""
+"""How calls reach us, whoever looks them up and however (design.md 3)."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Call stacks are told as they are, whichever way they are found (DESIGN 7)."""
+"""Call stacks are told as they are, whichever way they are found (design.md 7)."""
 
 import math
 import platform

@@ -1,4 +1,4 @@
-"""Whose unwinder the program has is unchanged: none is opened, and none asked (DESIGN 8)."""
+"""Whose unwinder the program has is unchanged: none is opened, and none asked (design.md 8)."""
 
 import platform
 import random

@@ -7,7 +7,7 @@
 
 Exit status: 0, 1 where a step failed, 77 where there is no GPU. A step fails where the shim changes
 what a program does. Where the machine differs from the simulator or from tests/parity/table.tsv,
-that is listed: the simulator or the table is then to be mended (DESIGN 12). On the simulator itself
+that is listed: the simulator or the table is then to be mended (design.md 12). On the simulator itself
 it is a failure. Plain allocations only; no setting of the card is touched.
 """
 

@@ -1,4 +1,4 @@
-"""Compares the answers of the fact script (DESIGN 12) line by line with the simulator's.
+"""Compares the answers of the fact script (design.md 12) line by line with the simulator's.
 
 A row has what was asked and what was answered; times, sizes of the machine and numbers that are
 drawn are no facts. What a kernel held is compared with what a host function held, where the

@@ -1,5 +1,5 @@
 /*
- * The fact script: prints, as JSON, what only hardware can tell (DESIGN 12).
+ * The fact script: prints, as JSON, what only hardware can tell (design.md 12).
  *
  *   facts                all facts            facts --list         their names
  *   facts --fact NAME    one fact or group    facts --label TEXT   what answered, into the result

@@ -1,7 +1,7 @@
 /*
  * The fact script: what its files share.
  *
- * A fact is a question that only hardware can answer (DESIGN 12), a function that answers it in
+ * A fact is a question that only hardware can answer (design.md 12), a function that answers it in
  * rows, and a time limit. Every fact runs in a process of its own, because several are about the
  * first CUDA call, a broken context or the end of the process; what it has found before it dies or
  * is stopped is kept, because each row leaves the process as soon as it is complete.

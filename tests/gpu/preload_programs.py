@@ -5,7 +5,7 @@ it; of SHIM, which ask the shim itself, the end is looked at; a program of LEFT_
 the reason that stands there. tests/test_gpu_suite.py looks whether one was forgotten.
 """
 
-STATUS = "status"  # what it prints differs: times, addresses, or an intended difference (DESIGN 11)
+STATUS = "status"  # what it prints differs: times, addresses, or an intended difference (design.md 11)
 
 # (command, STATUS or None). What takes the size of the device is not here: SIMCUDA keeps it small.
 SAME = [
