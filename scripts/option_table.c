@@ -43,14 +43,17 @@ static bool names(const ca_option_t *option, const ca_option_t *other)
 }
 
 /* Those that it names, and those that name it. */
-static void add_neighbours(ca_text_t *page, const ca_option_t *option)
+static void add_neighbours(ca_text_t *page, const ca_option_t *option, bool man)
 {
-    const char *before = "- See also: ";
+    const char *before = man ? ".br\nSee also: " : "- See also: ";
     for (size_t i = 0; i < ca_option_count; i++) {
         const ca_option_t *other = &ca_option_table[i];
         if (!names(option, other) && !names(other, option))
             continue;
-        ca_text_printf(page, "%s[`%s`](#%s)", before, other->name, other->name);
+        if (man)
+            ca_text_printf(page, "%s%s", before, other->name);
+        else
+            ca_text_printf(page, "%s[`%s`](#%s)", before, other->name, other->name);
         before = ", ";
     }
     if (*before == ',')
@@ -75,7 +78,7 @@ static void make_page(ca_text_t *page)
         ca_text_printf(page, "\n- Default: `%s`. Accepted: %s.\n- When to change it: ",
                        option->default_text, buffer);
         ca_text_printf(page, "%s.\n", option->when);
-        add_neighbours(page, option);
+        add_neighbours(page, option, false);
     }
 }
 
@@ -105,6 +108,7 @@ static void make_man(ca_text_t *page)
         add_roff(page, buffer);
         ca_text_printf(page, ".br\nWhen to change it: ");
         add_roff(page, option->when);
+        add_neighbours(page, option, true);
     }
 }
 
