@@ -13,8 +13,7 @@ from test_options import KEYS, said
 ROOT = conftest.ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose words and samples are their own; their links are checked all the same.
-LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md",
-           ROOT / "tests/gpu/results/README.md", ROOT / "tests/simcuda/README.md"]
+LINKING = sorted({*PAGES, *ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md")})
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
