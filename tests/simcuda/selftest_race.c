@@ -1,7 +1,7 @@
 /* SIM: the race check against small programs that are ordered or not, by streams, events and
  * contexts here; runs these and those of selftest_race_memory.c, selftest_race_graph.c,
- * selftest_race_late.c and selftest_dead.c, one process each. The .def files have the lists. With
- * the argument --cost it prints what an operation costs. */
+ * selftest_race_late.c, selftest_race_vmm.c and selftest_dead.c, one process each. The .def files
+ * have the lists. With the argument --cost it prints what an operation costs. */
 #include "selftest_race.h"
 
 #include <string.h>
@@ -433,6 +433,7 @@ static void a_copy_from_pageable_memory_by_the_letter(void)
 #define RACY(name, keys) void name(void);
 #include "selftest_race_graph.def"
 #include "selftest_race_late.def"
+#include "selftest_race_vmm.def"
 #include "selftest_race_memory.def"
 #undef ORDERED
 #undef RACY
@@ -448,6 +449,7 @@ static const struct {
 #include "selftest_race.def"
 #include "selftest_race_graph.def"
 #include "selftest_race_late.def"
+#include "selftest_race_vmm.def"
 #include "selftest_race_memory.def"
 #undef ORDERED
 #undef RACY

@@ -44,6 +44,15 @@ extern int simcuda_load(void *to, uint64_t address, size_t bytes) __attribute__(
 extern void simcuda_trigger(void) __attribute__((weak));
 extern void simcuda_grid_sync(void) __attribute__((weak));
 
+/* What is there of cuMemCreate and its brothers, which no context takes along: handles that are not
+ * released, mappings, addresses. Physical memory is counted in bytes once, mapped memory as often
+ * as it is mapped. */
+typedef struct simcuda_vmm {
+    uint64_t handles, mappings, peak_mappings, reservations;
+    uint64_t bytes, mapped_bytes, reserved_bytes;
+} simcuda_vmm_t;
+extern void simcuda_vmm(simcuda_vmm_t *out) __attribute__((weak));
+
 #ifdef __cplusplus
 }
 #endif

@@ -19,13 +19,13 @@ $(SIM)/driver-%/libcuda.so.1: $(SIM_DRV_OBJ) $(SIM)/driver-%.map
 # The simulated CUDA's own self tests: driver API only, one process per test. tests/test_simcuda.py
 # runs them.
 SIM_SELFTEST := $(addprefix tests/simcuda/selftest,.c _memory.c _streams.c _driver.c _green.c _shared.c _ipc.c _graph.c _graph_build.c \
-    _places.c _running.c _values.c)
+    _places.c _running.c _values.c _vmm.c)
 SIM_SELFTEST_H := $(wildcard tests/simcuda/*.h tests/simcuda/*.def)
 SIM_SELFTESTS := $(addprefix $B/tests/simcuda/,selftest selftest_race selftest_shadow)
 
 $B/tests/simcuda/selftest: $(SIM_SELFTEST)
 $B/tests/simcuda/selftest_race: $(addprefix tests/simcuda/selftest,_race.c _dead.c _race_graph.c _race_late.c \
-    _race_memory.c)
+    _race_memory.c _race_vmm.c)
 $B/tests/simcuda/selftest_shadow: tests/simcuda/selftest_shadow.c tests/simcuda/driver/shadow.c
 $(SIM_SELFTESTS): $(SIM_SELFTEST_H) $(SIM)/libcuda.so.1
 	@mkdir -p $(@D)

@@ -263,6 +263,13 @@ SIM_API CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevi
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
         *pi = !sim_opt.no_mempools;
         break;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+        *pi = !(sim_opt.vmm & SIM_VMM_NONE);
+        break;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        *pi = !(sim_opt.vmm & (SIM_VMM_NONE | SIM_VMM_NO_FD));
+        break;
     default:
         *pi = attributes[attrib];
     }

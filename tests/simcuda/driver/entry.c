@@ -136,6 +136,14 @@ void sim_leave_slow(enum sim_id id)
     wait_out(&rules[id]->after);
 }
 
+void sim_rule_times(enum sim_id id, size_t more)
+{
+    rule_t *r = rules[id];
+    if (more && atomic_load_explicit(&sim_ruled[id], memory_order_acquire) && r->before.each == 1) {
+        sim_pause(more * r->before.ns);
+    }
+}
+
 void sim_rule_fail(enum sim_id id, uint64_t nth, int error)
 {
     rule_t *r = rule_for(id);
@@ -192,7 +200,8 @@ static int default_error(enum sim_id id)
 {
     const char *n = names[id];
     bool alloc = strstr(n, "Alloc") || strstr(n, "MemCreate") || strstr(n, "ArrayCreate") ||
-                 strstr(n, "HostRegister");
+                 strstr(n, "HostRegister") || strcmp(n, "cuMemAddressReserve") == 0 ||
+                 strcmp(n, "cuMemMap") == 0 || strcmp(n, "cuMemSetAccess") == 0;
     return alloc ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
@@ -305,6 +314,20 @@ SIM_API uint64_t simcuda_calls(const char *link_name)
     return seen;
 }
 
+static void write_vmm(FILE *f)
+{
+    simcuda_vmm_t v;
+    simcuda_vmm(&v);
+    fprintf(f,
+            ",\n\"vmm\":{\"handles\":%llu,\"mappings\":%llu,\"peak_mappings\":%llu,"
+            "\"bytes\":%llu,\"mapped_bytes\":%llu,\"reservations\":%llu,"
+            "\"reserved_bytes\":%llu}",
+            (unsigned long long)v.handles, (unsigned long long)v.mappings,
+            (unsigned long long)v.peak_mappings, (unsigned long long)v.bytes,
+            (unsigned long long)v.mapped_bytes, (unsigned long long)v.reservations,
+            (unsigned long long)v.reserved_bytes);
+}
+
 void sim_stats_write(const char *path)
 {
     FILE *f = fopen(path, "w");
@@ -337,6 +360,7 @@ void sim_stats_write(const char *path)
         pthread_mutex_unlock(&h->mu);
     }
     fprintf(f, "]");
+    write_vmm(f);
     if (sim_opt.racecheck) {
         fprintf(f, ",\n\"races\":%llu", (unsigned long long)sim_race_total());
     }

@@ -13,6 +13,8 @@ sim_options_t sim_opt = {
     .free_waits = true,
     .kernel_ns = 0,
     .arch = 75,
+    .reservation = SIZE_MAX,
+    .mappings = SIZE_MAX,
 };
 
 static bool number(const char *s, uint64_t *out)
@@ -147,6 +149,34 @@ static bool set_pitch(char *v) /* plain, asker, height */
 static bool set_kernel_ns(char *v)
 {
     return number(v, &sim_opt.kernel_ns);
+}
+
+static bool set_vmm(char *v) /* 0, 1, or one thing that it cannot do; may be repeated */
+{
+    static const char *const words[] = {"0", "nordma", "nomemory", "nofd"};
+    for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(v, words[i]) == 0) {
+            sim_opt.vmm |= 1u << i;
+            return true;
+        }
+    }
+    return strcmp(v, "1") == 0;
+}
+
+static bool set_reservation(char *v)
+{
+    uint64_t n;
+    bool ok = number(v, &n);
+    sim_opt.reservation = ok ? n : SIZE_MAX;
+    return ok;
+}
+
+static bool set_mappings(char *v)
+{
+    uint64_t n;
+    bool ok = number(v, &n);
+    sim_opt.mappings = ok ? n : SIZE_MAX;
+    return ok;
 }
 
 static bool set_module_bytes(char *v)
@@ -321,6 +351,9 @@ static const struct {
     {"sticky_reset", set_sticky_reset},
     {"free_waits", set_free_waits},
     {"mempools", set_mempools},
+    {"vmm", set_vmm},
+    {"reservation", set_reservation},
+    {"mappings", set_mappings},
     {"programmatic", set_programmatic},
     {"busy_handles", set_busy_handles},
     {"pitch", set_pitch},

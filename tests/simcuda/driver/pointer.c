@@ -6,6 +6,7 @@
 
 typedef struct known {
     bool device, host, managed, mapped; /* mapped: device memory of cuMemMap */
+    sim_vmm_t m;                        /* of which */
     uint64_t base, size, buffer_id, at;
     CUcontext ctx;
     CUmemoryPool pool;
@@ -31,13 +32,12 @@ static bool look_up(CUdeviceptr p, known_t *k)
         k->sync = a.sync_memops;
         return true;
     }
-    sim_vmm_t m;
-    if (!d && sim_vmm_reserved(p) && sim_vmm_find(p, &m)) {
+    if (!d && sim_vmm_reserved(p) && sim_vmm_find(p, &k->m)) {
         k->device = k->mapped = true; /* of no context */
-        k->base = m.base;
-        k->size = m.size;
-        k->buffer_id = m.buffer_id;
-        k->device_ordinal = m.dev->ordinal;
+        k->base = k->m.base;
+        k->size = k->m.size;
+        k->buffer_id = k->m.buffer_id;
+        k->device_ordinal = k->m.dev->ordinal;
         return true;
     }
     if (!d && sim_host_find((void *)(uintptr_t)p, &h)) {
@@ -51,6 +51,16 @@ static bool look_up(CUdeviceptr p, known_t *k)
         return true;
     }
     return false;
+}
+
+/* Of mapped memory what the current context's device may do: cuMemSetAccess alone says that. */
+static unsigned access_of(const known_t *k)
+{
+    CUcontext ctx;
+    if (!k->mapped) {
+        return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+    }
+    return sim_ctx_current_any(&ctx) == CUDA_SUCCESS ? k->m.access[ctx->dev->ordinal] : 0;
 }
 
 #define PUT(type, value) (*(type *)data = (type)(value))
@@ -98,11 +108,15 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         PUT(unsigned, k->device && !k->pool && !k->mapped);
         break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: /* "e.g. from cuMemAddressReserve" */
+        PUT(CUdeviceptr, k->mapped ? k->m.range : k->base);
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        PUT(size_t, k->mapped ? k->m.range_size : k->size);
+        break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         PUT(CUdeviceptr, k->base);
         break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         PUT(size_t, k->size);
         break;
@@ -110,14 +124,16 @@ static CUresult value_of(const known_t *k, bool known, CUpointer_attribute what,
         PUT(unsigned, known);
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        PUT(unsigned long long, 0);
+        PUT(unsigned long long, k->mapped ? k->m.handle_types : 0);
         break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        PUT(unsigned, k->mapped && k->m.rdma);
+        break;
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         PUT(unsigned, 0);
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        PUT(unsigned, known ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+        PUT(unsigned, known ? access_of(k) : 0);
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         PUT(CUmemoryPool, k->pool);
@@ -163,7 +179,8 @@ SIM_API CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_at
     return CUDA_SUCCESS;
 }
 
-/* cuda.h, cuPointerSetAttribute: SYNC_MEMOPS is the one that can be set. */
+/* cuda.h, cuPointerSetAttribute: SYNC_MEMOPS is the one that can be set, and not of mapped memory:
+ * "operation not supported", seen with a V100 (github.com/openucx/ucx/issues/9895). */
 SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                        CUdeviceptr ptr)
 {
@@ -173,6 +190,10 @@ SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute at
     }
     bool on = *(const unsigned *)value != 0;
     sim_device_t *d = sim_device_of(ptr);
+    sim_vmm_t m;
+    if (!d && sim_vmm_reserved(ptr) && sim_vmm_find(ptr, &m)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     bool ok = d ? sim_heap_update(d, ptr, on, -1) : sim_host_set_sync((void *)(uintptr_t)ptr, on);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

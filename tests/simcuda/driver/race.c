@@ -243,7 +243,7 @@ static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, si
             if (sim_dead_submitted(s, who, lo, width, write, host_ok)) {
                 return;
             }
-            sim_shadow_access(lo, lo + width, write, who, &s->clock);
+            sim_race_access(lo, lo + width, write, who, &s->clock, NULL);
         }
     }
 }
@@ -509,14 +509,20 @@ void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
     if (!sim_race_count()) {
         return;
     }
-    char a[160], b[160];
+    char a[160], b[160], there[48] = "";
     sim_race_place(a, sizeof(a), now);
     sim_race_place(b, sizeof(b), before);
+    at = at > lo ? at : lo;
+    if (now->shift != before->shift) {
+        snprintf(there, sizeof(there), ", there 0x%llx", (unsigned long long)(at + before->shift));
+    }
+    before_write |= before->wrote;
     fprintf(stderr,
             "simcuda: race: %s of [0x%llx,+%llu) by %s is not ordered after %s by %s"
-            " (first common byte 0x%llx)\n",
-            write ? "write" : "read", (unsigned long long)lo, (unsigned long long)(hi - lo), a,
-            before_write ? "write" : "read", b, (unsigned long long)(at > lo ? at : lo));
+            " (first common byte 0x%llx%s)\n",
+            write ? "write" : "read", (unsigned long long)(lo + now->shift),
+            (unsigned long long)(hi - lo), a, before_write ? "write" : "read", b,
+            (unsigned long long)(at + now->shift), there);
 }
 
 bool sim_race_count(void)

@@ -26,6 +26,8 @@ typedef struct sim_who { /* one access, for as long as it may matter */
     uint32_t slot, stream, ctx; /* ids, for the report */
     uint16_t call;              /* enum sim_id */
     bool legacy, host, alloc;
+    bool wrote;     /* noted as a read, but was a write */
+    uint64_t shift; /* of mapped memory: its address, less its place in the device's memory */
 } sim_who_t;
 
 struct sim_op;
@@ -54,6 +56,11 @@ void sim_race_of_stream(CUstream s, sim_clock_t *out);
 void sim_race_of_context(CUcontext ctx, sim_clock_t *out);
 void sim_race_learn(const sim_clock_t *c);
 sim_clock_t *sim_race_before(CUstream s); /* what the latest operation of s knows */
+
+/* --- race_alias.c: an access, at whatever addresses the bytes have; behind: NULL, or as of
+ * sim_shadow_late */
+void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+                     const sim_clock_t *clock, const sim_clock_t *behind);
 
 /* --- race_late.c: accesses that are known when they happen; NULL: no race check */
 typedef struct sim_late sim_late_t;
@@ -96,6 +103,8 @@ void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *wh
  * step from `behind` on (0: none) comes after it. */
 void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
                      const sim_clock_t *clock, const sim_clock_t *behind);
+/* Written down as a read, and not checked. */
+void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock);
 void sim_shadow_forget(uint64_t lo, uint64_t hi);
 /* Drops accesses that everybody knows of (NULL: none) and joins equal neighbours, when the map has
  * doubled since the last time. */

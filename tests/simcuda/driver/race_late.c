@@ -88,6 +88,6 @@ void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, boo
     bool early = l->halves && !l->synced;
     const sim_who_t *who = early ? &l->early_who : &l->who;
     if (!sim_dead_submitted(s, who, at, bytes, write, false)) {
-        sim_shadow_late(at, at + bytes, write, who, early ? &l->early : &l->clock, &l->behind);
+        sim_race_access(at, at + bytes, write, who, early ? &l->early : &l->clock, &l->behind);
     }
 }

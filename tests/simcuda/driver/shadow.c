@@ -231,6 +231,11 @@ void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *wh
     }
 }
 
+void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock)
+{
+    read_range(lo, hi, who, clock);
+}
+
 void sim_shadow_forget(uint64_t lo, uint64_t hi)
 {
     seg_t *before[LEVELS], *s = find(lo, before);
@@ -258,7 +263,7 @@ static void drop_known(seg_t *s, const sim_clock_t *everybody)
 
 static bool same(const sim_who_t *a, const sim_who_t *b)
 {
-    return a->slot == b->slot && a->step == b->step && a->call == b->call;
+    return a->slot == b->slot && a->step == b->step && a->call == b->call && a->shift == b->shift;
 }
 
 static bool equal(const seg_t *a, const seg_t *b)

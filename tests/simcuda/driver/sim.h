@@ -118,6 +118,8 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
 
 /* When the function returns: what latency's brother, SIMCUDA=after, asks for. */
 void sim_leave_slow(enum sim_id id);
+/* The delay of latency: so many times more: the call does something that often. */
+void sim_rule_times(enum sim_id id, size_t more);
 
 static inline void sim_leave(const enum sim_id *id)
 {
@@ -189,6 +191,13 @@ uint64_t sim_now_ns(void);
 _Noreturn void sim_dangling(const char *what);
 
 /* --- options.c ---------------------------------------------------------------------------------*/
+enum {                        /* vmm:, what the device's virtual memory management cannot do */
+       SIM_VMM_NONE = 1,      /* anything */
+       SIM_VMM_NO_RDMA = 2,   /* access to memory made for RDMA */
+       SIM_VMM_NO_MEMORY = 4, /* cuMemCreate is out of memory */
+       SIM_VMM_NO_FD = 8,     /* file descriptors as handles */
+};
+
 typedef struct sim_options {
     int devices;
     size_t memory;    /* bytes per device */
@@ -197,6 +206,9 @@ typedef struct sim_options {
     int driver;
     bool ends_late, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
     bool busy_handles, triggers_early;
+    unsigned vmm;       /* SIM_VMM_ */
+    size_t reservation; /* the most bytes in one */
+    size_t mappings;    /* the most that may be accessed */
     uint64_t kernel_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
@@ -317,15 +329,20 @@ size_t sim_heap_graph_bytes(sim_device_t *d);
 /* False where it cannot: not there, or `change` does not fit its state. */
 bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_graph_change_t change);
 
-/* --- vmm_map.c: physical memory that is mapped to reserved addresses */
-typedef struct sim_vmm { /* one mapping */
-    uint64_t base;
-    size_t size;
+/* --- vmm_reserve.c: physical memory that is mapped to reserved addresses */
+typedef struct sim_vmm {  /* one mapping */
+    uint64_t base, range; /* range: the reservation that it is in */
+    size_t size, range_size;
     uint64_t buffer_id;
     sim_device_t *dev;
+    CUmemAllocationHandleType handle_types;
+    bool rdma;
+    uint8_t access[SIM_MAX_DEVICES];
 } sim_vmm_t;
 bool sim_vmm_reserved(CUdeviceptr p); /* mapped or not */
 bool sim_vmm_find(CUdeviceptr p, sim_vmm_t *out);
+/* The place of p in its device's memory, and how many bytes of one mapping begin there; 0: none. */
+size_t sim_vmm_piece(CUdeviceptr p, uint64_t *physical);
 /* Where work of that device finds the bytes; NULL: they are not all mapped, or it may not. */
 void *sim_vmm_access(const sim_device_t *d, CUdeviceptr ptr, size_t bytes, bool write);
 /* An address of device memory, there or not. */

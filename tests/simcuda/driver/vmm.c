@@ -2,14 +2,14 @@
  *
  * It belongs to the process and not to a context. "The memory allocation will be freed when all
  * outstanding mappings to the memory are unmapped and when all outstanding references to the handle
- * ... are also released" (cuda.h, cuMemRelease). Handles are passed on within the process only. */
+ * ... are also released" (cuda.h, cuMemRelease). How much is there, simcuda_vmm tells. */
 #include "vmm.h"
+#include "../simcuda.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 pthread_mutex_t sim_vmm_mu = PTHREAD_MUTEX_INITIALIZER;
+simcuda_vmm_t sim_vmm_now;
 static physical_t *all;
 
 /* What owns it in the heap, where every allocation has a context: no call can destroy this one. */
@@ -30,12 +30,11 @@ void sim_vmm_drop_if_unused_locked(physical_t *p)
     if (p->references || p->mappings) {
         return;
     }
-    for (physical_t **at = &all; *at; at = &(*at)->next) {
-        if (*at == p) {
-            *at = p->next;
-            break;
-        }
+    *(p->prev ? &p->prev->next : &all) = p->next;
+    if (p->next) {
+        p->next->prev = p->prev;
     }
+    sim_vmm_now.bytes -= p->size;
     sim_vmm_empty(p);
     sim_heap_free(p->dev, p->at, false);
     free(p);
@@ -46,15 +45,19 @@ static CUresult check_prop(const CUmemAllocationProp *p, sim_device_t **d)
     if (!p || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return p->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? sim_device_get(p->location.id, d)
-                                                           : CUDA_ERROR_NOT_SUPPORTED;
+    CUmemAllocationHandleType can =
+        sim_opt.vmm & SIM_VMM_NO_FD ? 0 : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (p->location.type != CU_MEM_LOCATION_TYPE_DEVICE || p->requestedHandleTypes & ~can) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return sim_device_get(p->location.id, d);
 }
 
 SIM_API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
                                                CUmemAllocationGranularity_flags option)
 {
     sim_device_t *d;
-    SIM_ENTER(cuMemGetAllocationGranularity);
+    VMM_ENTER(cuMemGetAllocationGranularity);
     (void)option;
     SIM_TRY(check_prop(prop, &d));
     if (!granularity) {
@@ -69,12 +72,13 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                              const CUmemAllocationProp *prop, unsigned long long flags)
 {
     sim_device_t *d;
-    SIM_ENTER(cuMemCreate);
+    VMM_ENTER(cuMemCreate);
     SIM_TRY(check_prop(prop, &d));
     if (!handle || size == 0 || size % SIM_PAGE || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    physical_t *p = calloc(1, sizeof(*p));
+    SIM_TRY(sim_capture_unsafe());
+    physical_t *p = sim_opt.vmm & SIM_VMM_NO_MEMORY ? NULL : calloc(1, sizeof(*p));
     if (!p) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -89,7 +93,12 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     p->references = 1;
     pthread_mutex_lock(&sim_vmm_mu);
     p->next = all;
+    if (all) {
+        all->prev = p;
+    }
     all = p;
+    sim_vmm_now.handles++;
+    sim_vmm_now.bytes += size;
     pthread_mutex_unlock(&sim_vmm_mu);
     *handle = (uintptr_t)p;
     return CUDA_SUCCESS;
@@ -97,11 +106,12 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    SIM_ENTER(cuMemRelease);
+    VMM_ENTER(cuMemRelease);
+    SIM_TRY(sim_capture_unsafe());
     pthread_mutex_lock(&sim_vmm_mu);
     physical_t *p = sim_vmm_handle_locked(handle);
     if (p) {
-        p->references--;
+        sim_vmm_now.handles -= --p->references == 0;
         sim_vmm_drop_if_unused_locked(p);
     }
     pthread_mutex_unlock(&sim_vmm_mu);
@@ -110,80 +120,24 @@ SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 SIM_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    SIM_ENTER(cuMemRetainAllocationHandle);
+    VMM_ENTER(cuMemRetainAllocationHandle);
     if (!handle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&sim_vmm_mu);
     mapping_t *m = sim_vmm_at_locked((uintptr_t)addr);
     if (m) {
-        m->memory->references++;
+        sim_vmm_now.handles += m->memory->references++ == 0;
         *handle = (uintptr_t)m->memory;
     }
     pthread_mutex_unlock(&sim_vmm_mu);
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* --- handles that are passed on: a file that holds process and handle ---------------------------
- */
-typedef struct passed {
-    pid_t pid;
-    CUmemGenericAllocationHandle handle;
-} passed_t;
-
-SIM_API CUresult cuMemExportToShareableHandle(void *shareableHandle,
-                                              CUmemGenericAllocationHandle handle,
-                                              CUmemAllocationHandleType handleType,
-                                              unsigned long long flags)
-{
-    SIM_ENTER(cuMemExportToShareableHandle);
-    passed_t passed = {getpid(), handle};
-    if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&sim_vmm_mu);
-    physical_t *p = sim_vmm_handle_locked(handle);
-    bool ok = p && p->prop.requestedHandleTypes & handleType;
-    pthread_mutex_unlock(&sim_vmm_mu);
-    if (!ok) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    int fd = memfd_create("simcuda", MFD_CLOEXEC);
-    if (fd < 0 || pwrite(fd, &passed, sizeof(passed), 0) != sizeof(passed)) {
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    *(int *)shareableHandle = fd;
-    return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
-                                                void *osHandle,
-                                                CUmemAllocationHandleType shHandleType)
-{
-    SIM_ENTER(cuMemImportFromShareableHandle);
-    passed_t passed;
-    int fd = (int)(intptr_t)osHandle;
-    if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        pread(fd, &passed, sizeof(passed), 0) != sizeof(passed)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (passed.pid != getpid()) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    pthread_mutex_lock(&sim_vmm_mu);
-    physical_t *p = sim_vmm_handle_locked(passed.handle);
-    if (p) {
-        p->references++;
-        *handle = passed.handle;
-    }
-    pthread_mutex_unlock(&sim_vmm_mu);
-    return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                         CUmemGenericAllocationHandle handle)
 {
-    SIM_ENTER(cuMemGetAllocationPropertiesFromHandle);
+    VMM_ENTER(cuMemGetAllocationPropertiesFromHandle);
     if (!prop) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -194,4 +148,11 @@ SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
     }
     pthread_mutex_unlock(&sim_vmm_mu);
     return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_API void simcuda_vmm(simcuda_vmm_t *out)
+{
+    pthread_mutex_lock(&sim_vmm_mu);
+    *out = sim_vmm_now;
+    pthread_mutex_unlock(&sim_vmm_mu);
 }

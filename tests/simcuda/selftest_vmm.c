@@ -1,0 +1,413 @@
+/* SIM: reserved addresses, physical memory and what is mapped: the codes, who may access it, what
+ * calls cost, what devices cannot do. That the bytes are right, selftest_places.c says. */
+#include "selftest_bodies.h"
+
+#include <time.h>
+
+#define MIB ((size_t)1 << 20)
+#define UNIT (2 * MIB)
+
+static const CUmemAllocationProp plain = {
+    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+
+static CUmemAllocationProp for_rdma(void)
+{
+    CUmemAllocationProp prop = plain;
+    prop.allocFlags.gpuDirectRDMACapable = 1;
+    return prop;
+}
+
+static CUmemGenericAllocationHandle create(size_t bytes)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    OK(cuMemCreate(&handle, bytes, &plain, 0));
+    return handle;
+}
+
+static CUresult grant_to(int device, CUdeviceptr p, size_t bytes)
+{
+    CUmemAccessDesc d = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return cuMemSetAccess(p, bytes, &d, 1);
+}
+
+static CUdeviceptr reserve(size_t bytes)
+{
+    CUdeviceptr p = 0;
+    OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+    return p;
+}
+
+/* n handles of UNIT side by side, which are mapped and nothing else. */
+static CUdeviceptr mapped(size_t n)
+{
+    CUdeviceptr p = reserve(n * UNIT);
+    for (size_t i = 0; i < n; i++) {
+        CUmemGenericAllocationHandle h = create(UNIT);
+        OK(cuMemMap(p + i * UNIT, UNIT, 0, h, 0));
+        OK(cuMemRelease(h));
+    }
+    return p;
+}
+
+static simcuda_vmm_t left(void)
+{
+    simcuda_vmm_t v;
+    simcuda_vmm(&v);
+    return v;
+}
+
+static int attribute_of_device(CUdevice_attribute what)
+{
+    int value = -1;
+    OK(cuDeviceGetAttribute(&value, what, 0));
+    return value;
+}
+
+/* --- mapping and unmapping ---------------------------------------------------------------------*/
+void a_handle_is_mapped_whole(void)
+{
+    primary();
+    CUdeviceptr p = reserve(4 * UNIT);
+    CUmemGenericAllocationHandle h = create(2 * UNIT);
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemMap(p, UNIT, 0, h, 0));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemMap(p, UNIT, UNIT, h, 0));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemMap(p + 3 * UNIT, 2 * UNIT, 0, h, 0));
+    OK(cuMemMap(p, 2 * UNIT, 0, h, 0));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemMap(p + UNIT, 2 * UNIT, 0, h, 0));
+    OK(cuMemMap(p + 2 * UNIT, 2 * UNIT, 0, h, 0));
+    OK(cuMemRelease(h));
+}
+
+void whole_mappings_are_unmapped(void)
+{
+    primary();
+    CUdeviceptr p = mapped(4);
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(p, MIB));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(p + MIB, UNIT));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(p, 5 * UNIT));
+    CHECK(left().mappings == 4);
+    OK(cuMemUnmap(p + UNIT, 2 * UNIT));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(p, 4 * UNIT)); /* over a gap */
+    IS(CUDA_ERROR_INVALID_VALUE, grant_to(0, p, 4 * UNIT));
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(p, 4 * UNIT));
+    OK(cuMemUnmap(p, UNIT));
+    OK(cuMemUnmap(p + 3 * UNIT, UNIT));
+    OK(cuMemAddressFree(p, 4 * UNIT));
+    CHECK(left().mappings == 0 && left().bytes == 0 && left().reservations == 0);
+}
+
+static gate_t begun = GATE;
+static int stored;
+
+static void waits_and_stores(void *at)
+{
+    int value = 1;
+    gate_fn(&begun);
+    stored = simcuda_store(*(CUdeviceptr *)at, &value, sizeof(value));
+}
+
+void unmapping_waits_for_nothing(void)
+{
+    CUstream s;
+    primary();
+    CUdeviceptr p = mapped(1);
+    OK(grant_to(0, p, UNIT));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    launches(kernel("k", waits_and_stores), &p, s);
+    pthread_mutex_lock(&begun.mu);
+    while (!begun.reached) {
+        pthread_cond_wait(&begun.cv, &begun.mu);
+    }
+    pthread_mutex_unlock(&begun.mu);
+    OK(cuMemUnmap(p, UNIT)); /* it returns while the kernel runs */
+    gate_open(&begun);
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
+    CHECK(stored == -1);
+}
+
+/* --- who may access it -------------------------------------------------------------------------*/
+void enabled_peers_do_not_reach_mapped_memory(void)
+{
+    CUcontext first = primary(), second;
+    CUstream s;
+    CUdeviceptr p = mapped(1);
+    OK(grant_to(0, p, UNIT));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxEnablePeerAccess(first, 0));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemsetD8Async(p, 1, 16, s));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
+}
+
+void each_device_is_given_access(void)
+{
+    CUcontext second;
+    unsigned long long flags = 0;
+    CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+    primary();
+    CUdeviceptr p = mapped(2);
+    OK(grant_to(0, p, 2 * UNIT));
+    OK(grant_to(1, p, UNIT));
+    OK(cuMemGetAccess(&flags, &device, p));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(cuMemGetAccess(&flags, &device, p + UNIT));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemsetD8(p, 1, UNIT));
+    OK(cuCtxSynchronize());
+    OK(cuMemsetD8(p, 1, UNIT + 1));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
+/* --- what a pointer tells ----------------------------------------------------------------------*/
+#define TOLD(type, what, at)                                                                       \
+    ({                                                                                             \
+        type told_ = (type)-1;                                                                     \
+        OK(cuPointerGetAttribute(&told_, CU_POINTER_ATTRIBUTE_##what, at));                        \
+        told_;                                                                                     \
+    })
+
+void mapped_memory_has_its_attributes(void)
+{
+    CUmemAllocationProp prop = for_rdma();
+    CUmemGenericAllocationHandle h;
+    CUipcMemHandle ipc;
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    unsigned on = 1;
+    primary();
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUdeviceptr p = mapped(2), q = reserve(UNIT);
+    OK(grant_to(0, p, UNIT));
+    OK(cuMemCreate(&h, UNIT, &prop, 0));
+    OK(cuMemMap(q, UNIT, 0, h, 0));
+    CUdeviceptr at = p + UNIT + 100;
+    CHECK(TOLD(unsigned, IS_LEGACY_CUDA_IPC_CAPABLE, at) == 0);
+    IS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, p));
+    CHECK(TOLD(CUdeviceptr, RANGE_START_ADDR, at) == p);
+    CHECK(TOLD(size_t, RANGE_SIZE, at) == 2 * UNIT);
+    CHECK(TOLD(CUdeviceptr, MAPPING_BASE_ADDR, at) == p + UNIT);
+    CHECK(TOLD(size_t, MAPPING_SIZE, at) == UNIT);
+    OK(cuMemGetAddressRange(&base, &size, at));
+    CHECK(base == p + UNIT && size == UNIT);
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+    CHECK(TOLD(unsigned, SYNC_MEMOPS, at) == 0);
+    CHECK(TOLD(unsigned long long, ALLOWED_HANDLE_TYPES, p) == 0);
+    CHECK(TOLD(unsigned long long, ALLOWED_HANDLE_TYPES, q) == prop.requestedHandleTypes);
+    CHECK(TOLD(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, p) == 0);
+    CHECK(TOLD(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, q) == 1);
+    CHECK(TOLD(unsigned, ACCESS_FLAGS, p) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    CHECK(TOLD(unsigned, ACCESS_FLAGS, q) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+    CHECK(TOLD(unsigned, MAPPED, p) == 1);
+}
+
+/* --- what lasts --------------------------------------------------------------------------------*/
+void what_is_mapped_outlives_contexts_and_is_counted(void)
+{
+    unsigned char seen = 0;
+    primary();
+    CUdeviceptr p = mapped(3);
+    CUmemGenericAllocationHandle h = create(4 * UNIT);
+    OK(grant_to(0, p, 3 * UNIT));
+    OK(cuMemsetD8(p, 7, 3 * UNIT));
+    OK(cuCtxSynchronize());
+    OK(cuDevicePrimaryCtxReset(0));
+    CHECK(left().handles == 1 && left().mappings == 3 && left().reservations == 1);
+    CHECK(left().bytes == 7 * UNIT && left().mapped_bytes == 3 * UNIT);
+    primary();
+    OK(cuMemcpyDtoH(&seen, p + 3 * UNIT - 1, 1));
+    CHECK(seen == 7);
+    OK(cuCtxSetCurrent(NULL)); /* no call of these needs a context */
+    OK(cuMemUnmap(p, 3 * UNIT));
+    OK(cuMemAddressFree(p, 3 * UNIT));
+    OK(cuMemRelease(h));
+    CHECK(left().handles == 0 && left().mappings == 0 && left().reservations == 0);
+    CHECK(left().bytes == 0 && left().mapped_bytes == 0 && left().reserved_bytes == 0);
+    CHECK(left().peak_mappings == 3);
+}
+
+/* --- captures ----------------------------------------------------------------------------------*/
+static bool refused(CUstream s, CUstreamCaptureMode mode, int call, CUdeviceptr p,
+                    CUmemGenericAllocationHandle h)
+{
+    CUgraph graph;
+    CUdeviceptr q = 0;
+    CUmemGenericAllocationHandle more = 0;
+    CUresult rc = CUDA_SUCCESS;
+    OK(cuStreamBeginCapture(s, mode));
+    switch (call) {
+    case 0:
+        rc = cuMemCreate(&more, UNIT, &plain, 0);
+        break;
+    case 1:
+        rc = cuMemAddressReserve(&q, UNIT, 0, 0, 0);
+        break;
+    case 2:
+        rc = cuMemMap(p, UNIT, 0, h, 0);
+        break;
+    case 3:
+        rc = grant_to(0, p + UNIT, UNIT);
+        break;
+    case 4:
+        rc = cuMemUnmap(p + UNIT, UNIT);
+        break;
+    case 5:
+        rc = cuMemAddressFree(p + 2 * UNIT, UNIT);
+        break;
+    default:
+        rc = cuMemRelease(h);
+    }
+    bool no = rc == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CHECK(no || rc == CUDA_SUCCESS || (call == 5 && rc == CUDA_ERROR_INVALID_VALUE));
+    IS(no ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS, cuStreamEndCapture(s, &graph));
+    return no;
+}
+
+void captures_forbid_it_by_their_mode(void)
+{
+    CUstream s;
+    primary();
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr p = reserve(2 * UNIT);
+    CUmemGenericAllocationHandle h = create(UNIT);
+    OK(cuMemMap(p + UNIT, UNIT, 0, h, 0));
+    for (int call = 0; call < 7; call++) {
+        CHECK(refused(s, CU_STREAM_CAPTURE_MODE_GLOBAL, call, p, h));
+        CHECK(refused(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, call, p, h));
+        CHECK(!refused(s, CU_STREAM_CAPTURE_MODE_RELAXED, call, p, h));
+    }
+}
+
+/* --- what devices cannot do --------------------------------------------------------------------*/
+void a_device_has_virtual_memory(void)
+{
+    size_t unit = 0;
+    primary();
+    CHECK(attribute_of_device(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1);
+    CHECK(attribute_of_device(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) ==
+          1);
+    OK(cuMemGetAllocationGranularity(&unit, &plain, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CHECK(unit == UNIT);
+    OK(cuMemGetAllocationGranularity(&unit, &plain, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    CHECK(unit == UNIT);
+}
+
+void a_device_without_virtual_memory(void)
+{
+    CUmemGenericAllocationHandle h = 0;
+    CUdeviceptr p = 0;
+    size_t unit = 0;
+    primary();
+    CHECK(attribute_of_device(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0);
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemAddressReserve(&p, UNIT, 0, 0, 0));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemCreate(&h, UNIT, &plain, 0));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(UNIT, UNIT, 0, 1, 0));
+    IS(CUDA_ERROR_NOT_SUPPORTED, grant_to(0, UNIT, UNIT));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemUnmap(UNIT, UNIT));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemRelease(1));
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemAddressFree(UNIT, UNIT));
+    IS(CUDA_ERROR_NOT_SUPPORTED,
+       cuMemGetAllocationGranularity(&unit, &plain, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemAlloc(&p, UNIT));
+}
+
+void memory_for_rdma_cannot_be_accessed(void)
+{
+    CUmemAllocationProp prop = for_rdma();
+    CUmemGenericAllocationHandle h;
+    primary();
+    CUdeviceptr p = mapped(1), q = reserve(UNIT);
+    OK(cuMemCreate(&h, UNIT, &prop, 0));
+    OK(cuMemMap(q, UNIT, 0, h, 0));
+    IS(CUDA_ERROR_UNKNOWN, grant_to(0, q, UNIT));
+    OK(grant_to(0, p, UNIT));
+}
+
+void there_is_no_physical_memory(void)
+{
+    CUmemGenericAllocationHandle h;
+    CUdeviceptr p;
+    primary();
+    (void)reserve(UNIT);
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&h, UNIT, &plain, 0));
+    OK(cuMemAlloc(&p, UNIT));
+}
+
+void handles_are_no_file_descriptors(void)
+{
+    CUmemAllocationProp prop = plain;
+    CUmemGenericAllocationHandle h;
+    primary();
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CHECK(attribute_of_device(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) ==
+          0);
+    IS(CUDA_ERROR_NOT_SUPPORTED, cuMemCreate(&h, UNIT, &prop, 0));
+    (void)mapped(1);
+}
+
+void addresses_and_mappings_run_out(void)
+{
+    CUdeviceptr p;
+    primary();
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAddressReserve(&p, 66 * MIB, 0, 0, 0));
+    (void)reserve(64 * MIB);
+    p = mapped(4);
+    OK(grant_to(0, p, 2 * UNIT));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, grant_to(0, p, 4 * UNIT));
+    OK(grant_to(0, p + 2 * UNIT, UNIT));
+    OK(grant_to(0, p, 3 * UNIT)); /* again */
+    IS(CUDA_ERROR_OUT_OF_MEMORY, grant_to(0, p + 3 * UNIT, UNIT));
+    OK(cuMemUnmap(p, UNIT));
+    OK(grant_to(0, p + 3 * UNIT, UNIT));
+}
+
+void each_call_can_fail(void)
+{
+    CUmemGenericAllocationHandle h;
+    CUdeviceptr p;
+    primary();
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAddressReserve(&p, UNIT, 0, 0, 0));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&h, UNIT, &plain, 0));
+    p = reserve(UNIT);
+    h = create(UNIT);
+    IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemMap(p, UNIT, 0, h, 0));
+    OK(cuMemMap(p, UNIT, 0, h, 0));
+    IS(CUDA_ERROR_OUT_OF_MEMORY, grant_to(0, p, UNIT));
+    OK(grant_to(0, p, UNIT));
+    IS(CUDA_ERROR_UNKNOWN, cuMemUnmap(p, UNIT));
+    OK(cuMemUnmap(p, UNIT));
+    IS(CUDA_ERROR_UNKNOWN, cuMemRelease(h));
+    OK(cuMemRelease(h));
+    IS(CUDA_ERROR_UNKNOWN, cuMemAddressFree(p, UNIT));
+    OK(cuMemAddressFree(p, UNIT));
+}
+
+/* --- what calls cost ---------------------------------------------------------------------------*/
+static double ms_of(CUresult (*call)(CUdeviceptr p, size_t bytes), CUdeviceptr p, size_t bytes)
+{
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    OK(call(p, bytes));
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6;
+}
+
+static CUresult grants(CUdeviceptr p, size_t bytes)
+{
+    return grant_to(0, p, bytes);
+}
+
+void access_and_unmapping_cost_by_the_handle(void)
+{
+    primary();
+    CUdeviceptr p = mapped(5), q = reserve(8 * UNIT);
+    CUmemGenericAllocationHandle h = create(8 * UNIT);
+    OK(cuMemMap(q, 8 * UNIT, 0, h, 0));
+    CHECK(ms_of(grants, p, 5 * UNIT) >= 50); /* 10 ms each */
+    CHECK(ms_of(cuMemUnmap, p, 5 * UNIT) >= 50);
+    CHECK(ms_of(grants, q, 8 * UNIT) < 45);
+}
