@@ -205,6 +205,64 @@ void mapped_memory_has_its_attributes(void)
     CHECK(TOLD(unsigned, MAPPED, p) == 1);
 }
 
+/* Each end is accessed by its own device. */
+void a_peer_copy_needs_no_access(void)
+{
+    CUcontext first = primary(), second;
+    unsigned char seen = 0;
+    CUdeviceptr p = mapped(1), q;
+    OK(grant_to(0, p, UNIT));
+    OK(cuMemsetD8(p, 9, UNIT));
+    OK(cuCtxSynchronize());
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(&q, UNIT));
+    OK(cuMemcpyPeer(q, second, p, first, UNIT));
+    OK(cuMemcpyDtoH(&seen, q + UNIT - 1, 1));
+    CHECK(seen == 9);
+    OK(cuMemcpyDtoDAsync(q, p, UNIT, NULL));
+    IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(NULL));
+}
+
+/* --- another device ----------------------------------------------------------------------------*/
+static int dma_buf(CUdeviceptr p, size_t bytes)
+{
+    int fd = -1;
+    OK(cuMemGetHandleForAddressRange(&fd, p, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    return fd;
+}
+
+void a_dma_buf_reaches_what_was_there(void)
+{
+    uint32_t seen = 0, value = 77;
+    int fd = -1;
+    primary();
+    CHECK(attribute_of_device(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 1);
+    CUdeviceptr p = mapped(3), plain_memory;
+    OK(grant_to(0, p, 3 * UNIT));
+    int over = dma_buf(p + UNIT, 2 * UNIT); /* two handles */
+    CHECK(simcuda_dma(over, UNIT - 2, &value, sizeof(value), 1) == 0);
+    OK(cuMemcpyDtoH(&seen, p + 2 * UNIT - 2, sizeof(seen)));
+    CHECK(seen == 77);
+    OK(cuMemsetD32(p + UNIT, 5, 1));
+    OK(cuCtxSynchronize());
+    CHECK(simcuda_dma(over, 0, &seen, sizeof(seen), 0) == 0 && seen == 5);
+    CHECK(simcuda_dma(over, 2 * UNIT - 2, &seen, sizeof(seen), 0) == -1);
+    OK(cuMemUnmap(p, UNIT));
+    CHECK(simcuda_dma(over, 0, &seen, sizeof(seen), 0) == 0);
+    OK(cuMemUnmap(p + UNIT, UNIT));
+    CHECK(simcuda_dma(over, UNIT, &seen, sizeof(seen), 0) == -1);
+    IS(CUDA_ERROR_INVALID_VALUE,
+       cuMemGetHandleForAddressRange(&fd, p, 3 * UNIT, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemAlloc(&plain_memory, UNIT));
+    int of_plain = dma_buf(plain_memory, UNIT);
+    CHECK(simcuda_dma(of_plain, 8, &value, sizeof(value), 1) == 0);
+    OK(cuMemcpyDtoH(&seen, plain_memory + 8, sizeof(seen)));
+    CHECK(seen == 77);
+    OK(cuMemFree(plain_memory));
+    CHECK(simcuda_dma(of_plain, 8, &value, sizeof(value), 1) == -1);
+}
+
 /* --- what lasts --------------------------------------------------------------------------------*/
 void what_is_mapped_outlives_contexts_and_is_counted(void)
 {

@@ -44,6 +44,12 @@ extern int simcuda_load(void *to, uint64_t address, size_t bytes) __attribute__(
 extern void simcuda_trigger(void) __attribute__((weak));
 extern void simcuda_grid_sync(void) __attribute__((weak));
 
+/* What another device does that has a dma-buf descriptor of cuMemGetHandleForAddressRange: writes
+ * or reads those bytes. Returns 0, or -1 where the memory behind the range is not what it was when
+ * the descriptor was made. */
+extern int simcuda_dma(int fd, size_t offset, void *bytes, size_t size, int write)
+    __attribute__((weak));
+
 /* What is there of cuMemCreate and its brothers, which no context takes along: handles that are not
  * released, mappings, addresses. Physical memory is counted in bytes once, mapped memory as often
  * as it is mapped. */

@@ -13,6 +13,7 @@ typedef struct span {
     bool device;         /* must be memory that the driver knows */
     bool pageable;       /* host memory that it does not know */
     bool sync;           /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set */
+    sim_device_t *by;    /* who accesses it; NULL: the stream's device */
 } span_t;
 
 static span_t span_of(uint64_t at, size_t pitch, size_t slice, bool device)
@@ -82,6 +83,8 @@ static sim_op_t make(span_t dst, span_t src, size_t width, size_t rows, size_t d
     op.u.copy.depth = depth;
     op.u.copy.dst_slice = dst.slice;
     op.u.copy.src_slice = src.slice;
+    op.u.copy.dst_by = dst.by;
+    op.u.copy.src_by = src.by;
     op.u.copy.dst_device = dst.device;
     op.u.copy.src_device = src.device;
     return op;
@@ -155,12 +158,15 @@ SIM_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz,
          (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
          copy(hStream, pt, true, DEVICE(dstDevice), DEVICE(srcDevice), ByteCount, 1, 1))
 
-/* The contexts say where the memory is; unified addressing knows that already. */
+/* The contexts say where the memory is; unified addressing knows that already. Each end is accessed
+ * by its own device, so that no peer access is needed, to mapped memory neither [hw]. */
 static CUresult peer(CUstream h, bool pt, bool async, span_t dst, CUcontext dctx, span_t src,
                      CUcontext sctx, size_t width, size_t rows, size_t depth)
 {
     SIM_TRY(sim_ctx_check(dctx));
     SIM_TRY(sim_ctx_check(sctx));
+    dst.by = dctx->dev;
+    src.by = sctx->dev;
     if (async) {
         return copy(h, pt, true, dst, src, width, rows, depth);
     }

@@ -101,13 +101,12 @@ static void report(const char *by, uint64_t ptr, size_t bytes, bool write)
             write ? "write" : "read", (unsigned long long)ptr, (unsigned long long)bytes, by, what);
 }
 
-bool sim_dead_submitted(CUstream s, const sim_who_t *who, uint64_t ptr, size_t bytes, bool write,
-                        bool host_ok)
+bool sim_dead_submitted(CUstream s, const sim_device_t *device, const sim_who_t *who, uint64_t ptr,
+                        size_t bytes, bool write, bool host_ok)
 {
     char by[160];
     /* After a sticky error no operation does anything. */
-    if (bytes == 0 || atomic_load(&s->ctx->sticky) ||
-        !gone(s->ctx->dev, ptr, bytes, write, host_ok)) {
+    if (bytes == 0 || atomic_load(&s->ctx->sticky) || !gone(device, ptr, bytes, write, host_ok)) {
         return false;
     }
     atomic_store(&s->ctx->told_dead, true);

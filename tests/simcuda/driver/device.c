@@ -238,6 +238,7 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(CLUSTER_LAUNCH, 1),
     A(UNIFIED_FUNCTION_POINTERS, 1),
     A(MEM_SYNC_DOMAIN_COUNT, 1),
+    A(DMA_BUF_SUPPORTED, 1),
     A(NUMA_ID, -1),
     A(HOST_NUMA_ID, -1),
 };

@@ -556,7 +556,7 @@ void *sim_access(const sim_op_t *op, uint64_t ptr, size_t bytes, bool write, boo
         }
         pthread_mutex_unlock(&h->mu);
     } else if (sim_vmm_reserved(ptr)) {
-        at = sim_vmm_access(op->stream->ctx->dev, ptr, bytes, write);
+        at = sim_vmm_access(sim_op_by(op, op->stream, write), ptr, bytes, write);
     } else if (host_ok || (sim_host_find((void *)(uintptr_t)ptr, &host) &&
                            bytes <= host.size - (size_t)((char *)(uintptr_t)ptr - host.base))) {
         at = (char *)(uintptr_t)ptr;

@@ -227,8 +227,9 @@ static bool watched(uint64_t at)
     return sim_is_device(at) || sim_host_find((void *)(uintptr_t)at, &h);
 }
 
-static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, size_t slice,
-                 size_t width, size_t n, size_t depth, bool write, bool host_ok)
+static void rows(CUstream s, const sim_device_t *by, const sim_who_t *who, uint64_t at,
+                 size_t pitch, size_t slice, size_t width, size_t n, size_t depth, bool write,
+                 bool host_ok)
 {
     if (host_ok && !watched(at)) {
         return;
@@ -240,7 +241,7 @@ static void rows(CUstream s, const sim_who_t *who, uint64_t at, size_t pitch, si
     for (size_t z = 0; z < depth; z++) {
         for (size_t y = 0; y < n; y++) {
             uint64_t lo = at + z * slice + y * pitch;
-            if (sim_dead_submitted(s, who, lo, width, write, host_ok)) {
+            if (sim_dead_submitted(s, by, who, lo, width, write, host_ok)) {
                 return;
             }
             sim_race_access(lo, lo + width, write, who, &s->clock, NULL);
@@ -290,31 +291,33 @@ void sim_race_op(CUstream s, const sim_op_t *op)
     sim_alloc_t a;
     switch (op->kind) {
     case SIM_OP_COPY:
-        rows(s, &who, op->u.copy.src, op->u.copy.src_pitch, op->u.copy.src_slice, op->u.copy.width,
-             op->u.copy.rows, op->u.copy.depth, false, !op->u.copy.src_device);
-        rows(s, &who, op->u.copy.dst, op->u.copy.dst_pitch, op->u.copy.dst_slice, op->u.copy.width,
-             op->u.copy.rows, op->u.copy.depth, true, !op->u.copy.dst_device);
+        rows(s, sim_op_by(op, s, false), &who, op->u.copy.src, op->u.copy.src_pitch,
+             op->u.copy.src_slice, op->u.copy.width, op->u.copy.rows, op->u.copy.depth, false,
+             !op->u.copy.src_device);
+        rows(s, sim_op_by(op, s, true), &who, op->u.copy.dst, op->u.copy.dst_pitch,
+             op->u.copy.dst_slice, op->u.copy.width, op->u.copy.rows, op->u.copy.depth, true,
+             !op->u.copy.dst_device);
         break;
     case SIM_OP_SET:
-        rows(s, &who, op->u.set.dst, op->u.set.pitch, 0, op->u.set.width * op->u.set.elem,
-             op->u.set.rows, 1, true, false);
+        rows(s, s->ctx->dev, &who, op->u.set.dst, op->u.set.pitch, 0,
+             op->u.set.width * op->u.set.elem, op->u.set.rows, 1, true, false);
         break;
     case SIM_OP_VALUE:
-        rows(s, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
         sim_clock_join(&token_of(place(op->u.value.addr))->clock, &s->clock);
         break;
     case SIM_OP_DISCARD: /* "any reads, writes or prefetches ... simultaneously ... undefined" */
-        rows(s, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
         break;
     case SIM_OP_FREE: /* [api] cuMemFreeAsync: an operation of the stream, on all the bytes */
         d = sim_device_of(op->u.free_ptr);
         if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
-            rows(s, &who, a.base, 0, 0, a.size, 1, 1, true, false);
+            rows(s, s->ctx->dev, &who, a.base, 0, 0, a.size, 1, 1, true, false);
         }
         break;
     case SIM_OP_ALLOC: /* the guide: accesses "are ordered after the allocation node" */
         who.alloc = true;
-        rows(s, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
         break;
     default:
         break;
@@ -331,7 +334,7 @@ void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes)
         sim_who_t who = who_is(s, step(s));
         who.alloc = true;
         sim_shadow_forget(base, base + bytes);
-        rows(s, &who, base, 0, 0, bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &who, base, 0, 0, bytes, 1, 1, true, false);
         sim_unlock();
     }
 }

@@ -31,6 +31,7 @@ typedef struct sim_who { /* one access, for as long as it may matter */
 } sim_who_t;
 
 struct sim_op;
+struct sim_device;
 
 static inline bool sim_clock_has(const sim_clock_t *c, uint32_t slot, uint64_t step)
 {
@@ -90,9 +91,9 @@ void sim_race_finish(void);
 /* Device memory ends: with its context, or (ctx 0) by the call under way. Takes any lock. */
 void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx);
 /* Reports an access that is submitted and not wholly inside live memory; true: it is not.
- * host_ok: any host memory will do. */
-bool sim_dead_submitted(CUstream s, const sim_who_t *who, uint64_t ptr, size_t bytes, bool write,
-                        bool host_ok);
+ * by: the device that makes it; host_ok: any host memory will do. */
+bool sim_dead_submitted(CUstream s, const struct sim_device *by, const sim_who_t *who, uint64_t ptr,
+                        size_t bytes, bool write, bool host_ok);
 /* The same for one that was live when it was submitted; no lock is held. */
 void sim_dead_executed(const struct sim_op *op, uint64_t ptr, size_t bytes, bool write);
 

@@ -87,7 +87,7 @@ void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, boo
 {
     bool early = l->halves && !l->synced;
     const sim_who_t *who = early ? &l->early_who : &l->who;
-    if (!sim_dead_submitted(s, who, at, bytes, write, false)) {
+    if (!sim_dead_submitted(s, s->ctx->dev, who, at, bytes, write, false)) {
         sim_race_access(at, at + bytes, write, who, early ? &l->early : &l->clock, &l->behind);
     }
 }

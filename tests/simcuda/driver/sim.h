@@ -507,6 +507,7 @@ typedef struct sim_op {
             size_t dst_pitch, src_pitch, width, rows;
             size_t dst_slice, src_slice, depth; /* bytes between slices */
             bool dst_device, src_device;        /* must be memory that the driver knows */
+            sim_device_t *dst_by, *src_by;      /* who accesses it; NULL: the stream's device */
             void *staged; /* a pageable source, copied at submission; freed when done */
         } copy;
         struct {
@@ -572,6 +573,15 @@ struct CUstream_st {
     uint64_t early_step;
     CUstream next, prev, next_free;
 };
+
+/* The device that accesses memory for it, to write or to read. */
+static inline const sim_device_t *sim_op_by(const sim_op_t *op, CUstream s, bool write)
+{
+    sim_device_t *by = op->kind != SIM_OP_COPY ? NULL
+                       : write                 ? op->u.copy.dst_by
+                                               : op->u.copy.src_by;
+    return by ? by : s->ctx->dev;
+}
 
 extern pthread_mutex_t sim_engine_mu;
 void sim_lock(void);

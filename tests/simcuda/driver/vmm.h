@@ -52,6 +52,7 @@ mapping_t *sim_vmm_at_locked(uint64_t p);              /* the mapping there, or 
 /* The mapping at `p` of r, or NULL; and whether [p, p+size) is inside r. */
 mapping_t *sim_vmm_in_locked(const reservation_t *r, uint64_t p);
 bool sim_vmm_inside(const reservation_t *r, uint64_t p, size_t size);
+char *sim_vmm_bytes(uint64_t p); /* where the bytes of a mapped address are */
 /* How many mappings [p, p+size) consists of; 0: there is a gap. `whole`: or one reaches out. */
 size_t sim_vmm_count_locked(const reservation_t *r, uint64_t p, size_t size, bool whole);
 

@@ -241,6 +241,15 @@ size_t sim_vmm_piece(CUdeviceptr p, uint64_t *physical)
     return left;
 }
 
+char *sim_vmm_bytes(uint64_t p)
+{
+    pthread_mutex_lock(&sim_vmm_mu);
+    reservation_t *r = sim_vmm_reservation_locked(p);
+    char *at = sim_vmm_in_locked(r, p) ? r->bytes + (p - r->base) : NULL;
+    pthread_mutex_unlock(&sim_vmm_mu);
+    return at;
+}
+
 void *sim_vmm_access(const sim_device_t *d, CUdeviceptr ptr, size_t bytes, bool write)
 {
     uint8_t want = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
