@@ -263,7 +263,7 @@ static void drop_known(seg_t *s, const sim_clock_t *everybody)
 
 static bool same(const sim_who_t *a, const sim_who_t *b)
 {
-    return a->slot == b->slot && a->step == b->step && a->call == b->call && a->shift == b->shift;
+    return a->slot == b->slot && a->step == b->step && a->call == b->call;
 }
 
 static bool equal(const seg_t *a, const seg_t *b)
