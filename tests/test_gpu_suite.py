@@ -25,7 +25,7 @@ import preload_programs  # noqa: E402
 import suite as gpu_suite  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
-CHECKS = ("facts", "order", "answers", "preload", "parity", "random", "kernels", "processes",
+CHECKS = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels", "processes",
           "sanitizer")
 FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs", "nvcc", "traces")
 # Where nvcc was there.
@@ -182,8 +182,8 @@ def test_a_part_that_hangs_or_is_missing_does_not_end_the_others(tmp_path):
     rc, said, result = suite(output, "check", "--simulated", "--seconds", "24", build=build)
     assert rc == 1, said
     assert {**states(result), "sanitizer": "any"} == {
-        "facts": "failed", "order": "failed", "answers": "failed", "preload": "failed",
-        "parity": "failed", "random": "passed",
+        "facts": "failed", "order": "failed", "vmm": "failed", "answers": "failed",
+        "preload": "failed", "parity": "failed", "random": "passed",
         "kernels": "not found", "processes": "not found", "sanitizer": "any"}
     assert "no CUDA C programs here" in said
     assert "signal 9" in said and "not run: no time was left" in said
@@ -217,7 +217,7 @@ def test_the_kit_is_all_that_the_suite_needs(tmp_path):
         copy(conftest.ROOT / name, away / name)
     # By which launches are counted.
     assert (away / "kit" / "libcachealloc-debug.so").stat().st_size > 100000
-    for script, wanted in (("check", "order,parity,kernels,processes"), ("measure", "nvcc,traces")):
+    for script, wanted in (("check", "order,vmm,parity,kernels,processes"), ("measure", "nvcc,traces")):
         command = [sys.executable, "-B", away / "tests" / "gpu" / f"{script}.py", "--simulated",
                    "--build", away / "kit", "--short", "--steps", wanted]
         rc, out, err = conftest.execute(command, conftest.plain_env(), 100)

@@ -23,6 +23,7 @@ import cuda_programs
 import order_questions
 import preload_programs
 import suite
+import vmm_questions
 
 # The pool settles early, so that short programs see both its moods.
 CONF = "settle:16,leak_report:off,oom_report:off"
@@ -111,24 +112,32 @@ class Check:
                                   if not compare_facts.intended(one, conf.endswith("backend:off"))]
         return f"{lines} lines compared, {len(step.failures)} changed by the shim"
 
-    # --- reuse in order ---------------------------------------------------------------------------
+    # --- reuse in order, virtual memory ----------------------------------------------------------
 
-    def order(self, step):
-        """Its questions, a table for each; compared with what the simulator, and so the tests of
-        reuse in order, take for granted."""
+    def asked(self, step, questions):
+        """(facts, what to say of them): a table for each, compared with what the simulator, and so
+        the library's tests, take for granted."""
         simulators = []
         beside = threading.Thread(target=lambda: simulators.extend(
-            self.ask(self.simulator, order_questions.GROUPS, step, "the simulator")))
+            self.ask(self.simulator, questions.GROUPS, step, "the simulator")))
         beside.start()
-        facts = self.ask(self.cuda, order_questions.GROUPS, step, "this machine")
+        facts = self.ask(self.cuda, questions.GROUPS, step, "this machine")
         beside.join()
         lines, step.differences, _ = compare_facts.compare(facts, simulators)
-        step.tables += order_questions.tables(facts)
+        step.tables += questions.tables(facts)
         if self.cuda.simulated:
             for one in step.differences:
                 step.fail(f"the simulator differs from itself: {one}")
+        return facts, f"{lines} answers, {len(step.differences)} not the simulator's"
+
+    def order(self, step):
+        facts, says = self.asked(step, order_questions)
         step.data = facts + order_questions.launches(step, self.cuda)
-        return f"{lines} answers, {len(step.differences)} not the simulator's"
+        return says
+
+    def vmm(self, step):
+        step.data, says = self.asked(step, vmm_questions)
+        return says
 
     # --- programs of tests/preload ----------------------------------------------------------------
 
@@ -426,10 +435,10 @@ def says(err):
 def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
-    names = ("facts", "order", "answers", "preload", "parity", "random", "kernels", "processes",
+    names = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels", "processes",
              "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
-    limits = (90, 60, 60, 110, 80, 50, 50, 30, 30)
+    limits = (90, 60, 90, 60, 110, 80, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)
     cuda = suite.find(args, "check-gpu")
     simulator = suite.Cuda(cuda.build, cuda.library, str(cuda.build / "simcuda"), True)

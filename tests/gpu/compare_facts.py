@@ -7,7 +7,8 @@ simulator, which has no kernels that watch memory, has no such row.
 
 # Keys of a row that say what was asked. All others are answers.
 ASKED = {"after", "asked for", "between", "bytes", "call", "capture mode", "case", "device",
-         "flags", "from", "from version", "handle", "held by", "in relaxed mode", "kind", "live",
+         "flags", "from", "from version", "handle", "handles", "held by", "in relaxed mode", "kind",
+        "live",
          "on", "pair", "pointer", "question", "round", "state", "streams", "then", "when", "width",
          "work", "work on"}
 # Answers that are the machine's or change from run to run.
@@ -15,7 +16,7 @@ DRAWN = {"samples", "name", "total_bytes", "free_bytes", "multiprocessors", "maj
          "driver", "runtime", "devices", "async engines", "dma-buf", "symbol",
          "nearest symbol by dladdr", "farthest distance", "nearest distance", "ascending steps",
          "device bytes for the first", "device bytes kept after the frees", "first of them",
-         "last of them"}
+         "last of them", "mappings"}
 TIMES = ("_ns", "_us")
 # Addresses that happen to be had are aligned to more than anybody promised; of handles that differ
 # it is drawn in how many bytes.

@@ -43,6 +43,16 @@
         "order_seen/" name, fact_order_seen, name, 40,                                             \
             "launches that the library's wrappers see against launches that are made"              \
     }
+#define BUSY(name)                                                                                 \
+    {                                                                                              \
+        "vmm_busy/" name, fact_vmm_busy, name, 20,                                                 \
+            "which calls of virtual memory wait for a kernel, and what becomes of it"              \
+    }
+#define PEERS(name)                                                                                \
+    {                                                                                              \
+        "vmm_peers/" name, fact_vmm_peers, name, 20,                                               \
+            "whether another device reaches mapped memory"                                         \
+    }
 
 static const fact_t facts[] = {
     {"platform", fact_platform, "", 30, "versions and devices"},
@@ -135,6 +145,30 @@ static const fact_t facts[] = {
     SEEN("cufft"),
     SEEN("cudnn"),
     SEEN("nccl"),
+    {"vmm_device", fact_vmm_device, "", 20, "what the device has of virtual memory management"},
+    {"vmm_ranges", fact_vmm_ranges, "", 20, "which ranges mapping, access and unmapping take"},
+    {"vmm_pointers", fact_vmm_pointers, "", 20, "what a pointer to mapped memory tells"},
+    {"vmm_copies", fact_vmm_copies, "", 20, "copies and sets over two handles"},
+    {"vmm_alias", fact_vmm_alias, "", 30,
+     "whether what is written by one address is read by another of the same memory"},
+    BUSY("unmap"),
+    BUSY("unmap-alias"),
+    BUSY("map"),
+    BUSY("map-open"),
+    BUSY("open"),
+    BUSY("close"),
+    BUSY("release"),
+    BUSY("create"),
+    {"vmm_capture", fact_vmm_capture, "", 20, "which calls of virtual memory captures allow"},
+    {"vmm_gone/reset", fact_vmm_gone, "reset", 20, "what is left of mappings when a context ends"},
+    {"vmm_gone/destroyed", fact_vmm_gone, "destroyed", 20,
+     "what is left of mappings when a context ends"},
+    PEERS("copy"),
+    PEERS("enabled"),
+    PEERS("given"),
+    {"vmm_cost", fact_vmm_cost, "", 60, "what calls of virtual memory cost, idle and at work"},
+    {"vmm_again", fact_vmm_again, "", 20, "what 1 GiB costs that was dropped before"},
+    {"vmm_many", fact_vmm_many, "", 60, "how many mappings there can be"},
 };
 
 enum { FACTS = sizeof facts / sizeof *facts };

@@ -7,8 +7,9 @@
  * is stopped is kept, because each row leaves the process as soon as it is complete.
  *
  * Must not know: libcachealloc, but for its counts (facts_seen.c); the simulator, but for what it
- * has kernels do (facts_gate.c). Only plain allocations, at most three quarters of the device's
- * memory, and no setting of the card is touched.
+ * has kernels do (facts_gate.c). Only plain allocations and, of virtual memory,
+ * what a program may ask for; at most three quarters of the device's memory, and no setting of the
+ * card is touched.
  */
 #ifndef TESTS_GPU_FACTS_H
 #define TESTS_GPU_FACTS_H
@@ -127,5 +128,17 @@ void fact_order_waits(const char *arg);
 void fact_order_programmatic(const char *arg);
 void fact_order_handles(const char *arg);
 void fact_order_seen(const char *arg);
+void fact_vmm_device(const char *arg);
+void fact_vmm_ranges(const char *arg);
+void fact_vmm_pointers(const char *arg);
+void fact_vmm_copies(const char *arg);
+void fact_vmm_cost(const char *arg);
+void fact_vmm_again(const char *arg);
+void fact_vmm_many(const char *arg);
+void fact_vmm_alias(const char *arg);
+void fact_vmm_busy(const char *arg);
+void fact_vmm_capture(const char *arg);
+void fact_vmm_gone(const char *arg);
+void fact_vmm_peers(const char *arg);
 
 #endif
