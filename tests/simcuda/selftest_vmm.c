@@ -352,6 +352,19 @@ void captures_forbid_it_by_their_mode(void)
     }
 }
 
+void captures_may_allow_it(void)
+{
+    CUstream s;
+    primary();
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr p = reserve(2 * UNIT);
+    CUmemGenericAllocationHandle h = create(UNIT);
+    OK(cuMemMap(p + UNIT, UNIT, 0, h, 0));
+    for (int call = 0; call < 7; call++) {
+        CHECK(!refused(s, CU_STREAM_CAPTURE_MODE_GLOBAL, call, p, h));
+    }
+}
+
 /* --- what devices cannot do --------------------------------------------------------------------*/
 void a_device_has_virtual_memory(void)
 {

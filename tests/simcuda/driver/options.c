@@ -153,7 +153,7 @@ static bool set_kernel_ns(char *v)
 
 static bool set_vmm(char *v) /* 0, 1, or one thing that it cannot do; may be repeated */
 {
-    static const char *const words[] = {"0", "nordma", "nomemory", "nofd"};
+    static const char *const words[] = {"0", "nordma", "nomemory", "nofd", "captures"};
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strcmp(v, words[i]) == 0) {
             sim_opt.vmm |= 1u << i;

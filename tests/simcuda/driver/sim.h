@@ -196,6 +196,7 @@ enum {                        /* vmm:, what the device's virtual memory manageme
        SIM_VMM_NO_RDMA = 2,   /* access to memory made for RDMA */
        SIM_VMM_NO_MEMORY = 4, /* cuMemCreate is out of memory */
        SIM_VMM_NO_FD = 8,     /* file descriptors as handles */
+       SIM_VMM_CAPTURES = 16, /* not a lack: captures allow it */
 };
 
 typedef struct sim_options {

@@ -40,6 +40,13 @@ void sim_vmm_drop_if_unused_locked(physical_t *p)
     free(p);
 }
 
+/* Of no call it is said whether captures allow it [hw?]. PyTorch's expandable segments grow in
+ * captures of the global mode, and its own tests do (test_cuda_expandable_segments.py). */
+CUresult sim_vmm_unsafe(void)
+{
+    return sim_opt.vmm & SIM_VMM_CAPTURES ? CUDA_SUCCESS : sim_capture_unsafe();
+}
+
 static CUresult check_prop(const CUmemAllocationProp *p, sim_device_t **d)
 {
     if (!p || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
@@ -77,7 +84,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (!handle || size == 0 || size % SIM_PAGE || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     physical_t *p = sim_opt.vmm & SIM_VMM_NO_MEMORY ? NULL : calloc(1, sizeof(*p));
     if (!p) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -107,7 +114,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     VMM_ENTER(cuMemRelease);
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     pthread_mutex_lock(&sim_vmm_mu);
     physical_t *p = sim_vmm_handle_locked(handle);
     if (p) {

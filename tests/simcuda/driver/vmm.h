@@ -43,6 +43,7 @@ extern struct simcuda_vmm sim_vmm_now;
     (void)0
 
 /* --- vmm.c */
+CUresult sim_vmm_unsafe(void); /* sim_capture_unsafe, but for vmm:captures */
 physical_t *sim_vmm_handle_locked(CUmemGenericAllocationHandle handle);
 void sim_vmm_drop_if_unused_locked(physical_t *p);
 

@@ -109,7 +109,7 @@ SIM_API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     if (!ptr || size == 0 || ptr % SIM_PAGE || size % SIM_PAGE || offset || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     pthread_mutex_lock(&sim_vmm_mu);
     CUresult rc = map_locked(ptr, size, handle);
     pthread_mutex_unlock(&sim_vmm_mu);
@@ -159,7 +159,7 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     if (!n) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     sim_rule_times(sim_entered, n - 1);
     pthread_mutex_lock(&sim_vmm_mu);
     reservation_t *r = sim_vmm_reservation_locked(ptr);
@@ -222,7 +222,7 @@ SIM_API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
     for (size_t i = 0; i < count; i++) {
         SIM_TRY(check_desc(&desc[i]));
     }
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     sim_rule_times(sim_entered, n - 1);
     pthread_mutex_lock(&sim_vmm_mu);
     reservation_t *r = sim_vmm_reservation_locked(ptr);

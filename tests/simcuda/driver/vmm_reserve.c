@@ -160,7 +160,7 @@ SIM_API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align
     if (!ptr || size == 0 || size % SIM_PAGE || (alignment & (alignment - 1)) || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     reservation_t *r = size > sim_opt.reservation ? NULL : calloc(1, sizeof(*r));
     if (r && !make(r, size, alignment > SIM_PAGE ? alignment : SIM_PAGE, addr)) {
         unmake(r);
@@ -185,7 +185,7 @@ SIM_API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align
 SIM_API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
     VMM_ENTER(cuMemAddressFree);
-    SIM_TRY(sim_capture_unsafe());
+    SIM_TRY(sim_vmm_unsafe());
     pthread_mutex_lock(&sim_vmm_mu);
     reservation_t *r = sim_vmm_reservation_locked(ptr);
     bool ok = r && r->base == ptr && r->size == size && !r->mappings;
