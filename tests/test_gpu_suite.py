@@ -25,8 +25,8 @@ import preload_programs  # noqa: E402
 import suite as gpu_suite  # noqa: E402
 
 GPU = conftest.ROOT / "tests" / "gpu"
-CHECKS = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels", "processes",
-          "sanitizer")
+CHECKS = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels",
+          "processes", "sanitizer")
 FIGURES = ("sizes", "busy", "threads", "pinned", "null", "programs", "nvcc", "traces")
 # Where nvcc was there.
 COMPILED = (conftest.BUILD / "programs" / "shared" / "streams").exists()
@@ -217,7 +217,8 @@ def test_the_kit_is_all_that_the_suite_needs(tmp_path):
         copy(conftest.ROOT / name, away / name)
     # By which launches are counted.
     assert (away / "kit" / "libcachealloc-debug.so").stat().st_size > 100000
-    for script, wanted in (("check", "order,vmm,parity,kernels,processes"), ("measure", "nvcc,traces")):
+    for script, wanted in (("check", "order,vmm,parity,kernels,processes"),
+                           ("measure", "nvcc,traces")):
         command = [sys.executable, "-B", away / "tests" / "gpu" / f"{script}.py", "--simulated",
                    "--build", away / "kit", "--short", "--steps", wanted]
         rc, out, err = conftest.execute(command, conftest.plain_env(), 100)

@@ -435,8 +435,8 @@ def says(err):
 def main():
     parser = suite.arguments(__doc__.splitlines()[0])
     args = parser.parse_args()
-    names = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels", "processes",
-             "sanitizer")
+    names = ("facts", "order", "vmm", "answers", "preload", "parity", "random", "kernels",
+             "processes", "sanitizer")
     # Seconds: cudaMalloc's first call alone takes a few tenths of one on hardware.
     limits = (90, 60, 90, 60, 110, 80, 50, 50, 30, 30)
     suite.chosen([(name, None, None) for name in names], args, parser)

@@ -86,7 +86,8 @@ def tables(facts):
     rows = rows_of(facts, "vmm_busy", "the kernel")
     if rows:
         yield ("While a kernel writes to mapped memory",
-               [("call", "", "returns", "the kernel"), *((row["call"], *busy(row)) for row in rows)])
+               [("call", "", "returns", "the kernel"),
+                *((row["call"], *busy(row)) for row in rows)])
     rows = rows_of(facts, "vmm_capture", "capture mode")
     if rows:
         yield "Captures, by mode", pivot(rows, ("call",), "capture mode", captured)
