@@ -1,6 +1,7 @@
 """The simulator against its own rules: every other test stands on them."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -36,6 +37,32 @@ def test_the_runtime_of_cuda_12_has_its_forms(run, tmp_path):
     result = run(program, preload=False, sim="arch:90,memory:1G")
 
     assert result.rc == 0, result.out + result.err
+
+
+NVML = """
+import ctypes
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+name, other, handle = ctypes.create_string_buffer(16), ctypes.c_void_p(), ctypes.c_void_p()
+count, version = ctypes.c_uint(7), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetPCIBusId(name, 16, 1) == 0
+find = nvml.nvmlDeviceGetHandleByPciBusId_v2
+assert nvml.nvmlInit_v2() == 0 and find(name, ctypes.byref(handle)) == 0
+assert find(b"00000000:01:00.0", ctypes.byref(other)) == 0 and 0 < other.value < handle.value
+assert find(b"00000000:09:00.0", ctypes.byref(other)) == 6 and find(None, None) == 2
+assert nvml.nvmlDeviceGetGpuFabricInfoV(handle, None) == 3
+assert nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 0, None) == 3
+assert nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(handle, 0, None) == 3
+assert nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), None) == 0
+assert nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)) == 0
+assert (count.value, version.value) == (0, 13000)
+"""
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="Python would have to be built with it")
+def test_nvml_knows_which_device_has_a_bus_id(run):
+    result = run([sys.executable, "-c", NVML], preload=False, sim="devices:2")
+
+    assert result.rc == 0, result.err
 
 
 PLAIN = ["mix", "drv_mix", "threads", "multi_ctx", "pinned", "kinds", "capture"]

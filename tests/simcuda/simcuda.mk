@@ -16,6 +16,12 @@ $(SIM)/driver-%/libcuda.so.1: $(SIM_DRV_OBJ) $(SIM)/driver-%.map
 	$(CC) $(OPT) -shared -o $@ $(SIM_DRV_OBJ) -Wl,-soname,libcuda.so.1 \
 	    -Wl,--version-script=$(SIM)/driver-$*.map $(SO_UNDEF) -lpthread -ldl -lm
 
+# What PyTorch asks of it before its expandable segments map anything.
+$(SIM)/libnvidia-ml.so.1: $B/obj/tests/simcuda/nvml.o $(SIM)/libcuda.so.1
+	$(CC) $(OPT) -shared -o $@ $< -Wl,-soname,libnvidia-ml.so.1 $(SO_UNDEF) -L$(SIM) -lcuda
+
+simcuda: $(SIM)/libnvidia-ml.so.1
+
 # The simulated CUDA's own self tests: driver API only, one process per test. tests/test_simcuda.py
 # runs them.
 SIM_SELFTEST := $(addprefix tests/simcuda/selftest,.c _memory.c _streams.c _driver.c _green.c _shared.c _ipc.c _graph.c _graph_build.c \
