@@ -26,7 +26,10 @@ static void check_stats(void)
     CHECK(strstr(text, "{\"calls\":{") == text);
     CHECK(strstr(text, "\"cuMemAlloc_v2\":7,"));
     CHECK(strstr(text, "\"cuMemFree_v2\":1}") || strstr(text, "\"cuMemFree_v2\":1,"));
-    CHECK(strstr(text, "\"peak_bytes\":29360128,\"live_bytes\":25165824"));
+    CHECK(strstr(text, "\"peak_bytes\":29360128,\"live_bytes\":27262976"));
+    CHECK(strstr(text, "\"vmm\":{\"handles\":1,\"mappings\":1,\"peak_mappings\":2,"
+                       "\"bytes\":2097152,\"mapped_bytes\":2097152,\"reservations\":1,"
+                       "\"reserved_bytes\":4194304}"));
 }
 
 static const struct {

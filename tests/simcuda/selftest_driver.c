@@ -305,11 +305,19 @@ void latencies_come_in_a_set(void) /* SIM: latencies:h100 */
 void counts_for_the_statistics(void) /* SIM: the runner reads the file */
 {
     CUdeviceptr p;
+    CUmemGenericAllocationHandle h;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     primary();
     for (int i = 0; i < 7; i++) {
         OK(cuMemAlloc(&p, 3 << 20));
     }
     OK(cuMemFree(p));
+    OK(cuMemAddressReserve(&p, 4 << 20, 0, 0, 0));
+    OK(cuMemCreate(&h, 2 << 20, &prop, 0));
+    OK(cuMemMap(p, 2 << 20, 0, h, 0));
+    OK(cuMemMap(p + (2 << 20), 2 << 20, 0, h, 0));
+    OK(cuMemUnmap(p, 2 << 20));
 }
 
 /* What a driver of 12.4 and one of 11.4 do not have: cudaTypedefs.h, PFN_cuCtxRecordEvent_v12050,
