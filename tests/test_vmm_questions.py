@@ -115,8 +115,7 @@ def test_two_addresses_show_the_same_bytes():
     assert {(row["stale"], row["rounds"], row["code"]) for row in rows.values()} == {(0, 20, YES)}
 
 
-def test_old_bytes_are_counted():
-    """Where the driver does not write: the copy is refused, so that no round is a full one."""
+def test_a_round_that_is_refused_ends_the_question():
     rows = answers("vmm_alias", "work", "then", "on", sim="fail:cuMemcpyHtoDAsync_v2@3")
 
     failed = [row for row in rows.values() if row["code"] != YES]
