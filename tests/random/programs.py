@@ -91,14 +91,17 @@ def sanitizer(build):
 
 
 class Runner:
-    """Runs programs of one build. `preload` comes before the shim, `env` is what a build needs."""
+    """Runs programs of one build. `preload` comes before the shim, `env` is what a build needs, `sim` more
+    for SIMCUDA."""
 
     def __init__(self, build, shim=None, env=None, preload=(), racecheck=True, devices=2,
-                 time_limit=60):
+                 time_limit=60, sim=""):
         self.build = pathlib.Path(build)
         self.shim = pathlib.Path(shim) if shim else self.build / "libcachealloc.so"
         self.preload = [str(library) for library in preload]
         self.sim = f"devices:{devices}" + (",racecheck:1" if racecheck else "")
+        if sim:
+            self.sim += f",{sim}"
         self.time_limit = time_limit
         self.env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
         self.env.update(env or {})

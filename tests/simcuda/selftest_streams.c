@@ -435,6 +435,26 @@ void kernels_take_their_time(void) /* SIM: kernel_ns:3000000 */
     OK(cuModuleUnload(mod));
 }
 
+void sets_take_their_time(void) /* SIM: set_ns:3000000 */
+{
+    CUdeviceptr at;
+    CUevent a, b;
+    float ms = 0;
+    primary();
+    OK(cuMemAlloc(&at, 1 << 20));
+    OK(cuEventCreate(&a, 0));
+    OK(cuEventCreate(&b, 0));
+    OK(cuEventRecord(a, NULL));
+    OK(cuMemsetD8Async(at, 1, 1 << 20, NULL));
+    OK(cuMemsetD32Async(at, 2, 1 << 18, NULL));
+    OK(cuEventRecord(b, NULL));
+    IS(CUDA_ERROR_NOT_READY, cuEventQuery(b));
+    OK(cuEventSynchronize(b));
+    OK(cuEventElapsedTime(&ms, a, b));
+    CHECK(ms >= 6.0f);
+    OK(cuMemFree(at));
+}
+
 static CUresult inside;
 static void calls_cuda(void *arg)
 {

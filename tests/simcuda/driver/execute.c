@@ -138,6 +138,9 @@ void sim_execute(sim_op_t *op)
         break;
     case SIM_OP_SET:
         ok = sticky || set_rows(op);
+        if (!sticky && sim_opt.set_ns) {
+            sim_pause(sim_opt.set_ns);
+        }
         break;
     case SIM_OP_VALUE:
         ok = sticky || write_value(op);

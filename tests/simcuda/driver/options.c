@@ -179,6 +179,11 @@ static bool set_mappings(char *v)
     return ok;
 }
 
+static bool set_set_ns(char *v)
+{
+    return number(v, &sim_opt.set_ns);
+}
+
 static bool set_module_bytes(char *v)
 {
     uint64_t n;
@@ -365,6 +370,7 @@ static const struct {
     {"shared", set_shared},
     {"stats", set_stats},
     {"kernel_ns", set_kernel_ns},
+    {"set_ns", set_set_ns},
     {"latency", set_latency},
     {"latencies", set_latencies},
     {"after", set_after},

@@ -210,7 +210,7 @@ typedef struct sim_options {
     unsigned vmm;       /* SIM_VMM_ */
     size_t reservation; /* the most bytes in one */
     size_t mappings;    /* the most that may be accessed */
-    uint64_t kernel_ns;
+    uint64_t kernel_ns, set_ns;
     int arch; /* compute capability x 10 */
     size_t module_bytes, context_bytes;
     bool racecheck, race_strict;
