@@ -344,6 +344,15 @@ run-bench-replay: all $(REPLAY)
 	@$(if $(TRACES),,python3 -B tests/replay/generate.py $B/traces &&) \
 	    python3 -B tests/bench/replays.py --build $B $(BENCH_FLAGS) $(or $(TRACES),$B/traces)
 
+bench-fit: ## the smallest device that programs and traces (TRACES=DIR, otherwise made ones) fit
+	@scripts/deps.sh --build
+	$(AGAIN) run-bench-fit
+
+# BENCH_FLAGS="--conf expandable_segments:true": a column more; see tests/bench/fits.py.
+run-bench-fit: all $(REPLAY) $B/bench/fit
+	@$(if $(TRACES),,python3 -B tests/replay/generate.py $B/traces &&) \
+	    python3 -B tests/bench/fits.py --build $B $(BENCH_FLAGS) $(or $(TRACES),$B/traces)
+
 bench-torch: ## a training step of PyTorch with and without the library (PYTHON=one that has torch)
 	@scripts/deps.sh --build
 	$(AGAIN) run-bench-torch
@@ -441,4 +450,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-torch run-bench-torch static format docs deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb install uninstall clean help

@@ -294,6 +294,55 @@ def test_traces_that_are_not_there_are_told(build, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("program", ["layers 1", "layers 3", "shards 3"])
+def test_what_fits_a_device_fits_one_that_is_a_64th_larger_with_the_library(
+        build, monkeypatch, program):
+    """What pool/mixed.h lets a program strand: plain segments, nothing stitched."""
+    monkeypatch.syspath_prepend(conftest.ROOT / "tests" / "bench")
+    fits = importlib.import_module("fits")
+    command = fits.command_of(build, *program.split(), 2048)
+    ended, said = fits.run(build, command, None, fits.PLENTY)
+    assert ended
+    peak = int(fits.PEAK.search(said)[1])
+    plain = fits.least_memory(build, command, None, peak, peak)
+
+    assert not fits.run(build, command, None, plain - fits.UNIT)[0]
+    assert fits.run(build, command, "", plain + plain // 64)[0]
+
+
+def test_programs_and_traces_are_fitted_in_one_table(build, tmp_path):
+    trace = tmp_path / "one.csv"
+    trace.write_text(f"op,id,size,stream,t\na,1,{3 << 20},0,0\nf,1,0,0,1\n")
+    result = script("fits.py", "--build", build, "--output", tmp_path, "--seeds", 2, "--mib", 64,
+                    "--programs", "creep,queue", "--conf", "max_split:1M", trace)
+
+    assert result.returncode == 0, result.stderr
+    head, rows = table_of(result.stdout)
+    assert head == ["program", "live", "plain", "default", "ratio", "max_split:1M", "ratio"]
+    assert list(rows) == ["creep 1", "creep 2", "queue 1", "queue 2", "one", "geometric mean",
+                          "most"]
+    assert rows["one"] == ["3", "4", "4", "1.000", "4", "1.000"]
+    results = json.loads((tmp_path / "bench_fit.json").read_text())
+    assert [one["program"] for one in results] == list(rows)[:-2]
+    for one in results:
+        assert one["peak_live_bytes"] <= one["plain_bytes"]
+        assert all(one["peak_live_bytes"] <= least < 4 * one["plain_bytes"]
+                   for least in one["least_bytes"].values())
+
+
+@pytest.mark.parametrize("arguments, rc, said", [
+    (["--programs", "creep", "--seeds", 1, "--mib", 64, "--conf", "no_such_option:1"], 1,
+     "no_such_option"),
+    (["--programs", "creep,cringe"], 2, "cringe: accepted: layers, "),
+    (["--programs", "", "/nonexistent/none.csv"], 1, "none.csv")])
+def test_what_cannot_be_fitted_is_told(build, tmp_path, arguments, rc, said):
+    result = script("fits.py", "--build", build, "--output", tmp_path, *arguments)
+
+    assert (result.returncode, result.stdout) == (rc, "")
+    assert said in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 STEP = """
 import ctypes, json, os
 cuda = ctypes.CDLL("libcuda.so.1")

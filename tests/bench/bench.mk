@@ -1,6 +1,7 @@
 # The programs of `make bench`: bench.c and the cases with one allocator family each.
 #
-# $B/bench/cuda, libc, calls, stacks are built with the tests; stacks is of the registry's objects.
+# $B/bench/cuda, libc, calls, stacks, fit are built with the tests; stacks is of the registry's
+# objects.
 # $B/bench/cub needs CCCL's headers (the toolkit's, or those that RMM brings), $B/bench/rmm what
 # scripts/peers.sh brings; both are left out where they are not.
 PEERS := build/peers
@@ -9,11 +10,11 @@ CUB_INC := $(firstword $(patsubst %/cub/util_allocator.cuh,%,$(wildcard $(CUDA_I
 
 BENCH_CASES := $(patsubst %,$B/obj/tests/bench/%.o,bench cases prodcons busy)
 BENCH_FOUND := $(if $(CUB_INC),$B/bench/cub) $(if $(wildcard $(PEERS)/rmm),$B/bench/rmm)
-BENCH_OWN := $(addprefix $B/bench/,cuda libc calls stacks)
+BENCH_OWN := $(addprefix $B/bench/,cuda libc calls stacks fit)
 BENCH := $(BENCH_OWN) $(BENCH_FOUND)
 
 $(addprefix $B/bench/,cuda libc cub rmm): $B/bench/%: $(BENCH_CASES) $B/obj/tests/bench/peer_%.o
-$B/bench/calls: $B/obj/tests/bench/calls.o
+$B/bench/calls $B/bench/fit: $B/bench/%: $B/obj/tests/bench/%.o
 $B/bench/stacks: $B/obj/tests/bench/stacks.o $(filter-out $B/obj/pool/%,$(CORE_OBJ))
 $(BENCH): LINK = -L$(SIM) -lcudart -lcuda
 $(BENCH): | simcuda
@@ -25,7 +26,7 @@ ifneq ($(filter release debug,$(BUILD)),)
 TEST_TOOLS += $(BENCH_OWN)
 endif
 
-$(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc calls): | $(CUDA_INC)/cuda.h
+$(BENCH_CASES) $(patsubst %,$B/obj/tests/bench/%.o,peer_cuda peer_libc calls fit): | $(CUDA_INC)/cuda.h
 $B/obj/tests/bench/%.o: ALL_CFLAGS += -isystem $(CUDA_INC)
 # Or its fixed work would take longer in one program than in another, by where it comes to lie.
 $B/obj/tests/bench/bench.o: ALL_CFLAGS += -falign-loops=64
