@@ -286,6 +286,32 @@ def test_traces_are_compared_in_one_table(build, tmp_path):
             if one["way"] in ("busy, 16, order", "busy, 3, order")] == 2 * [[0.1, 0.1], [1, 1]]
 
 
+def test_traces_are_scaled_and_shared_out_by_threads(build, tmp_path):
+    (tmp_path / "one.csv").write_text(
+        f"op,id,size,stream,t\na,1,{3 << 20},0,0\na,2,{3 << 20},0,0\n")
+
+    result = script("replays.py", "--build", build, "--output", tmp_path, "--rounds", 1,
+                    "--scale", "1,2.5", "--threads", 2, "--conf", "max_split:1M", tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    _, rows = table_of(result.stdout)
+    assert list(rows) == ["one.csv", "one.csv x2.5", "geometric mean"]
+    results = json.loads((tmp_path / "bench_replay.json").read_text())
+    # A segment for each: of 4 MiB for 3 MiB, of 8 MiB for 7.5 MiB.
+    assert {(one["trace"], one["peak_live_bytes"], *one["efficiencies"]) for one in results
+            if one["way"].startswith("idle")} == {
+                ("one.csv", 6 << 20, 0.75), ("one.csv x2.5", 15 << 20, 0.9375)}
+
+
+@pytest.mark.parametrize("scale", ["0", "1,-1", "half"])
+def test_a_scale_that_is_none_is_refused(build, tmp_path, scale):
+    result = script("replays.py", "--build", build, "--output", tmp_path, f"--scale={scale}",
+                    tmp_path)
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--scale: accepted are positive numbers" in result.stderr
+
+
 def test_traces_that_are_not_there_are_told(build, tmp_path):
     result = script("replays.py", "--build", build, "--output", tmp_path, tmp_path / "none.csv")
 

@@ -25,6 +25,7 @@ import subprocess
 import sys
 
 import tables
+from replays import Failed, traces_of
 
 PROGRAMS = ("layers", "shards", "loader", "growing", "training", "phases", "churn", "creep",
             "queue", "tails", "robson", "robson_small", "slivers", "threads")
@@ -35,10 +36,6 @@ REFUSED = 3  # exit status of fit
 QUIET = "leak_report:off,oom_report:off"  # what stays live at the end is no leak
 LIMIT_S = 120  # for one run
 PEAK = re.compile(r"peak live (\d+) bytes")
-
-
-class Failed(Exception):
-    pass
 
 
 def command_of(build, program, seed, mib):
@@ -126,12 +123,11 @@ def main(argv):
     for name in names:
         if name not in PROGRAMS:
             parser.error(f"--programs {name}: accepted: {', '.join(PROGRAMS)}")
-    traces = [path for given in args.traces
-              for path in (sorted(given.glob("*.csv*")) if given.is_dir() else [given])]
     work = [(f"{name} {seed}", command_of(args.build, name, seed, args.mib))
             for name in names for seed in range(1, args.seeds + 1)]
-    work += [(path.name.split(".csv")[0], command_of_trace(args.build, path)) for path in traces]
     try:
+        work += [(path.name.split(".csv")[0], command_of_trace(args.build, path))
+                 for path in traces_of(args.traces)]
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             rows = list(pool.map(lambda one: measure(args.build, *one, confs), work))
     except (Failed, OSError, subprocess.TimeoutExpired) as error:
