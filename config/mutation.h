@@ -75,6 +75,7 @@
     X(lookup_blind)         /* cuGetProcAddress answers with the driver's own functions */         \
     X(dlsym_blind)          /* and so does dlsym */                                                \
     X(reuse_exported)       /* memory that another process may see is handed out again */          \
+    X(overlap_kept)         /* a launch begins before what had its memory has ended */             \
     X(order_jumps)          /* a submission is looked at before its call alone */                  \
     X(order_once)           /* or after its call alone */                                          \
     X(order_unseen)         /* nobody looks for submissions that are not seen */                   \

@@ -123,6 +123,16 @@ bool ca_stream_is_legacy(const ca_stream_t *stream);
 /* A number of the stream's in its arena, never given to another one; 0 where there is none left. */
 uint16_t ca_stream_number(const ca_stream_t *stream);
 
+/* Reused memory was handed out in the order of the stream: between what is at it still and what
+ * comes next, nothing was submitted there. */
+void ca_stream_handed(ca_stream_t *stream);
+
+/* A launch that may begin before the kernel in front of it has ended is about to be made on the
+ * stream: 0, or it may not, since memory was handed out there. It then waits as other launches do,
+ * and is told of when it is made, with what this returned: the next one may again. */
+uint64_t ca_stream_begin_whole(ca_stream_t *stream);
+void ca_stream_made_whole(ca_stream_t *stream, uint64_t begun);
+
 /* The stream is about to be destroyed: it is never used again, and what was freed on it comes back
  * when its work is done. */
 void ca_stream_retire(ca_stream_t *stream);

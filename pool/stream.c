@@ -29,6 +29,9 @@ struct ca_stream {
     bool gone;       /* destroyed: no block joins it any more */
     bool confined;   /* only its own thread can record fences on it */
     pthread_t owner; /* that thread */
+    /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the
+     * first one that is behind all that was handed out. Without the lock. */
+    _Atomic uint64_t begun, made, handed;
 };
 
 /* Never destroyed, see ca_streams_drop. */
@@ -73,6 +76,31 @@ bool ca_stream_joins(const ca_stream_t *stream)
 uint16_t ca_stream_number(const ca_stream_t *stream)
 {
     return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
+}
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t before = atomic_load(word);
+
+    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    }
+}
+
+void ca_stream_handed(ca_stream_t *stream)
+{
+    raise(&stream->handed, atomic_load(&stream->begun) + 1);
+}
+
+uint64_t ca_stream_begin_whole(ca_stream_t *stream)
+{
+    if (atomic_load(&stream->handed) <= atomic_load(&stream->made) || CA_MUTATED(overlap_kept))
+        return 0;
+    return atomic_fetch_add(&stream->begun, 1) + 1;
+}
+
+void ca_stream_made_whole(ca_stream_t *stream, uint64_t begun)
+{
+    raise(&stream->made, begun);
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)

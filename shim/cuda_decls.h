@@ -99,6 +99,8 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph gr
                                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
+CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+                                       void **params, void **extra);
 CUresult CUDAAPI cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
 CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes);
 CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);

@@ -83,6 +83,8 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureM
                                                CUgraph graph, CUgraphRecaptureCallback callback,
                                                void *data);
 CUresult CUDAAPI cuFuncLoad(CUfunction function);
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                                  void **extra);
 CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph,
                                    const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
                                    size_t count, CUgraphNodeParams *node);

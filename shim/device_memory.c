@@ -9,6 +9,7 @@
 #include "shim/debug_fill.h"
 #include "shim/graph_memory.h"
 #include "shim/heaps.h"
+#include "shim/launches.h"
 #include "shim/mempools.h"
 #include "shim/streams.h"
 #include "shim/track.h"
@@ -27,6 +28,8 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
                                 effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
     if (result != 0)
         return result;
+    if (order && reused)
+        ca_launches_handed(order);
     if (ca_debug_fill(context, pointer, bytes, reused, order ? &stream : NULL) != CUDA_SUCCESS) {
         ca_cached_free(block);
         return -EIO;

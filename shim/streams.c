@@ -85,6 +85,11 @@ static void grow(void)
         ca_mem_unmap(old, count * sizeof(known_t *));
 }
 
+static bool is_default(CUstream handle)
+{
+    return !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+}
+
 static bool serving(const ca_context_t *context)
 {
     return atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING;
@@ -282,8 +287,7 @@ ca_context_t *ca_streams_context(CUstream handle)
 {
     CUcontext owner;
     ca_context_t *context = NULL;
-    bool current = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    if (!current && owner_of(handle, &owner, &context) == CUDA_SUCCESS && context)
+    if (!is_default(handle) && owner_of(handle, &owner, &context) == CUDA_SUCCESS && context)
         return context;
     return ca_context_known();
 }
@@ -363,23 +367,39 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
     return CUDA_SUCCESS;
 }
 
+/* Of the default streams those of `context`, NULL for none; of the threads' own this one's. */
+static ca_stream_t *known_in(ca_context_t *context, CUstream handle)
+{
+    if (is_default(handle) && !(context && context->arena))
+        return NULL;
+    if (handle == CU_STREAM_PER_THREAD)
+        return own_stream(context, false);
+    if (is_default(handle))
+        return ca_arena_legacy_stream(context->arena, CU_STREAM_LEGACY);
+    ca_lock_take(&lock);
+    const known_t *known = find(handle);
+    ca_stream_t *found = known ? known->stream : NULL;
+    ca_lock_drop(&lock);
+    return found;
+}
+
+ca_stream_t *ca_streams_known(CUstream handle)
+{
+    CUcontext current = NULL;
+    ca_context_t *context = is_default(handle) ? ca_context_current(false, &current) : NULL;
+    if (!context && current)
+        context = ca_context_of(current);
+    /* A green context has default streams of its own. */
+    return known_in(context && context->handle == current ? context : NULL, handle);
+}
+
 ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context)
 {
     CUstream handle = (CUstream)(uintptr_t)ca_registry_stream(record);
     uint16_t number = ca_registry_stream_number(record);
-    ca_stream_t *found = NULL;
     if (!number || !context->arena)
         return NULL;
-    if (!handle || handle == CU_STREAM_LEGACY) {
-        found = ca_arena_legacy_stream(context->arena, CU_STREAM_LEGACY);
-    } else if (handle == CU_STREAM_PER_THREAD) {
-        found = own_stream(context, false); /* this thread's, or another number */
-    } else {
-        ca_lock_take(&lock);
-        const known_t *known = find(handle);
-        found = known ? known->stream : NULL;
-        ca_lock_drop(&lock);
-    }
+    ca_stream_t *found = known_in(context, handle);
     return found && ca_stream_number(found) == number ? found : NULL;
 }
 

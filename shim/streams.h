@@ -17,6 +17,10 @@
  * stream: the default ones of green contexts. */
 CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_stream_t **found);
 
+/* The pool's stream, of a context that is about to end too; NULL where it was not met before. Makes
+ * no driver call but cuCtxGetCurrent. */
+ca_stream_t *ca_streams_known(CUstream stream);
+
 /* The pool's stream that pooled memory of `context` was allocated on, by its record. NULL where
  * that is gone, or nobody can tell. */
 ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context);

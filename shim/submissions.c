@@ -46,10 +46,9 @@ void ca_graph_work(unsigned work)
         atomic_fetch_or(&ca_graph_work_now, work & (CA_WORK_HELD | CA_WORK_EARLY));
 }
 
-/* What is captured will be a graph's. */
-static inline void note_captured(unsigned work)
+void ca_work_captured(unsigned work)
 {
-    if (__builtin_expect(work != 0, 0) && ca_capture_active())
+    if (work && ca_capture_active())
         ca_graph_work(work);
 }
 
@@ -115,7 +114,7 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
         const unsigned work = (kind);                                                              \
-        note_captured(work);                                                                       \
+        ca_work_captured(work);                                                                    \
         return CA_SUBMIT(on, per_thread, work, real args);                                         \
     }                                                                                              \
     CA_EXPORT CUresult CUDAAPI symbol params                                                       \

@@ -47,10 +47,16 @@ void ca_submissions_settle(void);
          : CA_WORK_COPY)
 
 /* Of launches with attributes: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_*, of CUDA 11.8. */
+static inline bool ca_attribute_overlaps(unsigned attribute)
+{
+    enum { SERIALIZATION = 6 };
+    return attribute == SERIALIZATION;
+}
+
 static inline unsigned ca_attribute_work(unsigned attribute)
 {
-    enum { SERIALIZATION = 6, EVENT = 7 };
-    return attribute == SERIALIZATION || attribute == EVENT ? CA_WORK_EARLY : CA_WORK;
+    enum { EVENT = 7 };
+    return ca_attribute_overlaps(attribute) || attribute == EVENT ? CA_WORK_EARLY : CA_WORK;
 }
 
 static inline CUstream ca_launch_stream(const CUlaunchConfig *config)
@@ -65,6 +71,9 @@ static inline unsigned ca_launch_work(const CUlaunchConfig *config)
         work |= ca_attribute_work((unsigned)config->attrs[i].id);
     return work;
 }
+
+/* What is captured will be a graph's. */
+void ca_work_captured(unsigned work);
 
 /* Of events: CA_WORK_HELD once the program has one that somebody else records. */
 extern __attribute__((visibility("hidden"))) _Atomic unsigned ca_event_work_now;

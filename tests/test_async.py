@@ -146,6 +146,45 @@ def test_what_the_legacy_stream_waits_for_its_next_user_does(run, program, mutat
     assert result.rc == rc, result.err
 
 
+# Of launches that may begin before the kernel in front of them has ended.
+OVERLAP = [*(("runtime", "made", how) for how in ("next", "later", "many", "large", "attrs", "fails")),
+           ("driver", "made", "next"), ("runtime", "legacy", "next"), ("runtime", "own", "next")]
+
+
+@pytest.mark.parametrize("conf", [None, "reuse:order", "shards:2", "thread_cache:0"])
+@pytest.mark.parametrize("lane, stream, how", OVERLAP, ids=str)
+def test_a_launch_that_may_begin_early_is_behind_what_had_its_memory(run, program, lane, stream, how,
+                                                                     conf):
+    succeeds(run([program("both_overlap"), lane, stream, how], conf=conf,
+                 sim="racecheck:1,programmatic:early"))
+
+
+@pytest.mark.parametrize("lane, stream, how", OVERLAP, ids=str)
+def test_else_that_is_a_race(run, program, lane, stream, how):
+    result = run([program("both_overlap"), lane, stream, how],
+                 sim="racecheck:1,programmatic:early", env=conftest.mutated("overlap_kept"))
+
+    assert result.rc == 99, result.err
+
+
+@pytest.mark.parametrize("mutation, rc", [("none", 0), ("order_pdl", 99)])
+def test_nor_does_plain_memory_in_flight_serve_one_too_early(run, program, mutation, rc):
+    result = run([program("both_overlap"), "plain", "made", "large"], conf="reuse:order",
+                 sim="racecheck:1,programmatic:early,kernel_ns:3000000", env=conftest.mutated(mutation))
+
+    assert result.rc == rc, result.err
+
+
+@pytest.mark.parametrize("conf", [None, "reuse:order"])
+@pytest.mark.parametrize("stream", ["made", "legacy", "own"])
+def test_the_next_one_begins_early_again(run, program, stream, conf):
+    """With the driver's own pool all do."""
+    result = run([program("both_overlap"), "runtime", stream, "again"], conf=conf)
+
+    succeeds(result)
+    assert result.out == "1\n"
+
+
 @pytest.mark.parametrize("conf", CONFS[:3])
 def test_a_pair_on_one_stream_makes_no_driver_call_after_warm_up(run, program, conf):
     few, many = (run([program("async"), "pairs", count], conf=conf, stats=True)

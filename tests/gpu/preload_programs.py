@@ -141,6 +141,8 @@ SHIM = [
     (("api_names",), 0),
     (("api_query",), 0),
     (("api_threads", "4", "200"), 0),
+    # The address that is looked for is the pool's.
+    (("both_overlap", "runtime", "made", "next"), 0),
     (("drv_api_life",), 0),
     (("drv_api_life", "host"), 0),
     # Without it a free would have to wait for another context's work, which it does not.
