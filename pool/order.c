@@ -12,14 +12,15 @@
 #include "pool/fence_order.h"
 
 #define DEBTS 4u
-#define PAYERS 16u
+#define PAYERS 64u
 #define NO_STREAM (UINT64_MAX - 1) /* none has this number */
 #define MOST_NS ((uint64_t)1000 * 1000 * 1000)
 
 typedef struct debt {
     void *fence; /* NULL: the place is free */
     uint64_t began, number;
-    unsigned users; /* threads that wait for it, outside the lock */
+    unsigned users;  /* threads that wait for it, outside the lock */
+    unsigned joined; /* streams that were made to wait for it */
     bool owed;
 } debt_t;
 
@@ -178,12 +179,23 @@ static bool wait_late(void *context, void *fence)
     return done;
 }
 
+/* One stream is made to wait without a question, which is dearer, and in vain behind work that
+ * takes long. Where several follow it may have passed meanwhile, and then none of the others need
+ * wait. */
+static bool asks_first(const debt_t *debt)
+{
+    return debt->joined && !(debt->joined & (debt->joined - 1));
+}
+
 /* Returns whether it has passed, or with JOIN whether the stream is behind it now. */
 static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
 {
     bool slept = slept_for(debt, context);
 
     if (ca_order_has_passed(context, debt->number))
+        return true;
+    if (way == JOIN && slept && asks_first(debt) &&
+        ca_upstream_fence_query(upstream, context, debt->fence) == 1)
         return true;
     if (way == JOIN && slept && ca_upstream_fence_join(upstream, context, queue, debt->fence) == 0)
         return false;
@@ -231,6 +243,7 @@ static bool go_about_all(way_t way, void *queue)
         if (!mine[i].fence)
             continue;
         debts[i].users--;
+        debts[i].joined += way == JOIN && !done[i];
         debts[i].owed &= !done[i];
         unused[i] = unused_fence(&debts[i]);
     }

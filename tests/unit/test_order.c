@@ -12,7 +12,7 @@
 #define LARGE (6 * MIB) /* its free records a fence at once */
 #define WAIT_NS UINT64_C(1000000)
 
-enum { S = 10, T, U }; /* streams */
+enum { S = 10, T, U, V }; /* streams */
 static int context;
 
 static void begin(void)
@@ -136,7 +136,36 @@ static void another_stream_waits_for_it_once(void **state)
     submit(T);
     assert_string_equal(fake_log(), "");
     submit(U);
-    assert_string_equal(fake_log(), "J");
+    assert_string_equal(fake_log(), "qJ"); /* it may have passed since T came */
+}
+
+static void where_it_has_passed_meanwhile_no_other_need(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    submit(T);
+    fake_pass_all();
+    fake_log();
+    submit(U);
+    assert_string_equal(fake_log(), "Q");
+    submit(V);
+    assert_string_equal(fake_log(), "");
+    assert_false(ca_order_owed());
+}
+
+static void else_hardly_any_asks(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    fake_log();
+    for (uint64_t stream = 100; stream < 160; stream++)
+        submit(stream);
+    const char *log = fake_log();
+    assert_int_equal(count_of(log, 'J'), 60);
+    assert_int_equal(count_of(log, 'q'), 6);
+    for (uint64_t stream = 100; stream < 160; stream++)
+        submit(stream);
+    assert_string_equal(fake_log(), "");
 }
 
 static void it_waits_again_for_what_is_handed_out_later(void **state)
@@ -380,7 +409,7 @@ static void a_stream_with_the_number_of_one_that_ended_waits_anew(void **state)
     ca_order_stream_ends(T);
     fake_log();
     submit(T);
-    assert_string_equal(fake_log(), "J");
+    assert_string_equal(fake_log(), "qJ");
 }
 
 static void as_does_one_with_the_number_of_the_current_one(void **state)
@@ -537,6 +566,8 @@ int main(void)
         TEST(on_one_stream_what_is_in_flight_serves_at_once),
         TEST(what_has_no_fence_yet_does_not_serve),
         TEST(another_stream_waits_for_it_once),
+        TEST(where_it_has_passed_meanwhile_no_other_need),
+        TEST(else_hardly_any_asks),
         TEST(it_waits_again_for_what_is_handed_out_later),
         TEST(what_a_free_that_waits_for_nothing_came_after_is_not_its_own),
         TEST(memory_of_the_host_never_serves),
