@@ -76,11 +76,28 @@ def test_bench_writes_what_it_promises(build, tmp_path):
                      result.stdout)
 
 
+def test_kernels_in_flight_on_several_streams_are_measured_beside_another_tree(build, tmp_path):
+    cases = [("hot_64KiB_busy2", 1), ("hot_1MiB_busy32", 2), ("async_8_busy8", 1)]
+    result = subprocess.run(
+        [sys.executable, "-B", conftest.ROOT / "tests" / "bench" / "bench.py", "--build", build,
+         "--before", build, "--output", tmp_path, "--pairs", "50", "--rounds", "1", "--minutes", "0",
+         "--cases", ",".join(f"{case}:{threads}" for case, threads in cases)],
+        text=True, capture_output=True, env=conftest.plain_env(), timeout=100)
+
+    assert result.returncode == 0, result.stderr
+    found = [(one["case"], one["threads"], one["allocator"])
+             for one in json.loads((tmp_path / "bench.json").read_text()) if one["held_bytes"] > 0]
+    assert found == [(*case, name) for case in cases
+                     for name in ("cachealloc", "cachealloc_order", "cachealloc_before")]
+    assert "| hot_64KiB, 2 streams | hot_1MiB, 32 streams, 2 threads | async_8, 8 streams" in (
+        re.sub(" +", " ", result.stdout))
+
+
 def test_kernels_in_flight_come_first(build, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(conftest.ROOT / "tests" / "bench"))
     bench = importlib.import_module("bench")
     for cases in (bench.FULL, bench.SHORT):
-        busy = [case.endswith("_busy") for case, _ in cases]
+        busy = ["_busy" in case for case, _ in cases]
         assert busy == sorted(busy, reverse=True) and busy[0]
     sizes = ("256B", "64KiB", "1MiB", "16MiB", "256MiB", "1GiB")
     names = ("cachealloc", "cachealloc_order", "cudaMallocAsync", "driver")

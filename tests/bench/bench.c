@@ -1,4 +1,5 @@
-/* bench ALLOCATOR CASE THREADS [busy]: a case of cases.h with one allocator.
+/* bench ALLOCATOR CASE THREADS [STREAMS]: a case of cases.h with one allocator, with kernels in
+ * flight on so many streams of each thread.
  *
  * Reads lines with a number of pairs, and answers each with the nanoseconds that they took, how
  * many pairs all threads did together, the nanoseconds for which the main thread had a core, and
@@ -27,7 +28,7 @@ static timing_t timings[MAX_THREADS];
 static pthread_barrier_t barrier;
 static int threads;
 static uint64_t pairs; /* 0: the end */
-static bool busy;
+static size_t busy;    /* streams */
 static volatile int depth = DEPTH;
 
 static uint64_t clock_ns(clockid_t clock)
@@ -105,12 +106,19 @@ static void pin(int index)
     sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
+static void open_case(worker_t *worker)
+{
+    if (what.open)
+        what.open(worker);
+    if (busy)
+        busy_open(worker, busy);
+}
+
 static void *work(void *argument)
 {
     worker_t *worker = argument;
     pin(worker->index);
-    if (what.open)
-        what.open(worker);
+    open_case(worker);
     pthread_barrier_wait(&barrier); /* open */
     for (;;) {
         pthread_barrier_wait(&barrier); /* `pairs` is set */
@@ -155,7 +163,7 @@ int main(int argc, char **argv)
     CHECK(argc > 3);
     CHECK(case_find(argv[2], &what));
     threads = atoi(argv[3]);
-    busy = argc > 4;
+    busy = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
     CHECK(threads >= 1 && threads <= MAX_THREADS && (!what.together || threads == 2));
     OK(cudaFree(NULL)); /* the context */
     if (!peer_open(argv[1]) || !peer_has(what.memory))
@@ -168,10 +176,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < threads; i++)
         CHECK(pthread_create(&ids[i], NULL, work, &workers[i]) == 0);
     pin(0);
-    if (busy)
-        busy_open();
-    if (what.open)
-        what.open(&workers[0]);
+    open_case(&workers[0]);
     wait_for_all();
 
     char line[64];

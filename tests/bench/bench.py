@@ -39,6 +39,7 @@ ALLOCATORS = {
     "cachealloc_stacks32": ("cuda", "cuda", "stacks:all,stack_depth:32"),
     "cachealloc_sample": ("cuda", "cuda", "stacks:sample:1M,stack_depth:16"),
     "cachealloc_order": ("cuda", "cuda", "stacks:off,reuse:order"),
+    "cachealloc_before": ("cuda", "cuda", "stacks:off"),
     "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
     "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
@@ -57,9 +58,12 @@ APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
 ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
         "cachealloc_sample": DEPTH_CASES, "cachealloc_shards2": HEAPS_CASES,
         "cachealloc_apart": APART_CASES}
-# One thread and one stream with kernels in flight: of device memory these alone are measured so.
+# One thread and one stream with kernels in flight, or several of either: of device memory these alone
+# are measured so.
 IN_ORDER = re.compile(r"(?:hot|live|fifo|order)_.*_busy")
 ONLY_IN_ORDER = ("cachealloc_order", "cudaMallocAsync")
+STREAMS = re.compile(r"(?:hot|async)_.*_busy[1-9]\d*")
+ON_STREAMS = ("cachealloc", "cachealloc_before", "cachealloc_order")
 
 # Large enough for 100,000 live blocks and for RMM's pools; nothing takes time.
 IDLE = "memory:128G"
@@ -73,6 +77,8 @@ SHORT = [("hot_64KiB_busy", 1), ("hot_16MiB_busy", 1), ("hot_1KiB", 1), ("hot_1K
 FULL = [("hot_256B_busy", 1), ("hot_64KiB_busy", 1), ("hot_1MiB_busy", 1), ("hot_16MiB_busy", 1),
         ("hot_256MiB_busy", 1), ("hot_1GiB_busy", 1), ("live_64_busy", 1), ("live_1000_busy", 1),
         ("live_10000_busy", 1), ("async_8_busy", 1), ("pinned_64KiB_busy", 1),
+        *((f"hot_{size}_busy{streams}", threads) for streams in (2, 8, 32)
+          for size in ("64KiB", "1MiB", "16MiB") for threads in (1, 2)),
         ("hot_256B", 1), ("hot_1KiB", 1), ("hot_64KiB", 1), ("hot_2MiB", 1), ("hot_64MiB", 1),
         ("live_64", 1), ("live_1000", 1), ("live_10000", 1), ("live_100000", 1), ("fifo_1000", 1),
         ("order_1000", 1), ("hot_1KiB", 2), ("hot_1KiB", 4), ("hot_1KiB", 8), ("live_1000", 2),
@@ -81,10 +87,10 @@ FULL = [("hot_256B_busy", 1), ("hot_64KiB_busy", 1), ("hot_1MiB_busy", 1), ("hot
 
 # As tests/bench/cases.c reads them.
 CASE = re.compile(r"(?:(?:hot|pinned|miss|live|fifo|order|once)_[1-9]\d*(?:B|[KMG]iB)?|"
-                  r"async_[1248]|prodcons)(?:_busy)?")
+                  r"async_(?:[1248]|16|32)|prodcons)(?:_busy(?:[1-9]|[12]\d|3[0-2])?)?")
 CASES = ("hot_SIZE, pinned_SIZE, miss_SIZE, live_N, fifo_N, order_N, once_N, async_1, async_2, "
-         "async_4, async_8, prodcons, each with _busy behind it too; a SIZE is 256B, 1KiB, 2MiB or "
-         "1GiB")
+         "async_4 to async_32, prodcons, each with _busy behind it too, or _busy2 to _busy32 for "
+         "kernels on so many streams of each thread; a SIZE is 256B, 1KiB, 2MiB or 1GiB")
 THREADS_MOST = 64
 
 # After as many pairs, or as long, an allocator has come to rest. A pool of ours among live blocks
@@ -108,6 +114,9 @@ SKIPPED = 77     # exit status: no such memory
 PATIENCE_S = 120  # for one answer
 
 
+LIBRARIES = {}  # {allocator: the build that its library is of}
+
+
 class Failed(Exception):
     pass
 
@@ -119,7 +128,7 @@ class Bench:
     def __init__(self, build, allocator, case, threads, cores=None):
         program, name, conf = ALLOCATORS[allocator]
         self.allocator = allocator
-        busy = case.endswith("_busy")
+        case, busy, streams = case.partition("_busy")
         env = {key: value for key, value in os.environ.items()
                if key not in ("ALLOC_CONF", "CACHEALLOC_CONF", "LD_PRELOAD", "SIMCUDA")}
         env["LD_LIBRARY_PATH"] = str(build / "simcuda")
@@ -128,11 +137,11 @@ class Bench:
         device = BUSY if busy else MISS if case.startswith("miss") else IDLE
         env["SIMCUDA"] = f"{device},stats:{self.counted.name}"
         if conf is not None:
-            env["LD_PRELOAD"] = str(build / "libcachealloc.so")
+            env["LD_PRELOAD"] = str(LIBRARIES.get(allocator, build) / "libcachealloc.so")
             env["ALLOC_CONF"] = conf
-        command = [build / "bench" / program, name, case.removesuffix("_busy"), str(threads)]
+        command = [build / "bench" / program, name, case, str(threads)]
         self.process = subprocess.Popen(
-            command + ["busy"] * busy, env=env, text=True, bufsize=1, stdin=subprocess.PIPE,
+            command + [streams or "1"] * bool(busy), env=env, text=True, bufsize=1, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             preexec_fn=cores and functools.partial(os.sched_setaffinity, 0, cores))
 
@@ -193,7 +202,7 @@ class Apart:
 def warmed(bench, case, args):
     """Runs until the allocator has come to rest, and says how many pairs a repetition takes."""
     # Among live blocks each has been replaced about once, so that memory is as cut up as it gets.
-    number = case.removesuffix("_busy").rpartition("_")[2]
+    number = case.partition("_busy")[0].rpartition("_")[2]
     pairs = max(int(number), 256) if number.isdigit() and not case.startswith("async") else 256
     pairs = min(pairs, args.pairs or pairs)
     while True:
@@ -221,6 +230,8 @@ def measured_in(allocator, case, threads):
     """Whether this case says anything of it."""
     if case.startswith("miss") and allocator not in ("cachealloc", "driver"):
         return False
+    if STREAMS.fullmatch(case):
+        return allocator in ON_STREAMS
     if allocator in ONLY_IN_ORDER:
         return threads == 1 and IN_ORDER.fullmatch(case) is not None
     return (case, threads) in ONLY.get(allocator, [(case, threads)])
@@ -277,7 +288,7 @@ def sit(case, threads, args, notes, seen, patience=0):
     for bench in running:
         seen.setdefault(bench.allocator, [])
     # Waiting for the driver is no work, and is not on a core.
-    all_work = threads == 1 and not case.endswith("_busy") and not case.startswith("miss")
+    all_work = threads == 1 and "_busy" not in case and not case.startswith("miss")
     for number in range(WHOLE_TRIES * args.rounds):
         fewest = min((len(counting(seen[bench.allocator], args)) for bench in running), default=0)
         if fewest >= args.rounds or (number == args.rounds and not fewest):
@@ -423,6 +434,8 @@ def case_of(word, parser):
 def parse(argv):
     parser = argparse.ArgumentParser(description="measures allocators beside each other")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--before", type=pathlib.Path, metavar="BUILD",
+                        help="the build of another tree, whose library is measured too")
     parser.add_argument("--short", action="store_true", help="only the main cases")
     parser.add_argument("--rounds", type=positive(int), default=7, help="repetitions of each")
     parser.add_argument("--minutes", type=float, help="since the beginning, in which cases come "
@@ -440,6 +453,8 @@ def parse(argv):
                         help="fail where a figure is far from its aim, three times in a row")
     args = parser.parse_args(argv)
     args.build = args.build.resolve()
+    if args.before:
+        LIBRARIES["cachealloc_before"] = args.before.resolve()
     args.output = args.output or args.build
     args.repetition_ms = args.repetition_ms or (25 if args.short else 40)
     args.fixed_least = math.inf  # ns of the fixed work, in this run
@@ -447,6 +462,8 @@ def parse(argv):
     if args.minutes is None:
         args.minutes = SHORT_MINUTES if args.short else FULL_MINUTES
     args.allocators = args.allocators.split(",") if args.allocators else list(ALLOCATORS)
+    if not args.before:
+        args.allocators = [name for name in args.allocators if name != "cachealloc_before"]
     for name in args.allocators:
         if name not in ALLOCATORS:
             parser.error(f"no allocator {name}; there are {', '.join(ALLOCATORS)}")

@@ -1,9 +1,9 @@
-/* Kernels in flight: between bursts of pairs a kernel is launched, and the host is held back so
- * that it never runs more than a few kernels ahead. Launching and holding back are not the
- * allocator's and are excluded. The stream is the legacy one, on which the peers allocate plain
- * memory. The kernel runs for 20 us; the simulator takes any image, and SIMCUDA says how long. A
- * burst that takes longer than a kernel is followed by one of half as many pairs, so that a slow
- * allocator does not find the device idle. */
+/* Kernels in flight: before each burst of pairs one is launched on each stream, and the host is
+ * held back so that it never runs more than a few kernels ahead. Launching and holding back are not
+ * the allocator's and are excluded. One stream is the legacy one, on which the peers allocate plain
+ * memory; several are each thread's own. The kernel runs for 20 us; the simulator takes any image,
+ * and SIMCUDA says how long. A burst that takes longer than a kernel is followed by one of half as
+ * many pairs, so that a slow allocator does not find the device idle. */
 #include <cuda.h>
 #include "cases.h"
 
@@ -26,27 +26,46 @@ static const char image[] = ".version 6.0\n"
                             " ret;\n"
                             "}\n";
 
-static CUfunction kernel;
 static uint64_t kernel_ns = 20000;
-static cudaEvent_t ends[AHEAD];
-static uint64_t launched;
 
-void busy_open(void)
+struct busy {
+    CUfunction kernel;
+    size_t streams;
+    cudaStream_t stream[MAX_STREAMS];
+    cudaEvent_t ends[MAX_STREAMS][AHEAD];
+    uint64_t launched; /* on each */
+};
+
+void busy_open(worker_t *worker, size_t streams)
 {
+    struct busy *busy = calloc(1, sizeof *busy);
     CUmodule module;
+    CHECK(busy && streams <= MAX_STREAMS);
+    OK(cudaFree(NULL)); /* the context, for the driver's calls */
     OK(cuModuleLoadData(&module, image));
-    OK(cuModuleGetFunction(&kernel, module, "kernel"));
-    for (int i = 0; i < AHEAD; i++)
-        OK(cudaEventCreateWithFlags(&ends[i], cudaEventDisableTiming));
+    OK(cuModuleGetFunction(&busy->kernel, module, "kernel"));
+    busy->streams = streams;
+    for (size_t i = 0; i < streams; i++) {
+        if (worker->what->streams >= streams)
+            busy->stream[i] = worker->streams[i];
+        else if (streams > 1)
+            OK(cudaStreamCreateWithFlags(&busy->stream[i], cudaStreamNonBlocking));
+        for (int k = 0; k < AHEAD; k++)
+            OK(cudaEventCreateWithFlags(&busy->ends[i][k], cudaEventDisableTiming));
+    }
+    worker->busy = busy;
 }
 
-static void launch(void)
+static void launch(struct busy *busy)
 {
-    cudaEvent_t end = ends[launched++ % AHEAD];
-    OK(cudaEventSynchronize(end));
     void *arguments[] = {&kernel_ns};
-    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
-    OK(cudaEventRecord(end, NULL));
+    for (size_t i = 0; i < busy->streams; i++) {
+        cudaEvent_t end = busy->ends[i][busy->launched % AHEAD];
+        OK(cudaEventSynchronize(end));
+        OK(cuLaunchKernel(busy->kernel, 1, 1, 1, 1, 1, 1, 0, busy->stream[i], arguments, NULL));
+        OK(cudaEventRecord(end, busy->stream[i]));
+    }
+    busy->launched++;
 }
 
 void busy_run(worker_t *worker, uint64_t pairs)
@@ -54,7 +73,7 @@ void busy_run(worker_t *worker, uint64_t pairs)
     uint64_t burst = BURST, end = now_ns();
     for (uint64_t done = 0, some; done < pairs; done += some) {
         uint64_t start = end;
-        launch();
+        launch(worker->busy);
         uint64_t launched_at = now_ns();
         worker->excluded_ns += launched_at - start;
         some = pairs - done < burst ? pairs - done : burst;

@@ -7,7 +7,7 @@
 #include "peer.h"
 #include "tests/preload/check.h"
 
-#define MAX_STREAMS 8
+#define MAX_STREAMS 32
 
 typedef struct worker worker_t;
 
@@ -35,6 +35,7 @@ struct worker {
     size_t next;          /* slot */
     uint64_t excluded_ns; /* of the latest run, that was not the allocator's */
     cudaStream_t streams[MAX_STREAMS];
+    struct busy *busy; /* kernels in flight that this thread launches */
 } __attribute__((aligned(128)));
 
 /* Fills in the case called `name`, for example "hot_1KiB"; false where there is none. */
@@ -43,8 +44,9 @@ bool case_find(const char *name, bench_case_t *found);
 /* Two threads: the first allocates, the second frees. */
 void prodcons_run(worker_t *worker, uint64_t pairs);
 
-/* worker->what->run with kernels in flight all the time; what they take is excluded. */
-void busy_open(void);
+/* worker->what->run with kernels in flight all the time on so many streams, those of the case where
+ * it has some; what they take is excluded. After the case is open. */
+void busy_open(worker_t *worker, size_t streams);
 void busy_run(worker_t *worker, uint64_t pairs);
 
 uint64_t now_ns(void);

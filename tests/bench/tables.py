@@ -63,7 +63,9 @@ def cell(one):
 
 
 def title(case, threads):
-    return case.removesuffix("_busy") + (f", {threads} threads" if threads > 1 else "")
+    case, _, streams = case.partition("_busy")
+    return (case + (f", {streams} streams" if streams else "") +
+            (f", {threads} threads" if threads > 1 else ""))
 
 
 def print_rows(header, rows):
@@ -118,7 +120,7 @@ def show(results, core_time):
     what = "time on a core" if core_time else "wall time"
     spread = "median (least..most of the repetitions)"
     what = f"ns per pair, {what} over the pairs of all threads, {spread}"
-    busy = [one for one in results if one["case"].endswith("_busy")]
+    busy = [one for one in results if "_busy" in one["case"]]
     if busy:
         print(f"{what}; kernels of 20 us are in flight all the time, and the driver's calls take "
               "as long as on an H100 (SIMCUDA=latencies:h100):\n")
@@ -126,7 +128,7 @@ def show(results, core_time):
         print("MiB of the device that the same held at most:\n")
         print_table([one for one in busy if one["held_bytes"]], held)
     idle = [one for one in results
-            if not one["case"].endswith("_busy") and not one["case"].startswith("miss")]
+            if "_busy" not in one["case"] and not one["case"].startswith("miss")]
     if idle:
         print(f"{what}; the device is idle, and the driver's calls take no time:\n")
         print_table(idle)
