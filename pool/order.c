@@ -343,6 +343,16 @@ static bool change(uint64_t stream, uint64_t paid)
     return true;
 }
 
+/* Nothing is handed out any more, which is said before this looks: once nothing is owed either,
+ * nothing is looked at. */
+static void go_off(void)
+{
+    ca_lock_take(&lock);
+    if (!ca_order_owed())
+        atomic_store(&ca_order_current, CA_ORDER_OFF);
+    ca_lock_drop(&lock);
+}
+
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
     bool off = atomic_load_explicit(&ended, memory_order_relaxed);
@@ -358,6 +368,8 @@ void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
         if (must_pay(stream, work))
             pay(stream, queue, work, now);
     } while (other && !change(stream, now));
+    if (off && !ca_order_owed())
+        go_off();
 }
 
 void ca_order_after_other(uint64_t stream, unsigned work)

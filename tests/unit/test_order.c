@@ -346,6 +346,21 @@ static void a_second_thread_with_a_second_stream_ends_it(void **state)
     assert_false(serves(used_on(T)));
 }
 
+static void once_nothing_is_owed_either_nothing_is_looked_at(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    in_thread(submits_to_t, NULL); /* waits in vain, and is made to wait on the device */
+    submit(S);
+    assert_true(ca_order_current != CA_ORDER_OFF);
+    fake_pass_all();
+    submit(U); /* finds out */
+    assert_true(ca_order_current == CA_ORDER_OFF);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "");
+}
+
 static void *waits_for_t(void *arg)
 {
     (void)arg;
@@ -581,6 +596,7 @@ int main(void)
         TEST(such_a_thread_s_submission_waits_on_the_host_first),
         TEST(it_goes_on_where_that_was_long_enough),
         TEST(a_second_thread_with_a_second_stream_ends_it),
+        TEST(once_nothing_is_owed_either_nothing_is_looked_at),
         TEST(as_does_one_that_waits_for_it),
         TEST(threads_on_one_stream_do_not),
         TEST(what_may_wait_for_a_thread_keeps_all_from_serving),
