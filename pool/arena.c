@@ -166,6 +166,17 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
         *reused = touched;
 }
 
+void ca_arena_look_at_order(ca_arena_t *arena)
+{
+    if (arena->params.reuse != CA_POOL_REUSE_ORDER || !ca_order_is_over() ||
+        !ca_arena_serving(arena))
+        return;
+    arena->params.reuse = CA_POOL_REUSE_AUTO;
+    arena->careful = arena->settling;
+    ca_caches_shut(arena); /* their limits are set anew */
+    ca_caches_open(arena);
+}
+
 /* Where it may be, what is in flight serves a plain request as well as what is ready does. It is
  * made ready before anything is taken, not only where nothing else fits: the request finds the
  * block that fits best, and neighbours merge early. */
@@ -176,7 +187,8 @@ void ca_arena_serve_in_order(ca_arena_t *arena)
          !CA_MUTATED(order_lazily_recorded)))
         return;
     int cancellation = ca_arena_enter(arena);
-    ca_epoch_serve_in_order(arena);
+    if (ca_epoch_serve_in_order(arena) == 0)
+        ca_arena_look_at_order(arena);
     ca_arena_leave(arena, cancellation);
 }
 

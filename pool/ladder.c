@@ -429,6 +429,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                                  ? arena->params.headroom
                                  : 0};
 
+    ca_arena_look_at_order(arena);
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
      * those who had something in stock. */
     bool caches_first = rungs & CA_RUNGS_FIRST ||

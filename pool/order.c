@@ -479,6 +479,11 @@ void ca_order_end(const char *why)
     atomic_store(&ca_order_current, ca_order_owed() ? NO_STREAM : CA_ORDER_OFF);
 }
 
+bool ca_order_is_over(void)
+{
+    return atomic_load_explicit(&ended, memory_order_relaxed);
+}
+
 void ca_order_hold(bool on)
 {
     if (on)

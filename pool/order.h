@@ -100,6 +100,9 @@ static inline bool ca_order_owed(void)
     return atomic_load_explicit(&ca_order_newest, memory_order_relaxed) != 0;
 }
 
+/* Whether that was said. */
+bool ca_order_is_over(void);
+
 /* While something is captured nothing is handed out in flight, and no stream is made to wait.
  * Counted. */
 void ca_order_hold(bool on);

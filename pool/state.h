@@ -182,6 +182,10 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
 /* Where it may be (pool/order.h), what plain frees left in flight is made ready. Drops the lock. */
 void ca_arena_serve_in_order(ca_arena_t *arena);
 
+/* Whether nothing is handed out in flight any more, for good: then threads keep again what they
+ * would have kept, and the arena is no more careful than another one. */
+void ca_arena_look_at_order(ca_arena_t *arena);
+
 /* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
  * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock
  * behind. And keeps a retired arena's memory until the last thread is out. */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
+#include "pool/cache.h"
 #include "pool/fence_order.h"
 #include "pool/order.h"
 
@@ -15,15 +16,21 @@
 enum { S = 10, T, U, V }; /* streams */
 static int context;
 
-static void begin(void)
+static void begin_with(size_t thread_cache)
 {
     ca_arena_params_t params = fake_params;
     fake_reset(1024 * MIB, 1024 * MIB);
     fake.in_order = true;
     params.reuse = CA_POOL_REUSE_ORDER;
+    params.thread_cache = thread_cache;
     ca_order_reset_after_fork();
     arena = ca_arena_create(&fake_upstream, &context, &params);
     ca_order_start(&fake_upstream, &context, WAIT_NS);
+}
+
+static void begin(void)
+{
+    begin_with(fake_params.thread_cache);
 }
 
 static int set_up(void **state)
@@ -346,6 +353,33 @@ static void a_second_thread_with_a_second_stream_ends_it(void **state)
     assert_false(serves(used_on(T)));
 }
 
+static bool kept_by_the_thread(size_t bytes)
+{
+    ca_block_t *block;
+    uint64_t address;
+    for (unsigned i = 0; i < 4; i++) { /* the first makes the cache */
+        assert_int_equal(ca_cached_alloc(arena, bytes, false, &block, &address, NULL), 0);
+        ca_cached_free(block);
+    }
+    return ca_block_state(block) == CA_BLOCK_CACHED;
+}
+
+/* In order they would keep apart what is free between them. */
+static void from_then_on_threads_keep_larger_blocks_again(void **state)
+{
+    (void)state;
+    ca_order_forget(&context);
+    ca_arena_retire(arena);
+    begin_with(64 * MIB);
+    used_on(S);
+    assert_true(kept_by_the_thread(CA_ORDER_SMALL));
+    assert_false(kept_by_the_thread(2 * CA_ORDER_SMALL));
+    in_thread(submits_to_t, NULL);
+    used_on(T);
+    assert_true(kept_by_the_thread(2 * CA_ORDER_SMALL));
+    assert_true(kept_by_the_thread(CA_CACHE_ALWAYS));
+}
+
 static void once_nothing_is_owed_either_nothing_is_looked_at(void **state)
 {
     (void)state;
@@ -596,6 +630,7 @@ int main(void)
         TEST(such_a_thread_s_submission_waits_on_the_host_first),
         TEST(it_goes_on_where_that_was_long_enough),
         TEST(a_second_thread_with_a_second_stream_ends_it),
+        TEST(from_then_on_threads_keep_larger_blocks_again),
         TEST(once_nothing_is_owed_either_nothing_is_looked_at),
         TEST(as_does_one_that_waits_for_it),
         TEST(threads_on_one_stream_do_not),
