@@ -108,26 +108,6 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
     return best;
 }
 
-ca_block_t *ca_bins_find_lowest(const ca_bins_t *bins, size_t bytes, size_t alignment,
-                                const ca_segment_t *segment, unsigned look)
-{
-    ca_block_t *best = NULL;
-    unsigned row, sub;
-    ca_bin_of(bytes, &row, &sub);
-
-    do {
-        for (ca_block_t *block = bins->heads[row][sub]; block; block = block->next) {
-            if (look-- == 0)
-                return NULL;
-            if ((!best || block->address < best->address) &&
-                block->address - segment->base < segment->bytes &&
-                ca_block_size(block) >= bytes + ca_block_padding(block, alignment))
-                best = block;
-        }
-    } while (ca_bins_next(bins, &row, &sub));
-    return best;
-}
-
 /* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
  * is not far behind the first that fits. */
 #define LOOK_SAME 128u

@@ -38,11 +38,6 @@ void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes);
  * bin. Only with an unbounded `look` does NULL mean that there is none. */
 ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned look);
 
-/* The lowest block in a segment that holds `bytes` at `alignment`. NULL when there is none, or when
- * more than `look` blocks would have to be compared. */
-ca_block_t *ca_bins_find_lowest(const ca_bins_t *bins, size_t bytes, size_t alignment,
-                                const ca_segment_t *segment, unsigned look);
-
 /* Of the blocks of just that size, aligned, the one that was freed last (nearly: a good hundred are
  * compared). NULL when there is none. */
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment);

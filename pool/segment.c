@@ -8,7 +8,6 @@
 #include "pool/export.h"
 #include "pool/giving.h"
 #include "pool/mixed.h"
-#include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
 
@@ -347,12 +346,6 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
     return taken;
 }
 
-/* Where they are told apart (settle.h). */
-static bool from_above(size_t bytes)
-{
-    return bytes >= CA_PAGE_FROM;
-}
-
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     size_t alignment = ca_block_alignment(bytes), padding = ca_block_padding(block, alignment);
@@ -360,12 +353,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
 
     if (ca_block_size(block) < bytes + padding)
         return NULL;
-    size_t below = padding;
-    /* What comes first into a segment begins it: its IPC handle is then as good as the driver's. */
-    if (ca_settle_sorts(arena) && from_above(bytes) &&
-        (ca_block_lower(block) || ca_block_upper(block)))
-        below += (ca_block_size(block) - padding - bytes) & ~(alignment - 1);
-    ca_block_t *skipped = below ? split(arena, block, below) : NULL;
+    ca_block_t *skipped = padding ? split(arena, block, padding) : NULL;
     if (skipped)
         make_ready(arena, skipped);
     else if (padding)
@@ -386,21 +374,6 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
     size_t unused = ca_block_size(block) - bytes;
 
     return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
-}
-
-#define LOOK_FROM_BELOW 256 /* ready blocks: who has more gets the tightest fit */
-
-/* The lowest ready block of the first segment that the request fits in, or NULL. */
-static ca_block_t *lowest(const ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
-{
-    const ca_segment_t *segment = arena->segments;
-    unsigned look = LOOK_FROM_BELOW;
-
-    while (segment && segment->next && --look) /* the latest is in front */
-        segment = segment->next;
-    if (!segment || segment->next || segment->pool != pool)
-        return NULL;
-    return ca_bins_find_lowest(&arena->bins[pool], bytes, alignment, segment, look);
 }
 
 #define LOOK_ELSEWHERE 64 /* ready blocks */
@@ -483,8 +456,6 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
     any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
-    if (!block && ca_settle_sorts(arena) && pool != CA_POOL_OVERSIZE && !from_above(bytes))
-        block = lowest(arena, pool, bytes, alignment);
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
     if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))

@@ -10,16 +10,12 @@
  *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
  *   growth   is by little at a time
  *
- * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is,
- * and where it lies decides whether the next one fits. There
+ * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is:
+ * there frees close their epoch when it holds what a request asks for, once a good part is live, and
+ * growth is by little once it has settled, too.
  *
- *   blocks   of CA_PAGE_FROM and more are cut from above, smaller ones from below, as low as they
- *            fit: what is small does not come to lie between what is large
- *   frees    close their epoch when it holds what a request asks for, once a good part is live
- *   growth   is by little once it has settled, too
- *
- * Where the device lags behind, so that asking is in vain, the caches stay shut and blocks are cut
- * so, but nothing more is asked or closed. What all this is worth is in tests/replay/NOTES.md.
+ * Where the device lags behind, so that asking is in vain, the caches stay shut, but nothing more is
+ * asked or closed. What all this is worth is in tests/replay/NOTES.md.
  * Every function takes the arena with its lock held, and none drops it. */
 #ifndef CA_POOL_SETTLE_H
 #define CA_POOL_SETTLE_H
@@ -137,12 +133,6 @@ static inline bool ca_settle_grows_by_little(const ca_arena_t *arena)
 {
     return arena->params.settle && arena->segments && ca_settle_keeps_up(arena) &&
            (arena->careful || ca_settle_small(arena));
-}
-
-/* Whether large blocks are cut from above and small ones from below. */
-static inline bool ca_settle_sorts(const ca_arena_t *arena)
-{
-    return arena->careful && ca_settle_small(arena) && !arena->pins;
 }
 
 /* What an epoch of plain frees may hold where room is no matter, in bytes. */

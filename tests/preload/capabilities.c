@@ -130,7 +130,7 @@ static void twice(void)
     OK(cudaFree(neighbour));
 }
 
-/* Ten neighbours fill a segment, the first of them from below and the others from above; freed in
+/* Ten neighbours fill a segment; freed in
  * any order they are one block again. */
 static void neighbours(void)
 {
@@ -140,7 +140,7 @@ static void neighbours(void)
     for (int i = 0; i < COUNT; i++)
         buffers[i] = take(MIB);
     for (int i = 1; i < COUNT; i++)
-        CHECK(buffers[i] == buffers[0] + (size_t)(COUNT - i) * MIB);
+        CHECK(buffers[i] == buffers[0] + (size_t)i * MIB);
     CHECK(upstream() == 1 && api_stats().splits == COUNT - 1 && api_stats().merges == 0);
     for (int i = 0; i < COUNT; i++)
         OK(cudaFree(buffers[order[i]]));

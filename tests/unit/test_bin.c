@@ -113,23 +113,6 @@ static void an_unbounded_look_finds_what_a_bounded_one_misses(void **state)
     assert_ptr_equal(ca_bins_find(&bins, MIB + 512, ANY, UINT_MAX), &fit);
 }
 
-static void the_lowest_of_a_segment_is_found_in_any_bin(void **state)
-{
-    (void)state;
-    const ca_segment_t segment = {.base = 0x10000000, .bytes = 64 * MIB};
-    ca_block_t elsewhere, low, fit, small, crooked;
-    put(&elsewhere, 0x8000000, MIB);
-    put(&small, 0x10000000, 512 * KIB);
-    put(&crooked, 0x10100200, MIB);
-    put(&fit, 0x13000000, MIB);
-    put(&low, 0x11000000, 16 * MIB);
-    assert_ptr_equal(ca_bins_find_lowest(&bins, MIB, CA_PAGE, &segment, 5), &low);
-    assert_ptr_equal(ca_bins_find_lowest(&bins, MIB, CA_GRANULE, &segment, 5), &crooked);
-    assert_ptr_equal(ca_bins_find_lowest(&bins, 512, CA_GRANULE, &segment, 5), &small);
-    assert_null(ca_bins_find_lowest(&bins, 512, CA_GRANULE, &segment, 4)); /* more than may be */
-    assert_null(ca_bins_find_lowest(&bins, 32 * MIB, CA_GRANULE, &segment, 5));
-}
-
 static void the_largest_is_known(void **state)
 {
     (void)state;
@@ -198,7 +181,6 @@ int main(void)
         TEST(equal_fits_give_the_lowest_address),
         TEST(alignment_is_part_of_the_fit),
         TEST(an_unbounded_look_finds_what_a_bounded_one_misses),
-        TEST(the_lowest_of_a_segment_is_found_in_any_bin),
         TEST(the_largest_is_known),
         TEST(random_sets_agree_with_a_scan),
     };

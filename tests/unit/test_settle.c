@@ -407,48 +407,6 @@ static void a_hit_that_may_call_nothing_leaves_the_asking_to_another(void **stat
     put(&again);
 }
 
-static void in_a_small_program_small_blocks_lie_below_and_large_ones_above(void **state)
-{
-    (void)state;
-    held_t base = get(512), large = get(MIB), small = get(1000), next = get(CA_PAGE_FROM);
-    uint64_t end = base.address + CA_SEGMENT_FIRST;
-
-    assert_int_equal(large.address, end - MIB);
-    assert_int_equal(small.address, base.address + 512);
-    assert_int_equal(next.address, large.address - CA_PAGE_FROM);
-    /* The lowest hole, though one above fits better. */
-    held_t wall = get(512), hole = get(512), other = get(512);
-    put(&small), put(&hole);
-    churn(CA_EPOCH_LARGE, 1); /* a fence behind them */
-    churn(CA_PAGE_FROM, 1);   /* asks */
-    held_t low = get(512);
-    assert_int_equal(low.address, small.address);
-    put(&base), put(&large), put(&next), put(&wall), put(&other), put(&low);
-}
-
-static void what_comes_first_into_a_segment_begins_it(void **state)
-{
-    (void)state;
-    held_t large = get(MIB), next = get(MIB);
-    assert_int_equal(large.address, arena->segments->base);
-    assert_int_equal(next.address, large.address + CA_SEGMENT_FIRST - MIB);
-    put(&large), put(&next);
-    churn(CA_EPOCH_LARGE, 1);
-    large = get(MIB);
-    assert_int_equal(large.address, arena->segments->base);
-    put(&large);
-}
-
-static void a_program_that_is_not_small_has_all_from_below(void **state)
-{
-    (void)state;
-    held_t much = get(CA_SMALL_RESERVED), first = get(512);
-    held_t large = get(MIB), small = get(512);
-    assert_int_equal(large.address, first.address + CA_PAGE);
-    assert_int_equal(small.address, first.address + 512);
-    put(&much), put(&first), put(&large), put(&small);
-}
-
 static void where_a_good_part_of_a_small_program_is_live_fences_come_sooner(void **state)
 {
     (void)state;
@@ -518,9 +476,6 @@ int main(void)
         TEST(an_epoch_holds_a_part_of_what_was_ever_live),
         TEST(without_fences_no_free_waits_for_it),
         TEST(a_hit_that_may_call_nothing_leaves_the_asking_to_another),
-        TEST(in_a_small_program_small_blocks_lie_below_and_large_ones_above),
-        TEST(what_comes_first_into_a_segment_begins_it),
-        TEST(a_program_that_is_not_small_has_all_from_below),
         TEST(where_a_good_part_of_a_small_program_is_live_fences_come_sooner),
         TEST(a_small_program_grows_by_little_after_it_has_settled),
         TEST(one_that_is_not_grows_by_more_once_it_has_settled),
