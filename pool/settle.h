@@ -5,18 +5,17 @@
  * frees, longer where it grows again without need:
  *
  *   caches   are shut: every request takes the block that fits best
- *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once, smaller ones when it holds a
- *            part of what was ever live
+ *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once
  *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
  *   growth   is by little at a time
  *
  * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is:
- * there frees close their epoch when it holds what a request asks for, once a good part is live, and
- * growth is by little once it has settled, too.
+ * there frees close their epoch when it holds what a request asks for, once a good part is live,
+ * and growth is by little once it has settled, too.
  *
- * Where the device lags behind, so that asking is in vain, the caches stay shut, but nothing more is
- * asked or closed. What all this is worth is in tests/replay/NOTES.md.
- * Every function takes the arena with its lock held, and none drops it. */
+ * Where the device lags behind, so that asking is in vain, the caches stay shut, but nothing more
+ * is asked or closed. What all this is worth is in tests/replay/NOTES.md. Every function takes the
+ * arena with its lock held, and none drops it. */
 #ifndef CA_POOL_SETTLE_H
 #define CA_POOL_SETTLE_H
 
@@ -25,15 +24,14 @@
 
 #define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
 #define CA_CAREFUL_ASKS ((size_t)64 << 10)
-#define CA_CAREFUL_SHARE 4u   /* of what was ever live, in an epoch at most, but at least */
-#define CA_SETTLE_MOST 64u    /* times params.settle */
-#define CA_SETTLE_MORE 64u    /* so little of what was live at most is no more, */
-#define CA_SETTLE_GROWN 32u   /* and so little of what was reserved no growth, */
-#define CA_SETTLE_MANY 65536u /* four times as much among so many blocks */
-#define CA_SETTLE_THREAD ((size_t)4 << 20) /* bytes for the stock of each thread but the first */
-#define CA_CAREFUL_EPOCH ((size_t)2 << 20)
+#define CA_SETTLE_MOST 64u                   /* times params.settle */
+#define CA_SETTLE_MORE 64u                   /* so little of what was live at most is no more, */
+#define CA_SETTLE_GROWN 32u                  /* and so little of what was reserved no growth, */
+#define CA_SETTLE_MANY 65536u                /* four times as much among so many blocks */
+#define CA_SETTLE_THREAD ((size_t)4 << 20)   /* bytes for the stock of each thread but the first */
 #define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
-#define CA_SMALL_LIVE 3u                     /* a part of the reserve that is a good one */
+#define CA_SMALL_EPOCH ((size_t)2 << 20)
+#define CA_SMALL_LIVE 3u /* a part of the reserve that is a good one */
 
 /* What the arena may grow by before it counts. Threads that share a small pool each take what is
  * ready and keep it, and one that finds nothing makes it grow: were that to count, what they all
@@ -138,15 +136,9 @@ static inline bool ca_settle_grows_by_little(const ca_arena_t *arena)
 /* What an epoch of plain frees may hold where room is no matter, in bytes. */
 static inline size_t ca_settle_epoch_bytes(const ca_arena_t *arena)
 {
-    size_t most = ca_epoch_bytes(arena->live_peak), part = arena->live_peak / CA_CAREFUL_SHARE;
-
-    if (!ca_settle_may_ask(arena))
-        return most;
-    if (ca_settle_small(arena) && arena->live >= arena->reserved / CA_SMALL_LIVE)
-        part = CA_CAREFUL_ASKS;
-    else if (part < CA_CAREFUL_EPOCH)
-        part = CA_CAREFUL_EPOCH;
-    return part < most ? part : most;
+    if (!ca_settle_may_ask(arena) || !ca_settle_small(arena))
+        return ca_epoch_bytes(arena->live_peak);
+    return arena->live < arena->reserved / CA_SMALL_LIVE ? CA_SMALL_EPOCH : CA_CAREFUL_ASKS;
 }
 
 #endif

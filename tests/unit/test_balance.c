@@ -278,7 +278,7 @@ static void a_program_is_small_by_all_its_heaps(void **state)
     assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_CAREFUL_ASKS);
     held_t other = get(1, 10 * MIB);
     assert_false(ca_settle_small(heaps[0]));
-    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_CAREFUL_EPOCH);
+    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_EPOCH_BYTES);
     put(&one), put(&other);
     nothing_stays();
 }

@@ -368,22 +368,6 @@ static void small_blocks_are_not_worth_a_fence(void **state)
     put(&live);
 }
 
-static void an_epoch_holds_a_part_of_what_was_ever_live(void **state)
-{
-    (void)state;
-    held_t live = get(28 * MIB), four[4];
-    for (unsigned i = 0; i < 4; i++)
-        four[i] = get(MIB);
-    for (unsigned i = 0; i < 4; i++)
-        put(&four[i]), fake_note('-');
-    assert_string_equal(fake_log(), "AA----"); /* of 32 MiB, less than 8 */
-    put(&live);
-    fake_log();
-    for (unsigned i = 0; i < 8; i++)
-        churn(MIB, 1), fake_note('-');
-    assert_string_equal(fake_log(), "Q-------R-"); /* the eighth */
-}
-
 static void without_fences_no_free_waits_for_it(void **state)
 {
     (void)state;
@@ -473,7 +457,6 @@ int main(void)
         TEST(a_request_takes_what_was_freed_and_cuts_nothing_larger),
         TEST(where_the_device_lags_behind_it_does_not_go_on_asking),
         TEST(small_blocks_are_not_worth_a_fence),
-        TEST(an_epoch_holds_a_part_of_what_was_ever_live),
         TEST(without_fences_no_free_waits_for_it),
         TEST(a_hit_that_may_call_nothing_leaves_the_asking_to_another),
         TEST(where_a_good_part_of_a_small_program_is_live_fences_come_sooner),
