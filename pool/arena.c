@@ -132,8 +132,8 @@ static void drop_memory(ca_arena_t *arena)
 static void end_epochs(ca_arena_t *arena)
 {
     ca_epochs_end(arena, &arena->whole);
-    for (ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
-        ca_epochs_end(arena, ca_stream_line(stream));
+    for (ca_stream_t *stream = arena->streams; stream; stream = stream->next)
+        ca_epochs_end(arena, &stream->line);
 }
 
 int ca_arena_enter(ca_arena_t *arena)
@@ -367,7 +367,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
             ca_arena_note_free(arena, ca_fence_newest());
         }
         ca_settle(arena);
-        ca_line_t *line = stream ? ca_stream_line(stream) : &arena->whole;
+        ca_line_t *line = stream ? &stream->line : &arena->whole;
         ca_block_unlive(arena, block);
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);

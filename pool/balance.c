@@ -28,7 +28,7 @@ static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
     ca_epoch_freed_by(to->whole.open, CA_BY_SEVERAL);
     const ca_epoch_t *epoch = ca_block_epoch(block);
     to->whole.open->foreign |=
-        epoch->foreign || (epoch->line->stream && ca_stream_is_elsewhere(epoch->line->stream));
+        epoch->foreign || (epoch->line->stream && epoch->line->stream->kind == CA_STREAM_ELSEWHERE);
     ca_epoch_pull(block);
     from->pending -= bytes;
     ca_epoch_push_into(to->whole.open, block);

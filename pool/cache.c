@@ -400,7 +400,7 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
     if (ca_arena_serving(arena) && !is_shut(cache) && ca_block_arena(block) == arena &&
         ca_block_state(block) == CA_BLOCK_LIVE) {
         ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
-        ca_line_t *line = ordered->block ? ca_stream_line(ordered->stream) : NULL;
+        ca_line_t *line = ordered->block ? &ordered->stream->line : NULL;
         ca_cache_tell(arena, cache);
         cache->precise = ca_stream_precise(arena);
         if (!cache->precise && line)

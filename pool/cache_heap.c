@@ -73,7 +73,7 @@ void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t 
     ordered->block = NULL;
     ca_cache_restock(arena, cache, 0, ca_block_size(block));
     ca_block_unlive(arena, block);
-    ca_epoch_push(arena, ca_stream_line(ordered->stream), block);
+    ca_epoch_push(arena, &ordered->stream->line, block);
 }
 
 void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
@@ -492,7 +492,7 @@ static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cach
             continue;
         if (block->state != CA_BLOCK_CACHED || block->arena != arena)
             return "a block that was freed on a stream is not in stock";
-        if (ca_stream_arena(ordered->stream) != arena)
+        if (ordered->stream->arena != arena)
             return "a block in stock was freed on a stream of another heap";
         *stock += ca_block_size(block);
         (*blocks)++;

@@ -152,12 +152,12 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
         broken = check_line(&arena->whole, &pending);
     if (!broken)
         broken = check_epoch(arena->passed, &pending);
-    for (ca_stream_t *stream = arena->streams; stream && !broken; stream = ca_stream_next(stream)) {
+    for (ca_stream_t *stream = arena->streams; stream && !broken; stream = stream->next) {
         size_t before = pending;
-        broken = check_line(ca_stream_line(stream), &pending);
+        broken = check_line(&stream->line, &pending);
         if (!broken && ca_stream_listed(stream) != pending - before)
             broken = "a stream's bins do not hold its pending blocks";
-        if (!broken && pending > before && !ca_stream_is_busy(stream))
+        if (!broken && pending > before && !stream->busy)
             broken = "a stream with pending blocks is not among the busy ones";
     }
     if (!broken && ready != sums->ready_count)

@@ -280,11 +280,11 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     bool ordered = !stream && arena->params.reuse == CA_POOL_REUSE_ORDER;
     epoch->began = ordered ? ca_order_fence_begins() : 0;
     ca_lock_drop(&arena->lock);
-    bool all = stream ? ca_stream_is_elsewhere(stream) : epoch->foreign;
-    int rc = stream && !all
-                 ? ca_upstream_fence_record_on(arena->upstream, arena->context,
-                                               ca_stream_queue(stream), &fence)
-                 : ca_upstream_fence_record(arena->upstream, arena->context, all, &fence);
+    bool all = stream ? stream->kind == CA_STREAM_ELSEWHERE : epoch->foreign;
+    int rc =
+        stream && !all
+            ? ca_upstream_fence_record_on(arena->upstream, arena->context, stream->queue, &fence)
+            : ca_upstream_fence_record(arena->upstream, arena->context, all, &fence);
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
     if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
@@ -443,9 +443,9 @@ static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
     if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
         return &arena->whole;
-    for (ca_stream_t *stream = arena->busy; stream; stream = ca_stream_next_busy(stream))
-        if (ca_stream_line(stream)->closed.head)
-            return ca_stream_line(stream);
+    for (ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
+        if (stream->line.closed.head)
+            return &stream->line;
     return &arena->whole;
 }
 

@@ -147,7 +147,9 @@ static bool rung_passed(climb_t *c)
 
 static bool rung_joined(climb_t *c)
 {
-    if (!c->stream || !ca_stream_joins(c->stream) || c->arena->params.join == CA_POOL_JOIN_NEVER)
+    /* Not on the legacy stream: all blocking streams would wait too. */
+    if (!c->stream || c->stream->kind != CA_STREAM_COMMON ||
+        c->arena->params.join == CA_POOL_JOIN_NEVER)
         return false;
     ca_stream_make_precise(c->arena);
     c->block = ca_stream_take_joined(c->stream, c->bytes);

@@ -13,27 +13,6 @@
 
 #define SPARE_LOOK 2 /* streams that are gone, asked about before one is made */
 
-typedef enum { COMMON, LEGACY, ELSEWHERE } stream_kind_t;
-
-struct ca_stream {
-    ca_stream_t *next;
-    ca_stream_t *next_busy;
-    ca_stream_t *next_gone; /* the one that went after it */
-    ca_arena_t *arena;
-    void *queue;
-    ca_line_t line;
-    ca_bins_t *bins; /* its pending blocks */
-    stream_kind_t kind;
-    uint16_t number; /* see ca_stream_number */
-    bool busy;       /* in that list */
-    bool gone;       /* destroyed: no block joins it any more */
-    bool confined;   /* only its own thread can record fences on it */
-    pthread_t owner; /* that thread */
-    /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the
-     * first one that is behind all that was handed out. Without the lock. */
-    _Atomic uint64_t begun, made, handed;
-};
-
 /* Bytes from one stream to the next. Their places in a thread's cache come of their addresses
  * (ca_cache_ordered_at): with 256 those of the first eight are different, with 192 they are not. */
 #define APART ((size_t)256)
@@ -43,26 +22,6 @@ _Static_assert(sizeof(ca_stream_t) <= APART, "streams are apart");
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = APART};
 
-ca_stream_t *ca_stream_next(const ca_stream_t *stream)
-{
-    return stream->next;
-}
-
-ca_line_t *ca_stream_line(ca_stream_t *stream)
-{
-    return &stream->line;
-}
-
-void *ca_stream_queue(const ca_stream_t *stream)
-{
-    return stream->queue;
-}
-
-bool ca_stream_is_elsewhere(const ca_stream_t *stream)
-{
-    return stream->kind == ELSEWHERE;
-}
-
 bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number)
 {
     return !stream->gone && stream->number == number;
@@ -70,12 +29,7 @@ bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number)
 
 bool ca_stream_is_legacy(const ca_stream_t *stream)
 {
-    return stream->kind == LEGACY;
-}
-
-bool ca_stream_joins(const ca_stream_t *stream)
-{
-    return stream->kind == COMMON;
+    return stream->kind == CA_STREAM_LEGACY;
 }
 
 uint16_t ca_stream_number(const ca_stream_t *stream)
@@ -154,16 +108,6 @@ ca_stream_t *ca_streams_walk(ca_arena_t *arena)
     return arena->busy;
 }
 
-ca_stream_t *ca_stream_next_busy(const ca_stream_t *stream)
-{
-    return stream->next_busy;
-}
-
-bool ca_stream_is_busy(const ca_stream_t *stream)
-{
-    return stream->busy;
-}
-
 void ca_streams_walked(ca_arena_t *arena)
 {
     arena->walks--;
@@ -196,11 +140,11 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
 
-    stream_kind_t kind = open->line->stream->kind;
+    ca_stream_kind_t kind = open->line->stream->kind;
 
-    if (ca_stream_precise(arena) || kind == ELSEWHERE)
+    if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE)
         return open->count > 0;
-    if (kind == LEGACY)
+    if (kind == CA_STREAM_LEGACY)
         return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
@@ -227,7 +171,7 @@ static void evacuate(ca_stream_t *stream)
 
     if (stream->line.open->blocks)
         ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
-    arena->whole.open->foreign |= stream->line.open->blocks && stream->kind == ELSEWHERE;
+    arena->whole.open->foreign |= stream->line.open->blocks && stream->kind == CA_STREAM_ELSEWHERE;
     while ((block = stream->line.open->blocks)) {
         ca_epoch_pull(block);
         ca_epoch_push(arena, &arena->whole, block);
@@ -295,8 +239,8 @@ size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
  * stream, runs behind all that was at the block. */
 static bool in_order(const ca_stream_t *stream, const ca_block_t *block)
 {
-    return stream->kind == COMMON ||
-           (stream->kind == LEGACY && ca_block_epoch(block)->fence != NULL) ||
+    return stream->kind == CA_STREAM_COMMON ||
+           (stream->kind == CA_STREAM_LEGACY && ca_block_epoch(block)->fence != NULL) ||
            CA_MUTATED(legacy_unfenced);
 }
 
@@ -340,8 +284,9 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     ca_block_t *block = NULL;
 
     for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
-        block =
-            other == stream || other->kind == ELSEWHERE ? NULL : find(other, bytes, CA_TAKE_CUT);
+        block = other == stream || other->kind == CA_STREAM_ELSEWHERE
+                    ? NULL
+                    : find(other, bytes, CA_TAKE_CUT);
         if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
             block = NULL;
     }
@@ -410,7 +355,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     if (!stream)
         return NULL;
     stream->arena = arena;
-    stream->kind = COMMON;
+    stream->kind = CA_STREAM_COMMON;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
     if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
@@ -433,7 +378,7 @@ static void number(ca_arena_t *arena, ca_stream_t *stream)
 }
 
 /* One that is there as long as the arena: no thread's, and never gone. */
-static ca_stream_t *make_lasting(ca_arena_t *arena, stream_kind_t kind, void *queue)
+static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void *queue)
 {
     ca_stream_t *stream =
         arena->upstream->fence_record_on && ca_arena_serving(arena) ? make(arena) : NULL;
@@ -450,7 +395,7 @@ static ca_stream_t *make_lasting(ca_arena_t *arena, stream_kind_t kind, void *qu
 ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena)
 {
     if (!arena->elsewhere)
-        arena->elsewhere = make_lasting(arena, ELSEWHERE, NULL);
+        arena->elsewhere = make_lasting(arena, CA_STREAM_ELSEWHERE, NULL);
     return arena->elsewhere;
 }
 
@@ -460,7 +405,7 @@ static ca_stream_t *legacy_of(ca_arena_t *arena, void *queue)
 
     if (stream)
         return stream;
-    stream = make_lasting(arena, LEGACY, queue);
+    stream = make_lasting(arena, CA_STREAM_LEGACY, queue);
     atomic_store_explicit(&arena->legacy, stream, memory_order_release);
     if (stream && !arena->fenced)
         ca_caches_review(arena);
@@ -469,7 +414,7 @@ static ca_stream_t *legacy_of(ca_arena_t *arena, void *queue)
 
 ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream)
 {
-    return stream->kind == LEGACY && stream->arena->context == arena->context
+    return stream->kind == CA_STREAM_LEGACY && stream->arena->context == arena->context
                ? legacy_of(arena, stream->queue)
                : NULL;
 }

@@ -34,6 +34,8 @@
 #ifndef CA_POOL_STREAM_H
 #define CA_POOL_STREAM_H
 
+#include <pthread.h>
+#include "pool/bin.h"
 #include "pool/epoch.h"
 
 #define CA_STREAM_EPOCH_BLOCKS 32                 /* as CA_EPOCH_BLOCKS, on a stream */
@@ -41,15 +43,29 @@
 #define CA_STREAM_EPOCH_BYTES ((size_t)256 << 20) /* from the second block on */
 #define CA_STREAM_LEGACY_BYTES ((size_t)64 << 10) /* on the legacy stream */
 
-ca_stream_t *ca_stream_next(const ca_stream_t *stream);
-ca_line_t *ca_stream_line(ca_stream_t *stream);
-void *ca_stream_queue(const ca_stream_t *stream);
+typedef enum { CA_STREAM_COMMON, CA_STREAM_LEGACY, CA_STREAM_ELSEWHERE } ca_stream_kind_t;
+
+struct ca_stream {
+    ca_stream_t *next;
+    ca_stream_t *next_busy;
+    ca_stream_t *next_gone; /* the one that went after it */
+    ca_arena_t *arena;
+    void *queue;
+    ca_line_t line;
+    ca_bins_t *bins; /* its pending blocks */
+    ca_stream_kind_t kind;
+    uint16_t number; /* see ca_stream_number */
+    bool busy;       /* has pending blocks, or fences: see ca_streams_walk */
+    bool gone;       /* destroyed: no block joins it any more */
+    bool confined;   /* only its own thread can record fences on it */
+    pthread_t owner; /* that thread */
+    /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the
+     * first one that is behind all that was handed out. Without the lock. */
+    _Atomic uint64_t begun, made, handed;
+};
 
 /* The one for what is freed in the order of other contexts' streams; NULL without host memory. */
 ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena);
-
-/* Whether its fences stand behind the work of every context. */
-bool ca_stream_is_elsewhere(const ca_stream_t *stream);
 
 /* Whether it is still the one that had this number. */
 bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
@@ -57,21 +73,13 @@ bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
 /* The stream of `arena` that is the same legacy stream, or else NULL. */
 ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream);
 
-/* Whether a request in its order may be served from other streams by making it wait for them: not
- * on the legacy stream, where all blocking streams would wait too. */
-bool ca_stream_joins(const ca_stream_t *stream);
-
 /* Whether a free on a stream is to have a fence of its own now. */
 bool ca_stream_precise(const ca_arena_t *arena);
 
-/* A walk along the streams that have pending blocks or fences, of which the lock may be dropped:
- * the first, or NULL, and the one after `stream`. To be ended. */
+/* A walk along the streams that have pending blocks or fences, by `next_busy`, on which the lock
+ * may be dropped: the first, or NULL. To be ended. */
 ca_stream_t *ca_streams_walk(ca_arena_t *arena);
-ca_stream_t *ca_stream_next_busy(const ca_stream_t *stream);
 void ca_streams_walked(ca_arena_t *arena);
-
-/* Whether it is among those. */
-bool ca_stream_is_busy(const ca_stream_t *stream);
 
 /* Keeps a pending block findable by its size, or not any more. */
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);

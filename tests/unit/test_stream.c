@@ -176,7 +176,7 @@ static void a_destroyed_stream_strands_nothing(void **state)
 static size_t streams(void)
 {
     size_t count = 0;
-    for (const ca_stream_t *stream = arena->streams; stream; stream = ca_stream_next(stream))
+    for (const ca_stream_t *stream = arena->streams; stream; stream = stream->next)
         count++;
     return count;
 }
@@ -608,7 +608,7 @@ static void what_another_context_s_work_is_at_holds_up_nothing_else(void **state
 static unsigned walked(void)
 {
     unsigned count = 0;
-    for (ca_stream_t *stream = ca_streams_walk(arena); stream; stream = ca_stream_next_busy(stream))
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream; stream = stream->next_busy)
         count++;
     ca_streams_walked(arena);
     return count;
