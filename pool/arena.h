@@ -44,23 +44,17 @@ typedef struct ca_stream ca_stream_t;
 typedef enum {
     CA_POOL_REUSE_AUTO,  /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait;
                           * by a little more where threads' caches would be emptied (pool/grow.h) */
-    CA_POOL_REUSE_GROW,  /* never wait while there is memory */
-    CA_POOL_REUSE_WAIT,  /* wait before growing */
+    CA_POOL_REUSE_GROW,  /* never wait while there is memory, nor make a stream wait */
+    CA_POOL_REUSE_WAIT,  /* wait, or make the stream wait for what another one freed, before growing
+                          */
     CA_POOL_REUSE_ORDER, /* so, and what is in flight serves on one stream: pool/order.h */
 } ca_reuse_t;
-
-typedef enum {
-    CA_POOL_JOIN_LATER, /* rather than grow beyond what CA_POOL_REUSE_AUTO allows */
-    CA_POOL_JOIN_NEVER,
-    CA_POOL_JOIN_FIRST, /* rather than grow */
-} ca_join_t;
 
 typedef struct ca_arena_params {
     size_t max_split;       /* blocks above are never split; SIZE_MAX for none */
     size_t limit;           /* most bytes reserved upstream; SIZE_MAX for none */
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
-    ca_join_t join;         /* whether a stream may be made to wait for what another one freed */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
     uint64_t oom_wait_ns; /* the same before an out-of-memory, for what is late: see ca_epoch_late;
                              a tenth of it where that was in vain the last time */

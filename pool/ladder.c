@@ -149,7 +149,7 @@ static bool rung_joined(climb_t *c)
 {
     /* Not on the legacy stream: all blocking streams would wait too. */
     if (!c->stream || c->stream->kind != CA_STREAM_COMMON ||
-        c->arena->params.join == CA_POOL_JOIN_NEVER)
+        c->arena->params.reuse == CA_POOL_REUSE_GROW)
         return false;
     ca_stream_make_precise(c->arena);
     c->block = ca_stream_take_joined(c->stream, c->bytes);
@@ -200,7 +200,7 @@ static bool rung_asked(climb_t *c)
 
 static bool rung_policy(climb_t *c)
 {
-    if (c->arena->params.join == CA_POOL_JOIN_FIRST && rung_joined(c))
+    if (c->arena->params.reuse == CA_POOL_REUSE_WAIT && rung_joined(c))
         return true;
     if (!c->spares && !ca_grow_allowed(c->arena))
         return false;

@@ -438,7 +438,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
     if (!arena->upstream->fence_record_on)
         return NULL;
     ca_lock_take(&arena->lock);
-    if (arena->params.join == CA_POOL_JOIN_FIRST)
+    if (arena->params.reuse == CA_POOL_REUSE_WAIT)
         arena->precise_until = UINT64_MAX;
     int cancellation = ca_arena_enter(arena);
     stream = spare(arena);

@@ -101,7 +101,6 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
             .reuse = (ca_reuse_t)ca_options.reuse,
             .reuse_wait_ns = ca_options.reuse_wait,
             .oom_wait_ns = ca_options.oom_wait,
-            .join = (ca_join_t)ca_options.async_reuse,
             .thread_cache = ca_options.thread_cache,
             .settle = ca_options.settle,
             .size_classes = ca_options.size_classes.bytes,

@@ -8,7 +8,7 @@ import conftest
 import leak_report
 
 CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
-         pytest.param("async_reuse:wait", id="wait"), pytest.param("async:driver", id="driver"),
+         pytest.param("reuse:wait", id="wait"), pytest.param("async:driver", id="driver"),
          pytest.param("zero:true", id="zero"), pytest.param("backend:off", id="tracking")]
 CASES = [("pairs", 500), ("streams", 2000), ("mixed",), ("held",), ("destroyed",), ("pool",),
          ("thread",), ("own",), ("joined",), ("deadlock",), ("blocking",)]
@@ -36,7 +36,7 @@ def test_the_program_is_right_by_itself(run, program, case):
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_stream_ordered_allocation(run, program, case, conf):
-    if conf == "async_reuse:wait" and case[0] in HELD:
+    if conf == "reuse:wait" and case[0] in HELD:
         return
     succeeds(run([program("async"), *case], conf=conf, sim=SIM.get(case[0])))
 
@@ -59,7 +59,7 @@ def test_that_is_as_long_for_what_the_driver_serves(run, program, kind, how):
 @pytest.mark.parametrize("conf", CONFS[:3])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_no_race(run, program, case, conf):
-    if conf == "async_reuse:wait" and case[0] in HELD:
+    if conf == "reuse:wait" and case[0] in HELD:
         return
     sim = SIM.get(case[0])
     succeeds(run([program("async"), *case], conf=conf,
@@ -80,7 +80,7 @@ def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf)
     succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2", "async_reuse:wait"])
+@pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2", "reuse:wait"])
 def test_what_a_stream_frees_is_found_while_older_work_is_held(run, program, conf):
     succeeds(run([program("async"), "behind"], conf=conf, sim="memory:64M", timeout=10))
 
@@ -209,8 +209,8 @@ def test_between_eight_streams_the_host_does_not_wait(run, program, conf):
 
 
 def test_a_stream_waits_on_the_device_where_asked(run, program):
-    joined = run([program("async"), "joined"], conf="async_reuse:wait", stats=True)
-    not_joined = run([program("async"), "joined"], conf="async_reuse:query", stats=True)
+    joined = run([program("async"), "joined"], conf="reuse:wait", stats=True)
+    not_joined = run([program("async"), "joined"], conf="reuse:grow", stats=True)
 
     assert (joined.out, not_joined.out) == ("joined\n", "another\n")
     assert calls(joined, "cuStreamWaitEvent") == 1 and not calls(not_joined, "cuStreamWaitEvent")
@@ -224,7 +224,7 @@ def test_a_refused_call_on_a_pool_is_the_program_s_to_know(run, program, name, p
 
 
 def test_a_stream_that_cannot_be_made_to_wait_gets_other_memory(run, program):
-    result = run([program("async"), "joined"], conf="async_reuse:wait", stats=True,
+    result = run([program("async"), "joined"], conf="reuse:wait", stats=True,
                  sim="fail:cuStreamWaitEvent@1")
 
     assert (result.rc, result.out) == (0, "another\n"), result.err

@@ -67,7 +67,7 @@ def test_deferred_release_across_devices(capable):
 
 
 def test_stream_ordered_allocation(capable):
-    result = capable("ordered", name="capabilities_use", conf="async_reuse:query",
+    result = capable("ordered", name="capabilities_use", conf="reuse:grow",
                      sim="memory:1G,racecheck:1")
 
     assert calls(result, "cuMemAllocAsync", "cuMemFreeAsync") == 0

@@ -44,7 +44,7 @@ PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api"
             "contexts", "resets")
 # In turns, beside the pool as it is.
 MORE = ("backend:async", "debug:frees+poison+redzone", "zero:true,settle:16", "reuse:grow,settle:16",
-        "free_sync:true,settle:16", "shards:4,settle:16", "async_reuse:wait,settle:16")
+        "free_sync:true,settle:16", "shards:4,settle:16", "reuse:wait,settle:16")
 NO_TIME = "not run: no time was left"
 
 

@@ -26,7 +26,7 @@ CONFIGURATIONS = {
     "lane_d": (True, "lane_r:false,settle:16", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
     "order": (True, "reuse:order,settle:16", ""),
-    "wait": (True, "async_reuse:wait", ""),
+    "wait": (True, "reuse:wait", ""),
     "sync": (True, "free_sync:true,settle:16", ""),
     "debug": (True, "debug:frees+poison+redzone,settle:16", ""),
 }

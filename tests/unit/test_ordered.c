@@ -15,13 +15,13 @@
 static ca_stream_t *streams[STREAMS];
 
 /* The fake's own check of early reuse knows no streams: it is off (no space). */
-static void start_with(size_t memory, ca_join_t join)
+static void start_with(size_t memory, ca_reuse_t reuse)
 {
     ca_arena_params_t params = fake_params;
     held_t first;
 
     params.thread_cache = CACHED;
-    params.join = join;
+    params.reuse = reuse;
     fake_reset(memory, 0);
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     for (uintptr_t i = 0; i < STREAMS; i++)
@@ -34,7 +34,7 @@ static void start_with(size_t memory, ca_join_t join)
 static int start_some(void **state)
 {
     (void)state;
-    start_with(1024 * MIB, CA_POOL_JOIN_LATER);
+    start_with(1024 * MIB, CA_POOL_REUSE_AUTO);
     return 0;
 }
 
@@ -197,7 +197,7 @@ static void what_is_kept_comes_before_an_out_of_memory(void **state)
     (void)state;
     held_t held[24], large;
     end();
-    start_with(16 * MIB, CA_POOL_JOIN_NEVER);
+    start_with(16 * MIB, CA_POOL_REUSE_GROW);
     for (unsigned i = 0; i < 24; i++)
         assert_int_equal(get_on(streams[i % STREAMS], (1 + i / 3) * 16 * KIB, &held[i]), 0);
     for (unsigned i = 0; i < 24; i++)
@@ -279,7 +279,7 @@ static void a_stream_may_always_wait_where_that_comes_first(void **state)
     (void)state;
     held_t held, other;
     end();
-    start_with(1024 * MIB, CA_POOL_JOIN_FIRST);
+    start_with(1024 * MIB, CA_POOL_REUSE_WAIT);
     assert_int_equal(get_on(streams[0], 6 * MIB, &held), 0);
     put_on(streams[0], &held);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
@@ -295,7 +295,7 @@ static void a_second_stream_finds_nothing_kept_that_it_is_to_wait_for(void **sta
     (void)state;
     held_t held;
     end();
-    start_with(1024 * MIB, CA_POOL_JOIN_FIRST);
+    start_with(1024 * MIB, CA_POOL_REUSE_WAIT);
     for (unsigned i = 1; i < STREAMS; i++)
         ca_stream_retire(streams[i]);
     for (unsigned i = 0; i < 300 && !ca_caches_stock(arena); i++) {
@@ -332,7 +332,7 @@ static void a_retired_heap_takes_it_along(void **state)
     ca_arena_retire(arena);
     assert_int_equal(ca_caches_stock(arena), 0);
     assert_int_not_equal(get_on(streams[0], BYTES, &held), 0);
-    start_with(1024 * MIB, CA_POOL_JOIN_LATER);
+    start_with(1024 * MIB, CA_POOL_REUSE_AUTO);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
     sound();
@@ -380,11 +380,11 @@ static void note_free(const held_t *held, ca_stream_t *stream)
     }
 }
 
-static void at_random(ca_join_t join, unsigned seed)
+static void at_random(ca_reuse_t reuse, unsigned seed)
 {
     held_t held[LIVE] = {0};
     end();
-    start_with(SPACE, join);
+    start_with(SPACE, reuse);
     memset(granules, 0, sizeof granules);
     srand(seed);
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -396,7 +396,7 @@ static void at_random(ca_join_t join, unsigned seed)
             put_on(stream, one);
         } else if (get_on(stream, a_size((unsigned)rand()), one) == 0) {
             /* A fence may have been joined: the fake counts that stream's waits for nobody. */
-            if (join == CA_POOL_JOIN_NEVER)
+            if (reuse == CA_POOL_REUSE_GROW)
                 expect_usable(one, stream);
         }
         if (rand() % 50 == 0)
@@ -421,14 +421,14 @@ static void at_random_nothing_is_used_too_early(void **state)
 {
     (void)state;
     for (unsigned seed = 1; seed <= 4; seed++)
-        at_random(CA_POOL_JOIN_NEVER, seed);
+        at_random(CA_POOL_REUSE_GROW, seed);
 }
 
 static void at_random_all_stays_sound_where_streams_join(void **state)
 {
     (void)state;
-    at_random(CA_POOL_JOIN_LATER, 5);
-    at_random(CA_POOL_JOIN_FIRST, 6);
+    at_random(CA_POOL_REUSE_AUTO, 5);
+    at_random(CA_POOL_REUSE_WAIT, 6);
 }
 
 #define THREADS 4

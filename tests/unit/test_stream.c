@@ -18,10 +18,10 @@ typedef struct mine {
 } mine_t;
 
 /* The fake's own check of early reuse knows no streams: it is off (no space). */
-static int set_up_with(ca_join_t join)
+static int set_up_with(ca_reuse_t reuse)
 {
     ca_arena_params_t params = fake_params;
-    params.join = join;
+    params.reuse = reuse;
     fake_reset(1024 * MIB, 0);
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     one = ca_arena_stream(arena, (void *)1, false);
@@ -32,13 +32,13 @@ static int set_up_with(ca_join_t join)
 static int set_up(void **state)
 {
     (void)state;
-    return set_up_with(CA_POOL_JOIN_LATER);
+    return set_up_with(CA_POOL_REUSE_AUTO);
 }
 
 static int set_up_joining(void **state)
 {
     (void)state;
-    return set_up_with(CA_POOL_JOIN_FIRST);
+    return set_up_with(CA_POOL_REUSE_WAIT);
 }
 
 static int tear_down(void **state)
