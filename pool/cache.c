@@ -102,21 +102,6 @@ static ca_cache_t *blank(void)
     return cache;
 }
 
-/* The thread's home has changed, if it has: what it keeps elsewhere in the set only gathers. */
-static void demote_others(const ca_arena_t *arena)
-{
-    for (ca_cache_t *cache = ca_cache_mine.caches; cache; cache = cache->next_mine) {
-        ca_arena_t *other = atomic_load(&cache->arena);
-        if (!other || other == arena || other->shards != arena->shards || cache->visiting ||
-            ca_shards_is_home(other))
-            continue;
-        ca_lock_take(&other->lock);
-        if (atomic_load(&cache->arena) == other)
-            ca_cache_demote(other, cache);
-        ca_arena_drop(other);
-    }
-}
-
 /* One of the thread's whose heap was retired, or a new one. */
 static ca_cache_t *make(ca_arena_t *arena)
 {
@@ -133,8 +118,6 @@ static ca_cache_t *make(ca_arena_t *arena)
         cache->next_mine = ca_cache_mine.caches;
         ca_cache_mine.caches = cache;
     }
-    if (arena->shards)
-        demote_others(arena);
     ca_lock_take(&arena->lock);
     bool joins = ca_arena_serving(arena);
     if (joins)

@@ -346,15 +346,6 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
     ca_caches_review(arena);
 }
 
-void ca_cache_demote(ca_arena_t *arena, ca_cache_t *cache)
-{
-    shut(cache);
-    empty(arena, cache);
-    cache->visiting = true;
-    arena->cache_count--;
-    ca_caches_review(arena);
-}
-
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
 {
     shut(cache);

@@ -152,9 +152,6 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
 /* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
 void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
 
-/* Its thread's home is another heap of the set from now on. */
-void ca_cache_demote(ca_arena_t *arena, ca_cache_t *cache);
-
 /* The thread ends: its cache's blocks are the heap's. */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
 
