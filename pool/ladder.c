@@ -54,11 +54,9 @@
 
 #define HARVEST_MOST 16                                 /* epochs asked about before growing */
 #define LATE_STEPS 16                                   /* of the last wait */
-#define OWN_WAITS 10                                    /* times reuse_wait, at first */
-#define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* before it is given up */
-/* Or'ed with the `operations` from which on it may be tried again. */
-#define OWN_GIVEN_UP (UINT64_C(1) << 63)
-#define OWN_RETRY (UINT64_C(1) << 24)
+#define OWN_WAITS 100                                   /* times reuse_wait, but at most */
+#define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
+#define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
@@ -252,33 +250,25 @@ static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 }
 
 /* With kernels that are longer than the wait, a loop of an allocation, a kernel and a free would
- * take new memory each time, where the plain program sleeps in its free. So the wait becomes longer
- * each time that it was in vain: the loop soon finds its pace. Where that does not help the device
- * waits for this very thread, as it may in a program that was written for frees that do not wait:
- * it is given up then, for long, since such a program does not change. */
+ * take new memory each time, where the plain program sleeps in its free. So what is behind such a
+ * free is waited for much longer. Where that does not help the device waits for this very thread,
+ * as it may in a program that was written for frees that do not wait: it is given up then, for
+ * long, since such a program does not change. */
 static bool rung_pause(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
-    uint64_t ns = arena->params.reuse_wait_ns;
-    bool own = ca_epoch_slept_for(arena);
-    uint64_t most = own ? ca_bound(OWN_WAIT_MOST_NS) : 0;
+    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(OWN_WAIT_MOST_NS);
+    bool own = arena->operations >= arena->own_wait_after && ca_epoch_slept_for(arena);
 
     if (c->refused || c->stream)
         return false;
-    if (own && !(arena->own_wait_ns & OWN_GIVEN_UP))
-        ns = arena->own_wait_ns      ? arena->own_wait_ns
-             : ns < most / OWN_WAITS ? OWN_WAITS * ns
-             : ns < most             ? most
-                                     : ns;
+    if (own && ns < most)
+        ns = ns < most / OWN_WAITS ? OWN_WAITS * ns : most;
     c->waits = SIZE_MAX;
-    if (wait_bounded(c, CA_EPOCHS_FREED, ns)) {
-        if (arena->own_wait_ns & OWN_GIVEN_UP &&
-            arena->operations >= (arena->own_wait_ns & ~OWN_GIVEN_UP))
-            arena->own_wait_ns = 0;
+    if (wait_bounded(c, CA_EPOCHS_FREED, ns))
         return true;
-    }
-    if (own && !(arena->own_wait_ns & OWN_GIVEN_UP) && ca_epoch_slept_for(arena))
-        arena->own_wait_ns = ns < most ? 2 * ns : OWN_GIVEN_UP | (arena->operations + OWN_RETRY);
+    if (own && ca_epoch_slept_for(arena))
+        arena->own_wait_after = arena->operations + OWN_RETRY;
     return false;
 }
 

@@ -32,12 +32,12 @@ struct ca_arena {
     uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
-    uint64_t operations;  /* allocations, frees, waits: the clock of the back-offs */
-    uint64_t freed_after; /* the last fence before a plain free, whichever thread's */
-    uint64_t own_wait_ns; /* 0: see ladder.c, rung_pause */
-    size_t stock;         /* bytes of live that lie in caches, as far as they told */
-    ca_line_t whole;      /* epochs of plain frees */
-    ca_epoch_t *passed;   /* blocks that stay whole for now: see ca_block_stays_whole */
+    uint64_t operations;     /* allocations, frees, waits: the clock of the back-offs */
+    uint64_t freed_after;    /* the last fence before a plain free, whichever thread's */
+    uint64_t own_wait_after; /* operations: see ladder.c, rung_pause */
+    size_t stock;            /* bytes of live that lie in caches, as far as they told */
+    ca_line_t whole;         /* epochs of plain frees */
+    ca_epoch_t *passed;      /* blocks that stay whole for now: see ca_block_stays_whole */
     ca_slab_t epochs, marks;
 
     uint32_t tick;  /* see pool/decay.h */

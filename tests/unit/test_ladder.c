@@ -227,19 +227,25 @@ static void after_the_bounded_wait_it_grows_beyond_the_policy(void **state)
     assert_int_equal(fake.unbounded_waits, 0);
 }
 
-/* Plain, it slept in its free: what is behind that is waited for ten times as long, and twice as
- * long after a wait in vain. */
+static uint64_t waited_in_vain(void)
+{
+    for (uint64_t waits = fake.calls[FAKE_WAIT]; fake.calls[FAKE_WAIT] == waits;) {
+        held_t held = get(8 * MIB); /* a segment has several */
+        put(&held);
+    }
+    return fake.waited_ns;
+}
+
+/* Plain, it slept in its free: what is behind that is waited for a hundred times as long, until
+ * that was in vain, and then not for long. */
 static void what_its_own_frees_would_have_waited_for_is_waited_for_longer(void **state)
 {
     (void)state;
     exceed_the_policy();
-    for (unsigned times = 10; times < 200; times *= 2) {
-        for (uint64_t waits = fake.calls[FAKE_WAIT]; fake.calls[FAKE_WAIT] == waits;) {
-            held_t held = get(8 * MIB); /* a segment has several */
-            put(&held);
-        }
-        assert_int_equal(fake.waited_ns, times * fake_params.reuse_wait_ns);
-    }
+    assert_int_equal(waited_in_vain(), 100 * fake_params.reuse_wait_ns);
+    assert_int_equal(waited_in_vain(), fake_params.reuse_wait_ns);
+    arena->operations = arena->own_wait_after;
+    assert_int_equal(waited_in_vain(), 100 * fake_params.reuse_wait_ns);
     assert_int_equal(fake.unbounded_waits, 0);
 }
 
