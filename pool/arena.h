@@ -42,8 +42,8 @@ typedef struct ca_block ca_block_t;
 typedef struct ca_stream ca_stream_t;
 
 typedef enum {
-    CA_POOL_REUSE_AUTO,  /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait;
-                          * by a little more where threads' caches would be emptied (pool/grow.h) */
+    CA_POOL_REUSE_AUTO,  /* grow while reserved is at most 1.25 x the live peak + 64 MiB, then wait
+                          */
     CA_POOL_REUSE_GROW,  /* never wait while there is memory, nor make a stream wait */
     CA_POOL_REUSE_WAIT,  /* wait, or make the stream wait for what another one freed, before growing
                           */

@@ -25,8 +25,8 @@
  *
  * A cache's memory is the heap's whenever the heap wants it: before it gives memory back, merges or
  * ends, it shuts all caches in front of it and takes their blocks, and before it looks for more it
- * takes as many as it needs (ca_caches_yield). Only where it did so lately it may grow by a little
- * first (ca_grow_spares_caches).
+ * takes as many as it needs (ca_caches_yield), where several threads have some once growth is out of
+ * proportion (ca_grow_spares_caches).
  * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
  * stay shut in pin mode, until the heap has settled (pool/settle.h), where it has neither had a
  * fence nor met a stream, and where little room is left: then every free is followed by its fence.

@@ -56,23 +56,11 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     }
 }
 
-size_t ca_grow_room_for_caches(const ca_arena_t *arena)
+bool ca_grow_spares_caches(const ca_arena_t *arena)
 {
-    size_t headroom = arena->params.headroom, live = live_peak(arena);
-
-    return headroom < SIZE_MAX - live ? headroom + live : SIZE_MAX;
-}
-
-bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes)
-{
-    size_t more = live_peak(arena) / CA_GROW_CACHES_SHARE, room = ca_grow_room_for_caches(arena);
-
-    return arena->operations < arena->spared_until && bytes <= more &&
-           more >= arena->params.segment_first / 2 &&
-           reserved(arena) <= in_proportion(arena) + more && arena->room >= room &&
-           arena->room - room >= bytes && (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) &&
-           ca_caches_stock(arena) && arena->params.reuse != CA_POOL_REUSE_WAIT &&
-           !arena->params.host;
+    return live_peak(arena) >= CA_GROW_SPARE && ca_grow_allowed(arena) &&
+           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
+           arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)

@@ -6,25 +6,19 @@
 #include "pool/block.h"
 
 #define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
-#define CA_GROW_CACHES_SHARE 8u          /* see tests/replay/NOTES.md */
 #define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
 
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 
-/* Whether a request of `bytes` rather grows than empties the caches in front of the heap, where
- * they were emptied lately and several threads would lose what they have in stock: while reserved
- * is at most a part of the live peak more than it may be otherwise. Not in a small program, where a
- * segment is much, and not of host memory. */
-bool ca_grow_spares_caches(const ca_arena_t *arena, size_t bytes);
+/* Whether the heap rather grows than that several threads lose what they have in stock. Not where
+ * little is live, beside which a segment is much, and not of host memory. */
+bool ca_grow_spares_caches(const ca_arena_t *arena);
 
 /* Whether a thread that has few blocks of `bytes` in stock, and others more, rather gets new memory
  * than to ask about the few again and again: where the pool has settled, as long as that is no
  * growth that counts (settle.h). */
 bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
-
-/* What such growth leaves upstream. */
-size_t ca_grow_room_for_caches(const ca_arena_t *arena);
 
 /* Whether the limit leaves no room for a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);

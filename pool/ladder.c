@@ -3,8 +3,7 @@
  *
  *   passed      epochs whose fence has passed
  *   open        the open epochs: closed and queried, never waited for
- *   spared      a new segment, so that threads keep what they have in stock, where they lost it
- *               lately: see ca_grow_spares_caches
+ *   spared      as policy, so that threads keep what they have in stock: see ca_grow_spares_caches
  *   caches      what threads have in stock, as much as it takes; until the climb is over frees go
  *               where it looks. This comes first now and then: see ca_ladder_climb
  *   policy      a new segment, while the reserve is in proportion to what was ever live, and
@@ -60,8 +59,6 @@
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
 #define SHUT_BACKOFF 4096
-/* From one climb that takes from them to the next one that rather does so than grow: as above. */
-#define SPARED 32768
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -113,13 +110,12 @@ static bool grow(climb_t *c)
         if (search(c))
             return true;
     }
-    if (c->spares && !ca_grow_spares_caches(arena, c->bytes))
+    if (c->spares && !ca_grow_spares_caches(arena))
         return false; /* not any more */
     arena->growing = true;
     arena->grower = ca_mine_number();
     arena->growing_for_caches = c->spares;
-    int rc = ca_grow(arena, c->bytes, c->spares ? ca_grow_room_for_caches(arena) : c->headroom,
-                     &c->block);
+    int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
     arena->growing = false;
     ca_signal_all(&arena->grown);
 
@@ -173,8 +169,6 @@ static bool rung_caches(climb_t *c)
         return false;
     c->shut = true;
     c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
-    if (ca_caches_stock(c->arena))
-        c->arena->spared_until = c->arena->operations + SPARED;
     /* Where each block is a large part of all there is, all merge. */
     if (ca_settle_small(c->arena))
         ca_caches_shut(c->arena);
@@ -200,7 +194,7 @@ static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.reuse == CA_POOL_REUSE_WAIT && rung_joined(c))
         return true;
-    if (!c->spares && !ca_grow_allowed(c->arena))
+    if (!ca_grow_allowed(c->arena))
         return false;
     return rung_asked(c) || grow(c);
 }
@@ -209,7 +203,7 @@ static bool rung_policy(climb_t *c)
  */
 static bool rung_spared(climb_t *c)
 {
-    if (!ca_grow_spares_caches(c->arena, c->bytes))
+    if (!ca_grow_spares_caches(c->arena))
         return false;
     c->spares = true;
     bool found = rung_policy(c) && c->rc == 0;
@@ -417,9 +411,10 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
                  .rc = -ENOMEM,
                  .given = ca_giving_done(),
                  .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
-                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY)
-                                 ? arena->params.headroom
-                                 : 0};
+                 .headroom =
+                     rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
+                         ? arena->params.headroom
+                         : 0};
 
     ca_arena_look_at_order(arena);
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
@@ -427,7 +422,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsign
     bool caches_first = rungs & CA_RUNGS_FIRST ||
                         (rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after);
     bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
-                  (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena, bytes));
+                  (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));
 
     (void)((caches_first && rung_caches(&c)) ||
            (rungs & (CA_RUNGS_FIRST | CA_RUNGS_POLICY) && rung_policy(&c)) ||

@@ -467,8 +467,8 @@ int ca_shards_alloc(ca_shards_t *shards, ca_stream_t *stream, size_t bytes, bool
     if (rc == 0 || ready_only)
         return rc;
     /* No heap grows before each was looked at, and none waits while another has something to give.
-     * What lies in threads' caches comes last of that: it is dear for those who lose it, and where
-     * they lost it lately growth by a little comes before it. In the order of a stream the others
+     * What lies in threads' caches comes last of that: it is dear for those who lose it, and growth
+     * in proportion comes before it. In the order of a stream the others
      * come after growth: their memory would not come back in it. */
     rc = stream ? -ENOMEM : climb(&v, CA_RUNGS_PASSED);
     if (rc == -ENOMEM && !stream)

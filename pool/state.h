@@ -74,7 +74,6 @@ struct ca_arena {
     ca_stream_t *elsewhere;
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
-    uint64_t spared_until;   /* operations: see ladder.c */
     unsigned grower;         /* the thread that is obtaining a segment, by ca_mine_number */
     uint16_t stream_numbers; /* given so far */
     bool growing;            /* there is such a thread; others search again when it is done */
