@@ -192,8 +192,13 @@ void ca_arena_serve_in_order(ca_arena_t *arena)
     ca_arena_leave(arena, cancellation);
 }
 
-static void serve_in_order(ca_arena_t *arena, const ca_stream_t *stream)
+/* What each allocation begins with. Takes the lock. */
+static inline void begin_alloc(ca_arena_t *arena, const ca_stream_t *stream)
 {
+    ca_arena_take(arena);
+    arena->operations++;
+    check_now_and_then(arena);
+    ca_settle(arena);
     if (!stream)
         ca_arena_serve_in_order(arena);
 }
@@ -216,11 +221,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
         return -EAGAIN;
     size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
 
-    ca_arena_take(arena);
-    arena->operations++;
-    check_now_and_then(arena);
-    ca_settle(arena);
-    serve_in_order(arena, stream);
+    begin_alloc(arena, stream);
     /* Where the heaps of a set are visited in turn, the last resort asks. */
     bool asks = ca_arena_alone(arena) && !stream && ca_settle_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
@@ -240,11 +241,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
         return -EAGAIN;
     size_t size = ca_round_request(&arena->params, bytes);
 
-    ca_arena_take(arena);
-    arena->operations++;
-    check_now_and_then(arena);
-    ca_settle(arena);
-    serve_in_order(arena, NULL);
+    begin_alloc(arena, NULL);
     bool careful = ca_settle_asks(arena, size);
     ca_block_t *found = careful ? NULL : take(arena, NULL, size);
     if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
@@ -277,11 +274,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     bool grown = false;
     int rc = 0;
 
-    ca_arena_take(arena);
-    arena->operations++;
-    check_now_and_then(arena);
-    ca_settle(arena);
-    serve_in_order(arena, stream);
+    begin_alloc(arena, stream);
     if (!stream && ca_settle_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);

@@ -9,9 +9,9 @@
  *   CACHED   in a thread's own stock, in front of the arena: see pool/cache.h
  *   EXPORTED freed, and kept as it is until its segment goes: see pool/export.h
  *
- * A free tags its block with the arena's open epoch. An epoch is closed by the free side, which
- * records one fence; when the fence has passed all its blocks become ready together. So a free
- * never waits, and memory is handed out again only after everything submitted before its free.
+ * A free tags its block with the arena's open epoch (pool/epoch.h), which one fence makes ready. So
+ * a free never waits, and memory is handed out again only after everything submitted before its
+ * free.
  *
  * All metadata is on the host: the memory itself is never touched. Thread-safe. */
 #ifndef CA_POOL_ARENA_H
@@ -72,11 +72,7 @@ typedef struct ca_arena_params {
     unsigned gc_threshold;
     size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
-    /* Allocations and frees from a growth until the arena counts as settled, twice as many each
-     * time that it then grows though no more is live. Until then memory comes before time: what was
-     * freed is asked about before a larger block is cut, and threads keep nothing for themselves.
-     * 0: it is settled from the start. */
-    uint64_t settle;
+    uint64_t settle;     /* allocations and frees after a growth: see pool/settle.h; 0: none */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays

@@ -5,17 +5,16 @@
  *            8 KiB, then 16 steps to each power of two. So a block that was freed fits the next
  *            request of about its size without being cut. Those above CA_CACHE_ALWAYS only as far
  *            as they are a small part of what the program has live.
- *   stock    What the thread frees queues up behind what it freed before, a queue for each class. A
- *            block carries the number of the cache's open epoch; the cache knows up to which number
- *            all work has passed. So the oldest block of a class is taken if its number has passed:
- *            no list is touched when an epoch closes or passes.
+ *   stock    What the thread frees queues up, a queue for each class, with the number of the
+ *            cache's open epoch; the cache knows up to which number all work has passed. So the
+ *            oldest block of a class is taken if its number has: no list is touched when an epoch
+ *            closes or passes.
  *   epochs   Closed by the free side, as the heap's are, and together with the heap's open epoch:
  *            that gets a mark, "this cache up to this number", and when its fence has passed the
  *            cache is told. So there is one line of fences, whoever frees.
- *   streams  What is freed on a stream lies apart, a block for each stream and class. There the
- *            next request of that class on that stream finds it: in the stream's order it needs no
- *            fence (pool/stream.h). The block before it goes to the heap, as all do when that wants
- *            them.
+ *   streams  What is freed on a stream lies apart, a block for each stream and class, for the next
+ *            request of that class there: in the stream's order it needs no fence (pool/stream.h).
+ *            The block before it goes to the heap.
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
  *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
  *            allocates what another frees, they are neither merged nor cut again.
@@ -25,11 +24,11 @@
  *
  * A cache's memory is the heap's whenever the heap wants it: before it gives memory back, merges or
  * ends, it shuts all caches in front of it and takes their blocks, and before it looks for more it
- * takes as many as it needs (ca_caches_yield), where several threads have some once growth is out of
- * proportion (ca_grow_spares_caches).
- * While one thread climbs the retry ladder they stay shut, and frees go where it looks. They also
- * stay shut in pin mode, until the heap has settled (pool/settle.h), where it has neither had a
- * fence nor met a stream, and where little room is left: then every free is followed by its fence.
+ * takes as many as it needs (ca_caches_yield), where several threads have some once growth is out
+ * of proportion (ca_grow_spares_caches). While one thread climbs the retry ladder they stay shut,
+ * and frees go where it looks. They also stay shut in pin mode, until the heap has settled
+ * (pool/settle.h), where it has neither had a fence nor met a stream, and where little room is
+ * left: then every free is followed by its fence.
  *
  * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
  * does without. Nobody else enters; the heap shuts a cache under its lock. */

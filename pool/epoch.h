@@ -135,10 +135,9 @@ typedef enum {
 
 /* Waits for closed epochs. Without bound (CA_WAIT_OWN) for the oldest alone that was not waited for
  * so before: where 0 is the answer, only other contexts' work may still be at its blocks. Else for
- * CA_WAIT_BYTES, but at most
- * the older half, in one wait: one for each would be one every few frees, and the device keeps the
- * other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT when there is none,
- * or upstream's error. Drops the lock. */
+ * CA_WAIT_BYTES, but at most the older half, in one wait: each would be one every few frees, and
+ * the device keeps the other half to work on. Returns 1 when any passed, 0 when time is up, -ENOENT
+ * when there is none, or upstream's error. Drops the lock. */
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds);
 
 /* Whether a plain free of the calling thread closed one of the closed epochs: it would have slept

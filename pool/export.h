@@ -4,24 +4,18 @@
  * it was asked for, opens the segment's base in the other process. There is no call that ends an
  * export, so from the first one on
  *
- *   its blocks    that the export may have meant are not handed out again while there is other
- *                 memory: what is freed of them is kept as it is (CA_BLOCK_EXPORTED), once the work
- *                 on it is done, as the other process may still look at it, and must not find
- *                 somebody else's data there
- *   the segment   goes back upstream when nothing lives in it, at once: by the next free that
- * closes an epoch, or before the next growth. The plain free gives the memory back, too; a program
- * that frees what another process has open is wrong with either (cuda.h, cuIpcGetMemHandle)
+ *   its blocks    that the export may have meant are kept as they are once they are freed and the
+ *                 work on them is done (CA_BLOCK_EXPORTED), while there is other memory: the other
+ *                 process may still look, and must not find somebody else's data there
+ *   the segment   goes back upstream as soon as nothing lives in it: by the next free that closes
+ *                 an epoch, or before the next growth, as by the plain free
  *
  * Which blocks: the handle is of the segment's base, and comes from a program whose block begins
  * there, or from one that asked for the address range and passes on offsets: it may mean every
  * block that is live at that time. (An address inside is not exported: the shim refuses that.)
  *
- * The rest of the segment goes on to be used. What is ready or pending then, nobody can have told
- * the other process about; and a block that is cut from it later is the other process's business
- * only once the program has exported that, too. (A program that remembers that the range was
- * exported, and does not ask again, still may not free a block that somebody has open: that is
- * undefined with the driver's own memory.) To give such segments up would cost up to 64 MiB for a
- * single small export. */
+ * The rest of the segment goes on to be used: nobody can have told the other process about it, and
+ * what is cut from it later is that process's business only once it is exported, too. */
 #ifndef CA_POOL_EXPORT_H
 #define CA_POOL_EXPORT_H
 

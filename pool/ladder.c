@@ -27,11 +27,9 @@
  *   late        a bounded wait (oom_wait) for all other epochs, those of streams too
  *
  * The unbounded waits come when the driver has nothing left, and only for what a plain free of this
- * very thread would have waited for: other epochs may cover work that waits for this thread. What
- * another thread freed it would have had without a wait, once that free had returned: hence the
- * bound is a long one.
- * Without fences there is no closed epoch to wait for, and to synchronise here would wait for that
- * work too: what is in the open epoch then is not waited for, see ca_epoch_due.
+ * very thread would have waited for: see epoch.h. What another thread freed it would have had
+ * without a wait, once that free had returned: hence the bound is a long one. Without fences there
+ * is nothing to wait for but all work: what is in the open epoch then is not, see ca_epoch_due.
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
  * No turn is held during a wait for the context: its work may be waiting for one of them. */

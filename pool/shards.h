@@ -33,10 +33,9 @@
 #define CA_SHARDS_MOST 64u
 
 /* More heaps come into use where of CA_SHARDS_JUDGED takes of a heap's lock one in CA_SHARDS_WAITED
- * had to wait, and all that are in use then would have CA_SHARDS_LEAST bytes each. Of the requests
- * that find their heap poor, by one part in CA_SHARDS_UNEVEN of what would be its due, one in
- * CA_SHARDS_LEVELLED gets it more. In debug builds all that is soon the case, so that tests of
- * threads are tests of this too. */
+ * had to wait, and each would have CA_SHARDS_LEAST bytes. Of the requests that find their heap one
+ * part in CA_SHARDS_UNEVEN below its due, one in CA_SHARDS_LEVELLED gets it more. In debug builds
+ * all that is soon the case, for tests of threads. */
 #define CA_SHARDS_UNEVEN 16u
 #if CA_DEBUG
 #define CA_SHARDS_JUDGED 64u

@@ -17,18 +17,16 @@
  * recorded:
  *
  *   legacy     The legacy stream of the context. Each operation on it waits for all work before it
- * on the blocking streams, which then wait for it. A call that we serve is no operation, and a
- * program may rely on such waits between two users of the memory: the record of the fence is one.
- * So the fence stands behind all that the free does, on this and the blocking streams, and whatever
- * is submitted after it to any of them, or in an order that begins there, runs behind it: an
- * allocation on the legacy stream may take the block as soon as the fence is recorded. elsewhere
- * All streams of other contexts, whose order is not ours to record. The fence stands behind the
- * work of every context, which may take long: in a line of its own, nothing else has to wait for
- * that. Never taken before the fence has passed.
+ *              on the blocking streams, which then wait for it, and a program may rely on that
+ *              between two users of the memory. A call that we serve is no operation, but the
+ *              record of the fence is: whatever is submitted after it to any of these streams runs
+ *              behind it, so that an allocation on the legacy stream may take the block then
+ *   elsewhere  All streams of other contexts, whose order is not ours to record. The fence stands
+ *              behind the work of every context, which may take long: in a line of its own, so that
+ *              nothing else has to wait. Never taken before the fence has passed
  *
- * A stream that was destroyed is asked about there and then, and where its work was not done when
- * the next ones come: its object serves another stream, or a program with a stream for each of its
- * requests would fill the host's memory with them.
+ * The object of a stream that was destroyed serves another one once its work is done, or a program
+ * with a stream for each request would fill the host's memory with them.
  *
  * The arena's lock is held in every function here but the public ones (arena.h). */
 #ifndef CA_POOL_STREAM_H
