@@ -21,7 +21,7 @@ typedef struct shared {
     ca_arena_t *arena;
     _Atomic(held_t *) slots[SLOTS]; /* blocks on their way to another thread */
     atomic_bool stop;
-    atomic_uint served, wrong_codes;
+    atomic_uint tried, wrong_codes;
     bool retires;
 } shared_t;
 
@@ -62,9 +62,8 @@ static void *work(void *arg)
         uint64_t random = next_random(&me->random);
         held_t *mine = calloc(1, sizeof *mine);
         int rc = hold(shared->arena, random_size(random), mine);
-        if (rc == 0) {
-            atomic_fetch_add(&shared->served, 1);
-        } else {
+        atomic_fetch_add(&shared->tried, 1);
+        if (rc != 0) {
             if (rc != -ENOMEM && !(shared->retires && rc == -EIO))
                 atomic_fetch_add(&shared->wrong_codes, 1);
             free(mine);
@@ -111,7 +110,7 @@ static void run(shared_t *shared, worker_t *workers, unsigned operations)
     }
     pthread_create(&disturber, NULL, disturb, shared);
     if (shared->retires) {
-        while (atomic_load(&shared->served) < 5000)
+        while (atomic_load(&shared->tried) < 5000)
             sched_yield();
         ca_arena_retire(shared->arena);
     }
