@@ -332,13 +332,15 @@ def test_made_traces_run_to_their_end(run, build, tmp_path):
 def test_small_programs_hold_one_small_segment(run, build, tmp_path, live):
     made = generate(tmp_path / "made", *([] if live else ["small_program"]))
     scaled = ["--live", live] if live else []
+    # Of 7.25 MiB in random sizes 10 would be luck: tests/replay/NOTES.md.
+    most = 10 << 20 if live else 12 << 20
 
     # Where the simulated device is late, on a busy machine, more is held: the least counts.
     for _ in range(3):
         rows = rows_of(run([build / "replay", "--json", "--policy", "cachealloc", *scaled,
                             tmp_path / "made"], conf="settle:131072", timeout=120))
         assert [row["trace"] for row in rows] == sorted(made)
-        over = [row for row in rows if row["peak_upstream_bytes"] > 10 << 20]
+        over = [row for row in rows if row["peak_upstream_bytes"] > most]
         if not over:
             break
 
@@ -384,7 +386,7 @@ def held(run, build, paths, *flags):
 
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="a sanitizer's pace is not the program's")
 @pytest.mark.parametrize("names, flags, least", [
-    pytest.param(None, ("--passes", 3), 0.895, id="idle-3"),
+    pytest.param(None, ("--passes", 3), 0.87, id="idle-3"),
     pytest.param(None, ("--passes", 16), 0.79, id="idle-16"),
     pytest.param(MADE_BUSY, ("--busy", "--passes", 16), 0.69, id="busy-16")])
 def test_memory_held_for_made_traces_does_not_grow(run, build, tmp_path, names, flags, least):
