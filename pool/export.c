@@ -27,9 +27,10 @@ static void look(void)
 
     if (at_first > CA_EXPORT_OTHERS)
         at_first = CA_EXPORT_OTHERS;
-    atomic_store(&ca_export_own_pool,
-                 atomic_load(&others) <= at_first + pieces / CA_EXPORT_OTHERS &&
-                     atomic_load(&freed) <= CA_EXPORT_OTHERS + pieces / 2);
+    bool own = atomic_load(&others) <= at_first + pieces / CA_EXPORT_OTHERS &&
+               atomic_load(&freed) <= CA_EXPORT_OTHERS + pieces / 2;
+    if (own != has_pool())
+        atomic_store(&ca_export_own_pool, own);
 }
 
 void ca_pool_note_request(size_t bytes)

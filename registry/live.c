@@ -37,7 +37,8 @@ void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes)
     uint64_t ahead = tally->ahead;
     atomic_store_explicit(&tally->spare, ahead, memory_order_relaxed);
     uint64_t told = ca_live_tell(bytes + ahead);
-    if (tally->spare_most) /* one that frees, too: else the peak is exact */
+    /* Of one that frees, too: else the peak is exact. Alone it sets them when it frees. */
+    if (tally->spare_most && (ahead || ca_tally_threads() > 1))
         set_parts(tally, told);
 }
 

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "config/options.h"
 #include "registry/registry.h"
 
 /* A capture has begun, and ended; before it has, what it left, if anything. */
@@ -37,7 +38,11 @@ void ca_graph_memory_given(uint64_t address, void *block, uint16_t context);
 bool ca_graph_memory_wanted(uint64_t address);
 
 /* Keeps it, if it is: then its block must not go back. */
-bool ca_graph_memory_keep(const ca_record_t *record);
+bool ca_graph_memory_keep_slow(const ca_record_t *record);
+static inline bool ca_graph_memory_keep(const ca_record_t *record)
+{
+    return ca_options.capture == CA_CAPTURE_KEEP && ca_graph_memory_keep_slow(record);
+}
 
 /* What no graph has any more goes back to the pool. */
 void ca_graph_memory_release(void);
