@@ -56,7 +56,8 @@
     X(order_held)            /* work that waits for a thread is like any other */                  \
     X(order_pdl)             /* so is work that begins early */                                    \
     X(order_second_thread)   /* a second thread's second stream changes nothing */                 \
-    X(order_stream_ended)    /* a stream's number is never given to another one */
+    X(order_stream_ended)    /* a stream's number is never given to another one */                 \
+    X(order_not_woken)       /* what is freed is behind the newest fence, whatever came after it */
 
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \

@@ -120,7 +120,7 @@ static void drop_memory(ca_arena_t *arena)
     arena->bins = NULL;
     arena->segments = NULL;
     arena->whole = (ca_line_t){0};
-    arena->passed = NULL;
+    arena->passed = arena->owed = NULL;
     if (arena->shards)
         ca_shards_rest(arena);
     else
@@ -142,7 +142,7 @@ int ca_arena_enter(ca_arena_t *arena)
     return ca_cancel_hold();
 }
 
-static void leave(ca_arena_t *arena)
+void ca_arena_left(ca_arena_t *arena)
 {
     if (arena->inside == 1 && arena->retired && arena->bins)
         end_epochs(arena);
@@ -152,7 +152,7 @@ static void leave(ca_arena_t *arena)
 
 void ca_arena_leave(ca_arena_t *arena, int cancellation)
 {
-    leave(arena);
+    ca_arena_left(arena);
     ca_cancel_resume(cancellation);
 }
 
@@ -186,21 +186,20 @@ void ca_arena_serve_in_order(ca_arena_t *arena)
         (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
          !CA_MUTATED(order_lazily_recorded)))
         return;
+    if (ca_epoch_serve_in_order(arena) > 0 || !ca_order_is_over())
+        return;
     int cancellation = ca_arena_enter(arena);
-    if (ca_epoch_serve_in_order(arena) == 0)
-        ca_arena_look_at_order(arena);
+    ca_arena_look_at_order(arena);
     ca_arena_leave(arena, cancellation);
 }
 
 /* What each allocation begins with. Takes the lock. */
-static inline void begin_alloc(ca_arena_t *arena, const ca_stream_t *stream)
+static inline void begin_alloc(ca_arena_t *arena)
 {
     ca_arena_take(arena);
     arena->operations++;
     check_now_and_then(arena);
     ca_settle(arena);
-    if (!stream)
-        ca_arena_serve_in_order(arena);
 }
 
 /* Without a call upstream. What is close to the size comes before what has to be cut. */
@@ -221,7 +220,9 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
         return -EAGAIN;
     size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
 
-    begin_alloc(arena, stream);
+    begin_alloc(arena);
+    if (!stream)
+        ca_arena_serve_in_order(arena);
     /* Where the heaps of a set are visited in turn, the last resort asks. */
     bool asks = ca_arena_alone(arena) && !stream && ca_settle_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
@@ -241,9 +242,15 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
         return -EAGAIN;
     size_t size = ca_round_request(&arena->params, bytes);
 
-    begin_alloc(arena, NULL);
-    bool careful = ca_settle_asks(arena, size);
-    ca_block_t *found = careful ? NULL : take(arena, NULL, size);
+    begin_alloc(arena);
+    bool careful = false;
+    const ca_epoch_t *newest = arena->whole.closed.tail;
+    ca_block_t *found = newest && newest->lent ? ca_epoch_take_owed(arena, size) : NULL;
+    if (!found) {
+        ca_arena_serve_in_order(arena);
+        careful = ca_settle_asks(arena, size);
+        found = careful ? NULL : take(arena, NULL, size);
+    }
     if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
         /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
@@ -274,7 +281,9 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     bool grown = false;
     int rc = 0;
 
-    begin_alloc(arena, stream);
+    begin_alloc(arena);
+    if (!stream)
+        ca_arena_serve_in_order(arena);
     if (!stream && ca_settle_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
@@ -362,16 +371,19 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         ca_settle(arena);
         ca_line_t *line = stream ? &stream->line : &arena->whole;
         ca_block_unlive(arena, block);
+        bool covered = false;
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
-        } else {
+        } else if (!(covered = how == PLAIN && ca_order_is_quiet() &&
+                               ca_block_size(block) >= CA_EPOCH_LARGE &&
+                               ca_epoch_cover(arena, block))) {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign && !stream;
             ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_mine_number());
         }
         check_now_and_then(arena);
-        if (ca_epoch_due(arena, line)) {
+        if (!covered && ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
             ca_epoch_harvest_by_free(arena, line);
@@ -428,7 +440,7 @@ void ca_arena_retire_begin(ca_arena_t *arena)
 void ca_arena_retire_end(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
-    leave(arena);
+    ca_arena_left(arena);
     ca_arena_drop(arena);
 }
 

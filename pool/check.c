@@ -152,6 +152,8 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
         broken = check_line(&arena->whole, &pending);
     if (!broken)
         broken = check_epoch(arena->passed, &pending);
+    if (!broken && arena->owed && (arena->owed->count || arena->owed->marks))
+        broken = "an epoch that is in no list holds something";
     for (ca_stream_t *stream = arena->streams; stream && !broken; stream = stream->next) {
         size_t before = pending;
         broken = check_line(&stream->line, &pending);

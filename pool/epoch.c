@@ -40,18 +40,6 @@ static void list_remove(ca_epoch_list_t *list, ca_epoch_t *epoch)
     list->count--;
 }
 
-void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
-{
-    ca_block_set_epoch(block, epoch);
-    ca_block_set_earlier(block, NULL);
-    ca_block_set_later(block, epoch->blocks);
-    if (epoch->blocks)
-        ca_block_set_earlier(epoch->blocks, block);
-    epoch->blocks = block;
-    epoch->count++;
-    epoch->bytes += ca_block_size(block);
-}
-
 static size_t scale(const ca_arena_t *arena)
 {
     return arena->no_fences ? CA_SYNC_SCALE : 1;
@@ -109,14 +97,7 @@ void ca_epoch_pull(ca_block_t *block)
 
     if (epoch->line->stream)
         ca_stream_unlist(epoch->line->stream, block);
-    if (ca_block_earlier(block))
-        ca_block_set_later(ca_block_earlier(block), ca_block_later(block));
-    else
-        epoch->blocks = ca_block_later(block);
-    if (ca_block_later(block))
-        ca_block_set_earlier(ca_block_later(block), ca_block_earlier(block));
-    epoch->count--;
-    epoch->bytes -= ca_block_size(block);
+    ca_epoch_pull_from(epoch, block);
 }
 
 /* Bytes that the open epoch of plain frees may hold. What is in it cannot be waited for: where
@@ -152,8 +133,9 @@ bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
     /* Without a fence only everything can be waited for, what was submitted since included. */
     if (epoch->foreign || (arena->no_fences && !epoch->fence))
         return true;
-    return epoch == arena->whole.open ? epoch->by != ca_mine_number()
-                                      : epoch->number > freed_after(arena);
+    if (epoch == arena->whole.open)
+        return epoch->by != ca_mine_number();
+    return epoch->number > freed_after(arena);
 }
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
@@ -166,6 +148,12 @@ void ca_epoch_shrink(ca_block_t *block, size_t bytes)
     ca_block_set_size(block, ca_block_size(block) - bytes);
     if (stream)
         ca_stream_list(stream, block);
+}
+
+static void empty(ca_epoch_t *epoch)
+{
+    epoch->blocks = epoch->last = NULL;
+    epoch->count = epoch->bytes = 0;
 }
 
 /* Makes all blocks of an epoch ready; the epoch is then in no list. */
@@ -184,9 +172,7 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
             ca_block_ready(arena, block);
         }
     }
-    epoch->blocks = NULL;
-    epoch->count = 0;
-    epoch->bytes = 0;
+    empty(epoch);
     ca_cache_pass(arena, epoch);
 }
 
@@ -262,6 +248,62 @@ void ca_epoch_synchronize(ca_arena_t *arena)
     }
 }
 
+/* The closed epoch whose fence is behind what is freed now, or NULL. In the list: the caller puts
+ * something there. */
+static ca_epoch_t *covering_now(ca_arena_t *arena)
+{
+    ca_epoch_list_t *closed = &arena->whole.closed;
+    ca_epoch_t *newest = arena->owed ? arena->owed : closed->tail;
+    uint64_t began = newest ? ca_order_quiet_since() : 0;
+
+    if (began && closed->tail && closed->tail->began == began)
+        newest = closed->tail;
+    if (!began || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
+        return NULL;
+    if (newest != arena->owed)
+        return newest;
+    arena->owed = NULL;
+    newest->by = ca_mine_number();
+    list_append(closed, newest);
+    return newest;
+}
+
+/* Behind what is in there: it serves in the order of the frees. */
+static void append(ca_epoch_t *epoch, ca_block_t *block)
+{
+    ca_block_set_epoch(block, epoch);
+    ca_block_set_later(block, NULL);
+    ca_block_set_earlier(block, epoch->last);
+    if (epoch->last)
+        ca_block_set_later(epoch->last, block);
+    else
+        epoch->blocks = block;
+    epoch->last = block;
+    epoch->count++;
+    epoch->bytes += ca_block_size(block);
+}
+
+bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block)
+{
+    const ca_epoch_t *open = arena->whole.open;
+    const ca_cache_t *cache;
+
+    if (open->count || open->marks ||
+        ((cache = arena->caches ? ca_cache_own(arena) : NULL) && ca_cache_open_count(cache)))
+        return false;
+    ca_epoch_t *covering = covering_now(arena);
+    if (covering)
+        append(covering, block);
+    return covering;
+}
+
+/* Of an epoch that is gone. With the lock dropped. */
+static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
+{
+    if (!lent || ca_order_give_up(fence))
+        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+}
+
 void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
 {
     ca_stream_t *stream = line->stream;
@@ -278,7 +320,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         return;
     void *fence = NULL;
     bool ordered = !stream && arena->params.reuse == CA_POOL_REUSE_ORDER;
-    epoch->began = ordered ? ca_order_fence_begins() : 0;
+    epoch->began = ordered ? ca_order_record_begins() : 0;
     ca_lock_drop(&arena->lock);
     bool all = stream ? stream->kind == CA_STREAM_ELSEWHERE : epoch->foreign;
     int rc =
@@ -325,9 +367,10 @@ static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     }
     if (epoch->passed && epoch->users == 0) {
         void *fence = epoch->fence;
+        bool lent = epoch->lent;
         ca_slab_give(&arena->epochs, epoch);
         ca_lock_drop(&arena->lock);
-        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+        release_fence(arena, fence, lent);
         ca_lock_take(&arena->lock);
     }
     return answer;
@@ -337,11 +380,16 @@ void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
 {
     ca_epoch_t *epoch;
 
+    if (line == &arena->whole && arena->owed) {
+        list_append(&line->closed, arena->owed);
+        arena->owed = NULL;
+    }
     while ((epoch = line->closed.head)) {
         void *fence = epoch->fence;
+        bool lent = epoch->lent;
         list_remove(&line->closed, epoch);
         ca_lock_drop(&arena->lock);
-        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+        release_fence(arena, fence, lent);
         ca_lock_take(&arena->lock);
     }
 }
@@ -358,6 +406,8 @@ size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool fo
         int answer = 1; /* of one that its stream, or a give-back, has emptied */
         bool asks = epoch->count > 0 || epoch->marks;
         epoch->users++;
+        if (!asks)
+            epoch->began = 0; /* it proves nothing */
         if (asks && !(epoch->began && ca_order_has_passed(arena->context, epoch->number))) {
             ca_lock_drop(&arena->lock);
             answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
@@ -392,13 +442,54 @@ static bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
     if (CA_MUTATED(order_counted_by_heap))
         return epoch->foreign || epoch->number > arena->freed_after;
+    /* The usual case first. */
+    if (epoch->number <= ca_fence_freed_after(arena->context) && !epoch->foreign)
+        return false;
     return ca_epoch_late(arena, epoch) && !CA_MUTATED(order_late);
+}
+
+/* An epoch that has just been served stays, for what ca_epoch_cover puts there; the one before it
+ * goes. `released`: what ca_order_take gave, and a fence that is not given up yet. Returns whether
+ * it dropped the lock, to release any. */
+static bool owe(ca_arena_t *arena, ca_epoch_t *epoch, void *released[3])
+{
+    ca_epoch_t *former = arena->owed;
+
+    arena->owed = epoch;
+    if (former)
+        ca_slab_give(&arena->epochs, former);
+    if (!released[0] && !released[1] && !released[2])
+        return false;
+    arena->inside++;
+    ca_lock_drop(&arena->lock);
+    for (unsigned i = 0; i < 3; i++)
+        if (released[i])
+            release_fence(arena, released[i], i == 2);
+    ca_lock_take(&arena->lock);
+    ca_arena_left(arena);
+    return true;
+}
+
+ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
+{
+    ca_epoch_t *epoch = arena->whole.closed.tail;
+
+    if (epoch->count != 1 || epoch->marks || epoch->prev || epoch->users || arena->owed ||
+        !ca_arena_serving(arena) || !ca_epoch_in_order(arena) || may_not_serve(arena, epoch))
+        return NULL;
+    ca_block_t *block = epoch->blocks;
+    if (!ca_block_take_whole(arena, block, bytes))
+        return NULL;
+    empty(epoch);
+    ca_count(order_served);
+    list_remove(&arena->whole.closed, epoch);
+    arena->owed = epoch;
+    return block;
 }
 
 size_t ca_epoch_serve_in_order(ca_arena_t *arena)
 {
     ca_epoch_t *epoch = arena->whole.closed.head, *next;
-    void *released;
     size_t served = 0;
 
     if (CA_MUTATED(order_lazily_recorded)) {
@@ -409,22 +500,21 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena)
         release_blocks(arena, arena->whole.open);
     for (; epoch && ca_epoch_in_order(arena); epoch = next) {
         next = epoch->next;
+        void *former = arena->owed ? arena->owed->fence : NULL;
+        void *released[3] = {NULL, NULL, epoch->lent ? former : NULL};
         if (epoch->users || may_not_serve(arena, epoch) || !ca_arena_serving(arena))
             break;
-        if (!ca_order_take(arena->context, epoch->fence, epoch->began, epoch->number, &released))
+        if (!epoch->lent && !ca_order_take(arena->context, epoch->fence, epoch->began,
+                                           epoch->number, former, released))
             break;
+        epoch->lent = true;
         ca_count(order_served);
         arena->whole.failures = 0;
         list_remove(&arena->whole.closed, epoch);
         release_blocks(arena, epoch);
-        ca_slab_give(&arena->epochs, epoch);
         served++;
-        if (released) {
-            ca_lock_drop(&arena->lock);
-            ca_upstream_fence_release(arena->upstream, arena->context, released);
-            ca_lock_take(&arena->lock);
+        if (owe(arena, epoch, released))
             next = arena->whole.closed.head;
-        }
     }
     return served;
 }

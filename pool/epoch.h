@@ -31,13 +31,14 @@ typedef struct ca_line ca_line_t;
 struct ca_epoch {
     ca_epoch_t *prev, *next;
     ca_line_t *line;
-    ca_block_t *blocks;
+    ca_block_t *blocks, *last; /* newest first, but for what it took in later: see ca_epoch_cover */
     size_t count, bytes;
     bool urgent;  /* holds a large block: to be closed at once */
     bool precise; /* its fence was recorded right behind its only free */
     bool passed;
     bool own_passed; /* all but the work of other contexts */
     bool foreign;    /* what another context may still use is in it: see ca_epoch_late */
+    bool lent;       /* its fence is, or was, a debt (order.h): it serves without another one */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
     unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY;
@@ -75,11 +76,50 @@ ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
 int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 
+/* A plain free of a block of CA_EPOCH_LARGE, where ca_order_is_quiet: it is in a closed epoch now,
+ * whose fence stands behind it, too, since nothing has been submitted since that was begun
+ * (order.h). False: it is for ca_epoch_push. Smaller ones, and what waits in the open epoch or the
+ * thread's cache, get a fence of their own: to have them back sooner saves no memory
+ * (tests/replay). */
+bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block);
+
+/* Where the newest closed epoch's fence is lent: its block, if that is the only one that is closed,
+ * is of just that size and may serve in order, or NULL: what ca_epoch_serve_in_order and
+ * ca_block_take would come to. */
+ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes);
+
 /* Puts a pending block into the line's open epoch, or takes one out of whichever epoch it is in. */
 void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
-/* The same into a given epoch of a line of plain frees. */
-void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block);
+/* The same into a given epoch of a line of plain frees, and out of one. */
+static inline void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
+{
+    ca_block_set_epoch(block, epoch);
+    ca_block_set_earlier(block, NULL);
+    ca_block_set_later(block, epoch->blocks);
+    if (epoch->blocks)
+        ca_block_set_earlier(epoch->blocks, block);
+    else
+        epoch->last = block;
+    epoch->blocks = block;
+    epoch->count++;
+    epoch->bytes += ca_block_size(block);
+}
+static inline void ca_epoch_pull_from(ca_epoch_t *epoch, ca_block_t *block)
+{
+    ca_block_t *earlier = ca_block_earlier(block), *later = ca_block_later(block);
+
+    if (earlier)
+        ca_block_set_later(earlier, later);
+    else
+        epoch->blocks = later;
+    if (later)
+        ca_block_set_earlier(later, earlier);
+    else
+        epoch->last = earlier;
+    epoch->count--;
+    epoch->bytes -= ca_block_size(block);
+}
 /* Its lowest `bytes` are another block by now. */
 void ca_epoch_shrink(ca_block_t *block, size_t bytes);
 

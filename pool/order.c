@@ -13,7 +13,7 @@
 
 #define DEBTS 4u
 #define PAYERS 64u
-#define NO_STREAM (UINT64_MAX - 1) /* none has this number */
+#define NO_STREAM (~CA_ORDER_QUIET - 1) /* none has this number */
 #define MOST_NS ((uint64_t)1000 * 1000 * 1000)
 
 typedef struct debt {
@@ -22,6 +22,7 @@ typedef struct debt {
     unsigned users;  /* threads that wait for it, outside the lock */
     unsigned joined; /* streams that were made to wait for it */
     bool owed;
+    bool lent; /* its epoch names the fence, too, and releases it */
 } debt_t;
 
 _Atomic uint64_t ca_order_current, ca_order_newest;
@@ -45,6 +46,7 @@ static _Atomic uint64_t several_until; /* a fence begun at this number, or later
 static _Atomic uint64_t passed;        /* the latest begun that is known to have */
 static _Atomic uint64_t proved;        /* fences up to this number have passed, too */
 static _Atomic unsigned changer;       /* the thread that changed the stream last */
+static _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
 
 static void raise(_Atomic uint64_t *word, uint64_t value)
 {
@@ -59,10 +61,34 @@ bool ca_order_wanted(int reuse)
     return reuse == CA_REUSE_ORDER;
 }
 
+static bool is_quiet(uint64_t current)
+{
+    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+}
+
+/* The current stream, quiet or not. */
+static uint64_t stream_now(void)
+{
+    uint64_t current = atomic_load(&ca_order_current);
+
+    return is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
+}
+
+/* Something was submitted. */
+static void wake(void)
+{
+    uint64_t current = atomic_load(&ca_order_current);
+
+    while (is_quiet(current) && !CA_MUTATED(order_not_woken) &&
+           !atomic_compare_exchange_weak(&ca_order_current, &current, current & ~CA_ORDER_QUIET)) {
+    }
+}
+
 /* Work may be in flight that no fence begun up to now is behind, and that is not in order. Under
  * the lock where the current stream changes too: a request sees both or neither. */
 static void note_several(void)
 {
+    wake();
     raise(&several_until, ca_fence_newest() + 1);
 }
 
@@ -79,14 +105,14 @@ static void recount(void)
     atomic_store(&ca_order_newest, most);
 }
 
-/* Under the lock: the fence, if nobody needs it any more. */
+/* Under the lock: the fence, if nobody needs it any more, and nobody else releases it. */
 static void *unused_fence(debt_t *debt)
 {
     void *fence = debt->owed || debt->users ? NULL : debt->fence;
 
     if (fence)
         debt->fence = NULL;
-    return fence;
+    return debt->lent ? NULL : fence;
 }
 
 bool ca_order_may(const void *context)
@@ -98,7 +124,8 @@ bool ca_order_may(const void *context)
                atomic_load_explicit(&several_until, memory_order_relaxed);
 }
 
-uint64_t ca_order_fence_begins(void)
+/* A number for a look: what was recorded before has a lower one. */
+static uint64_t next_number(void)
 {
     ca_lock_take(&lock);
     uint64_t number = ca_fence_number();
@@ -106,41 +133,90 @@ uint64_t ca_order_fence_begins(void)
     return number;
 }
 
-bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number,
-                   void **released)
+/* The number comes before the mark, and both before the record. A submission that is behind the
+ * record looks again after them, and takes the mark away before its memory is freed; whoever finds
+ * a mark that was made after that finds a number from after it, too. */
+uint64_t ca_order_record_begins(void)
+{
+    ca_lock_take(&lock);
+    uint64_t number = ca_fence_number(), current = atomic_load(&ca_order_current);
+    atomic_store(&quiet, number);
+    if (!is_quiet(current) && current != CA_ORDER_OFF)
+        atomic_compare_exchange_strong(&ca_order_current, &current, current | CA_ORDER_QUIET);
+    ca_lock_drop(&lock);
+    return number;
+}
+
+uint64_t ca_order_quiet_since(void)
+{
+    return is_quiet(atomic_load(&ca_order_current)) ? atomic_load(&quiet) : 0;
+}
+
+/* Under the lock, where that may be. What is owed from before the stream changed has passed:
+ * ca_order_may says so. A fence begun after another one was recorded stands behind it too. */
+static debt_t *make_place(uint64_t began, uint64_t current, void **released, uint64_t *most)
 {
     debt_t *place = NULL;
 
-    *released = NULL;
+    for (debt_t *debt = debts; debt < debts + DEBTS; debt++) {
+        if (debt->fence &&
+            (debt->number < began || owner != current || CA_MUTATED(order_unnumbered))) {
+            debt->owed = false;
+            if (debt->lent)
+                unused_fence(debt);
+            else if (!*released)
+                *released = unused_fence(debt);
+        }
+        if (!debt->fence)
+            place = debt;
+        else if (debt->owed && debt->number > *most)
+            *most = debt->number;
+    }
+    return place;
+}
+
+/* Under the lock: the place of a fence that is no longer its epoch's, or NULL. */
+static debt_t *take_back(const void *fence)
+{
+    for (debt_t *debt = debts; debt < debts + DEBTS; debt++)
+        if (debt->fence == fence) {
+            debt->lent = false;
+            return debt;
+        }
+    return NULL;
+}
+
+bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number, void *former,
+                   void *released[2])
+{
+    uint64_t most = 0;
+
+    released[0] = released[1] = NULL;
     ca_lock_take(&lock);
     bool may = ca_order_may(context);
-    uint64_t current = atomic_load(&ca_order_current);
-    for (unsigned i = 0; may && i < DEBTS && !place; i++)
-        if (!debts[i].fence)
-            place = &debts[i];
-    /* A fence begun after another one was recorded stands behind it too. What is owed from before
-     * the stream changed has passed: ca_order_may says so. */
-    for (unsigned i = 0; may && i < DEBTS; i++) {
-        debt_t *debt = &debts[i];
-        if (!debt->fence ||
-            (debt->number >= began && owner == current && !CA_MUTATED(order_unnumbered)))
-            continue;
-        debt->owed = false;
-        void *unused = *released ? NULL : unused_fence(debt);
-        if (unused) {
-            *released = unused;
-            if (!place)
-                place = debt;
-        }
-    }
-    if (place && may) {
-        *place = (debt_t){.fence = fence, .began = began, .number = number, .owed = true};
+    uint64_t current = stream_now();
+    debt_t *place = may ? make_place(began, current, &released[0], &most) : NULL;
+    if (place) {
+        if (former && !take_back(former))
+            released[1] = former;
+        *place =
+            (debt_t){.fence = fence, .began = began, .number = number, .owed = true, .lent = true};
         atomic_store(&owner, current);
         opened++;
     }
-    recount();
+    if (may)
+        atomic_store(&ca_order_newest, place && number > most ? number : most);
     ca_lock_drop(&lock);
-    return place && may;
+    return place;
+}
+
+bool ca_order_give_up(void *fence)
+{
+    ca_lock_take(&lock);
+    debt_t *debt = take_back(fence);
+    bool unused = !debt || unused_fence(debt);
+    ca_lock_drop(&lock);
+    return unused;
 }
 
 void ca_order_passed(const void *context, uint64_t began)
@@ -330,7 +406,7 @@ static bool change(uint64_t stream, uint64_t paid)
         ca_lock_drop(&lock);
         return false;
     }
-    uint64_t before = atomic_load(&ca_order_current);
+    uint64_t before = stream_now();
     unsigned last = atomic_exchange(&changer, thread);
     bool changes = before != CA_ORDER_OFF && before != stream;
     if (changes)
@@ -356,7 +432,7 @@ static void go_off(void)
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
     bool off = atomic_load_explicit(&ended, memory_order_relaxed);
-    uint64_t current = atomic_load(&ca_order_current), now;
+    uint64_t current = stream_now(), now;
     bool other = !off && stream != current;
 
     if (current && current != stream)
@@ -374,12 +450,17 @@ void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 
 void ca_order_after_other(uint64_t stream, unsigned work)
 {
-    (void)stream;
-    if (CA_MUTATED(order_held) && work & CA_WORK_HELD)
+    wake();
+    if ((!work && stream == stream_now()) || (CA_MUTATED(order_held) && work & CA_WORK_HELD))
         return;
     if (atomic_load_explicit(&only, memory_order_relaxed) &&
         !atomic_load_explicit(&ended, memory_order_relaxed))
         note_several();
+}
+
+void ca_order_unquiet(void)
+{
+    wake();
 }
 
 void ca_order_waits_for(uint64_t stream)
@@ -387,7 +468,7 @@ void ca_order_waits_for(uint64_t stream)
     if (!atomic_load_explicit(&only, memory_order_relaxed) ||
         atomic_load_explicit(&ended, memory_order_relaxed))
         return;
-    uint64_t current = atomic_load(&ca_order_current);
+    uint64_t current = stream_now();
     if (stream && current && stream != current && atomic_load(&changer) != ca_mine_number())
         stop("a second thread waits for a second stream");
 }
@@ -399,8 +480,8 @@ uint64_t ca_order_wait_begins(uint64_t stream)
     if (!context || atomic_load_explicit(&ended, memory_order_relaxed))
         return 0;
     /* Before the look: what another stream gets in between is behind no fence up to this number. */
-    uint64_t begun = ca_order_fence_begins();
-    if (stream && (stream != atomic_load(&ca_order_current) || !ca_order_may(context)) &&
+    uint64_t begun = next_number();
+    if (stream && (stream != stream_now() || !ca_order_may(context)) &&
         !CA_MUTATED(order_false_proof))
         return 0;
     return begun;
@@ -421,7 +502,7 @@ void ca_order_stream_ends(uint64_t stream)
     if (!atomic_load_explicit(&only, memory_order_relaxed) || CA_MUTATED(order_stream_ended))
         return;
     ca_lock_take(&lock);
-    uint64_t current = atomic_load(&ca_order_current);
+    uint64_t current = stream_now();
     if (current && current != CA_ORDER_OFF && (!stream || current == stream)) {
         atomic_store(&ca_order_current, NO_STREAM);
         note_several();
@@ -511,5 +592,6 @@ void ca_order_reset_after_fork(void)
     atomic_store(&several_until, 0);
     atomic_store(&passed, 0);
     atomic_store(&proved, 0);
+    atomic_store(&quiet, 0);
     atomic_store(&ca_order_current, 0);
 }

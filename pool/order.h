@@ -13,6 +13,11 @@
  * stream makes this one wait for it first, on the device, until it has passed. A thread that would
  * not have slept for the fence asks first, then waits on the host for a second at most.
  *
+ * Where nothing has been submitted since a fence was begun, that fence is behind what is freed now,
+ * too: a large free then records none of its own (ca_epoch_cover). The mark that says so is taken
+ * away by the second look of the next submission, which is enough, as a block is freed only after
+ * the submissions that touch it have returned (tests/order_model.py, order_not_woken).
+ *
  * Nothing is handed out so where work may be in flight that waits for a thread (a host function, a
  * value in memory, another process), and for good not any more once a second thread uses a second
  * stream, once there is a second context, or something submits that cannot be seen.
@@ -41,6 +46,10 @@ typedef enum {
 #define CA_ORDER_OFF UINT64_MAX
 extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_current;
 
+/* Or'ed with it while nothing has been submitted since the newest fence was begun: the first
+ * submission's second look takes it away. */
+#define CA_ORDER_QUIET (UINT64_C(1) << 62)
+
 /* The number of the newest fence that anything was handed out behind; 0: none. */
 extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_newest;
 
@@ -52,7 +61,8 @@ void ca_order_after_other(uint64_t stream, unsigned work);
 static inline void ca_order_before(uint64_t stream, void *queue, unsigned work)
 {
     uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
-    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF)
+    if (__builtin_expect(work || stream != (current & ~CA_ORDER_QUIET), 0) &&
+        current != CA_ORDER_OFF)
         ca_order_before_other(stream, queue, work);
 }
 
@@ -119,13 +129,33 @@ bool ca_order_may(const void *context);
 
 /* A number for a fence that is about to be recorded (fence_order.h): what a look has written is
  * behind it or not yet there, never half. */
-uint64_t ca_order_fence_begins(void);
+uint64_t ca_order_record_begins(void);
+
+/* Something was submitted that came by none of the wrappers. */
+void ca_order_unquiet(void);
+
+/* The number that the newest fence was begun at, where nothing has been submitted since; else 0.
+ * What is freed now is behind that fence, too, once it is recorded: whoever submitted work that may
+ * be at it has returned. It says nothing where memory may not be handed out in flight. */
+uint64_t ca_order_quiet_since(void);
+
+static inline bool ca_order_is_quiet(void)
+{
+    uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
+
+    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+}
 
 /* A fence begun and recorded at these numbers becomes a debt, if that may be: false where not. The
- * fence is then no more the caller's. `released`: one that is owed no more, or NULL, which the
- * caller releases when it holds no lock. */
-bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number,
-                   void **released);
+ * fence stays the caller's too, until it gives it up. `former`: the one that it gives up for it, or
+ * NULL. `released`: up to two that nobody names any more, or NULL, which the caller releases when
+ * it holds no lock. */
+bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number, void *former,
+                   void *released[2]);
+
+/* The caller does not name the fence any more that it handed in. True: nor does anybody else, so
+ * that the caller releases it. */
+bool ca_order_give_up(void *fence);
 
 /* A fence of the context that was begun at this number has passed. */
 void ca_order_passed(const void *context, uint64_t began);

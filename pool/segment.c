@@ -232,14 +232,6 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
     arena->unmerged = true;
 }
 
-#define WHOLE_FROM CA_CACHE_ALWAYS
-
-bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
-{
-    return ca_block_size(block) > WHOLE_FROM && !arena->settling && !arena->pins &&
-           !block->exported && !ca_block_epoch(block)->line->stream;
-}
-
 void ca_blocks_merge(ca_arena_t *arena)
 {
     ca_block_t *block;
@@ -416,24 +408,43 @@ static ca_block_t *better(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
 
 #define LOOK_WHOLE 8 /* blocks */
 
-/* One of just that size that has not been merged, or NULL. */
+/* Whether a block that was not merged is just what the request gets. */
+static inline bool is_exact(const ca_arena_t *arena, const ca_block_t *block, ca_pool_t pool,
+                            size_t bytes, size_t alignment)
+{
+    const ca_segment_t *segment = ca_block_segment(block);
+
+    return ca_block_size(block) == bytes && segment->pool == pool &&
+           !ca_block_padding(block, alignment) && !ca_mixed_wakes(segment, bytes) &&
+           ca_mixed_allows(arena, segment, bytes);
+}
+
+/* One that has not been merged, or NULL. */
 static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
 {
     unsigned look = LOOK_WHOLE;
 
     for (ca_block_t *block = arena->passed->blocks; block && look;
          block = ca_block_later(block), look--) {
-        const ca_segment_t *segment = ca_block_segment(block);
-        if (ca_block_size(block) != bytes || segment->pool != pool ||
-            ca_block_padding(block, alignment) || ca_mixed_wakes(segment, bytes) ||
-            !ca_mixed_allows(arena, segment, bytes))
+        if (!is_exact(arena, block, pool, bytes, alignment))
             continue;
-        ca_epoch_pull(block);
+        ca_epoch_pull_from(arena->passed, block);
         arena->pending -= bytes;
         make_live(arena, block);
         return block;
     }
     return NULL;
+}
+
+bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    if (ca_block_size(block) != bytes || !ca_block_stays_whole(arena, block) ||
+        ca_export_begins(&arena->params, bytes) ||
+        !is_exact(arena, block, ca_pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
+        return false;
+    arena->pending -= bytes;
+    make_live(arena, block);
+    return true;
 }
 
 /* With `any` from whatever fits. */

@@ -4,7 +4,8 @@
 #ifndef CA_POOL_SEGMENT_H
 #define CA_POOL_SEGMENT_H
 
-#include "pool/block.h"
+#include "pool/cache.h"
+#include "pool/state.h"
 
 /* Registers memory obtained upstream as a segment with one ready block. NULL when there is no host
  * memory (or when the memory is too small to hold an aligned block). */
@@ -65,7 +66,13 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
  * arena->passed: what is cut and chosen for all other requests is the same as if it were merged at
  * once. Not while the arena settles (settle.h), where what is exact may be kept whole at the cost
  * of what fits best. */
-bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block);
+static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
+{
+    return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->settling && !arena->pins &&
+           !block->exported && !ca_block_epoch(block)->line->stream;
+}
+/* Takes such a block, where it is of just that size; the caller takes it out of its epoch. */
+bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 void ca_blocks_merge(ca_arena_t *arena); /* all of it; nothing where the arena has been retired */
 
 #endif

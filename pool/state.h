@@ -38,6 +38,7 @@ struct ca_arena {
     size_t stock;            /* bytes of live that lie in caches, as far as they told */
     ca_line_t whole;         /* epochs of plain frees */
     ca_epoch_t *passed;      /* blocks that stay whole for now: see ca_block_stays_whole */
+    ca_epoch_t *owed;        /* served in order last, and empty; in no list: see ca_epoch_cover */
     ca_slab_t epochs, marks;
 
     uint32_t tick;  /* see pool/decay.h */
@@ -190,6 +191,8 @@ void ca_arena_look_at_order(ca_arena_t *arena);
  * behind. And keeps a retired arena's memory until the last thread is out. */
 int ca_arena_enter(ca_arena_t *arena);
 void ca_arena_leave(ca_arena_t *arena, int cancellation);
+/* The same for what added to `inside` by itself, around what is no cancellation point. */
+void ca_arena_left(ca_arena_t *arena);
 
 /* The only ways to change `reserved`; they keep the totals of the process too (pool/reserved.c).
  * `forget`: the arena is being retired; what it reserved is gone. */

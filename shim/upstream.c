@@ -7,6 +7,7 @@
 #include "config/lock.h"
 #include "config/log.h"
 #include "config/options.h"
+#include "pool/order.h"
 #include "registry/registry.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
@@ -393,6 +394,7 @@ CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigne
     if (code != CUDA_SUCCESS)
         return code;
     code = driver->cuMemsetD8Async(address, value, bytes, stream);
+    ca_order_unquiet();
     ca_upstream_leave(&entered);
     return code;
 }

@@ -18,6 +18,8 @@ MUTATIONS = {
     "order_unlocked": "a look writes the fence's number and the stream one after the other",
     "order_unsure": "so does a request read them, and opens its debt after that",
     "order_flag": "what a stream has paid is a flag, and no number",
+    "order_not_woken": "a free has the newest fence, whatever was submitted since",
+    "order_woken_early": "the look before the call says that something is submitted, none after it",
 }
 
 S, T = 0, 1
@@ -53,6 +55,14 @@ PROGRAMS = {
         [("submit", T, None), ("submit", S, None)],
         [("submit", T, "x"), ("give", 0)],
         [("take", 0), ("free", "x"), ("request", "x"), ("submit", S, "x")]),
+    "a shared fence": (
+        [("submit", S, "x"), ("submit", S, "y"), ("free", "x"), ("free", "y"), ("request", "x"),
+         ("submit", S, "x"), ("free", "x"), ("request", "x"), ("give", 0)],
+        [("submit", S, None), ("take", 0), ("submit", T, "x")]),
+    "a submission within a record": (
+        [("submit", S, "x"), ("free", "x"), ("take", 0), ("free", "y"), ("request", "y"),
+         ("give", 1)],
+        [("submit", S, "y"), ("give", 0), ("take", 1), ("submit", T, "y")]),
     "both free": (
         [("submit", S, "x"), ("free", "x"), ("request", "x"), ("submit", S, "x"), ("give", 0)],
         [("submit", S, "y"), ("free", "y"), ("request", "y"), ("take", 0), ("submit", T, "x"),
@@ -61,6 +71,7 @@ PROGRAMS = {
 
 State = collections.namedtuple("State", [
     "newest",     # number of the newest fence, taken before its record
+    "quiet",      # that number, while nothing has been submitted since; 0
     "fences",     # of each that was recorded: how much of each stream it covers
     "passed",     # the newest that is known to have passed
     "several",    # until a fence of this number has passed there is work on several streams
@@ -76,7 +87,7 @@ State = collections.namedtuple("State", [
     "threads",    # of each: (operation, step, what it remembers)
 ])
 
-START = State(0, (), 0, 0, None, (0, None), None, ((), ()), (0, 0), ((0, 0), (0, 0)), (0, 0),
+START = State(0, 0, (), 0, 0, None, (0, None), None, ((), ()), (0, 0), ((0, 0), (0, 0)), (0, 0),
               ((0, None), (0, None)), frozenset(), ())
 
 
@@ -131,6 +142,9 @@ def pay(state, stream, mutation):
 
 def submit(state, step, memory, stream, block, mutation):
     """(state, next step or None at the end, memory)"""
+    if (step == 6 and mutation not in ("order_not_woken", "order_jumps", "order_woken_early") or
+            step == 0 and mutation == "order_woken_early"):
+        state = state._replace(quiet=0)
     if step == 0 and state.current is None and mutation != "order_once":  # the first of all
         return state._replace(current=stream), 4, None
     if step == 0:  # the look before
@@ -155,11 +169,15 @@ def submit(state, step, memory, stream, block, mutation):
 
 
 def free(state, thread, step, block):
+    index = "xy".index(block)
+    if step == 0 and 0 < state.quiet <= len(state.fences):  # one that was recorded
+        blocks = put(state.blocks, index, (state.blocks[index][0], state.quiet))
+        return state._replace(blocks=blocks), None, None
     if step == 0:  # one recorder at a time
         return (None if state.recording is not None else state._replace(recording=thread)), 1, None
     if step == 1:
-        return state._replace(newest=state.newest + 1), 2, state.newest + 1
-    index = "xy".index(block)
+        number = state.newest + 1
+        return state._replace(newest=number, quiet=number), 2, number
     fences = state.fences + (tuple(map(len, state.work)),)
     blocks = put(state.blocks, index, (state.blocks[index][0], len(fences)))
     return state._replace(fences=fences, blocks=blocks, recording=None), None, None

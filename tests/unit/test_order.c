@@ -100,6 +100,14 @@ static void in_thread(void *(*body)(void *), void *arg)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+static void *take_one(void *address)
+{
+    held_t held;
+    if (hold(arena, LARGE, &held) == 0)
+        *(uint64_t *)address = held.address;
+    return NULL;
+}
+
 static void *used_by_another_thread(void *address)
 {
     *(uint64_t *)address = used_on(S);
@@ -117,6 +125,76 @@ static void on_one_stream_what_is_in_flight_serves_at_once(void **state)
     assert_string_equal(fake_log(), "R"); /* one fence for the free, and nothing is asked */
     assert_int_equal(fake.calls[FAKE_QUERY], 0);
     assert_true(fake.fences <= 2);
+}
+
+static void frees_with_nothing_submitted_between_share_a_fence(void **state)
+{
+    (void)state;
+    held_t one = get(LARGE), two = get(LARGE);
+    submit(S);
+    fake_log();
+    put(&one);
+    put(&two);
+    assert_string_equal(fake_log(), "R");
+    one = get(LARGE);
+    let_go(&one); /* its fence is owed by now */
+    one = get(LARGE);
+    two = get(LARGE);
+    assert_string_equal(fake_log(), "");
+    submit(S);
+    put(&one);
+    assert_string_equal(fake_log(), "R"); /* the kernel is behind the other one */
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+    put(&two);
+}
+
+static held_t other;
+
+static void free_and_submit_meanwhile(void)
+{
+    fake.on_call[FAKE_RECORD] = NULL;
+    submit(S);
+    fake_log();
+    put(&other);
+}
+
+static void a_submission_while_a_fence_is_recorded_is_behind_it(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE);
+    other = get(LARGE);
+    submit(S);
+    fake.on_call[FAKE_RECORD] = free_and_submit_meanwhile;
+    put(&held);
+    assert_int_equal(count_of(fake_log(), 'R'), 2);
+}
+
+static void what_shares_a_fence_is_not_for_a_thread_that_would_not_have_slept(void **state)
+{
+    (void)state;
+    uint64_t address = used_on(S);
+    held_t held = get(LARGE);
+    assert_int_equal(held.address, address);
+    let_go(&held);
+    uint64_t another = address;
+    in_thread(take_one, &another);
+    assert_true(another != address);
+}
+
+static void what_shares_a_fence_passes_with_it(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE);
+    submit(S);
+    put(&held);
+    held = get(LARGE);
+    let_go(&held);
+    submit_as(S, CA_WORK_HELD); /* from here on nothing serves in order */
+    fake_pass_all();
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX) > 0, true);
+    assert_true(count_of(fake_log(), 'Q') > 0);
 }
 
 static void what_has_no_fence_yet_does_not_serve(void **state)
@@ -613,6 +691,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(on_one_stream_what_is_in_flight_serves_at_once),
+        TEST(frees_with_nothing_submitted_between_share_a_fence),
+        TEST(a_submission_while_a_fence_is_recorded_is_behind_it),
+        TEST(what_shares_a_fence_is_not_for_a_thread_that_would_not_have_slept),
+        TEST(what_shares_a_fence_passes_with_it),
         TEST(what_has_no_fence_yet_does_not_serve),
         TEST(another_stream_waits_for_it_once),
         TEST(where_it_has_passed_meanwhile_no_other_need),
