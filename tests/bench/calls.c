@@ -2,7 +2,7 @@
  * counts is the call's alone, start-up and warm-up cancel.
  *
  * pair    cudaMalloc and cudaFree of 1 KiB
- * N_MiB   the same of so much
+ * N_MiB   the same of so much; with _launched behind it a kernel is launched before the free
  * grow    cudaMalloc of 2 MiB, which is never freed
  * stream  a stream that is made, has memory allocated and freed on it, and is destroyed
  * streams the same beside MANY others, each of which had some
@@ -33,6 +33,14 @@ static void large_pair(void)
 {
     void *block;
     OK(cudaMalloc(&block, large));
+    OK(cudaFree(block));
+}
+
+static void launched_pair(void)
+{
+    void *block;
+    OK(cudaMalloc(&block, large));
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     OK(cudaFree(block));
 }
 
@@ -97,7 +105,8 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 3);
     large = strtoul(argv[1], NULL, 10) << 20;
-    void (*call)(void) = large                                ? large_pair
+    void (*call)(void) = large && strstr(argv[1], "launched") ? launched_pair
+                         : large                              ? large_pair
                          : strcmp(argv[1], "pair") == 0       ? pair
                          : strcmp(argv[1], "grow") == 0       ? grow
                          : strcmp(argv[1], "pinned") == 0     ? pinned
