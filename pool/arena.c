@@ -331,6 +331,18 @@ typedef enum {
     FOREIGN,   /* the same, behind work of another context's */
 } freeing_t;
 
+#define SHARES_ALONE                                                                               \
+    ((size_t)1 << 20) /* bytes: or so many, where nothing else waits for its fence */
+
+/* Whether a plain free looks for a fence that is there already: see ca_epoch_cover. */
+static inline bool may_share(const ca_arena_t *arena, const ca_block_t *block)
+{
+    size_t bytes = ca_block_size(block);
+
+    return ca_order_is_quiet() &&
+           (bytes >= CA_EPOCH_LARGE || (bytes >= SHARES_ALONE && !arena->whole.closed.head));
+}
+
 CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, freeing_t how)
 {
     ca_arena_t *arena = ca_block_lock(block);
@@ -375,9 +387,8 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
-        } else if (!(covered = how == PLAIN && ca_order_is_quiet() &&
-                               ca_block_size(block) >= CA_EPOCH_LARGE &&
-                               ca_epoch_cover(arena, block))) {
+        } else if (!(covered =
+                         how == PLAIN && may_share(arena, block) && ca_epoch_cover(arena, block))) {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign && !stream;
             ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_mine_number());

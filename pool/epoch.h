@@ -76,7 +76,7 @@ ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
 int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 
-/* A plain free of a block of CA_EPOCH_LARGE, where ca_order_is_quiet: it is in a closed epoch now,
+/* A plain free of a large block, where ca_order_is_quiet: it is in a closed epoch now,
  * whose fence stands behind it, too, since nothing has been submitted since that was begun
  * (order.h). False: it is for ca_epoch_push. Smaller ones, and what waits in the open epoch or the
  * thread's cache, get a fence of their own: to have them back sooner saves no memory
