@@ -331,8 +331,8 @@ typedef enum {
     FOREIGN,   /* the same, behind work of another context's */
 } freeing_t;
 
-#define SHARES_ALONE                                                                               \
-    ((size_t)1 << 20) /* bytes: or so many, where nothing else waits for its fence */
+/* Bytes: a block that shares a fence where nothing else waits for one. */
+#define SHARES_ALONE ((size_t)1 << 20)
 
 /* Whether a plain free looks for a fence that is there already: see ca_epoch_cover. */
 static inline bool may_share(const ca_arena_t *arena, const ca_block_t *block)
