@@ -84,7 +84,9 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
 
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
-        return arena->params.segment_first;
+        return asked <= CA_APART_SMALL && ca_apart_much(arena, reserved(arena))
+                   ? CA_SEGMENT_UNIT
+                   : arena->params.segment_first;
     if (pool == CA_POOL_OVERSIZE)
         return CA_SEGMENT_UNIT; /* whatever the request is rounded up to */
     if (is_trifle(arena, asked) || ca_apart_grows(arena, reserved(arena), asked))
@@ -312,6 +314,10 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(arena, bytes);
+    if (pool == CA_POOL_MAIN && ca_apart_much(arena, reserved(arena))) {
+        ca_apart_small(arena);
+        pool = ca_pool_of(arena, bytes);
+    }
     size_t preferred = preferred_bytes(arena, pool, bytes);
     if (pool == CA_POOL_OVERSIZE || preferred < whole || ca_export_begins(&arena->params, bytes))
         preferred = whole;

@@ -132,7 +132,7 @@ def test_memory_in_pieces_is_told(run, program):
 
 
 @pytest.mark.parametrize("kept, working, helps", [
-    (512, 9216, "small:512K"), (300, 5000, "small:512K"), (1000, 9000, "small:1024K")])
+    (1100, 9216, "small:2048K"), (1300, 9000, "small:2048K"), (1200, 7000, "small:2048K")])
 def test_the_option_that_it_names_helps(run, program, kept, working, helps):
     """And is no larger than it need be; without it the same program is out of memory."""
     arguments, conf = ["loader", kept, working], "leak_report:off,oom_report:60s"
@@ -143,6 +143,12 @@ def test_the_option_that_it_names_helps(run, program, kept, working, helps):
     assert hint_of(report, f"`{helps}` gives those segments of their own")
     assert "answer 0" in run([program("oom"), *arguments], sim="memory:1G",
                              conf=f"{conf},{helps}").out
+
+
+@pytest.mark.parametrize("kept, working", [(512, 9216), (300, 5000), (1000, 9000)])
+def test_up_to_1_mib_none_is_needed(run, program, kept, working):
+    """Once the pool has an eighth of the device such blocks lie in segments of their own."""
+    assert "answer 0" in run([program("oom"), "loader", kept, working], sim="memory:1G").out
 
 
 def test_a_limit_in_the_way_is_told(run, program):

@@ -148,9 +148,41 @@ static void a_pool_that_has_much_shares_no_new_segment(void **state)
     assert_in_range(stats().reserved_bytes, much.bytes + 20 * MIB, DEVICE); /* for several */
     held_t more = get(60 * MIB);
     size_t before = stats().reserved_bytes;
-    held_t own = get(20 * MIB), small = get(MIB);
+    held_t own = get(20 * MIB), less = get(CA_APART_SMALL + 1);
     assert_int_equal(stats().reserved_bytes, before + 20 * MIB);
-    put(&much), put(&first), put(&more), put(&own), put(&small);
+    put(&much), put(&first), put(&more), put(&own), put(&less);
+}
+
+/* A loader: what it worked with goes, what it made stays, and all that went is asked for at once.
+ */
+static void small_ones_that_stay_keep_nothing_that_large_ones_came_and_went_in(void **state)
+{
+    static held_t made[800], worked[800];
+    size_t live = 0;
+    (void)state;
+    start();
+    for (unsigned i = 0; i < 800; i++) {
+        worked[i] = get(4 * MIB + 64 * KIB);
+        made[i] = get(100 * KIB);
+        live += worked[i].bytes;
+    }
+    for (unsigned i = 0; i < 800; i++)
+        let_go(&worked[i]);
+    held_t all = get(live);
+    put(&all);
+    for (unsigned i = 0; i < 800; i++)
+        let_go(&made[i]);
+}
+
+static void small_ones_share_the_smallest_segments_then(void **state)
+{
+    (void)state;
+    start();
+    held_t much = get(DEVICE / CA_APART_SHARE + 10 * MIB), more = get(20 * MIB);
+    size_t before = stats().reserved_bytes;
+    held_t small = get(CA_APART_SMALL / 2), other = get(CA_APART_SMALL);
+    assert_int_equal(stats().reserved_bytes, before + CA_SEGMENT_UNIT);
+    put(&much), put(&more), put(&small), put(&other);
 }
 
 static held_t held_in_pieces[8];
@@ -256,6 +288,8 @@ int main(void)
         TEST(phases_of_small_and_large_ones_are),
         TEST(large_ones_among_small_ones_are_but_for_a_few),
         TEST(a_pool_that_has_much_shares_no_new_segment),
+        TEST(small_ones_that_stay_keep_nothing_that_large_ones_came_and_went_in),
+        TEST(small_ones_share_the_smallest_segments_then),
         TEST(no_refusal_no_change),
         TEST(what_is_idle_is_no_piece),
         TEST(so_does_a_growth_that_would_leave_less_than_the_headroom),

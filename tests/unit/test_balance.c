@@ -409,7 +409,7 @@ threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory(voi
     fake.auto_pass = true;
     put(&held[0]), put(&held[COUNT - 1]);
     for (unsigned i = 0; i < 4; i++) /* two of them have the second for their home */
-        theirs[i] = get_by_thread(64 * KIB);
+        theirs[i] = get_by_thread(2 * MIB);
     assert_int_equal(fake.used, grown); /* nothing was obtained for it */
     assert_true(stats_of(1).reserved_bytes > grown / 4);
     assert_true(stats_of(1).reserved_bytes < grown * 3 / 4);

@@ -191,8 +191,8 @@ static void caches_open_again_when_a_trim_made_room_below_the_limit(void **state
     start(1024 * MIB, CACHED);
     fake.auto_pass = true;
     arena->params.limit = 300 * MIB;
-    assert_int_equal(hold(arena, 1000, &kept), 0); /* pairs find a segment after the trim, too */
     assert_int_equal(hold(arena, 250 * MIB, &held), 0);
+    assert_int_equal(hold(arena, 1000, &kept), 0); /* pairs find a segment after the trim, too */
     assert_int_equal(hold(arena, 250 * MIB, &none), -ENOMEM);
     let_go(&held);
     pairs(10);

@@ -365,6 +365,7 @@ static void frees_have_fences_of_their_own_while_streams_would_join(void **state
 {
     (void)state;
     outgrow(20);
+    fences_of_pairs_of_frees(1); /* their segment is there */
     assert_int_equal(fences_of_pairs_of_frees(100), 200);
     for (unsigned i = 0; i < CA_STREAM_PRECISE / 2; i++)
         ca_arena_free_on(get(two, 512).block, two);
