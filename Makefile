@@ -106,15 +106,15 @@ else
 	@mkdir -p $(@D)
 	ln -sfn libcachealloc.so $@
 endif
-# The rules of reuse in order, each of which can be left out by a deliberate fault.
-$B/tests/unit/test_order-debug: FORCE
+# The rules of reuse in order and of ranges, each of which can be left out by a deliberate fault.
+$B/tests/unit/test_%-debug: FORCE
 ifeq ($(BUILD),release)
-	@$(MAKE) -s --no-print-directory BUILD=debug build-debug/tests/unit/test_order
+	@$(MAKE) -s --no-print-directory BUILD=debug build-debug/tests/unit/test_$*
 	@mkdir -p $(@D)
-	ln -sfn ../../../build-debug/tests/unit/test_order $@
+	ln -sfn ../../../build-debug/tests/unit/test_$* $@
 else
 	@mkdir -p $(@D)
-	ln -sfn test_order $@
+	ln -sfn test_$* $@
 endif
 FORCE:
 

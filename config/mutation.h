@@ -80,6 +80,9 @@
     X(order_jumps)          /* a submission is looked at before its call alone */                  \
     X(order_once)           /* or after its call alone */                                          \
     X(order_unseen)         /* nobody looks for submissions that are not seen */                   \
+    X(map_half)             /* pages that could not be mapped are not given back */                \
+    X(unmap_unfenced)       /* pages are unmapped that may be in flight */                         \
+    X(range_left)           /* the pages of a context that ended stay */                           \
     CA_ORDER_FAULTS(X)                                                                             \
     CA_TRAPS(X)
 

@@ -21,7 +21,7 @@ void ca_apart_refused(ca_arena_t *arena, size_t bytes)
 {
     size_t pieces = 0;
 
-    if (arena->apart)
+    if (arena->apart || arena->range) /* pages go back whatever lives beside them */
         return;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         pieces += segment->live_blocks ? segment->bytes - segment->live : 0;

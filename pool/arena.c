@@ -20,6 +20,7 @@
 #include "pool/grow.h"
 #include "pool/ladder.h"
 #include "pool/order.h"
+#include "pool/range.h"
 #include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
@@ -144,8 +145,10 @@ int ca_arena_enter(ca_arena_t *arena)
 
 void ca_arena_left(ca_arena_t *arena)
 {
-    if (arena->inside == 1 && arena->retired && arena->bins)
+    if (arena->inside == 1 && arena->retired && arena->bins) {
         end_epochs(arena);
+        ca_range_end(arena);
+    }
     if (--arena->inside == 0 && arena->retired && arena->bins)
         drop_memory(arena);
 }
@@ -577,8 +580,9 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        if (!has_live(segment, stock))
+        if (!segment->ranged && !has_live(segment, stock))
             stats->idle_bytes += segment->bytes;
+    stats->idle_bytes += ca_range_idle(arena);
 }
 
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
@@ -609,4 +613,5 @@ void ca_pool_reset_after_fork(void)
     ca_reserved_reset_after_fork();
     ca_giving_reset_after_fork();
     ca_order_reset_after_fork();
+    ca_ranges_reset_after_fork();
 }

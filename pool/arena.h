@@ -8,6 +8,8 @@
  *   READY    free for reuse; in a bin; merged with ready neighbours
  *   CACHED   in a thread's own stock, in front of the arena: see pool/cache.h
  *   EXPORTED freed, and kept as it is until its segment goes: see pool/export.h
+ *   LENT     of a range: its memory is used by other addresses: see pool/range.h
+ *   HOLE     addresses of a range without memory
  *
  * A free tags its block with the arena's open epoch (pool/epoch.h), which one fence makes ready. So
  * a free never waits, and memory is handed out again only after everything submitted before its
@@ -60,6 +62,7 @@ typedef struct ca_arena_params {
                              a tenth of it where that was in vain the last time */
     size_t granule;       /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
     size_t segment_first; /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
+    bool expandable;      /* ranges that grow, where upstream has pages: pool/range.h */
     bool host;            /* host memory: counted apart; as upstream's free waits for all work, it
                              goes back only while nothing runs */
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
@@ -253,7 +256,7 @@ typedef struct ca_arena_stats {
     size_t ready_bytes;
     size_t largest_ready;  /* bytes */
     size_t exported_bytes; /* freed, and kept because another process may see them */
-    size_t idle_bytes;     /* in segments without a live block, that may go back */
+    size_t idle_bytes;     /* in segments without a live block, or whole pages, that may go back */
     size_t segments;
     size_t blocks;
     size_t epochs; /* closed, not yet passed */

@@ -130,7 +130,7 @@ static bool may_get(const ca_arena_t *arena)
 static bool may_move(const ca_arena_t *from, const ca_arena_t *to, const ca_segment_t *segment,
                      size_t bytes)
 {
-    return !segment->exported && segment->bytes <= bytes &&
+    return !segment->exported && !segment->ranged && segment->bytes <= bytes &&
            little_pending(from, segment, pending_most(from, to));
 }
 

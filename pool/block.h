@@ -13,6 +13,8 @@ typedef enum {
     CA_BLOCK_READY,
     CA_BLOCK_CACHED,   /* in a thread's cache: live to the heap, which does not ask for it back */
     CA_BLOCK_EXPORTED, /* freed, and kept as it is: see pool/export.h */
+    CA_BLOCK_LENT,     /* of a range: its memory is used by other addresses: see pool/range.h */
+    CA_BLOCK_HOLE,     /* addresses without memory */
 } ca_block_state_t;
 
 /* Which requests a segment serves. Each kind has bins of its own, so that none is cut up for
@@ -22,6 +24,8 @@ typedef enum {
     CA_POOL_OVERSIZE, /* above max_split, or dedicated: a single block for each, never split */
     CA_POOL_SMALL,    /* up to `small` */
     CA_POOLS,
+    CA_POOL_VIEW = CA_POOLS, /* other addresses of a range's memory, see pool/view.h: a single block,
+                                never split, and in no bin */
 } ca_pool_t;
 
 typedef struct ca_segment ca_segment_t;
@@ -205,6 +209,8 @@ struct ca_segment {
     ca_pool_t pool;
     bool mixed;
     bool exported; /* another process may have it mapped: never goes back */
+    bool ranged;   /* a range or a view: its memory goes page by page */
+    struct ca_view *view; /* NULL: it has memory of its own */
     ca_segment_t *prev, *next;
 };
 

@@ -2,6 +2,7 @@
 #include "pool/arena.h"
 
 #include "pool/cache.h"
+#include "pool/range.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/stream.h"
@@ -41,6 +42,9 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
         return block->exported && ca_block_segment(block)->exported
                    ? NULL
                    : "a block is kept that was not exported";
+    case CA_BLOCK_LENT:
+    case CA_BLOCK_HOLE:
+        return ca_block_segment(block)->ranged ? NULL : "a block is lent that is in no range";
     default:
         return "a block has no state";
     }
@@ -189,8 +193,9 @@ const char *ca_check_locked(const ca_arena_t *arena)
         segments++;
         stranded += segment->stranded;
         vacant += segment->live_blocks == 0;
-        reserved += segment->bytes;
+        reserved += segment->ranged ? 0 : segment->bytes;
     }
+    reserved += arena->range ? arena->range->held : 0;
     if (segments != arena->segment_count || vacant != arena->vacant ||
         sums.blocks != arena->blocks.live || arena->blocks.made < arena->blocks.live)
         return "counts of segments or blocks are wrong";
@@ -204,7 +209,8 @@ const char *ca_check_locked(const ca_arena_t *arena)
         return "exported bytes are wrong";
     if (ca_arena_in_use(arena) > arena->live_peak || arena->live_peak > arena->reserved_peak)
         return "the live peak is wrong";
-    return check_lists(arena, &sums);
+    const char *broken = ca_range_check(arena);
+    return broken ? broken : check_lists(arena, &sums);
 }
 
 const char *ca_arena_check(ca_arena_t *arena)

@@ -25,8 +25,8 @@ static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)
     ca_segment_t *segment = ca_arena_serving(arena) && !arena->pins ? arena->segments : NULL;
 
     /* The count wraps around. */
-    while (segment && (segment->live_blocks > 0 || arena->tick - segment->idle_tick <= ticks ||
-                       !ca_segment_idle(segment)))
+    while (segment && (segment->live_blocks > 0 || segment->ranged ||
+                       arena->tick - segment->idle_tick <= ticks || !ca_segment_idle(segment)))
         segment = segment->next;
     return segment;
 }

@@ -65,12 +65,14 @@ static inline bool ca_export_dedicates(const ca_arena_params_t *params, size_t b
            atomic_load_explicit(&ca_export_dedicating, memory_order_relaxed) && !params->host;
 }
 
-/* Whether it is to begin a segment, while there is memory: a piece of the program's own pool. */
+/* Whether it is to begin a segment, while there is memory: a piece of the program's own pool. Not
+ * where that is to come from ranges, which have no handles (range.h). */
 extern _Atomic bool ca_export_own_pool;
 static inline bool ca_export_begins(const ca_arena_params_t *params, size_t bytes)
 {
     return bytes % CA_SEGMENT_UNIT == 0 &&
-           atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed) && !params->host;
+           atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed) && !params->host &&
+           !params->expandable;
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include "config/clock.h"
+#include "config/mutation.h"
 #include "pool/apart.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
@@ -12,6 +13,7 @@
 #include "pool/mixed.h"
 #include "pool/order.h"
 #include "pool/pin.h"
+#include "pool/range.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/span.h"
@@ -150,7 +152,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
 /* Whether the real free of this segment waits for nothing that the plain free would not have. */
 static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give_t which)
 {
-    if (segment->refused == arena->round)
+    if (segment->refused == arena->round || segment->ranged)
         return false;
     if (which == CA_GIVE_EXPORTED && !segment->exported)
         return false;
@@ -198,7 +200,9 @@ static size_t give_one(ca_arena_t *arena, ca_give_t which)
 
 static bool something_to_go(ca_arena_t *arena, ca_give_t which)
 {
-    return ca_arena_alone(arena) ? next_to_go(arena, which) != NULL : ca_arena_serving(arena);
+    if (!ca_arena_alone(arena))
+        return ca_arena_serving(arena);
+    return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
 }
 
 /* Gives segments back until `bytes` and what is reserved come to `most`. Each only while nothing
@@ -221,7 +225,7 @@ static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t
 /* So that growing by `bytes` keeps within the highest reserve ever. */
 static void keep_the_peak(ca_arena_t *arena, size_t bytes)
 {
-    give_down_to(arena, bytes, reserved_peak(arena), CA_GIVE_IDLE);
+    give_down_to(arena, bytes, reserved_peak(arena), CA_GIVE_SEGMENTS);
 }
 
 /* What `gc_threshold` allows to be reserved before a growth. */
@@ -323,6 +327,11 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         preferred = whole;
     else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
+    bool ranged = ca_range_wanted(arena, bytes);
+    if (ranged) {
+        preferred = ca_range_needs(arena, bytes, false);
+        whole = needed = ca_range_needs(arena, bytes, true);
+    }
     const size_t sizes[] = {preferred, whole, needed};
     int rc = -ENOMEM;
 
@@ -343,7 +352,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
             keep_the_peak(arena, sizes[i]);
         if (!ca_arena_serving(arena))
             return -EIO;
-        rc = grow_by(arena, sizes[i], bytes, block);
+        rc = ranged ? ca_range_grow(arena, bytes, i > 0, block)
+                    : grow_by(arena, sizes[i], bytes, block);
         if (rc == 0 && arena->room != SIZE_MAX)
             arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
         if (rc == -ENOMEM && !looked) { /* others have got it since */
@@ -366,6 +376,8 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
         ca_mixed_grows(arena);
     int rc = try_sizes(arena, bytes, headroom, block);
 
+    if (rc == -ENOSYS) /* no range after all */
+        rc = try_sizes(arena, bytes, headroom, block);
     /* The first badly aligned address may have left too little room; from now on there is slack. */
     if (rc == -ENOBUFS && arena->slack != slack)
         rc = try_sizes(arena, bytes, headroom, block);
@@ -459,6 +471,23 @@ static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
     return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
 }
 
+/* Pages go only where nothing is in flight, whatever `which` says of the rest. */
+static size_t give_pages(ca_arena_t *arena, size_t bytes, ca_give_t which)
+{
+    size_t given = 0, more = 1;
+
+    if (which == CA_GIVE_SEGMENTS || which == CA_GIVE_EXPORTED)
+        return 0;
+    while (given < bytes && more && ca_range_idle(arena) &&
+           (CA_MUTATED(unmap_unfenced) || nothing_in_flight(arena))) {
+        more = ca_range_give(arena, bytes - given);
+        given += more;
+        if (more)
+            add_room(arena, more);
+    }
+    return given;
+}
+
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
 {
     size_t given = 0;
@@ -472,7 +501,7 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
                                  which == CA_GIVE_PENDING  ? CA_FREE_PENDING
                                  : which == CA_GIVE_PASSED ? CA_FREE_PASSED
                                                            : CA_FREE_IDLE);
-    return given;
+    return given < bytes ? given + give_pages(arena, bytes - given, which) : given;
 }
 
 void ca_give_exported(ca_arena_t *arena)

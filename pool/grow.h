@@ -47,7 +47,8 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 /* Gives one segment without live blocks back. Returns the bytes given. Drops the lock. */
 size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 
-/* Gives segments without live blocks back, largest first, until `bytes` were given: with
+/* Gives segments without live blocks back, largest first, and then pages of its range, until
+ * `bytes` were given: with
  * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
  * CA_GIVE_EXPORTED those of them that another process may see, with CA_GIVE_PENDING also those with
  * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those
@@ -55,6 +56,7 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
  * while anything runs. Returns the bytes given. */
 typedef enum {
     CA_GIVE_IDLE,
+    CA_GIVE_SEGMENTS, /* so, and no pages of a range */
     CA_GIVE_OLDEST,
     CA_GIVE_EXPORTED,
     CA_GIVE_PENDING,

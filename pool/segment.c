@@ -70,7 +70,7 @@ void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment)
     arena->vacant -= segment->live_blocks == 0;
 }
 
-ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
+ca_segment_t *ca_segment_place(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
 {
     /* Blocks begin on a page and end on a granule, whatever upstream returned. */
     uint64_t begin = (base + CA_PAGE - 1) & ~(uint64_t)(CA_PAGE - 1);
@@ -96,8 +96,17 @@ ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_
                               .idle_tick = arena->tick};
     ca_segment_link(arena, segment);
     describe(block, begin, segment->usable, segment, arena);
-    ca_reserved_raise(arena, bytes);
-    ca_block_ready(arena, block);
+    return segment;
+}
+
+ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool)
+{
+    ca_segment_t *segment = ca_segment_place(arena, base, bytes, pool);
+
+    if (segment) {
+        ca_reserved_raise(arena, bytes);
+        ca_block_ready(arena, segment->first);
+    }
     return segment;
 }
 
@@ -295,7 +304,7 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     return low;
 }
 
-static void make_live(ca_arena_t *arena, ca_block_t *block)
+void ca_block_live(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_LIVE;
     block->class_mark = ca_cache_class_mark(ca_block_size(block), arena->cache_most);
@@ -325,7 +334,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 {
     ca_block_t *taken = block;
 
-    if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE) {
+    if (ca_block_size(block) > bytes && !ca_segment_whole(ca_block_segment(block))) {
         taken = cut(arena, block, bytes);
         if (!taken)
             return NULL;
@@ -334,7 +343,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
         ca_epoch_pull(block);
     }
     arena->pending -= ca_block_size(taken);
-    make_live(arena, taken);
+    ca_block_live(arena, taken);
     return taken;
 }
 
@@ -357,7 +366,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
         unready(arena, block);
         taken = block;
     }
-    make_live(arena, taken);
+    ca_block_live(arena, taken);
     return taken;
 }
 
@@ -430,7 +439,7 @@ static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t
             continue;
         ca_epoch_pull_from(arena->passed, block);
         arena->pending -= bytes;
-        make_live(arena, block);
+        ca_block_live(arena, block);
         return block;
     }
     return NULL;
@@ -443,7 +452,7 @@ bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
         !is_exact(arena, block, ca_pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
         return false;
     arena->pending -= bytes;
-    make_live(arena, block);
+    ca_block_live(arena, block);
     return true;
 }
 
@@ -512,4 +521,60 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
             block =
                 ca_bins_find(&arena->bins[shared[i]], bytes, ca_block_alignment(bytes), UINT_MAX);
     return block ? ca_block_take_from(arena, block, bytes) : NULL;
+}
+
+/* --- ranges and views --------------------------------------------------------------------------
+ */
+
+void ca_block_claim(ca_arena_t *arena, ca_block_t *block)
+{
+    unready(arena, block);
+    block->state = CA_BLOCK_LENT;
+}
+
+ca_block_t *ca_block_lend(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes)
+{
+    ca_block_t *below = NULL, *lent = block;
+
+    if (at > block->address) {
+        if (!(below = split(arena, block, at - block->address)))
+            return NULL;
+        make_ready(arena, below);
+    }
+    if (ca_block_size(block) > bytes)
+        lent = split(arena, block, bytes);
+    else
+        unready(arena, block);
+    if (lent) {
+        lent->state = CA_BLOCK_LENT;
+    } else if (below) { /* in one piece again */
+        unready(arena, block);
+        merge_ready(arena, block);
+    }
+    return lent;
+}
+
+ca_block_t *ca_block_cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+{
+    ca_block_t *low = cut(arena, block, bytes);
+
+    if (low) {
+        ca_block_set_size(block, ca_block_size(block) - bytes);
+        low->state = block->state;
+    }
+    return low;
+}
+
+void ca_block_join(ca_arena_t *arena, ca_block_t *block)
+{
+    ca_block_t *upper = ca_block_upper(block);
+
+    block->touched |= upper->touched;
+    ca_block_set_size(block, ca_block_size(block) + ca_block_size(upper));
+    dissolve(arena, upper);
+}
+
+void ca_block_give(ca_arena_t *arena, ca_block_t *block)
+{
+    make_ready(arena, block);
 }

@@ -11,6 +11,15 @@
  * memory (or when the memory is too small to hold an aligned block). */
 ca_segment_t *ca_segment_add(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool);
 
+/* The same of addresses that count as nothing yet; the block has no state. */
+ca_segment_t *ca_segment_place(ca_arena_t *arena, uint64_t base, size_t bytes, ca_pool_t pool);
+
+/* Whether it has a single block, never split. */
+static inline bool ca_segment_whole(const ca_segment_t *segment)
+{
+    return segment->pool == CA_POOL_OVERSIZE || segment->pool == CA_POOL_VIEW;
+}
+
 /* Into the arena's list of segments, or out of it. */
 void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment);
 void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment);
@@ -55,6 +64,9 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 /* A live block is pending, in no epoch yet. */
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block);
 
+/* A block in no list becomes live. */
+void ca_block_live(ca_arena_t *arena, ca_block_t *block);
+
 /* Whether an oversize block may serve a request: at most 1/8 of it, or 2 MiB, stays unused. */
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes);
 
@@ -74,5 +86,21 @@ static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_
 /* Takes such a block, where it is of just that size; the caller takes it out of its epoch. */
 bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 void ca_blocks_merge(ca_arena_t *arena); /* all of it; nothing where the arena has been retired */
+
+/* --- for ranges and views: blocks that are lent, or holes, are in no list --------------------- */
+
+/* A ready block, or `bytes` of it from `at` on, is lent. The second returns that part, or NULL
+ * where there is no host memory. */
+void ca_block_claim(ca_arena_t *arena, ca_block_t *block);
+ca_block_t *ca_block_lend(ca_arena_t *arena, ca_block_t *block, uint64_t at, size_t bytes);
+
+/* Cuts the lowest `bytes` off, which are then a block in the same state. NULL as above. */
+ca_block_t *ca_block_cut(ca_arena_t *arena, ca_block_t *block, size_t bytes);
+
+/* Takes in its upper neighbour. */
+void ca_block_join(ca_arena_t *arena, ca_block_t *block);
+
+/* Ready, and not merged with what is beside it. */
+void ca_block_give(ca_arena_t *arena, ca_block_t *block);
 
 #endif

@@ -92,6 +92,8 @@ struct ca_arena {
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
+    struct ca_range *range; /* see range.h; NULL: none */
+
     size_t stranded;   /* bytes: see mixed.h */
     size_t mixed_peak; /* live_peak when it last grew for that */
 

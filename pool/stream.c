@@ -251,7 +251,7 @@ static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
 
     if (!block || ca_block_padding(block, ca_block_alignment(bytes)))
         return NULL;
-    if (ca_block_segment(block)->pool == CA_POOL_OVERSIZE)
+    if (ca_segment_whole(ca_block_segment(block)))
         return ca_block_close_enough(block, bytes) ? block : NULL;
     size_t rest = ca_block_size(block) - bytes;
     if (rest <= bytes / 8 && rest < CA_SEGMENT_UNIT) /* more is of use to others: see mixed.h */

@@ -96,3 +96,50 @@ size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t 
     ca_lock_assert_none("reclaim");
     return upstream->reclaim ? upstream->reclaim(context, bytes) : 0;
 }
+
+size_t ca_upstream_page_unit(const ca_upstream_t *upstream, void *context)
+{
+    ca_lock_assert_none("upstream page unit");
+    return upstream->pages ? upstream->pages->unit(context) : 0;
+}
+
+int ca_upstream_reserve(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *at)
+{
+    ca_lock_assert_none("upstream reserve");
+    return upstream->pages->reserve(context, bytes, at);
+}
+
+void ca_upstream_unreserve(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes)
+{
+    ca_lock_assert_none("upstream unreserve");
+    upstream->pages->unreserve(context, at, bytes);
+}
+
+int ca_upstream_make(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *handle)
+{
+    ca_lock_assert_none("upstream make");
+    ca_count(upstream_allocs);
+    return upstream->pages->make(context, bytes, handle);
+}
+
+void ca_upstream_drop(const ca_upstream_t *upstream, void *context, uint64_t handle)
+{
+    ca_lock_assert_none("upstream drop");
+    ca_count(upstream_frees);
+    upstream->pages->drop(context, handle);
+}
+
+int ca_upstream_map(const ca_upstream_t *upstream, void *context, uint64_t at,
+                    const ca_page_t *pages, size_t count)
+{
+    ca_lock_assert_none("upstream map");
+    ca_count_add(upstream_allocs, count);
+    return upstream->pages->map(context, at, pages, count);
+}
+
+int ca_upstream_unmap(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes)
+{
+    ca_lock_assert_none("upstream unmap");
+    ca_count(upstream_frees);
+    return upstream->pages->unmap(context, at, bytes);
+}

@@ -18,6 +18,29 @@
  * be waiting for this very thread. */
 #define CA_WAIT_OWN UINT64_MAX
 
+/* Physical memory, and addresses that it is mapped at: for ranges that grow (pool/range.h). A page
+ * is mapped whole, and may be at several addresses at a time. Results are those of the table below.
+ * Pages belong to the process: `unmap`, `drop` and `unreserve` do without the context once it is
+ * gone. None of these calls waits for the device. */
+typedef struct ca_page {
+    uint64_t handle;
+    size_t bytes;
+} ca_page_t;
+
+typedef struct ca_pages {
+    /* What pages and their addresses are multiples of, a power of two; 0 where memory cannot be
+     * had so. */
+    size_t (*unit)(void *context);
+    int (*reserve)(void *context, size_t bytes, uint64_t *at);
+    void (*unreserve)(void *context, uint64_t at, size_t bytes);
+    int (*make)(void *context, size_t bytes, uint64_t *handle);
+    void (*drop)(void *context, uint64_t handle);
+    /* One behind the other from `at` on, all of them, accessible, or none. */
+    int (*map)(void *context, uint64_t at, const ca_page_t *pages, size_t count);
+    /* A row of pages. Nothing may be at these addresses any more, nor ever again. */
+    int (*unmap)(void *context, uint64_t at, size_t bytes);
+} ca_pages_t;
+
 /* Results: 0 or a negative errno.
  *   -ENOMEM  out of memory
  *   -EAGAIN  not now (a stream is being captured); ask again later
@@ -73,6 +96,8 @@ typedef struct ca_upstream {
     /* The same, and as that is called, of every block of an arena that goes: the slot is about to
      * read as zeros. */
     void (*end)(ca_slot_t *slot);
+
+    const ca_pages_t *pages; /* NULL where there are none */
 } ca_upstream_t;
 
 /* What may still be at memory that goes back. */
@@ -95,5 +120,16 @@ int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *f
 void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, void *fence);
 int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context, bool all);
 size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes);
+
+/* The same for pages. Each page that is made or mapped counts as an allocation upstream, each one
+ * that is dropped and each row that is unmapped as a free. */
+size_t ca_upstream_page_unit(const ca_upstream_t *upstream, void *context);
+int ca_upstream_reserve(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *at);
+void ca_upstream_unreserve(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes);
+int ca_upstream_make(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *handle);
+void ca_upstream_drop(const ca_upstream_t *upstream, void *context, uint64_t handle);
+int ca_upstream_map(const ca_upstream_t *upstream, void *context, uint64_t at,
+                    const ca_page_t *pages, size_t count);
+int ca_upstream_unmap(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes);
 
 #endif

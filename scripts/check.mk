@@ -79,6 +79,8 @@ $(CUDA_INC)/cuda.h:
 
 # --- programs -------------------------------------------------------------------------------------
 UNIT := $(UNIT_OBJ:$B/obj/%.o=$B/%)
+# Which run with deliberate faults.
+UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,order range)
 ROWS := $(ROWS_OBJ:$B/obj/%.o=$B/%)
 PARITY := $(PARITY_OBJ:$B/obj/%.o=$B/%)
 PRELOAD := $(PRELOAD_OBJ:$B/obj/%.o=$B/%)
@@ -136,7 +138,7 @@ $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:
 	@mkdir -p $(@D)
 	$(LINKER) $(OPT) -o $@ $(filter %.o,$^) $(LINK) $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
 
-tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $B/tests/unit/test_order-debug $B/cachealloc.7
+tests: lib $(UNIT) $(OPTION_TABLE) $B/libcachealloc-debug.so $(UNIT_DEBUG) $B/cachealloc.7
 ifneq ($(BUILD),asan)
 # Of `make check BUILD=tsan`: the modules that conftest.SANITIZED names run nothing else. Whatever K
 # or T names may.

@@ -108,6 +108,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
             .small = ca_options.small,
             .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
             .gc_threshold = ca_options.gc_threshold,
+            .expandable = ca_options.expandable_segments == CA_EXPANDABLE_TRUE,
             .device_bytes = ca_context_total_bytes(device),
         };
         if (ca_options.ipc == CA_IPC_DEDICATED)

@@ -16,6 +16,7 @@
 #include "shim/heaps.h"
 #include "shim/hit.h"
 #include "shim/mempools.h"
+#include "shim/pages.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
@@ -135,8 +136,7 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
-/* The room that one arena finds on a device is all that the others have. */
-static void tell_room(const ca_context_t *finder, size_t bytes)
+void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
     ca_arena_t *heap;
@@ -158,7 +158,7 @@ static int alloc(void *arg, size_t bytes, uint64_t *address)
         ca_upstream_leave(&entered);
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        tell_room(context, 0);
+        ca_upstream_tell_room(context, 0);
     if (code == CUDA_SUCCESS)
         ca_history_note(.event = CA_EVENT_SEGMENT, .address = pointer, .bytes = bytes,
                         .device = context->device, .kind = CA_KIND_DEVICE);
@@ -199,7 +199,7 @@ static size_t available(void *arg)
     if (driver->cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
         free = SIZE_MAX;
     ca_upstream_leave(&entered);
-    tell_room(arg, free);
+    ca_upstream_tell_room(arg, free);
     return free;
 }
 
@@ -434,6 +434,7 @@ void ca_upstream_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     ca_fences_reset_after_fork();
+    ca_pages_reset_after_fork();
 }
 
 const ca_upstream_t ca_upstream_cuda = {
@@ -452,4 +453,5 @@ const ca_upstream_t ca_upstream_cuda = {
     .reclaim = reclaim,
     .forget = ca_registry_forget,
     .end = ca_registry_end,
+    .pages = &ca_pages_cuda,
 };

@@ -32,6 +32,9 @@ bool ca_upstream_is_sticky(CUresult code);
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
+/* The room that one arena finds on a device is all that the others have. */
+void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes);
+
 /* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
  * does nothing else: what the driver answers, and does to the capture, is what it would to
  * cuMemAlloc or cuMemFree. No call of those two does: one gives memory, the other takes a segment.

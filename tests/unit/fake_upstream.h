@@ -403,8 +403,25 @@ static const ca_upstream_t fake_upstream = {
     .reclaim = fake_reclaim,
 };
 
-/* The program takes memory into use, or is about to free it. */
-static inline void fake_use(uint64_t address, size_t bytes)
+/* Where pages are mapped (fake_pages.h): how many of the bytes lie in one piece, and where that is.
+ * NULL: addresses are places. */
+static size_t (*fake_piece)(uint64_t address, size_t bytes, uint64_t *place);
+
+/* Told of addresses that are taken into use, and that are about to be freed. */
+static void (*fake_told)(uint64_t address, size_t bytes, bool used);
+
+static void fake_in_pieces(uint64_t address, size_t bytes, void (*then)(uint64_t, size_t))
+{
+    while (bytes) {
+        uint64_t place = address;
+        size_t piece = fake_piece ? fake_piece(address, bytes, &place) : bytes;
+        then(place, piece);
+        address += piece;
+        bytes -= piece;
+    }
+}
+
+static inline void fake_use_place(uint64_t address, size_t bytes)
 {
     pthread_mutex_lock(&fake.mutex);
     size_t at = 0;
@@ -412,8 +429,6 @@ static inline void fake_use(uint64_t address, size_t bytes)
         at++;
     if (at == fake.range_count || address < fake.ranges[at].base + fake.misalign)
         fake_error("handed out %#" PRIx64 ", which was never obtained", address);
-    if (address % (bytes >= CA_PAGE_FROM ? CA_PAGE : CA_GRANULE))
-        fake_error("badly aligned: %#" PRIx64 " for %zu bytes", address, bytes);
     uint32_t *stamp, *end;
     if (fake_stamps_of(address, bytes, &stamp, &end)) {
         bool live, waits;
@@ -427,6 +442,16 @@ static inline void fake_use(uint64_t address, size_t bytes)
     pthread_mutex_unlock(&fake.mutex);
 }
 
+/* The program takes memory into use, or is about to free it. */
+static inline void fake_use(uint64_t address, size_t bytes)
+{
+    if (address % (bytes >= CA_PAGE_FROM ? CA_PAGE : CA_GRANULE))
+        fake_error("badly aligned: %#" PRIx64 " for %zu bytes", address, bytes);
+    fake_in_pieces(address, bytes, fake_use_place);
+    if (fake_told)
+        fake_told(address, bytes, true);
+}
+
 static inline void fake_stay_seen(uint64_t address, size_t bytes)
 {
     pthread_mutex_lock(&fake.mutex);
@@ -436,13 +461,20 @@ static inline void fake_stay_seen(uint64_t address, size_t bytes)
     pthread_mutex_unlock(&fake.mutex);
 }
 
-static inline void fake_unuse(uint64_t address, size_t bytes)
+static inline void fake_unuse_place(uint64_t address, size_t bytes)
 {
     pthread_mutex_lock(&fake.mutex);
     uint32_t *stamp, *end;
     if (fake_stamps_of(address, bytes, &stamp, &end))
         fake_stamps_set(stamp, end, (uint32_t)fake.recorded + 1);
     pthread_mutex_unlock(&fake.mutex);
+}
+
+static inline void fake_unuse(uint64_t address, size_t bytes)
+{
+    fake_in_pieces(address, bytes, fake_unuse_place);
+    if (fake_told)
+        fake_told(address, bytes, false);
 }
 
 /* --- what the tests hold -------------------------------------------------------------------- */

@@ -1,0 +1,113 @@
+/* Ranges: memory that grows and shrinks in place. Where upstream has pages (upstream.h), and a heap
+ * holds CA_RANGE_FROM, what it grows by comes from one segment, as large as all the memory that
+ * there is and more, whose addresses get their memory page by page:
+ *
+ *   hole      addresses without memory are blocks in a state of their own; the last one is all that
+ *             has never had any. Growth fills as much as is needed of the hole where, with what is
+ *             ready beside it, that is least
+ *   pages     are the larger the more is held, CA_RANGE_SHARE of them at least: each costs some
+ *             calls, whatever its size
+ *   going     a page that is wholly ready goes back, whatever lives beside it: its addresses are a
+ *             hole again. None goes for growth alone: only where memory is short, or asked for
+ *   lent      memory that is used at other addresses (view.h), or that comes or goes while the lock
+ *             is dropped. To its neighbours such a block is live
+ *
+ * What counts as reserved is pages, never addresses. A page is unmapped only once nothing is in
+ * flight there, which unmapping does not wait for: what is ready in order (order.h) has to pass
+ * first. In pin mode nothing goes.
+ *
+ * Pages belong to the process, and stay when their context goes: the last thread that leaves a
+ * retired arena gives all of them back.
+ *
+ * The arena's lock is held in every function here unless it says otherwise; those that reach
+ * upstream drop it, and say so. */
+#ifndef CA_POOL_RANGE_H
+#define CA_POOL_RANGE_H
+
+#include "pool/block.h"
+
+#define CA_RANGE_FROM ((size_t)64 << 20) /* bytes held, the request included */
+#define CA_RANGE_SHARE 128u
+#define CA_RANGE_PAGE_MOST ((size_t)32 << 20)
+
+typedef struct ca_view ca_view_t;
+
+typedef struct ca_range_page {
+    uint64_t at;
+    ca_page_t page;
+    uint32_t views; /* that it is mapped in besides, or is about to be */
+    uint32_t head;  /* granules that are ready, from its beginning on: see ca_range_look */
+    bool made;      /* false: it is on its way */
+} ca_range_page_t;
+
+typedef struct ca_range {
+    ca_segment_t *segment;
+    size_t unit;            /* of pages */
+    size_t held;            /* bytes of pages; reserved, of the arena's */
+    ca_range_page_t *pages; /* by address */
+    size_t count, capacity;
+    ca_block_t *holes;
+    ca_view_t *newest, *oldest; /* views, by their last use */
+    size_t view_count;
+    size_t view_bytes; /* of addresses */
+    size_t mappings;   /* of pages, all addresses together */
+    bool stuck;        /* a mapping failed: no further views */
+    unsigned walks;    /* that are under way: nothing is unmapped */
+} ca_range_t;
+
+/* Whether a request that nothing serves is one for a range. */
+bool ca_range_wanted(const ca_arena_t *arena, size_t bytes);
+
+/* The memory that growth for it takes; `fine`: in pages as small as they can be. */
+size_t ca_range_needs(const ca_arena_t *arena, size_t bytes, bool fine);
+
+/* Grows the heap's range, which it makes where there is none, and takes the request from it.
+ * Results are those of ca_grow, or -ENOSYS: no range serves it, and other segments may. Drops the
+ * lock. */
+int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block);
+
+/* Bytes of pages that could go back. */
+size_t ca_range_idle(const ca_arena_t *arena);
+
+/* A row of pages that are wholly ready goes back, the highest that there is, up to `bytes` of it
+ * and the rest of a page. The caller knows that nothing is in flight, and has held the lock since.
+ * Returns the bytes given. Drops the lock. */
+size_t ca_range_give(ca_arena_t *arena, size_t bytes);
+
+/* The arena is retired and the caller the last one inside: all its pages and addresses go back.
+ * Drops the lock. */
+void ca_range_end(ca_arena_t *arena);
+
+/* Pages of a range, all of its addresses from `at` on: the number of the first that ends above. */
+size_t ca_range_page_at(const ca_range_t *range, uint64_t at);
+
+/* Sets what each page has ready from its beginning on. */
+void ca_range_look(ca_arena_t *arena);
+
+/* The next ready block of the range after `block`, from those of `least` bytes on, NULL: the first;
+ * by size, nearly. */
+ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least);
+
+/* Lent blocks become ready, and merge. The next one is behind `next`. */
+void ca_range_return(ca_arena_t *arena, ca_block_t *lent);
+
+/* What is broken, or NULL. */
+const char *ca_range_check(const ca_arena_t *arena);
+
+/* --- for the shim; no lock is held -------------------------------------------------------------
+ */
+
+/* Whether the address lies in a range or a view: memory without a legacy IPC handle, whose
+ * mappings a peer has to be let into. */
+bool ca_range_holds(uint64_t address);
+
+/* Visits all that is mapped at the time, of ranges and views, in rows without a gap, and unmaps
+ * nothing meanwhile. What other threads map meanwhile is not among it: who wants each mapping to
+ * have something tells `map` of it first, and waits until mappings that began before are over.
+ * Stops where `visit` does not give 0, and returns what it gave. */
+typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes);
+int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg);
+
+void ca_ranges_reset_after_fork(void);
+
+#endif

@@ -1,0 +1,372 @@
+/* Ranges: memory that grows and shrinks page by page; see pool/range.h. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "fake_pages.h"
+#include "one_arena.h"
+#include "pool/order.h"
+#include "pool/range.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+
+#define DEVICE (2048 * MIB)
+
+static ca_arena_params_t params;
+
+static void start_with(size_t limit)
+{
+    params = fake_params;
+    params.expandable = true;
+    params.limit = limit;
+    params.device_bytes = DEVICE;
+    fake_reset(DEVICE, 2 * DEVICE);
+    fake.auto_pass = true;
+    arena = ca_arena_create(fake_with_pages(), NULL, &params);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    start_with(SIZE_MAX);
+    return 0;
+}
+
+/* Nothing is left in the device, whatever was live. */
+static int end(void **state)
+{
+    (void)state;
+    size_t segments = fake.used - (arena->range ? arena->range->held : 0);
+    fake_forget_owners();
+    ca_arena_retire(arena);
+    assert_int_equal(fake_pages.pages, 0);
+    assert_int_equal(fake_pages.mapped, 0);
+    assert_int_equal(fake_pages.reserved, 0);
+    assert_int_equal(fake.used, segments);
+    assert_int_equal(fake.errors, 0);
+    return 0;
+}
+
+static ca_arena_stats_t stats(void)
+{
+    ca_arena_stats_t now;
+    ca_arena_stats(arena, &now);
+    return now;
+}
+
+/* Fills what there is of plain segments, so that all else comes from the range. */
+static held_t begin(void)
+{
+    held_t first = get(62 * MIB);
+    assert_null(arena->range);
+    return first;
+}
+
+static void a_small_program_has_no_range(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 15; i++)
+        get(4 * MIB);
+    assert_null(arena->range);
+    assert_int_equal(fake_pages.maps, 0);
+}
+
+static void a_range_grows_by_what_is_needed(void **state)
+{
+    (void)state;
+    begin();
+    size_t before = stats().reserved_bytes;
+    held_t one = get(20 * MIB), two = get(7 * MIB);
+    assert_true(ca_range_holds(one.address) && ca_range_holds(two.address));
+    assert_int_equal(stats().reserved_bytes - before, 28 * MIB);
+    assert_int_equal(two.address, one.address + 20 * MIB);
+    /* What is ready at the end counts. */
+    put(&two);
+    fake_pass_all();
+    held_t three = get(10 * MIB);
+    assert_int_equal(three.address, one.address + 20 * MIB);
+    assert_int_equal(stats().reserved_bytes - before, 30 * MIB);
+}
+
+static void pages_are_larger_where_more_is_held(void **state)
+{
+    (void)state;
+    begin();
+    get(100 * MIB);
+    size_t small = arena->range->pages[0].page.bytes;
+    get(900 * MIB);
+    assert_int_equal(small, 2 * MIB);
+    assert_int_equal(arena->range->pages[arena->range->count - 1].page.bytes, 8 * MIB);
+}
+
+static void pages_go_back_whatever_lives_beside_them(void **state)
+{
+    (void)state;
+    begin();
+    held_t low = get(20 * MIB), middle = get(31 * MIB), high = get(9 * MIB);
+    size_t before = stats().reserved_bytes;
+    put(&middle);
+    fake_pass_all();
+    /* 20 to 51 MiB: whole pages up to 50. */
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 30 * MIB);
+    sound();
+    assert_int_equal(before - stats().reserved_bytes, 30 * MIB);
+    assert_int_equal(fake.used, stats().reserved_bytes);
+    /* The hole is filled again where that is enough. */
+    fake_log();
+    held_t again = get(31 * MIB);
+    assert_int_equal(again.address, low.address + 20 * MIB);
+    assert_int_equal(stats().reserved_bytes, before);
+    put(&again), put(&low), put(&high);
+}
+
+static void a_trim_gives_no_more_than_is_asked(void **state)
+{
+    (void)state;
+    begin();
+    held_t one = get(64 * MIB);
+    put(&one);
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, 5 * MIB), 6 * MIB);
+    sound();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 58 * MIB);
+    assert_int_equal(arena->range->count, 0);
+    sound();
+    held_t two = get(64 * MIB);
+    assert_int_equal(two.address, one.address);
+}
+
+static void idle_pages_count_as_idle(void **state)
+{
+    (void)state;
+    begin();
+    held_t one = get(31 * MIB);
+    get(MIB);
+    put(&one);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(stats().idle_bytes, 30 * MIB);
+    ca_arena_pin(arena, true);
+    assert_int_equal(stats().idle_bytes, 0);
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    ca_arena_pin(arena, false);
+}
+
+static void the_limit_counts_pages(void **state)
+{
+    held_t held, other;
+    (void)state;
+    end(state);
+    start_with(128 * MIB);
+    begin();
+    get(30 * MIB);
+    other = get(30 * MIB);
+    assert_int_equal(hold(arena, 8 * MIB, &held), -ENOMEM);
+    sound();
+    get(6 * MIB);
+    assert_int_equal(stats().reserved_bytes, 128 * MIB);
+    put(&other);
+    fake_pass_all();
+    get(30 * MIB);
+    assert_int_equal(stats().reserved_peak, 128 * MIB);
+}
+
+static void a_full_device_is_used_to_the_last_page(void **state)
+{
+    held_t held;
+    (void)state;
+    begin();
+    get(1900 * MIB);
+    get(82 * MIB); /* in pages of 8 MiB less would fit */
+    assert_true(fake.used > DEVICE - 4 * MIB);
+    assert_int_equal(hold(arena, 8 * MIB, &held), -ENOMEM);
+    sound();
+}
+
+static void what_cannot_be_mapped_leaves_nothing(void **state)
+{
+    (void)state;
+    begin();
+    size_t used = fake.used;
+    fake_pages.fail_map = 1;
+    fake_pages.fail_map_rc = -EINVAL;
+    held_t held = get(20 * MIB); /* elsewhere */
+    assert_false(ca_range_holds(held.address));
+    assert_int_equal(fake.used, used + 20 * MIB);
+    assert_int_equal(fake_pages.pages, 0);
+}
+
+static void where_mappings_run_out_there_is_other_memory(void **state)
+{
+    (void)state;
+    begin();
+    held_t one = get(20 * MIB);
+    fake_pages.fail_map = 1;
+    fake_pages.fail_map_rc = -ENOMEM;
+    held_t two = get(20 * MIB);
+    assert_true(ca_range_holds(one.address));
+    assert_false(ca_range_holds(two.address));
+    assert_int_equal(fake_pages.pages, 10);
+}
+
+static void a_device_without_pages_has_plain_segments(void **state)
+{
+    (void)state;
+    fake_pages.none = true;
+    begin();
+    held_t held = get(20 * MIB);
+    assert_false(ca_range_holds(held.address));
+    assert_false(arena->params.expandable);
+    assert_null(strpbrk(fake_log(), "MV"));
+}
+
+static void fewer_addresses_are_reserved_where_many_are_refused(void **state)
+{
+    (void)state;
+    fake_pages.space = 1200 * MIB;
+    begin();
+    held_t held = get(20 * MIB);
+    assert_true(ca_range_holds(held.address));
+    assert_int_equal(arena->range->segment->bytes, 1152 * MIB);
+    /* All of them are used: then plain memory comes. */
+    get(1132 * MIB);
+    assert_null(arena->range->holes);
+    held = get(20 * MIB);
+    assert_false(ca_range_holds(held.address));
+}
+
+static void what_cannot_be_unmapped_stays(void **state)
+{
+    (void)state;
+    begin();
+    held_t held = get(20 * MIB);
+    put(&held);
+    fake_pass_all();
+    fake_pages.fail_unmap = 1;
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    sound();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
+}
+
+static int visit(void *arg, uint64_t at, size_t bytes)
+{
+    uint64_t *rows = arg;
+    rows[2 * rows[20]] = at;
+    rows[2 * rows[20] + 1] = bytes;
+    rows[20]++;
+    assert_int_equal(ca_range_give(arena, MIB), 0);
+    return 0;
+}
+
+static void a_walk_visits_all_that_is_mapped(void **state)
+{
+    uint64_t rows[21] = {0};
+    (void)state;
+    assert_int_equal(ca_range_walk(arena, visit, rows), 0);
+    begin();
+    held_t low = get(20 * MIB), middle = get(30 * MIB);
+    get(10 * MIB);
+    put(&middle);
+    fake_pass_all();
+    ca_arena_trim(arena, SIZE_MAX);
+    assert_int_equal(ca_range_walk(arena, visit, rows), 0);
+    assert_int_equal(rows[20], 2);
+    assert_true(rows[0] == low.address && rows[1] == 20 * MIB);
+    assert_true(rows[2] == low.address + 50 * MIB && rows[3] == 10 * MIB);
+}
+
+/* What is ready in order alone is in flight. */
+static void what_is_in_flight_is_not_unmapped(void **state)
+{
+    static int context;
+    const ca_upstream_t *upstream = arena->upstream;
+    (void)state;
+    end(state);
+    fake.auto_pass = false;
+    fake.in_order = true;
+    params.reuse = CA_POOL_REUSE_ORDER;
+    ca_order_reset_after_fork();
+    arena = ca_arena_create(upstream, &context, &params);
+    ca_order_start(upstream, &context, 1000);
+    begin();
+    held_t held = get(20 * MIB);
+    ca_order_before(10, &context, CA_WORK);
+    ca_order_after(10, CA_WORK);
+    put(&held);
+    get(MIB); /* of what is in flight: the rest is ready, too */
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 18 * MIB);
+    const char *log = fake_log(), *waited = strchr(log, 'W'), *unmapped = strchr(log, 'U');
+    assert_true(waited && unmapped && waited < unmapped);
+    ca_order_forget(&context);
+}
+
+static held_t other_thread_has;
+static void another_thread_frees(void)
+{
+    fake_pages.on_map = NULL;
+    let_go(&other_thread_has);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+}
+
+static void neighbours_that_become_ready_meanwhile_merge(void **state)
+{
+    (void)state;
+    begin();
+    other_thread_has = get(20 * MIB);
+    held_t ready = get(6 * MIB);
+    put(&ready);
+    fake_pass_all();
+    fake_pages.on_map = another_thread_frees;
+    held_t grown = get(16 * MIB);
+    assert_int_equal(grown.address, other_thread_has.address + 20 * MIB);
+    sound();
+}
+
+static void the_context_ends(void)
+{
+    fake_pages.on_map = NULL;
+    fake_forget_owners();
+    ca_arena_retire(arena);
+}
+
+static void a_context_that_ends_while_pages_come_leaves_nothing(void **state)
+{
+    held_t held;
+    (void)state;
+    begin();
+    get(20 * MIB);
+    fake_pages.on_map = the_context_ends;
+    fake.retires = true;
+    assert_int_equal(hold(arena, 20 * MIB, &held), -EIO);
+    assert_int_equal(fake_pages.pages, 0);
+    assert_int_equal(fake_pages.mapped, 0);
+}
+
+#define test(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        test(a_small_program_has_no_range),
+        test(a_range_grows_by_what_is_needed),
+        test(pages_are_larger_where_more_is_held),
+        test(pages_go_back_whatever_lives_beside_them),
+        test(a_trim_gives_no_more_than_is_asked),
+        test(idle_pages_count_as_idle),
+        test(the_limit_counts_pages),
+        test(a_full_device_is_used_to_the_last_page),
+        test(what_cannot_be_mapped_leaves_nothing),
+        test(where_mappings_run_out_there_is_other_memory),
+        test(a_device_without_pages_has_plain_segments),
+        test(fewer_addresses_are_reserved_where_many_are_refused),
+        test(what_cannot_be_unmapped_stays),
+        test(a_walk_visits_all_that_is_mapped),
+        test(what_is_in_flight_is_not_unmapped),
+        test(neighbours_that_become_ready_meanwhile_merge),
+        test(a_context_that_ends_while_pages_come_leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
