@@ -80,6 +80,10 @@
     X(order_jumps)          /* a submission is looked at before its call alone */                  \
     X(order_once)           /* or after its call alone */                                          \
     X(order_unseen)         /* nobody looks for submissions that are not seen */                   \
+    X(view_pages_kept)      /* what a view uses serves by its first address too */                 \
+    X(view_early)           /* it does so as soon as the view is freed */                          \
+    X(view_pinned_returned) /* or once it has passed, in pin mode too */                           \
+    X(view_counted)         /* addresses count as memory */                                        \
     X(map_half)             /* pages that could not be mapped are not given back */                \
     X(unmap_unfenced)       /* pages are unmapped that may be in flight */                         \
     X(range_left)           /* the pages of a context that ended stay */                           \

@@ -576,7 +576,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
         size_t largest = ca_bins_largest(&arena->bins[pool]);
         stats->largest_ready = largest > stats->largest_ready ? largest : stats->largest_ready;
     }
-    stats->segments = arena->segment_count;
+    stats->segments = arena->segment_count - (arena->range ? arena->range->view_count : 0);
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)

@@ -6,6 +6,7 @@
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/stream.h"
+#include "pool/view.h"
 
 typedef struct sums {
     size_t blocks, live, pending, ready, exported;
@@ -32,7 +33,7 @@ static const char *check_block(const ca_block_t *block, sums_t *sums)
         return ca_block_epoch(block) ? NULL : "a pending block is in no epoch";
     case CA_BLOCK_READY:
         sums->ready += ca_block_size(block);
-        sums->ready_count++;
+        sums->ready_count += !ca_block_segment(block)->view;
         if (ca_block_lower(block) && ca_block_state(ca_block_lower(block)) == CA_BLOCK_READY &&
             !block->arena->unmerged)
             return "two ready neighbours are not merged";
@@ -71,7 +72,7 @@ static const char *check_segment(const ca_arena_t *arena, const ca_segment_t *se
             return broken;
         at += ca_block_size(block);
     }
-    if (segment->pool == CA_POOL_OVERSIZE && ca_block_upper(segment->first))
+    if (ca_segment_whole(segment) && ca_block_upper(segment->first))
         return "an oversize segment is split";
     if (segment->stranded && !segment->mixed)
         return "bytes are stranded in a segment that is not mixed";
@@ -210,6 +211,8 @@ const char *ca_check_locked(const ca_arena_t *arena)
     if (ca_arena_in_use(arena) > arena->live_peak || arena->live_peak > arena->reserved_peak)
         return "the live peak is wrong";
     const char *broken = ca_range_check(arena);
+    if (!broken)
+        broken = ca_view_check(arena);
     return broken ? broken : check_lists(arena, &sums);
 }
 

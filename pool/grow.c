@@ -18,6 +18,7 @@
 #include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
+#include "pool/view.h"
 
 /* Allocations and frees from one look at what upstream has to the next, while it is too little for
  * caches: others may have given back what they had, of which nobody tells. */
@@ -107,6 +108,11 @@ bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
     return arena->params.settle && !arena->careful && !arena->growing && arena->cache_count > 1 &&
            arena->params.reuse != CA_POOL_REUSE_WAIT && ca_grow_allowed(arena) &&
            arena->reserved + segment - arena->settle_from <= ca_settle_uncounted(arena);
+}
+
+bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
 }
 
 static void give_up(ca_arena_t *arena, size_t bytes)
@@ -371,6 +377,11 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 
 int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
 {
+    if (ca_grow_by_nothing(arena, bytes)) {
+        int made = ca_view_make(arena, bytes, 0, block);
+        if (made != -ENOSYS)
+            return made;
+    }
     size_t slack = arena->slack;
     if (ca_block_withheld(arena, bytes))
         ca_mixed_grows(arena);
@@ -442,10 +453,7 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
     return rc == 0 ? bytes : 0;
 }
 
-/* What is ready may be in flight (order.h): it is idle once all that was made ready so has passed.
- * Waits where plain CUDA would have. False: it has not passed. Drops the lock; when it returns true
- * nothing is in flight for as long as the lock is held. */
-static bool nothing_in_flight(ca_arena_t *arena)
+bool ca_nothing_in_flight(ca_arena_t *arena)
 {
     while (ca_order_owes(arena->context)) {
         ca_lock_drop(&arena->lock);
@@ -465,7 +473,7 @@ static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
         return NULL;
     ca_segment_t *segment = next_to_go(arena, which);
     if (segment && !arena->params.host && ca_order_owes(arena->context))
-        segment = nothing_in_flight(arena) ? next_to_go(arena, which) : NULL;
+        segment = ca_nothing_in_flight(arena) ? next_to_go(arena, which) : NULL;
     if (!segment || !arena->params.host)
         return segment;
     return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
@@ -479,7 +487,7 @@ static size_t give_pages(ca_arena_t *arena, size_t bytes, ca_give_t which)
     if (which == CA_GIVE_SEGMENTS || which == CA_GIVE_EXPORTED)
         return 0;
     while (given < bytes && more && ca_range_idle(arena) &&
-           (CA_MUTATED(unmap_unfenced) || nothing_in_flight(arena))) {
+           (CA_MUTATED(unmap_unfenced) || ca_nothing_in_flight(arena))) {
         more = ca_range_give(arena, bytes - given);
         given += more;
         if (more)

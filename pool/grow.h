@@ -11,6 +11,9 @@
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 
+/* Whether it takes no memory: what is ready has just to be mapped in one piece (view.h). */
+bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes);
+
 /* Whether the heap rather grows than that several threads lose what they have in stock. Not where
  * little is live, beside which a segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena);
@@ -67,6 +70,11 @@ size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
 /* What was kept for other processes goes with its segment, once nothing lives or is pending there:
  * the driver would have it back. Drops the lock. */
 void ca_give_exported(ca_arena_t *arena);
+
+/* What is ready may be in flight (order.h): it is idle once all that was made ready so has passed.
+ * Waits where plain CUDA would have. False: it has not passed. Drops the lock; when it returns true
+ * nothing is in flight for as long as the lock is held. */
+bool ca_nothing_in_flight(ca_arena_t *arena);
 
 /* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena
  * is alone. Drops the lock. */

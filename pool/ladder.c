@@ -192,7 +192,7 @@ static bool rung_policy(climb_t *c)
 {
     if (c->arena->params.reuse == CA_POOL_REUSE_WAIT && rung_joined(c))
         return true;
-    if (!ca_grow_allowed(c->arena))
+    if (!ca_grow_allowed(c->arena) && !ca_grow_by_nothing(c->arena, c->bytes))
         return false;
     return rung_asked(c) || grow(c);
 }

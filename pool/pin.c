@@ -8,6 +8,7 @@
 #include "pool/cache.h"
 #include "pool/segment.h"
 #include "pool/state.h"
+#include "pool/view.h"
 
 void ca_arena_pin(ca_arena_t *arena, bool on)
 {
@@ -26,6 +27,7 @@ void ca_pin_settle(ca_arena_t *arena)
     ca_blocks_merge(arena);
     if (!arena->unmerged)
         return;
+    ca_view_merge(arena);
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         ca_segment_merge(arena, segment);
     arena->unmerged = false;
@@ -35,6 +37,7 @@ ca_block_t *ca_pin_take(ca_arena_t *arena, size_t bytes)
 {
     if (!arena->unmerged)
         return NULL;
+    ca_view_merge(arena);
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next) {
         ca_block_t *block = NULL;
         if (ca_segment_merge(arena, segment))

@@ -12,9 +12,10 @@
 #include "pool/settle.h"
 #include "pool/span.h"
 #include "pool/state.h"
+#include "pool/view.h"
 
 #define SPACE_MOST (CA_BLOCK_MOST / 2) /* of addresses */
-#define SPACE_LEAST ((size_t)1 << 30)
+#define SPACE_LEAST CA_RANGE_FROM
 
 static _Atomic size_t ranges; /* of the process */
 
@@ -134,12 +135,6 @@ static void make_hole(ca_arena_t *arena, ca_block_t *block)
 
 /* --- growth ----------------------------------------------------------------------------------- */
 
-typedef struct plan {
-    ca_block_t *hole;
-    ca_block_t *below, *above; /* ready, and used with it; or NULL */
-    size_t fill;               /* the lowest bytes of the hole */
-} plan_t;
-
 bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
 {
     const ca_range_t *range = arena->range;
@@ -152,7 +147,7 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
 }
 
 /* What the hole would need. False: it is too small. */
-static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, plan_t *plan)
+static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, ca_fill_t *plan)
 {
     ca_block_t *below = ca_block_lower(hole), *above = ca_block_upper(hole);
     size_t size = ca_block_size(hole), low = 0;
@@ -164,25 +159,25 @@ static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, plan_t *plan)
     if (below && low > ca_block_size(below)) /* all of it is padding */
         below = NULL, low = 0;
     size_t rest = low < bytes ? bytes - low : 1;
-    *plan = (plan_t){.hole = hole, .below = below, .fill = ca_round_up(rest, page)};
-    if (plan->fill > size)
-        plan->fill = size;
-    if (rest <= plan->fill)
+    *plan = (ca_fill_t){.hole = hole, .below = below, .bytes = ca_round_up(rest, page)};
+    if (plan->bytes > size)
+        plan->bytes = size;
+    if (rest <= plan->bytes)
         return true;
     plan->above = is(above, CA_BLOCK_READY) ? above : NULL;
     return plan->above && rest <= size + ca_block_size(above);
 }
 
 /* The least, of these the lowest. */
-static bool plan_for(const ca_range_t *range, size_t bytes, size_t page, plan_t *plan)
+static bool plan_for(const ca_range_t *range, size_t bytes, size_t page, ca_fill_t *plan)
 {
-    plan_t one;
+    ca_fill_t one;
     bool any = false;
 
     for (ca_block_t *hole = range->holes; hole; hole = hole->next)
         if (plan_at(hole, bytes, page, &one) &&
-            (!any || one.fill < plan->fill ||
-             (one.fill == plan->fill && one.hole->address < plan->hole->address))) {
+            (!any || one.bytes < plan->bytes ||
+             (one.bytes == plan->bytes && one.hole->address < plan->hole->address))) {
             *plan = one;
             any = true;
         }
@@ -194,9 +189,22 @@ size_t ca_range_needs(const ca_arena_t *arena, size_t bytes, bool fine)
     const ca_range_t *range = arena->range;
     size_t unit = range ? range->unit : CA_SEGMENT_UNIT;
     size_t page = fine ? unit : page_bytes(arena, unit, bytes);
-    plan_t plan;
+    size_t view = range ? ca_view_needs(arena, bytes, page) : SIZE_MAX;
+    ca_fill_t plan;
+    size_t growth =
+        range && plan_for(range, bytes, page, &plan) ? plan.bytes : ca_round_up(bytes, page);
 
-    return range && plan_for(range, bytes, page, &plan) ? plan.fill : ca_round_up(bytes, page);
+    return view < growth ? view : growth;
+}
+
+ca_block_t *ca_range_hole(const ca_range_t *range, size_t bytes)
+{
+    ca_block_t *found = NULL;
+
+    for (ca_block_t *hole = range->holes; hole; hole = hole->next)
+        if (ca_block_size(hole) >= bytes && (!found || hole->address < found->address))
+            found = hole;
+    return found;
 }
 
 /* As many addresses as there may ever be memory, and more, since holes come to lie between. */
@@ -249,40 +257,105 @@ static int begin(ca_arena_t *arena)
     return 0;
 }
 
-/* No lock is held. All or none. */
-static int make_pages(const ca_arena_t *arena, uint64_t at, ca_page_t *pages, size_t count)
+/* Holes, and what is ready beside them, come out of all lists. */
+static ca_block_t *claim(ca_arena_t *arena, const ca_fill_t *fill)
 {
-    size_t made = 0;
-    int rc = 0;
+    ca_block_t *block = fill->hole;
 
-    for (; made < count && rc == 0; made += rc == 0)
-        rc = ca_upstream_make(arena->upstream, arena->context, pages[made].bytes,
-                              &pages[made].handle);
-    if (rc == 0 &&
-        (rc = ca_upstream_map(arena->upstream, arena->context, at, pages, count)) == -ENOMEM)
-        rc = -ENOSYS; /* there is memory, but no further mappings */
-    while (rc < 0 && made > 0 && !CA_MUTATED(map_half))
-        ca_upstream_drop(arena->upstream, arena->context, pages[--made].handle);
-    return rc;
-}
-
-/* Holes, and what is ready beside them, come out of all lists, in one block that is lent. */
-static ca_block_t *claim(ca_arena_t *arena, plan_t *plan)
-{
-    ca_block_t *block = plan->hole;
-
-    if (plan->fill < ca_block_size(block)) {
-        if (!(block = ca_block_cut(arena, block, plan->fill)))
+    if (fill->bytes < ca_block_size(block)) {
+        if (!(block = ca_block_cut(arena, block, fill->bytes)))
             return NULL;
     } else {
         unlist_hole(arena->range, block);
     }
     block->state = CA_BLOCK_LENT;
-    if (plan->below)
-        ca_block_claim(arena, plan->below);
-    if (plan->above)
-        ca_block_claim(arena, plan->above);
+    if (fill->below)
+        ca_block_claim(arena, fill->below);
+    if (fill->above)
+        ca_block_claim(arena, fill->above);
     return block;
+}
+
+static size_t room_of(const ca_fill_t *fill)
+{
+    return (fill->bytes / fill->page + 1) * sizeof(ca_page_t);
+}
+
+static void let_go(ca_arena_t *arena, ca_fill_t *fill)
+{
+    ca_mem_unmap(fill->pages, room_of(fill));
+    fill->pages = NULL;
+    if (arena->shards)
+        ca_shards_give_up(arena->shards, fill->bytes);
+}
+
+int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
+{
+    ca_range_t *range = arena->range;
+
+    if (arena->shards && !ca_shards_claim(arena->shards, fill->bytes, arena->params.limit))
+        return -ENOMEM;
+    fill->at = fill->hole->address;
+    fill->pages = ca_mem_map(room_of(fill));
+    fill->block = NULL;
+    if (fill->pages && add_pages(range, fill->at, fill->bytes, fill->page, &fill->count) &&
+        !(fill->block = claim(arena, fill)))
+        remove_pages(range, fill->at, fill->count);
+    if (!fill->block) {
+        let_go(arena, fill);
+        return -ENOSYS;
+    }
+    for (size_t i = 0, first = ca_range_page_at(range, fill->at); i < fill->count; i++)
+        fill->pages[i].bytes = range->pages[first + i].page.bytes;
+    return 0;
+}
+
+/* All or none. */
+int ca_range_fill_make(const ca_arena_t *arena, ca_fill_t *fill)
+{
+    size_t made = 0;
+    int rc = 0;
+
+    for (; made < fill->count && rc == 0; made += rc == 0)
+        rc = ca_upstream_make(arena->upstream, arena->context, fill->pages[made].bytes,
+                              &fill->pages[made].handle);
+    if (rc == 0 && (rc = ca_upstream_map(arena->upstream, arena->context, fill->at, fill->pages,
+                                         fill->count)) == -ENOMEM)
+        rc = -ENOSYS; /* there is memory, but no further mappings */
+    while (rc < 0 && made > 0 && !CA_MUTATED(map_half))
+        ca_upstream_drop(arena->upstream, arena->context, fill->pages[--made].handle);
+    return rc;
+}
+
+int ca_range_fill_end(ca_arena_t *arena, ca_fill_t *fill, int rc)
+{
+    ca_range_t *range = arena->range;
+
+    if (rc == 0) {
+        size_t first = ca_range_page_at(range, fill->at);
+        for (size_t i = 0; i < fill->count; i++) {
+            range->pages[first + i].page = fill->pages[i];
+            range->pages[first + i].made = true;
+        }
+        range->mappings += fill->count;
+        range->held += fill->bytes;
+    } else {
+        remove_pages(range, fill->at, fill->count);
+    }
+    if (rc == 0 && !arena->retired) {
+        ca_mem_unmap(fill->pages, room_of(fill));
+        ca_reserved_raise(arena, fill->bytes);
+        return 0;
+    }
+    let_go(arena, fill);
+    if (arena->retired)
+        return -EIO;
+    make_hole(arena, fill->block);
+    if (fill->below)
+        ca_block_ready(arena, fill->below);
+    if (fill->above)
+        ca_block_ready(arena, fill->above);
+    return rc;
 }
 
 void ca_range_return(ca_arena_t *arena, ca_block_t *lent)
@@ -293,41 +366,14 @@ void ca_range_return(ca_arena_t *arena, ca_block_t *lent)
     }
 }
 
-static void unclaim(ca_arena_t *arena, const plan_t *plan, ca_block_t *block)
-{
-    make_hole(arena, block);
-    if (plan->below)
-        ca_block_ready(arena, plan->below);
-    if (plan->above)
-        ca_block_ready(arena, plan->above);
-}
-
-/* The memory has come. */
-static void fill(ca_arena_t *arena, uint64_t at, const ca_page_t *pages, size_t count, size_t bytes)
-{
-    ca_range_t *range = arena->range;
-    size_t first = ca_range_page_at(range, at);
-
-    for (size_t i = 0; i < count; i++) {
-        range->pages[first + i].page = pages[i];
-        range->pages[first + i].made = true;
-    }
-    range->mappings += count;
-    range->held += bytes;
-    if (!arena->retired)
-        ca_reserved_raise(arena, bytes);
-    else if (arena->shards)
-        ca_shards_give_up(arena->shards, bytes);
-}
-
 /* What was claimed, in one piece. */
-static ca_block_t *gather(ca_arena_t *arena, const plan_t *plan, ca_block_t *block)
+static ca_block_t *gather(ca_arena_t *arena, const ca_fill_t *fill)
 {
-    ca_block_t *low = plan->below ? plan->below : block;
+    ca_block_t *low = fill->below ? fill->below : fill->block;
 
-    if (plan->below)
+    if (fill->below)
         ca_block_join(arena, low);
-    if (plan->above)
+    if (fill->above)
         ca_block_join(arena, low);
     return low;
 }
@@ -351,64 +397,46 @@ static ca_block_t *take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block)
 {
     int rc = arena->range ? 0 : begin(arena);
-    plan_t plan;
-    size_t count;
+    ca_fill_t fill;
 
     if (rc < 0)
         return rc;
     if ((*block = ca_block_take(arena, bytes, UINT_MAX)))
         return 0; /* that was freed meanwhile */
     ca_range_t *range = arena->range;
-    size_t page = fine ? range->unit : page_bytes(arena, range->unit, bytes);
-    if (!plan_for(range, bytes, page, &plan))
+    size_t page = page_bytes(arena, range->unit, bytes);
+    bool fits = plan_for(range, bytes, fine ? range->unit : page, &fill);
+    size_t view = ca_view_needs(arena, bytes, fine ? range->unit : page);
+    if (view != SIZE_MAX && (!fits || view < fill.bytes) &&
+        (rc = ca_view_make(arena, bytes, fine ? range->unit : page, block)) != -ENOSYS)
+        return rc;
+    /* That may have dropped the lock. */
+    if (!ca_arena_serving(arena))
+        return -EIO;
+    if (!plan_for(range, bytes, fine ? range->unit : page, &fill))
         return -ENOSYS;
-    if (fine)
-        page = page_bytes(arena, range->unit, bytes);
-    size_t more = plan.fill;
-    if (arena->shards && !ca_shards_claim(arena->shards, more, arena->params.limit))
-        return -ENOMEM;
-    uint64_t at = plan.hole->address;
-    size_t room = (more / page + 1) * sizeof(ca_page_t);
-    ca_page_t *pages = ca_mem_map(room);
-    ca_block_t *lent = NULL;
-    if (pages && add_pages(range, at, more, page, &count) && !(lent = claim(arena, &plan)))
-        remove_pages(range, at, count);
-    if (!lent) {
-        ca_mem_unmap(pages, room);
-        if (arena->shards)
-            ca_shards_give_up(arena->shards, more);
-        return -ENOSYS;
-    }
-    for (size_t i = 0, first = ca_range_page_at(range, at); i < count; i++)
-        pages[i].bytes = range->pages[first + i].page.bytes;
+    fill.page = page;
+    if ((rc = ca_range_fill_begin(arena, &fill)) < 0)
+        return rc;
     ca_lock_drop(&arena->lock);
-    rc = make_pages(arena, at, pages, count);
+    rc = ca_range_fill_make(arena, &fill);
     ca_lock_take(&arena->lock);
-    if (rc == 0)
-        fill(arena, at, pages, count, more);
-    else
-        remove_pages(range, at, count);
-    ca_mem_unmap(pages, room);
-    if (rc < 0 && arena->shards)
-        ca_shards_give_up(arena->shards, more);
-    if (arena->retired)
-        return -EIO; /* what has come goes with the rest */
-    if (rc == -EIO)
+    rc = ca_range_fill_end(arena, &fill, rc);
+    if (rc == -EIO && !arena->retired)
         ca_arena_stop(arena);
-    if (rc < 0) {
-        unclaim(arena, &plan, lent);
-        if (rc == -ENOMEM || rc == -EAGAIN || rc == -EIO)
-            return rc;
-        range->stuck = true;
-        return -ENOSYS;
+    if (rc < 0 && rc != -ENOMEM && rc != -EAGAIN && rc != -EIO) {
+        range->stuck = true; /* other memory may be had */
+        rc = -ENOSYS;
     }
-    lent = gather(arena, &plan, lent);
+    if (rc < 0)
+        return rc;
+    ca_block_t *lent = gather(arena, &fill);
     if (!ca_arena_serving(arena)) {
         ca_block_ready(arena, lent);
         return -EIO;
     }
     *block = take_from(arena, lent, bytes);
-    ca_settle_grown(arena, more);
+    ca_settle_grown(arena, fill.bytes);
     return 0;
 }
 
@@ -431,8 +459,7 @@ ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block
     }
 }
 
-/* The pages that lie wholly in a block: from `*first` on, how many. */
-static size_t whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first)
+size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first)
 {
     uint64_t end = block->address + ca_block_size(block);
     size_t last = ca_range_page_at(range, end);
@@ -440,11 +467,6 @@ static size_t whole_pages(const ca_range_t *range, const ca_block_t *block, size
     *first = ca_range_page_at(range, block->address);
     *first += *first < last && range->pages[*first].at < block->address;
     return *first < last ? last - *first : 0;
-}
-
-static uint64_t page_end(const ca_range_page_t *page)
-{
-    return page->at + page->page.bytes;
 }
 
 size_t ca_range_idle(const ca_arena_t *arena)
@@ -455,9 +477,25 @@ size_t ca_range_idle(const ca_arena_t *arena)
     if (!range || arena->pins)
         return 0;
     for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, range->unit));)
-        if ((count = whole_pages(range, block, &first)))
-            bytes += page_end(&range->pages[first + count - 1]) - range->pages[first].at;
+        if ((count = ca_range_whole_pages(range, block, &first)))
+            bytes += ca_range_page_end(&range->pages[first + count - 1]) - range->pages[first].at;
     return bytes;
+}
+
+void ca_range_look(ca_arena_t *arena)
+{
+    ca_range_t *range = arena->range;
+    size_t first;
+
+    for (size_t i = 0; i < range->count; i++)
+        range->pages[i].ready = NULL;
+    for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, range->unit));) {
+        size_t count = ca_range_whole_pages(range, block, &first);
+        uint64_t end = block->address + ca_block_size(block);
+        for (size_t i = first; i < range->count && range->pages[i].at < end; i++)
+            range->pages[i].ready = block;
+        (void)count;
+    }
 }
 
 /* The highest ready block with a whole page, or NULL. */
@@ -468,7 +506,7 @@ static ca_block_t *highest(const ca_arena_t *arena)
 
     for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, arena->range->unit));)
         if ((!found || block->address > found->address) &&
-            whole_pages(arena->range, block, &first) > 0)
+            ca_range_whole_pages(arena->range, block, &first) > 0)
             found = block;
     return found;
 }
@@ -478,8 +516,8 @@ static ca_block_t *highest(const ca_arena_t *arena)
 static ca_block_t *claim_highest(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     const ca_range_t *range = arena->range;
-    size_t first, count = whole_pages(range, block, &first), from = first + count - 1;
-    uint64_t end = page_end(&range->pages[from]);
+    size_t first, count = ca_range_whole_pages(range, block, &first), from = first + count - 1;
+    uint64_t end = ca_range_page_end(&range->pages[from]);
 
     while (from > first && end - range->pages[from].at < bytes)
         from--;
@@ -505,9 +543,11 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     }
     for (size_t i = 0; i < count; i++)
         pages[i] = range->pages[first + i].page;
+    ca_view_t *views = ca_view_detach(arena, at, given);
     arena->leaving += given;
     ca_giving_begin();
     ca_lock_drop(&arena->lock);
+    ca_view_unmap(arena, views);
     int rc = ca_upstream_unmap(arena->upstream, arena->context, at, given);
     for (size_t i = 0; i < count && rc == 0; i++)
         ca_upstream_drop(arena->upstream, arena->context, pages[i].handle);
@@ -537,10 +577,10 @@ static void give_all(const ca_arena_t *arena, ca_range_t *range, uint64_t base, 
 {
     for (size_t i = 0, row = 0; i < range->count; i++) {
         const ca_range_page_t *page = &range->pages[i];
-        if (i + 1 < range->count && page_end(page) == page[1].at)
+        if (i + 1 < range->count && ca_range_page_end(page) == page[1].at)
             continue;
         uint64_t at = range->pages[row].at;
-        (void)ca_upstream_unmap(arena->upstream, arena->context, at, page_end(page) - at);
+        (void)ca_upstream_unmap(arena->upstream, arena->context, at, ca_range_page_end(page) - at);
         row = i + 1;
     }
     for (size_t i = 0; i < range->count; i++)
@@ -558,8 +598,10 @@ void ca_range_end(ca_arena_t *arena)
     size_t space = range->segment->bytes;
     arena->range = NULL;
     ca_lock_drop(&arena->lock);
-    if (!CA_MUTATED(range_left))
+    if (!CA_MUTATED(range_left)) {
+        ca_view_unmap(arena, range->newest);
         give_all(arena, range, base, space);
+    }
     ca_mem_unmap(range->pages, range->capacity * sizeof *range->pages);
     ca_mem_unmap(range, sizeof *range);
     atomic_fetch_sub(&ranges, 1);
@@ -599,6 +641,8 @@ static size_t rows_of(const ca_range_t *range, row_t *rows)
         else
             rows[count++] = (row_t){page->at, page->page.bytes};
     }
+    for (const ca_view_t *view = range->newest; view; view = view->older)
+        rows[count++] = (row_t){view->at, view->bytes};
     return count;
 }
 
@@ -609,7 +653,7 @@ int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     ca_range_t *range = arena->range;
-    size_t room = range ? (range->count + 1) * sizeof(row_t) : 0, count = 0;
+    size_t room = range ? (range->count + range->view_count) * sizeof(row_t) : 0, count = 0;
     row_t *rows = range ? ca_mem_map(room) : NULL;
     if (rows) {
         count = rows_of(range, rows);
@@ -658,7 +702,7 @@ static const char *check_memory(const ca_range_t *range, const ca_block_t *block
             return "a block of a range has no memory";
         if (!range->pages[i].made && ca_block_state(block) != CA_BLOCK_LENT)
             return "a page is in use that is not there yet";
-        at = page_end(&range->pages[i]);
+        at = ca_range_page_end(&range->pages[i]);
     }
     return NULL;
 }
@@ -672,7 +716,7 @@ const char *ca_range_check(const ca_arena_t *arena)
         return NULL;
     for (size_t i = 0; i < range->count; i++) {
         held += range->pages[i].made ? range->pages[i].page.bytes : 0;
-        if (i && page_end(&range->pages[i - 1]) > range->pages[i].at)
+        if (i && ca_range_page_end(&range->pages[i - 1]) > range->pages[i].at)
             return "pages of a range overlap";
     }
     if (held != range->held)

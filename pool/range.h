@@ -35,9 +35,9 @@ typedef struct ca_view ca_view_t;
 typedef struct ca_range_page {
     uint64_t at;
     ca_page_t page;
-    uint32_t views; /* that it is mapped in besides, or is about to be */
-    uint32_t head;  /* granules that are ready, from its beginning on: see ca_range_look */
-    bool made;      /* false: it is on its way */
+    ca_block_t *ready; /* where its first byte is: see ca_range_look */
+    uint32_t views;    /* that it is mapped in besides */
+    bool made;         /* false: it is on its way */
 } ca_range_page_t;
 
 typedef struct ca_range {
@@ -51,7 +51,8 @@ typedef struct ca_range {
     size_t view_count;
     size_t view_bytes; /* of addresses */
     size_t mappings;   /* of pages, all addresses together */
-    bool stuck;        /* a mapping failed: no further views */
+    bool stuck;        /* a mapping failed: it grows no more, */
+    bool no_views;     /* or has no further views */
     unsigned walks;    /* that are under way: nothing is unmapped */
 } ca_range_t;
 
@@ -81,7 +82,16 @@ void ca_range_end(ca_arena_t *arena);
 /* Pages of a range, all of its addresses from `at` on: the number of the first that ends above. */
 size_t ca_range_page_at(const ca_range_t *range, uint64_t at);
 
-/* Sets what each page has ready from its beginning on. */
+/* The pages that lie wholly in a block: how many, from the number `*first` on. */
+size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first);
+
+static inline uint64_t ca_range_page_end(const ca_range_page_t *page)
+{
+    return page->at + page->page.bytes;
+}
+
+/* Sets in each page the ready block that it begins in, or NULL; of blocks that are smaller than a
+ * page it takes no notice. */
 void ca_range_look(ca_arena_t *arena);
 
 /* The next ready block of the range after `block`, from those of `least` bytes on, NULL: the first;
@@ -90,6 +100,27 @@ ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block
 
 /* Lent blocks become ready, and merge. The next one is behind `next`. */
 void ca_range_return(ca_arena_t *arena, ca_block_t *lent);
+
+/* New memory on its way: the lowest `bytes` of a hole, in pages of `page` and a smaller one, with
+ * what is ready beside it. */
+typedef struct ca_fill {
+    ca_block_t *hole, *below, *above;
+    size_t bytes, page;
+    uint64_t at;
+    size_t count;
+    ca_page_t *pages;
+    ca_block_t *block; /* that part of the hole; lent, as those beside it are */
+} ca_fill_t;
+
+/* 0, -ENOMEM: the limit leaves no room, or -ENOSYS: there is no host memory. Then, without the
+ * lock, upstream is asked. And with it: `rc` is what that answered; -EIO: the arena is retired, and
+ * what has come goes with the rest. Unless the last gives 0 all is as before the first. */
+int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill);
+int ca_range_fill_make(const ca_arena_t *arena, ca_fill_t *fill);
+int ca_range_fill_end(ca_arena_t *arena, ca_fill_t *fill, int rc);
+
+/* The lowest hole that is as large, or NULL. */
+ca_block_t *ca_range_hole(const ca_range_t *range, size_t bytes);
 
 /* What is broken, or NULL. */
 const char *ca_range_check(const ca_arena_t *arena);

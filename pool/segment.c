@@ -10,6 +10,7 @@
 #include "pool/mixed.h"
 #include "pool/span.h"
 #include "pool/state.h"
+#include "pool/view.h"
 
 static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
 {
@@ -229,6 +230,10 @@ static void retain(ca_arena_t *arena, ca_block_t *block)
 
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
 {
+    if (ca_block_segment(block)->view) {
+        ca_view_ready(arena, block);
+        return;
+    }
     if (block->exported && !CA_MUTATED(reuse_exported)) {
         retain(arena, block);
         return;
@@ -325,6 +330,8 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
         ca_block_segment(block)->idle_since = arena->operations;
         ca_block_segment(block)->idle_tick = arena->tick;
     }
+    if (CA_MUTATED(view_early) && ca_block_segment(block)->view)
+        ca_view_return(arena, ca_block_segment(block)->view);
     ca_mixed_unlive(arena, ca_block_segment(block), ca_block_size(block));
     arena->live -= ca_block_size(block);
     arena->pending += ca_block_size(block);
@@ -456,6 +463,14 @@ bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     return true;
 }
 
+/* From a kept view, where the request is one for ranges. */
+static ca_block_t *view(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
+{
+    return arena->range && bytes >= CA_VIEW_LEAST && pool == CA_POOL_MAIN
+               ? ca_view_take(arena, bytes)
+               : NULL;
+}
+
 /* With `any` from whatever fits. */
 static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
 {
@@ -475,13 +490,18 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
         block = ca_bins_find_same(
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
+    ca_block_t *same = !block && arena->pins ? view(arena, pool, bytes) : NULL;
+    if (same)
+        return same;
     any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
-    if (!block || (pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)))
+    if (block && pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes))
         return NULL;
-    if (!any)
+    if (block && !any)
         block = better(arena, pool, bytes, alignment, block);
+    if (!block)
+        return view(arena, pool, bytes);
     if (block && ca_export_begins(&arena->params, bytes) &&
         (ca_block_lower(block) || ca_block_upper(block)))
         return NULL;

@@ -81,7 +81,8 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
     return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->settling && !arena->pins &&
-           !block->exported && !ca_block_epoch(block)->line->stream;
+           !block->exported && !ca_block_epoch(block)->line->stream &&
+           !ca_block_segment(block)->view;
 }
 /* Takes such a block, where it is of just that size; the caller takes it out of its epoch. */
 bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes);

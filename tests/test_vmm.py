@@ -1,11 +1,14 @@
-"""Ranges of addresses whose memory comes and goes page by page (expandable_segments:true): pool/range.h.
-tests/unit/test_range.c has the rules of the pool."""
+"""Ranges of addresses whose memory comes and goes page by page (expandable_segments:true), and what
+is mapped a second time to be in one piece: pool/range.h, pool/view.h. tests/unit/test_range.c and
+test_view.c have the rules of the pool."""
 
 import pytest
 
 import conftest
 
-UNITS = {"test_range": ("map_half", "unmap_unfenced", "range_left")}
+UNITS = {"test_range": ("map_half", "unmap_unfenced", "range_left"),
+         "test_view": ("view_pages_kept", "view_early", "view_pinned_returned", "view_counted",
+                       "unmap_unfenced", "range_left")}
 
 
 def rules(unit, mutation):

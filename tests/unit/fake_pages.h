@@ -95,8 +95,8 @@ static void fake_page_told(uint64_t address, size_t bytes, bool used)
     if (kept == FAKE_MAPPINGS)
         fake_error("too many owners for this test");
     else
-        fake_pages.owned[fake_pages.owned_count++] =
-            (fake_owned_t){address, bytes, used ? FAKE_LIVE : (uint32_t)fake.recorded + 1};
+        fake_pages.owned[fake_pages.owned_count++] = (fake_owned_t){
+            address, bytes, used ? FAKE_LIVE : (uint32_t)fake.recorded + !fake.quiet};
     pthread_mutex_unlock(&fake.mutex);
 }
 

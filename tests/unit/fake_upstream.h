@@ -59,6 +59,7 @@ typedef struct fake {
     uint64_t stuck;   /* this fence never passes; 0: none */
     bool wait_passes; /* a bounded wait is long enough */
     bool in_order;    /* what is in flight may be handed out: see pool/order.h */
+    bool quiet;       /* nothing was submitted since the newest fence was recorded */
     bool capturing;   /* no fence, no wait: -EAGAIN */
     bool no_fences;   /* -ENOSYS */
     int fail_rc[FAKE_CALLS];

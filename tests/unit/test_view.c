@@ -1,0 +1,505 @@
+/* Views: a range's memory at other addresses; see pool/view.h. The fake upstream checks physical
+ * bytes, whatever address they are used by. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "fake_pages.h"
+#include "one_arena.h"
+#include "pool/order.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+#include "pool/view.h"
+
+#define DEVICE (2048 * MIB)
+
+static ca_arena_params_t params;
+
+static void start_with(size_t device, size_t limit)
+{
+    params = fake_params;
+    params.expandable = true;
+    params.limit = limit;
+    params.device_bytes = device;
+    fake_reset(device, 2 * device);
+    fake.auto_pass = true;
+    arena = ca_arena_create(fake_with_pages(), NULL, &params);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    start_with(DEVICE, SIZE_MAX);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    size_t segments = fake.used - (arena->range ? arena->range->held : 0);
+    fake_forget_owners();
+    ca_arena_retire(arena);
+    assert_int_equal(fake_pages.pages, 0);
+    assert_int_equal(fake_pages.mapped, 0);
+    assert_int_equal(fake_pages.reserved, 0);
+    assert_int_equal(fake.used, segments);
+    assert_int_equal(fake.errors, 0);
+    return 0;
+}
+
+static ca_arena_stats_t stats(void)
+{
+    ca_arena_stats_t now;
+    ca_arena_stats(arena, &now);
+    return now;
+}
+
+#define PIECES 6
+static held_t pieces[PIECES];
+
+/* Six blocks of 10 MiB, one behind the other; every other one is freed: 30 MiB, in three pieces. */
+static void fragment(void)
+{
+    get(62 * MIB); /* of no range */
+    for (int i = 0; i < PIECES; i++)
+        pieces[i] = get(10 * MIB);
+    for (int i = 0; i < PIECES; i += 2)
+        put(&pieces[i]);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(arena->range->held, 60 * MIB);
+}
+
+static bool in_range(uint64_t address)
+{
+    return address - arena->range->segment->base < arena->range->segment->bytes;
+}
+
+static void pieces_serve_as_one(void **state)
+{
+    (void)state;
+    fragment();
+    size_t before = stats().reserved_bytes;
+    held_t one = get(30 * MIB);
+    assert_false(in_range(one.address));
+    assert_true(ca_range_holds(one.address));
+    assert_int_equal(stats().reserved_bytes, before);
+    assert_int_equal(stats().live_bytes, 122 * MIB);
+    put(&one);
+}
+
+static void smaller_requests_get_none(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(15 * MIB);
+    assert_true(in_range(one.address));
+}
+
+static void a_view_serves_again_without_a_call(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    uint64_t address = one.address;
+    for (int i = 0; i < 3; i++) {
+        put(&one);
+        fake_pass_all();
+        ca_arena_trim(arena, 0);
+        fake_log();
+        one = get((size_t)(29 + i % 2) * MIB); /* a part of its last page will do */
+        assert_int_equal(one.address, address);
+        assert_null(strpbrk(fake_log(), "AMUV"));
+    }
+    assert_int_equal(arena->range->view_count, 1);
+}
+
+/* Or a page that is ready would be mapped where something is in use. */
+static void it_serves_no_request_that_leaves_pages(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    uint64_t address = one.address;
+    put(&one);
+    fake_pass_all();
+    one = get(28 * MIB);
+    assert_int_not_equal(one.address, address);
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 2 * MIB);
+    put(&one);
+}
+
+static void its_memory_serves_by_its_first_address_meanwhile(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    put(&one);
+    fake_pass_all();
+    for (int i = 0; i < PIECES; i += 2)
+        pieces[i] = get(10 * MIB);
+    assert_int_equal(arena->range->held, 60 * MIB);
+    one = get(30 * MIB); /* not by the view */
+    assert_true(in_range(one.address));
+    put(&one);
+    for (int i = 0; i < PIECES; i += 2)
+        put(&pieces[i]);
+}
+
+static void what_is_not_needed_of_its_last_page_stays_ready(void **state)
+{
+    (void)state;
+    fragment();
+    get(29 * MIB);
+    assert_int_equal(stats().ready_bytes, 1 * MIB);
+    get(1 * MIB);
+    assert_int_equal(arena->range->held, 60 * MIB);
+}
+
+static void new_pages_complete_a_view(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(36 * MIB); /* growth would take as much */
+    assert_false(in_range(one.address));
+    assert_int_equal(arena->range->held, 66 * MIB);
+    put(&one);
+}
+
+/* Its memory is nobody's until its fence has passed. */
+static void a_view_that_is_freed_waits_for_its_fence(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    fake.auto_pass = false;
+    params.reuse = CA_POOL_REUSE_GROW;
+    put(&one);
+    held_t other = get(10 * MIB);
+    assert_int_equal(arena->range->held, 70 * MIB);
+    put(&other);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    one = get(30 * MIB);
+    put(&one);
+}
+
+static void pages_that_go_take_their_views_along(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    put(&one);
+    fake_pass_all();
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 30 * MIB);
+    assert_int_equal(arena->range->view_count, 0);
+    assert_int_equal(fake_pages.reserved, 1);
+    sound();
+}
+
+static void the_oldest_views_are_given_up(void **state)
+{
+    held_t held[PIECES];
+    (void)state;
+    fragment();
+    for (size_t i = 0; i < 40; i++) {
+        /* Others are live each time, so that no view that there is serves. */
+        for (size_t k = 0; k < 3; k++)
+            held[k] = get((4 + (i + k) % 3 * 2) * MIB);
+        held_t one = get((16 + i % 5) * MIB);
+        put(&one);
+        for (size_t k = 0; k < 3; k++)
+            put(&held[k]);
+        fake_pass_all();
+        assert_true(arena->range->view_bytes <= CA_VIEWS_MOST * arena->range->held);
+    }
+    assert_true(arena->range->view_count > 1);
+}
+
+static void pinned_views_stay_whole(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    uint64_t address = one.address;
+    ca_arena_pin(arena, true);
+    put(&one);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    sound();
+    pieces[0] = get(10 * MIB); /* of other memory */
+    assert_int_equal(arena->range->held, 70 * MIB);
+    one = get(30 * MIB);
+    assert_int_equal(one.address, address);
+    put(&one);
+    fake_pass_all();
+    ca_arena_pin(arena, false);
+    ca_arena_trim(arena, 0);
+    ca_arena_trim(arena, SIZE_MAX);
+    sound();
+    assert_int_equal(arena->range->held, 40 * MIB);
+}
+
+static void none_is_made_in_pin_mode(void **state)
+{
+    (void)state;
+    fragment();
+    ca_arena_pin(arena, true);
+    held_t one = get(30 * MIB);
+    assert_true(in_range(one.address));
+    ca_arena_pin(arena, false);
+}
+
+static void in_pin_mode_memory_that_is_short_is_taken_apart(void **state)
+{
+    (void)state;
+    end(state);
+    start_with(128 * MIB, SIZE_MAX);
+    fragment();
+    held_t one = get(30 * MIB), other;
+    ca_arena_pin(arena, true);
+    put(&one);
+    fake_pass_all();
+    assert_int_equal(hold(arena, 10 * MIB, &other), 0);
+    sound();
+    ca_arena_pin(arena, false);
+}
+
+static void the_limit_counts_no_addresses(void **state)
+{
+    held_t held;
+    (void)state;
+    end(state);
+    start_with(DEVICE, 128 * MIB);
+    fragment();
+    held_t one = get(30 * MIB);
+    assert_int_equal(hold(arena, 10 * MIB, &held), -ENOMEM);
+    get(6 * MIB);
+    put(&one);
+    fake_pass_all();
+    get(30 * MIB);
+    assert_int_equal(stats().reserved_peak, 128 * MIB);
+}
+
+static void where_the_device_is_full_pieces_serve(void **state)
+{
+    held_t held;
+    (void)state;
+    end(state);
+    start_with(124 * MIB, SIZE_MAX);
+    fragment();
+    assert_int_equal(hold(arena, 30 * MIB, &held), 0);
+    sound();
+    assert_int_equal(hold(arena, 2 * MIB, &held), 0); /* 2 MiB are left */
+    assert_int_equal(hold(arena, 2 * MIB, &held), -ENOMEM);
+    sound();
+}
+
+static void a_view_that_cannot_be_mapped_leaves_nothing(void **state)
+{
+    (void)state;
+    fragment();
+    size_t mapped = fake_pages.mapped, reserved = fake_pages.reserved;
+    fake_pages.fail_map = 1;
+    fake_pages.fail_map_rc = -ENOMEM;
+    held_t one = get(30 * MIB); /* by growth */
+    assert_true(in_range(one.address));
+    assert_int_equal(fake_pages.reserved, reserved);
+    assert_int_equal(fake_pages.mapped, mapped + 15);
+    assert_true(arena->range->no_views);
+    put(&one);
+    fake_pass_all();
+    ca_arena_trim(arena, SIZE_MAX);
+    sound();
+}
+
+static void so_does_one_that_gets_no_new_pages(void **state)
+{
+    held_t held;
+    (void)state;
+    end(state);
+    start_with(126 * MIB, SIZE_MAX); /* 4 MiB are left */
+    fragment();
+    assert_int_equal(hold(arena, 40 * MIB, &held), -ENOMEM);
+    sound();
+    assert_int_equal(arena->range->view_count, 0);
+    assert_int_equal(stats().ready_bytes, 0); /* it went, and did not suffice */
+}
+
+static void the_context_ends(void)
+{
+    fake_pages.on_map = NULL;
+    fake_forget_owners();
+    ca_arena_retire(arena);
+}
+
+static void a_context_that_ends_while_a_view_is_made_leaves_nothing(void **state)
+{
+    held_t held;
+    (void)state;
+    fragment();
+    fake_pages.on_map = the_context_ends;
+    fake.retires = true;
+    assert_int_equal(hold(arena, 30 * MIB, &held), -EIO);
+    assert_int_equal(fake_pages.pages, 0);
+    assert_int_equal(fake_pages.mapped, 0);
+    assert_int_equal(fake_pages.reserved, 0);
+}
+
+static int count_bytes(void *arg, uint64_t at, size_t bytes)
+{
+    *(size_t *)arg += bytes;
+    assert_true(ca_range_holds(at) && ca_range_holds(at + bytes - 1));
+    return 0;
+}
+
+static void a_walk_visits_views_too(void **state)
+{
+    size_t bytes = 0;
+    (void)state;
+    fragment();
+    get(30 * MIB);
+    assert_int_equal(ca_range_walk(arena, count_bytes, &bytes), 0);
+    assert_int_equal(bytes, 90 * MIB);
+}
+
+/* In order a view may be made of what is in flight; nothing there is unmapped before it has passed.
+ */
+static void views_in_order(void **state)
+{
+    static int context;
+    const ca_upstream_t *upstream = arena->upstream;
+    (void)state;
+    end(state);
+    fake.auto_pass = false;
+    fake.in_order = true;
+    params.reuse = CA_POOL_REUSE_ORDER;
+    ca_order_reset_after_fork();
+    arena = ca_arena_create(upstream, &context, &params);
+    ca_order_start(upstream, &context, 1000);
+    get(62 * MIB);
+    for (int i = 0; i < PIECES; i++)
+        pieces[i] = get(10 * MIB);
+    ca_order_before(10, &context, CA_WORK);
+    ca_order_after(10, CA_WORK);
+    uint64_t fences = fake.recorded;
+    for (int i = 0; i < PIECES; i += 2) {
+        put(&pieces[i]);
+        fake.quiet = true;
+    }
+    assert_int_equal(fake.recorded, fences + 1);
+    fake_log();
+    held_t one = get(30 * MIB);
+    assert_null(strpbrk(fake_log(), "WQUF")); /* nothing was waited for */
+    assert_false(in_range(one.address));
+    put(&one);
+    fake.quiet = false;
+    get(MIB);
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 28 * MIB);
+    const char *log = fake_log(), *waited = strchr(log, 'W'), *unmapped = strchr(log, 'U');
+    assert_true(waited && unmapped && waited < unmapped);
+    ca_order_forget(&context);
+}
+
+/* --- random programs -------------------------------------------------------------------------- */
+
+static uint64_t state_of_random;
+
+static size_t below(size_t bound)
+{
+    state_of_random ^= state_of_random << 13;
+    state_of_random ^= state_of_random >> 7;
+    state_of_random ^= state_of_random << 17;
+    return (size_t)((state_of_random * 0x2545f4914f6cdd1du >> 16) % bound);
+}
+
+#define HELD 64
+#define OPERATIONS 3000
+
+static void random_program(uint64_t seed)
+{
+    static held_t held[HELD];
+    unsigned views = 0;
+    bool pinned = false;
+    start_with(512 * MIB, below(2) ? 400 * MIB : SIZE_MAX);
+    fake.lag = seed % 4;
+    state_of_random = seed * 0x9e3779b97f4a7c15u + 1;
+    memset(held, 0, sizeof held);
+    for (unsigned n = 0; n < OPERATIONS; n++) {
+        held_t *one = &held[below(HELD)];
+        size_t bytes = below(4) ? (below(60) + 1) * MIB / 2 : (below(2000) + 1) * KIB;
+        if (one->block) {
+            let_go(one);
+        } else if (hold(arena, bytes, one) == 0) {
+            views += arena->range && !in_range(one->address) && ca_range_holds(one->address);
+        }
+        if (below(8) == 0)
+            fake_pass(fake.recorded - below(4) % (fake.recorded + 1));
+        if (below(300) == 0)
+            ca_arena_trim(arena, below(2) ? SIZE_MAX : below(100) * MIB);
+        if (below(200) == 0 && n % 2)
+            ca_arena_pin(arena, pinned = !pinned);
+        if (below(150) == 0) {
+            fake_pages.fail_map = (unsigned)below(2) * 40;
+            fake_pages.fail_map_rc = -EAGAIN; /* what the driver says of a capture */
+            fake.fail_at[FAKE_ALLOC] = 1 + below(4);
+            fake.fail_rc[FAKE_ALLOC] = -ENOMEM;
+        }
+        if (n % 50 == 0)
+            sound();
+    }
+    for (unsigned i = 0; i < HELD; i++)
+        let_go(&held[i]);
+    if (pinned)
+        ca_arena_pin(arena, false);
+    fake_calm_down();
+    fake.lag = 0;
+    fake_pages.fail_map = 0;
+    sound();
+    ca_arena_trim(arena, SIZE_MAX);
+    sound();
+    assert_int_equal(fake.used, 0);
+    assert_true(views > 25);
+}
+
+static void random_programs(void **state)
+{
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        end(state);
+        random_program(seed);
+    }
+}
+
+#define test(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        test(pieces_serve_as_one),
+        test(smaller_requests_get_none),
+        test(a_view_serves_again_without_a_call),
+        test(it_serves_no_request_that_leaves_pages),
+        test(its_memory_serves_by_its_first_address_meanwhile),
+        test(what_is_not_needed_of_its_last_page_stays_ready),
+        test(new_pages_complete_a_view),
+        test(a_view_that_is_freed_waits_for_its_fence),
+        test(pages_that_go_take_their_views_along),
+        test(the_oldest_views_are_given_up),
+        test(pinned_views_stay_whole),
+        test(none_is_made_in_pin_mode),
+        test(in_pin_mode_memory_that_is_short_is_taken_apart),
+        test(the_limit_counts_no_addresses),
+        test(where_the_device_is_full_pieces_serve),
+        test(a_view_that_cannot_be_mapped_leaves_nothing),
+        test(so_does_one_that_gets_no_new_pages),
+        test(a_context_that_ends_while_a_view_is_made_leaves_nothing),
+        test(a_walk_visits_views_too),
+        test(views_in_order),
+        test(random_programs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
