@@ -459,13 +459,19 @@ ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block
     }
 }
 
+/* The first page that begins in [at, ...), whatever lies there. */
+static size_t first_from(const ca_range_t *range, uint64_t at)
+{
+    size_t first = ca_range_page_at(range, at);
+
+    return first + (first < range->count && range->pages[first].at < at);
+}
+
 size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first)
 {
-    uint64_t end = block->address + ca_block_size(block);
-    size_t last = ca_range_page_at(range, end);
+    size_t last = ca_range_page_at(range, block->address + ca_block_size(block));
 
-    *first = ca_range_page_at(range, block->address);
-    *first += *first < last && range->pages[*first].at < block->address;
+    *first = first_from(range, block->address);
     return *first < last ? last - *first : 0;
 }
 
@@ -485,16 +491,14 @@ size_t ca_range_idle(const ca_arena_t *arena)
 void ca_range_look(ca_arena_t *arena)
 {
     ca_range_t *range = arena->range;
-    size_t first;
 
     for (size_t i = 0; i < range->count; i++)
         range->pages[i].ready = NULL;
     for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, range->unit));) {
-        size_t count = ca_range_whole_pages(range, block, &first);
         uint64_t end = block->address + ca_block_size(block);
-        for (size_t i = first; i < range->count && range->pages[i].at < end; i++)
+        for (size_t i = first_from(range, block->address);
+             i < range->count && range->pages[i].at < end; i++)
             range->pages[i].ready = block;
-        (void)count;
     }
 }
 
@@ -511,17 +515,21 @@ static ca_block_t *highest(const ca_arena_t *arena)
     return found;
 }
 
-/* Its highest whole pages, `bytes` of them, as a block that is lent; NULL: there is no host memory.
- */
-static ca_block_t *claim_highest(ca_arena_t *arena, ca_block_t *block, size_t bytes)
+int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent)
 {
     const ca_range_t *range = arena->range;
-    size_t first, count = ca_range_whole_pages(range, block, &first), from = first + count - 1;
-    uint64_t end = ca_range_page_end(&range->pages[from]);
+    ca_block_t *block = highest(arena);
+    size_t first;
 
+    if (!block)
+        return -ENOENT;
+    size_t from = ca_range_whole_pages(range, block, &first) + first - 1;
+    uint64_t end = ca_range_page_end(&range->pages[from]);
     while (from > first && end - range->pages[from].at < bytes)
         from--;
-    return ca_block_lend(arena, block, range->pages[from].at, end - range->pages[from].at);
+    uint64_t at = range->pages[from].at;
+    *lent = ca_block_lend(arena, block, at, whole || end - at < bytes ? end - at : bytes);
+    return *lent ? 0 : -ENOSYS;
 }
 
 size_t ca_range_give(ca_arena_t *arena, size_t bytes)
@@ -529,9 +537,8 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     ca_range_t *range = arena->range;
     ca_block_t *block = NULL;
 
-    if (range && !arena->pins && !range->walks && ca_arena_serving(arena))
-        block = highest(arena);
-    if (!block || !(block = claim_highest(arena, block, bytes)))
+    if (!range || arena->pins || range->walks || !ca_arena_serving(arena) ||
+        ca_range_lend(arena, bytes, true, &block) < 0)
         return 0;
     uint64_t at = block->address;
     size_t given = ca_block_size(block), first = ca_range_page_at(range, at);

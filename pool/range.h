@@ -98,6 +98,11 @@ void ca_range_look(ca_arena_t *arena);
  * by size, nearly. */
 ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least);
 
+/* The highest whole pages of the highest ready block that has any are lent, as many as `bytes` need;
+ * unless `whole`, of the last one just what is needed. 0, -ENOENT: there are none, or -ENOSYS: no
+ * host memory. */
+int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent);
+
 /* Lent blocks become ready, and merge. The next one is behind `next`. */
 void ca_range_return(ca_arena_t *arena, ca_block_t *lent);
 

@@ -314,27 +314,16 @@ static void append(const ca_range_t *range, making_t *m, ca_block_t *lent)
     }
 }
 
-/* Whole pages of the smallest ready blocks first. False: there is no host memory. */
-static bool lend_ready(ca_arena_t *arena, making_t *m)
+/* The highest pages first, which keeps what is ready below in one piece, and makes a program that
+ * comes round take the same ones. */
+static int lend_ready(ca_arena_t *arena, making_t *m)
 {
-    const ca_range_t *range = arena->range;
+    ca_block_t *lent;
+    int rc = 0;
 
-    while (m->left) {
-        ca_block_t *block = NULL;
-        size_t first, count = 0;
-        while ((block = ca_range_next_ready(arena, block, range->unit)) &&
-               !(count = ca_range_whole_pages(range, block, &first)))
-            continue;
-        if (!block)
-            break;
-        uint64_t at = range->pages[first].at;
-        size_t bytes = ca_range_page_end(&range->pages[first + count - 1]) - at;
-        ca_block_t *lent = ca_block_lend(arena, block, at, bytes < m->left ? bytes : m->left);
-        if (!lent)
-            return false;
-        append(range, m, lent);
-    }
-    return true;
+    while (m->left && (rc = ca_range_lend(arena, m->left, false, &lent)) == 0)
+        append(arena->range, m, lent);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 static void undo(ca_arena_t *arena, making_t *m)
@@ -365,11 +354,9 @@ static void describe(const ca_range_t *range, making_t *m)
 /* All that is done under the lock before upstream is asked. */
 static int begin(ca_arena_t *arena, making_t *m, size_t page)
 {
-    int rc = 0;
+    int rc = lend_ready(arena, m);
 
-    if (!lend_ready(arena, m)) {
-        rc = -ENOSYS;
-    } else if (m->left) {
+    if (rc == 0 && m->left) {
         size_t unit = page ? page : arena->range->unit;
         m->fill = (ca_fill_t){.bytes = ca_round_up(m->left, unit), .page = unit};
         m->fill.hole = page ? ca_range_hole(arena->range, m->fill.bytes) : NULL;

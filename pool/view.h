@@ -1,7 +1,7 @@
 /* Views: memory of a range at other addresses. A request that fits nowhere in one piece is mapped a
  * second time, over pages of the range that are ready, wherever these lie, one behind the other:
  *
- *   made      over whole pages of the smallest ready blocks, of the last one no more than is
+ *   made      over whole pages that are ready, the highest first, of the last one no more than is
  *             needed; and over new pages at the end, where too few are ready and growth would take
  *             more. The first mapping stays, and so does the page
  *   in use    it is a segment with one block (CA_POOL_VIEW), whose memory is lent: those blocks of

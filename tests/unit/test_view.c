@@ -130,6 +130,29 @@ static void it_serves_no_request_that_leaves_pages(void **state)
     put(&one);
 }
 
+/* What is ready in the middle of two pages is the beginning of neither. */
+static void it_serves_nothing_from_the_middle_of_a_page(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(24 * MIB); /* of 4, 2 and the last 4 MiB of 0 */
+    put(&one), put(&pieces[1]);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    held_t last = get(10 * MIB), low = get(6 * MIB), page = get(2 * MIB);
+    held_t half = get(MIB), gap = get(2 * MIB), middle = get(9 * MIB), third = get(10 * MIB);
+    assert_int_equal(gap.address, pieces[0].address + 9 * MIB);
+    assert_int_equal(third.address, pieces[2].address);
+    put(&last), put(&page), put(&gap), put(&third);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_int_equal(stats().ready_bytes, 24 * MIB);
+    uint64_t before = one.address;
+    one = get(24 * MIB);
+    assert_int_not_equal(one.address, before);
+    put(&one), put(&low), put(&half), put(&middle);
+}
+
 static void its_memory_serves_by_its_first_address_meanwhile(void **state)
 {
     (void)state;
@@ -483,6 +506,7 @@ int main(void)
         test(smaller_requests_get_none),
         test(a_view_serves_again_without_a_call),
         test(it_serves_no_request_that_leaves_pages),
+        test(it_serves_nothing_from_the_middle_of_a_page),
         test(its_memory_serves_by_its_first_address_meanwhile),
         test(what_is_not_needed_of_its_last_page_stays_ready),
         test(new_pages_complete_a_view),
