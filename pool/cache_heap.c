@@ -9,6 +9,7 @@
 #include "pool/cache_state.h"
 #include "pool/fence_order.h"
 #include "pool/segment.h"
+#include "pool/settle.h"
 #include "pool/state.h"
 #include "pool/stream.h"
 
@@ -244,8 +245,7 @@ static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
 
     arena->cache_most = at_most(at_most(CA_CACHE_MOST, epoch / CA_CACHE_EPOCH_FITS),
                                 at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
-    /* In order what threads keep lies apart, in segments of small blocks: see CA_ORDER_SMALL. */
-    if (arena->params.reuse == CA_POOL_REUSE_ORDER && !arena->params.host)
+    if (ca_settle_never(arena))
         arena->cache_most = at_most(arena->cache_most, arena->params.small);
     ca_cache_set(&cache->most, arena->cache_most);
     cache->stock_most =

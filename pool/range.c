@@ -8,6 +8,8 @@
 #include "config/mutation.h"
 #include "pool/export.h"
 #include "pool/giving.h"
+#include "pool/order.h"
+#include "pool/rounding.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/span.h"
@@ -253,6 +255,9 @@ static int begin(ca_arena_t *arena)
     range->segment = segment;
     list_hole(range, segment->first);
     arena->range = range;
+    if (!arena->params.small) /* others read it without the lock */
+        __atomic_store_n(&arena->params.small, ca_round_request(&arena->params, CA_ORDER_SMALL),
+                         __ATOMIC_RELAXED);
     atomic_fetch_add(&ranges, 1);
     return 0;
 }

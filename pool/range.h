@@ -12,6 +12,8 @@
  *   lent      memory that is used at other addresses (view.h), or that comes or goes while the lock
  *             is dropped. To its neighbours such a block is live
  *
+ * Memory comes before time in such a heap, as long as it lives: see ca_settle_never.
+ *
  * What counts as reserved is pages, never addresses. A page is unmapped only once nothing is in
  * flight there, which unmapping does not wait for: what is ready in order (order.h) has to pass
  * first. In pin mode nothing goes.

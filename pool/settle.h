@@ -80,14 +80,21 @@ static inline void ca_settle_gave(ca_arena_t *arena)
     arena->settle = 0;
 }
 
-/* For every allocation and free: whether the time has come. In order (pool/order.h) nothing need be
- * asked, so that the arena stays careful with its frees, cuts and growth. */
+/* Whether it stays careful with its frees, cuts and growth, and threads keep small blocks alone,
+ * which lie apart (CA_ORDER_SMALL): in order (pool/order.h), where nothing need be asked; and with
+ * a range (pool/range.h), for what threads keep between large blocks holds pages. */
+static inline bool ca_settle_never(const ca_arena_t *arena)
+{
+    return (arena->params.reuse == CA_POOL_REUSE_ORDER && !arena->params.host) || arena->range;
+}
+
+/* For every allocation and free: whether the time has come. */
 static inline void ca_settle(ca_arena_t *arena)
 {
     if (!arena->settling || arena->operations < arena->settles_at)
         return;
     arena->settling = false;
-    arena->careful = arena->params.reuse == CA_POOL_REUSE_ORDER && !arena->params.host;
+    arena->careful = ca_settle_never(arena);
     ca_caches_open(arena);
 }
 

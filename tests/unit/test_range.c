@@ -89,6 +89,24 @@ static void a_range_grows_by_what_is_needed(void **state)
     assert_int_equal(stats().reserved_bytes - before, 30 * MIB);
 }
 
+/* Or threads would keep pages between large blocks. */
+static void small_blocks_lie_apart_for_good(void **state)
+{
+    (void)state;
+    end(state);
+    start_with(SIZE_MAX);
+    arena->params.settle = 100;
+    begin();
+    held_t large = get(20 * MIB), small = get(64 * KIB), other = get(65 * KIB);
+    assert_true(ca_range_holds(large.address) && ca_range_holds(other.address));
+    assert_false(ca_range_holds(small.address));
+    for (int i = 0; i < 300; i++) {
+        put(&small);
+        small = get(64 * KIB);
+    }
+    assert_true(arena->careful && !arena->settling);
+}
+
 static void pages_are_larger_where_more_is_held(void **state)
 {
     (void)state;
@@ -352,6 +370,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         test(a_small_program_has_no_range),
         test(a_range_grows_by_what_is_needed),
+        test(small_blocks_lie_apart_for_good),
         test(pages_are_larger_where_more_is_held),
         test(pages_go_back_whatever_lives_beside_them),
         test(a_trim_gives_no_more_than_is_asked),
