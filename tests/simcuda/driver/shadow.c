@@ -233,6 +233,8 @@ void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *wh
 
 void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock)
 {
+    split(lo); /* what is known of a neighbour stays as it is */
+    split(hi);
     read_range(lo, hi, who, clock);
 }
 
