@@ -2,6 +2,8 @@
 is mapped a second time to be in one piece: pool/range.h, pool/view.h. tests/unit/test_range.c and
 test_view.c have the rules of the pool."""
 
+import json
+
 import pytest
 
 import conftest
@@ -9,6 +11,10 @@ import conftest
 UNITS = {"test_range": ("map_half", "unmap_unfenced", "range_left"),
          "test_view": ("view_pages_kept", "view_early", "view_pinned_returned", "view_counted",
                        "unmap_unfenced", "range_left")}
+ON = "expandable_segments:True,leak_report:off"  # as PyTorch's users write it
+IN_ORDER = ON + ",reuse:order"
+CALLS = ("cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemMap", "cuMemSetAccess",
+         "cuMemUnmap", "cuMemRelease")
 
 
 def rules(unit, mutation):
@@ -30,3 +36,69 @@ def test_a_rule_that_is_left_out_is_missed(unit, fault):
     rc, out, err = rules(unit, fault)
 
     assert rc > 0 and "unknown mutation" not in err
+
+
+def calls(path):
+    return {name: count for name, count in json.loads(path.read_text())["calls"].items()
+            if name.startswith(("cuMem", "cuCtxRecord", "cuEvent"))}
+
+
+@pytest.mark.parametrize("conf, answer", [(ON, "fits\n"), (IN_ORDER, "fits\n"),
+                                          ("expandable_segments:false,leak_report:off", "refused\n")])
+def test_what_is_free_serves_as_one_wherever_it_lies(run, program, conf, answer):
+    result = run([program("pieces"), "hole"], conf=conf, sim="memory:2G")
+
+    assert (result.rc, result.out) == (0, answer), result.err
+
+
+@pytest.mark.parametrize("seed, conf, streams", [
+    (1, ON, 1), (2, ON, 3), (3, IN_ORDER, 1), (4, IN_ORDER, 2)])
+def test_buffers_behind_work_in_flight(run, program, seed, conf, streams):
+    """Each byte has two addresses, and the race check goes by the byte."""
+    result = run([program("pieces"), "shapes", seed, streams], conf=conf,
+                 sim="memory:2G,racecheck:1,kernel_ns:20000")
+
+    assert result.rc == 0, result.err
+
+
+@pytest.mark.parametrize("fault, conf, streams", [
+    ("view_pages_kept", ON, 3), ("view_early", ON, 3), ("unmap_unfenced", IN_ORDER, 1)])
+def test_a_deliberate_fault_shows(run, program, fault, conf, streams):
+    result = run([program("pieces"), "shapes", 2, streams], conf=conf,
+                 sim="memory:2G,racecheck:1,kernel_ns:100000", env=conftest.mutated(fault))
+
+    assert result.rc != 0 and "unknown mutation" not in result.err
+
+
+def test_nothing_is_left_after_a_reset(run, program, tmp_path):
+    stats = tmp_path / "stats.json"
+
+    result = run([program("pieces"), "resets", 50], conf=ON, sim=f"memory:2G,stats:{stats}")
+
+    assert result.rc == 0, result.err
+    made = calls(stats)
+    assert made["cuMemCreate"] == made["cuMemRelease"] > 50 * 10
+    assert made["cuMemAddressReserve"] == made["cuMemAddressFree"] > 2 * 50
+
+
+def test_where_the_device_cannot_all_is_as_without(run, program, tmp_path):
+    counts = []
+    for name, conf, sim in (("without", "expandable_segments:false", "vmm:0"),
+                            ("cannot", "expandable_segments:true", "vmm:0")):
+        stats = tmp_path / name
+        result = run([program("pieces"), "shapes", 5], conf=conf + ",leak_report:off,log:info",
+                     sim=f"memory:2G,{sim},stats:{stats}")
+        assert result.rc == 0, result.err
+        assert result.err.count("expandable_segments: device 0 cannot") == (name == "cannot")
+        counts.append({call: count for call, count in calls(stats).items()
+                       if call not in ("cuMemGetInfo_v2",) and "Event" not in call})
+
+    assert counts[0] == counts[1]
+    assert not set(counts[0]) & set(CALLS)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_fails_costs_no_more_than_memory_in_one_piece(run, program, call):
+    for nth in (1, 2, 12):
+        result = run([program("pieces"), "shapes", 3], conf=ON, sim=f"memory:2G,fail:{call}@{nth}")
+        assert result.rc == 0, (nth, result.err)

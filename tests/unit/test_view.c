@@ -491,7 +491,7 @@ static void random_program(uint64_t seed)
 
 static void random_programs(void **state)
 {
-    for (uint64_t seed = 1; seed <= 8; seed++) {
+    for (uint64_t seed = 1; seed <= 4; seed++) {
         end(state);
         random_program(seed);
     }
