@@ -1,11 +1,13 @@
 /* See decay.h. A segment remembers the tick at which its last live block was freed; one whose
- * memory is all ready and that has not been touched since is idle since then. */
+ * memory is all ready and that has not been touched since is idle since then. Of a range as many
+ * pages are as were wholly ready at each tick since. */
 #include "pool/decay.h"
 
 #include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/grow.h"
 #include "pool/pin.h"
+#include "pool/range.h"
 #include "pool/segment.h"
 #include "pool/settle.h"
 #include "pool/state.h"
@@ -18,6 +20,10 @@ void ca_arena_tick(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
     if (pending)
         ca_arena_trim_as(arena, 0, CA_TRIM_LOOK);
+    ca_lock_take(&arena->lock);
+    if (!arena->retired)
+        ca_range_tick(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)
@@ -41,6 +47,13 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     if (segment && waits) /* looked for again: the lock was dropped in between */
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
     size_t given = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
+    size_t pages = segment || !ca_arena_serving(arena) ? 0 : ca_range_idle_longer(arena, ticks);
+    while (given < pages && ca_nothing_in_flight(arena)) {
+        size_t more = ca_range_give(arena, pages - given);
+        if (!more)
+            break;
+        given += more;
+    }
     if (given)
         ca_settle_gave(arena);
     ca_arena_leave(arena, cancellation);

@@ -11,7 +11,8 @@
 void ca_arena_tick(ca_arena_t *arena);
 
 /* Gives one wholly ready segment back whose last live block was freed more than `ticks` ticks ago:
- * `ticks` whole intervals lie between. `waits`: upstream's free waits for the context, so nothing
+ * `ticks` whole intervals lie between; or, where there is none, as many pages of a range as were
+ * wholly ready at each of these. `waits`: upstream's free waits for the context, so nothing
  * is given while that works. Returns the bytes given, 0 when there is no such segment. */
 size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits);
 

@@ -253,6 +253,7 @@ static int begin(ca_arena_t *arena)
     }
     segment->ranged = true;
     range->segment = segment;
+    range->idle_least = SIZE_MAX;
     list_hole(range, segment->first);
     arena->range = range;
     if (!arena->params.small) /* others read it without the lock */
@@ -582,6 +583,29 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     else
         ca_block_ready(arena, block);
     return rc == 0 ? given : 0;
+}
+
+void ca_range_tick(ca_arena_t *arena)
+{
+    ca_range_t *range = arena->range;
+    size_t idle = ca_range_idle(arena);
+
+    if (!range || idle >= range->idle_least)
+        return;
+    range->idle_least = idle;
+    range->idle_tick = arena->tick;
+}
+
+size_t ca_range_idle_longer(ca_arena_t *arena, uint32_t ticks)
+{
+    ca_range_t *range = arena->range;
+
+    /* The count wraps around. */
+    if (!range || range->idle_least == SIZE_MAX || arena->tick - range->idle_tick <= ticks)
+        return 0;
+    size_t idle = range->idle_least, now = ca_range_idle(arena);
+    range->idle_least = SIZE_MAX; /* from here on anew */
+    return idle < now ? idle : now;
 }
 
 /* No lock is held. */

@@ -51,11 +51,13 @@ typedef struct ca_range {
     ca_block_t *holes;
     ca_view_t *newest, *oldest; /* views, by their last use */
     size_t view_count;
-    size_t view_bytes; /* of addresses */
-    size_t mappings;   /* of pages, all addresses together */
-    bool stuck;        /* a mapping failed: it grows no more, */
-    bool no_views;     /* or has no further views */
-    unsigned walks;    /* that are under way: nothing is unmapped */
+    size_t view_bytes;  /* of addresses */
+    size_t mappings;    /* of pages, all addresses together */
+    bool stuck;         /* a mapping failed: it grows no more, */
+    bool no_views;      /* or has no further views */
+    unsigned walks;     /* that are under way: nothing is unmapped */
+    uint32_t idle_tick; /* since then that much could have gone back, at each tick: see decay.c */
+    size_t idle_least;
 } ca_range_t;
 
 /* Whether a request that nothing serves is one for a range. */
@@ -76,6 +78,10 @@ size_t ca_range_idle(const ca_arena_t *arena);
  * and the rest of a page. The caller knows that nothing is in flight, and has held the lock since.
  * Returns the bytes given. Drops the lock. */
 size_t ca_range_give(ca_arena_t *arena, size_t bytes);
+
+/* For every tick of the arena; and what could go back at each of more than `ticks` of them. */
+void ca_range_tick(ca_arena_t *arena);
+size_t ca_range_idle_longer(ca_arena_t *arena, uint32_t ticks);
 
 /* The arena is retired and the caller the last one inside: all its pages and addresses go back.
  * Drops the lock. */
@@ -100,9 +106,9 @@ void ca_range_look(ca_arena_t *arena);
  * by size, nearly. */
 ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least);
 
-/* The highest whole pages of the highest ready block that has any are lent, as many as `bytes` need;
- * unless `whole`, of the last one just what is needed. 0, -ENOENT: there are none, or -ENOSYS: no
- * host memory. */
+/* The highest whole pages of the highest ready block that has any are lent, as many as `bytes`
+ * need; unless `whole`, of the last one just what is needed. 0, -ENOENT: there are none, or
+ * -ENOSYS: no host memory. */
 int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent);
 
 /* Lent blocks become ready, and merge. The next one is behind `next`. */

@@ -121,7 +121,6 @@ SAME = [
     (("pinned_views",), STATUS),
     (("pieces", "shapes", "1"), None),
     (("pieces", "shapes", "2", "3"), None),
-    (("pieces", "hole"), STATUS),
     (("pieces", "resets", "5"), None),
     (("pitched", "use"), None),
     (("plugin_host", "{programs}/plugin_alloc.so"), None),

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include "fake_pages.h"
 #include "one_arena.h"
+#include "pool/decay.h"
 #include "pool/order.h"
 #include "pool/range.h"
 #include "pool/segment.h"
@@ -169,6 +170,30 @@ static void idle_pages_count_as_idle(void **state)
     assert_int_equal(stats().idle_bytes, 0);
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
     ca_arena_pin(arena, false);
+}
+
+static void pages_that_are_idle_for_long_decay(void **state)
+{
+    (void)state;
+    begin();
+    held_t one = get(40 * MIB), two;
+    put(&one);
+    fake_pass_all();
+    ca_arena_tick(arena);
+    two = get(10 * MIB); /* that much is idle no more */
+    ca_arena_tick(arena);
+    put(&two);
+    fake_pass_all();
+    ca_arena_tick(arena);
+    assert_int_equal(ca_arena_decay(arena, 2, false), 0);
+    ca_arena_tick(arena);
+    ca_arena_tick(arena);
+    assert_int_equal(ca_arena_decay(arena, 2, false), 30 * MIB);
+    sound();
+    assert_int_equal(ca_arena_decay(arena, 2, false), 0);
+    for (int i = 0; i < 4; i++)
+        ca_arena_tick(arena);
+    assert_int_equal(ca_arena_decay(arena, 2, false), 10 * MIB);
 }
 
 static void the_limit_counts_pages(void **state)
@@ -375,6 +400,7 @@ int main(void)
         test(pages_go_back_whatever_lives_beside_them),
         test(a_trim_gives_no_more_than_is_asked),
         test(idle_pages_count_as_idle),
+        test(pages_that_are_idle_for_long_decay),
         test(the_limit_counts_pages),
         test(a_full_device_is_used_to_the_last_page),
         test(what_cannot_be_mapped_leaves_nothing),
