@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
+#include "config/cancel.h"
 #include "config/mutation.h"
 #include "pool/export.h"
 #include "pool/giving.h"
@@ -633,6 +634,7 @@ void ca_range_end(ca_arena_t *arena)
     uint64_t base = range->segment->base;
     size_t space = range->segment->bytes;
     arena->range = NULL;
+    int cancellation = ca_cancel_hold(); /* nobody else would give back the rest */
     ca_lock_drop(&arena->lock);
     if (!CA_MUTATED(range_left)) {
         ca_view_unmap(arena, range->newest);
@@ -641,6 +643,7 @@ void ca_range_end(ca_arena_t *arena)
     ca_mem_unmap(range->pages, range->capacity * sizeof *range->pages);
     ca_mem_unmap(range, sizeof *range);
     atomic_fetch_sub(&ranges, 1);
+    ca_cancel_resume(cancellation);
     ca_lock_take(&arena->lock);
 }
 
