@@ -555,9 +555,13 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
         ca_block_ready(arena, block);
         return 0;
     }
-    for (size_t i = 0; i < count; i++)
-        pages[i] = range->pages[first + i].page;
     ca_view_t *views = ca_view_detach(arena, at, given);
+    for (size_t i = 0; i < count; i++) {
+        pages[i] = range->pages[first + i].page;
+        range->pages[first + i].made = false; /* on its way out */
+    }
+    range->held -= given;
+    range->mappings -= count;
     arena->leaving += given;
     ca_giving_begin();
     ca_lock_drop(&arena->lock);
@@ -570,12 +574,16 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     arena->leaving -= given;
     if (rc == 0) {
         remove_pages(range, at, count);
-        range->held -= given;
-        range->mappings -= count;
         ca_reserved_lower(arena, given);
-    } else if (rc == -EIO) {
-        ca_arena_stop(arena);
+    } else {
+        first = ca_range_page_at(range, at);
+        for (size_t i = 0; i < count; i++)
+            range->pages[first + i].made = true;
+        range->held += given;
+        range->mappings += count;
     }
+    if (rc == -EIO)
+        ca_arena_stop(arena);
     ca_giving_end(rc == 0);
     if (arena->retired)
         return 0;

@@ -39,7 +39,7 @@ typedef struct ca_range_page {
     ca_page_t page;
     ca_block_t *ready; /* where its first byte is: see ca_range_look */
     uint32_t views;    /* that it is mapped in besides */
-    bool made;         /* false: it is on its way */
+    bool made;         /* false: it is on its way, or leaves */
 } ca_range_page_t;
 
 typedef struct ca_range {

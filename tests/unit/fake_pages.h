@@ -33,8 +33,8 @@ typedef struct fake_pages {
     bool none;         /* the device cannot */
     unsigned fail_map; /* the nth mapping from now on fails once; 0: none */
     int fail_map_rc;
-    unsigned fail_unmap;  /* the same */
-    void (*on_map)(void); /* inside the call, before it takes effect */
+    unsigned fail_unmap;                     /* the same */
+    void (*on_map)(void), (*on_unmap)(void); /* inside the call, before it takes effect */
 
     /* what the test reads */
     size_t reserved; /* pieces of addresses */
@@ -211,6 +211,8 @@ static int fake_page_map(void *context, uint64_t at, const ca_page_t *pages, siz
 static int fake_page_unmap(void *context, uint64_t at, size_t bytes)
 {
     (void)context;
+    if (fake_pages.on_unmap)
+        fake_pages.on_unmap();
     pthread_mutex_lock(&fake.mutex);
     fake_look_at_owners(at, bytes);
     int rc = fake_pages.fail_unmap && --fake_pages.fail_unmap == 0 ? -EINVAL : 0;

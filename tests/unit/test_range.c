@@ -279,6 +279,26 @@ static void fewer_addresses_are_reserved_where_many_are_refused(void **state)
     assert_false(ca_range_holds(held.address));
 }
 
+/* Another thread looks. */
+static void look(void)
+{
+    fake_pages.on_unmap = NULL;
+    sound();
+    assert_int_equal(stats().reserved_bytes, fake.used);
+}
+
+static void what_leaves_counts_until_it_has_left(void **state)
+{
+    (void)state;
+    begin();
+    held_t held = get(20 * MIB);
+    put(&held);
+    fake_pass_all();
+    fake_pages.on_unmap = look;
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
+    assert_null(fake_pages.on_unmap);
+}
+
 static void what_cannot_be_unmapped_stays(void **state)
 {
     (void)state;
@@ -407,6 +427,7 @@ int main(void)
         test(where_mappings_run_out_there_is_other_memory),
         test(a_device_without_pages_has_plain_segments),
         test(fewer_addresses_are_reserved_where_many_are_refused),
+        test(what_leaves_counts_until_it_has_left),
         test(what_cannot_be_unmapped_stays),
         test(a_walk_visits_all_that_is_mapped),
         test(what_is_in_flight_is_not_unmapped),
