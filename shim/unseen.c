@@ -1,8 +1,5 @@
-/* See unseen.h. Libraries are looked for in /proc/self/maps, which has those of other namespaces
- * (dlmopen) as well, and in the loader's list where that file cannot be read. */
+/* See unseen.h. */
 #include "shim/unseen.h"
-#include <fcntl.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +11,7 @@
 #include "shim/bindings.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/libraries.h"
 #include "shim/seen.h"
 
 /* By the beginnings of their names. What they submit, or let a device reach, comes by no entry
@@ -72,66 +70,13 @@ static void note_library(size_t i)
         end(libraries[i].why);
 }
 
-/* `path` of a library, not terminated. */
-static void look_at_name(const char *path, size_t length, unsigned *drivers)
+static void look_at_library(const char *name, size_t length, void *drivers)
 {
-    const char *slash = memrchr(path, '/', length);
-    const char *name = slash ? slash + 1 : path;
-    size_t left = length - (size_t)(name - path);
     for (size_t i = 0; i < LIBRARIES; i++)
-        if (left >= strlen(libraries[i].begins) &&
-            memcmp(name, libraries[i].begins, strlen(libraries[i].begins)) == 0)
+        if (ca_library_begins(name, length, libraries[i].begins))
             note_library(i);
-    if (left >= strlen(DRIVER) && memcmp(name, DRIVER, strlen(DRIVER)) == 0)
-        ++*drivers;
-}
-
-/* A line of /proc/self/maps: "from-to rights offset device inode path". Each library has one part
- * that begins the file. */
-static void look_at_line(const char *line, size_t length, unsigned *drivers)
-{
-    const char *at = line, *stop = line + length;
-    bool first = false;
-    for (int field = 0; field < 5 && at; field++) {
-        first |= field == 2 && strspn(at, "0") == strcspn(at, " ");
-        at = memchr(at, ' ', (size_t)(stop - at));
-        while (at && at < stop && *at == ' ')
-            at++;
-    }
-    if (at && at < stop && *at == '/' && first)
-        look_at_name(at, (size_t)(stop - at), drivers);
-}
-
-static bool look_at_maps(unsigned *drivers)
-{
-    char text[4096];
-    size_t have = 0;
-    int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return false;
-    for (ssize_t more; (more = read(file, text + have, sizeof text - have)) > 0;) {
-        have += (size_t)more;
-        size_t begin = 0;
-        for (const char *end_of; (end_of = memchr(text + begin, '\n', have - begin));) {
-            size_t length = (size_t)(end_of - (text + begin));
-            look_at_line(text + begin, length, drivers);
-            begin += length + 1;
-        }
-        if (begin == 0) /* no path is as long: of such a line the rest is passed over */
-            begin = have;
-        memmove(text, text + begin, have - begin);
-        have -= begin;
-    }
-    close(file);
-    return true;
-}
-
-static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
-{
-    (void)bytes;
-    if (info->dlpi_name)
-        look_at_name(info->dlpi_name, strlen(info->dlpi_name), arg);
-    return 0;
+    if (ca_library_begins(name, length, DRIVER))
+        ++*(unsigned *)drivers;
 }
 
 static void look_at_all(void)
@@ -139,8 +84,7 @@ static void look_at_all(void)
     unsigned drivers = 0;
     if (getenv("CUDA_INJECTION64_PATH"))
         end("CUDA_INJECTION64_PATH is set");
-    if (!look_at_maps(&drivers))
-        dl_iterate_phdr(look_at_module, &drivers);
+    ca_libraries_each(look_at_library, &drivers);
     if (drivers > 1)
         end("the driver is loaded twice, by dlmopen");
     linked = true;
