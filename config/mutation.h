@@ -86,6 +86,12 @@
     X(view_counted)         /* addresses count as memory */                                        \
     X(map_half)             /* pages that could not be mapped are not given back */                \
     X(unmap_unfenced)       /* pages are unmapped that may be in flight */                         \
+    X(ipc_still_range)      /* ranges grow on though a handle was refused */                       \
+    X(peer_unmapped)        /* a peer is not let into memory that is mapped */                     \
+    X(reached_given)        /* memory that devices on the bus reach is given back */               \
+    X(handle_given)         /* a page's handle is given for the memory in it */                    \
+    X(range_small)          /* all that a program has comes from ranges, and views */              \
+    X(unproven_used)        /* every driver is proven to do with ranges */                         \
     X(range_left)           /* the pages of a context that ended stay */                           \
     CA_ORDER_FAULTS(X)                                                                             \
     CA_TRAPS(X)

@@ -582,7 +582,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         if (!segment->ranged && !has_live(segment, stock))
             stats->idle_bytes += segment->bytes;
-    stats->idle_bytes += ca_range_idle(arena);
+    stats->idle_bytes += ca_range_vacant(arena);
 }
 
 void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)

@@ -21,6 +21,7 @@
 
 #include <stdatomic.h>
 #include "pool/arena.h"
+#include "pool/range.h"
 
 typedef enum {
     CA_EXPORT_NONE,     /* of no segment: not ours */
@@ -72,7 +73,7 @@ static inline bool ca_export_begins(const ca_arena_params_t *params, size_t byte
 {
     return bytes % CA_SEGMENT_UNIT == 0 &&
            atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed) && !params->host &&
-           !params->expandable;
+           (!params->expandable || ca_ranges_ended);
 }
 
 #endif

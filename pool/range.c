@@ -21,6 +21,7 @@
 #define SPACE_LEAST CA_RANGE_FROM
 
 static _Atomic size_t ranges; /* of the process */
+_Atomic bool ca_ranges_ended;
 
 /* --- pages ------------------------------------------------------------------------------------ */
 
@@ -144,9 +145,11 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
 
     if (!arena->params.expandable || !arena->upstream->pages || arena->params.host ||
         ca_pool_of(arena, bytes) != CA_POOL_MAIN || arena->no_fences ||
-        atomic_load_explicit(&ca_export_dedicating, memory_order_relaxed))
+        atomic_load_explicit(&ca_export_dedicating, memory_order_relaxed) ||
+        atomic_load_explicit(&ca_ranges_ended, memory_order_relaxed))
         return false;
-    return range ? !range->stuck && range->holes : arena->reserved + bytes >= CA_RANGE_FROM;
+    return range ? !range->stuck && range->holes
+                 : arena->reserved + bytes >= CA_RANGE_FROM || CA_MUTATED(range_small);
 }
 
 /* What the hole would need. False: it is too small. */
@@ -479,6 +482,11 @@ size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, si
     size_t last = ca_range_page_at(range, block->address + ca_block_size(block));
 
     *first = first_from(range, block->address);
+    while (*first < last && range->pages[last - 1].pinned)
+        last--;
+    for (size_t i = *first; i < last; i++)
+        if (range->pages[i].pinned)
+            *first = i + 1;
     return *first < last ? last - *first : 0;
 }
 
@@ -505,8 +513,49 @@ void ca_range_look(ca_arena_t *arena)
         uint64_t end = block->address + ca_block_size(block);
         for (size_t i = first_from(range, block->address);
              i < range->count && range->pages[i].at < end; i++)
-            range->pages[i].ready = block;
+            range->pages[i].ready = range->pages[i].pinned ? NULL : block;
     }
+}
+
+/* A row of blocks in which nothing lives: bytes of the pages that lie wholly in it. */
+static size_t pages_in(const ca_range_t *range, uint64_t from, uint64_t to)
+{
+    size_t bytes = 0;
+
+    for (size_t i = ca_range_page_at(range, from); i < range->count; i++) {
+        if (ca_range_page_end(&range->pages[i]) > to)
+            break;
+        if (range->pages[i].at >= from)
+            bytes += range->pages[i].page.bytes;
+    }
+    return bytes;
+}
+
+/* The memory of a view that is pending is lent. */
+static bool is_vacant(const ca_block_t *block)
+{
+    return !is(block, CA_BLOCK_LIVE) && !is(block, CA_BLOCK_LENT);
+}
+
+size_t ca_range_vacant(const ca_arena_t *arena)
+{
+    const ca_range_t *range = arena->range;
+    size_t bytes = 0;
+    uint64_t from = 0;
+
+    if (!range || arena->pins)
+        return 0;
+    for (const ca_block_t *block = range->segment->first; block; block = ca_block_upper(block)) {
+        if (!is_vacant(block) && from)
+            bytes += pages_in(range, from, block->address);
+        from = !is_vacant(block) ? 0 : from ? from : block->address;
+    }
+    if (from)
+        bytes += pages_in(range, from, range->segment->base + range->segment->bytes);
+    for (const ca_view_t *view = range->newest; view; view = view->older)
+        if (is(view->segment->first, CA_BLOCK_PENDING))
+            bytes += ca_block_size(view->segment->first);
+    return bytes;
 }
 
 /* The highest ready block with a whole page, or NULL. */
@@ -537,6 +586,15 @@ int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent
     uint64_t at = range->pages[from].at;
     *lent = ca_block_lend(arena, block, at, whole || end - at < bytes ? end - at : bytes);
     return *lent ? 0 : -ENOSYS;
+}
+
+/* Pages could not be unmapped. */
+static void stay(ca_range_t *range, uint64_t at, size_t count, size_t bytes)
+{
+    for (size_t i = ca_range_page_at(range, at), end = i + count; i < end; i++)
+        range->pages[i].made = true;
+    range->held += bytes;
+    range->mappings += count;
 }
 
 size_t ca_range_give(ca_arena_t *arena, size_t bytes)
@@ -576,11 +634,7 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
         remove_pages(range, at, count);
         ca_reserved_lower(arena, given);
     } else {
-        first = ca_range_page_at(range, at);
-        for (size_t i = 0; i < count; i++)
-            range->pages[first + i].made = true;
-        range->held += given;
-        range->mappings += count;
+        stay(range, at, count, given);
     }
     if (rc == -EIO)
         ca_arena_stop(arena);
@@ -670,9 +724,37 @@ bool ca_range_holds(uint64_t address)
     return holds;
 }
 
+void ca_range_pin(uint64_t address, size_t bytes)
+{
+    ca_arena_t *arena = ca_range_holds(address) ? ca_span_lock(address) : NULL;
+
+    if (!arena)
+        return;
+    const ca_segment_t *segment = arena->range ? ca_segment_at(arena, address) : NULL;
+    if (segment && segment->view)
+        ca_view_pin(arena, segment->view);
+    else if (segment && segment->ranged)
+        ca_range_pin_pages(arena->range, address, bytes);
+    ca_lock_drop(&arena->lock);
+}
+
+void ca_range_pin_pages(ca_range_t *range, uint64_t at, size_t bytes)
+{
+    size_t i = ca_range_page_at(range, at);
+
+    for (; i < range->count && range->pages[i].at < at + bytes; i++)
+        range->pages[i].pinned = !CA_MUTATED(reached_given);
+}
+
+void ca_ranges_end(void)
+{
+    atomic_store(&ca_ranges_ended, true);
+}
+
 typedef struct row {
     uint64_t at;
     size_t bytes;
+    bool sure;
 } row_t;
 
 static size_t rows_of(const ca_range_t *range, row_t *rows)
@@ -681,15 +763,14 @@ static size_t rows_of(const ca_range_t *range, row_t *rows)
 
     for (size_t i = 0; i < range->count; i++) {
         const ca_range_page_t *page = &range->pages[i];
-        if (!page->made)
-            continue;
-        if (count && rows[count - 1].at + rows[count - 1].bytes == page->at)
-            rows[count - 1].bytes += page->page.bytes;
+        row_t *last = count ? &rows[count - 1] : NULL;
+        if (last && page->made && last->sure && last->at + last->bytes == page->at)
+            last->bytes += page->page.bytes;
         else
-            rows[count++] = (row_t){page->at, page->page.bytes};
+            rows[count++] = (row_t){page->at, page->page.bytes, page->made};
     }
     for (const ca_view_t *view = range->newest; view; view = view->older)
-        rows[count++] = (row_t){view->at, view->bytes};
+        rows[count++] = (row_t){view->at, view->bytes, true};
     return count;
 }
 
@@ -700,14 +781,15 @@ int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     ca_range_t *range = arena->range;
-    size_t room = range ? (range->count + range->view_count) * sizeof(row_t) : 0, count = 0;
+    size_t room = range ? (range->count + range->view_count + 1) * sizeof(row_t) : 0, count = 0;
     row_t *rows = range ? ca_mem_map(room) : NULL;
     if (rows) {
         count = rows_of(range, rows);
         range->walks++;
+        range->walked++;
         ca_lock_drop(&arena->lock);
         for (size_t i = 0; i < count && rc == 0; i++)
-            rc = visit(arg, rows[i].at, rows[i].bytes);
+            rc = visit(arg, rows[i].at, rows[i].bytes, rows[i].sure);
         ca_lock_take(&arena->lock);
         range->walks--;
     } else if (range) {
@@ -722,6 +804,7 @@ int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg)
 void ca_ranges_reset_after_fork(void)
 {
     atomic_store(&ranges, 0);
+    atomic_store(&ca_ranges_ended, false);
 }
 
 /* --- the invariants --------------------------------------------------------------------------- */

@@ -26,11 +26,14 @@
 #ifndef CA_POOL_RANGE_H
 #define CA_POOL_RANGE_H
 
+#include <stdatomic.h>
 #include "pool/block.h"
 
 #define CA_RANGE_FROM ((size_t)64 << 20) /* bytes held, the request included */
 #define CA_RANGE_SHARE 128u
 #define CA_RANGE_PAGE_MOST ((size_t)32 << 20)
+
+extern _Atomic bool ca_ranges_ended; /* see ca_ranges_end */
 
 typedef struct ca_view ca_view_t;
 
@@ -40,6 +43,7 @@ typedef struct ca_range_page {
     ca_block_t *ready; /* where its first byte is: see ca_range_look */
     uint32_t views;    /* that it is mapped in besides */
     bool made;         /* false: it is on its way, or leaves */
+    bool pinned;       /* for good: see ca_range_pin */
 } ca_range_page_t;
 
 typedef struct ca_range {
@@ -56,6 +60,7 @@ typedef struct ca_range {
     bool stuck;         /* a mapping failed: it grows no more, */
     bool no_views;      /* or has no further views */
     unsigned walks;     /* that are under way: nothing is unmapped */
+    unsigned walked;    /* how many have begun */
     uint32_t idle_tick; /* since then that much could have gone back, at each tick: see decay.c */
     size_t idle_least;
 } ca_range_t;
@@ -74,6 +79,10 @@ int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block
 /* Bytes of pages that could go back. */
 size_t ca_range_idle(const ca_arena_t *arena);
 
+/* Bytes of pages in which nothing lives, whatever may still be at them: what those of segments
+ * without a live block are. */
+size_t ca_range_vacant(const ca_arena_t *arena);
+
 /* A row of pages that are wholly ready goes back, the highest that there is, up to `bytes` of it
  * and the rest of a page. The caller knows that nothing is in flight, and has held the lock since.
  * Returns the bytes given. Drops the lock. */
@@ -90,8 +99,12 @@ void ca_range_end(ca_arena_t *arena);
 /* Pages of a range, all of its addresses from `at` on: the number of the first that ends above. */
 size_t ca_range_page_at(const ca_range_t *range, uint64_t at);
 
-/* The pages that lie wholly in a block: how many, from the number `*first` on. */
+/* The pages that lie wholly in a block and are not pinned, the highest in a row: how many, from the
+ * number `*first` on. */
 size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first);
+
+/* Pins all pages that lie in [at, at + bytes), or reach into it. */
+void ca_range_pin_pages(ca_range_t *range, uint64_t at, size_t bytes);
 
 static inline uint64_t ca_range_page_end(const ca_range_page_t *page)
 {
@@ -145,11 +158,19 @@ const char *ca_range_check(const ca_arena_t *arena);
  * mappings a peer has to be let into. */
 bool ca_range_holds(uint64_t address);
 
+/* A device on the bus has [address, address + bytes), which somebody lives in: the pages keep their
+ * addresses from now on, for good, and are mapped at no others. */
+void ca_range_pin(uint64_t address, size_t bytes);
+
+/* From now on no range is made, and none grows: of all arenas, for good. */
+void ca_ranges_end(void);
+
 /* Visits all that is mapped at the time, of ranges and views, in rows without a gap, and unmaps
- * nothing meanwhile. What other threads map meanwhile is not among it: who wants each mapping to
- * have something tells `map` of it first, and waits until mappings that began before are over.
- * Stops where `visit` does not give 0, and returns what it gave. */
-typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes);
+ * nothing meanwhile. `sure` is false for a page that is on its way: another thread maps or unmaps
+ * it meanwhile. A view that is on its way is not among it, and mapped anew after this. So who wants
+ * each mapping to have something has `map` see to it first, and then visits those that began
+ * before. Stops where `visit` does not give 0, and returns what it gave. */
+typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes, bool sure);
 int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg);
 
 void ca_ranges_reset_after_fork(void);

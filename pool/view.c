@@ -211,6 +211,13 @@ static void detach(ca_arena_t *arena, ca_view_t *view)
     ca_slab_give(&arena->segment_slab, segment);
 }
 
+void ca_view_pin(ca_arena_t *arena, ca_view_t *view)
+{
+    view->pinned = !CA_MUTATED(reached_given);
+    for (size_t i = 0; i < view->count; i++)
+        ca_range_pin_pages(arena->range, view->pages[i], 1);
+}
+
 ca_view_t *ca_view_detach(ca_arena_t *arena, uint64_t at, size_t bytes)
 {
     ca_view_t *detached = NULL;
@@ -247,7 +254,7 @@ size_t ca_view_needs(const ca_arena_t *arena, size_t bytes, size_t page)
 {
     const ca_range_t *range = arena->range;
 
-    if (bytes < CA_VIEW_LEAST || arena->pins || range->no_views ||
+    if (!ca_view_for(bytes) || arena->pins || range->no_views ||
         ca_pool_of(arena, bytes) != CA_POOL_MAIN)
         return SIZE_MAX;
     size_t ready = ca_range_idle(arena);
@@ -273,7 +280,7 @@ static bool make_room(ca_arena_t *arena, size_t bytes)
         if (!ca_nothing_in_flight(arena) || range->walks || arena->pins)
             return false;
         ca_view_t *view = range->oldest;
-        while (view && state_of(view) != CA_BLOCK_HOLE)
+        while (view && (state_of(view) != CA_BLOCK_HOLE || view->pinned))
             view = view->newer;
         if (!view)
             break; /* all are in use: no more than there is memory */
@@ -459,12 +466,20 @@ int ca_view_make(ca_arena_t *arena, size_t bytes, size_t page, ca_block_t **bloc
     int rc = begin(arena, &m, page);
     if (rc < 0)
         return rc;
+    unsigned walked = range->walked;
     ca_lock_drop(&arena->lock);
     int filled = m.fill.block ? ca_range_fill_make(arena, &m.fill) : 0;
     for (size_t i = 0; filled == 0 && i < m.fill.count; i++)
         m.pages[m.count - m.fill.count + i] = m.fill.pages[i];
     int mapped = filled == 0 ? ask(arena, &m) : filled;
     ca_lock_take(&arena->lock);
+    while (mapped == 0 && range->walked != walked) { /* by without this one: see ca_range_walk */
+        walked = range->walked;
+        give_unused(arena, &m);
+        ca_lock_drop(&arena->lock);
+        mapped = ask(arena, &m);
+        ca_lock_take(&arena->lock);
+    }
     rc = end_fill(arena, &m, filled, mapped == 0);
     if (rc == 0 && mapped < 0)
         rc = mapped == -EIO || mapped == -EAGAIN ? mapped : -ENOSYS;

@@ -24,12 +24,18 @@
 #ifndef CA_POOL_VIEW_H
 #define CA_POOL_VIEW_H
 
+#include "config/mutation.h"
 #include "pool/block.h"
 #include "pool/range.h"
 
 #define CA_VIEW_LEAST ((size_t)16 << 20) /* bytes of a request that gets one */
 #define CA_VIEWS_MOST 2u
 #define CA_MAPPINGS_MOST ((size_t)200000) /* pages mapped; drivers have no room for many more */
+
+static inline bool ca_view_for(size_t bytes)
+{
+    return bytes >= CA_VIEW_LEAST || (CA_MUTATED(range_small) && bytes >= CA_PAGE_FROM);
+}
 
 struct ca_view {
     ca_segment_t *segment;
@@ -39,6 +45,7 @@ struct ca_view {
     size_t last;      /* and of the last one */
     ca_block_t *lent; /* while in use: the range's, in order, each behind the other's `next` */
     size_t count;
+    bool pinned;
     uint64_t pages[]; /* where they lie in the range */
 };
 
@@ -61,6 +68,9 @@ void ca_view_return(ca_arena_t *arena, ca_view_t *view);
 
 /* What pin mode kept in views is the range's again. */
 void ca_view_merge(ca_arena_t *arena);
+
+/* A device on the bus has its memory: it keeps its addresses, and its pages are lent no more. */
+void ca_view_pin(ca_arena_t *arena, ca_view_t *view);
 
 /* Views with pages in [at, at + bytes), none of them in use, are nobody's any more: in a row, by
  * `older`, for the second, which unmaps them. No lock is held in that. */

@@ -312,9 +312,10 @@ static void what_cannot_be_unmapped_stays(void **state)
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
 }
 
-static int visit(void *arg, uint64_t at, size_t bytes)
+static int visit(void *arg, uint64_t at, size_t bytes, bool sure)
 {
     uint64_t *rows = arg;
+    assert_true(sure);
     rows[2 * rows[20]] = at;
     rows[2 * rows[20] + 1] = bytes;
     rows[20]++;
@@ -337,6 +338,79 @@ static void a_walk_visits_all_that_is_mapped(void **state)
     assert_int_equal(rows[20], 2);
     assert_true(rows[0] == low.address && rows[1] == 20 * MIB);
     assert_true(rows[2] == low.address + 50 * MIB && rows[3] == 10 * MIB);
+}
+
+static size_t sure_rows, other_rows;
+
+static int count_row(void *arg, uint64_t at, size_t bytes, bool sure)
+{
+    (void)arg;
+    assert_true(at && bytes);
+    ++*(sure ? &sure_rows : &other_rows);
+    return 0;
+}
+
+static void walk_meanwhile(void)
+{
+    fake_pages.on_map = NULL;
+    assert_int_equal(ca_range_walk(arena, count_row, NULL), 0);
+}
+
+/* They may be mapped before the walk comes by, or after it. */
+static void pages_on_their_way_are_walked_one_by_one(void **state)
+{
+    (void)state;
+    begin();
+    get(20 * MIB);
+    sure_rows = other_rows = 0;
+    fake_pages.on_map = walk_meanwhile;
+    get(10 * MIB);
+    assert_int_equal(sure_rows, 1);
+    assert_int_equal(other_rows, 5);
+}
+
+static void pinned_pages_do_not_go(void **state)
+{
+    (void)state;
+    begin();
+    held_t low = get(20 * MIB), middle = get(20 * MIB), high = get(20 * MIB);
+    ca_range_pin(middle.address + MIB, 10 * MIB); /* six pages */
+    put(&low);
+    put(&middle);
+    put(&high);
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 48 * MIB);
+    sound();
+    assert_int_equal(arena->range->held, 12 * MIB);
+    assert_int_equal(arena->range->pages[0].at, middle.address);
+}
+
+static void a_range_that_has_ended_grows_no_more(void **state)
+{
+    (void)state;
+    begin();
+    held_t one = get(20 * MIB);
+    ca_ranges_end();
+    held_t two = get(20 * MIB);
+    assert_false(ca_range_holds(two.address));
+    put(&one);
+    fake_pass_all();
+    held_t again = get(20 * MIB); /* what is there serves */
+    assert_int_equal(again.address, one.address);
+    atomic_store(&ca_ranges_ended, false);
+}
+
+static void pages_that_nothing_lives_in_count_as_idle(void **state)
+{
+    (void)state;
+    begin();
+    get(21 * MIB);
+    held_t high = get(20 * MIB);
+    size_t before = stats().idle_bytes;
+    fake.auto_pass = false;
+    put(&high); /* in flight: 21 to 41, in pages 22 to 42 */
+    assert_int_equal(stats().idle_bytes - before, 20 * MIB);
+    assert_int_equal(ca_range_idle(arena), 0);
 }
 
 /* What is ready in order alone is in flight. */
@@ -430,6 +504,10 @@ int main(void)
         test(what_leaves_counts_until_it_has_left),
         test(what_cannot_be_unmapped_stays),
         test(a_walk_visits_all_that_is_mapped),
+        test(pages_on_their_way_are_walked_one_by_one),
+        test(pinned_pages_do_not_go),
+        test(a_range_that_has_ended_grows_no_more),
+        test(pages_that_nothing_lives_in_count_as_idle),
         test(what_is_in_flight_is_not_unmapped),
         test(neighbours_that_become_ready_meanwhile_merge),
         test(a_context_that_ends_while_pages_come_leaves_nothing),

@@ -208,6 +208,51 @@ static void a_view_that_is_freed_waits_for_its_fence(void **state)
     put(&one);
 }
 
+static int let_in(void *arg, uint64_t at, size_t bytes, bool sure)
+{
+    (void)arg;
+    assert_true(sure && at && bytes);
+    return 0;
+}
+
+static void walk_meanwhile(void)
+{
+    fake_pages.on_map = NULL;
+    assert_int_equal(ca_range_walk(arena, let_in, NULL), 0);
+}
+
+/* The walk has not seen it, and a peer would miss it. */
+static void a_view_on_its_way_is_mapped_again_after_a_walk(void **state)
+{
+    (void)state;
+    fragment();
+    uint64_t maps = fake_pages.maps;
+    fake_pages.on_map = walk_meanwhile;
+    held_t one = get(30 * MIB);
+    assert_false(in_range(one.address));
+    assert_int_equal(fake_pages.maps - maps, 2 * 15);
+    assert_int_equal(fake_pages.reserved, 2);
+    put(&one);
+}
+
+static void what_a_device_on_the_bus_has_keeps_its_view(void **state)
+{
+    (void)state;
+    fragment();
+    held_t one = get(30 * MIB);
+    ca_range_pin(one.address + MIB, MIB);
+    put(&one);
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 0);
+    assert_int_equal(arena->range->view_count, 1);
+    held_t other = get(30 * MIB); /* of no page that is pinned */
+    assert_true(in_range(other.address));
+    for (int i = 0; i < PIECES; i += 2)
+        pieces[i] = get(10 * MIB);
+    assert_int_equal(arena->range->held, 90 * MIB);
+    put(&other);
+}
+
 static void pages_that_go_take_their_views_along(void **state)
 {
     (void)state;
@@ -372,9 +417,10 @@ static void a_context_that_ends_while_a_view_is_made_leaves_nothing(void **state
     assert_int_equal(fake_pages.reserved, 0);
 }
 
-static int count_bytes(void *arg, uint64_t at, size_t bytes)
+static int count_bytes(void *arg, uint64_t at, size_t bytes, bool sure)
 {
     *(size_t *)arg += bytes;
+    assert_true(sure);
     assert_true(ca_range_holds(at) && ca_range_holds(at + bytes - 1));
     return 0;
 }
@@ -511,6 +557,8 @@ int main(void)
         test(what_is_not_needed_of_its_last_page_stays_ready),
         test(new_pages_complete_a_view),
         test(a_view_that_is_freed_waits_for_its_fence),
+        test(a_view_on_its_way_is_mapped_again_after_a_walk),
+        test(what_a_device_on_the_bus_has_keeps_its_view),
         test(pages_that_go_take_their_views_along),
         test(the_oldest_views_are_given_up),
         test(pinned_views_stay_whole),
