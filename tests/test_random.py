@@ -75,6 +75,16 @@ def test_programs_do_the_same_under_the_shim(half):
         assert (served > 0) == programs.CONFIGURATIONS[configuration][0]
 
 
+@pytest.mark.long
+def test_programs_do_the_same_on_segments_that_grow():
+    run = runner("range_small")
+    totals = soak.soak(run, first=300000, ops=OPS // 2, seeds=len(programs.PROFILES), jobs=1,
+                       configurations=("plain", *programs.OTHERS), most_failures=1)
+    for failure in totals.failures:
+        pytest.fail(soak.tell_failure(run, failure, seconds=20))
+    assert all(totals.served[configuration] > 0 for configuration in programs.OTHERS)
+
+
 def test_programs_leave_a_device_alone_while_it_is_reset(run, build):
     """However long that takes: who used it then would find no context afterwards."""
     result = run([build / "random", "--seed", 100072, "--ops", 2000, "--profile", "resets"],
