@@ -466,9 +466,8 @@ bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 /* From a kept view, where the request is one for ranges. */
 static ca_block_t *view(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
 {
-    return arena->range && ca_view_for(bytes) && pool == CA_POOL_MAIN
-               ? ca_view_take(arena, bytes)
-               : NULL;
+    return arena->range && ca_view_for(bytes) && pool == CA_POOL_MAIN ? ca_view_take(arena, bytes)
+                                                                      : NULL;
 }
 
 /* With `any` from whatever fits. */

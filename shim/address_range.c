@@ -1,14 +1,14 @@
 /* Lane D, cuMemGetAddressRange: the range of pooled device memory is its segment's, which is what
  * those need who export it or register it. That of pinned memory is the allocation's own: nobody
- * exports it, and some take the range for its size (numba).
+ * exports it, and some take the range for its size (numba). So is that of memory in an expandable
+ * segment: the driver would tell the page there, one of several that a block lies in.
  *
  * UCX's hooks (libucm) ask for another reason: the program frees, and what they are told counts as
  * freed. UCX would take all live memory behind in the segment for the host's, and have the CPU copy
  * it. They are told the allocation alone. */
 #include "shim/address_range.h"
 #include <stdatomic.h>
-#include "pool/arena.h"
-#include "registry/registry.h"
+#include "pool/range.h"
 #include "shim/dlsym.h"
 #include "shim/driver_table.h"
 
@@ -23,22 +23,17 @@ static bool is_ucx(void *caller)
     return is;
 }
 
-/* The live allocation that an address of ours is in, where its range is its own. */
-static bool find_own(CUdeviceptr address, bool ucx, ca_record_t *record)
+/* The live allocation that an address of ours is in. */
+static bool find_live(CUdeviceptr address, ca_record_t *record)
 {
     uint64_t block = ca_pool_owns(address) ? ca_pool_block_at(address) : 0;
-    return block && ca_registry_find(block, record) && (ucx || record->kind == CA_KIND_PINNED) &&
-           address - record->address < record->bytes;
+    return block && ca_registry_find(block, record) && address - record->address < record->bytes;
 }
 
-bool ca_address_range_of_pinned(CUdeviceptr address, CUdeviceptr *base, size_t *bytes)
+bool ca_address_range_own(CUdeviceptr address, ca_record_t *record)
 {
-    ca_record_t record;
-    if (!find_own(address, false, &record))
-        return false;
-    *base = record.address;
-    *bytes = record.bytes;
-    return true;
+    return find_live(address, record) &&
+           (record->kind == CA_KIND_PINNED || ca_range_holds(address));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes,
@@ -47,8 +42,12 @@ CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *by
     CA_REAL(cuMemGetAddressRange_v2);
     ca_record_t record;
     CUresult code = real(base, bytes, address);
-    if (code != CUDA_SUCCESS || !ca_pool_owns(address) ||
-        !find_own(address, is_ucx(__builtin_return_address(0)), &record))
+    if (code != CUDA_SUCCESS || !ca_pool_owns(address))
+        return code;
+    bool ranged = ca_range_holds(address);
+    if (!find_live(address, &record))
+        return ranged ? CUDA_ERROR_NOT_FOUND : code; /* as of memory that was freed */
+    if (!ranged && record.kind != CA_KIND_PINNED && !is_ucx(__builtin_return_address(0)))
         return code;
     if (base)
         *base = record.address;

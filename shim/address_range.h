@@ -3,9 +3,11 @@
 #define CA_SHIM_ADDRESS_RANGE_H
 
 #include <stdbool.h>
+#include "registry/registry.h"
 #include "shim/cuda_decls.h"
 
-/* The range of the pinned allocation of the pool's that the address is in; false: of none. */
-bool ca_address_range_of_pinned(CUdeviceptr address, CUdeviceptr *base, size_t *bytes);
+/* The live allocation of the pool's that the address is in, where its range is its own and not its
+ * segment's: of pinned memory, and of memory in an expandable segment. False: of none. */
+bool ca_address_range_own(CUdeviceptr address, ca_record_t *record);
 
 #endif

@@ -1,8 +1,13 @@
-/* Lane D, watching what sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on the whole
+/* Lane D, what pointers are: attributes of the pool's memory that are not the driver's to tell; and
+ * watching what sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on the whole
  * driver allocation become synchronous, with us the whole segment. A block is marked, wherever in
  * it the program pointed, and the flag is unset with the last mark of a segment: when the block is
  * freed, or the program unsets it there. Where a mark could not be made it is never unset again:
- * memory that is at work over RDMA relies on it, and what has it needlessly is slower alone. */
+ * memory that is at work over RDMA relies on it, and what has it needlessly is slower alone.
+ *
+ * Drivers refuse the flag for mapped memory, so for what lies in an expandable segment. Nobody can
+ * stand in for it: where it is asked for the host, or a device on the bus, reads behind copies that
+ * have not waited. So the program is told, and gets other memory from then on. */
 #include "shim/attributes.h"
 #include <string.h>
 #include "config/lock.h"
@@ -10,9 +15,12 @@
 #include "config/options.h"
 #include "pool/arena.h"
 #include "pool/order.h"
+#include "pool/range.h"
 #include "registry/registry.h"
 #include "shim/address_range.h"
+#include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/expandable.h"
 #include "shim/hit.h"
 #include "shim/unseen.h"
 
@@ -144,6 +152,9 @@ static CUresult end(const setting_t *set, CUdeviceptr address, CUresult code)
     } else if (code != CUDA_SUCCESS && set->added == ADDED) {
         take_off(set->mark.address, 0, NULL);
     }
+    if ((code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE) &&
+        ca_range_holds(address))
+        ca_expandable_refused("synchronous access (SYNC_MEMOPS)");
     return code;
 }
 
@@ -180,22 +191,46 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
     CUresult code = real(value, attribute, address);
     if (code == CUDA_SUCCESS && (ca_pool_owns(address) || ca_options.backend == CA_BACKEND_ASYNC))
         unset(address);
-    return code;
+    /* What cannot be set is not set. */
+    return code == CUDA_ERROR_NOT_SUPPORTED && ca_range_holds(address) ? CUDA_SUCCESS : code;
 }
 
-/* Of pinned memory the driver tells the segment's. */
-static void tell_range(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+static void tell_context(void *value, uint16_t number)
 {
-    CUdeviceptr base;
-    size_t bytes;
-    bool asked = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
-                 attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
-    if (!asked || !value || !ca_address_range_of_pinned(address, &base, &bytes))
+    const ca_context_t *context = ca_context_numbered(number);
+    CUcontext handle;
+    memcpy(&handle, value, sizeof handle);
+    if (handle || !context)
         return;
+    handle = atomic_load(&context->handle);
+    memcpy(value, &handle, sizeof handle);
+}
+
+/* Of pinned memory the driver tells the segment's range, of mapped memory that of all addresses
+ * that were reserved, and no context. */
+static void tell_own(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    ca_record_t record;
+    bool asked = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+                 attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
+                 attribute == CU_POINTER_ATTRIBUTE_CONTEXT;
+    if (!asked || !value || !ca_address_range_own(address, &record))
+        return;
+    const CUdeviceptr base = record.address;
+    const size_t bytes = record.bytes;
     if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
         memcpy(value, &base, sizeof base);
-    else
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
         memcpy(value, &bytes, sizeof bytes);
+    else
+        tell_context(value, record.context);
+}
+
+/* UCX asks whether memory has IPC handles, and goes another way where it has none. */
+static void note_asked(CUpointer_attribute attribute)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+        ca_expandable_sign("a program asked whether memory has IPC handles");
 }
 
 /* "Querying this attribute has a side effect of setting the attribute
@@ -205,21 +240,22 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribut
 {
     CA_REAL(cuPointerGetAttribute);
     leave_order(address);
+    note_asked(attribute);
     if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1)) {
         CUresult code = real(value, attribute, address);
         if (code == CUDA_SUCCESS)
-            tell_range(value, attribute, address);
+            tell_own(value, attribute, address);
         return code;
     }
     setting_t set = begin(address);
     return end(&set, address, real(value, attribute, address));
 }
 
-static CUresult with_ranges(CUresult code, unsigned count, const CUpointer_attribute *attributes,
-                            void **values, CUdeviceptr address)
+static CUresult with_own(CUresult code, unsigned count, const CUpointer_attribute *attributes,
+                         void **values, CUdeviceptr address)
 {
     for (unsigned i = 0; code == CUDA_SUCCESS && attributes && values && i < count; i++)
-        tell_range(values[i], attributes[i], address);
+        tell_own(values[i], attributes[i], address);
     return code;
 }
 
@@ -229,14 +265,16 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attr
     CA_REAL(cuPointerGetAttributes);
     leave_order(address);
     unsigned i = 0;
+    for (unsigned k = 0; attributes && k < count; k++)
+        note_asked(attributes[k]);
     while (attributes && i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         i++;
     if (__builtin_expect(!attributes || i == count, 1))
-        return with_ranges(real(count, attributes, values, address), count, attributes, values,
-                           address);
+        return with_own(real(count, attributes, values, address), count, attributes, values,
+                        address);
     setting_t set = begin(address);
-    return with_ranges(end(&set, address, real(count, attributes, values, address)), count,
-                       attributes, values, address);
+    return with_own(end(&set, address, real(count, attributes, values, address)), count, attributes,
+                    values, address);
 }
 
 void ca_attributes_reset_after_fork(void)

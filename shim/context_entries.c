@@ -111,6 +111,8 @@ static void wipe(ca_context_t *context)
         atomic_store(&context->reached_by[i], NULL);
     atomic_store(&context->reached_by_all, false);
     atomic_store(&context->open_to_peers, false);
+    for (size_t i = 0; i < sizeof(context->open_to) / sizeof(context->open_to[0]); i++)
+        atomic_store(&context->open_to[i], 0);
     ca_pin_mode_forget(context);
 }
 

@@ -4,6 +4,7 @@
 #include "config/mutation.h"
 #include "config/options.h"
 #include "pool/export.h"
+#include "pool/range.h"
 #include "pool/order.h"
 #include "registry/peak.h"
 #include "registry/registry.h"
@@ -16,6 +17,7 @@
 #include "shim/dump_signal.h"
 #include "shim/keep_journal.h"
 #include "shim/driver_table.h"
+#include "shim/expandable.h"
 #include "shim/fences.h"
 #include "shim/heaps.h"
 #include "shim/life.h"
@@ -50,7 +52,8 @@ bool ca_context_lost_id(const ca_context_t *context)
 
 bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
 {
-    if (!context || atomic_load(&context->state) == CA_CONTEXT_SERVING ||
+    /* Addresses of ranges are given back by us, and the driver names no context for them. */
+    if (!context || atomic_load(&context->state) == CA_CONTEXT_SERVING || ca_range_holds(address) ||
         CA_MUTATED(lost_addresses_kept))
         return false;
     CUcontext now = NULL;
@@ -108,7 +111,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
             .small = ca_options.small,
             .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
             .gc_threshold = ca_options.gc_threshold,
-            .expandable = ca_options.expandable_segments == CA_EXPANDABLE_TRUE,
+            .expandable = ca_expandable_wanted(),
             .device_bytes = ca_context_total_bytes(device),
         };
         if (ca_options.ipc == CA_IPC_DEDICATED)

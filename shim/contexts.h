@@ -73,7 +73,8 @@ typedef struct ca_context {
     /* shim/backend_async.c, under its lock. */
     struct ca_async_backend *backend;
 
-    _Atomic bool open_to_peers; /* its memory was, at some time */
+    _Atomic bool open_to_peers;  /* its memory was, at some time */
+    _Atomic uint64_t open_to[4]; /* devices, a bit each: see ca_pages_open_to */
     /* Other contexts whose work may be at its memory: see ca_context_reached_by. */
     struct ca_context *_Atomic reached_by[CA_CONTEXT_REACHED_MOST];
     _Atomic bool reached_by_all; /* they are too many, or not known */

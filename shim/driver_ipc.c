@@ -1,4 +1,5 @@
-/* Lane D, cuIpcGetMemHandle: memory that other processes open.
+/* Lane D, cuIpcGetMemHandle and cuMemGetHandleForAddressRange: memory that other processes open,
+ * and devices on the bus.
  *
  * The driver's handle is of its whole allocation, with us of the whole segment, and opens the base
  * of that. Programs that ask for the address range, export its base and pass the offset on (UCX,
@@ -12,7 +13,9 @@
 #include "config/options.h"
 #include "pool/export.h"
 #include "pool/order.h"
+#include "pool/range.h"
 #include "shim/driver_table.h"
+#include "shim/expandable.h"
 #include "shim/life.h"
 
 /* What the driver answers for memory that it cannot export, memory of its pools for one. */
@@ -30,16 +33,45 @@ static CUresult refuse(void)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Memory of a range has none, wherever in it the address lies. One that a driver gives all the same
+ * is not of the allocation. */
+static CUresult refuse_range(CUresult code)
+{
+    ca_expandable_refused("an IPC handle");
+    return code == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : code;
+}
+
 CA_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     CA_REAL(cuIpcGetMemHandle);
     if (!ca_life_active())
         return real(handle, address);
+    ca_expandable_sign("an IPC handle was asked for");
+    if (ca_range_holds(address))
+        return refuse_range(real(handle, address));
     if (ca_pool_exports(address) == CA_EXPORT_INTERIOR)
         return refuse();
     ca_order_leave();
     CUresult code = real(handle, address);
     if (code == CUDA_SUCCESS) /* not before: what is refused, nobody can open */
         ca_pool_export(address);
+    return code;
+}
+
+/* A device on the bus reaches the memory by the file descriptor, in no stream's order. "Users are
+ * also expected to retrieve a new handle every time the underlying physical allocation(s) ... are
+ * changed" (cuda.h): the program knows nothing of ours, so they are changed no more. Not before the
+ * call: the program lives there meanwhile. */
+CA_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address,
+                                                         size_t bytes, CUmemRangeHandleType type,
+                                                         unsigned long long flags)
+{
+    CA_REAL(cuMemGetHandleForAddressRange);
+    if (!ca_life_active() || !ca_pool_owns(address))
+        return real(handle, address, bytes, type, flags);
+    ca_order_leave();
+    CUresult code = real(handle, address, bytes, type, flags);
+    if (code == CUDA_SUCCESS)
+        ca_range_pin(address, bytes);
     return code;
 }

@@ -1,21 +1,55 @@
 /* Lane D, watching whose work gets at memory of another context: peers, and copies for which the
- * driver is told both contexts. Fences of the memory cover that work from then on (fences.c). */
+ * driver is told both contexts. Fences of the memory cover that work from then on (fences.c).
+ *
+ * What cuCtxEnablePeerAccess opens is memory of cuMemAlloc; pages of expandable segments have to be
+ * opened one by one, or work of the peer's fails there, or hangs (NVLink). That is done before the
+ * program learns that it may begin. */
+#include "config/log.h"
+#include "pool/range.h"
 #include "shim/backend_async.h"
 #include "shim/capture.h"
 #include "shim/contexts.h"
 #include "shim/driver_table.h"
+#include "shim/expandable.h"
+#include "shim/pages.h"
 #include "shim/streams.h"
 #include "shim/submissions.h"
+
+/* Not without the driver's own answer: it says, too, that the two devices can. */
+static CUresult open_pages(ca_context_t *opened, CUcontext owner)
+{
+    __typeof__(cuCtxGetDevice) *ask = ca_driver()->cuCtxGetDevice;
+    __typeof__(cuCtxDisablePeerAccess) *close = ca_driver()->cuCtxDisablePeerAccess;
+    CUdevice device;
+    if (!opened) {
+        ca_ranges_end(); /* it may have some later, and nobody would know */
+        return CUDA_SUCCESS;
+    }
+    CUresult code = ask ? ask(&device) : CUDA_ERROR_NOT_SUPPORTED;
+    if (code == CUDA_SUCCESS)
+        code = ca_pages_open_to(opened, device);
+    if (code == CUDA_SUCCESS)
+        return code;
+    ca_warn("memory of expandable segments could not be opened to a peer (error %d): access is "
+            "refused; set expandable_segments:false",
+            (int)code);
+    if (close)
+        close(owner);
+    return code;
+}
 
 CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags)
 {
     CA_REAL(cuCtxEnablePeerAccess);
     ca_order_end("a peer reaches the memory");
+    ca_expandable_sign("a peer reaches the memory");
     /* The current context may never allocate, and yet work on the owner's memory from now on: with
      * an entry the fences cover it. */
     ca_context_t *peer = ca_context_current(true, NULL);
     ca_context_t *opened = ca_context_of(owner);
     CUresult code = real(owner, flags);
+    if (code == CUDA_SUCCESS)
+        code = open_pages(opened, owner);
     if (code == CUDA_SUCCESS)
         ca_context_reached_by(opened, peer);
     if (code == CUDA_SUCCESS && peer)

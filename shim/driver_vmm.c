@@ -7,6 +7,8 @@
  * record has no context and stays when contexts go. It goes with the last reference that we saw
  * made, or with the last mapping where that is later (mappings.h). */
 #include "config/counters.h"
+#include "config/mutation.h"
+#include "pool/range.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
 #include "shim/life.h"
@@ -51,6 +53,11 @@ CA_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHan
                                                        void *address)
 {
     CA_REAL(cuMemRetainAllocationHandle);
+    /* A page of ours is not the allocation, and what the program would map or pass on is lent to
+     * others, or goes: it is answered as for memory of cuMemAlloc. */
+    if (ca_life_active() && ca_range_holds((uint64_t)(uintptr_t)address) &&
+        !CA_MUTATED(handle_given))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult code = real(handle, address);
     if (code == CUDA_SUCCESS && ca_life_active())
         ca_mappings_retain((uint64_t)(uintptr_t)address, ca_registry_key(CA_KIND_VMM, *handle));

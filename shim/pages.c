@@ -11,8 +11,12 @@
 #include <string.h>
 #include "config/history.h"
 #include "config/log.h"
+#include "config/mutation.h"
+#include "pool/range.h"
 #include "registry/registry.h"
 #include "shim/driver_table.h"
+#include "shim/expandable.h"
+#include "shim/heaps.h"
 #include "shim/upstream.h"
 
 #define DEVICES 256
@@ -45,11 +49,39 @@ static bool has_functions(const ca_driver_t *driver)
            driver->cuMemSetAccess && driver->cuMemGetAllocationGranularity;
 }
 
+static CUmemAccessDesc access_of(unsigned device)
+{
+    return (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device},
+                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
+
 static CUresult let_in(unsigned device, CUdeviceptr at, size_t bytes)
 {
-    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device},
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = access_of(device);
     return ca_driver()->cuMemSetAccess(at, bytes, &access, 1);
+}
+
+/* Devices by their bits in `open_to` of a context. */
+static _Atomic uint64_t *word_of(ca_context_t *context, unsigned device)
+{
+    return &context->open_to[device / 64];
+}
+
+static uint64_t bit_of(unsigned device)
+{
+    return UINT64_C(1) << device % 64;
+}
+
+/* The context's own device and its peers', all that are known now. */
+static CUresult let_all_in(ca_context_t *context, CUdeviceptr at, size_t bytes)
+{
+    CUmemAccessDesc access[DEVICES];
+    size_t count = 0;
+    access[count++] = access_of(context->device);
+    for (unsigned device = 0; device < DEVICES && !CA_MUTATED(peer_unmapped); device++)
+        if (atomic_load(word_of(context, device)) & bit_of(device))
+            access[count++] = access_of(device);
+    return ca_driver()->cuMemSetAccess(at, bytes, access, count);
 }
 
 /* The context has been entered. */
@@ -145,6 +177,8 @@ static int make(void *arg, size_t bytes, uint64_t *handle)
     ca_entered_t entered;
     CUmemGenericAllocationHandle made = 0;
     CUmemAllocationProp prop = prop_of(context->device, atomic_load(&known[context->device].kind));
+    if (!ca_expandable_may_grow())
+        return -EINVAL;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         code = ca_driver()->cuMemCreate(&made, bytes, &prop, 0);
@@ -169,7 +203,8 @@ static void unreserve(void *arg, uint64_t at, size_t bytes)
     ca_entered_t entered;
     bool inside;
     (void)enter_or_not(arg, &entered, &inside);
-    ca_driver()->cuMemAddressFree(at, bytes);
+    if (ca_driver()->cuMemAddressFree(at, bytes) != CUDA_SUCCESS)
+        ca_driver()->cuMemAddressFree(at, bytes); /* nobody else would */
     if (inside)
         ca_upstream_leave(&entered);
 }
@@ -179,7 +214,8 @@ static void drop(void *arg, uint64_t handle)
     ca_entered_t entered;
     bool inside;
     (void)enter_or_not(arg, &entered, &inside);
-    ca_driver()->cuMemRelease(handle);
+    if (ca_driver()->cuMemRelease(handle) != CUDA_SUCCESS)
+        ca_driver()->cuMemRelease(handle); /* nobody else would */
     if (inside)
         ca_upstream_leave(&entered);
 }
@@ -205,7 +241,7 @@ static int map(void *arg, uint64_t at, const ca_page_t *pages, size_t count)
         bytes += code == CUDA_SUCCESS ? pages[i].bytes : 0;
     }
     if (code == CUDA_SUCCESS)
-        code = let_in(context->device, at, bytes);
+        code = let_all_in(context, at, bytes);
     if (code != CUDA_SUCCESS && bytes)
         (void)unmap_entered(at, bytes);
     ca_upstream_leave(&entered);
@@ -229,6 +265,47 @@ static int unmap(void *arg, uint64_t at, size_t bytes)
     if (inside)
         ca_upstream_leave(&entered);
     return ca_upstream_result(context, code);
+}
+
+typedef struct opening {
+    unsigned device;
+    CUresult code;
+} opening_t;
+
+/* A page on its way may be mapped, or not yet: then its access is given after this, and to all. */
+static int open_row(void *arg, uint64_t at, size_t bytes, bool sure)
+{
+    opening_t *opening = arg;
+    CUresult code = let_in(opening->device, at, bytes);
+    if (sure)
+        opening->code = code;
+    return sure && code != CUDA_SUCCESS;
+}
+
+CUresult ca_pages_open_to(ca_context_t *context, CUdevice device)
+{
+    opening_t opening = {(unsigned)device, CUDA_SUCCESS};
+    ca_entered_t entered;
+    ca_arena_t *heap;
+    int rc = 0;
+    if (device < 0 || device >= DEVICES)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (device == context->device)
+        return CUDA_SUCCESS;
+    atomic_fetch_or(word_of(context, opening.device), bit_of(opening.device));
+    if (CA_MUTATED(peer_unmapped))
+        return CUDA_SUCCESS;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    for (unsigned i = 0; rc == 0 && (heap = ca_heap(context, i)); i++)
+        rc = ca_range_walk(heap, open_row, &opening);
+    ca_upstream_leave(&entered);
+    if (rc != 0 && opening.code == CUDA_SUCCESS)
+        opening.code = CUDA_ERROR_OUT_OF_MEMORY;
+    if (opening.code != CUDA_SUCCESS)
+        atomic_fetch_and(word_of(context, opening.device), ~bit_of(opening.device));
+    return opening.code;
 }
 
 void ca_pages_reset_after_fork(void)

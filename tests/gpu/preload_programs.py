@@ -43,6 +43,8 @@ SAME = [
     (("drv_ctx",), None),
     (("drv_ctx_again", "10", "destroy"), STATUS),
     (("drv_ctx_late",), None),
+    *(((("drv_expandable", case), None)) for case in (
+        "ipc", "handle", "peer", "addresses", "sync", "fork", "suspended", "info", "own")),
     (("drv_green", "serve"), None),
     (("drv_green", "serve", "stream"), None),
     (("drv_green", "fence"), None),

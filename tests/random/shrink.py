@@ -84,7 +84,8 @@ def main():
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--ops", type=int, required=True)
     parser.add_argument("--profile", default="mixed")
-    parser.add_argument("--configuration", choices=programs.CONFIGURATIONS | programs.OTHERS, default="shim")
+    parser.add_argument("--configuration", choices=programs.CONFIGURATIONS | programs.OTHERS,
+                        default="shim")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--build", default=programs.ROOT / "build")
     parser.add_argument("--shim")
