@@ -132,6 +132,8 @@ static bool grow(climb_t *c)
 
 static bool rung_passed(climb_t *c)
 {
+    if (!c->arena->whole.closed.head && !c->arena->busy)
+        return false; /* as before the climb */
     ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, false);
     ca_streams_harvest(c->arena, HARVEST_MOST, false);
     return search(c);

@@ -489,22 +489,20 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
         block = ca_bins_find_same(
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
-    ca_block_t *same = !block && arena->pins ? view(arena, pool, bytes) : NULL;
-    if (same)
-        return same;
+    if (arena->pins && !block && (block = view(arena, pool, bytes)))
+        return block;
     any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
-    if (block && pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes))
-        return NULL;
     if (block && !any)
         block = better(arena, pool, bytes, alignment, block);
     if (!block)
-        return view(arena, pool, bytes);
-    if (block && ca_export_begins(&arena->params, bytes) &&
-        (ca_block_lower(block) || ca_block_upper(block)))
+        return arena->range ? view(arena, pool, bytes) : NULL;
+    if ((pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)) ||
+        (ca_export_begins(&arena->params, bytes) &&
+         (ca_block_lower(block) || ca_block_upper(block))))
         return NULL;
-    return block ? ca_block_take_from(arena, block, bytes) : NULL;
+    return ca_block_take_from(arena, block, bytes);
 }
 
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
