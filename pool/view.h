@@ -9,9 +9,10 @@
  *             its epoch has passed what was lent is ready again, and merges
  *   kept      the mapping stays all the same, with a hole for a block. Once its pages are ready
  *             again, it serves a request that needs all of them, without a call upstream: so no
- * page of a view in use can go back. A program that comes round makes no further views given up the
- * one that served longest ago, where all of them have more than CA_VIEWS_MOST times the addresses
- * that the range has memory; and those over a page that goes back
+ *             page of a view in use can go back. A program that repeats itself makes no further
+ *             views
+ *   given up  the one that served longest ago, where all of them have more than CA_VIEWS_MOST
+ *             times the addresses that the range has memory; and those over a page that goes back
  *
  * An owner uses one address, and the next owner's work is behind the last one's, as ever, so that
  * it does not matter by which address either of them came: a page that is ready in order (order.h)
