@@ -24,8 +24,8 @@ typedef enum {
     CA_POOL_OVERSIZE, /* above max_split, or dedicated: a single block for each, never split */
     CA_POOL_SMALL,    /* up to `small` */
     CA_POOLS,
-    CA_POOL_VIEW = CA_POOLS, /* other addresses of a range's memory, see pool/view.h: a single block,
-                                never split, and in no bin */
+    CA_POOL_VIEW = CA_POOLS, /* other addresses of a range's memory, see pool/view.h: a single
+                                block, never split, and in no bin */
 } ca_pool_t;
 
 typedef struct ca_segment ca_segment_t;
@@ -208,8 +208,8 @@ struct ca_segment {
     uint32_t refused;    /* the round of giving back in which upstream would not have it, or 0 */
     ca_pool_t pool;
     bool mixed;
-    bool exported; /* another process may have it mapped: never goes back */
-    bool ranged;   /* a range or a view: its memory goes page by page */
+    bool exported;        /* another process may have it mapped: never goes back */
+    bool ranged;          /* a range or a view: its memory goes page by page */
     struct ca_view *view; /* NULL: it has memory of its own */
     ca_segment_t *prev, *next;
 };

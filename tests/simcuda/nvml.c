@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define NVML_API __attribute__((visibility("default")))
 
@@ -35,7 +36,7 @@ nvml_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
     if (cuDeviceGetByPCIBusId(&ordinal, id) != CUDA_SUCCESS) {
         return NOT_FOUND;
     }
-    *device = (char *)NULL + ordinal + 1;
+    *device = (void *)(uintptr_t)((unsigned)ordinal + 1);
     return SUCCESS;
 }
 
