@@ -85,6 +85,15 @@ def test_programs_do_the_same_on_segments_that_grow():
     assert all(totals.served[configuration] > 0 for configuration in programs.OTHERS)
 
 
+def test_they_are_run_by_hand_too():
+    asked = "--operations 600 --ops 200 --jobs 2 --profiles mixed,churn --configurations plain,shim"
+    result = subprocess.run([sys.executable, "-B", soak.__file__, "--build", conftest.BUILD,
+                             *asked.split()], text=True, capture_output=True, timeout=60)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"soak: \d+ operations, .* 0 failures", result.stdout)
+
+
 def test_programs_leave_a_device_alone_while_it_is_reset(run, build):
     """However long that takes: who used it then would find no context afterwards."""
     result = run([build / "random", "--seed", 100072, "--ops", 2000, "--profile", "resets"],

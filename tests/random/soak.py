@@ -135,8 +135,9 @@ def main():
     runner = programs.Runner(asked.build, asked.shim, env, preload, not asked.no_racecheck,
                              time_limit=asked.time_limit)
     start = time.monotonic()
-    totals = soak(runner, asked.first, asked.ops, asked.seconds, asked.operations, asked.jobs,
-                  asked.profiles.split(","), asked.configurations.split(","),
+    totals = soak(runner, asked.first, asked.ops, seconds=asked.seconds, operations=asked.operations,
+                  jobs=asked.jobs, profiles=asked.profiles.split(","),
+                  configurations=asked.configurations.split(","),
                   say=lambda line: print(line, flush=True))
     took = time.monotonic() - start
     for failure in totals.failures:
