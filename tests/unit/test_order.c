@@ -100,6 +100,13 @@ static void in_thread(void *(*body)(void *), void *arg)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+static void *submits_to_t(void *arg)
+{
+    (void)arg;
+    submit(T);
+    return NULL;
+}
+
 static void *take_one(void *address)
 {
     held_t held;
@@ -195,6 +202,148 @@ static void what_shares_a_fence_passes_with_it(void **state)
     fake_log();
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX) > 0, true);
     assert_true(count_of(fake_log(), 'Q') > 0);
+}
+
+/* Two blocks behind one fence; the first was handed out again and freed, so that its epoch is lent
+ * and closed. Returns where it is. */
+static uint64_t lent_and_freed(void)
+{
+    held_t held = get(LARGE);
+    submit(S);
+    put(&held);
+    held = get(LARGE);
+    fake_log();
+    put(&held);
+    assert_string_equal(fake_log(), "");
+    return held.address;
+}
+
+static held_t given[2];
+
+static void *frees_what_is_given(void *submits)
+{
+    let_go(&given[0]);
+    if (submits)
+        submit(S);
+    let_go(&given[1]);
+    return NULL;
+}
+
+static void threads_share_it_until_one_of_them_submits(void **state)
+{
+    (void)state;
+    held_t last = get(LARGE);
+    given[0] = get(LARGE);
+    given[1] = get(LARGE);
+    lent_and_freed();
+    in_thread(frees_what_is_given, NULL);
+    assert_string_equal(fake_log(), "");
+    given[0] = get(LARGE);
+    given[1] = get(LARGE);
+    in_thread(frees_what_is_given, &last);
+    assert_string_equal(fake_log(), "R"); /* for the second alone */
+    put(&last);
+    assert_string_equal(fake_log(), "");
+}
+
+static void submits_elsewhere(void)
+{
+    fake.on_call[FAKE_RECORD] = NULL;
+    ca_order_before(S, NULL, CA_WORK);
+    ca_order_after(S, CA_WORK);
+}
+
+/* Nothing says on which side of the record the submission came. */
+static void what_is_freed_after_a_submission_meanwhile_has_a_fence_of_its_own(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE), after = get(LARGE);
+    submit(S);
+    fake.on_call[FAKE_RECORD] = submits_elsewhere;
+    fake_log();
+    put(&held);
+    put(&after);
+    assert_string_equal(fake_log(), "RR");
+}
+
+static void once_order_has_ended_what_shares_a_fence_waits_for_it(void **state)
+{
+    (void)state;
+    uint64_t address = lent_and_freed();
+    fake_log();
+    in_thread(submits_to_t, NULL);
+    assert_string_equal(fake_log(), "qwwJ"); /* as it is owed */
+    assert_false(takes(address));
+    held_t held = get(LARGE);
+    submit(S);
+    fake_log();
+    put(&held);
+    assert_string_equal(fake_log(), "R"); /* shared no more */
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+    assert_true(takes(address));
+}
+
+static void a_second_context_that_comes_then_waits_for_it(void **state)
+{
+    (void)state;
+    uint64_t address = lent_and_freed();
+    fake_log();
+    ca_order_end("a test");
+    assert_string_equal(fake_log(), "qW");
+    assert_false(ca_order_owed());
+    assert_int_equal(fake.unbounded_waits, 1);
+    assert_true(serves(address)); /* has passed */
+    assert_int_equal(count_of(fake_log(), 'R'), 1);
+}
+
+static void while_anything_is_captured_no_fence_is_shared(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE);
+    uint64_t address = lent_and_freed();
+    ca_order_hold(true);
+    fake.capturing = true;
+    fake_log();
+    put(&held);
+    assert_string_equal(fake_log(), "r");
+    assert_false(takes(address));
+    fake.capturing = false;
+    ca_order_hold(false);
+    assert_true(takes(address));
+}
+
+static void context_ends(void)
+{
+    fake.on_call[FAKE_JOIN] = NULL;
+    ca_order_forget(&context);
+    ca_arena_retire(arena);
+}
+
+/* Its epoch's arena and the thread that is at it both let go of the fence: tear_down counts them. */
+static void a_context_that_ends_while_a_stream_is_made_to_wait_leaves_no_fence(void **state)
+{
+    (void)state;
+    lent_and_freed();
+    fake.on_call[FAKE_JOIN] = context_ends;
+    submit(T);
+    assert_int_equal(fake.fences, 0);
+}
+
+static void the_last_one_of_a_shared_fence_may_pass_while_it_is_owed(void **state)
+{
+    (void)state;
+    lent_and_freed();
+    submit_as(S, CA_WORK_HELD); /* from here on nothing serves in order */
+    fake_pass_all();
+    ca_arena_trim(arena, 0); /* its epoch is gone */
+    assert_int_equal(fake.fences, 1);
+    fake_log();
+    submit(T);
+    assert_string_equal(fake_log(), "J");
+    submit(U);
+    assert_string_equal(fake_log(), "Q");
+    assert_int_equal(fake.fences, 0);
 }
 
 static void what_has_no_fence_yet_does_not_serve(void **state)
@@ -302,13 +451,6 @@ static void memory_of_the_host_never_serves(void **state)
     assert_false(serves(used_on(S)));
     ca_arena_retire(arena);
     arena = before;
-}
-
-static void *submits_to_t(void *arg)
-{
-    (void)arg;
-    submit(T);
-    return NULL;
 }
 
 static void submit_meanwhile(void)
@@ -695,6 +837,13 @@ int main(void)
         TEST(a_submission_while_a_fence_is_recorded_is_behind_it),
         TEST(what_shares_a_fence_is_not_for_a_thread_that_would_not_have_slept),
         TEST(what_shares_a_fence_passes_with_it),
+        TEST(threads_share_it_until_one_of_them_submits),
+        TEST(what_is_freed_after_a_submission_meanwhile_has_a_fence_of_its_own),
+        TEST(once_order_has_ended_what_shares_a_fence_waits_for_it),
+        TEST(a_second_context_that_comes_then_waits_for_it),
+        TEST(while_anything_is_captured_no_fence_is_shared),
+        TEST(a_context_that_ends_while_a_stream_is_made_to_wait_leaves_no_fence),
+        TEST(the_last_one_of_a_shared_fence_may_pass_while_it_is_owed),
         TEST(what_has_no_fence_yet_does_not_serve),
         TEST(another_stream_waits_for_it_once),
         TEST(where_it_has_passed_meanwhile_no_other_need),
