@@ -320,7 +320,7 @@ static void context_ends(void)
     ca_arena_retire(arena);
 }
 
-/* Its epoch's arena and the thread that is at it both let go of the fence: tear_down counts them. */
+/* Both the arena and the thread that is at the fence let go of it. */
 static void a_context_that_ends_while_a_stream_is_made_to_wait_leaves_no_fence(void **state)
 {
     (void)state;

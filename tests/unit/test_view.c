@@ -435,13 +435,19 @@ static void a_walk_visits_views_too(void **state)
     assert_int_equal(bytes, 90 * MIB);
 }
 
-/* In order a view may be made of what is in flight; nothing there is unmapped before it has passed.
- */
-static void views_in_order(void **state)
+static int context;
+
+static void submit(uint64_t stream)
 {
-    static int context;
+    ca_order_before(stream, &context, CA_WORK);
+    ca_order_after(stream, CA_WORK);
+    fake.quiet = false;
+}
+
+/* Three pieces of ten MiB, in flight behind one fence, between others. */
+static void fragment_in_order(void **state)
+{
     const ca_upstream_t *upstream = arena->upstream;
-    (void)state;
     end(state);
     fake.auto_pass = false;
     fake.in_order = true;
@@ -452,8 +458,7 @@ static void views_in_order(void **state)
     get(62 * MIB);
     for (int i = 0; i < PIECES; i++)
         pieces[i] = get(10 * MIB);
-    ca_order_before(10, &context, CA_WORK);
-    ca_order_after(10, CA_WORK);
+    submit(10);
     uint64_t fences = fake.recorded;
     for (int i = 0; i < PIECES; i += 2) {
         put(&pieces[i]);
@@ -461,6 +466,13 @@ static void views_in_order(void **state)
     }
     assert_int_equal(fake.recorded, fences + 1);
     fake_log();
+}
+
+/* In order a view may be made of what is in flight; nothing there is unmapped before it has passed.
+ */
+static void views_in_order(void **state)
+{
+    fragment_in_order(state);
     held_t one = get(30 * MIB);
     assert_null(strpbrk(fake_log(), "WQUF")); /* nothing was waited for */
     assert_false(in_range(one.address));
@@ -471,6 +483,74 @@ static void views_in_order(void **state)
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 28 * MIB);
     const char *log = fake_log(), *waited = strchr(log, 'W'), *unmapped = strchr(log, 'U');
     assert_true(waited && unmapped && waited < unmapped);
+    ca_order_forget(&context);
+}
+
+static void in_thread(void *(*body)(void *))
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, body, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void *submits_elsewhere(void *arg)
+{
+    submit(11);
+    return arg;
+}
+
+static size_t trimmed;
+
+static void *trims(void *arg)
+{
+    trimmed = ca_arena_trim(arena, SIZE_MAX);
+    return arg;
+}
+
+/* A second thread's second stream ends order: what is in flight is owed all the same. */
+static void a_view_shares_a_fence_with_its_pieces(void **state)
+{
+    fragment_in_order(state);
+    held_t one = get(30 * MIB);
+    uint64_t address = one.address;
+    for (int i = 0; i < 3; i++) {
+        fake_log();
+        put(&one);
+        one = get(30 * MIB);
+        assert_int_equal(one.address, address);
+        assert_string_equal(fake_log(), "");
+    }
+    put(&one);
+    get(MIB); /* of its pages, whose others are ready now, and in flight */
+    in_thread(submits_elsewhere);
+    assert_false(ca_order_may(&context));
+    fake_log();
+    in_thread(trims); /* which would not have slept for it */
+    assert_int_equal(trimmed, 0);
+    assert_null(strpbrk(fake_log(), "WU"));
+    fake_pass_all();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 28 * MIB);
+    assert_non_null(strchr(fake_log(), 'U'));
+    ca_order_forget(&context);
+}
+
+static void frees_what_is_in_flight(void)
+{
+    fake_pages.on_unmap = NULL;
+    submit(10);
+    let_go(&pieces[1]);
+}
+
+/* What comes while pages are unmapped has a fence of its own, and is none of them. */
+static void what_is_freed_while_pages_go_is_not_among_them(void **state)
+{
+    fragment_in_order(state);
+    get(10 * MIB); /* of what is in flight */
+    fake_pages.on_unmap = frees_what_is_in_flight;
+    fake_log();
+    assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 20 * MIB);
+    assert_int_equal(fake.errors, 0);
+    sound();
     ca_order_forget(&context);
 }
 
@@ -571,6 +651,8 @@ int main(void)
         test(a_context_that_ends_while_a_view_is_made_leaves_nothing),
         test(a_walk_visits_views_too),
         test(views_in_order),
+        test(a_view_shares_a_fence_with_its_pieces),
+        test(what_is_freed_while_pages_go_is_not_among_them),
         test(random_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
