@@ -104,6 +104,17 @@ void unmapping_one_address_beside_work_at_another(void)
     OK(cuStreamSynchronize(a));
 }
 
+/* An access before that lay over both has passed. */
+void unmapping_what_lies_beside_work(void)
+{
+    start_twice();
+    OK(cuMemsetD8Async(q - BYTES, 1, 2 * BYTES, a));
+    OK(cuStreamSynchronize(a));
+    writes_at(q - BYTES, b);
+    OK(cuMemUnmap(q, MAPPED));
+    OK(cuStreamSynchronize(b));
+}
+
 void unmapping_the_address_at_work(void)
 {
     static gate_t g = GATE;
