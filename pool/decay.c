@@ -44,8 +44,11 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     if (!arena->pins)
         ca_pin_settle(arena);
     ca_segment_t *segment = idle_longer(arena, ticks);
-    if (segment && waits) /* looked for again: the lock was dropped in between */
+    /* Looked for again where the lock may have been dropped in between. */
+    if (segment && waits)
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
+    else if (segment) /* what is ready in order may be in flight, and the real free does not wait */
+        segment = ca_nothing_in_flight(arena) ? idle_longer(arena, ticks) : NULL;
     size_t given = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
     size_t pages = segment || !ca_arena_serving(arena) ? 0 : ca_range_idle_longer(arena, ticks);
     while (given < pages && ca_nothing_in_flight(arena)) {

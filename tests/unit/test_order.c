@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "one_arena.h"
 #include "pool/cache.h"
+#include "pool/decay.h"
 #include "pool/fence_order.h"
 #include "pool/order.h"
 
@@ -769,6 +770,31 @@ static void what_is_in_flight_does_not_go_back(void **state)
     assert_int_equal(fake.waiting_frees, 0);
 }
 
+static void *decays(void *given)
+{
+    ca_arena_tick(arena);
+    ca_arena_tick(arena);
+    *(size_t *)given = ca_arena_decay(arena, 1, false);
+    return NULL;
+}
+
+static void nor_does_it_decay(void **state)
+{
+    (void)state;
+    size_t given;
+    held_t small = get(KIB), another;
+    used_on(S);
+    another = get(KIB); /* of the same segment as the first; all of the other one is ready now */
+    in_thread(decays, &given);
+    assert_int_equal(given, 0);
+    fake_pass_all();
+    in_thread(decays, &given);
+    assert_true(given >= LARGE);
+    assert_int_equal(fake.waiting_frees, 0);
+    put(&small);
+    put(&another);
+}
+
 static void a_second_context_ends_it_and_waits(void **state)
 {
     (void)state;
@@ -875,6 +901,7 @@ int main(void)
         TEST(nothing_serves_while_anything_is_captured),
         TEST(what_leaves_the_order_of_streams_waits_on_the_host),
         TEST(what_is_in_flight_does_not_go_back),
+        TEST(nor_does_it_decay),
         TEST(a_second_context_ends_it_and_waits),
         TEST(where_that_is_in_vain_every_stream_waits),
         TEST(of_two_fences_that_may_have_swapped_both_are_waited_for),
