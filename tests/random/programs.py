@@ -34,7 +34,7 @@ CONFIGURATIONS = {
 OTHERS = {
     "expandable": (True, "expandable_segments:true,settle:16", ""),
     "expandable_small": (True, "expandable_segments:true,headroom:0", "memory:{memory}"),
-    "expandable_order": (True, "expandable_segments:true,reuse:order,settle:16", ""),
+    "expandable_order": (True, "expandable_segments:true,reuse:order,settle:16,decay:1ms", ""),
 }
 ASYNC = ("mixed", "resets", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
 # All others: 48M. Pin mode gives nothing back.
