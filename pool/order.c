@@ -432,9 +432,12 @@ static void go_off(void)
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
     bool off = atomic_load_explicit(&ended, memory_order_relaxed);
+    wake();
     uint64_t current = stream_now(), now;
     bool other = !off && stream != current;
 
+    if (!work && stream == current)
+        return;
     if (current && current != stream)
         ca_count(submissions_elsewhere);
     if ((other && current) || (!off && work & CA_WORK_HELD && !CA_MUTATED(order_held)))

@@ -15,8 +15,9 @@
  *
  * Where nothing has been submitted since a fence was begun, that fence is behind what is freed now,
  * too: a large free then records none of its own (ca_epoch_cover). The mark that says so is taken
- * away by the second look of the next submission, which is enough, as a block is freed only after
- * the submissions that touch it have returned (tests/order_model.py, order_not_woken).
+ * away by both looks of the next submission. The second is enough for a block that is freed after
+ * the submissions that touch it have returned (tests/order_model.py, order_not_woken). The first is
+ * for a thread that learns from the work itself that it has begun.
  *
  * Nothing is handed out so where work may be in flight that waits for a thread (a host function, a
  * value in memory, another process), and for good not any more once a second thread uses a second
@@ -47,7 +48,7 @@ typedef enum {
 extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_current;
 
 /* Or'ed with it while nothing has been submitted since the newest fence was begun: the first
- * submission's second look takes it away. */
+ * submission's looks take it away. */
 #define CA_ORDER_QUIET (UINT64_C(1) << 62)
 
 /* The number of the newest fence that anything was handed out behind; 0: none. */
@@ -61,8 +62,7 @@ void ca_order_after_other(uint64_t stream, unsigned work);
 static inline void ca_order_before(uint64_t stream, void *queue, unsigned work)
 {
     uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
-    if (__builtin_expect(work || stream != (current & ~CA_ORDER_QUIET), 0) &&
-        current != CA_ORDER_OFF)
+    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF)
         ca_order_before_other(stream, queue, work);
 }
 

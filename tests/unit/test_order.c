@@ -267,6 +267,20 @@ static void what_is_freed_after_a_submission_meanwhile_has_a_fence_of_its_own(vo
     assert_string_equal(fake_log(), "RR");
 }
 
+/* What it began may say so before its call has returned. */
+static void what_is_freed_during_a_submission_has_a_fence_of_its_own(void **state)
+{
+    (void)state;
+    held_t held = get(LARGE), after = get(LARGE);
+    submit(S);
+    fake_log();
+    put(&held);
+    ca_order_before(S, NULL, CA_WORK);
+    put(&after);
+    assert_string_equal(fake_log(), "RR");
+    ca_order_after(S, CA_WORK);
+}
+
 static void once_order_has_ended_what_shares_a_fence_waits_for_it(void **state)
 {
     (void)state;
@@ -865,6 +879,7 @@ int main(void)
         TEST(what_shares_a_fence_passes_with_it),
         TEST(threads_share_it_until_one_of_them_submits),
         TEST(what_is_freed_after_a_submission_meanwhile_has_a_fence_of_its_own),
+        TEST(what_is_freed_during_a_submission_has_a_fence_of_its_own),
         TEST(once_order_has_ended_what_shares_a_fence_waits_for_it),
         TEST(a_second_context_that_comes_then_waits_for_it),
         TEST(while_anything_is_captured_no_fence_is_shared),
