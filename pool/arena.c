@@ -205,6 +205,13 @@ static inline void begin_alloc(ca_arena_t *arena)
     ca_settle(arena);
 }
 
+/* A rounded request, or the pages that it fills: see range.h. Without the lock. */
+static size_t in_pages(const ca_arena_t *arena, size_t size)
+{
+    return __atomic_load_n(&arena->params.whole_pages, __ATOMIC_RELAXED) ? ca_range_round(size)
+                                                                         : size;
+}
+
 /* Without a call upstream. What is close to the size comes before what has to be cut. */
 static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
 {
@@ -221,7 +228,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
-    size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
+    size_t size = in_pages(arena, ca_round_request(&arena->params, bytes ? bytes : 1));
 
     begin_alloc(arena);
     if (!stream)
@@ -243,7 +250,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
-    size_t size = ca_round_request(&arena->params, bytes);
+    size_t size = in_pages(arena, ca_round_request(&arena->params, bytes));
 
     begin_alloc(arena);
     bool careful = false;
@@ -280,7 +287,8 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
-    size_t size = ca_round_request(&arena->params, bytes ? bytes : 1);
+    size_t asked = ca_round_request(&arena->params, bytes ? bytes : 1);
+    size_t size = in_pages(arena, asked);
     bool grown = false;
     int rc = 0;
 
@@ -295,7 +303,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
-        rc = ca_ladder_climb(arena, stream, size, rungs, &found, &grown);
+        rc = ca_ladder_climb(arena, stream, size, asked, rungs, &found, &grown);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)

@@ -73,7 +73,8 @@ typedef struct ca_arena_params {
     /* Reserved above this many percent of the limit, or of the device where that is less, and about
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
-    size_t small;        /* requests up to this size get segments of their own; 0 for none */
+    bool whole_pages; /* blocks have pages of their own, where that wastes little: pool/range.h */
+    size_t small;     /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
     uint64_t settle;     /* allocations and frees after a growth: see pool/settle.h; 0: none */
 } ca_arena_params_t;

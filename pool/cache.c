@@ -339,7 +339,7 @@ static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes,
     bool grown;
 
     if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
-        ca_ladder_climb(arena, NULL, bytes, CA_RUNGS_POLICY, &block, &grown) == 0) {
+        ca_ladder_climb(arena, NULL, bytes, bytes, CA_RUNGS_POLICY, &block, &grown) == 0) {
         serve(block, served);
         served->grown = grown;
     }

@@ -333,6 +333,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         preferred = whole;
     else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
+    ca_range_review(arena, reserved(arena));
     bool ranged = ca_range_wanted(arena, bytes);
     if (ranged) {
         preferred = ca_range_needs(arena, bytes, false);

@@ -62,6 +62,7 @@ typedef struct climb {
     ca_arena_t *arena;
     ca_stream_t *stream; /* the allocation is in its order; or NULL */
     size_t bytes;
+    size_t asked; /* that is enough where memory is short */
     ca_block_t *block;
     int rc;
     bool grown;
@@ -121,6 +122,10 @@ static bool grow(climb_t *c)
     c->refused = rc == -ENOMEM;
     if (rc == 0 || rc == -EIO)
         return over(c, rc);
+    if (c->refused && !c->headroom && !c->spares && c->asked < c->bytes) {
+        c->bytes = c->asked;
+        return search(c) || grow(c);
+    }
     if (c->refused && !c->spares)
         ca_apart_refused(arena, c->bytes);
     c->any |= c->refused && !c->headroom && !c->spares;
@@ -402,12 +407,13 @@ static bool climb_to_growth(climb_t *c)
            rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
 }
 
-int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
-                    ca_block_t **block, bool *grown)
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
+                    unsigned rungs, ca_block_t **block, bool *grown)
 {
     climb_t c = {.arena = arena,
                  .stream = stream,
                  .bytes = bytes,
+                 .asked = asked,
                  .rc = -ENOMEM,
                  .given = ca_giving_done(),
                  .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),

@@ -26,10 +26,11 @@ typedef enum {
 /* How long what may not be waited for without bound is waited for before an out-of-memory. */
 uint64_t ca_late_wait_ns(const ca_arena_t *arena);
 
-/* Lock held on entry and on return, dropped in between. `bytes` is rounded; `stream` may be NULL;
- * `rungs` are of ca_rungs_t. Returns 0 with a live block, `*grown` telling whether it came out of a
- * new segment; -ENOMEM; or -EIO. */
-int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
-                    ca_block_t **block, bool *grown);
+/* Lock held on entry and on return, dropped in between. `bytes` is rounded, and `asked` all
+ * that will do where there is no more: see range.h; `stream` may be NULL; `rungs` are of
+ * ca_rungs_t. Returns 0 with a live block, `*grown` telling whether it came out of a new segment;
+ * -ENOMEM; or -EIO. */
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
+                    unsigned rungs, ca_block_t **block, bool *grown);
 
 #endif

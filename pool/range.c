@@ -39,12 +39,16 @@ size_t ca_range_page_at(const ca_range_t *range, uint64_t at)
     return low;
 }
 
-/* A part of what is held, so that there are as many as are needed to serve well, and no more. */
+/* A part of what is held, so that there are as many as are needed to serve well, and no more; of
+ * the device a smaller one: where there is little, each page that one block spoils is much. */
 static size_t page_bytes(const ca_arena_t *arena, size_t unit, size_t more)
 {
-    size_t page = unit;
+    size_t page = unit, device = arena->params.device_bytes, limit = arena->params.limit;
+    size_t whole = device && device < limit ? device : limit;
 
-    while (2 * page <= CA_RANGE_PAGE_MOST && 2 * page <= (arena->reserved + more) / CA_RANGE_SHARE)
+    while (2 * page <= CA_RANGE_PAGE_MOST &&
+           2 * page <= (arena->reserved + more) / CA_RANGE_SHARE &&
+           2 * page <= whole / CA_RANGE_DEVICE_SHARE)
         page *= 2;
     return page;
 }
@@ -152,8 +156,30 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
                  : arena->reserved + bytes >= CA_RANGE_FROM || CA_MUTATED(range_small);
 }
 
+void ca_range_review(ca_arena_t *arena, size_t reserved)
+{
+    /* Others read it without the lock. */
+    if (arena->range && arena->room / (CA_RANGE_WHOLE_SHARE - 1) < reserved)
+        __atomic_store_n(&arena->params.whole_pages, true, __ATOMIC_RELAXED);
+}
+
+size_t ca_range_alignment(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->params.whole_pages && bytes % CA_SEGMENT_UNIT == 0 ? CA_SEGMENT_UNIT
+                                                                     : ca_block_alignment(bytes);
+}
+
+size_t ca_range_padding(const ca_arena_t *arena, const ca_block_t *block, size_t bytes)
+{
+    size_t padding = ca_block_padding(block, ca_range_alignment(arena, bytes));
+
+    return padding + bytes <= ca_block_size(block)
+               ? padding
+               : ca_block_padding(block, ca_block_alignment(bytes));
+}
+
 /* What the hole would need. False: it is too small. */
-static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, ca_fill_t *plan)
+static bool plan_at(ca_block_t *hole, size_t bytes, size_t alignment, size_t page, ca_fill_t *plan)
 {
     ca_block_t *below = ca_block_lower(hole), *above = ca_block_upper(hole);
     size_t size = ca_block_size(hole), low = 0;
@@ -161,7 +187,7 @@ static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, ca_fill_t *plan
     if (!is(below, CA_BLOCK_READY))
         below = NULL;
     if (below)
-        low = ca_block_size(below) - ca_block_padding(below, ca_block_alignment(bytes));
+        low = ca_block_size(below) - ca_block_padding(below, alignment);
     if (below && low > ca_block_size(below)) /* all of it is padding */
         below = NULL, low = 0;
     size_t rest = low < bytes ? bytes - low : 1;
@@ -174,14 +200,16 @@ static bool plan_at(ca_block_t *hole, size_t bytes, size_t page, ca_fill_t *plan
     return plan->above && rest <= size + ca_block_size(above);
 }
 
-/* The least, of these the lowest. */
-static bool plan_for(const ca_range_t *range, size_t bytes, size_t page, ca_fill_t *plan)
+/* The least, of these the lowest; `fine`: at any place. */
+static bool plan_for(const ca_arena_t *arena, size_t bytes, size_t page, bool fine, ca_fill_t *plan)
 {
+    const ca_range_t *range = arena->range;
+    size_t alignment = fine ? ca_block_alignment(bytes) : ca_range_alignment(arena, bytes);
     ca_fill_t one;
     bool any = false;
 
     for (ca_block_t *hole = range->holes; hole; hole = hole->next)
-        if (plan_at(hole, bytes, page, &one) &&
+        if (plan_at(hole, bytes, alignment, page, &one) &&
             (!any || one.bytes < plan->bytes ||
              (one.bytes == plan->bytes && one.hole->address < plan->hole->address))) {
             *plan = one;
@@ -198,7 +226,7 @@ size_t ca_range_needs(const ca_arena_t *arena, size_t bytes, bool fine)
     size_t view = range ? ca_view_needs(arena, bytes, page) : SIZE_MAX;
     ca_fill_t plan;
     size_t growth =
-        range && plan_for(range, bytes, page, &plan) ? plan.bytes : ca_round_up(bytes, page);
+        range && plan_for(arena, bytes, page, fine, &plan) ? plan.bytes : ca_round_up(bytes, page);
 
     return view < growth ? view : growth;
 }
@@ -391,7 +419,7 @@ static ca_block_t *gather(ca_arena_t *arena, const ca_fill_t *fill)
 /* Live from a lent block; the rest is ready. */
 static ca_block_t *take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    size_t padding = ca_block_padding(block, ca_block_alignment(bytes));
+    size_t padding = ca_range_padding(arena, block, bytes);
     ca_block_t *below = padding ? ca_block_cut(arena, block, padding) : NULL, *taken = block;
 
     if (ca_block_size(block) > bytes && !(taken = ca_block_cut(arena, block, bytes)))
@@ -415,7 +443,7 @@ int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block
         return 0; /* that was freed meanwhile */
     ca_range_t *range = arena->range;
     size_t page = page_bytes(arena, range->unit, bytes);
-    bool fits = plan_for(range, bytes, fine ? range->unit : page, &fill);
+    bool fits = plan_for(arena, bytes, fine ? range->unit : page, fine, &fill);
     size_t view = ca_view_needs(arena, bytes, fine ? range->unit : page);
     if (view != SIZE_MAX && (!fits || view < fill.bytes) &&
         (rc = ca_view_make(arena, bytes, fine ? range->unit : page, block)) != -ENOSYS)
@@ -423,7 +451,7 @@ int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block
     /* That may have dropped the lock. */
     if (!ca_arena_serving(arena))
         return -EIO;
-    if (!plan_for(range, bytes, fine ? range->unit : page, &fill))
+    if (!plan_for(arena, bytes, fine ? range->unit : page, fine, &fill))
         return -ENOSYS;
     fill.page = page;
     if ((rc = ca_range_fill_begin(arena, &fill)) < 0)
@@ -696,6 +724,7 @@ void ca_range_end(ca_arena_t *arena)
     uint64_t base = range->segment->base;
     size_t space = range->segment->bytes;
     arena->range = NULL;
+    __atomic_store_n(&arena->params.whole_pages, false, __ATOMIC_RELAXED);
     int cancellation = ca_cancel_hold(); /* nobody else would give back the rest */
     ca_lock_drop(&arena->lock);
     if (!CA_MUTATED(range_left)) {

@@ -6,7 +6,11 @@
  *             has never had any. Growth fills as much as is needed of the hole where, with what is
  *             ready beside it, that is least
  *   pages     are the larger the more is held, CA_RANGE_SHARE of them at least: each costs some
- *             calls, whatever its size
+ *             calls, whatever its size. None is larger than a CA_RANGE_DEVICE_SHARE-th of the
+ * device whole     once the pool has a part of the device, a request that fills pages of
+ *             CA_SEGMENT_UNIT but for an eighth of its size gets these, from where one begins, as
+ *             the driver's own blocks have theirs: what stays spoils no page beside. Larger ones
+ *             may be views (view.h). Where memory is short it gets what it asked for, anywhere
  *   going     a page that is wholly ready goes back, whatever lives beside it: its addresses are a
  *             hole again. None goes for growth alone: only where memory is short, or asked for
  *   lent      memory that is used at other addresses (view.h), or that comes or goes while the lock
@@ -32,6 +36,9 @@
 #define CA_RANGE_FROM ((size_t)64 << 20) /* bytes held, the request included */
 #define CA_RANGE_SHARE 128u
 #define CA_RANGE_PAGE_MOST ((size_t)32 << 20)
+#define CA_RANGE_DEVICE_SHARE 1024u             /* or the limit, where that is less */
+#define CA_RANGE_WHOLE_SHARE 32u                /* of the same, for blocks to have whole pages */
+#define CA_RANGE_WHOLE_BELOW ((size_t)16 << 20) /* bytes of a request */
 
 extern _Atomic bool ca_ranges_ended; /* see ca_ranges_end */
 
@@ -64,6 +71,21 @@ typedef struct ca_range {
     uint32_t idle_tick; /* since then that much could have gone back, at each tick: see decay.c */
     size_t idle_least;
 } ca_range_t;
+
+/* Where blocks are to have whole pages: those for a request of so much, or `bytes`. No lock. */
+static inline size_t ca_range_round(size_t bytes)
+{
+    size_t whole = ca_round_up(bytes, CA_SEGMENT_UNIT);
+    return bytes < CA_RANGE_WHOLE_BELOW && whole - bytes <= bytes / 8 ? whole : bytes;
+}
+
+/* About to grow: whether they are to from now on. `reserved`: by all heaps of its set. */
+void ca_range_review(ca_arena_t *arena, size_t reserved);
+
+/* Where a block of `bytes` had best begin; and the bytes to skip in front of it in a ready or lent
+ * one, where it begins there or, if that has no room, where it can. */
+size_t ca_range_alignment(const ca_arena_t *arena, size_t bytes);
+size_t ca_range_padding(const ca_arena_t *arena, const ca_block_t *block, size_t bytes);
 
 /* Whether a request that nothing serves is one for a range. */
 bool ca_range_wanted(const ca_arena_t *arena, size_t bytes);

@@ -356,7 +356,7 @@ ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t b
 
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    size_t alignment = ca_block_alignment(bytes), padding = ca_block_padding(block, alignment);
+    size_t padding = ca_range_padding(arena, block, bytes);
     ca_block_t *taken = NULL;
 
     if (ca_block_size(block) < bytes + padding)
@@ -491,6 +491,8 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
     if (arena->pins && !block && (block = view(arena, pool, bytes)))
         return block;
+    if (!any) /* else any place will do */
+        alignment = ca_range_alignment(arena, bytes);
     any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
     if (!block)
         block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
@@ -520,7 +522,7 @@ bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
     ca_pool_t pool = ca_pool_of(arena, bytes);
 
     return bytes <= arena->ready && pool != CA_POOL_OVERSIZE &&
-           ca_bins_find(&arena->bins[pool], bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
+           ca_bins_find(&arena->bins[pool], bytes, ca_range_alignment(arena, bytes), CA_BIN_LOOK);
 }
 
 ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)

@@ -16,15 +16,20 @@
 
 static ca_arena_params_t params;
 
-static void start_with(size_t limit)
+static void start_on(size_t device, size_t limit)
 {
     params = fake_params;
     params.expandable = true;
     params.limit = limit;
-    params.device_bytes = DEVICE;
-    fake_reset(DEVICE, 2 * DEVICE);
+    params.device_bytes = device;
+    fake_reset(device, 2 * device);
     fake.auto_pass = true;
     arena = ca_arena_create(fake_with_pages(), NULL, &params);
+}
+
+static void start_with(size_t limit)
+{
+    start_on(DEVICE, limit);
 }
 
 static int start(void **state)
@@ -111,6 +116,8 @@ static void small_blocks_lie_apart_for_good(void **state)
 static void pages_are_larger_where_more_is_held(void **state)
 {
     (void)state;
+    end(state);
+    start_on(4 * DEVICE, SIZE_MAX);
     begin();
     get(100 * MIB);
     size_t small = arena->range->pages[0].page.bytes;
@@ -119,11 +126,81 @@ static void pages_are_larger_where_more_is_held(void **state)
     assert_int_equal(arena->range->pages[arena->range->count - 1].page.bytes, 8 * MIB);
 }
 
+/* One block that stays is to spoil no large part of a small device, or of what the limit leaves. */
+static void pages_are_a_small_part_of_the_device(void **state)
+{
+    (void)state;
+    begin();
+    get(1900 * MIB);
+    assert_int_equal(arena->range->pages[arena->range->count - 1].page.bytes, 2 * MIB);
+    end(state);
+    start_on(8 * DEVICE, 2 * DEVICE);
+    begin();
+    get(1900 * MIB);
+    assert_int_equal(arena->range->pages[arena->range->count - 1].page.bytes, 4 * MIB);
+}
+
+#define ROW 16
+
+/* Blocks of `bytes` in a row, of which every other one goes. */
+static void make_row(size_t bytes)
+{
+    held_t row[ROW];
+    for (int i = 0; i < ROW; i++)
+        row[i] = get(bytes);
+    for (int i = 0; i < ROW; i += 2)
+        put(&row[i]);
+    fake_pass_all();
+    ca_arena_trim(arena, 0);
+}
+
+/* What stays of blocks of nearly a page spoils no page beside its own. */
+static void blocks_of_nearly_a_page_have_it(void **state)
+{
+    (void)state;
+    begin();
+    get(20 * MIB);
+    get(65 * KIB); /* the next one does not begin behind this */
+    make_row(2 * MIB - 64 * KIB);
+    assert_int_equal(ca_range_idle(arena), ROW / 2 * 2 * MIB);
+    make_row(4 * MIB - 128 * KIB);
+    assert_int_equal(ca_range_idle(arena), ROW / 2 * 6 * MIB);
+    sound();
+}
+
+/* They take no memory that the program would have had without. */
+static void they_do_without_where_memory_is_short(void **state)
+{
+    (void)state;
+    end(state);
+    start_with(128 * MIB);
+    begin();
+    get(30 * MIB);
+    get(22 * MIB);
+    held_t low = get(MIB + 256 * KIB); /* of a page; six are left */
+    held_t held = get(12 * MIB + 716 * KIB);
+    assert_int_equal(held.address, low.address + MIB + 256 * KIB);
+    assert_int_equal(stats().reserved_bytes, 128 * MIB);
+    sound();
+}
+
+/* As long as there is little, smaller blocks lie where the others end. */
+static void a_small_part_of_the_device_is_packed(void **state)
+{
+    (void)state;
+    end(state);
+    start_on(8 * DEVICE, SIZE_MAX);
+    begin();
+    held_t one = get(20 * MIB), two = get(2 * MIB - 64 * KIB), three = get(2 * MIB - 64 * KIB);
+    assert_int_equal(two.address, one.address + 20 * MIB);
+    assert_int_equal(three.address, two.address + 2 * MIB - 64 * KIB);
+}
+
 static void pages_go_back_whatever_lives_beside_them(void **state)
 {
     (void)state;
     begin();
-    held_t low = get(20 * MIB), middle = get(31 * MIB), high = get(9 * MIB);
+    held_t low = get(20 * MIB), middle = get(31 * MIB), high = get(7 * MIB);
     size_t before = stats().reserved_bytes;
     put(&middle);
     fake_pass_all();
@@ -219,10 +296,12 @@ static void a_full_device_is_used_to_the_last_page(void **state)
 {
     held_t held;
     (void)state;
+    end(state);
+    start_on(4 * DEVICE, SIZE_MAX);
     begin();
-    get(1900 * MIB);
+    get(1900 * MIB + 3 * DEVICE);
     get(82 * MIB); /* in pages of 8 MiB less would fit */
-    assert_true(fake.used > DEVICE - 4 * MIB);
+    assert_true(fake.used > 4 * DEVICE - 4 * MIB);
     assert_int_equal(hold(arena, 8 * MIB, &held), -ENOMEM);
     sound();
 }
@@ -491,6 +570,10 @@ int main(void)
         test(a_range_grows_by_what_is_needed),
         test(small_blocks_lie_apart_for_good),
         test(pages_are_larger_where_more_is_held),
+        test(pages_are_a_small_part_of_the_device),
+        test(blocks_of_nearly_a_page_have_it),
+        test(they_do_without_where_memory_is_short),
+        test(a_small_part_of_the_device_is_packed),
         test(pages_go_back_whatever_lives_beside_them),
         test(a_trim_gives_no_more_than_is_asked),
         test(idle_pages_count_as_idle),
