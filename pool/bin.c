@@ -102,7 +102,7 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
     ca_bin_of(bytes, &row, &sub);
     ca_block_t *best = tightest(bins->heads[row][sub], bytes, alignment, look);
 
-    /* Alignment costs less than two bins' widths, so this ends after a few bins. */
+    /* Alignment costs less than two bins' widths, or a page of a range: this ends after a few. */
     while (!best && ca_bins_next(bins, &row, &sub))
         best = tightest(bins->heads[row][sub], bytes, alignment, look);
     return best;

@@ -173,7 +173,7 @@ size_t ca_range_padding(const ca_arena_t *arena, const ca_block_t *block, size_t
 {
     size_t padding = ca_block_padding(block, ca_range_alignment(arena, bytes));
 
-    return padding + bytes <= ca_block_size(block)
+    return padding + bytes <= ca_block_size(block) && ca_block_segment(block)->ranged
                ? padding
                : ca_block_padding(block, ca_block_alignment(bytes));
 }

@@ -6,8 +6,8 @@
  *             has never had any. Growth fills as much as is needed of the hole where, with what is
  *             ready beside it, that is least
  *   pages     are the larger the more is held, CA_RANGE_SHARE of them at least: each costs some
- *             calls, whatever its size. None is larger than a CA_RANGE_DEVICE_SHARE-th of the
- * device whole     once the pool has a part of the device, a request that fills pages of
+ *             calls, whatever its size; of the device CA_RANGE_DEVICE_SHARE at least
+ *   whole     once the pool has a part of the device, a request that fills pages of
  *             CA_SEGMENT_UNIT but for an eighth of its size gets these, from where one begins, as
  *             the driver's own blocks have theirs: what stays spoils no page beside. Larger ones
  *             may be views (view.h). Where memory is short it gets what it asked for, anywhere
