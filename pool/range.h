@@ -173,6 +173,23 @@ ca_block_t *ca_range_hole(const ca_range_t *range, size_t bytes);
 /* What is broken, or NULL. */
 const char *ca_range_check(const ca_arena_t *arena);
 
+/* --- between range.c and range_give.c -----------------------------------------------------------
+ */
+
+extern _Atomic size_t ca_ranges_count; /* of the process */
+
+/* False where there is no block. */
+static inline bool ca_range_is(const ca_block_t *block, ca_block_state_t state)
+{
+    return block && ca_block_state(block) == state;
+}
+
+/* They are no pages any more. */
+void ca_range_forget_pages(ca_range_t *range, uint64_t at, size_t count);
+
+/* A block, in no list, has no memory any more; merges with its neighbours that have none. */
+void ca_range_make_hole(ca_arena_t *arena, ca_block_t *block);
+
 /* --- for the shim; no lock is held -------------------------------------------------------------
  */
 
