@@ -18,8 +18,8 @@ import soak  # noqa: E402
 
 # Programs of each profile, of the first half, which `make check` runs, and of the second; a
 # sanitizer's run has the first alone. A count, so that a busy machine does no less.
-EACH = {1: {"asan": 6, "tsan": 3}.get(conftest.SANITIZER, 4),
-        2: 20 if conftest.TIER == "night" else 6}
+EACH = {1: {"asan": 4, "tsan": 3}.get(conftest.SANITIZER, 3),
+        2: 20 if conftest.TIER == "night" else 4}
 OPS = 300 if conftest.SANITIZER else 2000
 
 # Which programs show a mutation. One of each row must; which one does depends on timing, and most
