@@ -45,10 +45,11 @@ endif
 ALL_CFLAGS = $(BASE) $(OPT) $(CFLAGS) -MMD -MP
 
 # --- the product ----------------------------------------------------------------------------------
-# Only shim/ sees the CUDA headers: pool/, registry/ and config/ must build without them.
-CORE_SRC := $(wildcard config/*.c registry/*.c pool/*.c)
-SHIM_SRC := $(wildcard shim/*.c)
-SHIM_ASM := $(wildcard shim/*.S)
+# Only shim/ sees the CUDA headers: the other rooms must build without them.
+sources = $(sort $(wildcard $(1)/*.$(2) $(1)/*/*.$(2)))
+CORE_SRC := $(foreach room,base config registry pool,$(call sources,$(room),c))
+SHIM_SRC := $(call sources,shim,c)
+SHIM_ASM := $(call sources,shim,S)
 CORE_OBJ := $(CORE_SRC:%.c=$B/obj/%.o)
 SHIM_OBJ := $(SHIM_SRC:%.c=$B/obj/%.o) $(SHIM_ASM:%.S=$B/obj/%.o)
 
@@ -72,24 +73,24 @@ endif
 
 # Where libc has all that these had they are empty, and an older one needs them named.
 ifeq ($(BUILD),portable)
-$(CORE_OBJ) $(SHIM_OBJ) $B/obj/tests/%.o $B/obj/scripts/%.o: \
-    ALL_CFLAGS += -include config/old_glibc.h
+$(CORE_OBJ) $(SHIM_OBJ) $B/obj/tests/%.o $B/obj/simcuda/%.o $B/obj/scripts/%.o: \
+    ALL_CFLAGS += -include base/old_glibc.h
 OLD_LIBC := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 SO_UNDEF += $(OLD_LIBC)
 endif
 
 # The export map comes from the hook table, so that the two cannot drift.
-$B/exports.map: shim/exports.map.in shim/hooks.def shim/submissions.def include/cachealloc.h | $B
-	$(CC) $(OPT) -E -P -I. -x c shim/exports.map.in -o $@
+$B/exports.map: shim/hooks/exports.map.in shim/hooks/hooks.def shim/hooks/submissions.def include/cachealloc.h | $B
+	$(CC) $(OPT) -E -P -I. -x c shim/hooks/exports.map.in -o $@
 
 $B/obj/shim/%.o: ALL_CFLAGS += -ftls-model=initial-exec -isystem $(CUDA_INC)
-$B/obj/config/%.o $B/obj/registry/%.o $B/obj/pool/%.o: ALL_CFLAGS += -ftls-model=initial-exec
+$(CORE_OBJ): ALL_CFLAGS += -ftls-model=initial-exec
 # Its loop compares the words of each stack that is captured: a thirtieth less.
-$B/obj/registry/memo.o: ALL_CFLAGS += -falign-loops=32
+$B/obj/registry/stack/memo.o: ALL_CFLAGS += -falign-loops=32
 # More loads every argument of a launch into a register that has to be saved: a third more.
-$B/obj/shim/submissions.o: ALL_CFLAGS += -O1
+$B/obj/shim/cuda/submissions.o: ALL_CFLAGS += -O1
 # Runs while a sanitizer's own run-time is being initialised: it must not need one.
-$B/obj/shim/dlsym_hook.o: SANITIZE :=
+$B/obj/shim/hooks/dlsym_hook.o: SANITIZE :=
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
@@ -120,25 +121,25 @@ FORCE:
 
 # --- the simulated CUDA ---------------------------------------------------------------------------
 SIM := $B/simcuda
-SIM_DRV_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard tests/simcuda/driver/*.c))
-SIM_RT_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard tests/simcuda/runtime/*.c))
+SIM_DRV_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard simcuda/driver/*.c))
+SIM_RT_OBJ := $(patsubst %.c,$B/obj/%.o,$(wildcard simcuda/runtime/*.c))
 
 simcuda: $(SIM)/libcuda.so.1 $(SIM)/libcudart.so.13
 
-$B/obj/tests/simcuda/%.o: ALL_CFLAGS += -isystem $(CUDA_INC) -Itests/simcuda
+$B/obj/simcuda/%.o: ALL_CFLAGS += -isystem $(CUDA_INC)
 
 $(SIM)/libcuda.so.1: $(SIM_DRV_OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(OPT) -shared -o $@ $^ -Wl,-soname,libcuda.so.1 $(SO_UNDEF) -lpthread -ldl -lm
 	ln -sf libcuda.so.1 $(SIM)/libcuda.so
 
-$(SIM)/libcudart.so.13: $(SIM_RT_OBJ) tests/simcuda/runtime/libcudart.map
+$(SIM)/libcudart.so.13: $(SIM_RT_OBJ) simcuda/runtime/libcudart.map
 	@mkdir -p $(@D)
 	$(CC) $(OPT) -shared -o $@ $(SIM_RT_OBJ) -Wl,-soname,libcudart.so.13 \
-	    -Wl,--version-script=tests/simcuda/runtime/libcudart.map $(SO_UNDEF) -lpthread -ldl
+	    -Wl,--version-script=simcuda/runtime/libcudart.map $(SO_UNDEF) -lpthread -ldl
 	ln -sf libcudart.so.13 $(SIM)/libcudart.so
 
--include tests/simcuda/simcuda.mk tests/simcuda/runtime.mk
+-include simcuda/simcuda.mk simcuda/runtime.mk
 include scripts/check.mk
 
 $B:

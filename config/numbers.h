@@ -3,7 +3,7 @@
 #ifndef CA_CONFIG_NUMBERS_H
 #define CA_CONFIG_NUMBERS_H
 
-#include "config/text.h"
+#include "base/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>

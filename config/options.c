@@ -7,8 +7,8 @@
  * Errors are local to one item. An unclosed quote ends with its item too: it must not silently
  * swallow the settings after it. */
 #include "config/options.h"
-#include "config/path.h"
-#include "config/text.h"
+#include "base/path.h"
+#include "base/text.h"
 #include "config/values.h"
 
 #include <errno.h>

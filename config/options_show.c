@@ -1,6 +1,6 @@
 /* `print:true` and `help:true`. */
 #include "config/options.h"
-#include "config/text.h"
+#include "base/text.h"
 #include "config/values.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include "config/text.h"
+#include "base/text.h"
 
 /* `USR1`, `SIGUSR1`, `10`, or `off` (0). -EINVAL: not understood; -ERANGE: no such signal, or one
  * that nobody can or should handle: KILL, STOP, those of faults, the C library's own. */

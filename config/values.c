@@ -2,7 +2,7 @@
 #include "config/values.h"
 
 #include "config/numbers.h"
-#include "config/path.h"
+#include "base/path.h"
 #include "config/signals.h"
 
 #include <errno.h>

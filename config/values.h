@@ -4,7 +4,7 @@
 #define CA_CONFIG_VALUES_H
 
 #include "config/options.h"
-#include "config/text.h"
+#include "base/text.h"
 
 typedef enum {
     CA_TYPE_SIZE,

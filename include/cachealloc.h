@@ -213,7 +213,7 @@ CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
 /* Writes the leak report of another process, from the journal that it kept (option `journal`), as
  * ALLOC_CONF of this process says: report_format, leak_max, suppressions and so on. Names are
  * looked up in the files that its program and libraries were then, where those are still the same.
- * For a process of its own, which is not to use CUDA: see scripts/cachealloc-journal. `path` is as
+ * For a process of its own, which is not to use CUDA: see tools/cachealloc-journal. `path` is as
  * for cachealloc_dump; patterns in it, or in leak_report, stand for the process that was killed (%l
  * for its process id, %q for a variable of this process). EINVAL: `journal` is NULL or no journal
  * that this version reads, which is said on stderr, or `path` is a bad pattern. EBUSY: this process

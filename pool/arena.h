@@ -4,16 +4,16 @@
  *
  *   LIVE     handed out
  *   PENDING  freed, but work submitted before the free may still touch it; or that is done, and it
- *            stays whole for the next request of its size (pool/segment.h)
+ *            stays whole for the next request of its size (pool/blocks/segment.h)
  *   READY    free for reuse; in a bin; merged with ready neighbours
- *   CACHED   in a thread's own stock, in front of the arena: see pool/cache.h
- *   EXPORTED freed, and kept as it is until its segment goes: see pool/export.h
- *   LENT     of a range: its memory is used by other addresses: see pool/range.h
+ *   CACHED   in a thread's own stock, in front of the arena: see pool/cache/cache.h
+ *   EXPORTED freed, and kept as it is until its segment goes: see pool/range/export.h
+ *   LENT     of a range: its memory is used by other addresses: see pool/range/range.h
  *   HOLE     addresses of a range without memory
  *
- * A free tags its block with the arena's open epoch (pool/epoch.h), which one fence makes ready. So
- * a free never waits, and memory is handed out again only after everything submitted before its
- * free.
+ * A free tags its block with the arena's open epoch (pool/fence/epoch.h), which one fence makes
+ * ready. So a free never waits, and memory is handed out again only after everything submitted
+ * before its free.
  *
  * All metadata is on the host: the memory itself is never touched. Thread-safe. */
 #ifndef CA_POOL_ARENA_H
@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "config/slot.h"
+#include "base/slot.h"
 #include "pool/upstream.h"
 
 #define CA_GRANULE ((size_t)512)            /* blocks are multiples of this */
@@ -49,7 +49,7 @@ typedef enum {
     CA_POOL_REUSE_GROW,  /* never wait while there is memory, nor make a stream wait */
     CA_POOL_REUSE_WAIT,  /* wait, or make the stream wait for what another one freed, before growing
                           */
-    CA_POOL_REUSE_ORDER, /* so, and what is in flight serves on one stream: pool/order.h */
+    CA_POOL_REUSE_ORDER, /* so, and what is in flight serves on one stream: pool/fence/order.h */
 } ca_reuse_t;
 
 typedef struct ca_arena_params {
@@ -62,7 +62,7 @@ typedef struct ca_arena_params {
                              a tenth of it where that was in vain the last time */
     size_t granule;       /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
     size_t segment_first; /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
-    bool expandable;      /* ranges that grow, where upstream has pages: pool/range.h */
+    bool expandable;      /* ranges that grow, where upstream has pages: pool/range/range.h */
     bool host;            /* host memory: counted apart; as upstream's free waits for all work, it
                              goes back only while nothing runs */
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
@@ -73,10 +73,11 @@ typedef struct ca_arena_params {
     /* Reserved above this many percent of the limit, or of the device where that is less, and about
      * to grow: what is idle goes back first, longest idle first. 0 for never. */
     unsigned gc_threshold;
-    bool whole_pages; /* blocks have pages of their own, where that wastes little: pool/range.h */
-    size_t small;     /* requests up to this size get segments of their own; 0 for none */
+    bool whole_pages;    /* blocks have pages of their own, where that wastes little:
+                            pool/range/range.h */
+    size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
-    uint64_t settle;     /* allocations and frees after a growth: see pool/settle.h; 0: none */
+    uint64_t settle; /* allocations and frees after a growth: see pool/growth/settle.h; 0: none */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -195,14 +196,14 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena or another one of its set has looked for itself: as it grows, where
- * that makes a difference (pool/look.h), and now and then while it is that little. */
+ * that makes a difference (pool/growth/look.h), and now and then while it is that little. */
 void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.
  * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
 ca_slot_t *ca_block_slot(ca_block_t *block);
 
-/* The free of a live block is no hit (shim/hit.h). */
+/* The free of a live block is no hit (shim/alloc/hit.h). */
 void ca_block_bar_hits(ca_block_t *block);
 
 /* Whether a block that was live at `address` is still that: its arena may have been revived. */

@@ -1,15 +1,15 @@
 /* See balance.h. */
 #include "pool/balance.h"
 
-#include "pool/cache.h"
-#include "pool/epoch.h"
-#include "pool/mixed.h"
-#include "pool/pin.h"
-#include "pool/segment.h"
-#include "pool/settle.h"
-#include "pool/span.h"
+#include "pool/cache/cache.h"
+#include "pool/fence/epoch.h"
+#include "pool/blocks/mixed.h"
+#include "pool/growth/pin.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/settle.h"
+#include "pool/blocks/span.h"
 #include "pool/state.h"
-#include "pool/stream.h"
+#include "pool/fence/stream.h"
 
 /* What only one of the two knows of the context that they share. */
 static void share_context(const ca_arena_t *from, ca_arena_t *to)

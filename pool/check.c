@@ -1,12 +1,12 @@
 /* The invariants of an arena, all of them, from its structures alone. */
 #include "pool/arena.h"
 
-#include "pool/cache.h"
-#include "pool/range.h"
-#include "pool/segment.h"
+#include "pool/cache/cache.h"
+#include "pool/range/range.h"
+#include "pool/blocks/segment.h"
 #include "pool/state.h"
-#include "pool/stream.h"
-#include "pool/view.h"
+#include "pool/fence/stream.h"
+#include "pool/range/view.h"
 
 typedef struct sums {
     size_t blocks, live, pending, ready, exported;

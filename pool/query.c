@@ -1,8 +1,8 @@
 /* Questions about single blocks. */
 #include "pool/arena.h"
 
-#include "pool/segment.h"
-#include "pool/span.h"
+#include "pool/blocks/segment.h"
+#include "pool/blocks/span.h"
 #include "pool/state.h"
 
 size_t ca_block_bytes(ca_block_t *block)

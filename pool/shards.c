@@ -3,13 +3,13 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include "config/mem.h"
-#include "config/mine.h"
+#include "base/mem.h"
+#include "base/mine.h"
 #include "pool/balance.h"
-#include "pool/grow.h"
-#include "pool/ladder.h"
-#include "pool/rounding.h"
-#include "pool/segment.h"
+#include "pool/growth/grow.h"
+#include "pool/growth/ladder.h"
+#include "pool/blocks/rounding.h"
+#include "pool/blocks/segment.h"
 #include "pool/state.h"
 
 #define LINE 64 /* bytes; no cache line in common */

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "pool/arena.h"
-#include "pool/look.h"
+#include "pool/growth/look.h"
 
 #define CA_SHARDS_MOST 64u
 

@@ -3,13 +3,13 @@
 #ifndef CA_POOL_STATE_H
 #define CA_POOL_STATE_H
 
-#include "config/lock.h"
-#include "config/mem.h"
-#include "pool/bin.h"
-#include "pool/block.h"
-#include "pool/cache_state.h"
-#include "pool/epoch.h"
-#include "pool/ladder.h"
+#include "base/lock.h"
+#include "base/mem.h"
+#include "pool/blocks/bin.h"
+#include "pool/blocks/block.h"
+#include "pool/cache/cache_state.h"
+#include "pool/fence/epoch.h"
+#include "pool/growth/ladder.h"
 #include "pool/shards.h"
 
 struct ca_arena {
@@ -41,13 +41,13 @@ struct ca_arena {
     ca_epoch_t *owed;        /* served in order last, and empty; in no list: see ca_epoch_cover */
     ca_slab_t epochs, marks;
 
-    uint32_t tick;  /* see pool/decay.h */
+    uint32_t tick;  /* see pool/growth/decay.h */
     uint32_t round; /* of giving back */
 
     unsigned pins;     /* pin mode is on: see ca_arena_pin */
     bool news;         /* for the set, though no other heap is in use */
     bool unmerged;     /* there may be ready neighbours, from while it was */
-    bool careful;      /* memory comes before time: see pool/settle.h */
+    bool careful;      /* memory comes before time: see pool/growth/settle.h */
     bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
     bool late_stuck;   /* so was what is late */
 
@@ -55,7 +55,7 @@ struct ca_arena {
     ca_segment_t *segments;
     uint32_t segment_count, vacant; /* without a live block */
     ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
-    ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache.h */
+    ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache/cache.h */
     size_t cache_count;   /* of threads */
     size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
     unsigned shutters;    /* why they are shut, counted */
@@ -68,10 +68,11 @@ struct ca_arena {
     size_t settle_peak;   /* since live_peak was this */
     size_t settle_from;   /* what was reserved then: see ca_settle_grown */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
-    ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/stream.c */
+    ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/fence/stream.c */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
     size_t living_streams;         /* those that are not gone */
-    ca_stream_t *_Atomic legacy;   /* see pool/stream.h; made on first use, as the next one is */
+    ca_stream_t
+        *_Atomic legacy; /* see pool/fence/stream.h; made on first use, as the next one is */
     ca_stream_t *elsewhere;
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
@@ -181,7 +182,8 @@ static inline size_t ca_arena_heaps(const ca_arena_t *arena)
 int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
                          ca_block_t **block, uint64_t *address, bool *reused);
 
-/* Where it may be (pool/order.h), what plain frees left in flight is made ready. Drops the lock. */
+/* Where it may be (pool/fence/order.h), what plain frees left in flight is made ready. Drops the
+ * lock. */
 void ca_arena_serve_in_order(ca_arena_t *arena);
 
 /* Whether nothing is handed out in flight any more, for good: then threads keep again what they
@@ -196,8 +198,8 @@ void ca_arena_leave(ca_arena_t *arena, int cancellation);
 /* The same for what added to `inside` by itself, around what is no cancellation point. */
 void ca_arena_left(ca_arena_t *arena);
 
-/* The only ways to change `reserved`; they keep the totals of the process too (pool/reserved.c).
- * `forget`: the arena is being retired; what it reserved is gone. */
+/* The only ways to change `reserved`; they keep the totals of the process too
+ * (pool/growth/reserved.c). `forget`: the arena is being retired; what it reserved is gone. */
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
 void ca_reserved_forget(const ca_arena_t *arena);

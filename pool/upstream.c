@@ -1,9 +1,9 @@
 /* The one place that calls the upstream table: proves that no lock of ours is held, and counts. */
 #include "pool/upstream.h"
 
-#include "config/counters.h"
-#include "config/lock.h"
-#include "config/mutation.h"
+#include "base/counters.h"
+#include "base/lock.h"
+#include "base/mutation.h"
 
 int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *address)
 {

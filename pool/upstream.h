@@ -12,16 +12,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "config/slot.h"
+#include "base/slot.h"
 
 /* The wait without bound, see fence_wait. No plain free waits for another context's work, which may
  * be waiting for this very thread. */
 #define CA_WAIT_OWN UINT64_MAX
 
-/* Physical memory, and addresses that it is mapped at: for ranges that grow (pool/range.h). A page
- * is mapped whole, and may be at several addresses at a time. Results are those of the table below.
- * Pages belong to the process: `unmap`, `drop` and `unreserve` do without the context once it is
- * gone. None of these calls waits for the device. */
+/* Physical memory, and addresses that it is mapped at: for ranges that grow (pool/range/range.h). A
+ * page is mapped whole, and may be at several addresses at a time. Results are those of the table
+ * below. Pages belong to the process: `unmap`, `drop` and `unreserve` do without the context once
+ * it is gone. None of these calls waits for the device. */
 typedef struct ca_page {
     uint64_t handle;
     size_t bytes;

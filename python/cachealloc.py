@@ -272,7 +272,7 @@ def dump(path: Any = None) -> None:
 
 def report_journal(journal: Any, path: Any = None) -> None:
     """Writes the leak report of a process that was killed, from its journal; for a process that does
-    not use CUDA. Where there is no library preloaded: scripts/cachealloc-journal."""
+    not use CUDA. Where there is no library preloaded: tools/cachealloc-journal."""
     code = _function("cachealloc_report_journal")(_path(os.fspath(journal)), _path(path))
     if code:
         raise OSError(code, os.strerror(code), journal, None, path)  # it may be of either

@@ -119,7 +119,7 @@ $(REPLAY): $(REPLAY_OBJ)
 $(RANDOM): $(RANDOM_OBJ)
 $(SOAK): $(SOAK_OBJ)
 $(PROBE) $(OPTION_TABLE): $B/%: $B/obj/scripts/%.o
-$(OPTION_TABLE): $(filter $B/obj/config/%,$(CORE_OBJ))
+$(OPTION_TABLE): $(filter $B/obj/base/% $B/obj/config/%,$(CORE_OBJ))
 
 CXX_PROGRAMS := $(patsubst %.cc,$B/%,$(wildcard tests/preload/*.cc))
 $(CXX_PROGRAMS): LINKER = $(CXX)
@@ -273,7 +273,7 @@ facts: ## ask the GPU (or the simulator) the questions of tests/gpu
 run-facts: simcuda $(FACTS) $(PROBE)
 	@cuda=$$(scripts/pick_cuda.sh $B) || exit 1; \
 	case $$cuda in \
-	*/$(SIM)) label="simulated CUDA (tests/simcuda), not hardware"; \
+	*/$(SIM)) label="simulated CUDA (simcuda), not hardware"; \
 	    shared=$$(mktemp); SIMCUDA=$${SIMCUDA:-shared:$$shared}; export SIMCUDA ;; \
 	*) label="hardware"; shared= ;; \
 	esac; \
@@ -387,7 +387,7 @@ ifeq ($(BUILD),aarch64)
 $(MAN_TABLE): FORCE
 	@$(MAKE) -s --no-print-directory BUILD=release CC=gcc CFLAGS= LDFLAGS= $@
 endif
-$B/cachealloc.7: scripts/cachealloc.7.in $(MAN_TABLE) include/cachealloc.h
+$B/cachealloc.7: docs/man/cachealloc.7.in $(MAN_TABLE) include/cachealloc.h
 	$(MAN_TABLE) --man >$@.options
 	sed -e 's/@VERSION@/$(VERSION)/' -e '/@OPTIONS@/{r $@.options' -e 'd;}' $< >$@
 
@@ -403,9 +403,9 @@ deb: | $(CUDA_INC)/cuda.h ## a Debian package of BUILD=portable, by dpkg-deb, th
 run-deb: lib $B/cachealloc.7
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_deb.sh $B
 
-# What scripts/cachealloc starts.
+# What tools/cachealloc starts.
 TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports
-PAGE_FILES := $(notdir $(wildcard scripts/report_page/*.*))
+PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
 
 install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)/docs" \
@@ -417,15 +417,15 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $(DOCS) "$(DESTDIR)$(DOCDIR)/docs"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
-	sed -e 's|@VERSION@|$(VERSION)|' scripts/cachealloc.1.in \
+	sed -e 's|@VERSION@|$(VERSION)|' docs/man/cachealloc.1.in \
 	    >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
 	sed -e 's|@VERSION@|$(VERSION)|; s|@LIBDIR@|$(LIBDIR)|; s|@LIBEXECDIR@|$(LIBEXECDIR)|' \
-	    scripts/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
+	    tools/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
 	chmod 755 "$(DESTDIR)$(BINDIR)/cachealloc"
-	install -m 755 $(TOOLS:%=scripts/%) "$(DESTDIR)$(LIBEXECDIR)"
-	install -m 644 $(PAGE_FILES:%=scripts/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
+	install -m 755 $(TOOLS:%=tools/%) "$(DESTDIR)$(LIBEXECDIR)"
+	install -m 644 $(PAGE_FILES:%=tools/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
 	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
-	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' scripts/cachealloc.pc.in \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' tools/cachealloc.pc.in \
 	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" "$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
 	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"

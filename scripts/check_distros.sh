@@ -153,7 +153,7 @@ demo() { # (a release, a user, command...)
 demo_under() { # (a release whose library it is, a release)
     install -D -m 644 "$top/$1/home/newcomer/cachealloc/build-portable/libcachealloc.so" \
         "$top/$2/opt/$1/libcachealloc.so" &&
-        demo "$2" newcomer env LD_LIBRARY_PATH=build/simcuda scripts/cachealloc run \
+        demo "$2" newcomer env LD_LIBRARY_PATH=build/simcuda tools/cachealloc run \
             --library "/opt/$1/libcachealloc.so" build/demo/tiles
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """check_entries.py CUDA_INCLUDE [ROOT]: the lists of the driver's entry points against cuda.h.
 
-Every function of cuda.h, older forms included, is in shim/hooks.def or shim/submissions.def by its
-symbol, or in shim/known_entries.def by the name that cuGetProcAddress is asked for; one that takes
+Every function of cuda.h, older forms included, is in shim/hooks/hooks.def or shim/hooks/submissions.def by its
+symbol, or in shim/hooks/known_entries.def by the name that cuGetProcAddress is asked for; one that takes
 a stream, device memory or a launch must be known by its symbol, or have no form in the first two.
-What is in shim/submissions.def has the parameters of cuda.h, the version of cudaTypedefs.h, and its
+What is in shim/hooks/submissions.def has the parameters of cuda.h, the version of cudaTypedefs.h, and its
 per-thread twin where cuda.h has one.
 """
 import pathlib
@@ -57,16 +57,16 @@ def listed(root):
     arguments)} of those that submit, the names that do not)"""
     text = preprocess('#define CA_DRIVER(symbol, name, ...) @#symbol, name@\n'
                       '#define CA_DRIVER_USED(symbol) @#symbol, ""@\n'
-                      '#include "shim/hooks.def"\n', "-I.", cwd=root)
+                      '#include "shim/hooks/hooks.def"\n', "-I.", cwd=root)
     wrapped = dict(re.findall(r'@"(\w+)", "(\w*)"@', text))
     text = preprocess("#define CA_SUBMISSION(symbol, name, version, per_thread, params, args, ...) "
                       "@#symbol, name, version, per_thread, params, args@\n"
-                      '#include "shim/submissions.def"\n', "-I.", cwd=root)
+                      '#include "shim/hooks/submissions.def"\n', "-I.", cwd=root)
     submitting = {symbol: (name, int(version), int(per_thread), parameters, arguments)
                   for symbol, name, version, per_thread, parameters, arguments in
                   re.findall(r'@"(\w+)", "(\w+)", (\d+), ([01]), \(([^()]*)\), \(([^()]*)\)@',
                              text)}
-    text = (root / "shim/known_entries.def").read_text()
+    text = (root / "shim/hooks/known_entries.def").read_text()
     return wrapped, submitting, re.findall(r"^CA_NO_WORK\((\w+)\)$", text, re.MULTILINE)
 
 
@@ -83,7 +83,7 @@ def check(include, root):
     if len(functions) < 400 or not submitting or not known:
         yield "the headers or the lists could not be read"
     if known != sorted(set(known)):
-        yield "shim/known_entries.def is not in order"
+        yield "shim/hooks/known_entries.def is not in order"
     for symbol, parameters in sorted(functions.items()):
         base = base_of(symbol)
         if symbol in wrapped or (base in known and base not in names):
@@ -93,12 +93,12 @@ def check(include, root):
         at_work = re.search(r"\bCUstream\b(?! ?\*)|\bCUdeviceptr|\bCUlaunchConfig\b|LAUNCH_PARAMS",
                             parameters)
         if base in names or at_work or base not in wrapped.values():
-            yield f"{symbol} is in no list: shim/submissions.def, or shim/known_entries.def"
+            yield f"{symbol} is in no list: shim/hooks/submissions.def, or shim/hooks/known_entries.def"
     for symbol, (name, version, per_thread, parameters, arguments) in sorted(submitting.items()):
         if names_of(parameters) != [one.strip() for one in arguments.split(",") if one.strip()]:
             yield f"{symbol} passes on something else than it gets: {arguments}"
         if name in known:
-            yield f"{symbol} submits, and {name} is in shim/known_entries.def"
+            yield f"{symbol} submits, and {name} is in shim/hooks/known_entries.def"
         if ELSEWHERE.match(symbol):
             continue
         if symbol not in functions:

@@ -1,18 +1,19 @@
 #!/bin/sh
-# check_layers.sh [ROOT]: includes point down, shim -> {pool, registry} -> config, and only shim/
-# knows CUDA. Refuses what it cannot judge (`..`, a macro for a name), so that nothing slips by.
+# check_layers.sh [ROOT]: includes point down, shim -> {pool, registry} -> config -> base, and only
+# shim/ knows CUDA. Refuses what it cannot judge (`..`, a macro for a name): nothing slips by.
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
-find config registry pool -type f \( -name '*.[chS]' -o -name '*.def' \) -exec awk '
+find base config registry pool -type f \( -name '*.[chS]' -o -name '*.def' \) -exec awk '
     function refuse(why) {
         printf "%s:%d: %s: %s\n", FILENAME, FNR, why, $0
         bad = 1
     }
     BEGIN {
-        below["config"] = "config"
-        below["registry"] = "registry config"
-        below["pool"] = "pool config"
+        below["base"] = "base"
+        below["config"] = "config base"
+        below["registry"] = "registry config base"
+        below["pool"] = "pool config base"
     }
     FNR == 1 { files++ }
     /^[ \t]*#[ \t]*(include|import|include_next)([^a-z_]|$)/ {
@@ -35,7 +36,7 @@ find config registry pool -type f \( -name '*.[chS]' -o -name '*.def' \) -exec a
             split(name, part, "/")
             if (!index(" " below[room] " ", " " part[1] " "))
                 refuse(room "/ must not include " part[1] "/")
-        } else if (name ~ /^(config|registry|pool|shim|include|tests|scripts)\//)
+        } else if (name ~ /^(base|config|registry|pool|shim|include|tests|scripts)\//)
             refuse("ours, so in quotes")
     }
     END {

@@ -33,12 +33,12 @@ run_cppcheck() {
 # The largest first, one at a time, so that no core waits for the last ones.
 run_clang_tidy() {
     [ "${TIDY:-}" != all ] || set -- '*.c'
-    [ $# != 0 ] || set -- 'config/*.c' 'pool/*.c' 'registry/*.c' 'shim/*.c'
+    [ $# != 0 ] || set -- 'base/*.c' 'config/*.c' 'pool/*.c' 'registry/*.c' 'shim/*.c'
     # shellcheck disable=SC2016 # the inner shell's
     list "$@" | xargs ls -S | xargs -P "$(nproc)" -n 1 sh -c '
         cuda=$0
         clang-tidy --quiet --warnings-as-errors="*" "$@" -- \
-            -std=c11 -D_GNU_SOURCE -I. -Iinclude -Itests/simcuda -isystem "$cuda" 2>&1 |
+            -std=c11 -D_GNU_SOURCE -I. -Iinclude -isystem "$cuda" 2>&1 |
             grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed |^Use -header-filter" |
             awk "{ print } /: (error|warning): /{ bad = 1 } END { exit bad }"' "$cuda"
 }
@@ -47,7 +47,7 @@ run_shellcheck() {
     # Scripts without a suffix are known by their first line.
     {
         list '*.sh'
-        list scripts .ci | xargs grep -lE '^#!.*(/| )(sh|bash)$'
+        list scripts tools .ci | xargs grep -lE '^#!.*(/| )(sh|bash)$'
     } | sort -u | xargs shellcheck
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings the library that draws the page of scripts/cachealloc-report, which is not ours to ship:
+# Brings the library that draws the page of tools/cachealloc-report, which is not ours to ship:
 # D3, from PyPI into build/d3/d3.min.js. Prints nothing when it is there already.
 #
 # Without pip or the network it says so and fails; the script then takes any other copy of that

@@ -7,6 +7,6 @@ build=${1:-build}
 cuda=$(scripts/pick_cuda.sh "$build")
 export LD_LIBRARY_PATH="$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 # By the launcher, which knows what the loader would pass over with a message that is soon missed.
-set -- scripts/cachealloc run --library "$build/libcachealloc.so" -o stats:exit "$build/demo/tiles"
+set -- tools/cachealloc run --library "$build/libcachealloc.so" -o stats:exit "$build/demo/tiles"
 echo "+ $*"
 exec "$@"

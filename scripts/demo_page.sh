@@ -7,9 +7,9 @@ build=${1:-build}
 
 rm -f "$build/demo.json" # reports replace nothing
 cuda=$(scripts/pick_cuda.sh "$build")
-LD_LIBRARY_PATH=$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} scripts/cachealloc run \
+LD_LIBRARY_PATH=$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} tools/cachealloc run \
     --library "$build/libcachealloc.so" -o "leak_report:$build/demo.json" "$build/demo/tiles"
-scripts/cachealloc-report -o "$build/demo.html" "$build/demo.json"
+tools/cachealloc-report -o "$build/demo.html" "$build/demo.json"
 if python3 -B tests/browser.py "$build/demo.html" "$build/demo.png"; then
     echo "$build/demo.png: its picture"
 fi

@@ -2,7 +2,7 @@
  * `<!-- /options -->`:
  *
  *   cc -std=c11 -D_GNU_SOURCE -I. -o option_table scripts/option_table.c config/options.c \
- *      config/values.c config/numbers.c config/nearest.c config/path.c config/text.c
+ *      config/values.c config/numbers.c config/nearest.c base/path.c base/text.c
  *   ./option_table                   prints what is in it
  *   ./option_table --check FILE      fails where the block in FILE differs from it
  *   ./option_table --update FILE     writes the block in FILE anew

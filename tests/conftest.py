@@ -19,6 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("BUILD_DIR", "build")
 # Of test_traps.py: every program runs under a shim with this deliberate fault.
 FAULT = os.environ.get("CA_TESTED_FAULT")
+CORE = ("base", "config", "registry", "pool")  # rooms that know nothing of CUDA
+PRODUCT = (*CORE, "shim")
 SHIM = BUILD / ("libcachealloc-debug.so" if FAULT else "libcachealloc.so")
 SANITIZER = {"build-asan": "asan", "build-tsan": "tsan"}.get(BUILD.name)
 SLOWDOWN = 8 if SANITIZER else 1
@@ -77,7 +79,7 @@ def plain_env(extra=None):
 
 
 def debug_shim(mutation):
-    """The debug build of the shim, in which `mutation` of config/mutation.h can be asked for."""
+    """The debug build of the shim, in which `mutation` of base/mutation.h can be asked for."""
     path = BUILD / "libcachealloc-debug.so"
     if not path.exists():
         pytest.skip(f"{path} is missing: deliberate faults need a debug build of the shim")

@@ -1,4 +1,4 @@
-"""All interleavings of the wrapper of a submission with a free and a request (pool/order.h): some
+"""All interleavings of the wrapper of a submission with a free and a request (pool/fence/order.h): some
 threads, two streams, and a device that finishes work when it likes. A kernel that reaches a block
 whose former owner's kernels it is not ordered behind is a fault.
 

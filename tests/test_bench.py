@@ -342,7 +342,7 @@ def test_traces_that_are_not_there_are_told(build, tmp_path):
 @pytest.mark.parametrize("program", ["layers 1", "layers 3", "shards 3"])
 def test_what_fits_a_device_fits_one_that_is_a_64th_larger_with_the_library(
         build, monkeypatch, program):
-    """What pool/mixed.h lets a program strand: plain segments, nothing stitched."""
+    """What pool/blocks/mixed.h lets a program strand: plain segments, nothing stitched."""
     monkeypatch.syspath_prepend(conftest.ROOT / "tests" / "bench")
     fits = importlib.import_module("fits")
     command = fits.command_of(build, *program.split(), 2048)

@@ -30,7 +30,7 @@ def files_below(top):
 
 @pytest.fixture
 def tree(tmp_path):
-    for room in ("config", "registry", "pool"):
+    for room in conftest.CORE:
         shutil.copytree(conftest.ROOT / room, tmp_path / room)
     return tmp_path
 
@@ -41,9 +41,9 @@ def test_layers_of_this_tree_are_right(tree):
 
 @pytest.mark.parametrize("room, line", [
     ("config", '#include "pool/arena.h"'),
-    ("config", '#include "../registry/registry.h"'),
+    ("config", '#include "../registry/table/registry.h"'),
     ("registry", '#include "pool/arena.h"'),
-    ("pool", '#include "registry/registry.h"'),
+    ("pool", '#include "registry/table/registry.h"'),
     ("pool", '#include "shim/hooks.h"'),
     ("pool", "#  include <cuda.h>"),
     ("registry", "#include <cuda_runtime_api.h>"),
@@ -60,8 +60,8 @@ def test_layers_refuse(tree, room, line):
 
 def test_nobody_yields_for_ever():
     """Who waits so for a thread of lower priority, on one processor, waits for ever."""
-    sources = [path for room in ("config", "registry", "pool", "shim")
-               for path in (conftest.ROOT / room).glob("*.[ch]")]
+    sources = [path for room in conftest.PRODUCT
+               for path in (conftest.ROOT / room).rglob("*.[ch]")]
 
     yielding = {path.name for path in sources if "sched_yield" in path.read_text()}
 
@@ -71,15 +71,15 @@ def test_nobody_yields_for_ever():
 
 def test_nothing_but_backoff_sleeps():
     """A sleep is a cancellation point: elsewhere it would end a thread amid a call."""
-    objects = [path for room in ("config", "registry", "pool", "shim")
-               for path in (conftest.BUILD / "obj" / room).glob("*.o")]
+    objects = [path for room in conftest.PRODUCT
+               for path in (conftest.BUILD / "obj" / room).rglob("*.o")]
 
     rc, said = call("nm", "--undefined-only", "--print-file-name", *objects)
 
     assert rc == 0
     sleepers = re.findall(r"(\w+)\.o:.* U (?:clock_)?(?:nano|u)?sleep(?:@\S+)?$", said, re.MULTILINE)
     assert sleepers == ["backoff"]
-    # A thread of ours. All others sleep in the kernel by the system call, which is none (config/lock.c).
+    # A thread of ours. All others sleep in the kernel by the system call, which is none (base/lock.c).
     waiters = re.findall(r"(\w+)\.o:.* U (?:pthread_cond|sem)_\w*wait(?:@\S+)?$", said, re.MULTILINE)
     assert set(waiters) == {"dump_signal"}
 
@@ -114,9 +114,9 @@ def test_exports_refuse_a_name_without_definition(tmp_path):
 @pytest.mark.parametrize("file, line, wrong, said", [
     ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "", "cuCtxGetFlags is in no list"),
     ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "CA_NO_WORK(cuLaunch)\n",
-     "cuLaunch submits, and cuLaunch is in shim/known_entries.def"),
+     "cuLaunch submits, and cuLaunch is in shim/hooks/known_entries.def"),
     ("known_entries", "CA_NO_WORK(cuCtxGetFlags)\n", "CA_NO_WORK(cuCtxGetFlags)\nCA_NO_WORK(cuA)\n",
-     "shim/known_entries.def is not in order"),
+     "shim/hooks/known_entries.def is not in order"),
     ("submissions", "(CUfunction function), (function), N", "(CUmodule function), (function), N",
      "cuLaunch has other parameters in cuda.h: CUfunction f"),
     ("submissions", 'CA_ONE(cuLaunch, "cuLaunch", 2000', 'CA_ONE(cuLaunch, "cuLaunch", 4000',
@@ -133,7 +133,7 @@ def test_exports_refuse_a_name_without_definition(tmp_path):
 ])
 def test_entries_refuse_what_cuda_h_has_otherwise(tmp_path, file, line, wrong, said):
     shutil.copytree(conftest.ROOT / "shim", tmp_path / "shim")
-    path = tmp_path / "shim" / f"{file}.def"
+    path = tmp_path / "shim/hooks" / f"{file}.def"
     text = path.read_text()
     assert text.count(line) == 1
     path.write_text(text.replace(line, wrong))
@@ -183,12 +183,12 @@ def test_a_library_that_needs_a_newer_glibc_is_refused_by_its_names(tmp_path):
 
 @pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own")
 def test_a_portable_build_that_needs_a_newer_glibc_fails(tmp_path):
-    """Of objects that were compiled without config/old_glibc.h."""
+    """Of objects that were compiled without base/old_glibc.h."""
     if call(SCRIPTS / "check_glibc.sh", conftest.SHIM, "2.28")[0] == 0:
         pytest.skip("nothing that the library asks for is newer in this machine's glibc")
     core, shim = (" ".join(str(path) for room in rooms
-                           for path in (conftest.BUILD / "obj" / room).glob("*.o"))
-                  for rooms in (("config", "registry", "pool"), ("shim",)))
+                           for path in (conftest.BUILD / "obj" / room).rglob("*.o"))
+                  for rooms in (conftest.CORE, ("shim",)))
 
     rc, said = call("make", "-s", "lib", "BUILD=portable", f"B={tmp_path}", f"CORE_OBJ={core}",
                     f"SHIM_OBJ={shim}")
@@ -258,7 +258,7 @@ def older_headers(release):
 def test_no_header_of_another_cuda_stands_in(release):
     """Where a toolkit lies on the compiler's own path, it would have what the folder lacks."""
     folder = older_headers(release)
-    sources = sorted((conftest.ROOT / "shim").glob("*.c"))
+    sources = sorted((conftest.ROOT / "shim").rglob("*.c"))
 
     rc, said = call("gcc", "-M", "-std=c11", "-D_GNU_SOURCE", "-I.", "-isystem", folder, *sources)
 
@@ -274,7 +274,7 @@ def test_no_header_of_another_cuda_stands_in(release):
 def test_the_headers_of_cuda_12_will_do():
     folder = older_headers("12")
 
-    for source in sorted((conftest.ROOT / "shim").glob("*.c")):
+    for source in sorted((conftest.ROOT / "shim").rglob("*.c")):
         assert call("gcc", "-fsyntax-only", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
                     "-I.", "-isystem", folder, source) == (0, "")
 
@@ -285,8 +285,8 @@ def test_the_headers_of_cuda_12_will_do():
 def test_a_library_built_with_the_headers_of_cuda_11_serves_a_program_of_cuda_13(run, program):
     """The rooms that see none of them are as they were built."""
     folder = older_headers("11")
-    rooms = [f"build/obj/{room}/{path.stem}.o" for room in ("config", "registry", "pool")
-             for path in sorted((conftest.ROOT / room).glob("*.c"))]
+    rooms = [f"build/obj/{path.relative_to(conftest.ROOT).with_suffix('.o')}" for room in conftest.CORE
+             for path in sorted((conftest.ROOT / room).rglob("*.c"))]
 
     rc, said = call("make", "-s", "lib", "B=build/cuda11", f"CUDA_INC={folder}",
                     f"CORE_OBJ={' '.join(rooms)}", limit=300)

@@ -49,7 +49,8 @@ def test_temporaries_come_from_the_pool(run, build):
 def test_make_demo_shows_the_library_or_says_why_not(tmp_path, folder):
     """The loader cannot take a path with a blank in it, and goes on without."""
     top = tmp_path / folder
-    shutil.copytree(conftest.ROOT / "scripts", top / "scripts")
+    for room in ("scripts", "tools"):
+        shutil.copytree(conftest.ROOT / room, top / room)
     (top / "build/demo").mkdir(parents=True)
     shutil.copytree(conftest.BUILD / "simcuda", top / "build/simcuda", symlinks=True)
     shutil.copy(conftest.SHIM, top / "build")

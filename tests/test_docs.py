@@ -64,7 +64,8 @@ def test_another_page_links_to_every_page():
     assert set(PAGES) - linked <= {ROOT / "README.md"}
 
 
-ROOMS = ("config", "docs", "include", "pool", "python", "registry", "scripts", "shim", "tests")
+ROOMS = ("base", "config", "docs", "include", "pool", "python", "registry", "scripts", "shim",
+         "simcuda", "tests", "tools")
 
 
 def test_the_files_that_are_named_exist():
@@ -240,7 +241,7 @@ def test_what_the_launcher_says_is_shown(run, build, tmp_path):
     # Without a loader named, as what is linked statically.
     (tmp_path / "none").write_bytes((build / "demo/tiles").read_bytes()[:100])
     (tmp_path / "none").chmod(0o755)
-    script = ROOT / "scripts/cachealloc"
+    script = ROOT / "tools/cachealloc"
     lines = []
     for shown, command, path in (("./app", "check", build / "demo/tiles"),
                                  ("/sbin/ldconfig", "run", tmp_path / "none")):

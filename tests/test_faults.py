@@ -14,7 +14,7 @@ import run_rows
 SIM = "memory:128M,devices:3"
 CONF = "headroom:0,log:error"  # the device is small
 LANES = [pytest.param("true", id="shim"), pytest.param("false", id="driver-lane")]
-FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/hooks.def").read_text(),
+FUNCTIONS = re.findall(r"^CA_DRIVER(?:_USED)?\((\w+)", (conftest.ROOT / "shim/hooks/hooks.def").read_text(),
                        re.MULTILINE)
 # Of those that are wrapped for the order of work the shim calls these for itself, too. What the
 # wrappers do when one fails is test_order.py's to look at.
@@ -75,8 +75,8 @@ ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
 
 
 def test_what_is_wrapped_and_called_is_known():
-    sources = "".join(path.read_text() for path in (conftest.ROOT / "shim").glob("*.c"))
-    listed = (conftest.ROOT / "shim/submissions.def").read_text()
+    sources = "".join(path.read_text() for path in (conftest.ROOT / "shim").rglob("*.c"))
+    listed = (conftest.ROOT / "shim/hooks/submissions.def").read_text()
     wrapped = set(re.findall(r"^CA_\w+\((\w+), \"", listed, re.MULTILINE))
 
     assert {name for name in wrapped if re.search(rf"->\s*{name}\b", sources)} == SUBMISSIONS

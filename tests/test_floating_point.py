@@ -11,7 +11,7 @@ import conftest
 # Of scalars and vectors that compute, compare or convert; moves and bits are not among them.
 COMPUTES = re.compile(r"v?(?:add|sub|mul|div|sqrt|min|max|cmp|u?comi|round|rcp|rsqrt|hadd|hsub|"
                       r"addsub|dp|fn?m(?:add|sub)\d+)[ps][sd]$|v?cvt\w+$|f\w+$")
-ENVIRONMENT = {"fnstenv", "fldenv"}  # of config/fp_state.h
+ENVIRONMENT = {"fnstenv", "fldenv"}  # of registry/names/fp_state.h
 
 
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="a run-time's code")

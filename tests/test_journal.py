@@ -20,7 +20,7 @@ import leak_report
 import test_leak_corpus
 from test_leak_corpus import check_sections, command, json_sections, same_stacks, text_sections
 
-SCRIPT = conftest.ROOT / "scripts" / "cachealloc-journal"
+SCRIPT = conftest.ROOT / "tools" / "cachealloc-journal"
 # The script under the shim reads with this very library, not with one of another build.
 READER = [sys.executable, SCRIPT, "--library", conftest.SHIM]
 LANES = ["lane_r:true", "lane_r:false"]

@@ -1,4 +1,4 @@
-"""scripts/cachealloc: the program runs as it would, under the library, or it is said why not."""
+"""tools/cachealloc: the program runs as it would, under the library, or it is said why not."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import conftest
 import leak_report
 from test_build import VERSION
 
-SCRIPT = conftest.ROOT / "scripts" / "cachealloc"
+SCRIPT = conftest.ROOT / "tools" / "cachealloc"
 MATRIX = conftest.BUILD / "tests" / "matrix"
 ROOT = os.geteuid() == 0
 LIBRARY = ["--library", conftest.SHIM]

@@ -12,7 +12,7 @@ import pytest
 import conftest
 
 pytestmark = pytest.mark.other_build
-SOURCES = sorted((conftest.ROOT / "tests" / "simcuda" / "cu").glob("*.cu"))
+SOURCES = sorted((conftest.ROOT / "simcuda" / "cu").glob("*.cu"))
 
 
 def find_nvcc():

@@ -7,7 +7,7 @@ import conftest
 TABLE = (conftest.ROOT / "config" / "options.def").read_text()
 KEYS = re.findall(r"^CA_OPTION\(\s*(\w+),", TABLE, re.MULTILINE)
 LABELS = re.findall(r'^CA_COUNTER\(\w+, "([^"]+)"\)',
-                    (conftest.ROOT / "config" / "counters.def").read_text(), re.MULTILINE)
+                    (conftest.ROOT / "base" / "counters.def").read_text(), re.MULTILINE)
 
 
 def said(run, program, conf=None, **kwargs):
@@ -205,6 +205,7 @@ def test_the_compatibility_page_names_tests_and_files_that_exist():
     names = set(re.findall(r"`((?:\w+/)*\w+\.(?:py|cc|c))`", COMPATIBILITY))
 
     for name in names:
-        assert any(path.match(f"*/{name}") for folder in ("tests", "scripts", "python")
+        assert any(path.match(f"*/{name}") for folder in ("tests", "scripts", "simcuda", "tools",
+                                                             "python")
                    for path in (conftest.ROOT / folder).rglob("*")), name
     assert "(docs/compatibility.md)" in (conftest.ROOT / "README.md").read_text()

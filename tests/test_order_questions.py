@@ -132,7 +132,7 @@ def test_without_events_of_contexts_it_says_so():
 
 # --- programmatic launches, handles ---------------------------------------------------------------
 
-# In time. In the order that the race check knows, frees do not (tests/simcuda/README.md).
+# In time. In the order that the race check knows, frees do not (simcuda/README.md).
 ENDS = {"cuCtxRecordEvent, cuStreamWaitEvent of it", "cuMemsetD8Async", "cuMemcpyHtoDAsync",
         "cuLaunchHostFunc", "a plain launch", "cuMemFreeAsync", "cuMemFreeAsync, cuMemAllocAsync"}
 

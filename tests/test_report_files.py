@@ -19,7 +19,7 @@ import pytest
 import conftest
 import leak_report
 
-MERGE = conftest.ROOT / "scripts" / "merge_reports"
+MERGE = conftest.ROOT / "tools" / "merge_reports"
 LEAKED = (310173, 7)  # bytes and allocations that leaks.c forgets
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID", "LOCAL_RANK")

@@ -1,4 +1,4 @@
-"""The page of scripts/cachealloc-report: what it is made of, and what a reader sees and does.
+"""The page of tools/cachealloc-report: what it is made of, and what a reader sees and does.
 
 The reader is a headless Chromium, with the page from the disk; it takes pictures, which go to
 build/report_page.
@@ -17,7 +17,7 @@ import browser as chromium
 import conftest
 from report_json import KINDS, bare_frame, frame, group, report, section, timeline
 
-SCRIPT = conftest.ROOT / "scripts" / "cachealloc-report"
+SCRIPT = conftest.ROOT / "tools" / "cachealloc-report"
 D3 = conftest.ROOT / "build" / "d3" / "d3.min.js"
 ACCEPTED = 'accepted: JSON leak reports (schema "cachealloc-report", version 1)'
 MIB = 1 << 20
@@ -107,7 +107,7 @@ def test_a_page_refers_to_nothing_outside_and_forbids_it(tmp_path):
 @pytest.mark.parametrize("content, wrong", [
     ("", "the file is empty"),
     ("cachealloc[12]: leak report\nLEAK SUMMARY: 3 bytes in 1 allocations, 1 stacks\n",
-     "holds a text report, which scripts/merge_reports reads"),
+     "holds a text report, which tools/merge_reports reads"),
     (json.dumps(RANKS[0])[:-40], "the file may have been cut off"),
     ("not at all", "line 1, column 1: not JSON"),
     ("[1]", "the whole of it is [1], accepted: an object"),

@@ -1,5 +1,5 @@
 """Reuse in order: where all work goes to one stream, freed memory that is still in flight serves at once
-(pool/order.h). tests/unit/test_order.c has its rules, tests/test_order.py what tells of submissions."""
+(pool/fence/order.h). tests/unit/test_order.c has its rules, tests/test_order.py what tells of submissions."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 import conftest
 
 FAULTS = re.findall(r"X\((order_\w+)\)", re.search(r"#define CA_ORDER_FAULTS\(X\).*?\n\n", (
-    conftest.ROOT / "config/mutation.h").read_text(), re.DOTALL)[0])
+    conftest.ROOT / "base/mutation.h").read_text(), re.DOTALL)[0])
 
 
 def rules(mutation):

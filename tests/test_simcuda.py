@@ -31,7 +31,7 @@ def test_the_runtime_of_cuda_12_has_its_forms(run, tmp_path):
         pytest.skip("no headers of CUDA 12: scripts/deps.sh --older-headers")
     program = tmp_path / "selftest_runtime12"
     subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-isystem", headers, "-o", program,
-                    conftest.ROOT / "tests" / "simcuda" / "selftest_runtime12.c",
+                    conftest.ROOT / "simcuda" / "selftest_runtime12.c",
                     "-L", conftest.BUILD / "simcuda" / "12", "-lcudart"], check=True)
 
     result = run(program, preload=False, sim="arch:90,memory:1G")

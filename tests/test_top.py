@@ -18,7 +18,7 @@ import pytest
 import conftest
 from test_metrics import memory, metrics, runtime, start, until  # noqa: F401 (fixtures)
 
-TOP = conftest.ROOT / "scripts" / "cachealloc-top"
+TOP = conftest.ROOT / "tools" / "cachealloc-top"
 
 
 def top(*arguments, env=None):

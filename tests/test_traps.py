@@ -1,5 +1,5 @@
 """Each known trap has a test that fails when what avoids the trap is removed (CONTRIBUTING has the
-table). Here the tests named are run under such a shim: a fault of config/mutation.h, or a shim that
+table). Here the tests named are run under such a shim: a fault of base/mutation.h, or a shim that
 is linked wrongly."""
 
 import re
@@ -74,7 +74,7 @@ def run_tests(fault, *nodes):
 
 
 def test_every_trap_is_listed():
-    header = (conftest.ROOT / "config" / "mutation.h").read_text()
+    header = (conftest.ROOT / "base" / "mutation.h").read_text()
     traps = re.search(r"#define CA_TRAPS\(X\)(.*?)\n\n", header, re.DOTALL)[1]
     assert sorted(TRAPS) == sorted(re.findall(r"X\((\w+)\)", traps))
     table = (conftest.ROOT / "CONTRIBUTING.md").read_text()
@@ -106,8 +106,8 @@ def link(tmp_path):
 
     def link_shim(exports, *flags):
         (tmp_path / "exports.map").write_text(exports)
-        objects = [path for room in ("config", "registry", "pool", "shim")
-                   for path in sorted((conftest.BUILD / "obj" / room).glob("*.o"))]
+        objects = [path for room in conftest.PRODUCT
+                   for path in sorted((conftest.BUILD / "obj" / room).rglob("*.o"))]
         shim = tmp_path / "libcachealloc.so"
         subprocess.run(["gcc", "-shared", "-o", shim, *objects, "-Wl,-soname,libcachealloc.so",
                         f"-Wl,--version-script={tmp_path / 'exports.map'}", "-Wl,-Bsymbolic",

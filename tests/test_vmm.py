@@ -1,5 +1,5 @@
 """Ranges of addresses whose memory comes and goes page by page (expandable_segments:true), and what
-is mapped a second time to be in one piece: pool/range.h, pool/view.h. tests/unit/test_range.c and
+is mapped a second time to be in one piece: pool/range/range.h, pool/range/view.h. tests/unit/test_range.c and
 test_view.c have the rules of the pool."""
 
 import json

@@ -7,10 +7,10 @@ import conftest
 WAITS = re.compile(r"\b(ca_signal_wait|pthread_cond_(?:timed)?wait|ca_sleep|ca_backoff|sched_yield|"
                    r"sem_(?:timed)?wait|cuCtxSynchronize|cuEventSynchronize|cuStreamSynchronize|poll|FUTEX_WAIT_PRIVATE)"
                    r"(?:\(|, )")
-NO_WAITS = {"config/backoff.h", "config/backoff.c",  # what the others call
-            "config/lock.h", "config/lock.c",        # the same, and short waits for locks
-            "config/old_glibc.h",                    # names
-            "shim/leak_report.c"}                    # a deliberate fault alone
+NO_WAITS = {"base/backoff.h", "base/backoff.c",  # what the others call
+            "base/lock.h", "base/lock.c",        # the same, and short waits for locks
+            "base/old_glibc.h",                    # names
+            "shim/life/leak_report.c"}                    # a deliberate fault alone
 
 
 def rows():
@@ -27,8 +27,8 @@ def names(cell):
 def test_every_wait_is_in_the_table():
     listed = {name for row in rows() for name in names(row[0])}
     found = {str(path.relative_to(conftest.ROOT))
-             for room in ("pool", "shim", "registry", "config")
-             for path in (conftest.ROOT / room).glob("*.[ch]") if WAITS.search(path.read_text())}
+             for room in conftest.PRODUCT
+             for path in (conftest.ROOT / room).rglob("*.[ch]") if WAITS.search(path.read_text())}
 
     assert len(listed) > 10
     assert found - NO_WAITS == listed

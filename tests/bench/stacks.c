@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "registry/stack.h"
+#include "registry/stack/stack.h"
 
 #define FRAMES 16
 #define SKIPPED 77

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "registry/memo.h"
-#include "registry/stack.h"
+#include "registry/stack/memo.h"
+#include "registry/stack/stack.h"
 
 #define MOST_DEPTH 40
 #define MOST_LEVELS 12

@@ -1,6 +1,6 @@
 # $B/callgraphs/callgraphs: random call graphs in which captures are held against full unwindings, by
 # the objects of config and registry; forms.c once for each way to make a frame. debug is the same
-# with the deliberate faults of config/mutation.h. The modules are told apart by what an unwinder
+# with the deliberate faults of base/mutation.h. The modules are told apart by what an unwinder
 # must know of them alone.
 GRAPHS := $B/callgraphs
 GRAPHS_FLAGS_plain := -O2 -fomit-frame-pointer

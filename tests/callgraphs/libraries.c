@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 
-#include "registry/unload.h"
+#include "registry/stack/unload.h"
 
 #define MODULES 2
 

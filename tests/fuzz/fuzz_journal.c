@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "registry/journal.h"
-#include "registry/journal_file.h"
-#include "registry/registry.h"
+#include "registry/journal/journal.h"
+#include "registry/journal/journal_file.h"
+#include "registry/table/registry.h"
 
 #define SLOTS CA_JOURNAL_GROUP
 #define LOG_BYTES 1024u

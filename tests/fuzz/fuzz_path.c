@@ -2,7 +2,7 @@
  * has no pattern left. */
 #include "tests/fuzz/fuzz.h"
 
-#include "config/path.h"
+#include "base/path.h"
 
 static void finish(const char *pattern, size_t settled_bytes, size_t path_bytes)
 {

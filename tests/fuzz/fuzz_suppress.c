@@ -2,7 +2,7 @@
  * crash against a report that has strange names in it. */
 #include "tests/fuzz/fuzz.h"
 
-#include "registry/suppress.h"
+#include "registry/report/suppress.h"
 #include "tests/unit/made_model.h"
 
 /* As the frames of a model are: what is noted with them goes with each report. */

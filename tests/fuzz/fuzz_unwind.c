@@ -6,7 +6,7 @@
 #include <elf.h>
 #include <sys/mman.h>
 
-#include "registry/eh_frame.h"
+#include "registry/stack/eh_frame.h"
 
 enum { FUNCTIONS = 3, CODE = 4096, CODE_BYTES = 64, PAGE = 4096 };
 enum { HEADER_BYTES = 12 + FUNCTIONS * 8, MOST = 1024 };

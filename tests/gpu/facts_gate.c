@@ -5,7 +5,7 @@
  */
 #include "facts_gate.h"
 
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #include <pthread.h>
 #include <string.h>

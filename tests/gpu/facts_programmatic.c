@@ -6,7 +6,7 @@
  */
 #include "facts_gate.h"
 
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * Launches that come by the wrappers of libcachealloc against launches that are made: what a
  * library does between the begin and the end of a capture is in the graph, by whatever entry point
  * it came to the driver, and the debug build of libcachealloc counts what came by its wrappers
- * (shim/seen.h). Without it the graph's count alone is told.
+ * (shim/cuda/seen.h). Without it the graph's count alone is told.
  *
  *   ALLOC_CONF=reuse:order LD_PRELOAD=build/libcachealloc-debug.so build/facts --fact order_seen
  *

@@ -4,7 +4,7 @@
  */
 #include "facts_vmm.h"
 
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  */
 #include "facts_vmm.h"
 
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #include <stdio.h>
 #include <string.h>

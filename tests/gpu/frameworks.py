@@ -157,7 +157,7 @@ def kernels_of(graph):
 
 
 def launches_seen():
-    """By the debug build of libcachealloc (shim/seen.h); 0 without it."""
+    """By the debug build of libcachealloc (shim/cuda/seen.h); 0 without it."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "cachealloc_seen"):
         return 0

@@ -1,7 +1,7 @@
 """What reuse in order asks of a GPU before its driver counts as proven: the step `order` of check.py.
 
 The facts order_* answer by themselves; each becomes one table here. Launches are counted under the
-debug build of the library, whose wrappers count what comes by (shim/seen.h), against those that the
+debug build of the library, whose wrappers count what comes by (shim/cuda/seen.h), against those that the
 driver has put into a captured graph.
 """
 

@@ -133,7 +133,7 @@ def go():
 
 
 def nvcc(name):
-    source = conftest.ROOT / "tests" / "simcuda" / "cu" / name
+    source = conftest.ROOT / "simcuda" / "cu" / name
 
     def build():
         homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <time.h>
 #include "check.h"
-#include "tests/simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #define MANY 40u /* attributes */
 

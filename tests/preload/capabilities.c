@@ -222,7 +222,7 @@ static void two_pools(void)
     release(take(64 * MIB));
     char *small = take(4 * KIB);
     printf("%zu ", (size_t)upstream());
-    char *middle = take(4 * MIB + 4 * KIB); /* no piece of a pool: see pool/export.h */
+    char *middle = take(4 * MIB + 4 * KIB); /* no piece of a pool: see pool/range/export.h */
     printf("%zu ", (size_t)upstream());
     release(middle);
     cachealloc_trim();

@@ -76,7 +76,7 @@ static void devices(void)
 /* On its own stream memory comes back while its work goes on; on another one not before its end. */
 static void ordered(void)
 {
-    enum { BYTES = (6 << 20) - 4096 }; /* no piece of a pool of its own: pool/export.h */
+    enum { BYTES = (6 << 20) - 4096 }; /* no piece of a pool of its own: pool/range/export.h */
     static gate_t gate = GATE_CLOSED;
     cudaStream_t own = make_stream(), other = make_stream();
     OK(cudaFree(take(100)));                       /* the pool is there */

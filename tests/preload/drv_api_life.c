@@ -50,7 +50,7 @@ static void context_goes(CUdevice device)
 }
 
 /* What names cost goes with the context: as many again need no more host memory, but for a slab
- * that takes its next chunk (1 MiB at most, config/mem.c) for what a context itself leaves behind.
+ * that takes its next chunk (1 MiB at most, base/mem.c) for what a context itself leaves behind.
  * Lost, the places of a round's names would take ten times that. */
 enum { NAMES_EACH = 8, SLAB_CHUNK = 1 << 20 };
 

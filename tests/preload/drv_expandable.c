@@ -28,7 +28,7 @@
 #include <unistd.h>
 #include "check.h"
 #include "shim_stats.h"
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -1,9 +1,9 @@
 /* The calls that submit work, as the shim wraps them.
  *
- * "drv_submissions each": every function of shim/submissions.def that the driver has is called with
- * arguments of 0, by its look-up and as a program linked with -lcuda calls it. It must come by the
- * driver's function of that name, once, and bring back what that answers: an error of the
- * simulator's.
+ * "drv_submissions each": every function of shim/hooks/submissions.def that the driver has is
+ * called with arguments of 0, by its look-up and as a program linked with -lcuda calls it. It must
+ * come by the driver's function of that name, once, and bring back what that answers: an error of
+ * the simulator's.
  *
  * "drv_submissions CALL:STREAM...": makes those calls. A stream is `legacy`, `one` (the handle that
  * means it), `own` (the thread's, by its handle), `null` (the same in a per-thread twin), `a`, `b`,
@@ -15,14 +15,14 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include "check.h"
-#include "../simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 static const struct {
     const char *symbol, *name;
     int version, per_thread;
 } entries[] = {
 #define CA_SUBMISSION(symbol, name, version, per_thread, ...) {#symbol, name, version, per_thread},
-#include "shim/submissions.def"
+#include "shim/hooks/submissions.def"
 };
 #define ENTRIES (sizeof(entries) / sizeof(entries[0]))
 

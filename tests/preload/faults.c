@@ -3,10 +3,11 @@
  * must find its contents, get rid of its memory, and leave nothing behind but the one buffer that
  * it keeps on device 1.
  *
- * "faults count" says how often each function of shim/hooks.def is called, in the first and in
- * later rounds. "faults each NAME [N]" fails every call of NAME in turn, from the Nth on; it says
- * "again N" when the Nth did not come to pass in this process and may do so in a fresh one. "faults
- * first NAME N E" fails the Nth call of NAME in the first round of the process with error E.
+ * "faults count" says how often each function of shim/hooks/hooks.def is called, in the first and
+ * in later rounds. "faults each NAME [N]" fails every call of NAME in turn, from the Nth on; it
+ * says "again N" when the Nth did not come to pass in this process and may do so in a fresh one.
+ * "faults first NAME N E" fails the Nth call of NAME in the first round of the process with error
+ * E.
  *
  * CA_FAULTS=all fails every call; otherwise the first 300 and about 100 later ones
  * (CA_FAULTS=FIRST/LATER for other figures). */
@@ -129,7 +130,7 @@ static const struct function *find(const char *name)
     for (size_t i = 0; i < FUNCTIONS; i++)
         if (strcmp(functions[i].name, name) == 0)
             return &functions[i];
-    FAIL("%s is not in shim/hooks.def", name);
+    FAIL("%s is not in shim/hooks/hooks.def", name);
 }
 
 static void count(void)

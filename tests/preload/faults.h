@@ -75,7 +75,7 @@ static const struct function {
 #define CA_DRIVER(symbol, ...) {#symbol, NULL},
 #define CA_DRIVER_USED(symbol) {#symbol, "libcachealloc.so"},
 #define CA_SUBMISSION(...)
-#include "shim/hooks.def"
+#include "shim/hooks/hooks.def"
     /* Of those that are wrapped for the order of work what the shim calls itself. */
     {"cuCtxRecordEvent", "libcachealloc.so"},    {"cuCtxSynchronize", "libcachealloc.so"},
     {"cuEventRecord", "libcachealloc.so"},       {"cuMemcpyDtoHAsync_v2", "libcachealloc.so"},

@@ -3,7 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "soak.h"
-#include "tests/simcuda/simcuda.h"
+#include "simcuda/simcuda.h"
 
 #define HELD 24      /* buffers of a thread, at most */
 #define EXCHANGED 32 /* that wait for any thread */

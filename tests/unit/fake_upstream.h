@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "pool/arena.h"
-#include "pool/cache.h"
+#include "pool/cache/cache.h"
 
 #define MIB ((size_t)1 << 20)
 #define KIB ((size_t)1 << 10)
@@ -58,7 +58,7 @@ typedef struct fake {
     uint64_t lag;
     uint64_t stuck;   /* this fence never passes; 0: none */
     bool wait_passes; /* a bounded wait is long enough */
-    bool in_order;    /* what is in flight may be handed out: see pool/order.h */
+    bool in_order;    /* what is in flight may be handed out: see pool/fence/order.h */
     bool quiet;       /* nothing was submitted since the newest fence was recorded */
     bool capturing;   /* no fence, no wait: -EAGAIN */
     bool no_fences;   /* -ENOSYS */

@@ -4,7 +4,7 @@
 #ifndef MADE_MODEL_H
 #define MADE_MODEL_H
 
-#include "registry/model.h"
+#include "registry/report/model.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 #define PROGRAM 0x400000000000

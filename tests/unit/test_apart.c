@@ -1,12 +1,12 @@
-/* Room that there is, but in pieces, is no out of memory: see pool/apart.h. */
+/* Room that there is, but in pieces, is no out of memory: see pool/blocks/apart.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/apart.h"
-#include "pool/export.h"
+#include "pool/blocks/apart.h"
+#include "pool/range/export.h"
 
 #define DEVICE (4096 * MIB)
 #define BLOCKS 4096

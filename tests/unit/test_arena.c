@@ -4,17 +4,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "config/counters.h"
+#include "base/counters.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "config/mem.h"
+#include "base/mem.h"
 #include "one_arena.h"
-#include "pool/grow.h"
-#include "pool/span.h"
+#include "pool/growth/grow.h"
+#include "pool/blocks/span.h"
 #include "pool/state.h"
 
 static ca_arena_params_t params;
@@ -107,7 +107,7 @@ static void the_first_segment_is_small(void **state)
 static void segments_grow_with_the_reserve(void **state)
 {
     (void)state;
-    fake.limit = 16384 * MIB; /* of which that is little: see pool/apart.h */
+    fake.limit = 16384 * MIB; /* of which that is little: see pool/blocks/apart.h */
     held_t a = get(100 * MIB), b = get(2 * MIB);
     assert_int_equal(stats().reserved_bytes, 100 * MIB + 16 * MIB);
     held_t c = get(500 * MIB - 1), d = get(30 * MIB);

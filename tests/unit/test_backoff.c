@@ -13,7 +13,7 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "config/backoff.h"
+#include "base/backoff.h"
 
 #define MANY 400u /* tries: by then a backoff sleeps */
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 #include "fake_upstream.h"
 #include "pool/balance.h"
-#include "pool/cache.h"
-#include "pool/export.h"
-#include "pool/settle.h"
+#include "pool/cache/cache.h"
+#include "pool/range/export.h"
+#include "pool/growth/settle.h"
 #include "pool/shards.h"
 #include "pool/state.h"
 

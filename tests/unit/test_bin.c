@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include "pool/bin.h"
+#include "pool/blocks/bin.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

@@ -1,4 +1,4 @@
-/* Where the objects of blocks lie; see pool/block.h. */
+/* Where the objects of blocks lie; see pool/blocks/block.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,8 +6,8 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <string.h>
-#include "config/mem.h"
-#include "pool/block.h"
+#include "base/mem.h"
+#include "pool/blocks/block.h"
 
 #define COUNT 1000u
 

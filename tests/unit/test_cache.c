@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "config/counters.h"
+#include "base/counters.h"
 #include "one_cache.h"
-#include "pool/cache_hit.h"
+#include "pool/cache/cache_hit.h"
 
 /* --- classes ---------------------------------------------------------------------------------- */
 

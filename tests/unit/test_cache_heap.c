@@ -1,15 +1,15 @@
 /* That a thread cache's memory is everybody's when it is short: what a heap does with the caches in
- * front of it (pool/cache_heap.c). */
+ * front of it (pool/cache/cache_heap.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_cache.h"
-#include "pool/cache_hit.h"
-#include "pool/decay.h"
-#include "pool/settle.h"
-#include "pool/stream.h"
+#include "pool/cache/cache_hit.h"
+#include "pool/growth/decay.h"
+#include "pool/growth/settle.h"
+#include "pool/fence/stream.h"
 
 static void expect_no_growth(void)
 {

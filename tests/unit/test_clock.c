@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/clock.h"
+#include "base/clock.h"
 
 static void test_it_goes_on(void **state)
 {

@@ -7,11 +7,11 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "config/clock.h"
-#include "config/log.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "config/options.h"
-#include "config/out.h"
-#include "config/text.h"
+#include "base/out.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,11 @@
-/* Memory that was idle for long goes back upstream; see pool/decay.h. */
+/* Memory that was idle for long goes back upstream; see pool/growth/decay.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
-#include "pool/decay.h"
+#include "pool/growth/decay.h"
 
 #define TICKS 2
 

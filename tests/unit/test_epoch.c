@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/epoch.h"
+#include "pool/fence/epoch.h"
 
 static int set_up(void **state)
 {

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/decay.h"
-#include "pool/export.h"
+#include "pool/growth/decay.h"
+#include "pool/range/export.h"
 
 static ca_arena_params_t params;
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
-#include "pool/epoch.h"
+#include "pool/fence/epoch.h"
 
 #define CACHED (64 * MIB) /* the default of `thread_cache` */
 #define FREES 20000u

@@ -15,12 +15,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "config/mem.h"
+#include "base/mem.h"
 #include "made_model.h"
-#include "registry/format_folded.h"
-#include "registry/format_pprof.h"
-#include "registry/format_pytorch.h"
-#include "registry/intern.h"
+#include "registry/report/format_folded.h"
+#include "registry/report/format_pprof.h"
+#include "registry/report/format_pytorch.h"
+#include "registry/stack/intern.h"
 
 static const struct {
     const char *ending;

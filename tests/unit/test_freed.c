@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "registry/freed.h"
+#include "registry/table/freed.h"
 
 #define BASE 0x7f0000000000u
 

@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <pthread.h>
-#include "config/backoff.h"
-#include "config/clock.h"
-#include "pool/giving.h"
+#include "base/backoff.h"
+#include "base/clock.h"
+#include "pool/growth/giving.h"
 
 static void nothing_under_way_is_not_waited_for(void **state)
 {

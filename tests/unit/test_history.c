@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "config/history.h"
+#include "base/history.h"
 
 #define SIZE 100u
 #define THREADS 4

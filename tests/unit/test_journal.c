@@ -15,10 +15,10 @@
 
 #include <errno.h>
 
-#include "registry/journal.h"
-#include "registry/registry.h"
-#include "registry/stack.h"
-#include "registry/threads.h"
+#include "registry/journal/journal.h"
+#include "registry/table/registry.h"
+#include "registry/stack/stack.h"
+#include "registry/table/threads.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 #define THREADS 4

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/kept_file.h"
+#include "base/kept_file.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

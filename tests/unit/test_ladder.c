@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <unistd.h>
 #include "one_arena.h"
-#include "pool/epoch.h"
-#include "pool/span.h"
+#include "pool/fence/epoch.h"
+#include "pool/blocks/span.h"
 #include "pool/state.h"
 
 static int set_up(void **state)

@@ -10,10 +10,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "config/counters.h"
-#include "registry/live.h"
-#include "registry/registry.h"
-#include "registry/timeline.h"
+#include "base/counters.h"
+#include "registry/table/live.h"
+#include "registry/table/registry.h"
+#include "registry/table/timeline.h"
 
 #define THREADS 4
 #define ROUNDS 20000

@@ -7,10 +7,10 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "config/backoff.h"
-#include "config/clock.h"
-#include "config/lock.h"
-#include "config/log.h"
+#include "base/backoff.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/log.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,13 +1,13 @@
 /* Growth asks upstream what it has left, and goes by the answer for a while: to ask is as dear as
- * to obtain a segment. See pool/look.h. */
+ * to obtain a segment. See pool/growth/look.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "config/clock.h"
+#include "base/clock.h"
 #include "one_arena.h"
-#include "pool/grow.h"
+#include "pool/growth/grow.h"
 #include "pool/shards.h"
 #include "pool/state.h"
 

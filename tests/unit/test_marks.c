@@ -10,10 +10,10 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "config/counters.h"
-#include "registry/marks.h"
-#include "registry/registry.h"
-#include "registry/timeline.h"
+#include "base/counters.h"
+#include "registry/table/marks.h"
+#include "registry/table/registry.h"
+#include "registry/table/timeline.h"
 
 #define THREADS 4
 #define EACH 2000

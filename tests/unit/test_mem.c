@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/mem.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <string.h>

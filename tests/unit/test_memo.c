@@ -18,12 +18,12 @@
 #include <stdatomic.h>
 #include <sys/time.h>
 
-#include "config/mem.h"
-#include "registry/memo.h"
-#include "registry/memo_tables.h"
-#include "registry/stack.h"
-#include "registry/unwind.h"
-#include "registry/unwind_words.h"
+#include "base/mem.h"
+#include "registry/stack/memo.h"
+#include "registry/stack/memo_tables.h"
+#include "registry/stack/stack.h"
+#include "registry/stack/unwind.h"
+#include "registry/stack/unwind_words.h"
 
 #define DEPTH 40
 #define NOINLINE __attribute__((noinline, noclone))

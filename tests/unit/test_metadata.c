@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "config/counters.h"
+#include "base/counters.h"
 #include "fake_upstream.h"
 #include "pool/state.h"
-#include "registry/table.h"
+#include "registry/table/table.h"
 
 #define FROM 10000
 #define TO 1000000

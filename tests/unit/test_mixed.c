@@ -1,11 +1,11 @@
-/* What cutting large segments for smaller requests may strand: see pool/mixed.h. */
+/* What cutting large segments for smaller requests may strand: see pool/blocks/mixed.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/mixed.h"
+#include "pool/blocks/mixed.h"
 #include "pool/state.h"
 
 #define DEVICE (6400 * MIB)

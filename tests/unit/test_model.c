@@ -15,16 +15,16 @@
 
 #include <errno.h>
 
-#include "config/bump.h"
-#include "config/glob.h"
-#include "config/mem.h"
-#include "config/sort.h"
-#include "registry/format_json.h"
-#include "registry/groups.h"
-#include "registry/report.h"
-#include "registry/stack.h"
-#include "registry/suppress.h"
-#include "registry/threads.h"
+#include "base/bump.h"
+#include "registry/report/glob.h"
+#include "base/mem.h"
+#include "registry/report/sort.h"
+#include "registry/report/format_json.h"
+#include "registry/table/groups.h"
+#include "registry/report/report.h"
+#include "registry/stack/stack.h"
+#include "registry/report/suppress.h"
+#include "registry/table/threads.h"
 
 static uint64_t next_address;
 

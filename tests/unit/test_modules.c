@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "registry/modules.h"
+#include "registry/stack/modules.h"
 
 #define STAYING 100u
 #define BYTES ((uintptr_t)1 << 20)

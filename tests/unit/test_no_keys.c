@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-#include "registry/stack.h"
+#include "registry/stack/stack.h"
 
 static pthread_key_t first;
 static int value;

@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/cache.h"
-#include "pool/decay.h"
-#include "pool/fence_order.h"
-#include "pool/order.h"
+#include "pool/cache/cache.h"
+#include "pool/growth/decay.h"
+#include "pool/fence/fence_order.h"
+#include "pool/fence/order.h"
 
 #define LARGE (6 * MIB) /* its free records a fence at once */
 #define WAIT_NS UINT64_C(1000000)

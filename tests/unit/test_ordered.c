@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "pool/cache_hit.h"
-#include "pool/stream.h"
+#include "pool/cache/cache_hit.h"
+#include "pool/fence/stream.h"
 #include "one_cache.h"
 
 #define STREAMS 6
@@ -45,7 +45,7 @@ static int end_all(void **state)
     return 0;
 }
 
-/* As the shim does (shim/heaps.c). */
+/* As the shim does (shim/upstream/heaps.c). */
 static int get_on(ca_stream_t *stream, size_t bytes, held_t *held)
 {
     size_t asked = bytes;

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "config/options.h"
-#include "config/path.h"
+#include "base/path.h"
 
 #include <errno.h>
 #include <stdio.h>

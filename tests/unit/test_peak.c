@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/counters.h"
-#include "registry/peak.h"
-#include "registry/registry.h"
-#include "registry/timeline.h"
+#include "base/counters.h"
+#include "registry/table/peak.h"
+#include "registry/table/registry.h"
+#include "registry/table/timeline.h"
 
 #define BASE 0x7f0000000000u
 #define KIB ((uint64_t)1024)

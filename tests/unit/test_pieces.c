@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include "one_arena.h"
 #include "pool/state.h"
-#include "pool/pieces.h"
+#include "pool/blocks/pieces.h"
 
 #define KIB ((size_t)1 << 10)
 #define SMALL_MOST (16 * MIB)

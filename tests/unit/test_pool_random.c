@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
-#include "pool/export.h"
+#include "pool/range/export.h"
 
 #define OPERATIONS 200000
 #define HELD 4096

@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "config/backoff.h"
-#include "config/presence.h"
+#include "base/backoff.h"
+#include "base/presence.h"
 
 #define THREADS 4u
 #define TIMES 500u

@@ -1,4 +1,4 @@
-/* Ranges: memory that grows and shrinks page by page; see pool/range.h. */
+/* Ranges: memory that grows and shrinks page by page; see pool/range/range.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,10 +6,10 @@
 #include <cmocka.h>
 #include "fake_pages.h"
 #include "one_arena.h"
-#include "pool/decay.h"
-#include "pool/order.h"
-#include "pool/range.h"
-#include "pool/segment.h"
+#include "pool/growth/decay.h"
+#include "pool/fence/order.h"
+#include "pool/range/range.h"
+#include "pool/blocks/segment.h"
 #include "pool/state.h"
 
 #define DEVICE (2048 * MIB)

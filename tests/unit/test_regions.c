@@ -10,10 +10,10 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "config/backoff.h"
-#include "config/counters.h"
-#include "registry/hit.h"
-#include "registry/table.h"
+#include "base/backoff.h"
+#include "base/counters.h"
+#include "registry/table/hit.h"
+#include "registry/table/table.h"
 
 #define REGION ((uint64_t)1 << REGION_SHIFT)
 #define BASE ((uint64_t)0x7f00000000)

@@ -18,10 +18,10 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "config/counters.h"
-#include "config/mem.h"
-#include "registry/lost.h"
-#include "registry/registry.h"
+#include "base/counters.h"
+#include "base/mem.h"
+#include "registry/table/lost.h"
+#include "registry/table/registry.h"
 
 #define MODEL 4096 /* addresses the model test plays with */
 #define BASE 0x7f0000000000u

@@ -15,10 +15,10 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "registry/lost.h"
-#include "registry/peak.h"
-#include "registry/report.h"
-#include "registry/stack.h"
+#include "registry/table/lost.h"
+#include "registry/table/peak.h"
+#include "registry/report/report.h"
+#include "registry/stack/stack.h"
 
 static char text[1 << 16];
 static uint64_t next_address;

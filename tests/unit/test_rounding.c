@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
-#include "pool/bin.h"
-#include "pool/block.h"
-#include "pool/rounding.h"
+#include "pool/blocks/bin.h"
+#include "pool/blocks/block.h"
+#include "pool/blocks/rounding.h"
 
 /* Not in order, as a user may write them. */
 static const size_t eleven[] = {256 * MIB, 32 * KIB, MIB,      2 * MIB,  256 * KIB, 4 * MIB,

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <pthread.h>
 
-#include "registry/sample.h"
+#include "registry/table/sample.h"
 
 #define EVERY ((size_t)512 << 10)
 

@@ -1,5 +1,5 @@
-/* Until an arena has settled, memory comes before time; see pool/settle.h. The log of upstream
- * calls (see fake_upstream.h) shows what was asked. */
+/* Until an arena has settled, memory comes before time; see pool/growth/settle.h. The log of
+ * upstream calls (see fake_upstream.h) shows what was asked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include <pthread.h>
-#include "config/counters.h"
+#include "base/counters.h"
 #include "one_arena.h"
-#include "pool/settle.h"
+#include "pool/growth/settle.h"
 
 #define SETTLE 1000u
 

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include "fake_upstream.h"
-#include "pool/cache.h"
+#include "pool/cache/cache.h"
 #include "pool/shards.h"
 #include "pool/state.h"
 

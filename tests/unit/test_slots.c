@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
-#include "registry/hit.h"
-#include "registry/registry.h"
+#include "registry/table/hit.h"
+#include "registry/table/registry.h"
 
 #define BASE ((uint64_t)0x7f0000000000)
 

@@ -1,12 +1,12 @@
 /* Growth that spares the threads' caches: where several threads would lose what they have in stock
- * a heap grows first. See ca_grow_spares_caches and pool/ladder.c. */
+ * a heap grows first. See ca_grow_spares_caches and pool/growth/ladder.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_cache.h"
-#include "pool/grow.h"
+#include "pool/growth/grow.h"
 
 static held_t used[64];
 static unsigned uses;

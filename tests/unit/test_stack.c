@@ -20,9 +20,9 @@
 #include <sys/resource.h>
 #include <sys/auxv.h>
 
-#include "registry/stack.h"
-#include "registry/unwind_words.h"
-#include "registry/symbols.h"
+#include "registry/stack/stack.h"
+#include "registry/stack/unwind_words.h"
+#include "registry/names/symbols.h"
 
 #define DEPTH 16
 #define NOINLINE __attribute__((noinline, noclone))

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include "fake_upstream.h"
 #include "pool/state.h"
-#include "pool/stream.h"
+#include "pool/fence/stream.h"
 
 static ca_arena_t *arena;
 static ca_stream_t *one, *two;

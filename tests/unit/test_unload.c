@@ -10,10 +10,10 @@
 #include <link.h>
 #include <pthread.h>
 
-#include "registry/memo.h"
-#include "registry/stack.h"
-#include "registry/unload.h"
-#include "registry/unwind_words.h"
+#include "registry/stack/memo.h"
+#include "registry/stack/stack.h"
+#include "registry/stack/unload.h"
+#include "registry/stack/unwind_words.h"
 
 /* Small, of the C library's package, and needed by nobody. */
 static const char *const names[] = {"libBrokenLocale.so.1", "libanl.so.1"};

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "registry/unwind.h"
+#include "registry/stack/unwind.h"
 
 #if defined(__x86_64__)
 

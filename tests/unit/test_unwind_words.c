@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "registry/eh_frame.h"
-#include "registry/unload.h"
-#include "registry/unwind_words.h"
+#include "registry/stack/eh_frame.h"
+#include "registry/stack/unload.h"
+#include "registry/stack/unwind_words.h"
 
 enum { FRAMES = 64 };
 

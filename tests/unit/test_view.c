@@ -1,5 +1,5 @@
-/* Views: a range's memory at other addresses; see pool/view.h. The fake upstream checks physical
- * bytes, whatever address they are used by. */
+/* Views: a range's memory at other addresses; see pool/range/view.h. The fake upstream checks
+ * physical bytes, whatever address they are used by. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,10 +7,10 @@
 #include <cmocka.h>
 #include "fake_pages.h"
 #include "one_arena.h"
-#include "pool/order.h"
-#include "pool/segment.h"
+#include "pool/fence/order.h"
+#include "pool/blocks/segment.h"
 #include "pool/state.h"
-#include "pool/view.h"
+#include "pool/range/view.h"
 
 #define DEVICE (2048 * MIB)
 

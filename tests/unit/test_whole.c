@@ -1,10 +1,11 @@
-/* Large blocks that have passed stay whole until another size is wanted: see pool/segment.h. */
+/* Large blocks that have passed stay whole until another size is wanted: see pool/blocks/segment.h.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "config/counters.h"
+#include "base/counters.h"
 #include "one_arena.h"
 #include "pool/state.h"
 

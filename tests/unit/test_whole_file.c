@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "config/whole_file.h"
+#include "base/whole_file.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

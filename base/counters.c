@@ -1,0 +1,131 @@
+#include "base/counters.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include "base/lock.h"
+#include "base/mem.h"
+#include "base/mine.h"
+
+#define TALLY_BYTES ((sizeof(ca_tally_t) + 128 + 15) / 16 * 16) /* no pair of lines in common */
+
+_Alignas(128) ca_tally_t ca_tally_common;
+_Thread_local ca_tally_t *ca_tally_mine;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t slab = {.object_bytes = TALLY_BYTES};
+static ca_tally_t *left; /* of threads that ended; under the lock, as is the key */
+static ca_tally_t *_Atomic all;
+static _Atomic unsigned threads; /* that have one */
+static pthread_key_t thread_end;
+static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
+
+/* The thread's other destructors may still come to us: they count in the common one, or get
+ * another, which is left in turn. */
+static void leave(void *unused)
+{
+    ca_tally_t *tally = ca_tally_mine;
+    (void)unused;
+    ca_tally_mine = NULL;
+    ca_mine_forget();
+    if (!tally)
+        return;
+    ca_lock_take(&lock);
+    tally->next_left = left;
+    left = tally;
+    ca_lock_drop(&lock);
+    atomic_fetch_sub_explicit(&threads, 1, memory_order_relaxed);
+}
+
+void ca_tally_join(void)
+{
+    if (ca_tally_mine)
+        return;
+    ca_lock_take(&lock);
+    if (key == KEY_NONE)
+        key = pthread_key_create(&thread_end, leave) == 0 ? KEY_MADE : KEY_REFUSED;
+    bool made = key == KEY_MADE;
+    ca_lock_drop(&lock);
+    if (!made || pthread_setspecific(thread_end, &slab) != 0) /* any value but NULL */
+        return;
+    ca_lock_take(&lock);
+    ca_tally_t *tally = left;
+    if (tally) {
+        left = tally->next_left;
+    } else if ((tally = ca_slab_take(&slab))) {
+        tally->next = atomic_load_explicit(&all, memory_order_relaxed);
+        atomic_store_explicit(&all, tally, memory_order_release);
+    }
+    ca_lock_drop(&lock);
+    if (tally)
+        atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    ca_tally_mine = tally;
+}
+
+unsigned ca_tally_threads(void)
+{
+    unsigned count = atomic_load_explicit(&threads, memory_order_relaxed);
+    return count ? count : 1;
+}
+
+const ca_tally_t *ca_tally_first(void)
+{
+    return atomic_load_explicit(&all, memory_order_acquire);
+}
+
+static uint64_t counter_at(const ca_counters_t *counters, size_t offset)
+{
+    const void *counter = (const char *)counters + offset;
+    return atomic_load_explicit((const _Atomic uint64_t *)counter, memory_order_relaxed);
+}
+
+static uint64_t of_lanes(const _Atomic uint64_t *hits, unsigned from)
+{
+    uint64_t sum = 0;
+    for (unsigned lane = from; lane < CA_LANES; lane++)
+        sum += atomic_load_explicit(&hits[lane], memory_order_relaxed);
+    return sum;
+}
+
+uint64_t ca_tally_live_hits(const ca_tally_t *tally)
+{
+    return of_lanes(tally->hit_allocs, 0) - of_lanes(tally->hit_frees, 0);
+}
+
+/* What a thread's hits add to a counter. */
+static uint64_t hits_in(const ca_tally_t *tally, size_t offset)
+{
+    switch (offset) {
+    case offsetof(ca_counters_t, alloc_calls):
+    case offsetof(ca_counters_t, pool_hits):
+        return of_lanes(tally->hit_allocs, 0);
+    case offsetof(ca_counters_t, lane_r_allocs):
+        return of_lanes(tally->hit_allocs, CA_LANE_RUNTIME);
+    case offsetof(ca_counters_t, free_calls):
+        return of_lanes(tally->hit_frees, 0);
+    case offsetof(ca_counters_t, lane_r_frees):
+        return of_lanes(tally->hit_frees, CA_LANE_RUNTIME);
+    default:
+        return 0;
+    }
+}
+
+uint64_t ca_counter_sum(size_t offset)
+{
+    uint64_t sum = counter_at(&ca_tally_common.counters, offset);
+    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+        sum += counter_at(&one->counters, offset) + hits_in(one, offset);
+    return sum;
+}
+
+void ca_tallies_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    slab = (ca_slab_t){.object_bytes = TALLY_BYTES};
+    left = NULL;
+    atomic_store(&all, NULL);
+    atomic_store(&threads, 0);
+    ca_tally_mine = NULL;
+    ca_mine_forget();
+    memset((void *)&ca_tally_common, 0, sizeof(ca_tally_common));
+}

@@ -1,0 +1,80 @@
+/* See mixed.h. */
+#include "pool/blocks/mixed.h"
+
+#include "pool/state.h"
+
+/* Whether it came round with no more live than when it last grew for this. */
+static bool comes_round(const ca_arena_t *arena)
+{
+    return arena->mixed_again && arena->live_peak <= arena->mixed_peak;
+}
+
+/* All heaps of a set together. Where it is not known what there is, there is no bound. */
+static size_t stranded_most(const ca_arena_t *arena, bool round)
+{
+    size_t device = arena->params.device_bytes, limit = arena->params.limit;
+    size_t whole = device && device < limit ? device : limit;
+    size_t part =
+        whole / CA_MIXED_SHARE > CA_SEGMENT_FIRST ? whole / CA_MIXED_SHARE : CA_SEGMENT_FIRST;
+
+    if (!round)
+        return part;
+    return arena->room > whole / 2 ? SIZE_MAX : part + part / 2;
+}
+
+/* Whether a block is about what the segment was obtained for, or more. */
+static bool at_home(const ca_segment_t *segment, size_t bytes)
+{
+    return segment->asked <= bytes + CA_SEGMENT_UNIT;
+}
+
+bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
+{
+    if (at_home(segment, bytes))
+        return true;
+    bool round = comes_round(arena);
+    size_t most = stranded_most(arena, round);
+
+    if (!round && bytes > most / CA_MIXED_LARGE)
+        return segment->bytes - bytes <= bytes / CA_MIXED_SHARE;
+    return segment->mixed ||
+           arena->stranded + segment->bytes - segment->live - bytes <= most / ca_arena_heaps(arena);
+}
+
+static void set_stranded(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
+{
+    arena->stranded += bytes - segment->stranded;
+    segment->stranded = bytes;
+}
+
+void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
+{
+    segment->live += bytes;
+    if (at_home(segment, bytes))
+        return;
+    size_t rest = segment->bytes - segment->live;
+    if (!segment->mixed || rest < segment->stranded)
+        set_stranded(arena, segment, rest);
+    segment->mixed = true;
+}
+
+void ca_mixed_unlive(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
+{
+    segment->live -= bytes;
+    if (segment->live)
+        return;
+    set_stranded(arena, segment, 0);
+    segment->mixed = false;
+}
+
+void ca_mixed_move(ca_arena_t *from, ca_arena_t *to, const ca_segment_t *segment)
+{
+    from->stranded -= segment->stranded;
+    to->stranded += segment->stranded;
+}
+
+void ca_mixed_grows(ca_arena_t *arena)
+{
+    arena->mixed_again = arena->live_peak <= arena->mixed_peak;
+    arena->mixed_peak = arena->live_peak;
+}

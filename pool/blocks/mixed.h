@@ -1,0 +1,52 @@
+/* What cutting may strand. A segment goes back upstream when nothing in it is live, so a block that
+ * is cut from one which was obtained for a larger request keeps the rest of it. A program that
+ * takes a large buffer, frees it and keeps a smaller one, again and again, would come to hold twice
+ * what it has; and no memory can be moved once the device is full. So it counts when a block is
+ * cut:
+ *
+ *   stranded  is what was not live, at least, whenever a block was cut from a segment that was
+ *             obtained for a larger one, until nothing in it is live: where small blocks fill it,
+ *             that comes to nothing. All of it is at most one part in CA_MIXED_SHARE of the device,
+ *             or of `limit`, and CA_SEGMENT_FIRST at least
+ *   large     requests, of more than one part in CA_MIXED_LARGE of that, get segments of about
+ *             their size: so few of them fit that a single one less is some per cent
+ *   rounds    of a program that comes round with no more live than when the pool last grew for
+ *             this: until more is live it may strand half as much again, whatever the sizes,
+ *             and as much as it will while upstream has half of the device left
+ *   trifles   that are CA_MIXED_TRIFLE times smaller than what an idle segment was obtained for go
+ *             where memory is in use, or into a smaller segment, if they fit there: the end of a
+ *             large segment is often the tightest block for them, and they would keep it from
+ *             serving a little more, or from going back
+ *
+ * A request that may not be cut from anything grows the pool, and what is idle goes back for it
+ * where the peak would rise. Where upstream has nothing left, it is cut from whatever fits. */
+#ifndef CA_POOL_MIXED_H
+#define CA_POOL_MIXED_H
+
+#include "pool/blocks/block.h"
+
+#define CA_MIXED_SHARE 64u
+#define CA_MIXED_LARGE 2u
+#define CA_MIXED_TRIFLE 64u
+
+/* Whether a block of `bytes` may be cut from the segment. */
+bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes);
+
+/* Whether it would take into use an idle segment that was obtained for much more. */
+static inline bool ca_mixed_wakes(const ca_segment_t *segment, size_t bytes)
+{
+    return !segment->live && segment->asked / CA_MIXED_TRIFLE > bytes &&
+           segment->asked > CA_SEGMENT_UNIT + bytes;
+}
+
+/* A block of it becomes live, or was. */
+void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes);
+void ca_mixed_unlive(ca_arena_t *arena, ca_segment_t *segment, size_t bytes);
+
+/* Another arena gets it. */
+void ca_mixed_move(ca_arena_t *from, ca_arena_t *to, const ca_segment_t *segment);
+
+/* The pool is about to grow though there is a block that the request would fit in. */
+void ca_mixed_grows(ca_arena_t *arena);
+
+#endif

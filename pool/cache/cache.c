@@ -1,0 +1,583 @@
+/* A thread's side of its caches; see cache.h. */
+#include "pool/cache/cache.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include "base/counters.h"
+#include "base/lock.h"
+#include "base/mem.h"
+#include "base/mine.h"
+#include "base/mutation.h"
+#include "pool/cache/cache_hit.h"
+#include "pool/cache/cache_state.h"
+#include "pool/growth/grow.h"
+#include "pool/growth/ladder.h"
+#include "pool/blocks/rounding.h"
+#include "pool/blocks/segment.h"
+#include "pool/state.h"
+#include "pool/fence/stream.h"
+
+#define HARVEST_MOST 16u /* epochs asked about where a class waits */
+#define STARVED 16u      /* with fewer blocks a class waits for a fence every few requests */
+#define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
+
+/* Caches are never unmapped: the heap may hold one that its thread has left. */
+_Thread_local ca_cache_mine_t ca_cache_mine;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t slab = {.object_bytes = CACHE_BYTES};
+static ca_cache_t *left; /* of threads that ended */
+static pthread_key_t thread_end;
+static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
+
+/* --- classes ---------------------------------------------------------------------------------- */
+
+size_t ca_cache_class_bytes(size_t bytes)
+{
+    size_t class_bytes = 0;
+
+    if (bytes && bytes <= CA_CACHE_MOST)
+        ca_cache_class_of(bytes, &class_bytes);
+    return class_bytes;
+}
+
+/* Whoever chose the sizes that requests are rounded to gets these and no others. */
+static inline bool may_round(const ca_arena_params_t *params)
+{
+    return !params->size_class_count && !params->roundup;
+}
+
+/* --- a thread's caches ------------------------------------------------------------------------ */
+
+static void forget_mine(const ca_cache_t *cache)
+{
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+        if (ca_cache_mine.memo[i].cache == cache)
+            ca_cache_mine.memo[i].arena = NULL;
+    ca_mine_forget();
+}
+
+/* The thread ends. Its other destructors may still free: a cache made for that is left in turn. */
+static void leave_all(void *unused)
+{
+    (void)unused;
+    while (ca_cache_mine.caches) {
+        ca_cache_t *cache = ca_cache_mine.caches;
+        ca_arena_t *arena = atomic_load(&cache->arena);
+        ca_cache_mine.caches = cache->next_mine;
+        forget_mine(cache);
+        if (arena) {
+            ca_lock_take(&arena->lock);
+            if (atomic_load(&cache->arena) == arena)
+                ca_cache_leave(arena, cache);
+            ca_arena_drop(arena);
+        }
+        ca_lock_take(&lock);
+        cache->next_mine = left;
+        left = cache;
+        ca_lock_drop(&lock);
+    }
+}
+
+/* One that nobody uses, or NULL. */
+static ca_cache_t *blank(void)
+{
+    ca_cache_t *cache = NULL;
+
+    ca_lock_take(&lock);
+    if (key == KEY_NONE)
+        key = pthread_key_create(&thread_end, leave_all) == 0 ? KEY_MADE : KEY_REFUSED;
+    bool made = key == KEY_MADE;
+    ca_lock_drop(&lock);
+    /* What a thread that ends leaves behind unseen would stay out of use for long. */
+    if (!made || pthread_setspecific(thread_end, &ca_cache_mine) != 0)
+        return NULL;
+    ca_lock_take(&lock);
+    cache = left;
+    if (cache)
+        left = cache->next_mine;
+    else
+        cache = ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    return cache;
+}
+
+/* One of the thread's whose heap was retired, or a new one. */
+static ca_cache_t *make(ca_arena_t *arena)
+{
+    ca_cache_t *cache = ca_cache_mine.caches;
+
+    while (cache && atomic_load(&cache->arena))
+        cache = cache->next_mine;
+    if (cache) {
+        forget_mine(cache);
+    } else {
+        cache = blank();
+        if (!cache)
+            return NULL;
+        cache->next_mine = ca_cache_mine.caches;
+        ca_cache_mine.caches = cache;
+    }
+    ca_lock_take(&arena->lock);
+    bool joins = ca_arena_serving(arena);
+    if (joins)
+        ca_cache_join(arena, cache);
+    ca_lock_drop(&arena->lock);
+    return joins ? cache : NULL;
+}
+
+ca_cache_t *ca_cache_own(const ca_arena_t *arena)
+{
+    ca_cache_t *cache = ca_cache_mine.caches;
+
+    while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
+        cache = cache->next_mine;
+    return cache;
+}
+
+static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)
+{
+    ca_tally_join();
+    if (!arena->params.thread_cache)
+        return NULL;
+    ca_cache_t *cache = ca_cache_own(arena);
+    if (!cache)
+        cache = make(arena);
+    if (cache) {
+        ca_cache_mine.memo[at].arena = arena;
+        ca_cache_mine.memo[at].cache = cache;
+    }
+    return cache;
+}
+
+static inline ca_cache_t *cache_of(ca_arena_t *arena)
+{
+    unsigned at = ca_cache_memo_at(arena);
+
+    ca_cache_t *cache = ca_cache_memo(arena);
+
+    /* The arena may have been retired since, and revived. */
+    return cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) == arena
+               ? cache
+               : find_or_make(arena, at);
+}
+
+/* --- the hit path ----------------------------------------------------------------------------- */
+
+/* What is known of a block while nobody can retire its heap. */
+typedef struct served {
+    ca_block_t *block;
+    uint64_t address;
+    bool reused;
+    bool grown; /* out of a new segment */
+} served_t;
+
+static inline void serve(ca_block_t *block, served_t *served)
+{
+    *served = (served_t){block, block->address, ca_block_touch(block), false};
+}
+
+static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
+{
+    bool reused;
+    ca_block_t *block = ca_cache_take(cache, index, &reused);
+
+    if (block)
+        *served = (served_t){block, block->address, reused, false};
+}
+
+/* --- beyond it: under the heap's lock --------------------------------------------------------- */
+
+static bool is_shut(const ca_cache_t *cache)
+{
+    return atomic_load_explicit(&cache->entry, memory_order_relaxed) == CA_CACHE_SHUT;
+}
+
+/* From the depot into the cache. */
+static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint32_t most)
+{
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
+    uint32_t fetched = 0;
+
+    for (; depot->first && fetched < most; fetched++) {
+        ca_block_t *block = ca_cache_shift(depot, depot->first);
+        ca_cache_restock(arena, arena->depot, 0, ca_block_size(block));
+        ca_cache_restock(arena, cache, ca_block_size(block), 0);
+        ca_cache_push_ready(class, block);
+    }
+    return fetched;
+}
+
+/* Cut from what the heap has ready. */
+static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
+                    uint32_t most)
+{
+    uint32_t count = 0;
+
+    for (; count < most; count++) {
+        arena->stock += bytes; /* first, or it would count for the peak of live bytes */
+        ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+        arena->stock -= bytes;
+        if (!block)
+            break;
+        block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
+        /* Not ca_block_set_state: it was not handed out yet. */
+        __atomic_store_n(&block->state, CA_BLOCK_CACHED, __ATOMIC_RELAXED);
+        ca_cache_restock(arena, cache, ca_block_size(block), 0);
+        ca_cache_push_ready(&cache->classes[index], block);
+    }
+    return count;
+}
+
+/* Takes a block for the caller, and some for the stock, if the heap has any ready. */
+static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
+                   served_t *served)
+{
+    ca_cache_class_t *class = &cache->classes[index];
+    uint32_t most = (uint32_t)(CA_CACHE_REFILL_BYTES / bytes) + 1;
+
+    ca_arena_take(arena);
+    arena->operations++;
+    if (ca_arena_serving(arena) && !is_shut(cache)) {
+        ca_cache_tell(arena, cache);
+        ca_arena_serve_in_order(arena); /* what this cache freed, too */
+    }
+    bool open = ca_arena_serving(arena) && !is_shut(cache);
+    if (open)
+        take(cache, index, served);
+    if (open && !served->block) {
+        if (!fetch(arena, cache, index, most < CA_CACHE_SPILL ? most : CA_CACHE_SPILL)) {
+            ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+            if (block) {
+                serve(block, served);
+                cut(arena, cache, index, bytes, class->batch < most ? class->batch : most - 1);
+            }
+            class->batch = class->batch ? 2 * class->batch : 1;
+            if (class->batch > CA_CACHE_REFILL)
+                class->batch = CA_CACHE_REFILL;
+        } else {
+            take(cache, index, served);
+        }
+    }
+    ca_arena_drop(arena);
+}
+
+/* What has passed of a class that has too many goes to the depot, where the thread that runs out of
+ * them finds it whole; as far as there is room. */
+static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
+{
+    ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
+    ca_block_t *block = NULL;
+
+    while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
+           (block = ca_cache_take_passed(cache, class))) {
+        ca_cache_restock(arena, cache, 0, ca_block_size(block));
+        if (depot->count < CA_CACHE_CLASS_BLOCKS &&
+            ca_cache_get(&arena->depot->stock) + ca_block_size(block) <= arena->depot->stock_most) {
+            ca_cache_restock(arena, arena->depot, ca_block_size(block), 0);
+            ca_cache_push_ready(depot, block);
+        } else {
+            ca_cache_give_ready(arena, block);
+        }
+    }
+}
+
+static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
+{
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena) && !is_shut(cache)) {
+        ca_cache_tell(arena, cache);
+        if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
+            hand_over(arena, cache, index);
+        ca_cache_thin(arena, cache, cache->stock_most - cache->stock_most / CA_CACHE_SPILL_SHARE);
+        ca_arena_note_peak(arena);
+    }
+    ca_arena_drop(arena);
+}
+
+void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
+{
+    ca_arena_t *arena = atomic_load_explicit(&cache->arena, memory_order_relaxed);
+
+    if (!arena)
+        return; /* retired meanwhile */
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena) && !is_shut(cache)) {
+        ca_cache_tell(arena, cache);
+        if (arena->operations >= arena->whole.close_after) {
+            int cancellation = ca_arena_enter(arena);
+            ca_epoch_close(arena, &arena->whole, by);
+            ca_epoch_harvest_by_free(arena, &arena->whole);
+            ca_arena_leave(arena, cancellation);
+        }
+        cache->lags = arena->whole.closed.count > 1;
+    }
+    ca_arena_drop(arena);
+}
+
+/* Whether work that a free in no stream's order is fenced behind takes long: no call that frees
+ * stream-ordered memory would have waited for it, and the memory is to come back all the same. */
+static bool lags(ca_arena_t *arena, ca_cache_t *cache)
+{
+    if (!cache->lags || ++cache->lagged)
+        return cache->lags;
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena)) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        cache->lags = arena->whole.closed.count > 1;
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_arena_drop(arena);
+    return cache->lags;
+}
+
+/* Whoever came first took what was ready, and keeps it: see ca_grow_for_starved. */
+static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes, served_t *served)
+{
+    ca_block_t *block;
+    bool grown;
+
+    if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
+        ca_ladder_climb(arena, NULL, bytes, bytes, CA_RUNGS_POLICY, &block, &grown) == 0) {
+        serve(block, served);
+        served->grown = grown;
+    }
+}
+
+/* Looks whether what the class waits for has passed by now: dearer than a hit, and much cheaper
+ * than to empty all caches for it. */
+static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
+                served_t *served)
+{
+    const ca_cache_class_t *class = &cache->classes[index];
+
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
+        int cancellation = ca_arena_enter(arena);
+        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        if (!is_shut(cache))
+            take(cache, index, served);
+        if (!served->block && !is_shut(cache))
+            grow(arena, class, bytes, served);
+        if (!served->block && !is_shut(cache) && class->first && class->first->tag == cache->open) {
+            bool none_before = !arena->whole.closed.head;
+            ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+            if (none_before)
+                ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+        }
+        if (!served->block && !is_shut(cache))
+            take(cache, index, served);
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_arena_drop(arena);
+}
+
+/* Where another block has the place it goes to the heap, and this one stays. False: it does not. */
+static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned index,
+                              ca_block_t *block, ca_stream_t *stream)
+{
+    bool kept = false;
+
+    ca_arena_take(arena);
+    if (ca_arena_serving(arena) && !is_shut(cache) && ca_block_arena(block) == arena &&
+        ca_block_state(block) == CA_BLOCK_LIVE) {
+        ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
+        ca_line_t *line = ordered->block ? &ordered->stream->line : NULL;
+        ca_cache_tell(arena, cache);
+        cache->precise = ca_stream_precise(arena);
+        if (!cache->precise && line)
+            ca_cache_give_one(arena, cache, ordered);
+        kept = ca_cache_put_ordered(cache, stream, index, block);
+        /* No fence right behind a free: see ca_stream_take_joined. */
+        if (kept && line && ca_epoch_due(arena, line)) {
+            int cancellation = ca_arena_enter(arena);
+            ca_epoch_close(arena, line, CA_BY_ALLOC);
+            ca_epoch_harvest_by_free(arena, line);
+            ca_arena_leave(arena, cancellation);
+        }
+    }
+    ca_arena_drop(arena);
+    return kept;
+}
+
+/* --- for the shim ----------------------------------------------------------------------------- */
+
+/* The calling thread's cache, entered, where it serves requests of this size; and their class. */
+static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *index,
+                                    size_t *class_bytes)
+{
+    size_t size;
+
+    if (bytes > CA_CACHE_MOST)
+        return NULL;
+    size = ca_round_request(&arena->params, bytes ? bytes : 1);
+    if (size > CA_CACHE_MOST || ca_pool_of(arena, size) == CA_POOL_OVERSIZE)
+        return NULL;
+    *index = ca_cache_class_of(size, class_bytes);
+    if (*class_bytes != size && !may_round(&arena->params))
+        return NULL;
+    ca_cache_t *cache = cache_of(arena);
+    return cache && size <= ca_cache_get(&cache->most) && ca_cache_enter(cache) ? cache : NULL;
+}
+
+int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
+                      bool *reused)
+{
+    size_t class_bytes;
+    unsigned index;
+    ca_cache_t *cache = enter_for(ca_stream_arena(stream), *bytes, &index, &class_bytes);
+
+    if (!cache)
+        return -EAGAIN;
+    *block = ca_cache_take_ordered(cache, stream, index, reused);
+    if (*block)
+        *address = (*block)->address;
+    ca_cache_leave_hit(cache);
+    if (!*block) {
+        *bytes = class_bytes;
+        return -EAGAIN;
+    }
+    ca_count(pool_hits);
+    return 0;
+}
+
+int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
+                   uint64_t *address, bool *reused)
+{
+    size_t class_bytes;
+    unsigned index;
+    served_t served = {0};
+    ca_cache_t *cache = enter_for(arena, *bytes, &index, &class_bytes);
+
+    if (!cache)
+        return -EAGAIN;
+    take(cache, index, &served);
+    ca_cache_leave_hit(cache);
+    if (!served.block)
+        refill(arena, cache, index, class_bytes, &served);
+    if (!served.block && !ready_only)
+        ask(arena, cache, index, class_bytes, &served);
+    if (!served.block) {
+        *bytes = class_bytes;
+        return -EAGAIN;
+    }
+    *block = served.block;
+    *address = served.address;
+    if (reused)
+        *reused = served.reused;
+    if (served.grown)
+        ca_count(pool_misses);
+    else
+        ca_count(pool_hits);
+    return 0;
+}
+
+int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
+                    uint64_t *address, bool *reused)
+{
+    size_t asked = bytes;
+
+    if (ca_cache_alloc(arena, &bytes, ready_only, block, address, reused) == 0)
+        return 0;
+    if (ready_only)
+        return ca_arena_alloc_ready(arena, bytes, block, address, reused);
+    int rc = ca_arena_alloc(arena, bytes, block, address, reused);
+    /* The climb has left nothing untried, but a block of just what was asked. */
+    if (rc == -ENOMEM && bytes != asked &&
+        ca_arena_alloc_ready(arena, asked, block, address, reused) == 0)
+        return 0;
+    return rc;
+}
+
+/* The thread's cache, if it may take the block. */
+static inline ca_cache_t *kept_by(ca_arena_t *arena, const ca_block_t *block)
+{
+    return arena && ca_cache_has_class(ca_cache_mark_of(block)) &&
+                   ca_block_state(block) == CA_BLOCK_LIVE && !CA_MUTATED(reuse_pending) &&
+                   !CA_MUTATED(pinned_reuse)
+               ? cache_of(arena)
+               : NULL;
+}
+
+/* False: the heap is to have it. */
+static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
+{
+    size_t mark = ca_cache_mark_of(block);
+    ca_cache_t *cache = kept_by(arena, block);
+
+    if (!cache || !ca_cache_enter_with(cache, block))
+        return false;
+    bool closes;
+    bool taken = ca_cache_put(cache, mark - 1, block, &closes);
+    if (taken && by == CA_BY_ALLOC) {
+        cache->frees--; /* an operation, and no free that would have waited */
+        cache->allocs++;
+        cache->async_frees = true;
+    }
+    ca_cache_leave_hit(cache);
+    if (!taken)
+        spill(arena, cache, (unsigned)mark - 1);
+    else if (closes)
+        ca_cache_close_epoch(cache, by);
+    return taken;
+}
+
+void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
+{
+    if (!keep(arena, block, CA_BY_FREE))
+        ca_arena_free(block);
+}
+
+/* Not behind all work for long, where a better order is known. */
+static bool keep_for_now(ca_block_t *block, const ca_stream_t *stream)
+{
+    ca_arena_t *arena = ca_block_arena(block);
+    ca_cache_t *cache = kept_by(arena, block);
+
+    return cache && !(stream && lags(arena, cache)) && keep(arena, block, CA_BY_ALLOC);
+}
+
+void ca_cached_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number)
+{
+    if (!keep_for_now(block, stream))
+        ca_arena_free_async(block, stream, number);
+}
+
+void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
+{
+    ca_arena_t *arena = ca_stream_arena(stream);
+    bool legacy = ca_stream_is_legacy(stream);
+
+    /* Of another context: that is no order of the block's own. */
+    if (legacy && ca_arena_context(ca_block_arena(block)) == arena->context &&
+        keep_for_now(block, stream))
+        return;
+    ca_cache_t *cache = legacy ? NULL : kept_by(arena, block);
+    if (cache && ca_cache_enter_with(cache, block)) {
+        unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
+        bool kept = ca_cache_put_ordered(cache, stream, index, block);
+        bool looks = ca_cache_ordered_at(cache, stream, index)->block ||
+                     (cache->precise && ++cache->passed_over == 0); /* whether it still is */
+        ca_cache_leave_hit(cache);
+        if (kept || (looks && keep_in_its_place(arena, cache, index, block, stream)))
+            return;
+    }
+    ca_arena_free_on(block, stream);
+}
+
+void ca_cached_free(ca_block_t *block)
+{
+    ca_cached_free_to(ca_block_arena(block), block);
+}
+
+void ca_caches_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    slab = (ca_slab_t){.object_bytes = CACHE_BYTES};
+    left = NULL;
+    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+        ca_cache_mine.memo[i].arena = NULL;
+    ca_cache_mine.caches = NULL;
+    ca_mine_forget();
+}

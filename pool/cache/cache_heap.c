@@ -1,0 +1,535 @@
+/* The heap's side of the thread caches in front of it; see cache.h. The heap's lock is held in
+ * every function here, but where only a number is read. */
+#include "pool/cache/cache.h"
+
+#include <limits.h>
+#include "base/backoff.h"
+#include "base/mine.h"
+#include "pool/cache/cache_mark.h"
+#include "pool/cache/cache_state.h"
+#include "pool/fence/fence_order.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/settle.h"
+#include "pool/state.h"
+#include "pool/fence/stream.h"
+
+/* --- what is in a cache ------------------------------------------------------------------------
+ */
+
+void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block)
+{
+    ca_block_unlive(arena, block);
+    arena->pending -= ca_block_size(block);
+    ca_block_ready(arena, block);
+}
+
+static void give_pending(ca_arena_t *arena, ca_block_t *block, ca_epoch_t *epoch)
+{
+    ca_block_unlive(arena, block);
+    ca_epoch_push_into(epoch, block);
+}
+
+void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
+{
+    size_t stock = ca_cache_get(&cache->stock);
+    uint64_t frees = ca_cache_frees(cache);
+
+    cache->used |= cache->allocs + frees > 0;
+    arena->operations += cache->allocs + frees;
+    if (frees) {
+        cache->freed_after = cache->told_after;
+        ca_arena_note_free(arena, cache->freed_after);
+    }
+    cache->told_after = ca_fence_newest();
+    cache->allocs = 0;
+    cache->frees -= frees;
+    arena->stock += stock - cache->told; /* wraps around where there is less */
+    cache->told = stock;
+    ca_arena_note_peak(arena);
+}
+
+/* Of one that has no blocks, or none any more. */
+static void start_classes(ca_cache_t *cache)
+{
+    for (unsigned i = 0; i < CA_CACHE_CLASSES; i++)
+        cache->classes[i] = (ca_cache_class_t){.end = &cache->classes[i].first};
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++)
+        cache->ordered[i].block = NULL;
+}
+
+/* The same, where the heap was told of all. */
+static void start_counts(ca_cache_t *cache)
+{
+    cache->allocs = cache->frees = cache->freed_after = 0;
+    cache->told_after = ca_fence_newest();
+    cache->async_frees = false;
+    cache->open_left = CA_CACHE_EPOCH_BLOCKS;
+    cache->open_bytes = 0;
+}
+
+void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered)
+{
+    ca_block_t *block = ordered->block;
+
+    ordered->block = NULL;
+    ca_cache_restock(arena, cache, 0, ca_block_size(block));
+    ca_block_unlive(arena, block);
+    ca_epoch_push(arena, &ordered->stream->line, block);
+}
+
+void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
+{
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
+        ca_cache_ordered_t *ordered = &cache->ordered[i];
+        if (ordered->block && (!only || ordered->stream == only))
+            ca_cache_give_one(arena, cache, ordered);
+    }
+}
+
+/* All blocks go to the heap, which has shut the cache, or whose thread calls. */
+static void empty(ca_arena_t *arena, ca_cache_t *cache)
+{
+    uint64_t tag = 0;
+    ca_epoch_t *epoch = NULL;
+    bool open = false;
+
+    if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
+        ca_cache_tell(arena, cache);
+        ca_cache_give_ordered(arena, cache, NULL);
+        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+            ca_cache_class_t *class = &cache->classes[i];
+            while (class->first) {
+                ca_block_t *block = ca_cache_shift(class, class->first);
+                if (ca_cache_has_passed(cache, block)) {
+                    ca_cache_give_ready(arena, block);
+                    continue;
+                }
+                if (!epoch || block->tag != tag)
+                    epoch = ca_cache_epoch_of(arena, cache, block->tag);
+                tag = block->tag;
+                give_pending(arena, block, epoch);
+                open |= epoch == arena->whole.open;
+            }
+        }
+        ca_cache_set(&cache->stock, 0);
+        ca_cache_tell(arena, cache);
+        ca_cache_open_anew(cache);
+        ca_cache_forget_marks(arena, cache);
+        if (open)
+            ca_epoch_freed_by(arena->whole.open, cache == ca_cache_own(arena) && !cache->async_frees
+                                                     ? ca_mine_number()
+                                                     : CA_BY_SEVERAL);
+        cache->async_frees = false;
+    }
+}
+
+/* Its owner is inside for some instructions only, unless it was made to wait there. */
+static void shut(ca_cache_t *cache)
+{
+    for (unsigned tries = 0;; tries++) {
+        uint32_t entry = CA_CACHE_FREE;
+        if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
+            entry == CA_CACHE_SHUT)
+            return;
+        ca_backoff(tries);
+    }
+}
+
+/* --- giving some back --------------------------------------------------------------------------
+ */
+
+void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
+{
+    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
+    cache->told += came - left;
+    arena->stock += came - left;
+}
+
+ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class)
+{
+    return class->first && ca_cache_has_passed(cache, class->first)
+               ? ca_cache_shift(class, class->first)
+               : NULL;
+}
+
+/* How little the next block of a class will be missed. Sizes that come and go at random find a
+ * class of n blocks empty about once in n times, so one block less costs 1/n^2 of a miss, and saves
+ * its bytes. */
+static size_t weight_of(const ca_cache_class_t *class)
+{
+    const ca_block_t *block = class->first;
+    size_t count = class->count;
+
+    return block ? count * count * ca_block_size(block) : 0;
+}
+
+/* Of those that can give any: 0 where nothing has passed. */
+static size_t heaviest(const ca_cache_t *cache)
+{
+    unsigned classes = ca_cache_get(&cache->stock) ? CA_CACHE_CLASSES : 0;
+    size_t weight = 0;
+
+    for (unsigned i = 0; i < classes; i++) {
+        const ca_cache_class_t *class = &cache->classes[i];
+        if (class->first && ca_cache_has_passed(cache, class->first) && weight_of(class) > weight)
+            weight = weight_of(class);
+    }
+    return weight;
+}
+
+/* What has passed goes back to the heap from classes above that weight, while the stock has more
+ * than `most` bytes. */
+static void give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size_t most)
+{
+    for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) {
+        ca_cache_class_t *class = &cache->classes[i];
+        ca_block_t *block = NULL;
+        while (ca_cache_get(&cache->stock) > most && weight_of(class) > weight &&
+               (block = ca_cache_take_passed(cache, class))) {
+            ca_cache_restock(arena, cache, 0, ca_block_size(block));
+            ca_cache_give_ready(arena, block);
+        }
+    }
+}
+
+void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
+{
+    size_t weight;
+
+    while (ca_cache_get(&cache->stock) > most && (weight = heaviest(cache)) > 0)
+        give_above(arena, cache, weight / 2, most);
+}
+
+/* --- all of a heap's ---------------------------------------------------------------------------
+ */
+
+static size_t at_least(size_t least, size_t bytes)
+{
+    return bytes > least ? bytes : least;
+}
+
+static size_t at_most(size_t most, size_t bytes)
+{
+    return bytes < most ? bytes : most;
+}
+
+/* All together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
+static size_t part_of_room(const ca_arena_t *arena)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena);
+
+    return arena->cache_count ? most / arena->cache_count : most;
+}
+
+bool ca_caches_lack_room(const ca_arena_t *arena)
+{
+    return part_of_room(arena) < CA_CACHE_EPOCH_LEAST;
+}
+
+/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
+static size_t epoch_most(const ca_arena_t *arena)
+{
+    if (!ca_arena_serving(arena) || arena->shutters || arena->pins || arena->no_fences ||
+        !(arena->fenced || arena->living_streams) || !arena->cache_count)
+        return 0;
+    size_t most = part_of_room(arena);
+    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
+    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share)); /* also one of very many heaps */
+    return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
+}
+
+/* How much it may keep. It is shut. */
+static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
+{
+    size_t live = arena->live_peak / at_least(1, arena->cache_count);
+
+    arena->cache_most = at_most(at_most(CA_CACHE_MOST, epoch / CA_CACHE_EPOCH_FITS),
+                                at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
+    if (ca_settle_never(arena))
+        arena->cache_most = at_most(arena->cache_most, arena->params.small);
+    ca_cache_set(&cache->most, arena->cache_most);
+    cache->stock_most =
+        at_most(arena->params.thread_cache, at_least(CA_CACHE_STOCK, live / CA_CACHE_STOCK_SHARE));
+    if (cache->visiting)
+        cache->stock_most /= CA_CACHE_VISITING_SHARE * ca_arena_heaps(arena);
+}
+
+void ca_caches_review(ca_arena_t *arena)
+{
+    size_t most = epoch_most(arena);
+
+    if (!most)
+        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+            shut(cache);
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        if (!most) {
+            empty(arena, cache);
+            continue;
+        }
+        bool is_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        if (is_shut)
+            set_limits(arena, cache, most);
+        /* Or its stock would be full of what no fence is recorded for. Until a fence could be had,
+         * where there are streams, each plain free asks for one. */
+        size_t holds = cache->visiting ? at_most(most, cache->stock_most / 2) : most;
+        ca_cache_set(&cache->epoch_most, arena->fenced ? holds : 1);
+        if (is_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_shut(ca_arena_t *arena)
+{
+    arena->shutters++;
+    ca_caches_review(arena);
+}
+
+ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
+{
+    ca_block_t *block = NULL;
+    size_t weight;
+
+    arena->shutters++;
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        shut(cache);
+        ca_cache_tell(arena, cache);
+    }
+    do {
+        weight = 0;
+        for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+            weight = at_least(weight, heaviest(cache));
+        for (ca_cache_t *cache = arena->caches; cache && weight; cache = cache->next)
+            give_above(arena, cache, weight / 2, 0);
+        if (weight)
+            block = ca_block_take(arena, bytes, UINT_MAX);
+    } while (weight && !block);
+    if (!block)
+        ca_caches_review(arena);
+    return block;
+}
+
+void ca_caches_open(ca_arena_t *arena)
+{
+    arena->shutters--;
+    if (!arena->shutters)
+        ca_caches_review(arena);
+}
+
+/* Whoever chose the sizes that requests are rounded to gets these and no others; what is oversize
+ * is none of the caches' business. */
+static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
+{
+    const ca_arena_params_t *params = &arena->params;
+    cache->simple = !params->size_class_count && !params->roundup &&
+                    ca_pool_of(arena, CA_CACHE_MOST) != CA_POOL_OVERSIZE;
+    cache->granule_mask = params->granule - 1;
+    cache->context = arena->context;
+}
+
+void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
+{
+    copy_params(arena, cache);
+    cache->visiting = arena->shards && !ca_shards_is_home(arena);
+    cache->precise = ca_stream_precise(arena);
+    atomic_store(&cache->entry, CA_CACHE_SHUT);
+    cache->prev = NULL;
+    cache->next = arena->caches;
+    if (cache->next)
+        cache->next->prev = cache;
+    arena->caches = cache;
+    arena->cache_count += !cache->visiting;
+    /* Tags go on where they were: no block of an earlier heap is left that has one. */
+    cache->open++;
+    start_classes(cache);
+    start_counts(cache);
+    atomic_store(&cache->arena, arena);
+    ca_caches_review(arena);
+}
+
+void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
+{
+    shut(cache);
+    empty(arena, cache);
+    ca_cache_forget_marks(arena, cache); /* it may serve another heap next */
+    if (cache->prev)
+        cache->prev->next = cache->next;
+    else
+        arena->caches = cache->next;
+    if (cache->next)
+        cache->next->prev = cache->prev;
+    arena->cache_count -= !cache->visiting;
+    atomic_store(&cache->arena, NULL);
+}
+
+void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot)
+{
+    start_classes(depot);
+    start_counts(depot);
+    atomic_store(&depot->entry, CA_CACHE_SHUT);
+    atomic_store(&depot->arena, arena);
+    arena->depot = arena->caches = depot;
+}
+
+/* The blocks and the epochs go with the heap; those that it had stay forgotten. */
+void ca_caches_drop(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches, *next; cache; cache = next) {
+        next = cache->next;
+        shut(cache);
+        start_classes(cache);
+        ca_cache_set(&cache->stock, 0);
+        cache->told = 0;
+        start_counts(cache);
+        atomic_store(&cache->arena, NULL);
+    }
+    arena->depot = arena->caches = NULL;
+    arena->cache_count = 0;
+    arena->stock = 0;
+    /* A cache that serves another heap by then must not hear of these. */
+    ca_cache_drop_marks(arena);
+}
+
+/* All of a stream's, or of every one (NULL). Where `precise`, nothing more is kept. */
+static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precise)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        if (precise && cache->precise)
+            continue;
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        ca_cache_give_ordered(arena, cache, only);
+        cache->precise |= precise;
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    give_streams(arena, stream, false);
+}
+
+void ca_caches_make_precise(ca_arena_t *arena)
+{
+    give_streams(arena, NULL, true);
+}
+
+void ca_caches_tell(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+void ca_caches_rest(ca_arena_t *arena)
+{
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
+        shut(cache);
+        ca_cache_tell(arena, cache);
+        if (!cache->used)
+            empty(arena, cache);
+        cache->used = false;
+        if (!was_shut)
+            atomic_store(&cache->entry, CA_CACHE_FREE);
+    }
+}
+
+size_t ca_caches_stock(const ca_arena_t *arena)
+{
+    size_t stock = 0;
+
+    for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        stock += ca_cache_get(&cache->stock);
+    return stock;
+}
+
+/* --- invariants --------------------------------------------------------------------------------
+ */
+
+static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache, unsigned index,
+                               size_t *stock, size_t *blocks)
+{
+    const ca_cache_class_t *class = &cache->classes[index];
+    const ca_block_t *last = NULL;
+    uint32_t count = 0;
+
+    for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
+        if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
+            (block->class_mark != index + 1 && !block->exported))
+            return "a block in stock is not";
+        if (block->tag > cache->open || (last && block->tag < last->tag))
+            return "a cache's tags are out of order";
+        *stock += ca_block_size(block);
+        count++;
+    }
+    *blocks += count;
+    const void *end = last ? &last->next : &class->first;
+    return class->end == end && class->count == count ? NULL : "a class of a cache is wrong";
+}
+
+static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cache, size_t *stock,
+                                 size_t *blocks)
+{
+    for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
+        const ca_cache_ordered_t *ordered = &cache->ordered[i];
+        const ca_block_t *block = ordered->block;
+        if (!block)
+            continue;
+        if (block->state != CA_BLOCK_CACHED || block->arena != arena)
+            return "a block that was freed on a stream is not in stock";
+        if (ordered->stream->arena != arena)
+            return "a block in stock was freed on a stream of another heap";
+        *stock += ca_block_size(block);
+        (*blocks)++;
+    }
+    return NULL;
+}
+
+static size_t cached_blocks(const ca_arena_t *arena)
+{
+    size_t count = 0;
+
+    for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
+            count += ca_block_state(block) == CA_BLOCK_CACHED;
+    return count;
+}
+
+static const char *check_shut(const ca_arena_t *arena)
+{
+    size_t blocks = 0;
+
+    for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
+        size_t stock = 0;
+        if (atomic_load(&cache->arena) != arena)
+            return "a cache is of another heap";
+        for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
+            const char *broken = check_class(arena, cache, i, &stock, &blocks);
+            if (broken)
+                return broken;
+        }
+        const char *broken = check_ordered(arena, cache, &stock, &blocks);
+        if (broken)
+            return broken;
+        if (stock != ca_cache_get(&cache->stock))
+            return "the bytes in a cache's stock are wrong";
+    }
+    return blocks == cached_blocks(arena) ? NULL : "a block in stock is in no cache";
+}
+
+const char *ca_caches_check(ca_arena_t *arena)
+{
+    if (arena->retired)
+        return NULL;
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        shut(cache);
+    const char *broken = check_shut(arena);
+    ca_caches_review(arena);
+    return broken;
+}

@@ -1,0 +1,170 @@
+/* A thread cache's own fields: for its owner's side (cache.c) and the heap's (cache_heap.c). */
+#ifndef CA_POOL_CACHE_STATE_H
+#define CA_POOL_CACHE_STATE_H
+
+#include <stdatomic.h>
+#include "base/inline.h"
+#include "pool/blocks/block.h"
+#include "pool/cache/cache.h"
+
+typedef enum {
+    CA_CACHE_FREE, /* nobody is inside */
+    CA_CACHE_IN,   /* its owner is, for a moment */
+    CA_CACHE_SHUT, /* the heap has it, until it says otherwise */
+} ca_cache_entry_t;
+
+typedef struct ca_cache_class {
+    /* From the heap, ready, with the tag 0; then freed here, oldest first, with rising tags. */
+    ca_block_t *first;
+    ca_block_t **end; /* where the next one goes: there, or the last one's `next` */
+    uint32_t count;
+    uint32_t batch; /* blocks to ask the heap for next time */
+} ca_cache_class_t;
+
+/* What the thread freed last on a stream, of one class: only that stream waits for nothing there.
+ * See ca_cached_free_on. */
+typedef struct ca_cache_ordered {
+    ca_stream_t *stream;
+    ca_block_t *block; /* or NULL */
+} ca_cache_ordered_t;
+
+/* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
+ * the cache is shut. */
+struct ca_cache {
+    _Atomic uint32_t entry;    /* ca_cache_entry_t */
+    bool simple;               /* a request's size alone tells its class; see granule_mask */
+    bool visiting;             /* its thread's home is another heap of the set */
+    ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
+    uint64_t open;             /* tag of what is freed now */
+    _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */
+    _Atomic size_t stock;      /* bytes of all blocks in here */
+    size_t stock_most;         /* bytes; set by the heap while it is shut, as the next one is */
+    _Atomic size_t most;       /* bytes of the largest block that it keeps */
+    int64_t open_left;         /* of CA_CACHE_EPOCH_BLOCKS, less blocks freed with the tag `open` */
+    _Atomic size_t epoch_most; /* bytes that an epoch of its may hold */
+    size_t open_bytes;         /* of those blocks */
+    size_t granule_mask;       /* where it is simple, requests are rounded to this and 1; set when
+                                * it joins */
+    uint64_t allocs;           /* since the heap was told of them, */
+    size_t told;               /* which has this part of `stock` in arena->stock; */
+    uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
+    uint64_t told_after;       /* the newest fence when it told, and */
+    uint64_t freed_after;      /* one that was there before the last plain free that it told of */
+    bool used;                 /* it told of some since ca_caches_rest */
+    bool async_frees;          /* see ca_cached_free_async */
+    void *context;             /* the heap's */
+    ca_cache_t *prev, *next;   /* of the same heap, under its lock */
+    ca_cache_t *next_mine;     /* of the same thread */
+    ca_cache_class_t classes[CA_CACHE_CLASSES];
+    ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
+    bool precise;        /* it keeps nothing in `ordered`: see ca_stream_make_precise */
+    uint8_t passed_over; /* frees on streams since, as far as this goes */
+    bool lags;           /* the fences of its epochs do not pass: see ca_cached_free_async */
+    uint8_t lagged;      /* such frees since it was looked at, as far as this goes */
+};
+
+/* The owner's fields that decide nothing for others but are read by them. */
+CA_INLINE void ca_cache_set(_Atomic size_t *field, size_t value)
+{
+    atomic_store_explicit(field, value, memory_order_relaxed);
+}
+
+CA_INLINE size_t ca_cache_get(const _Atomic size_t *field)
+{
+    return atomic_load_explicit(field, memory_order_relaxed);
+}
+
+/* Blocks freed with the tag that is open. */
+CA_INLINE uint64_t ca_cache_open_count(const ca_cache_t *cache)
+{
+    return (uint64_t)(CA_CACHE_EPOCH_BLOCKS - cache->open_left);
+}
+
+/* Since the heap was told of them. */
+CA_INLINE uint64_t ca_cache_frees(const ca_cache_t *cache)
+{
+    return cache->frees + ca_cache_open_count(cache);
+}
+
+/* None was freed with the tag that is open now. */
+CA_INLINE void ca_cache_open_anew(ca_cache_t *cache)
+{
+    cache->frees += ca_cache_open_count(cache);
+    cache->open_left = CA_CACHE_EPOCH_BLOCKS;
+    cache->open_bytes = 0;
+}
+
+CA_INLINE bool ca_cache_has_passed(const ca_cache_t *cache, const ca_block_t *block)
+{
+    return block->tag <= atomic_load_explicit(&cache->passed, memory_order_acquire);
+}
+
+/* The first block of a class, class->first, leaves its queue. The next one is the next to go, and
+ * by then long out of the processor's caches. */
+CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
+{
+    ca_block_t *next = first->next;
+
+    class->first = next;
+    class->count--;
+    if (next)
+        ca_block_prefetch(next);
+    else
+        class->end = &class->first;
+    return first;
+}
+
+/* From the heap: it goes before all others. */
+CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
+{
+    block->tag = 0;
+    block->next = class->first;
+    class->first = block;
+    if (!block->next)
+        class->end = &block->next;
+    class->count++;
+}
+
+/* --- between the two sides; under the heap's lock ----------------------------------------------
+ */
+
+/* Bytes came to the stock of a cache, which is not open to others, or left it. */
+void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left);
+
+/* The oldest of a class, or NULL where it has not passed. */
+ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
+
+/* What has passed goes back to the heap, what will be missed least first, until the stock has no
+ * more than `most` bytes. It was told of them. */
+void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most);
+
+/* Gives a block that was freed on a stream back to it. The cache, which is not open to others, told
+ * of all before. */
+void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered);
+
+/* Gives what was freed on a stream back to it, as if it were freed now, or only what was freed on
+ * one of them. The cache is not open to others. */
+void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only);
+
+/* A new cache for the calling thread, shut until ca_caches_review. */
+void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
+
+/* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
+void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
+
+/* The thread ends: its cache's blocks are the heap's. */
+void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
+
+/* Adds what happened in the cache to the heap's counts. */
+void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
+
+/* A block in no list of the cache any more is ready in the heap. */
+void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
+
+/* The owner's epoch is due (ca_cache_put), by what it did last. Takes the heap's lock. */
+void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by);
+
+/* This thread's cache in front of the heap, or NULL. */
+ca_cache_t *ca_cache_own(const ca_arena_t *arena);
+
+#endif

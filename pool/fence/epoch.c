@@ -1,0 +1,632 @@
+/* Epochs: open, closing, closed, passed; see epoch.h. */
+#include "pool/fence/epoch.h"
+
+#include <errno.h>
+#include "base/counters.h"
+#include "base/history.h"
+#include "base/mine.h"
+#include "base/mutation.h"
+#include "pool/cache/cache.h"
+#include "pool/cache/cache_mark.h"
+#include "pool/fence/fence_order.h"
+#include "pool/fence/order.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/settle.h"
+#include "pool/state.h"
+#include "pool/fence/stream.h"
+
+static void list_append(ca_epoch_list_t *list, ca_epoch_t *epoch)
+{
+    epoch->next = NULL;
+    epoch->prev = list->tail;
+    if (list->tail)
+        list->tail->next = epoch;
+    else
+        list->head = epoch;
+    list->tail = epoch;
+    list->count++;
+}
+
+static void list_remove(ca_epoch_list_t *list, ca_epoch_t *epoch)
+{
+    if (epoch->prev)
+        epoch->prev->next = epoch->next;
+    else
+        list->head = epoch->next;
+    if (epoch->next)
+        epoch->next->prev = epoch->prev;
+    else
+        list->tail = epoch->prev;
+    list->count--;
+}
+
+static size_t scale(const ca_arena_t *arena)
+{
+    return arena->no_fences ? CA_SYNC_SCALE : 1;
+}
+
+/* See fence_order.h. Of what the calling thread's cache has taken since it told, only this much is
+ * known. */
+static uint64_t freed_after(const ca_arena_t *arena)
+{
+    const ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
+
+    if (cache)
+        ca_fence_note_free(arena->context,
+                           ca_cache_frees(cache) ? cache->told_after : cache->freed_after);
+    return ca_fence_freed_after(arena->context);
+}
+
+void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
+{
+    epoch->by = epoch->by == CA_BY_NOBODY || epoch->by == thread ? thread : CA_BY_SEVERAL;
+}
+
+/* Nobody waits without bound for work of a single stream: no plain free would have. */
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
+{
+    ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
+
+    if (epoch) {
+        epoch->line = line;
+        epoch->number = CA_FENCE_NONE;
+    }
+    return epoch;
+}
+
+int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
+{
+    *line = (ca_line_t){.stream = stream};
+    line->open = ca_epoch_make(arena, line);
+    return line->open ? 0 : -ENOMEM;
+}
+
+void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
+{
+    ca_epoch_push_into(line->open, block);
+    if (line->stream)
+        ca_stream_list(line->stream, block);
+    else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena) ||
+             ca_settle_closes(arena, ca_block_size(block)))
+        line->open->urgent = true;
+}
+
+void ca_epoch_pull(ca_block_t *block)
+{
+    ca_epoch_t *epoch = ca_block_epoch(block);
+
+    if (epoch->line->stream)
+        ca_stream_unlist(epoch->line->stream, block);
+    ca_epoch_pull_from(epoch, block);
+}
+
+/* Bytes that the open epoch of plain frees may hold. What is in it cannot be waited for: where
+ * memory is short, keep it small. Without fences it cannot even be asked about: a request for all
+ * the room there is and up to this much more is refused where a plain free would have made it fit.
+ * So the share shrinks by what the epoch may grow: a few MiB at most while there is less than 1 GiB
+ * of room, under 1% of it always; and nothing is kept from the first refusal on, where room is 0.
+ * Nor may a refused close put the next one off there: no allocation makes up for it. */
+static size_t holds(const ca_arena_t *arena)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
+    size_t own = ca_settle_epoch_bytes(arena) * scale(arena);
+
+    if (arena->cache_count) /* the other half is theirs */
+        most /= 2;
+    return (most < own ? most : own) / ca_arena_heaps(arena);
+}
+
+bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
+{
+    const ca_epoch_t *open = line->open;
+    if (line->stream)
+        return arena->operations >= line->close_after && ca_arena_serving(arena) &&
+               ca_stream_due(arena, open);
+    if (!ca_arena_serving(arena) || (!arena->no_fences && arena->operations < line->close_after))
+        return false;
+    return open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
+           open->bytes >= holds(arena);
+}
+
+bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
+{
+    /* Without a fence only everything can be waited for, what was submitted since included. */
+    if (epoch->foreign || (arena->no_fences && !epoch->fence))
+        return true;
+    if (epoch == arena->whole.open)
+        return epoch->by != ca_mine_number();
+    return epoch->number > freed_after(arena);
+}
+
+void ca_epoch_shrink(ca_block_t *block, size_t bytes)
+{
+    ca_stream_t *stream = ca_block_epoch(block)->line->stream;
+
+    ca_block_epoch(block)->bytes -= bytes;
+    if (stream)
+        ca_stream_unlist(stream, block);
+    ca_block_set_size(block, ca_block_size(block) - bytes);
+    if (stream)
+        ca_stream_list(stream, block);
+}
+
+static void empty(ca_epoch_t *epoch)
+{
+    epoch->blocks = epoch->last = NULL;
+    epoch->count = epoch->bytes = 0;
+}
+
+/* Makes all blocks of an epoch ready; the epoch is then in no list. */
+static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
+{
+    for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
+        next = ca_block_later(block);
+        if (epoch->line->stream)
+            ca_stream_unlist(epoch->line->stream, block);
+        ca_history_note(.event = CA_EVENT_READY, .address = block->address,
+                        .device = CA_EVENT_NO_DEVICE);
+        if (ca_block_stays_whole(arena, block)) {
+            ca_epoch_push_into(arena->passed, block);
+        } else {
+            arena->pending -= ca_block_size(block);
+            ca_block_ready(arena, block);
+        }
+    }
+    empty(epoch);
+    ca_cache_pass(arena, epoch);
+}
+
+/* The open epoch, detached and replaced; NULL when it is empty or there is no host memory. */
+static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
+{
+    ca_epoch_t *epoch = line->open;
+
+    if (!ca_arena_serving(arena) || (epoch->count == 0 && !epoch->marks))
+        return NULL;
+    ca_epoch_t *fresh = ca_epoch_make(arena, line);
+    if (!fresh)
+        return NULL;
+    line->open = fresh;
+    list_append(&line->closing, epoch);
+    return epoch;
+}
+
+/* A closing epoch that got no fence is the open one again; what was freed meanwhile joins it. */
+static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
+{
+    ca_line_t *line = epoch->line;
+    ca_epoch_t *newer = line->open;
+
+    for (ca_block_t *block = newer->blocks, *next; block; block = next) {
+        next = ca_block_later(block);
+        ca_epoch_push_into(epoch, block);
+    }
+    if (newer->by != CA_BY_NOBODY)
+        ca_epoch_freed_by(epoch, newer->by);
+    epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
+    epoch->foreign |= newer->foreign;
+    ca_cache_move_marks(arena, newer, epoch);
+    line->open = epoch;
+    ca_slab_give(&arena->epochs, newer);
+    if (line->stream)
+        ca_stream_reopened(line->stream, rc);
+}
+
+/* Ends a closing. `rc` is what recording the fence, or synchronising, answered. */
+static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
+{
+    list_remove(&epoch->line->closing, epoch);
+    if (rc == -EIO)
+        arena->stopped = true;
+    else if (rc == -ENOSYS && !epoch->line->stream)
+        arena->no_fences = true;
+    else if (rc < 0)
+        epoch->line->close_after = arena->operations + CA_CLOSE_BACKOFF;
+    if (rc < 0)
+        reopen(arena, epoch, rc);
+    bool first = rc == 0 && !epoch->line->stream && !arena->fenced && !arena->no_fences;
+    arena->fenced |= first;
+    if (first || rc == -EIO || rc == -ENOSYS)
+        ca_caches_review(arena);
+}
+
+void ca_epoch_synchronize(ca_arena_t *arena)
+{
+    ca_epoch_t *epoch = detach_open(arena, &arena->whole);
+
+    if (!epoch)
+        return;
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_synchronize(arena->upstream, arena->context, epoch->foreign);
+    ca_lock_take(&arena->lock);
+    if (rc == -ENOSYS)
+        rc = -EAGAIN; /* neither: keep it for later, as during a capture */
+    end_closing(arena, epoch, rc);
+    if (rc == 0) {
+        release_blocks(arena, epoch);
+        ca_slab_give(&arena->epochs, epoch);
+    }
+}
+
+/* The closed epoch whose fence is behind what is freed now, or NULL. In the list: the caller puts
+ * something there. */
+static ca_epoch_t *covering_now(ca_arena_t *arena)
+{
+    ca_epoch_list_t *closed = &arena->whole.closed;
+    ca_epoch_t *newest = arena->owed ? arena->owed : closed->tail;
+    uint64_t began = newest ? ca_order_quiet_since() : 0;
+
+    if (began && closed->tail && closed->tail->began == began)
+        newest = closed->tail;
+    if (!began || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
+        return NULL;
+    if (newest != arena->owed)
+        return newest;
+    arena->owed = NULL;
+    newest->by = ca_mine_number();
+    list_append(closed, newest);
+    return newest;
+}
+
+/* Behind what is in there: it serves in the order of the frees. */
+static void append(ca_epoch_t *epoch, ca_block_t *block)
+{
+    ca_block_set_epoch(block, epoch);
+    ca_block_set_later(block, NULL);
+    ca_block_set_earlier(block, epoch->last);
+    if (epoch->last)
+        ca_block_set_later(epoch->last, block);
+    else
+        epoch->blocks = block;
+    epoch->last = block;
+    epoch->count++;
+    epoch->bytes += ca_block_size(block);
+}
+
+bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block)
+{
+    const ca_epoch_t *open = arena->whole.open;
+    const ca_cache_t *cache;
+
+    if (open->count || open->marks ||
+        ((cache = arena->caches ? ca_cache_own(arena) : NULL) && ca_cache_open_count(cache)))
+        return false;
+    ca_epoch_t *covering = covering_now(arena);
+    if (covering)
+        append(covering, block);
+    return covering;
+}
+
+/* Of an epoch that is gone. With the lock dropped. */
+static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
+{
+    if (!lent || ca_order_give_up(fence))
+        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+}
+
+void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
+{
+    ca_stream_t *stream = line->stream;
+
+    if (!stream && arena->no_fences) {
+        if (by == CA_BY_FREE)
+            ca_epoch_synchronize(arena);
+        return;
+    }
+    if (!stream)
+        ca_cache_close_own(arena);
+    ca_epoch_t *epoch = detach_open(arena, line);
+    if (!epoch)
+        return;
+    void *fence = NULL;
+    bool ordered = !stream && arena->params.reuse == CA_POOL_REUSE_ORDER;
+    epoch->began = ordered ? ca_order_record_begins() : 0;
+    ca_lock_drop(&arena->lock);
+    bool all = stream ? stream->kind == CA_STREAM_ELSEWHERE : epoch->foreign;
+    int rc =
+        stream && !all
+            ? ca_upstream_fence_record_on(arena->upstream, arena->context, stream->queue, &fence)
+            : ca_upstream_fence_record(arena->upstream, arena->context, all, &fence);
+    ca_lock_take(&arena->lock);
+    end_closing(arena, epoch, rc);
+    if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
+        ca_epoch_synchronize(arena);
+    if (rc < 0)
+        return;
+    epoch->fence = fence;
+    epoch->by = by == CA_BY_FREE && !stream ? ca_mine_number() : CA_BY_SEVERAL;
+    epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
+    if (!stream) {
+        epoch->number = ca_fence_number();
+        if (by == CA_BY_FREE) {
+            ca_fence_note_free(arena->context, epoch->number);
+            ca_arena_note_free(arena, epoch->number);
+        }
+        /* What they tell of later came after this fence. A free need not ask them all: where memory
+         * is short, which is where anybody waits, they keep nothing. */
+        if (by == CA_BY_ALLOC)
+            ca_caches_tell(arena);
+    }
+    list_append(&line->closed, epoch);
+}
+
+/* Takes note of a query's or wait's answer about a closed epoch, and returns it. Drops the lock. */
+static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
+{
+    epoch->users--;
+    if (arena->retired)
+        answer = -EIO; /* the fence died with its context */
+    else if (answer == -EIO)
+        ca_arena_stop(arena);
+    if (answer == 1 && !epoch->passed) {
+        if (epoch->began && epoch->fence)
+            ca_order_passed(arena->context, epoch->began);
+        epoch->passed = true;
+        list_remove(&epoch->line->closed, epoch);
+        release_blocks(arena, epoch);
+    }
+    if (epoch->passed && epoch->users == 0) {
+        void *fence = epoch->fence;
+        bool lent = epoch->lent;
+        ca_slab_give(&arena->epochs, epoch);
+        ca_lock_drop(&arena->lock);
+        release_fence(arena, fence, lent);
+        ca_lock_take(&arena->lock);
+    }
+    return answer;
+}
+
+void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
+{
+    ca_epoch_t *epoch;
+
+    if (line == &arena->whole && arena->owed) {
+        list_append(&line->closed, arena->owed);
+        arena->owed = NULL;
+    }
+    while ((epoch = line->closed.head)) {
+        void *fence = epoch->fence;
+        bool lent = epoch->lent;
+        list_remove(&line->closed, epoch);
+        ca_lock_drop(&arena->lock);
+        release_fence(arena, fence, lent);
+        ca_lock_take(&arena->lock);
+    }
+}
+
+size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)
+{
+    size_t passed = 0;
+
+    /* Forced or not: what had not passed a moment ago, within the same call, is not asked again. */
+    if (forced ? arena->operations == line->failed_at : arena->operations < line->query_after)
+        return 0;
+    while (passed < most && line->closed.head && ca_arena_serving(arena)) {
+        ca_epoch_t *epoch = line->closed.head;
+        int answer = 1; /* of one that its stream, or a give-back, has emptied */
+        bool asks = epoch->count > 0 || epoch->marks;
+        epoch->users++;
+        if (!asks)
+            epoch->began = 0; /* it proves nothing */
+        if (asks && !(epoch->began && ca_order_has_passed(arena->context, epoch->number))) {
+            ca_lock_drop(&arena->lock);
+            answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
+            ca_lock_take(&arena->lock);
+        }
+        if (settle(arena, epoch, answer) != 1) {
+            line->failed_at = arena->operations;
+            line->query_after = arena->operations + (CA_QUERY_BACKOFF << line->failures);
+            line->failures += line->failures < CA_QUERY_DOUBLINGS;
+            break;
+        }
+        line->failures = 0;
+        arena->others_stuck &= !asks;
+        arena->late_stuck &= !asks;
+        passed++;
+    }
+    return passed;
+}
+
+/* In order a free need not ask: what has not passed serves as well. A few do, lest the list grow
+ * without end. */
+#define IN_ORDER_BEHIND 64u
+
+bool ca_epoch_in_order(const ca_arena_t *arena)
+{
+    return arena->params.reuse == CA_POOL_REUSE_ORDER &&
+           (!arena->params.host || CA_MUTATED(order_pinned)) && !arena->no_fences &&
+           ca_order_may(arena->context);
+}
+
+static bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
+{
+    if (CA_MUTATED(order_counted_by_heap))
+        return epoch->foreign || epoch->number > arena->freed_after;
+    /* The usual case first. */
+    if (epoch->number <= ca_fence_freed_after(arena->context) && !epoch->foreign)
+        return false;
+    return ca_epoch_late(arena, epoch) && !CA_MUTATED(order_late);
+}
+
+/* An epoch that has just been served stays, for what ca_epoch_cover puts there; the one before it
+ * goes. `released`: what ca_order_take gave, and a fence that is not given up yet. Returns whether
+ * it dropped the lock, to release any. */
+static bool owe(ca_arena_t *arena, ca_epoch_t *epoch, void *released[3])
+{
+    ca_epoch_t *former = arena->owed;
+
+    arena->owed = epoch;
+    if (former)
+        ca_slab_give(&arena->epochs, former);
+    if (!released[0] && !released[1] && !released[2])
+        return false;
+    arena->inside++;
+    ca_lock_drop(&arena->lock);
+    for (unsigned i = 0; i < 3; i++)
+        if (released[i])
+            release_fence(arena, released[i], i == 2);
+    ca_lock_take(&arena->lock);
+    ca_arena_left(arena);
+    return true;
+}
+
+ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
+{
+    ca_epoch_t *epoch = arena->whole.closed.tail;
+
+    if (epoch->count != 1 || epoch->marks || epoch->prev || epoch->users || arena->owed ||
+        !ca_arena_serving(arena) || !ca_epoch_in_order(arena) || may_not_serve(arena, epoch))
+        return NULL;
+    ca_block_t *block = epoch->blocks;
+    if (!ca_block_take_whole(arena, block, bytes))
+        return NULL;
+    empty(epoch);
+    ca_count(order_served);
+    list_remove(&arena->whole.closed, epoch);
+    arena->owed = epoch;
+    return block;
+}
+
+size_t ca_epoch_serve_in_order(ca_arena_t *arena)
+{
+    ca_epoch_t *epoch = arena->whole.closed.head, *next;
+    size_t served = 0;
+
+    if (CA_MUTATED(order_lazily_recorded)) {
+        ca_epoch_close(arena, &arena->whole, CA_BY_FREE);
+        epoch = arena->whole.closed.head;
+    }
+    if (CA_MUTATED(order_open_epoch) && ca_epoch_in_order(arena))
+        release_blocks(arena, arena->whole.open);
+    for (; epoch && ca_epoch_in_order(arena); epoch = next) {
+        next = epoch->next;
+        void *former = arena->owed ? arena->owed->fence : NULL;
+        void *released[3] = {NULL, NULL, epoch->lent ? former : NULL};
+        if (epoch->users || may_not_serve(arena, epoch) || !ca_arena_serving(arena))
+            break;
+        if (!epoch->lent && !ca_order_take(arena->context, epoch->fence, epoch->began,
+                                           epoch->number, former, released))
+            break;
+        epoch->lent = true;
+        ca_count(order_served);
+        arena->whole.failures = 0;
+        list_remove(&arena->whole.closed, epoch);
+        release_blocks(arena, epoch);
+        served++;
+        if (owe(arena, epoch, released))
+            next = arena->whole.closed.head;
+    }
+    return served;
+}
+
+void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line)
+{
+    if (!line->stream && ca_epoch_in_order(arena) && line->closed.count < IN_ORDER_BEHIND)
+        return;
+    /* The newest fence was recorded this instant: not worth a query. */
+    if (line->closed.count > 1)
+        ca_epoch_harvest(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+}
+
+/* The line that has waited longest for nobody knows how long: the first with anything closed. */
+static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
+{
+    if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
+        return &arena->whole;
+    for (ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
+        if (stream->line.closed.head)
+            return &stream->line;
+    return &arena->whole;
+}
+
+/* The first of those that are asked for. With `several` the last such of the older half, or of as
+ * few as hold enough to be worth a wait. Sets `place`, from 1. */
+static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *line,
+                                     ca_which_t which, bool several, size_t *place)
+{
+    size_t bytes = 0, most = several ? (line->closed.count + 1) / 2 : 0, seen = 0;
+    ca_epoch_t *found = NULL;
+
+    for (ca_epoch_t *epoch = line->closed.head; epoch; epoch = epoch->next) {
+        if (found && (seen >= most || bytes >= CA_WAIT_BYTES))
+            break;
+        seen++;
+        if (which == CA_EPOCHS_FREED
+                ? !epoch->foreign && epoch->number <= arena->freed_after
+                : !ca_epoch_late(arena, epoch) && (several || !epoch->own_passed)) {
+            found = epoch;
+            *place = seen;
+        }
+        bytes += epoch->bytes;
+    }
+    return found;
+}
+
+int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
+{
+    ca_line_t *line = line_to_wait_for(arena, which);
+    bool several = which != CA_EPOCHS_ALL && nanoseconds != CA_WAIT_OWN;
+    size_t place = 1;
+    ca_epoch_t *epoch = which == CA_EPOCHS_ALL
+                            ? line->closed.head
+                            : epoch_to_wait_for(arena, line, which, several, &place);
+
+    if (several && epoch && epoch != line->closed.head) {
+        /* A later one may have to wait for long where the first has passed already. */
+        if (ca_epoch_harvest(arena, line, 1, true) > 0)
+            return 1;
+        epoch = epoch_to_wait_for(arena, line, which, several, &place);
+    }
+    if (!epoch || !ca_arena_serving(arena))
+        return -ENOENT;
+    several &= epoch != line->closed.head;
+    epoch->users++;
+    ca_lock_drop(&arena->lock);
+    int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
+    ca_lock_take(&arena->lock);
+    arena->operations++; /* time has passed, and what no line had ready may be by now */
+    epoch->own_passed |= nanoseconds == CA_WAIT_OWN && answer == 0;
+    if (!several || answer < 0)
+        return settle(arena, epoch, answer);
+    /* Those before it first, each by its own fence. */
+    bool passed = epoch->passed;
+    if (settle(arena, epoch, 0) < 0)
+        return -EIO;
+    return ca_epoch_harvest(arena, line, place, true) > 0 || passed;
+}
+
+bool ca_epoch_slept_for(const ca_arena_t *arena)
+{
+    unsigned thread = ca_mine_number();
+
+    for (const ca_epoch_t *epoch = arena->whole.closed.tail; epoch; epoch = epoch->prev)
+        if (epoch->by == thread)
+            return true;
+    return false;
+}
+
+int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
+{
+    epoch->users++;
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_fence_join(arena->upstream, arena->context, queue, epoch->fence);
+    ca_lock_take(&arena->lock);
+    settle(arena, epoch, rc == -EIO ? -EIO : 0);
+    return rc;
+}
+
+bool ca_epoch_device_idle(ca_arena_t *arena)
+{
+    void *fence = NULL;
+    bool idle = false;
+
+    if (arena->no_fences)
+        return false;
+    ca_lock_drop(&arena->lock);
+    if (ca_upstream_fence_record(arena->upstream, arena->context, false, &fence) == 0) {
+        idle = ca_upstream_fence_query(arena->upstream, arena->context, fence) == 1;
+        ca_upstream_fence_release(arena->upstream, arena->context, fence);
+    }
+    ca_lock_take(&arena->lock);
+    return idle;
+}

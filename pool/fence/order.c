@@ -1,0 +1,600 @@
+/* See order.h. The lock guards debts and who has paid; all else is single words that are read
+ * without it. A block is freed only after the submissions that touch it have returned, and handed
+ * on only after the request has: that orders what other threads see here. */
+#include "pool/fence/order.h"
+
+#include "base/counters.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/mine.h"
+#include "base/mutation.h"
+#include "config/options.h"
+#include "pool/fence/fence_order.h"
+
+#define DEBTS 4u
+#define PAYERS 64u
+#define NO_STREAM (~CA_ORDER_QUIET - 1) /* none has this number */
+#define MOST_NS ((uint64_t)1000 * 1000 * 1000)
+
+typedef struct debt {
+    void *fence; /* NULL: the place is free */
+    uint64_t began, number;
+    unsigned users;  /* threads that wait for it, outside the lock */
+    unsigned joined; /* streams that were made to wait for it */
+    bool owed;
+    bool lent; /* its epoch names the fence, too, and releases it */
+} debt_t;
+
+_Atomic uint64_t ca_order_current, ca_order_newest;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_ORDER);
+static debt_t debts[DEBTS];
+static _Atomic uint64_t owner; /* the stream that is behind them by itself */
+static _Atomic uint64_t
+    opened; /* debts so far; not their fences' numbers, which may come in any order */
+static struct {
+    uint64_t stream, opened; /* it was made to wait for all debts of then */
+} payers[PAYERS];
+static unsigned next_payer;
+
+static const ca_upstream_t *upstream;
+static void *_Atomic only; /* the context; NULL: off */
+static uint64_t wait_ns;
+static _Atomic bool ended;
+static _Atomic unsigned held;
+static _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
+static _Atomic uint64_t passed;        /* the latest begun that is known to have */
+static _Atomic uint64_t proved;        /* fences up to this number have passed, too */
+static _Atomic unsigned changer;       /* the thread that changed the stream last */
+static _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t before = atomic_load(word);
+
+    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    }
+}
+
+bool ca_order_wanted(int reuse)
+{
+    return reuse == CA_REUSE_ORDER;
+}
+
+static bool is_quiet(uint64_t current)
+{
+    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+}
+
+/* The current stream, quiet or not. */
+static uint64_t stream_now(void)
+{
+    uint64_t current = atomic_load(&ca_order_current);
+
+    return is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
+}
+
+/* Something was submitted. */
+static void wake(void)
+{
+    uint64_t current = atomic_load(&ca_order_current);
+
+    while (is_quiet(current) && !CA_MUTATED(order_not_woken) &&
+           !atomic_compare_exchange_weak(&ca_order_current, &current, current & ~CA_ORDER_QUIET)) {
+    }
+}
+
+/* Work may be in flight that no fence begun up to now is behind, and that is not in order. Under
+ * the lock where the current stream changes too: a request sees both or neither. */
+static void note_several(void)
+{
+    wake();
+    raise(&several_until, ca_fence_newest() + 1);
+}
+
+/* --- debts ------------------------------------------------------------------------------------ */
+
+/* Under the lock. */
+static void recount(void)
+{
+    uint64_t most = 0;
+
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (debts[i].fence && debts[i].owed && debts[i].number > most)
+            most = debts[i].number;
+    atomic_store(&ca_order_newest, most);
+}
+
+/* Under the lock: the fence, if nobody needs it any more, and nobody else releases it. */
+static void *unused_fence(debt_t *debt)
+{
+    void *fence = debt->owed || debt->users ? NULL : debt->fence;
+
+    if (fence)
+        debt->fence = NULL;
+    return debt->lent ? NULL : fence;
+}
+
+bool ca_order_may(const void *context)
+{
+    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
+           !atomic_load_explicit(&ended, memory_order_relaxed) &&
+           (!atomic_load_explicit(&held, memory_order_relaxed) || CA_MUTATED(order_in_capture)) &&
+           atomic_load_explicit(&passed, memory_order_relaxed) >=
+               atomic_load_explicit(&several_until, memory_order_relaxed);
+}
+
+/* A number for a look: what was recorded before has a lower one. */
+static uint64_t next_number(void)
+{
+    ca_lock_take(&lock);
+    uint64_t number = ca_fence_number();
+    ca_lock_drop(&lock);
+    return number;
+}
+
+/* The number comes before the mark, and both before the record. A submission that is behind the
+ * record looks again after them, and takes the mark away before its memory is freed; whoever finds
+ * a mark that was made after that finds a number from after it, too. */
+uint64_t ca_order_record_begins(void)
+{
+    ca_lock_take(&lock);
+    uint64_t number = ca_fence_number(), current = atomic_load(&ca_order_current);
+    atomic_store(&quiet, number);
+    if (!is_quiet(current) && current != CA_ORDER_OFF)
+        atomic_compare_exchange_strong(&ca_order_current, &current, current | CA_ORDER_QUIET);
+    ca_lock_drop(&lock);
+    return number;
+}
+
+uint64_t ca_order_quiet_since(void)
+{
+    return is_quiet(atomic_load(&ca_order_current)) ? atomic_load(&quiet) : 0;
+}
+
+/* Under the lock, where that may be. What is owed from before the stream changed has passed:
+ * ca_order_may says so. A fence begun after another one was recorded stands behind it too. */
+static debt_t *make_place(uint64_t began, uint64_t current, void **released, uint64_t *most)
+{
+    debt_t *place = NULL;
+
+    for (debt_t *debt = debts; debt < debts + DEBTS; debt++) {
+        if (debt->fence &&
+            (debt->number < began || owner != current || CA_MUTATED(order_unnumbered))) {
+            debt->owed = false;
+            if (debt->lent)
+                unused_fence(debt);
+            else if (!*released)
+                *released = unused_fence(debt);
+        }
+        if (!debt->fence)
+            place = debt;
+        else if (debt->owed && debt->number > *most)
+            *most = debt->number;
+    }
+    return place;
+}
+
+/* Under the lock: the place of a fence that is no longer its epoch's, or NULL. */
+static debt_t *take_back(const void *fence)
+{
+    for (debt_t *debt = debts; debt < debts + DEBTS; debt++)
+        if (debt->fence == fence) {
+            debt->lent = false;
+            return debt;
+        }
+    return NULL;
+}
+
+bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number, void *former,
+                   void *released[2])
+{
+    uint64_t most = 0;
+
+    released[0] = released[1] = NULL;
+    ca_lock_take(&lock);
+    bool may = ca_order_may(context);
+    uint64_t current = stream_now();
+    debt_t *place = may ? make_place(began, current, &released[0], &most) : NULL;
+    if (place) {
+        if (former && !take_back(former))
+            released[1] = former;
+        *place =
+            (debt_t){.fence = fence, .began = began, .number = number, .owed = true, .lent = true};
+        atomic_store(&owner, current);
+        opened++;
+    }
+    if (may)
+        atomic_store(&ca_order_newest, place && number > most ? number : most);
+    ca_lock_drop(&lock);
+    return place;
+}
+
+bool ca_order_give_up(void *fence)
+{
+    ca_lock_take(&lock);
+    debt_t *debt = take_back(fence);
+    bool unused = !debt || unused_fence(debt);
+    ca_lock_drop(&lock);
+    return unused;
+}
+
+void ca_order_passed(const void *context, uint64_t began)
+{
+    if (atomic_load_explicit(&only, memory_order_relaxed) == context)
+        raise(&passed, began);
+}
+
+bool ca_order_has_passed(const void *context, uint64_t number)
+{
+    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
+           number <= atomic_load_explicit(&proved, memory_order_relaxed);
+}
+
+/* How a thread goes about a debt. */
+typedef enum { WAIT_OWN, WAIT, JOIN } way_t;
+
+/* Whether plain CUDA would have made the thread wait for it. */
+static bool slept_for(const debt_t *debt, const void *context)
+{
+    return debt->number <= ca_fence_freed_after(context);
+}
+
+/* By a thread that plain CUDA would not have made to wait. Returns whether it has passed. */
+static bool wait_late(void *context, void *fence)
+{
+    static _Atomic bool said;
+
+    if (ca_upstream_fence_wait(upstream, context, fence, wait_ns) == 1)
+        return true;
+    bool done = ca_upstream_fence_wait(upstream, context, fence, MOST_NS) == 1;
+    ca_count(order_waits);
+    if (!done && !atomic_exchange(&said, true))
+        ca_info("a stream waits, on the device, for work that this thread has not waited for: "
+                "memory was handed out behind it (reuse:order)");
+    return done;
+}
+
+/* One stream is made to wait without a question, which is dearer, and in vain behind work that
+ * takes long. Where several follow it may have passed meanwhile, and then none of the others need
+ * wait. */
+static bool asks_first(const debt_t *debt)
+{
+    return debt->joined && !(debt->joined & (debt->joined - 1));
+}
+
+/* Returns whether it has passed, or with JOIN whether the stream is behind it now. */
+static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
+{
+    bool slept = slept_for(debt, context);
+
+    if (ca_order_has_passed(context, debt->number))
+        return true;
+    if (way == JOIN && slept && asks_first(debt) &&
+        ca_upstream_fence_query(upstream, context, debt->fence) == 1)
+        return true;
+    if (way == JOIN && slept && ca_upstream_fence_join(upstream, context, queue, debt->fence) == 0)
+        return false;
+    if (ca_upstream_fence_query(upstream, context, debt->fence) == 1)
+        return true;
+    if (slept)
+        return ca_upstream_fence_wait(upstream, context, debt->fence, CA_WAIT_OWN) == 1;
+    if (way == WAIT_OWN)
+        return false;
+    bool done = wait_late(context, debt->fence);
+    if (!done && way == JOIN)
+        (void)ca_upstream_fence_join(upstream, context, queue, debt->fence);
+    return done;
+}
+
+/* Each debt, outside the lock. Whether all have passed. */
+static bool go_about_all(way_t way, void *queue)
+{
+    void *context = atomic_load(&only);
+    debt_t mine[DEBTS];
+    void *unused[DEBTS];
+    bool done[DEBTS] = {false}, all = true;
+
+    if (!context)
+        return true;
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        mine[i] = debts[i];
+        if (!mine[i].fence || !mine[i].owed)
+            mine[i].fence = NULL;
+        else
+            debts[i].users++;
+    }
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (mine[i].fence) {
+            done[i] = go_about(context, &mine[i], way, queue);
+            if (done[i])
+                ca_order_passed(context, mine[i].began);
+            all &= done[i];
+        }
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        unused[i] = NULL;
+        if (!mine[i].fence)
+            continue;
+        debts[i].users--;
+        debts[i].joined += way == JOIN && !done[i];
+        debts[i].owed &= !done[i];
+        unused[i] = unused_fence(&debts[i]);
+    }
+    recount();
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (unused[i])
+            ca_upstream_fence_release(upstream, context, unused[i]);
+    return all;
+}
+
+bool ca_order_owes(const void *context)
+{
+    return atomic_load_explicit(&ca_order_newest, memory_order_relaxed) && context &&
+           atomic_load(&only) == context;
+}
+
+bool ca_order_paid(const void *context)
+{
+    return !ca_order_owes(context) || go_about_all(WAIT_OWN, NULL);
+}
+
+void ca_order_leave(void)
+{
+    if (ca_order_owed() && !CA_MUTATED(order_exported))
+        (void)go_about_all(WAIT, NULL);
+}
+
+/* --- submissions ------------------------------------------------------------------------------ */
+
+/* Makes the stream wait for what is owed, `now` debts having been opened. */
+static void pay(uint64_t stream, void *queue, unsigned work, uint64_t now)
+{
+    bool has_paid = false;
+
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < PAYERS; i++)
+        has_paid |=
+            payers[i].stream == stream && (payers[i].opened >= now || CA_MUTATED(order_flag));
+    ca_lock_drop(&lock);
+    if (has_paid && !(work & CA_WORK_COPY))
+        return;
+    /* No stream can be made to wait while it is captured; and what a copy does by the host is
+     * behind no stream's wait. */
+    if (work & CA_WORK_COPY || atomic_load(&held)) {
+        (void)go_about_all(WAIT, NULL);
+        return;
+    }
+    (void)go_about_all(JOIN, queue);
+    ca_lock_take(&lock);
+    unsigned place = next_payer++ % PAYERS;
+    for (unsigned i = 0; i < PAYERS; i++)
+        if (payers[i].stream == stream)
+            place = i;
+    payers[place].stream = stream;
+    payers[place].opened = now;
+    ca_lock_drop(&lock);
+}
+
+static bool must_pay(uint64_t stream, unsigned work)
+{
+    return ca_order_owed() && !CA_MUTATED(order_skipped) &&
+           (stream != owner || (work & CA_WORK_EARLY && !CA_MUTATED(order_pdl)));
+}
+
+static bool stop(const char *why)
+{
+    if (atomic_exchange(&ended, true))
+        return false;
+    if (atomic_load(&ca_order_current) != CA_ORDER_OFF)
+        ca_info("memory in flight is not reused from now on: %s", why);
+    return true;
+}
+
+/* The stream is the current one from now on; false where more is owed than it has waited for. Not
+ * before it has: other threads that submit to it do not come by once it is. The first change is
+ * none, as nothing was submitted before. */
+static bool change(uint64_t stream, uint64_t paid)
+{
+    unsigned thread = ca_mine_number();
+
+    ca_lock_take(&lock);
+    if (opened != paid && must_pay(stream, CA_WORK)) {
+        ca_lock_drop(&lock);
+        return false;
+    }
+    uint64_t before = stream_now();
+    unsigned last = atomic_exchange(&changer, thread);
+    bool changes = before != CA_ORDER_OFF && before != stream;
+    if (changes)
+        atomic_store(&ca_order_current, stream);
+    if (changes && before)
+        note_several();
+    ca_lock_drop(&lock);
+    if (changes && before && last != thread && !CA_MUTATED(order_second_thread))
+        stop("a second thread uses a second stream");
+    return true;
+}
+
+/* Nothing is handed out any more, which is said before this looks: once nothing is owed either,
+ * nothing is looked at. */
+static void go_off(void)
+{
+    ca_lock_take(&lock);
+    if (!ca_order_owed())
+        atomic_store(&ca_order_current, CA_ORDER_OFF);
+    ca_lock_drop(&lock);
+}
+
+void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
+{
+    bool off = atomic_load_explicit(&ended, memory_order_relaxed);
+    wake();
+    uint64_t current = stream_now(), now;
+    bool other = !off && stream != current;
+
+    if (!work && stream == current)
+        return;
+    if (current && current != stream)
+        ca_count(submissions_elsewhere);
+    if ((other && current) || (!off && work & CA_WORK_HELD && !CA_MUTATED(order_held)))
+        note_several();
+    do {
+        now = atomic_load(&opened);
+        if (must_pay(stream, work))
+            pay(stream, queue, work, now);
+    } while (other && !change(stream, now));
+    if (off && !ca_order_owed())
+        go_off();
+}
+
+void ca_order_after_other(uint64_t stream, unsigned work)
+{
+    wake();
+    if ((!work && stream == stream_now()) || (CA_MUTATED(order_held) && work & CA_WORK_HELD))
+        return;
+    if (atomic_load_explicit(&only, memory_order_relaxed) &&
+        !atomic_load_explicit(&ended, memory_order_relaxed))
+        note_several();
+}
+
+void ca_order_unquiet(void)
+{
+    wake();
+}
+
+void ca_order_waits_for(uint64_t stream)
+{
+    if (!atomic_load_explicit(&only, memory_order_relaxed) ||
+        atomic_load_explicit(&ended, memory_order_relaxed))
+        return;
+    uint64_t current = stream_now();
+    if (stream && current && stream != current && atomic_load(&changer) != ca_mine_number())
+        stop("a second thread waits for a second stream");
+}
+
+uint64_t ca_order_wait_begins(uint64_t stream)
+{
+    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+
+    if (!context || atomic_load_explicit(&ended, memory_order_relaxed))
+        return 0;
+    /* Before the look: what another stream gets in between is behind no fence up to this number. */
+    uint64_t begun = next_number();
+    if (stream && (stream != stream_now() || !ca_order_may(context)) &&
+        !CA_MUTATED(order_false_proof))
+        return 0;
+    return begun;
+}
+
+void ca_order_wait_ended(uint64_t begun)
+{
+    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+
+    if (!begun || !context)
+        return;
+    raise(&passed, begun);
+    raise(&proved, begun);
+}
+
+void ca_order_stream_ends(uint64_t stream)
+{
+    if (!atomic_load_explicit(&only, memory_order_relaxed) || CA_MUTATED(order_stream_ended))
+        return;
+    ca_lock_take(&lock);
+    uint64_t current = stream_now();
+    if (current && current != CA_ORDER_OFF && (!stream || current == stream)) {
+        atomic_store(&ca_order_current, NO_STREAM);
+        note_several();
+    }
+    for (unsigned i = 0; i < PAYERS; i++)
+        if (!stream || payers[i].stream == stream)
+            payers[i].stream = 0;
+    if (!stream || owner == stream)
+        owner = NO_STREAM;
+    ca_lock_drop(&lock);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+void ca_order_start(const ca_upstream_t *with, void *context, uint64_t nanoseconds)
+{
+    if (atomic_load(&ended))
+        return;
+    upstream = with;
+    wait_ns = nanoseconds;
+    atomic_store(&only, context);
+}
+
+void ca_order_forget(const void *context)
+{
+    void *unused[DEBTS], *mine = atomic_load(&only);
+
+    if (mine != context || !context)
+        return;
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++) {
+        debts[i].owed = false;
+        unused[i] = unused_fence(&debts[i]);
+    }
+    recount();
+    atomic_store(&only, NULL);
+    ca_lock_drop(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        if (unused[i])
+            ca_upstream_fence_release(upstream, mine, unused[i]);
+}
+
+void ca_order_end(const char *why)
+{
+    if (CA_MUTATED(order_other_context))
+        return;
+    if (why && !stop(why))
+        return;
+    atomic_store(&ended, true);
+    ca_lock_take(&lock);
+    owner = NO_STREAM;
+    ca_lock_drop(&lock);
+    ca_order_leave();
+    /* As long as anything is owed every stream comes by, that one too. */
+    atomic_store(&ca_order_current, ca_order_owed() ? NO_STREAM : CA_ORDER_OFF);
+}
+
+bool ca_order_is_over(void)
+{
+    return atomic_load_explicit(&ended, memory_order_relaxed);
+}
+
+void ca_order_hold(bool on)
+{
+    if (on)
+        atomic_fetch_add(&held, 1);
+    else
+        atomic_fetch_sub(&held, 1);
+}
+
+uint64_t ca_order_others(void)
+{
+    return ca_counter_read(submissions_elsewhere);
+}
+
+void ca_order_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_ORDER);
+    for (unsigned i = 0; i < DEBTS; i++)
+        debts[i] = (debt_t){0};
+    for (unsigned i = 0; i < PAYERS; i++)
+        payers[i].stream = 0;
+    atomic_store(&only, NULL);
+    atomic_store(&ended, false);
+    atomic_store(&held, 0);
+    atomic_store(&ca_order_newest, 0);
+    atomic_store(&several_until, 0);
+    atomic_store(&passed, 0);
+    atomic_store(&proved, 0);
+    atomic_store(&quiet, 0);
+    atomic_store(&ca_order_current, 0);
+}

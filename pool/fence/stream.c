@@ -1,0 +1,521 @@
+/* See stream.h. */
+#include "pool/fence/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include "base/backoff.h"
+#include "base/counters.h"
+#include "base/mutation.h"
+#include "pool/cache/cache.h"
+#include "pool/blocks/mixed.h"
+#include "pool/blocks/segment.h"
+#include "pool/state.h"
+
+#define SPARE_LOOK 2 /* streams that are gone, asked about before one is made */
+
+/* Bytes from one stream to the next. Their places in a thread's cache come of their addresses
+ * (ca_cache_ordered_at): with 256 those of the first eight are different, with 192 they are not. */
+#define APART ((size_t)256)
+_Static_assert(sizeof(ca_stream_t) <= APART, "streams are apart");
+
+/* Never destroyed, see ca_streams_drop. */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static ca_slab_t slab = {.object_bytes = APART};
+
+bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number)
+{
+    return !stream->gone && stream->number == number;
+}
+
+bool ca_stream_is_legacy(const ca_stream_t *stream)
+{
+    return stream->kind == CA_STREAM_LEGACY;
+}
+
+uint16_t ca_stream_number(const ca_stream_t *stream)
+{
+    return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
+}
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t before = atomic_load(word);
+
+    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    }
+}
+
+void ca_stream_handed(ca_stream_t *stream)
+{
+    raise(&stream->handed, atomic_load(&stream->begun) + 1);
+}
+
+uint64_t ca_stream_begin_whole(ca_stream_t *stream)
+{
+    if (atomic_load(&stream->handed) <= atomic_load(&stream->made) || CA_MUTATED(overlap_kept))
+        return 0;
+    return atomic_fetch_add(&stream->begun, 1) + 1;
+}
+
+void ca_stream_made_whole(ca_stream_t *stream, uint64_t begun)
+{
+    raise(&stream->made, begun);
+}
+
+bool ca_stream_precise(const ca_arena_t *arena)
+{
+    return arena->operations < arena->precise_until && arena->living_streams > 1;
+}
+
+ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
+{
+    return stream->arena;
+}
+
+/* --- those with something to ask or to wait for ------------------------------------------------
+ *
+ * A program may have thousands of streams, and an allocation that asks looks at each: so at these
+ * alone. One comes into the list with a block. It goes when nobody walks there, since the lock is
+ * dropped on the way. */
+
+static bool at_rest(const ca_stream_t *stream)
+{
+    const ca_line_t *line = &stream->line;
+
+    return line->open->count == 0 && !line->closing.head && !line->closed.head;
+}
+
+static void join_busy(ca_stream_t *stream)
+{
+    if (stream->busy)
+        return;
+    stream->busy = true;
+    stream->next_busy = stream->arena->busy;
+    stream->arena->busy = stream;
+}
+
+ca_stream_t *ca_streams_walk(ca_arena_t *arena)
+{
+    if (arena->walks++ == 0 && !arena->retired)
+        for (ca_stream_t **at = &arena->busy, *stream; (stream = *at);) {
+            if (at_rest(stream)) {
+                *at = stream->next_busy;
+                stream->busy = false;
+            } else {
+                at = &stream->next_busy;
+            }
+        }
+    return arena->busy;
+}
+
+void ca_streams_walked(ca_arena_t *arena)
+{
+    arena->walks--;
+}
+
+void ca_stream_list(ca_stream_t *stream, ca_block_t *block)
+{
+    join_busy(stream);
+    ca_bins_insert(stream->bins, block);
+}
+
+void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block)
+{
+    ca_bins_remove(stream->bins, block);
+}
+
+size_t ca_stream_listed(const ca_stream_t *stream)
+{
+    size_t count = 0;
+
+    for (unsigned row = 0; row < CA_BIN_ROWS; row++)
+        for (unsigned sub = 0; sub < CA_BIN_SUBS; sub++)
+            for (const ca_block_t *block = stream->bins->heads[row][sub]; block;
+                 block = block->next)
+                count++;
+    return count;
+}
+
+bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
+{
+    size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
+
+    ca_stream_kind_t kind = open->line->stream->kind;
+
+    if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE)
+        return open->count > 0;
+    if (kind == CA_STREAM_LEGACY)
+        return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
+    if (most > CA_STREAM_EPOCH_BYTES)
+        most = CA_STREAM_EPOCH_BYTES;
+    /* A single block is what a pair on one stream has in here: that makes no call. But on a
+     * thread's own stream nobody else can record a fence: behind all work, later, it might wait for
+     * ever. */
+    bool lone = open->count == 1 && !open->line->stream->confined;
+    return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
+}
+
+void ca_stream_make_precise(ca_arena_t *arena)
+{
+    if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
+        arena->precise_until = arena->operations + CA_STREAM_PRECISE;
+    if (ca_stream_precise(arena))
+        ca_caches_make_precise(arena);
+}
+
+/* Its blocks wait for all work instead of the stream's alone. */
+static void evacuate(ca_stream_t *stream)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block;
+
+    if (stream->line.open->blocks)
+        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+    arena->whole.open->foreign |= stream->line.open->blocks && stream->kind == CA_STREAM_ELSEWHERE;
+    while ((block = stream->line.open->blocks)) {
+        ca_epoch_pull(block);
+        ca_epoch_push(arena, &arena->whole, block);
+    }
+}
+
+void ca_stream_reopened(ca_stream_t *stream, int rc)
+{
+    if (stream->gone || (rc != -EAGAIN && rc != -EIO))
+        evacuate(stream);
+}
+
+static bool may_record(const ca_stream_t *stream)
+{
+    return !stream->confined || pthread_equal(stream->owner, pthread_self());
+}
+
+void ca_streams_close(ca_arena_t *arena)
+{
+    if (!arena->busy)
+        return;
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+         stream = stream->next_busy) {
+        if (stream->gone || stream->line.open->count == 0)
+            continue;
+        if (may_record(stream))
+            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+        else
+            evacuate(stream);
+    }
+    ca_streams_walked(arena);
+}
+
+bool ca_streams_open(const ca_arena_t *arena)
+{
+    for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
+        if (stream->line.open->count > 0)
+            return true;
+    return false;
+}
+
+size_t ca_streams_closed(const ca_arena_t *arena)
+{
+    size_t count = 0;
+
+    for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
+        count += stream->line.closed.count;
+    return count;
+}
+
+size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
+{
+    size_t passed = 0;
+
+    if (!arena->busy)
+        return 0;
+    for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
+         stream = stream->next_busy)
+        passed += ca_epoch_harvest(arena, &stream->line, most, forced);
+    ca_streams_walked(arena);
+    return passed;
+}
+
+/* Whether work that is submitted from now on, where the program knows of an allocation on the
+ * stream, runs behind all that was at the block. */
+static bool in_order(const ca_stream_t *stream, const ca_block_t *block)
+{
+    return stream->kind == CA_STREAM_COMMON ||
+           (stream->kind == CA_STREAM_LEGACY && ca_block_epoch(block)->fence != NULL) ||
+           CA_MUTATED(legacy_unfenced);
+}
+
+/* The best of the stream's pending blocks for a request, or NULL. */
+static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
+{
+    ca_block_t *block = ca_bins_find(stream->bins, bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
+
+    if (!block || ca_block_padding(block, ca_block_alignment(bytes)))
+        return NULL;
+    if (ca_segment_whole(ca_block_segment(block)))
+        return ca_block_close_enough(block, bytes) ? block : NULL;
+    size_t rest = ca_block_size(block) - bytes;
+    if (rest <= bytes / 8 && rest < CA_SEGMENT_UNIT) /* more is of use to others: see mixed.h */
+        return block;
+    if (how == CA_TAKE_CLOSE || ca_block_segment(block)->pool != ca_pool_of(stream->arena, bytes))
+        return NULL;
+    return how == CA_TAKE_ANY || ca_mixed_allows(stream->arena, ca_block_segment(block), bytes)
+               ? block
+               : NULL;
+}
+
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, ca_take_t how)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block = find(stream, bytes, how);
+
+    if (block && !in_order(stream, block))
+        block = NULL;
+    if (CA_MUTATED(reuse_across_streams))
+        for (ca_stream_t *other = arena->streams; !block && other; other = other->next)
+            block = find(other, bytes, how);
+    return block ? ca_block_take_pending(arena, block,
+                                         how == CA_TAKE_CLOSE ? ca_block_size(block) : bytes)
+                 : NULL;
+}
+
+ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
+{
+    ca_arena_t *arena = stream->arena;
+    ca_block_t *block = NULL;
+
+    for (const ca_stream_t *other = arena->busy; !block && other; other = other->next_busy) {
+        block = other == stream || other->kind == CA_STREAM_ELSEWHERE
+                    ? NULL
+                    : find(other, bytes, CA_TAKE_CUT);
+        if (block && !(ca_block_epoch(block)->fence && ca_block_epoch(block)->precise))
+            block = NULL;
+    }
+    if (!block)
+        return NULL;
+    ca_epoch_t *epoch = ca_block_epoch(block);
+    block = ca_block_take_pending(arena, block, bytes);
+    if (!block)
+        return NULL;
+    int rc = ca_epoch_join(arena, epoch, stream->queue);
+    if (!ca_arena_serving(arena))
+        return NULL; /* its memory is gone, or nothing more can be said of it */
+    if (rc == 0)
+        return block;
+    /* The stream does not wait: then the block does. */
+    ca_block_unlive(arena, block);
+    ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+    ca_epoch_push(arena, &arena->whole, block);
+    return NULL;
+}
+
+static void add_gone(ca_arena_t *arena, ca_stream_t *stream)
+{
+    stream->next_gone = NULL;
+    *(arena->gone_last ? &arena->gone_last->next_gone : &arena->gone) = stream;
+    arena->gone_last = stream;
+}
+
+static ca_stream_t *take_gone(ca_arena_t *arena)
+{
+    ca_stream_t *stream = arena->gone;
+
+    arena->gone = stream->next_gone;
+    if (!arena->gone)
+        arena->gone_last = NULL;
+    return stream;
+}
+
+/* One that is gone and whose work is done. Those that went first are asked, and go behind the
+ * others where they are still at work: one that works for ever is in nobody's way. Drops the lock.
+ */
+static ca_stream_t *spare(ca_arena_t *arena)
+{
+    for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
+        ca_stream_t *stream = take_gone(arena);
+        ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+        if (!ca_arena_serving(arena))
+            return NULL;
+        if (at_rest(stream))
+            return stream;
+        add_gone(arena, stream);
+    }
+    return NULL;
+}
+
+static ca_stream_t *make(ca_arena_t *arena)
+{
+    ca_stream_t *stream = arena->ended;
+    if (stream) {
+        arena->ended = stream->next;
+    } else {
+        ca_lock_take(&lock);
+        stream = ca_slab_take(&slab);
+        ca_lock_drop(&lock);
+    }
+    if (!stream)
+        return NULL;
+    stream->arena = arena;
+    stream->kind = CA_STREAM_COMMON;
+    stream->bins = ca_mem_map(sizeof(ca_bins_t));
+    if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
+        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
+        stream->bins = NULL;
+        stream->gone = true;
+        stream->next = arena->ended;
+        arena->ended = stream;
+        return NULL;
+    }
+    stream->next = arena->streams;
+    arena->streams = stream;
+    return stream;
+}
+
+static void number(ca_arena_t *arena, ca_stream_t *stream)
+{
+    uint16_t given = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
+
+    __atomic_store_n(&stream->number, given, __ATOMIC_RELAXED);
+}
+
+/* One that is there as long as the arena: no thread's, and never gone. */
+static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void *queue)
+{
+    ca_stream_t *stream =
+        arena->upstream->fence_record_on && ca_arena_serving(arena) ? make(arena) : NULL;
+
+    if (!stream)
+        return NULL;
+    stream->kind = kind;
+    stream->queue = queue;
+    stream->gone = stream->confined = false;
+    number(arena, stream);
+    return stream;
+}
+
+ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena)
+{
+    if (!arena->elsewhere)
+        arena->elsewhere = make_lasting(arena, CA_STREAM_ELSEWHERE, NULL);
+    return arena->elsewhere;
+}
+
+static ca_stream_t *legacy_of(ca_arena_t *arena, void *queue)
+{
+    ca_stream_t *stream = atomic_load(&arena->legacy);
+
+    if (stream)
+        return stream;
+    stream = make_lasting(arena, CA_STREAM_LEGACY, queue);
+    atomic_store_explicit(&arena->legacy, stream, memory_order_release);
+    if (stream && !arena->fenced)
+        ca_caches_review(arena);
+    return stream;
+}
+
+ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream)
+{
+    return stream->kind == CA_STREAM_LEGACY && stream->arena->context == arena->context
+               ? legacy_of(arena, stream->queue)
+               : NULL;
+}
+
+ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
+{
+    ca_stream_t *stream = atomic_load_explicit(&arena->legacy, memory_order_acquire);
+
+    if (stream)
+        return stream;
+    ca_lock_take(&arena->lock);
+    stream = legacy_of(arena, queue);
+    ca_lock_drop(&arena->lock);
+    return stream;
+}
+
+ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
+{
+    ca_stream_t *stream = NULL;
+
+    if (!arena->upstream->fence_record_on)
+        return NULL;
+    ca_lock_take(&arena->lock);
+    if (arena->params.reuse == CA_POOL_REUSE_WAIT)
+        arena->precise_until = UINT64_MAX;
+    int cancellation = ca_arena_enter(arena);
+    stream = spare(arena);
+    if (!stream && ca_arena_serving(arena))
+        stream = make(arena);
+    if (stream) {
+        stream->queue = queue;
+        stream->gone = false;
+        number(arena, stream);
+        arena->living_streams++;
+        stream->confined = confined;
+        stream->owner = pthread_self();
+        stream->line.close_after = stream->line.query_after = 0;
+        if (ca_stream_precise(arena)) /* what others keep, this one could not join */
+            ca_caches_make_precise(arena);
+        if (!arena->fenced)
+            ca_caches_review(arena);
+    }
+    ca_arena_leave(arena, cancellation);
+    ca_lock_drop(&arena->lock);
+    return stream;
+}
+
+/* Others may be inside the driver, recording on the stream that is about to be destroyed. It is a
+ * short call; a second at most. Drops the lock. */
+static void wait_for_recorders(ca_stream_t *stream)
+{
+    for (int tries = 0; stream->line.closing.head && tries < 20000; tries++) {
+        ca_lock_drop(&stream->arena->lock);
+        ca_sleep(50000);
+        ca_lock_take(&stream->arena->lock);
+    }
+}
+
+void ca_stream_retire(ca_stream_t *stream)
+{
+    ca_arena_t *arena = stream->arena;
+
+    ca_lock_take(&arena->lock);
+    if (!arena->retired && !stream->gone) {
+        int cancellation = ca_arena_enter(arena);
+        stream->gone = true; /* nobody begins to record on it from here on */
+        arena->living_streams--;
+        ca_caches_give_stream(arena, stream);
+        if (!stream->confined) {
+            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+            ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+        }
+        wait_for_recorders(stream);
+        if (!arena->retired) {
+            evacuate(stream);
+            add_gone(arena, stream);
+        }
+        ca_arena_leave(arena, cancellation);
+    }
+    ca_lock_drop(&arena->lock);
+}
+
+void ca_streams_drop(ca_arena_t *arena)
+{
+    for (ca_stream_t *stream = arena->streams, *next; stream; stream = next) {
+        next = stream->next;
+        ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
+        stream->bins = NULL;
+        stream->line = (ca_line_t){0};
+        stream->gone = true;
+        stream->busy = false;
+        stream->next = arena->ended;
+        arena->ended = stream;
+    }
+    arena->streams = arena->busy = NULL;
+    arena->gone = arena->gone_last = arena->elsewhere = NULL;
+    atomic_store(&arena->legacy, NULL);
+}
+
+void ca_streams_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    slab = (ca_slab_t){.object_bytes = APART};
+}

@@ -1,0 +1,128 @@
+/* Streams that memory is freed on (cuMemFreeAsync).
+ *
+ * A block freed on a stream is pending in that stream's own line of epochs, whose fences stand
+ * behind the work of this stream alone. Meanwhile it is as good as ready for an allocation on the
+ * same stream: whatever the new owner submits there runs after what the old one did. It is then
+ * taken out of its epoch again, so that a pair on one stream costs no call upstream. When the
+ * fence passes, it is ready for everybody.
+ *
+ * An allocation on another stream need not wait for that: it may take the block at once and make
+ * its own stream wait for the fence ("join"), as the driver's own pool does. Only a fence recorded
+ * right behind the free will do: one that stands further back may stand behind work that waits for
+ * the very allocation. So an arena where that is wanted is made precise: every free on a stream has
+ * a fence of its own, for CA_STREAM_PRECISE allocations and frees from then on.
+ *
+ * Two streams are not like that. Both fence a free at once, but for a few small ones that the
+ * legacy stream fences together, and nothing that was freed on them is taken before its fence is
+ * recorded:
+ *
+ *   legacy     The legacy stream of the context. Each operation on it waits for all work before it
+ *              on the blocking streams, which then wait for it, and a program may rely on that
+ *              between two users of the memory. A call that we serve is no operation, but the
+ *              record of the fence is: whatever is submitted after it to any of these streams runs
+ *              behind it, so that an allocation on the legacy stream may take the block then
+ *   elsewhere  All streams of other contexts, whose order is not ours to record. The fence stands
+ *              behind the work of every context, which may take long: in a line of its own, so that
+ *              nothing else has to wait. Never taken before the fence has passed
+ *
+ * The object of a stream that was destroyed serves another one once its work is done, or a program
+ * with a stream for each request would fill the host's memory with them.
+ *
+ * The arena's lock is held in every function here but the public ones (arena.h). */
+#ifndef CA_POOL_STREAM_H
+#define CA_POOL_STREAM_H
+
+#include <pthread.h>
+#include "pool/blocks/bin.h"
+#include "pool/fence/epoch.h"
+
+#define CA_STREAM_EPOCH_BLOCKS 32                 /* as CA_EPOCH_BLOCKS, on a stream */
+#define CA_STREAM_PRECISE 65536                   /* allocations and frees */
+#define CA_STREAM_EPOCH_BYTES ((size_t)256 << 20) /* from the second block on */
+#define CA_STREAM_LEGACY_BYTES ((size_t)64 << 10) /* on the legacy stream */
+
+typedef enum { CA_STREAM_COMMON, CA_STREAM_LEGACY, CA_STREAM_ELSEWHERE } ca_stream_kind_t;
+
+struct ca_stream {
+    ca_stream_t *next;
+    ca_stream_t *next_busy;
+    ca_stream_t *next_gone; /* the one that went after it */
+    ca_arena_t *arena;
+    void *queue;
+    ca_line_t line;
+    ca_bins_t *bins; /* its pending blocks */
+    ca_stream_kind_t kind;
+    uint16_t number; /* see ca_stream_number */
+    bool busy;       /* has pending blocks, or fences: see ca_streams_walk */
+    bool gone;       /* destroyed: no block joins it any more */
+    bool confined;   /* only its own thread can record fences on it */
+    pthread_t owner; /* that thread */
+    /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the
+     * first one that is behind all that was handed out. Without the lock. */
+    _Atomic uint64_t begun, made, handed;
+};
+
+/* The one for what is freed in the order of other contexts' streams; NULL without host memory. */
+ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena);
+
+/* Whether it is still the one that had this number. */
+bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
+
+/* The stream of `arena` that is the same legacy stream, or else NULL. */
+ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream);
+
+/* Whether a free on a stream is to have a fence of its own now. */
+bool ca_stream_precise(const ca_arena_t *arena);
+
+/* A walk along the streams that have pending blocks or fences, by `next_busy`, on which the lock
+ * may be dropped: the first, or NULL. To be ended. */
+ca_stream_t *ca_streams_walk(ca_arena_t *arena);
+void ca_streams_walked(ca_arena_t *arena);
+
+/* Keeps a pending block findable by its size, or not any more. */
+void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
+void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
+
+/* How many it has; looks at each. */
+size_t ca_stream_listed(const ca_stream_t *stream);
+
+/* Whether its open epoch is to be closed by this free. */
+bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open);
+
+/* Makes a block that was freed on the stream live again, for work on the same stream: one of about
+ * the size, or cut off a larger one, or off any (see mixed.h). NULL when there is none. */
+typedef enum { CA_TAKE_CLOSE, CA_TAKE_CUT, CA_TAKE_ANY } ca_take_t;
+ca_block_t *ca_stream_take(ca_stream_t *stream, size_t bytes, ca_take_t how);
+
+/* The same with a block that was freed on another stream and has its fence, behind which `stream`
+ * is made to wait. Drops the lock. */
+ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes);
+
+/* A request would have joined a fence, or has: frees on streams are to have fences of their own for
+ * a while. */
+void ca_stream_make_precise(ca_arena_t *arena);
+
+/* Closes the open epochs of all streams of the arena, on behalf of an allocation that found nothing
+ * else, also where a fence could not be had a moment ago. Drops the lock. */
+void ca_streams_close(ca_arena_t *arena);
+
+/* Whether any of them has something in its open epoch. */
+bool ca_streams_open(const ca_arena_t *arena);
+
+/* How many closed epochs all of them have. */
+size_t ca_streams_closed(const ca_arena_t *arena);
+
+/* Asks closed epochs of all streams, at most `most` of each. Returns how many passed. Drops the
+ * lock. */
+size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced);
+
+/* Its open epoch got no fence, for the reason `rc`, and is open again. */
+void ca_stream_reopened(ca_stream_t *stream, int rc);
+
+/* The arena is retired: gives the host memory of its streams back. The objects stay: threads may
+ * come late with a pointer to one. */
+void ca_streams_drop(ca_arena_t *arena);
+
+void ca_streams_reset_after_fork(void);
+
+#endif

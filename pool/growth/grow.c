@@ -1,0 +1,530 @@
+/* How much is asked of upstream, and what is given back; see grow.h. */
+#include "pool/growth/grow.h"
+
+#include <errno.h>
+#include <limits.h>
+#include "base/clock.h"
+#include "base/mutation.h"
+#include "pool/blocks/apart.h"
+#include "pool/cache/cache.h"
+#include "pool/fence/epoch.h"
+#include "pool/range/export.h"
+#include "pool/growth/giving.h"
+#include "pool/blocks/mixed.h"
+#include "pool/fence/order.h"
+#include "pool/growth/pin.h"
+#include "pool/range/range.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/settle.h"
+#include "pool/blocks/span.h"
+#include "pool/state.h"
+#include "pool/range/view.h"
+
+/* Allocations and frees from one look at what upstream has to the next, while it is too little for
+ * caches: others may have given back what they had, of which nobody tells. */
+#define LOOK_AGAIN 65536
+
+/* Of the set that the heap belongs to; see shards.h. */
+static size_t reserved(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_reserved(arena->shards) : arena->reserved;
+}
+
+static size_t reserved_peak(const ca_arena_t *arena)
+{
+    return arena->shards ? ca_shards_reserved_peak(arena->shards) : arena->reserved_peak;
+}
+
+static size_t live_peak(const ca_arena_t *arena)
+{
+    return ca_arena_alone(arena) ? arena->live_peak : ca_shards_live_peak(arena->shards);
+}
+
+/* What may be reserved beside what was live at most. What is kept for other processes serves nobody
+ * here: it is as good as live. */
+static size_t in_proportion(const ca_arena_t *arena)
+{
+    return live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
+}
+
+bool ca_grow_allowed(const ca_arena_t *arena)
+{
+    switch (arena->params.reuse) {
+    case CA_POOL_REUSE_GROW:
+        return true;
+    case CA_POOL_REUSE_WAIT:
+        return !arena->whole.closed.head; /* nothing to wait for */
+    default:
+        return reserved(arena) <= in_proportion(arena);
+    }
+}
+
+bool ca_grow_spares_caches(const ca_arena_t *arena)
+{
+    return live_peak(arena) >= CA_GROW_SPARE && ca_grow_allowed(arena) &&
+           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
+           arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
+}
+
+bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
+{
+    return bytes > arena->params.limit || reserved(arena) > arena->params.limit - bytes;
+}
+
+/* Beside what most blocks are. Few such fill a segment in proportion to what there is. */
+static bool is_trifle(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->blocks.live && bytes <= arena->live / arena->blocks.live / CA_GROW_TRIFLE;
+}
+
+/* A part of what there is: kind to small programs, few calls for large ones. Not less than the
+ * first segment, but where what is freed meanwhile is asked about before the next one (settle.h).
+ */
+static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t asked)
+{
+    size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
+    size_t least = ca_settle_grows_by_little(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
+
+    /* Small blocks live long: in small segments they keep less from going back. */
+    if (pool == CA_POOL_SMALL)
+        return asked <= CA_APART_SMALL && ca_apart_much(arena, reserved(arena))
+                   ? CA_SEGMENT_UNIT
+                   : arena->params.segment_first;
+    if (pool == CA_POOL_OVERSIZE)
+        return CA_SEGMENT_UNIT; /* whatever the request is rounded up to */
+    if (is_trifle(arena, asked) || ca_apart_grows(arena, reserved(arena), asked))
+        return CA_SEGMENT_UNIT;
+    if (bytes < least)
+        return least;
+    return bytes < CA_SEGMENT_MOST ? bytes / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT : CA_SEGMENT_MOST;
+}
+
+bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
+{
+    size_t segment = preferred_bytes(arena, ca_pool_of(arena, bytes), bytes);
+
+    if (segment < bytes)
+        segment = bytes;
+    return arena->params.settle && !arena->careful && !arena->growing && arena->cache_count > 1 &&
+           arena->params.reuse != CA_POOL_REUSE_WAIT && ca_grow_allowed(arena) &&
+           arena->reserved + segment - arena->settle_from <= ca_settle_uncounted(arena);
+}
+
+bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
+{
+    return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
+}
+
+static void give_up(ca_arena_t *arena, size_t bytes)
+{
+    if (arena->shards)
+        ca_shards_give_up(arena->shards, bytes);
+}
+
+/* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
+static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_block_t **block)
+{
+    uint64_t base = 0;
+
+    if (arena->shards && !ca_shards_claim(arena->shards, segment_bytes, arena->params.limit))
+        return -ENOMEM;
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
+    ca_lock_take(&arena->lock);
+    if (rc == -EIO)
+        ca_arena_stop(arena);
+    if (!ca_arena_serving(arena))
+        rc = -EIO; /* what we may have got is gone with its context */
+    if (rc < 0) {
+        give_up(arena, segment_bytes);
+        return rc;
+    }
+    if (base & (CA_PAGE - 1))
+        arena->slack = 2 * CA_PAGE;
+    ca_segment_t *segment = ca_segment_add(arena, base, segment_bytes, ca_pool_of(arena, bytes));
+    if (!segment) {
+        ca_lock_drop(&arena->lock);
+        (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
+        ca_lock_take(&arena->lock);
+        give_up(arena, segment_bytes);
+        return -ENOBUFS;
+    }
+    segment->asked = bytes;
+    ca_settle_grown(arena, segment_bytes);
+    *block = ca_block_take_from(arena, segment->first, bytes);
+    return *block ? 0 : -ENOBUFS;
+}
+
+/* Whether the real free of this segment waits for nothing that the plain free would not have. */
+static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give_t which)
+{
+    if (segment->refused == arena->round || segment->ranged)
+        return false;
+    if (which == CA_GIVE_EXPORTED && !segment->exported)
+        return false;
+    if (which != CA_GIVE_PENDING && which != CA_GIVE_PASSED)
+        return ca_segment_idle(segment);
+    for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
+         block = ca_block_upper(block))
+        if (ca_block_state(block) == CA_BLOCK_PENDING &&
+            (ca_epoch_late(arena, ca_block_epoch(block)) ||
+             ca_block_epoch(block)->own_passed != (which == CA_GIVE_PASSED)))
+            return false;
+    return segment->live_blocks == 0;
+}
+
+static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, ca_give_t which)
+{
+    return which == CA_GIVE_OLDEST ? segment->idle_since < other->idle_since
+                                   : segment->bytes > other->bytes;
+}
+
+/* Whoever asks is about to give back: the moment to merge what pin mode left. NULL while it is on.
+ */
+static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
+{
+    ca_segment_t *found = NULL;
+
+    if (arena->pins)
+        return NULL;
+    ca_pin_settle(arena);
+    /* There may be thousands, and a growth asks. */
+    ca_segment_t *first = arena->vacant ? arena->segments : NULL;
+    for (ca_segment_t *segment = first; segment; segment = segment->next)
+        if ((!found || goes_before(segment, found, which)) && may_go(arena, segment, which))
+            found = segment;
+    return found;
+}
+
+/* One segment that is idle goes back, another heap's where this one has none. Drops the lock. */
+static size_t give_one(ca_arena_t *arena, ca_give_t which)
+{
+    size_t given = ca_give_back(arena, 1, which);
+
+    return given ? given : ca_give_others(arena, 1);
+}
+
+static bool something_to_go(ca_arena_t *arena, ca_give_t which)
+{
+    if (!ca_arena_alone(arena))
+        return ca_arena_serving(arena);
+    return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
+}
+
+/* Gives segments back until `bytes` and what is reserved come to `most`. Each only while nothing
+ * runs: the real free waits for all work, some of which may be waiting for this very thread, and
+ * there may still be memory. No more than is too much now: other heaps may go on growing. */
+static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
+{
+    size_t now = reserved(arena) + bytes, given;
+
+    for (size_t left = now > most ? now - most : 0; left > 0; left -= given < left ? given : left) {
+        if (reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
+            !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) || !ca_arena_serving(arena))
+            return;
+        given = give_one(arena, which);
+        if (given == 0)
+            return;
+    }
+}
+
+/* So that growing by `bytes` keeps within the highest reserve ever. */
+static void keep_the_peak(ca_arena_t *arena, size_t bytes)
+{
+    give_down_to(arena, bytes, reserved_peak(arena), CA_GIVE_SEGMENTS);
+}
+
+/* What `gc_threshold` allows to be reserved before a growth. */
+static size_t collect_above(const ca_arena_params_t *params)
+{
+    size_t whole = params->device_bytes ? params->device_bytes : SIZE_MAX;
+
+    if (whole > params->limit)
+        whole = params->limit;
+    return params->gc_threshold && whole != SIZE_MAX ? whole / 100 * params->gc_threshold
+                                                     : SIZE_MAX;
+}
+
+/* What was idle longest goes, until the reserve is below the threshold. */
+static void collect(ca_arena_t *arena)
+{
+    give_down_to(arena, 0, collect_above(&arena->params), CA_GIVE_OLDEST);
+}
+
+static size_t left_of(const ca_arena_t *arena, size_t available)
+{
+    size_t limit = arena->params.limit, now = reserved(arena);
+    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
+
+    return available < left ? available : left;
+}
+
+void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
+{
+    arena->look.found = bytes;
+    arena->look.held = reserved(arena);
+}
+
+/* Asks upstream what it has. What other heaps of the set obtain meanwhile counts as obtained since.
+ * Drops the lock. */
+static void look(ca_arena_t *arena)
+{
+    size_t held = reserved(arena);
+
+    ca_lock_drop(&arena->lock);
+    size_t found = ca_upstream_available(arena->upstream, arena->context);
+    ca_lock_take(&arena->lock);
+    arena->look = (ca_look_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
+}
+
+/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
+static size_t room(const ca_arena_t *arena)
+{
+    return left_of(arena, ca_look_left(&arena->look, reserved(arena)));
+}
+
+void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
+{
+    arena->room = bytes;
+    arena->look_after = arena->operations + LOOK_AGAIN;
+    ca_caches_review(arena);
+}
+
+/* Takes note of it, in all heaps of the set. Drops the lock. */
+static void note_room(ca_arena_t *arena, size_t bytes)
+{
+    ca_grow_set_room(arena, bytes);
+    if (arena->shards) {
+        ca_lock_drop(&arena->lock);
+        ca_shards_note_room(arena, bytes, arena->look);
+        ca_lock_take(&arena->lock);
+    }
+}
+
+void ca_grow_look_again(ca_arena_t *arena)
+{
+    if (arena->operations < arena->look_after || !ca_caches_lack_room(arena) ||
+        !ca_arena_serving(arena))
+        return;
+    arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
+    look(arena);
+    if (ca_arena_serving(arena))
+        note_room(arena, room(arena));
+}
+
+/* Upstream has got so much back. Drops the lock. */
+static void add_room(ca_arena_t *arena, size_t bytes)
+{
+    if (arena->room < SIZE_MAX - bytes && !arena->retired)
+        note_room(arena, arena->room + bytes);
+}
+
+static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
+{
+    size_t needed = bytes + arena->slack;
+    size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
+    ca_pool_t pool = ca_pool_of(arena, bytes);
+    if (pool == CA_POOL_MAIN && ca_apart_much(arena, reserved(arena))) {
+        ca_apart_small(arena);
+        pool = ca_pool_of(arena, bytes);
+    }
+    size_t preferred = preferred_bytes(arena, pool, bytes);
+    if (pool == CA_POOL_OVERSIZE || preferred < whole || ca_export_begins(&arena->params, bytes))
+        preferred = whole;
+    else /* no rest that none of its kind fits in */
+        preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
+    ca_range_review(arena, reserved(arena));
+    bool ranged = ca_range_wanted(arena, bytes);
+    if (ranged) {
+        preferred = ca_range_needs(arena, bytes, false);
+        whole = needed = ca_range_needs(arena, bytes, true);
+    }
+    const size_t sizes[] = {preferred, whole, needed};
+    int rc = -ENOMEM;
+
+    ca_give_exported(arena);
+    collect(arena);
+    bool looked =
+        !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
+    if (looked)
+        look(arena);
+    note_room(arena, room(arena));
+    for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
+        if (i > 0 && sizes[i] == sizes[i - 1])
+            continue;
+        if (ca_grow_over_limit(arena, sizes[i]) ||
+            (headroom && (sizes[i] > arena->room || arena->room - sizes[i] < headroom)))
+            continue;
+        if (i == 0)
+            keep_the_peak(arena, sizes[i]);
+        if (!ca_arena_serving(arena))
+            return -EIO;
+        rc = ranged ? ca_range_grow(arena, bytes, i > 0, block)
+                    : grow_by(arena, sizes[i], bytes, block);
+        if (rc == 0 && arena->room != SIZE_MAX)
+            arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
+        if (rc == -ENOMEM && !looked) { /* others have got it since */
+            looked = true;
+            look(arena);
+            note_room(arena, room(arena));
+        }
+    }
+    if (rc == -ENOMEM && !headroom) {
+        ca_grow_set_found(arena, 0);
+        note_room(arena, 0);
+    }
+    return rc;
+}
+
+int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
+{
+    if (ca_grow_by_nothing(arena, bytes)) {
+        int made = ca_view_make(arena, bytes, 0, block);
+        if (made != -ENOSYS)
+            return made;
+    }
+    size_t slack = arena->slack;
+    if (ca_block_withheld(arena, bytes))
+        ca_mixed_grows(arena);
+    int rc = try_sizes(arena, bytes, headroom, block);
+
+    if (rc == -ENOSYS) /* no range after all */
+        rc = try_sizes(arena, bytes, headroom, block);
+    /* The first badly aligned address may have left too little room; from now on there is slack. */
+    if (rc == -ENOBUFS && arena->slack != slack)
+        rc = try_sizes(arena, bytes, headroom, block);
+    return rc;
+}
+
+ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
+{
+    if (!ca_arena_serving(arena))
+        return NULL;
+    /* Looking for what may go back may have merged what is needed. */
+    ca_block_t *block = ca_block_take_any(arena, bytes);
+    if (!block)
+        block = ca_pin_take(arena, bytes);
+    return block ? block : ca_block_take_elsewhere(arena, bytes);
+}
+
+/* A segment that upstream would not take back is ours again. What was pending in it is still. Not
+ * where its context is ending and another one has the addresses: we had left the index. */
+static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t asked, ca_pool_t pool,
+                     bool idle)
+{
+    if (ca_span_any(base, bytes))
+        return;
+    if (arena->shards) /* counted as growth is; no limit for what is there */
+        (void)ca_shards_claim(arena->shards, bytes, SIZE_MAX);
+    ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
+    if (!segment) {
+        give_up(arena, bytes);
+        return;
+    }
+    segment->asked = asked;
+    segment->first->touched = true;
+    segment->refused = arena->round;
+    ca_block_t *block = idle ? NULL : ca_block_take_from(arena, segment->first, segment->usable);
+    if (block) {
+        ca_block_unlive(arena, block);
+        ca_epoch_push(arena, &arena->whole, block);
+        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+    }
+}
+
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
+{
+    uint64_t base = segment->base;
+    size_t bytes = segment->bytes, asked = segment->asked;
+    ca_pool_t pool = segment->pool;
+
+    ca_segment_detach(arena, segment);
+    ca_lock_drop(&arena->lock);
+    int rc = ca_upstream_free(arena->upstream, arena->context, base, bytes, how);
+    ca_lock_take(&arena->lock);
+    arena->leaving -= bytes;
+    ca_reserved_lower(arena, bytes);
+    if (rc < 0 && !arena->retired)
+        put_back(arena, base, bytes, asked, pool, how == CA_FREE_IDLE);
+    if (rc == -EIO)
+        ca_arena_stop(arena);
+    if (rc == 0)
+        add_room(arena, bytes);
+    ca_giving_end(rc == 0);
+    return rc == 0 ? bytes : 0;
+}
+
+bool ca_nothing_in_flight(ca_arena_t *arena)
+{
+    while (ca_order_owes(arena->context)) {
+        ca_lock_drop(&arena->lock);
+        bool paid = ca_order_paid(arena->context);
+        ca_lock_take(&arena->lock);
+        if (!paid || !ca_arena_serving(arena))
+            return false;
+    }
+    return true;
+}
+
+/* Host memory's real free waits for all work, some of which may be waiting for this very thread,
+ * and the program freed it long ago: so the question is asked before each. Drops the lock. */
+static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
+{
+    if (!ca_arena_serving(arena))
+        return NULL;
+    ca_segment_t *segment = next_to_go(arena, which);
+    if (segment && !arena->params.host && ca_order_owes(arena->context))
+        segment = ca_nothing_in_flight(arena) ? next_to_go(arena, which) : NULL;
+    if (!segment || !arena->params.host)
+        return segment;
+    return ca_epoch_device_idle(arena) && ca_arena_serving(arena) ? next_to_go(arena, which) : NULL;
+}
+
+/* Pages go only where nothing is in flight, whatever `which` says of the rest. */
+static size_t give_pages(ca_arena_t *arena, size_t bytes, ca_give_t which)
+{
+    size_t given = 0, more = 1;
+
+    if (which == CA_GIVE_SEGMENTS || which == CA_GIVE_EXPORTED)
+        return 0;
+    while (given < bytes && more && ca_range_idle(arena) &&
+           (CA_MUTATED(unmap_unfenced) || ca_nothing_in_flight(arena))) {
+        more = ca_range_give(arena, bytes - given);
+        given += more;
+        if (more)
+            add_room(arena, more);
+    }
+    return given;
+}
+
+size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
+{
+    size_t given = 0;
+    ca_segment_t *segment;
+
+    arena->round++;
+    if (bytes > arena->reserved) /* others may go on growing and freeing meanwhile */
+        bytes = arena->reserved;
+    while (given < bytes && (segment = next_that_may_go(arena, which)))
+        given += ca_give_segment(arena, segment,
+                                 which == CA_GIVE_PENDING  ? CA_FREE_PENDING
+                                 : which == CA_GIVE_PASSED ? CA_FREE_PASSED
+                                                           : CA_FREE_IDLE);
+    return given < bytes ? given + give_pages(arena, bytes - given, which) : given;
+}
+
+void ca_give_exported(ca_arena_t *arena)
+{
+    if (arena->exported)
+        (void)ca_give_back(arena, SIZE_MAX, CA_GIVE_EXPORTED);
+}
+
+size_t ca_give_others(ca_arena_t *arena, size_t bytes)
+{
+    if (!arena->shards || !ca_arena_serving(arena))
+        return 0;
+    ca_lock_drop(&arena->lock);
+    size_t given = ca_shards_give_others(arena, bytes);
+    ca_lock_take(&arena->lock);
+    return given;
+}

@@ -1,0 +1,83 @@
+/* Getting segments from upstream and giving them back. The arena's lock is held on entry and on
+ * return, and dropped around every upstream call. */
+#ifndef CA_POOL_GROW_H
+#define CA_POOL_GROW_H
+
+#include "pool/blocks/block.h"
+
+#define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
+#define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
+
+/* Whether growing now is better than waiting for pending memory. */
+bool ca_grow_allowed(const ca_arena_t *arena);
+
+/* Whether it takes no memory: what is ready has just to be mapped in one piece (view.h). */
+bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes);
+
+/* Whether the heap rather grows than that several threads lose what they have in stock. Not where
+ * little is live, beside which a segment is much, and not of host memory. */
+bool ca_grow_spares_caches(const ca_arena_t *arena);
+
+/* Whether a thread that has few blocks of `bytes` in stock, and others more, rather gets new memory
+ * than to ask about the few again and again: where the pool has settled, as long as that is no
+ * growth that counts (settle.h). */
+bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
+
+/* Whether the limit leaves no room for a segment of `bytes`. */
+bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
+
+/* What upstream has left, as somebody found just now. */
+void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
+
+/* How much is left to grow by. Caches may open or shut. */
+void ca_grow_set_room(ca_arena_t *arena, size_t bytes);
+
+/* For a free that has closed its epoch: where room was short when somebody last looked, which may
+ * be long ago, this looks again. Drops the lock. */
+void ca_grow_look_again(ca_arena_t *arena);
+
+/* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
+ * peak would rise and nothing runs on the device. `headroom` bytes are left to upstream. One thread
+ * at a time per arena: the caller holds the turn (`growing`). Returns 0, -ENOMEM when upstream or
+ * the limit refuses, -EIO when the arena no longer serves, or another error that giving memory back
+ * would not cure. */
+int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block);
+
+/* Once upstream has refused: memory that was kept for other requests, or in pieces by pin mode.
+ * NULL where there is none. */
+ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
+
+/* Gives one segment without live blocks back. Returns the bytes given. Drops the lock. */
+size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
+
+/* Gives segments without live blocks back, largest first, and then pages of its range, until
+ * `bytes` were given: with
+ * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
+ * CA_GIVE_EXPORTED those of them that another process may see, with CA_GIVE_PENDING also those with
+ * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those
+ * that nothing but other contexts' work may be at (ca_epoch_wait). Of host memory nothing goes
+ * while anything runs. Returns the bytes given. */
+typedef enum {
+    CA_GIVE_IDLE,
+    CA_GIVE_SEGMENTS, /* so, and no pages of a range */
+    CA_GIVE_OLDEST,
+    CA_GIVE_EXPORTED,
+    CA_GIVE_PENDING,
+    CA_GIVE_PASSED,
+} ca_give_t;
+size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
+
+/* What was kept for other processes goes with its segment, once nothing lives or is pending there:
+ * the driver would have it back. Drops the lock. */
+void ca_give_exported(ca_arena_t *arena);
+
+/* What is ready may be in flight (order.h): it is idle once all that was made ready so has passed.
+ * Waits where plain CUDA would have. False: it has not passed. Drops the lock; when it returns true
+ * nothing is in flight for as long as the lock is held. */
+bool ca_nothing_in_flight(ca_arena_t *arena);
+
+/* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena
+ * is alone. Drops the lock. */
+size_t ca_give_others(ca_arena_t *arena, size_t bytes);
+
+#endif

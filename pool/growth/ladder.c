@@ -1,0 +1,446 @@
+/* The retry ladder. A request that no ready block serves climbs it, searching again after every
+ * rung, and leaves it at the first rung that helps:
+ *
+ *   passed      epochs whose fence has passed
+ *   open        the open epochs: closed and queried, never waited for
+ *   spared      as policy, so that threads keep what they have in stock: see ca_grow_spares_caches
+ *   caches      what threads have in stock, as much as it takes; until the climb is over frees go
+ *               where it looks. This comes first now and then: see ca_ladder_climb
+ *   policy      a new segment, while the reserve is in proportion to what was ever live, and
+ *               closed epochs, asked once more, did not help
+ *   joined      in the order of a stream: what was freed on others, with this one made to wait
+ *   pause       a bounded wait for pending memory, unless in the order of a stream; a longer one
+ *               for what this thread would have slept for in a plain free of its own
+ *   grow        a new segment all the same
+ *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
+ *   headroom    a new segment from what growth has left to the driver until here
+ *   idle        idle segments of this arena go back upstream, then growth
+ *   heaps       so do those of the other heaps of its set (shards.h), then growth
+ *   reclaim     others who cache memory on this device give back, or are about to, then growth
+ *   wait        every epoch closed by then that is not late, oldest first, without bound for the
+ *               work of its own context
+ *   others      a bounded wait for the work of other contexts too, which no plain free is known to
+ *               wait for and which may be waiting for this very thread
+ *   pending     segments whose blocks are all pending or ready go to the real free, then growth;
+ *               first those that only other contexts' work may still be at
+ *   exported    what other processes may still see, though the program freed it (export.h)
+ *   late        a bounded wait (oom_wait) for all other epochs, those of streams too
+ *
+ * The unbounded waits come when the driver has nothing left, and only for what a plain free of this
+ * very thread would have waited for: see epoch.h. What another thread freed it would have had
+ * without a wait, once that free had returned: hence the bound is a long one. Without fences there
+ * is nothing to wait for but all work: what is in the open epoch then is not, see ca_epoch_due.
+ *
+ * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
+ * No turn is held during a wait for the context: its work may be waiting for one of them. */
+#include "pool/growth/ladder.h"
+
+#include <errno.h>
+#include <limits.h>
+#include "base/clock.h"
+#include "base/mine.h"
+#include "pool/blocks/apart.h"
+#include "pool/cache/cache.h"
+#include "pool/range/export.h"
+#include "pool/growth/giving.h"
+#include "pool/growth/grow.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/settle.h"
+#include "pool/state.h"
+#include "pool/fence/stream.h"
+
+#define HARVEST_MOST 16                                 /* epochs asked about before growing */
+#define LATE_STEPS 16                                   /* of the last wait */
+#define OWN_WAITS 100                                   /* times reuse_wait, but at most */
+#define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
+#define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
+/* Allocations and frees from one climb that shuts the caches before anything else to the next: see
+ * tests/replay/NOTES.md. */
+#define SHUT_BACKOFF 4096
+
+typedef struct climb {
+    ca_arena_t *arena;
+    ca_stream_t *stream; /* the allocation is in its order; or NULL */
+    size_t bytes;
+    size_t asked; /* that is enough where memory is short */
+    ca_block_t *block;
+    int rc;
+    bool grown;
+    bool refused; /* upstream, or the limit, gave no memory */
+    bool any;     /* cuts what it finds, see mixed.h: there is no other memory */
+    bool shut;    /* the caches are, until it is over */
+    bool spares;  /* what grows is for their sake */
+    size_t headroom;
+    size_t waits;   /* that are left */
+    unsigned given; /* see giving.h */
+} climb_t;
+
+/* Each of these returns true when the climb is over: c->rc says how. */
+
+static bool over(climb_t *c, int rc)
+{
+    c->rc = rc;
+    return true;
+}
+
+static bool search(climb_t *c)
+{
+    if (!ca_arena_serving(c->arena))
+        return over(c, -EIO);
+    if (c->arena->params.reuse == CA_POOL_REUSE_ORDER && c->arena->whole.closed.head)
+        ca_epoch_serve_in_order(c->arena);
+    c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
+                      : ca_block_take(c->arena, c->bytes, UINT_MAX);
+    if (!c->block && c->any) /* where it was before its kind was kept apart, see apart.h */
+        c->block = ca_block_take_elsewhere(c->arena, c->bytes);
+    if (!c->block && c->stream)
+        c->block = ca_stream_take(c->stream, c->bytes, c->any ? CA_TAKE_ANY : CA_TAKE_CUT);
+    return c->block && over(c, 0);
+}
+
+static bool grow(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+
+    while (arena->growing) {
+        if (arena->grower == ca_mine_number())
+            return over(c, -EIO); /* a tool's callback, inside the driver's call */
+        ca_signal_wait(&arena->grown, &arena->lock, UINT64_MAX);
+        if (search(c))
+            return true;
+    }
+    if (c->spares && !ca_grow_spares_caches(arena))
+        return false; /* not any more */
+    arena->growing = true;
+    arena->grower = ca_mine_number();
+    arena->growing_for_caches = c->spares;
+    int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
+    arena->growing = false;
+    ca_signal_all(&arena->grown);
+
+    c->grown = rc == 0;
+    c->refused = rc == -ENOMEM;
+    if (rc == 0 || rc == -EIO)
+        return over(c, rc);
+    if (c->refused && !c->headroom && !c->spares && c->asked < c->bytes) {
+        c->bytes = c->asked;
+        return search(c) || grow(c);
+    }
+    if (c->refused && !c->spares)
+        ca_apart_refused(arena, c->bytes);
+    c->any |= c->refused && !c->headroom && !c->spares;
+    if (c->any && ((c->block = ca_grow_without(arena, c->bytes)) || search(c)))
+        return over(c, c->block ? 0 : c->rc);
+    /* Anything else is no shortage: the caller asks the driver, the cache stays as it is. */
+    return rc != -ENOMEM && over(c, -ENOMEM);
+}
+
+static bool rung_passed(climb_t *c)
+{
+    if (!c->arena->whole.closed.head && !c->arena->busy)
+        return false; /* as before the climb */
+    ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, false);
+    ca_streams_harvest(c->arena, HARVEST_MOST, false);
+    return search(c);
+}
+
+static bool rung_joined(climb_t *c)
+{
+    /* Not on the legacy stream: all blocking streams would wait too. */
+    if (!c->stream || c->stream->kind != CA_STREAM_COMMON ||
+        c->arena->params.reuse == CA_POOL_REUSE_GROW)
+        return false;
+    ca_stream_make_precise(c->arena);
+    c->block = ca_stream_take_joined(c->stream, c->bytes);
+    return c->block ? over(c, 0) : !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
+static bool rung_open(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+    bool none_before = !arena->whole.closed.head;
+    ca_streams_close(arena);
+    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+    /* Fences pass in order: behind an older one this one has not passed either. */
+    if (none_before)
+        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_harvest(arena, SIZE_MAX, true);
+    return search(c);
+}
+
+static bool rung_caches(climb_t *c)
+{
+    if (c->shut)
+        return false;
+    c->shut = true;
+    c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
+    /* Where each block is a large part of all there is, all merge. */
+    if (ca_settle_small(c->arena))
+        ca_caches_shut(c->arena);
+    else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
+        return over(c, 0);
+    return search(c) ||
+           ((c->arena->whole.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
+}
+
+/* However lately they had not: a segment costs more than a question. One by one: the question after
+ * the one that helped would be in vain, and put off those that frees ask. */
+static bool rung_asked(climb_t *c)
+{
+    for (unsigned asked = 0; asked < HARVEST_MOST; asked++)
+        if (!ca_epoch_harvest(c->arena, &c->arena->whole, 1, true))
+            return false;
+        else if (search(c))
+            return true;
+    return false;
+}
+
+static bool rung_policy(climb_t *c)
+{
+    if (c->arena->params.reuse == CA_POOL_REUSE_WAIT && rung_joined(c))
+        return true;
+    if (!ca_grow_allowed(c->arena) && !ca_grow_by_nothing(c->arena, c->bytes))
+        return false;
+    return rung_asked(c) || grow(c);
+}
+
+/* Where that comes to nothing, for whatever reason, the climb goes on as if it had not been tried.
+ */
+static bool rung_spared(climb_t *c)
+{
+    if (!ca_grow_spares_caches(c->arena))
+        return false;
+    c->spares = true;
+    bool found = rung_policy(c) && c->rc == 0;
+    c->spares = c->refused = false;
+    if (!found)
+        c->rc = -ENOMEM;
+    return found;
+}
+
+static size_t harvest_all(ca_arena_t *arena)
+{
+    return ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true) +
+           ca_streams_harvest(arena, SIZE_MAX, true);
+}
+
+/* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
+ * no more often than there were epochs when it began. */
+
+/* Waits for epochs, oldest first, for `ns` in all. For those of all lines in steps: what streams
+ * freed may pass while the oldest epoch waits for this very thread. */
+static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
+{
+    bool late = which == CA_EPOCHS_ALL;
+    uint64_t begin = ca_clock_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
+    unsigned in_vain = 0;
+
+    while (c->waits > 0 && spent < ns && in_vain < (late ? LATE_STEPS : 1)) {
+        int answer = ca_epoch_wait(c->arena, which, step < ns - spent ? step : ns - spent);
+        if (answer < 0)
+            break;
+        if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
+            return true;
+        in_vain += answer == 0;
+        c->waits -= answer == 1;
+        spent = ca_clock_ns() - begin;
+    }
+    return !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
+/* With kernels that are longer than the wait, a loop of an allocation, a kernel and a free would
+ * take new memory each time, where the plain program sleeps in its free. So what is behind such a
+ * free is waited for much longer. Where that does not help the device waits for this very thread,
+ * as it may in a program that was written for frees that do not wait: it is given up then, for
+ * long, since such a program does not change. */
+static bool rung_pause(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+    uint64_t ns = arena->params.reuse_wait_ns, most = ca_bound(OWN_WAIT_MOST_NS);
+    bool own = arena->operations >= arena->own_wait_after && ca_epoch_slept_for(arena);
+
+    if (c->refused || c->stream)
+        return false;
+    if (own && ns < most)
+        ns = ns < most / OWN_WAITS ? OWN_WAITS * ns : most;
+    c->waits = SIZE_MAX;
+    if (wait_bounded(c, CA_EPOCHS_FREED, ns))
+        return true;
+    if (own && ca_epoch_slept_for(arena))
+        arena->own_wait_after = arena->operations + OWN_RETRY;
+    return false;
+}
+
+static bool rung_grow(climb_t *c)
+{
+    return !c->refused && grow(c);
+}
+
+/* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
+ * as much was given as there is now, since others may go on growing and freeing for ever. The
+ * memory is its own, or where `others` says how much these have, the other heaps'. A free waits for
+ * the context: while the driver still has memory, one at a time, and none while anything runs. */
+static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
+{
+    size_t left = others ? others : c->arena->reserved, given;
+
+    for (; left > 0; left -= given < left ? given : left) {
+        size_t most = c->headroom ? 1 : c->bytes;
+        if (c->headroom && !ca_epoch_device_idle(c->arena))
+            break;
+        given = others ? ca_give_others(c->arena, most) : ca_give_back(c->arena, most, which);
+        if (given == 0)
+            break;
+        if (search(c) || grow(c))
+            return true;
+    }
+    return !ca_arena_serving(c->arena) && over(c, -EIO);
+}
+
+static bool rung_idle(climb_t *c)
+{
+    return give_and_grow(c, CA_GIVE_IDLE, 0);
+}
+
+static bool rung_heaps(climb_t *c)
+{
+    size_t all = c->arena->shards ? ca_shards_reserved(c->arena->shards) : 0;
+
+    return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
+}
+
+/* Another thread may have taken what there was to give, and be giving it. */
+static bool rung_reclaim(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+    bool over_limit = ca_grow_over_limit(arena, c->bytes); /* that others give changes nothing */
+
+    ca_lock_drop(&arena->lock);
+    size_t given = over_limit ? 0 : ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
+    bool gave = ca_giving_wait(&c->given);
+    ca_lock_take(&arena->lock);
+    return search(c) || ((given > 0 || gave) && grow(c));
+}
+
+/* Others' frees wait likewise. */
+static bool rung_spare(climb_t *c)
+{
+    return c->headroom && c->refused &&
+           (rung_idle(c) || rung_heaps(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
+}
+
+static bool rung_headroom(climb_t *c)
+{
+    bool held_back = c->headroom && c->refused;
+
+    c->headroom = 0;
+    return held_back && grow(c);
+}
+
+static bool rung_wait(climb_t *c)
+{
+    int answer;
+
+    for (c->waits = c->arena->whole.closed.count; c->waits > 0; c->waits--) {
+        if ((answer = ca_epoch_wait(c->arena, CA_EPOCHS_OWED, CA_WAIT_OWN)) < 0)
+            break;
+        if (answer == 1 && (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c)))
+            return true;
+    }
+    return search(c);
+}
+
+static bool rung_others(climb_t *c)
+{
+    ca_arena_t *arena = c->arena;
+
+    c->waits = arena->whole.closed.count;
+    bool served =
+        !arena->others_stuck &&
+        wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_heaps(arena));
+    arena->others_stuck |= arena->whole.closed.head != NULL;
+    return served;
+}
+
+static bool rung_pending(climb_t *c)
+{
+    return (!c->arena->params.host && give_and_grow(c, CA_GIVE_PASSED, 0)) ||
+           give_and_grow(c, CA_GIVE_PENDING, 0);
+}
+
+static bool rung_exported(climb_t *c)
+{
+    return ca_export_reclaim(c->arena) && rung_open(c);
+}
+
+/* No plain free ever waits for other contexts' work, so that no program counts on what it holds. */
+static bool only_others(const ca_arena_t *arena)
+{
+    for (const ca_epoch_t *epoch = arena->whole.closed.head; epoch; epoch = epoch->next)
+        if (ca_epoch_late(arena, epoch))
+            return false;
+    return ca_streams_closed(arena) == 0;
+}
+
+uint64_t ca_late_wait_ns(const ca_arena_t *arena)
+{
+    uint64_t most = arena->params.oom_wait_ns, others = ca_bound(CA_OTHERS_WAIT_NS);
+
+    if (arena->late_stuck)
+        most /= CA_STUCK_SHARE;
+    if (most > others && only_others(arena))
+        most = others;
+    return most / ca_arena_heaps(arena);
+}
+
+static bool rung_late(climb_t *c)
+{
+    c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
+    bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_late_wait_ns(c->arena));
+    c->arena->late_stuck |= c->arena->whole.closed.head != NULL;
+    return served || rung_idle(c) || grow(c);
+}
+
+static bool climb_to_growth(climb_t *c)
+{
+    return rung_policy(c) || rung_joined(c) || rung_pause(c) || rung_grow(c) || rung_spare(c) ||
+           rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
+}
+
+int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
+                    unsigned rungs, ca_block_t **block, bool *grown)
+{
+    climb_t c = {.arena = arena,
+                 .stream = stream,
+                 .bytes = bytes,
+                 .asked = asked,
+                 .rc = -ENOMEM,
+                 .given = ca_giving_done(),
+                 .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
+                 .headroom =
+                     rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
+                         ? arena->params.headroom
+                         : 0};
+
+    ca_arena_look_at_order(arena);
+    /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
+     * those who had something in stock. */
+    bool caches_first = rungs & CA_RUNGS_FIRST ||
+                        (rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after);
+    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
+                  (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));
+
+    (void)((caches_first && rung_caches(&c)) ||
+           (rungs & (CA_RUNGS_FIRST | CA_RUNGS_POLICY) && rung_policy(&c)) ||
+           (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
+           (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
+           (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
+           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
+           (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_others(&c) || rung_pending(&c))) ||
+           (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
+    if (c.shut)
+        ca_caches_open(arena);
+    *block = c.block;
+    *grown = c.grown;
+    return c.rc;
+}

@@ -1,0 +1,521 @@
+/* Records lie in hash tables: one of fixed size, and where that is crowded another, twice as large.
+ * An address is looked for among the CA_JOURNAL_GROUP keys of its group in each, the newest first:
+ * with no chain to follow, a key is just cleared when it goes. Who adds a record claims a free key,
+ * writes the record and then the key; killed in between, it was not given to the program yet.
+ *
+ * What never changes is logged: an entry counts once its head is there, which is written last.
+ *
+ * Room is allocated in the file before it is mapped, or a full disk would be a SIGBUS in the middle
+ * of a store. No descriptor stays open: programs close what they do not know, and get its number
+ * for something else. */
+#include "registry/journal/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/new_file.h"
+#include "registry/table/index.h"
+#include "registry/journal/journal_file.h"
+#include "registry/table/live.h"
+#include "registry/stack/stack.h"
+#include "registry/table/timeline.h"
+
+#define TABLES 16u
+#define LEAST_SLOTS ((uint32_t)1 << 14)
+#define LEAST_LOG ((size_t)256 << 10)
+#define MOST_LOG ((size_t)16 << 20)
+#define NAMES_MOST 65536u /* that are tried */
+#define PIECE ((uint64_t)256 << 10)
+#define INTERRUPTED_MOST 1000u /* times */
+#define LOCK_WAIT_NS UINT64_C(2000000000)
+#define RECORD_WORDS (sizeof(ca_record_t) / sizeof(uint64_t))
+#define SEQUENCE_WORD 2 /* of a record */
+
+typedef struct table {
+    _Atomic uint64_t *keys;
+    _Atomic uint64_t (*records)[RECORD_WORDS];
+    uint32_t groups;
+} table_t;
+
+_Atomic bool ca_journal_on;
+
+static ca_journal_head_t *head;
+static struct {
+    char path[PATH_MAX]; /* absolute */
+    dev_t device;
+    ino_t inode;
+    uint64_t bytes;
+} file;
+
+static table_t tables[TABLES]; /* added to under the lock */
+static _Atomic uint32_t table_count;
+
+/* The rank of what is taken last: stacks, shards and the loader's lock may be held. */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
+static char *log_at; /* under the lock, as is what follows */
+static size_t log_left, log_bytes;
+static _Atomic bool full;  /* the file grows no more */
+static _Atomic bool stuck; /* the lock was in use for too long */
+
+/* A signal handler that ends the process may have interrupted who has it: waited for once. Others
+ * wait for as long as a file system takes to find room. */
+static bool take_lock(void)
+{
+    bool taken = ca_lock_try(&lock);
+    uint64_t begin = taken ? 0 : ca_clock_ns();
+    while (!taken && !atomic_load(&stuck)) {
+        sched_yield();
+        taken = ca_lock_try(&lock);
+        if (!taken && ca_clock_ns() - begin > ca_bound(LOCK_WAIT_NS))
+            atomic_store(&stuck, true);
+    }
+    return taken;
+}
+
+/* --- the file --------------------------------------------------------------------------------- */
+
+/* Beyond a limit of the process's own the kernel would raise SIGXFSZ. */
+static bool within_limit(uint64_t bytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+           bytes <= limit.rlim_cur;
+}
+
+/* In pieces: memory of a file system may be allocated from the start again after each signal, and a
+ * program may have a timer that is quicker than that. 0 or an errno value. */
+static int allocate(int fd, uint64_t offset, uint64_t bytes)
+{
+    int error = 0;
+    unsigned interrupted = 0;
+    for (uint64_t done = 0; done < bytes && !error;) {
+        uint64_t piece = bytes - done < PIECE ? bytes - done : PIECE;
+        error = posix_fallocate(fd, (off_t)(offset + done), (off_t)piece);
+        if (!error)
+            done += piece;
+        else if (error == EINTR && ++interrupted < INTERRUPTED_MOST)
+            error = 0;
+    }
+    return error;
+}
+
+/* The file's next `bytes`, mapped. NULL with errno. */
+static void *extend(int fd, uint64_t bytes)
+{
+    if (!within_limit(file.bytes + bytes)) {
+        errno = EFBIG;
+        return NULL;
+    }
+    int error = allocate(fd, file.bytes, bytes);
+    void *at = error ? MAP_FAILED
+                     : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)file.bytes);
+    if (at == MAP_FAILED) {
+        error = error ? error : errno;
+        if (ftruncate(fd, (off_t)file.bytes) != 0) /* what was allocated in vain */
+            error = errno;
+        errno = error;
+        return NULL;
+    }
+    file.bytes += bytes;
+    return at;
+}
+
+/* The file as it was made, or -1: somebody may have removed it, or put another in its place. */
+static int reopen(void)
+{
+    struct stat found;
+    int fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 &&
+        (fstat(fd, &found) != 0 || found.st_dev != file.device || found.st_ino != file.inode)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* A new chunk; NULL with errno where there is no room. Under the lock. */
+static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
+{
+    uint32_t count = atomic_load_explicit(&head->chunk_count, memory_order_relaxed);
+    int fd = !atomic_load(&full) && count < CA_JOURNAL_CHUNKS ? reopen() : -1;
+    uint64_t offset = file.bytes;
+    struct stat found;
+    void *at = fd >= 0 && fstat(fd, &found) == 0 && (uint64_t)found.st_size == offset
+                   ? extend(fd, bytes)
+                   : NULL;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    if (at) {
+        head->chunks[count] = (ca_journal_chunk_t){kind, slots, offset, bytes};
+        atomic_store_explicit(&head->chunk_count, count + 1, memory_order_release);
+    } else {
+        atomic_store(&full, true);
+    }
+    errno = error;
+    return at;
+}
+
+/* Whether there are more tables now than `known`. */
+static bool add_table(uint32_t known)
+{
+    bool added = true;
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep all locks that it has */
+    if (!take_lock()) {
+        ca_cancel_resume(cancel);
+        return false;
+    }
+    uint32_t count = atomic_load_explicit(&table_count, memory_order_relaxed);
+    if (count == known) {
+        uint32_t slots = count < TABLES ? LEAST_SLOTS << count : 0;
+        uint64_t keys = slots * sizeof(uint64_t);
+        char *at =
+            slots ? add_chunk(CA_JOURNAL_TABLE, slots, keys + slots * sizeof(ca_record_t)) : NULL;
+        added = at != NULL;
+        if (added) {
+            tables[count] = (table_t){
+                .keys = (_Atomic uint64_t *)(void *)at,
+                .records = (_Atomic uint64_t(*)[RECORD_WORDS])(void *)(at + keys),
+                .groups = slots / CA_JOURNAL_GROUP,
+            };
+            atomic_store_explicit(&table_count, count + 1, memory_order_release);
+        }
+    }
+    ca_lock_drop(&lock);
+    ca_cancel_resume(cancel);
+    return added;
+}
+
+/* --- records ---------------------------------------------------------------------------------- */
+
+/* The first key of the group of an address. */
+static size_t group_of(const table_t *table, uint64_t address)
+{
+    return (ca_index_hash(address) >> 8 & (table->groups - 1)) * CA_JOURNAL_GROUP;
+}
+
+static bool put(table_t *table, const uint64_t *words)
+{
+    size_t first = group_of(table, words[0]);
+    for (size_t i = first; i < first + CA_JOURNAL_GROUP; i++) {
+        uint64_t key = atomic_load_explicit(&table->keys[i], memory_order_relaxed);
+        if (key != 0 ||
+            !atomic_compare_exchange_strong_explicit(&table->keys[i], &key, CA_JOURNAL_CLAIMED,
+                                                     memory_order_acquire, memory_order_relaxed))
+            continue;
+        for (size_t word = 0; word < RECORD_WORDS; word++)
+            atomic_store_explicit(&table->records[i][word], words[word], memory_order_relaxed);
+        atomic_store_explicit(&table->keys[i], words[0], memory_order_release);
+        return true;
+    }
+    return false;
+}
+
+/* The key of that record, or NULL. */
+static _Atomic uint64_t *find(table_t *table, const uint64_t *words)
+{
+    size_t first = group_of(table, words[0]);
+    for (size_t i = first; i < first + CA_JOURNAL_GROUP; i++)
+        if (atomic_load_explicit(&table->keys[i], memory_order_acquire) == words[0] &&
+            atomic_load_explicit(&table->records[i][SEQUENCE_WORD], memory_order_relaxed) ==
+                words[SEQUENCE_WORD])
+            return &table->keys[i];
+    return NULL;
+}
+
+static void note_peak(void)
+{
+    uint64_t peak = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&head->peak, memory_order_relaxed);
+    while (before < peak && !atomic_compare_exchange_weak(&head->peak, &before, peak))
+        ;
+}
+
+void ca_journal_add(const ca_record_t *record, uint64_t sequence)
+{
+    uint64_t words[RECORD_WORDS];
+    ca_record_t copy = *record;
+    copy.sequence = sequence;
+    memcpy(words, &copy, sizeof copy);
+    int saved = errno;
+    note_peak();
+    for (;;) {
+        uint32_t count = atomic_load_explicit(&table_count, memory_order_acquire);
+        for (uint32_t i = count; i-- > 0;)
+            if (put(&tables[i], words))
+                return;
+        if (atomic_load_explicit(&full, memory_order_relaxed) || !add_table(count))
+            break;
+        errno = saved;
+    }
+    errno = saved;
+    atomic_fetch_add_explicit(&head->lost, 1, memory_order_relaxed);
+}
+
+void ca_journal_remove(const ca_record_t *record)
+{
+    uint64_t words[RECORD_WORDS];
+    memcpy(words, record, sizeof *record);
+    for (uint32_t i = atomic_load_explicit(&table_count, memory_order_acquire); i-- > 0;) {
+        _Atomic uint64_t *key = find(&tables[i], words);
+        if (key) {
+            atomic_store_explicit(key, 0, memory_order_release);
+            return;
+        }
+    }
+}
+
+static bool has(const ca_record_t *record)
+{
+    uint64_t words[RECORD_WORDS];
+    bool found = false;
+    memcpy(words, record, sizeof *record);
+    for (uint32_t i = atomic_load_explicit(&table_count, memory_order_acquire); i-- > 0;)
+        found |= find(&tables[i], words) != NULL;
+    return found;
+}
+
+/* Who frees it meanwhile found nothing to remove. */
+static void add_live(const ca_record_t *record)
+{
+    ca_record_t now;
+    if (has(record))
+        return;
+    ca_journal_add(record, record->sequence);
+    if (!ca_registry_find(record->address, &now) || now.sequence != record->sequence)
+        ca_journal_remove(record);
+}
+
+void ca_journal_add_all(void)
+{
+    ca_record_t *records;
+    size_t count;
+    unsigned busy;
+    if (ca_registry_snapshot(&records, &count, &busy) != 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        add_live(&records[i]);
+    ca_registry_snapshot_free(records, count);
+}
+
+/* --- the log ---------------------------------------------------------------------------------- */
+
+static bool add_log(size_t bytes)
+{
+    log_bytes = bytes;
+    log_at = add_chunk(CA_JOURNAL_LOG, 0, bytes);
+    log_left = log_at ? bytes : 0;
+    return log_at != NULL;
+}
+
+/* Room for an entry; NULL where there is none. Under the lock. */
+static char *take_room(size_t bytes)
+{
+    if (log_left < bytes && !add_log(log_bytes < MOST_LOG ? log_bytes * 2 : log_bytes))
+        return NULL;
+    char *at = log_at;
+    log_at += bytes;
+    log_left -= bytes;
+    return at;
+}
+
+static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, const void *more,
+                   size_t more_bytes)
+{
+    size_t bytes = (sizeof(ca_entry_t) + fixed_bytes + more_bytes + 7) / 8 * 8;
+    ca_entry_t entry = {kind, (uint32_t)bytes};
+    uint64_t word;
+    if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
+        return;
+    memcpy(&word, &entry, sizeof word);
+    int saved = errno, cancel = ca_cancel_hold();
+    bool taken = take_lock();
+    char *at = taken ? take_room(bytes) : NULL;
+    if (at) {
+        memcpy(at + sizeof entry, fixed, fixed_bytes);
+        if (more_bytes)
+            memcpy(at + sizeof entry + fixed_bytes, more, more_bytes);
+        atomic_store_explicit((_Atomic uint64_t *)(void *)at, word, memory_order_release);
+    } else {
+        atomic_fetch_add_explicit(&head->unlogged, 1, memory_order_relaxed);
+    }
+    if (taken)
+        ca_lock_drop(&lock);
+    ca_cancel_resume(cancel);
+    errno = saved;
+}
+
+void ca_journal_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count)
+{
+    const ca_entry_stack_t stack = {.id = id, .count = (uint32_t)count, .epoch = epoch};
+    if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
+        return;
+    if (id == 1)
+        snprintf(head->unwinder, sizeof head->unwinder, "%s", ca_stack_unwinder());
+    append(CA_ENTRY_STACK, &stack, sizeof stack, frames, count * sizeof *frames);
+}
+
+/* What another process would open: the loader's name may be relative, and the program's empty. */
+static void find_path(const char *name, char path[PATH_MAX])
+{
+    static const char deleted[] = " (deleted)";
+    path[0] = '\0';
+    if (name[0] == '\0') {
+        ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+        path[length > 0 ? length : 0] = '\0';
+        size_t suffix = sizeof deleted - 1, bytes = strlen(path);
+        if (bytes > suffix && strcmp(path + bytes - suffix, deleted) == 0)
+            path[bytes - suffix] = '\0';
+    } else if (name[0] != '/' && strchr(name, '/') && getcwd(path, PATH_MAX)) {
+        size_t length = strlen(path);
+        snprintf(path + length, PATH_MAX - length, "/%s", name);
+    } else {
+        snprintf(path, PATH_MAX, "%s", name);
+    }
+}
+
+void ca_journal_module(const ca_module_t *module)
+{
+    static char path[PATH_MAX]; /* one thread notes modules at a time */
+    ca_entry_module_t entry = {
+        .bias = module->bias,
+        .low = module->low,
+        .high = module->high,
+        .from = module->from,
+        .build_id_bytes = (uint32_t)module->build_id_bytes,
+    };
+    if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
+        return;
+    memcpy(entry.build_id, module->build_id, sizeof entry.build_id);
+    find_path(module->path, path);
+    append(CA_ENTRY_MODULE, &entry, sizeof entry, path, strlen(path) + 1);
+}
+
+void ca_journal_gone(const ca_module_t *module)
+{
+    const ca_entry_gone_t gone = {
+        .bias = module->bias,
+        .from = module->from,
+        .until = atomic_load_explicit(&module->until, memory_order_relaxed),
+    };
+    append(CA_ENTRY_GONE, &gone, sizeof gone, NULL, 0);
+}
+
+void ca_journal_thread(uint32_t thread, const char *name)
+{
+    ca_entry_thread_t entry = {.thread = thread};
+    snprintf(entry.name, sizeof entry.name, "%s", name);
+    append(CA_ENTRY_THREAD, &entry, sizeof entry, NULL, 0);
+}
+
+/* --- from start to end ------------------------------------------------------------------------ */
+
+/* In a directory that the program may leave. */
+static int make_absolute(const char *path)
+{
+    file.path[0] = '\0';
+    if (path[0] != '/') {
+        if (!getcwd(file.path, sizeof file.path - 1))
+            return -errno;
+        strcat(file.path, "/"); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): has room */
+    }
+    size_t length = strlen(file.path), more = strlen(path);
+    if (length + more >= sizeof file.path)
+        return -ENAMETOOLONG;
+    memcpy(file.path + length, path, more + 1);
+    return 0;
+}
+
+static int create(const ca_journal_about_t *about, char *path, size_t bytes, unsigned *tried)
+{
+    int fd = -1, error = 0;
+    for (*tried = 0; fd < 0 && !error && *tried < NAMES_MOST; ++*tried) {
+        error = ca_new_file_path(about->settled, *tried, path, bytes);
+        if (!error)
+            fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && !error && errno != EEXIST)
+            error = -errno;
+    }
+    return fd >= 0 ? fd : error ? error : -EEXIST;
+}
+
+static void describe(const ca_journal_about_t *about)
+{
+    memcpy(head->magic, CA_JOURNAL_MAGIC, sizeof head->magic);
+    head->version = CA_JOURNAL_VERSION;
+    head->record_bytes = sizeof(ca_record_t);
+    head->pid = (uint32_t)getpid();
+    head->stack_depth = about->stack_depth;
+    head->sampled = about->sampled;
+    head->start_s = ca_timeline_start_s(); /* by which two reports are known to be of one process */
+    snprintf(head->library, sizeof head->library, "%s", about->version);
+    snprintf(head->program, sizeof head->program, "%s", program_invocation_short_name);
+    snprintf(head->rank, sizeof head->rank, "%s", about->rank);
+    if (gethostname(head->host, sizeof head->host - 1) != 0)
+        head->host[0] = '\0';
+    snprintf(head->unwinder, sizeof head->unwinder, "%s", ca_stack_unwinder());
+}
+
+int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, unsigned *tried)
+{
+    struct stat made;
+    int fd = create(about, path, bytes, tried);
+    if (fd < 0)
+        return fd;
+    int error = make_absolute(path);
+    if (!error && fstat(fd, &made) != 0)
+        error = -errno;
+    if (!error) {
+        file.device = made.st_dev;
+        file.inode = made.st_ino;
+        file.bytes = 0;
+        head = extend(fd, CA_JOURNAL_HEAD_BYTES);
+        error = head ? 0 : -errno;
+    }
+    close(fd);
+    if (!error && head) {
+        describe(about);
+        errno = ENOSPC;
+        if (!add_log(LEAST_LOG) || !add_table(0))
+            error = -errno;
+    }
+    if (error)
+        unlink(path);
+    atomic_store(&ca_journal_on, !error);
+    return error;
+}
+
+void ca_journal_end(void)
+{
+    int saved = errno, cancel = ca_cancel_hold();
+    int fd = atomic_load(&ca_journal_on) ? reopen() : -1;
+    if (fd >= 0) {
+        unlink(file.path);
+        close(fd);
+    }
+    ca_cancel_resume(cancel);
+    errno = saved;
+}
+
+void ca_journal_reset_after_fork(void)
+{
+    atomic_store(&ca_journal_on, false);
+    /* The mappings stay: a thread that is not here may have been in the middle of growing them. */
+    ca_lock_init(&lock, CA_RANK_MEMORY);
+    atomic_store(&table_count, 0);
+    atomic_store(&full, false);
+    atomic_store(&stuck, false);
+    log_left = log_bytes = 0;
+    head = NULL;
+}

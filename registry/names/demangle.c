@@ -1,0 +1,58 @@
+/* The demangler is the C++ run-time's. A program may have none that everybody sees: one in C whose
+ * plugins are C++, one that is linked to it statically, or C++ that needs nothing of it. So the
+ * run-times are asked by their names too, and in the end libstdc++ is opened, for us alone. */
+#include "registry/names/demangle.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef char *demangle_t(const char *, char *, size_t *, int *);
+
+static demangle_t *demangler_in(void *library)
+{
+    return library ? (demangle_t *)dlsym(library, "__cxa_demangle") : NULL;
+}
+
+/* What is opened stays open until the process ends: its users come at exit. */
+static demangle_t *find_demangler(void)
+{
+    static const struct {
+        const char *library;
+        int flags;
+    } places[] = {{"libstdc++.so.6", RTLD_NOLOAD},
+                  {"libc++abi.so.1", RTLD_NOLOAD},
+                  {"libstdc++.so.6", 0},
+                  {"libc++abi.so.1", 0}};
+    demangle_t *found = (demangle_t *)dlsym(RTLD_DEFAULT, "__cxa_demangle");
+    for (size_t i = 0; !found && i < sizeof places / sizeof places[0]; i++)
+        found = demangler_in(dlopen(places[i].library, RTLD_LAZY | RTLD_LOCAL | places[i].flags));
+    return found;
+}
+
+static demangle_t *demangler(void)
+{
+    static demangle_t *found;
+    static bool tried;
+    if (!tried)
+        found = find_demangler();
+    tried = true;
+    return found;
+}
+
+const char *ca_demangle(const char *name, ca_bump_t *memory)
+{
+    char *plain = NULL;
+    int status = 0;
+    if (name[0] == '_' && name[1] == 'Z' && demangler()) {
+        /* Without what the compiler puts behind the name of a part or a copy of the function. */
+        const char *mangled = ca_bump_text(memory, name, strcspn(name, "."));
+        if (mangled)
+            plain = demangler()(mangled, NULL, NULL, &status);
+    }
+    const char *shown = plain ? plain : name;
+    const char *copy = ca_bump_text(memory, shown, strlen(shown));
+    free(plain);
+    return copy;
+}

@@ -1,0 +1,61 @@
+#include "registry/report/format_folded.h"
+
+#include <string.h>
+
+#include "base/text.h"
+
+/* What reads them makes SVG or JSON of names: they must be UTF-8. */
+static void write_name(ca_out_t *out, const char *name)
+{
+    size_t left = strlen(name);
+    ca_out_bytes(out, ";", 1);
+    while (left > 0) {
+        char shown[5];
+        size_t taken = ca_text_escape_next(name, left, shown);
+        ca_out_bytes(out, shown[0] == ';' ? ":" : shown, strlen(shown));
+        name += taken;
+        left -= taken;
+    }
+}
+
+static void write_frame(ca_out_t *out, const ca_frame_t *frame)
+{
+    for (size_t i = frame->place_count; i-- > 0;) {
+        const char *function = frame->places[i].function;
+        write_name(out, function ? function : frame->text);
+    }
+    if (frame->place_count == 0)
+        write_name(out, frame->text);
+}
+
+static void write_group(ca_out_t *out, const ca_model_group_t *group, const char *note)
+{
+    if (group->bytes == 0) /* flamegraph.pl takes such a box for its neighbour */
+        return;
+    ca_out_printf(out, "device %u, %s memory%s", group->device, ca_kind_name(group->kind), note);
+    for (size_t i = group->frame_count; i-- > 0;)
+        write_frame(out, group->frames[i]);
+    if (group->frame_count == 0)
+        write_name(out, "(no call stack)");
+    ca_out_printf(out, " %llu\n", (unsigned long long)group->bytes);
+}
+
+static void write_section(ca_out_t *out, const ca_model_section_t *section, const char *note)
+{
+    uint64_t listed = 0;
+    if (!section->present)
+        return;
+    for (size_t i = 0; i < section->group_count; i++) {
+        write_group(out, &section->groups[i], note);
+        listed += section->groups[i].bytes;
+    }
+    if (section->bytes > listed)
+        ca_out_printf(out, "(not listed)%s %llu\n", note,
+                      (unsigned long long)(section->bytes - listed));
+}
+
+void ca_format_folded(ca_out_t *out, const ca_model_t *model)
+{
+    write_section(out, &model->sections[CA_SECTION_LEAKED], "");
+    write_section(out, &model->sections[CA_SECTION_DESTROYED], ", context destroyed");
+}

@@ -1,0 +1,193 @@
+/* What a report says, before it is written in one of its formats: text (report.c), JSON, pprof,
+ * folded stacks, PyTorch's memory snapshot (format_*.c). A writer reads this and nothing else.
+ *
+ * Built from a snapshot (model.c); all of it lies in mapped memory that ca_model_free gives back.
+ * Strings are UTF-8 or whatever the file system has, and may be any bytes but NUL: writers escape
+ * them. Sizes are bytes. */
+#ifndef CA_REGISTRY_MODEL_H
+#define CA_REGISTRY_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/history.h"
+#include "registry/table/registry.h"
+
+/* One function at an address. */
+typedef struct ca_place {
+    const char *function; /* NULL where no name is known */
+    const char *file;     /* NULL where no line is known */
+    unsigned line;        /* 0 where none is known */
+} ca_place_t;
+
+/* One return address of a call stack. */
+typedef struct ca_frame {
+    uintptr_t address;    /* the return address */
+    const char *module;   /* path of the object it lies in, or NULL */
+    const char *build_id; /* of that, in hexadecimal, or NULL */
+    uint64_t offset;      /* of the call (address - 1) in the module's file image; 0 without one */
+    size_t place_count;   /* 0 where nothing is known but the module */
+    const ca_place_t *places; /* innermost first: inlined functions before the one they are in */
+    const char *text;         /* all of that in one line, as in the text report */
+} ca_frame_t;
+
+#define CA_MODEL_NAMES 4 /* threads of a group that are named */
+
+typedef struct ca_model_group {
+    size_t frame_count;              /* 0: no call stack was recorded */
+    const ca_frame_t *const *frames; /* innermost first */
+    unsigned device;
+    ca_kind_t kind;
+    uint64_t count, bytes;      /* allocations, and what they asked for */
+    uint64_t smallest, largest; /* bytes of one */
+    uint64_t first, last;       /* sequence numbers of the earliest and the latest */
+    uint64_t first_ns, last_ns; /* when, since the start (see ca_model_t); 0 where not known */
+    uint64_t stream;            /* of the latest that was given one; 0 for none */
+    size_t thread_count;        /* different threads that allocated it; */
+    const char *threads[CA_MODEL_NAMES]; /* the names, or numbers, of the first of them */
+} ca_model_group_t;
+
+/* All allocations of a section that are on one device and of one kind, listed or not. */
+typedef struct ca_model_total {
+    unsigned device;
+    ca_kind_t kind;
+    uint64_t count, bytes;
+} ca_model_total_t;
+
+/* Allocations of one sort, and which of their groups are listed. */
+typedef struct ca_model_section {
+    const char *name;      /* "leaked", "destroyed", "suppressed", "peak": JSON's keys */
+    bool present;          /* without it the section says nothing */
+    bool incomplete;       /* some could not be read; the totals are right where they can be */
+    uint64_t count, bytes; /* of all, listed or not */
+    size_t stacks;         /* different ones, by function */
+    size_t total_count;
+    const ca_model_total_t *totals; /* by device, then kind */
+    size_t group_count; /* listed, largest first: by bytes, then count, then a stable order */
+    const ca_model_group_t *groups;
+    uint64_t omitted_most, omitted_most_bytes;   /* groups beyond leak_max, and their bytes */
+    uint64_t omitted_small, omitted_small_bytes; /* groups below leak_min */
+} ca_model_section_t;
+
+enum {
+    CA_SECTION_LEAKED,
+    CA_SECTION_DESTROYED,
+    CA_SECTION_SUPPRESSED,
+    CA_SECTION_PEAK,
+    CA_SECTIONS
+};
+
+/* A rule for leaks that are known (suppress.h), and what it was for; all 0 where that is nothing.
+ */
+typedef struct ca_model_rule {
+    const char *text; /* as in the file */
+    unsigned line;    /* 0: built in */
+    uint64_t groups, count, bytes;
+} ca_model_rule_t;
+
+/* Live and reserved bytes at some moment. */
+typedef struct ca_model_point {
+    uint64_t ns; /* since the start */
+    uint64_t sequence;
+    uint64_t live, reserved; /* bytes */
+} ca_model_point_t;
+
+#define CA_MODEL_MARK_NAME 96 /* bytes, the NUL included */
+
+/* A moment that the program gave a name (cachealloc_mark). */
+typedef struct ca_model_mark {
+    uint64_t ns;       /* since the start */
+    uint64_t sequence; /* of the latest allocation before */
+    uint64_t live;     /* bytes */
+    char name[CA_MODEL_MARK_NAME];
+} ca_model_mark_t;
+
+/* What the pool holds beside live memory; bytes. */
+typedef struct ca_model_pool {
+    uint64_t live_blocks, pending, ready, reserved, reserved_peak, pinned_reserved;
+    bool incomplete;
+} ca_model_pool_t;
+
+/* One of the last events (base/history.h). */
+typedef struct ca_model_event {
+    uint64_t ns; /* since the start */
+    ca_event_kind_t event;
+    int device; /* ordinal, or -1 where it is not known */
+    ca_kind_t kind;
+    uint64_t address;
+    uint64_t bytes;     /* 0 of a free */
+    uint64_t stream;    /* 0 for none */
+    const char *thread; /* its name, or NULL */
+    size_t frame_count;
+    const ca_frame_t *const *frames; /* innermost first */
+} ca_model_event_t;
+
+typedef struct ca_model {
+    const char *version; /* the library's */
+    const char *cause;   /* "exit", "dump", "signal", "oom", "journal" */
+    long pid;
+    const char *program, *host, *rank; /* rank: empty where a launcher set none */
+    uint64_t start_s; /* since 1970: when the library first served; other times count from there */
+    uint64_t now_ns;  /* of the report, since the start */
+    const char *unwinder;
+    unsigned stack_depth;
+    size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
+    size_t leak_max, leak_min;
+    bool even_empty;
+    size_t late_names;         /* frames that have no function for want of time */
+    const char *names_missing; /* ca_symbols_missing's */
+    unsigned shards_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
+    ca_model_section_t sections[CA_SECTIONS];
+    const char *rules_path; /* of the file with the rules, or NULL without one */
+    size_t rule_count;
+    const ca_model_rule_t *rules;    /* in the order of the file; built-in ones last, if used */
+    uint64_t peak_bytes;             /* at most so many were ever live */
+    uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
+    ca_model_pool_t pool;
+    size_t point_count;
+    const ca_model_point_t *points; /* the timeline, oldest first */
+    size_t event_count;
+    const ca_model_event_t *events; /* oldest first */
+    uint64_t events_dropped;        /* were before those, or were lost */
+    size_t mark_count;
+    const ca_model_mark_t *marks; /* oldest first */
+    uint64_t marks_dropped;       /* older ones */
+} ca_model_t;
+
+/* A process that is not this one: what is live here was live there (journal.h). */
+typedef struct ca_model_origin {
+    long pid;
+    const char *program, *host, *rank, *unwinder, *version;
+    uint64_t start_s; /* since 1970 */
+    unsigned stack_depth;
+    size_t sampled;      /* as in ca_model_t */
+    uint64_t peak_bytes; /* at most so many were ever live */
+} ca_model_origin_t;
+
+struct ca_rules;
+
+/* What decides what a report says. Strings must outlive the model. */
+typedef struct ca_model_options {
+    const char *cause, *version;
+    const char *rank;     /* of the process; NULL or empty where it has none */
+    size_t leak_min;      /* smaller groups are counted, not listed; bytes */
+    unsigned leak_max;    /* groups listed at most, in each section */
+    unsigned leak_depth;  /* innermost frames that tell groups apart and are shown; 0: all */
+    unsigned stack_depth; /* most frames that were kept of a stack */
+    size_t sampled;       /* as in ca_model_t */
+    const struct ca_rules *rules;    /* for leaks that are known, or NULL */
+    bool quick;                      /* names without libdw, heap and loader: see plain_names.h */
+    bool peak, even_empty;           /* tells of the peak; is no empty one, though nothing leaked */
+    const ca_model_origin_t *origin; /* NULL: this process */
+} ca_model_options_t;
+
+/* A model of what is live now, and of what destroyed contexts held. Its pool is 0: the caller
+ * may set it. NULL without host memory. Names come by libdw, which uses the heap. Needs no CUDA,
+ * takes none of our locks for long; one at a time; cannot be cancelled. */
+ca_model_t *ca_model_make(const ca_model_options_t *options);
+void ca_model_free(ca_model_t *model); /* NULL is allowed */
+
+/* Nothing leaked, and nothing was left out. */
+bool ca_model_is_empty(const ca_model_t *model);
+
+#endif

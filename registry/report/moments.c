@@ -1,0 +1,94 @@
+#include "registry/report/moments.h"
+
+#include <string.h>
+
+#include "base/history.h"
+#include "base/mem.h"
+#include "registry/stack/stack.h"
+#include "registry/table/threads.h"
+#include "registry/table/timeline.h"
+
+void ca_moments_points(ca_model_t *model, ca_bump_t *memory)
+{
+    ca_model_point_t *points = ca_bump_take(memory, (CA_TIMELINE_MOST + 1) * sizeof *points);
+    model->start_s = ca_timeline_start_s();
+    model->point_count = points ? ca_timeline_copy(points) : 0;
+    model->points = points;
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+/* What an event's stack or thread leads to is looked up once. */
+typedef struct lookups {
+    ca_bump_t *memory;
+    ca_classes_t *classes;
+    struct {
+        const ca_class_t *class;
+        ca_named_t *const *frames;
+    } * stacks; /* by id */
+    size_t stack_count;
+    uint32_t thread; /* the last one that was named */
+    const char *name;
+} lookups_t;
+
+static void fill_stack(lookups_t *lookups, uint32_t stack, ca_model_event_t *event)
+{
+    if (stack == 0 || stack >= lookups->stack_count)
+        return;
+    if (!lookups->stacks[stack].class)
+        lookups->stacks[stack].class =
+            ca_classes_cut(lookups->classes,
+                           ca_classes_of(lookups->classes, stack, &lookups->stacks[stack].frames));
+    event->frame_count = lookups->stacks[stack].class->frame_count;
+    event->frames = (const ca_frame_t *const *)lookups->stacks[stack].frames;
+}
+
+static const char *name_thread(lookups_t *lookups, uint32_t thread)
+{
+    char name[CA_THREAD_NAME];
+    if (thread == 0)
+        return NULL;
+    if (thread != lookups->thread) {
+        ca_threads_name(thread, name);
+        if (!lookups->name || strcmp(name, lookups->name) != 0)
+            lookups->name = ca_bump_text(lookups->memory, name, strlen(name));
+        lookups->thread = thread;
+    }
+    return lookups->name;
+}
+
+static void make_event(lookups_t *lookups, const ca_event_t *event, ca_model_event_t *made)
+{
+    *made = (ca_model_event_t){
+        .ns = event->ns,
+        .event = (ca_event_kind_t)event->event,
+        .device = event->device == CA_EVENT_NO_DEVICE ? -1 : event->device,
+        .kind = (ca_kind_t)event->kind,
+        .address = event->address,
+        .bytes = event->bytes,
+        .stream = event->stream,
+        .thread = name_thread(lookups, event->thread),
+    };
+    fill_stack(lookups, event->stack, made);
+}
+
+void ca_moments_events(ca_model_t *model, ca_bump_t *memory, ca_classes_t *classes)
+{
+    size_t room = ca_history_room();
+    lookups_t lookups = {.memory = memory, .classes = classes};
+    lookups.stack_count = ca_stack_count() + 1;
+    model->events_dropped = room;
+    if (room == 0)
+        return;
+    ca_event_t *events = ca_mem_map(room * sizeof *events);
+    ca_model_event_t *made = ca_bump_take(memory, room * sizeof *made);
+    lookups.stacks = ca_bump_take(memory, lookups.stack_count * sizeof *lookups.stacks);
+    if (events && made && lookups.stacks) {
+        model->event_count = ca_history_copy(events, room, &model->events_dropped);
+        model->events = made;
+        for (size_t i = 0; i < model->event_count; i++)
+            make_event(&lookups, &events[i], &made[i]);
+    }
+    if (events)
+        ca_mem_unmap(events, room * sizeof *events);
+}

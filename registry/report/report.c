@@ -1,0 +1,271 @@
+#include "registry/report/report.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "config/numbers.h"
+#include "base/text.h"
+
+#define PEAK_GROUPS 5u
+
+typedef unsigned long long number_t;
+
+/* All of it: a rule that was cut would be for nothing. */
+static void write_escaped(ca_out_t *out, const char *text)
+{
+    char shown[5];
+    for (size_t left = strlen(text); left != 0;) {
+        size_t taken = ca_text_escape_next(text, left, shown);
+        ca_out_bytes(out, shown, strlen(shown));
+        text += taken;
+        left -= taken;
+    }
+}
+
+static void write_amount(ca_out_t *out, uint64_t bytes, uint64_t count)
+{
+    ca_out_printf(out, "%llu bytes in %llu allocations", (number_t)bytes, (number_t)count);
+}
+
+static void write_place(ca_out_t *out, unsigned device, ca_kind_t kind)
+{
+    ca_out_printf(out, "device %u, %s memory", device, ca_kind_name(kind));
+}
+
+static void write_incomplete(ca_out_t *out, const ca_model_section_t *section)
+{
+    if (section->incomplete)
+        ca_out_printf(out, "(incomplete: some of it could not be read: in use, or no memory)\n");
+}
+
+static void write_total(ca_out_t *out, const char *title, const ca_model_section_t *section)
+{
+    ca_out_printf(out, "%s: ", title);
+    write_amount(out, section->bytes, section->count);
+    ca_out_printf(out, ", %zu stacks\n", section->stacks);
+    write_incomplete(out, section);
+}
+
+static void write_totals(ca_out_t *out, const ca_model_section_t *section)
+{
+    for (size_t i = 0; i < section->total_count; i++) {
+        const ca_model_total_t *total = &section->totals[i];
+        ca_out_printf(out, "  ");
+        write_place(out, total->device, total->kind);
+        ca_out_printf(out, ": ");
+        write_amount(out, total->bytes, total->count);
+        ca_out_printf(out, "\n");
+    }
+}
+
+static void write_threads(ca_out_t *out, const ca_model_group_t *group)
+{
+    char shown[128];
+    ca_text_t text;
+    ca_text_init(&text, shown, sizeof shown);
+    size_t named = 0;
+    for (; named < CA_MODEL_NAMES && group->threads[named]; named++) {
+        ca_text_add(&text, ", ", named ? 2 : 0);
+        ca_text_escape(&text, group->threads[named], strlen(group->threads[named]), 24);
+    }
+    if (named == CA_MODEL_NAMES && group->thread_count > named)
+        ca_text_add(&text, ", ...", 5);
+    if (group->thread_count == 1)
+        ca_out_printf(out, ", thread %s", shown);
+    else if (group->thread_count > 1)
+        ca_out_printf(out, ", %zu threads: %s", group->thread_count, shown);
+}
+
+static void write_details(ca_out_t *out, const ca_model_group_t *group)
+{
+    ca_out_printf(out, "  ");
+    if (group->smallest != group->largest)
+        ca_out_printf(out, "sizes %llu to %llu, ", (number_t)group->smallest,
+                      (number_t)group->largest);
+    ca_out_printf(out, "sequence %llu", (number_t)group->first);
+    if (group->last != group->first)
+        ca_out_printf(out, " to %llu", (number_t)group->last);
+    write_threads(out, group);
+    ca_out_printf(out, "\n");
+}
+
+static void write_group(ca_out_t *out, size_t number, const ca_model_group_t *group)
+{
+    ca_out_printf(out, "#%zu: ", number);
+    write_amount(out, group->bytes, group->count);
+    ca_out_printf(out, ", ");
+    write_place(out, group->device, group->kind);
+    ca_out_printf(out, "\n");
+    write_details(out, group);
+    if (group->frame_count == 0)
+        ca_out_printf(out, "    (no call stack)\n");
+    for (size_t i = 0; i < group->frame_count; i++)
+        ca_out_printf(out, "    %s\n", group->frames[i]->text);
+}
+
+static void write_omitted(ca_out_t *out, uint64_t groups, uint64_t bytes, const char *reason,
+                          size_t value)
+{
+    if (groups != 0)
+        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed: %s:%zu)\n", (number_t)groups,
+                      (number_t)bytes, reason, value);
+}
+
+static void write_groups(ca_out_t *out, const ca_model_t *model, const ca_model_section_t *section)
+{
+    for (size_t i = 0; i < section->group_count; i++)
+        write_group(out, i + 1, &section->groups[i]);
+    write_omitted(out, section->omitted_most, section->omitted_most_bytes, "leak_max",
+                  model->leak_max);
+    write_omitted(out, section->omitted_small, section->omitted_small_bytes, "leak_min",
+                  model->leak_min);
+}
+
+static void write_live(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *section = &model->sections[CA_SECTION_LEAKED];
+    write_total(out, "LEAK SUMMARY", section);
+    if (model->shards_busy != 0)
+        ca_out_printf(out, "(incomplete: %u of %d shards were in use)\n", model->shards_busy,
+                      CA_REGISTRY_SHARDS);
+    write_totals(out, section);
+    write_groups(out, model, section);
+}
+
+/* --- rules ------------------------------------------------------------------------------------ */
+
+static void write_rule(ca_out_t *out, const ca_model_t *model, const ca_model_rule_t *rule)
+{
+    char shown[512];
+    ca_text_t text;
+    ca_text_init(&text, shown, sizeof shown);
+    ca_text_escape(&text, rule->text, strlen(rule->text), sizeof shown - 1);
+    ca_out_printf(out, "  ");
+    if (rule->groups != 0)
+        write_amount(out, rule->bytes, rule->count);
+    else
+        ca_out_printf(out, "not used");
+    if (rule->line == 0) {
+        ca_out_printf(out, ": %s (built in)\n", shown);
+        return;
+    }
+    ca_out_printf(out, ": %s (", shown);
+    write_escaped(out, model->rules_path);
+    ca_out_printf(out, ":%u)\n", rule->line);
+}
+
+static void write_suppressed(ca_out_t *out, const ca_model_t *model)
+{
+    write_total(out, "SUPPRESSED", &model->sections[CA_SECTION_SUPPRESSED]);
+    for (size_t i = 0; i < model->rule_count; i++)
+        if (model->rules[i].groups != 0)
+            write_rule(out, model, &model->rules[i]);
+    for (size_t i = 0; i < model->rule_count; i++)
+        if (model->rules[i].groups == 0)
+            write_rule(out, model, &model->rules[i]);
+}
+
+/* What a rule for the group would look for: its innermost function that has a name, or NULL. */
+static const char *function_of(const ca_model_group_t *group)
+{
+    for (size_t i = 0; i < group->frame_count; i++)
+        for (size_t j = 0; j < group->frames[i]->place_count; j++)
+            if (group->frames[i]->places[j].function)
+                return group->frames[i]->places[j].function;
+    return NULL;
+}
+
+/* Whether none of the groups before, some hundred at most, has the rule of this one. */
+static bool is_new(const ca_model_section_t *section, size_t at, const char *function)
+{
+    enum { COMPARED = 200 };
+    for (size_t i = at > COMPARED ? at - COMPARED : 0; i < at; i++) {
+        const char *other = function_of(&section->groups[i]);
+        if (other && section->groups[i].kind == section->groups[at].kind &&
+            strcmp(other, function) == 0)
+            return false;
+    }
+    return true;
+}
+
+static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
+{
+    for (size_t i = 0; i < section->group_count; i++) {
+        const char *function = function_of(&section->groups[i]);
+        if (!function || !is_new(section, i, function))
+            continue;
+        ca_out_printf(out, "leak:^");
+        write_escaped(out, function);
+        ca_out_printf(out, "$ kind=%s\n", ca_kind_name(section->groups[i].kind));
+    }
+}
+
+/* The largest few of who held most: more is in the other formats. */
+static void write_peak(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *peak = &model->sections[CA_SECTION_PEAK];
+    size_t listed = peak->group_count < PEAK_GROUPS ? peak->group_count : PEAK_GROUPS;
+    uint64_t bytes = peak->bytes;
+    ca_out_printf(out, "PEAK: ");
+    write_amount(out, peak->bytes, peak->count);
+    /* Whole numbers: the program's locale may put a comma into a fraction. */
+    uint64_t ms = (model->peak_ns + 500000) / 1000000;
+    ca_out_printf(out, ", %zu stacks, %llu.%03u s after the start\n", peak->stacks,
+                  (number_t)(ms / 1000), (unsigned)(ms % 1000));
+    write_incomplete(out, peak);
+    write_totals(out, peak);
+    for (size_t i = 0; i < listed; i++) {
+        write_group(out, i + 1, &peak->groups[i]);
+        bytes -= peak->groups[i].bytes;
+    }
+    uint64_t more = peak->group_count - listed + peak->omitted_most + peak->omitted_small;
+    if (more != 0)
+        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed here)\n", (number_t)more,
+                      (number_t)bytes);
+}
+
+static void write_header(ca_out_t *out, const ca_model_t *model)
+{
+    bool has_rank = model->rank[0] != '\0', has_cause = strcmp(model->cause, "exit") != 0;
+    char buffer[64] = "";
+    ca_text_t sampled;
+    ca_text_init(&sampled, buffer, sizeof buffer);
+    if (model->sampled != 0) {
+        ca_text_printf(&sampled, ", stacks sampled: ");
+        ca_size_print(model->sampled, &sampled);
+    }
+    ca_out_printf(out, "cachealloc[%ld]: leak report%s", model->pid, has_rank ? ", rank " : "");
+    write_escaped(out, model->rank);
+    ca_out_printf(out, "%s%s%s\n", has_cause ? ", cause " : "", has_cause ? model->cause : "",
+                  buffer);
+}
+
+void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)
+{
+    const ca_model_section_t *leaked = &model->sections[CA_SECTION_LEAKED];
+    const ca_model_section_t *destroyed = &model->sections[CA_SECTION_DESTROYED];
+    if (ca_model_is_empty(model))
+        return;
+    write_header(out, model);
+    write_live(out, model);
+    if (destroyed->present) {
+        write_total(out, "ALIVE WHEN THEIR CONTEXT WAS DESTROYED", destroyed);
+        write_groups(out, model, destroyed);
+    }
+    if (model->sections[CA_SECTION_SUPPRESSED].present)
+        write_suppressed(out, model);
+    if (print_rules && leaked->group_count + destroyed->group_count != 0) {
+        ca_out_printf(out, "RULES FOR THE GROUPS ABOVE:\n");
+        write_rules_for(out, leaked);
+        write_rules_for(out, destroyed);
+    }
+    if (model->sections[CA_SECTION_PEAK].present)
+        write_peak(out, model);
+    if (model->late_names != 0)
+        ca_out_printf(out,
+                      "(%zu frames are module and offset alone: there was no time for all names)\n",
+                      model->late_names);
+    if (model->names_missing)
+        ca_out_printf(out, "(functions and lines are missing where files cannot be read: %s)\n",
+                      model->names_missing);
+}

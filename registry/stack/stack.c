@@ -1,0 +1,303 @@
+/* Interned call stacks.
+ *
+ * A stack is written once into a chunk of mapped memory and never changes or moves. Two structures
+ * lead to it: `pages`, from id to stack, and a hash table of (hash, id) words. Both are only ever
+ * added to, so looking a known stack up takes no lock: the word of a table slot is stored, with
+ * release order, after the stack it names. A full table is replaced by one twice its size; the old
+ * one stays mapped, because a reader may be in it (all old ones together are as large as the
+ * newest). Memory goes back never: ids in records must stay valid until the report. */
+#include "registry/stack/stack.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/lock.h"
+#include "base/mem.h"
+#include "base/mutation.h"
+#include "registry/journal/journal.h"
+#include "registry/stack/memo.h"
+#include "registry/stack/modules.h"
+#include "registry/stack/unload.h"
+#include "registry/stack/unwind.h"
+#include "registry/stack/unwind_words.h"
+
+#define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
+#define PAGE_BITS 12
+#define PAGE_STACKS (1u << PAGE_BITS)
+#define PAGES 4096u /* 16 million stacks */
+#define CHUNK_BYTES ((size_t)1 << 20)
+#define LEAST_SLOTS 4096u
+
+typedef struct ca_stack {
+    uint32_t count;
+    uint32_t epoch; /* when it was first seen: see modules.h */
+    uintptr_t frames[];
+} ca_stack_t;
+
+typedef struct ca_stack_table {
+    size_t mask;
+    _Atomic uint64_t slots[]; /* upper half of the hash, id; 0 is free */
+} ca_stack_table_t;
+
+/* Id n is entry n - 1. Written before the table's slot, under the lock. */
+static const ca_stack_t **pages[PAGES];
+static _Atomic(ca_stack_table_t *) table;
+static _Atomic uint32_t stacks; /* written under the lock */
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_STACKS);
+static char *chunk; /* under the lock, as is what follows */
+static size_t chunk_left;
+
+static _Atomic unsigned depth;
+static _Atomic uintptr_t own_low, own_high;
+/* Frames asked for beyond `depth`: as many as had to be left out so far, since each costs time. */
+static _Atomic unsigned own_frames;
+
+/* Two lanes, because the chain of multiplications is what takes the time. */
+static uint64_t hash_frames(const uintptr_t *frames, size_t count)
+{
+    uint64_t a = 0x9e3779b97f4a7c15u ^ count;
+    uint64_t b = 0xc2b2ae3d27d4eb4fu;
+    size_t i = 0;
+    for (; i + 1 < count; i += 2) {
+        a = (a ^ frames[i]) * 0xff51afd7ed558ccdu;
+        b = (b ^ frames[i + 1]) * 0xc4ceb9fe1a85ec53u;
+    }
+    if (i < count)
+        a = (a ^ frames[i]) * 0xff51afd7ed558ccdu;
+    uint64_t hash = a ^ (b << 32 | b >> 32);
+    hash ^= hash >> 32;
+    hash *= 0x9fb21c651e98df25u;
+    return hash ^ hash >> 28;
+}
+
+static inline const ca_stack_t *stack_of(uint32_t id)
+{
+    return pages[(id - 1) >> PAGE_BITS][(id - 1) & (PAGE_STACKS - 1)];
+}
+
+/* The id of a known stack or 0; `free_slot` is then where it belongs in `in`. */
+static uint32_t look_up(ca_stack_table_t *in, uint64_t hash, const uintptr_t *frames, size_t count,
+                        size_t *free_slot)
+{
+    for (size_t at = hash & in->mask;; at = (at + 1) & in->mask) {
+        uint64_t word = atomic_load_explicit(&in->slots[at], memory_order_acquire);
+        if (word == 0) {
+            *free_slot = at;
+            return 0;
+        }
+        if (word >> 32 != hash >> 32)
+            continue;
+        const ca_stack_t *stack = stack_of((uint32_t)word);
+        if (stack->count == count && memcmp(stack->frames, frames, count * sizeof *frames) == 0)
+            return (uint32_t)word;
+    }
+}
+
+static uint64_t slot_word(uint64_t hash, uint32_t id)
+{
+    return (hash >> 32 << 32) | id;
+}
+
+/* A table with room for one more. Under the lock. NULL without memory. */
+static ca_stack_table_t *roomy_table(void)
+{
+    ca_stack_table_t *old = atomic_load_explicit(&table, memory_order_relaxed);
+    uint32_t known = atomic_load_explicit(&stacks, memory_order_relaxed);
+    if (old && (size_t)known * 2 <= old->mask)
+        return old;
+    size_t slots = old ? (old->mask + 1) * 2 : LEAST_SLOTS;
+    ca_stack_table_t *bigger = ca_mem_map(sizeof *bigger + slots * sizeof bigger->slots[0]);
+    if (!bigger)
+        return NULL;
+    bigger->mask = slots - 1;
+    for (uint32_t id = 1; id <= known; id++) {
+        const ca_stack_t *stack = stack_of(id);
+        uint64_t hash = hash_frames(stack->frames, stack->count);
+        size_t at = hash & bigger->mask;
+        while (atomic_load_explicit(&bigger->slots[at], memory_order_relaxed) != 0)
+            at = (at + 1) & bigger->mask;
+        atomic_store_explicit(&bigger->slots[at], slot_word(hash, id), memory_order_relaxed);
+    }
+    atomic_store_explicit(&table, bigger, memory_order_release);
+    return bigger;
+}
+
+/* Writes a new stack and gives it an id, which nobody can look up yet. Under the lock. */
+static uint32_t store(const uintptr_t *frames, size_t count, uint32_t epoch)
+{
+    uint32_t index = atomic_load_explicit(&stacks, memory_order_relaxed);
+    size_t bytes = sizeof(ca_stack_t) + count * sizeof *frames;
+    if (index >> PAGE_BITS >= PAGES)
+        return 0;
+    const ca_stack_t ***page = &pages[index >> PAGE_BITS];
+    if (!*page)
+        *page = ca_mem_map(PAGE_STACKS * sizeof **page);
+    if (chunk_left < bytes) {
+        chunk = ca_mem_map(CHUNK_BYTES);
+        chunk_left = chunk ? CHUNK_BYTES : 0;
+    }
+    if (!*page || !chunk)
+        return 0;
+    ca_stack_t *stack = (ca_stack_t *)(void *)chunk;
+    chunk += bytes;
+    chunk_left -= bytes;
+    stack->count = (uint32_t)count;
+    stack->epoch = epoch;
+    memcpy(stack->frames, frames, count * sizeof *frames);
+    (*page)[index & (PAGE_STACKS - 1)] = stack;
+    atomic_store_explicit(&stacks, index + 1, memory_order_release);
+    ca_journal_stack(index + 1, epoch, frames, count);
+    return index + 1;
+}
+
+static uint32_t add(uint64_t hash, const uintptr_t *frames, size_t count, uint32_t epoch)
+{
+    uint32_t id = 0;
+    ca_lock_take(&lock);
+    ca_stack_table_t *in = roomy_table();
+    if (in) {
+        size_t at = 0;
+        id = look_up(in, hash, frames, count, &at); /* another thread may have been first */
+        if (id == 0 && (id = store(frames, count, epoch)) != 0)
+            atomic_store_explicit(&in->slots[at], slot_word(hash, id), memory_order_release);
+    }
+    ca_lock_drop(&lock);
+    return id;
+}
+
+uint32_t ca_stack_intern(const uintptr_t *frames, size_t count)
+{
+    if (count == 0)
+        return 0;
+    uint64_t hash = hash_frames(frames, count);
+    ca_stack_table_t *in = atomic_load_explicit(&table, memory_order_acquire);
+    size_t unused;
+    uint32_t id = in ? look_up(in, hash, frames, count, &unused) : 0;
+    if (id != 0)
+        return id;
+    ca_modules_note(); /* the libraries that it goes through are there now */
+    return add(hash, frames, count, ca_modules_epoch());
+}
+
+uint32_t ca_stack_intern_of(const uintptr_t *frames, size_t count, uint32_t epoch)
+{
+    return count ? add(hash_frames(frames, count), frames, count, epoch) : 0;
+}
+
+void ca_stack_set_own_range(uintptr_t low, uintptr_t high)
+{
+    atomic_store_explicit(&own_low, low, memory_order_relaxed);
+    atomic_store_explicit(&own_high, high, memory_order_relaxed);
+    ca_memo_forget();
+}
+
+void ca_stack_start(unsigned most_frames)
+{
+    if (most_frames > CA_STACK_MAX)
+        most_frames = CA_STACK_MAX;
+    atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
+    ca_memo_forget();
+    ca_memo_start();
+    ca_unwind_start();
+}
+
+/* Where the caller of ca_stack_capture is among the frames, `count` where it is not. */
+static size_t find_caller(void *const *frames, size_t count, uintptr_t caller)
+{
+    for (size_t i = 0; i < count && i < OWN_FRAMES; i++)
+        if ((uintptr_t)frames[i] == caller)
+            return i;
+    return count;
+}
+
+/* How many frames at the inner end are ours: up to the caller of ca_stack_capture, then what lies
+ * in our shared object. */
+static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
+{
+    size_t own = find_caller(frames, count, caller);
+    if (own == count)
+        own = 0;
+    uintptr_t low = atomic_load_explicit(&own_low, memory_order_relaxed);
+    uintptr_t high = atomic_load_explicit(&own_high, memory_order_relaxed);
+    while (own < count && (uintptr_t)frames[own] - low < high - low)
+        own++;
+    return own;
+}
+
+/* Without the memo, which may keep it. */
+static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame)
+{
+    void *frames[CA_STACK_MAX + OWN_FRAMES];
+    size_t most = atomic_load_explicit(&depth, memory_order_relaxed);
+    size_t extra = atomic_load_explicit(&own_frames, memory_order_relaxed);
+    if (CA_MUTATED(unwind_in_lock))
+        ca_lock_take(&lock);
+    size_t count = ca_unwind(frames, most + extra);
+    size_t own = own_part(frames, count, caller);
+    if (own > extra && count == most + extra && extra < OWN_FRAMES) {
+        extra = own < OWN_FRAMES ? own : OWN_FRAMES;
+        atomic_store_explicit(&own_frames, (unsigned)extra, memory_order_relaxed);
+        count = ca_unwind(frames, most + extra);
+        own = own_part(frames, count, caller);
+    }
+    size_t kept = count - own < most ? count - own : most;
+    uint32_t id = ca_stack_intern((const uintptr_t *)frames + own, kept);
+    size_t first = find_caller(frames, count, caller);
+    bool whole = kept < most && count < most + extra;
+    if (first < count)
+        ca_memo_keep(caller, frame, frames + first, own + kept - first, whole, id);
+    return id;
+}
+
+__attribute__((noinline)) uint32_t ca_stack_capture(void)
+{
+    uintptr_t caller = (uintptr_t)__builtin_return_address(0);
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+    uint32_t id = ca_memo_find(caller, frame);
+    if (id == 0)
+        id = capture(caller, frame);
+    __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to those two */
+    return id;
+}
+
+size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max)
+{
+    if (id == 0 || id > atomic_load_explicit(&stacks, memory_order_acquire))
+        return 0;
+    const ca_stack_t *stack = stack_of(id);
+    size_t count = stack->count < max ? stack->count : max;
+    memcpy(frames, stack->frames, count * sizeof *frames);
+    return count;
+}
+
+uint32_t ca_stack_epoch(uint32_t id)
+{
+    bool known = id != 0 && id <= atomic_load_explicit(&stacks, memory_order_acquire);
+    return known ? stack_of(id)->epoch : 0;
+}
+
+const char *ca_stack_unwinder(void)
+{
+    return ca_unwind_name();
+}
+
+size_t ca_stack_count(void)
+{
+    return atomic_load_explicit(&stacks, memory_order_acquire);
+}
+
+void ca_stack_reset_after_fork(void)
+{
+    /* What the parent mapped stays mapped, for the reason given in registry.c. */
+    ca_lock_init(&lock, CA_RANK_STACKS);
+    memset(pages, 0, sizeof pages);
+    chunk = NULL;
+    chunk_left = 0;
+    atomic_store_explicit(&table, NULL, memory_order_relaxed);
+    atomic_store_explicit(&stacks, 0, memory_order_relaxed);
+    ca_modules_reset_after_fork();
+    ca_unload_reset_after_fork();
+    ca_unwind_reset_after_fork();
+    ca_memo_reset_after_fork();
+}

@@ -1,0 +1,63 @@
+/* An unwinder of our own, by what compilers wrote down of each frame (eh_frame.h). It takes no lock
+ * and allocates nothing, and can tell what it read: the stack words on which its result depends.
+ * While those are as they were, an unwinding from the same place gives the same frames. */
+#ifndef CA_REGISTRY_UNWIND_WORDS_H
+#define CA_REGISTRY_UNWIND_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "registry/stack/eh_frame.h"
+
+#define CA_WORDS_MAX 192
+#define CA_RULES 1024u
+
+typedef struct ca_word {
+    uintptr_t address, value;
+} ca_word_t;
+
+/* Where to start: an address that a function returns to, the address of that function's saved frame
+ * pointer, below which lies its return address, and the stack. Where that is another one, `own` is
+ * the thread's, to which it may lead by way of a signal handler's frame. `sure`: all of the stack
+ * is there now, and not only where descriptions lead. */
+typedef struct ca_unwind_start {
+    uintptr_t caller, frame, stack_low, stack_high;
+    uintptr_t own_low, own_high;
+    bool sure;
+} ca_unwind_start_t;
+
+/* What was read, in this order, each word once. */
+typedef struct ca_words {
+    ca_unwind_start_t start;
+    size_t count;
+    ca_word_t words[CA_WORDS_MAX];
+} ca_words_t;
+
+/* Rules that a thread has looked up, by return address. All zero is an empty one. */
+typedef struct ca_rules {
+    uint64_t epoch; /* ca_unload_epoch's, when the first was looked up */
+    struct ca_known_rule {
+        uintptr_t returns;
+        ca_frame_rule_t rule;
+    } known[CA_RULES];
+} ca_rules_t;
+
+/* Whether it can be done on this machine. */
+bool ca_words_usable(void);
+
+/* How many objects the process ever loaded. May take the loader's lock. */
+uint64_t ca_words_loads(void);
+
+/* The frames from start->caller on, at most `max`. Code that nobody described, made at run time, is
+ * unwound by its frame pointer where that leads to code that is described. False in `ended` where
+ * the way leads out of the stack before. 0 where the start lies outside of it. */
+size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
+                       bool *ended);
+
+/* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
+ * caller, and where `whole` nothing after them. True too means that it depends on nothing but the
+ * caller, the frame's address and the words told: all of them in the stack. */
+bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
+                     bool whole);
+
+#endif

@@ -1,1 +1,0 @@
-"""What scripts/cachealloc-report is made of: reports.py reads, page.py makes the page."""

@@ -1,0 +1,191 @@
+#include "shim/alloc/oom_report.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+#include "base/bump.h"
+#include "pool/blocks/pieces.h"
+#include "registry/report/holders.h"
+#include "shim/cuda/contexts.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/cuda/graph_memory.h"
+#include "shim/upstream/heaps.h"
+#include "shim/life/totals.h"
+#include "shim/alloc/track.h"
+#include "shim/upstream/upstream.h"
+
+#define LISTED 10 /* stacks */
+/* What the options take, see config/options.def. */
+#define SMALL_MOST ((size_t)16 << 20)
+#define MAX_SPLIT_LEAST ((size_t)1 << 20)
+
+typedef struct figures {
+    size_t asked;
+    bool host;        /* pinned memory, of which the driver tells nothing */
+    bool told;        /* by the driver: */
+    size_t free, all; /* bytes of the device */
+    size_t graphs;    /* of this process */
+    size_t limit;     /* SIZE_MAX for none */
+    size_t reserved;  /* in the context whose limit that is */
+    bool complete;
+    ca_arena_stats_t pool; /* all contexts on the device */
+    ca_pieces_t pieces;
+    ca_holders_t holders;
+} figures_t;
+
+/* The driver's own figures, not those that count what we cache as free. */
+static void ask_driver(figures_t *now, ca_context_t *context)
+{
+    __typeof__(cuMemGetInfo_v2) *ask = ca_driver()->cuMemGetInfo_v2;
+    ca_entered_t entered;
+    if (now->host || !ask || !context || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return;
+    now->told = ask(&now->free, &now->all) == CUDA_SUCCESS;
+    ca_upstream_leave(&entered);
+}
+
+/* Memory of allocation nodes, which no record of ours has. */
+static void ask_graphs(figures_t *now, unsigned device)
+{
+    __typeof__(cuDeviceGetGraphMemAttribute) *ask = ca_driver()->cuDeviceGetGraphMemAttribute;
+    cuuint64_t bytes = 0;
+    if (now->told && ask &&
+        ask((CUdevice)device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS)
+        now->graphs = (size_t)bytes;
+}
+
+static void read_figures(figures_t *now, unsigned device)
+{
+    ca_context_t *context = ca_context_known();
+    if (!context || context->device != device)
+        context = ca_context_on(device);
+    now->limit = SIZE_MAX;
+    if (context && context->arena && !now->host) {
+        size_t idle;
+        now->limit = context->limit;
+        now->reserved = ca_heaps_reserved(context, &idle);
+    }
+    ask_driver(now, context);
+    ask_graphs(now, device);
+    now->complete = now->host ? ca_totals_pinned(&now->pool) : ca_totals_on(device, &now->pool);
+    if (!now->host)
+        (void)ca_totals_pieces(device, &now->pieces); /* what is left out makes for no hint */
+    ca_holders_read(&now->holders, device, now->host);
+}
+
+/* Of the device: what neither the pool nor the driver's other allocations here account for. */
+static size_t elsewhere(const figures_t *now)
+{
+    size_t known =
+        now->free + now->pool.reserved_bytes + (size_t)now->holders.unpooled + now->graphs;
+    return now->told && known < now->all ? now->all - known : 0;
+}
+
+#define BYTES(value) ((unsigned long long)(value))
+
+static void write_figures(ca_out_t *out, const figures_t *now)
+{
+    const ca_arena_stats_t *pool = &now->pool;
+    size_t cached = pool->ready_bytes;
+    unsigned pieces = pool->largest_ready < cached
+                          ? (unsigned)((cached - pool->largest_ready) * 100 / cached)
+                          : 0;
+    if (now->told)
+        ca_out_printf(out, "driver: %llu bytes free of %llu\n", BYTES(now->free), BYTES(now->all));
+    if (now->limit != SIZE_MAX)
+        ca_out_printf(out, "limit: %llu bytes in each context\n", BYTES(now->limit));
+    ca_out_printf(out,
+                  "pool: %llu bytes reserved: %llu live, %llu pending, %llu cached in blocks of up "
+                  "to %llu (%u%% fragmented), %llu kept for other processes%s\n",
+                  BYTES(pool->reserved_bytes), BYTES(pool->live_bytes), BYTES(pool->pending_bytes),
+                  BYTES(cached), BYTES(pool->largest_ready), pieces, BYTES(pool->exported_bytes),
+                  now->complete ? "" : " (incomplete: a heap was in use)");
+    if (now->holders.unpooled)
+        ca_out_printf(out, "not pooled: %llu bytes\n", BYTES(now->holders.unpooled));
+    if (now->graphs)
+        ca_out_printf(out, "graphs: %llu bytes held by CUDA graphs of this process\n",
+                      BYTES(now->graphs));
+    if (elsewhere(now))
+        ca_out_printf(out, "others: %llu bytes held by other processes and by the driver itself\n",
+                      BYTES(elsewhere(now)));
+}
+
+/* An option that would have left enough to the driver, with a value; nothing where none would. */
+static void write_pieces(ca_out_t *out, const figures_t *now)
+{
+    size_t lacks = now->asked - now->free;
+    size_t small = ca_pieces_small(&now->pieces, lacks, SMALL_MOST);
+    size_t split = small ? 0 : ca_pieces_max_split(&now->pieces, lacks, MAX_SPLIT_LEAST);
+    if (!small && !split)
+        return;
+    ca_out_printf(out,
+                  "hint: %llu bytes are cached in pieces, between buffers that live: `%s:%lluK` "
+                  "gives those segments of their own\n",
+                  BYTES(now->pool.ready_bytes), small ? "small" : "max_split",
+                  BYTES((small ? small : split) >> 10));
+}
+
+/* What would have helped. Several may; none where the program holds it all. */
+static void write_hints(ca_out_t *out, const figures_t *now)
+{
+    const ca_arena_stats_t *pool = &now->pool;
+    size_t asked = now->asked, all_free = now->free + pool->ready_bytes + pool->pending_bytes;
+    bool over =
+        now->limit != SIZE_MAX && (asked > now->limit || now->reserved > now->limit - asked);
+    if (now->told && asked > now->all)
+        ca_out_printf(out, "hint: the device has less than that in all\n");
+    if (over && now->free >= asked)
+        ca_out_printf(out, "hint: `limit` is in the way: the device itself has room\n");
+    else if (over)
+        ca_out_printf(out, "hint: `limit` is in the way\n");
+    if (now->told && !over && now->free < asked && pool->largest_ready < asked &&
+        now->free + pool->ready_bytes >= asked)
+        write_pieces(out, now);
+    if (pool->pending_bytes != 0 && all_free >= asked)
+        ca_out_printf(out,
+                      "hint: %llu bytes were freed and wait for work on the device: with a "
+                      "synchronisation before the call they can be had\n",
+                      BYTES(pool->pending_bytes));
+    if (pool->exported_bytes)
+        ca_out_printf(
+            out,
+            "hint: %llu bytes were freed after an IPC handle was made of them: they go "
+            "back once nothing lives beside them; `ipc:dedicated` keeps large ones apart\n",
+            BYTES(pool->exported_bytes));
+    if (ca_graph_memory_bytes())
+        ca_out_printf(
+            out,
+            "hint: %llu bytes are kept for graphs (`capture:keep`): cachealloc_trim() gives "
+            "back those of graphs that are destroyed\n",
+            BYTES(ca_graph_memory_bytes()));
+    if (now->told && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
+        ca_out_printf(out, "hint: without what others hold there would be enough: nvidia-smi "
+                           "names them; what another process under this library leaves idle it "
+                           "gives back with `decay`, set there\n");
+    if (now->host)
+        ca_out_printf(out, "hint: pinned memory takes the host's memory: see `ulimit -l` and "
+                           "what is free there\n");
+}
+
+void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned device)
+{
+    static figures_t now; /* not on a small stack */
+    ca_bump_t names = {0};
+    uint32_t stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
+    now = (figures_t){.asked = bytes, .host = kind == CA_KIND_PINNED || kind == CA_KIND_REGISTERED};
+    read_figures(&now, device);
+    ca_symbols_t *symbols = ca_symbols_open_quick(&names);
+    ca_out_printf(out, "cachealloc[%d]: warning: out of memory: %llu bytes, device %u, %s memory\n",
+                  (int)getpid(), BYTES(bytes), device, ca_kind_name(kind));
+    ca_holders_write_stack(stack, out, symbols);
+    write_figures(out, &now);
+    write_hints(out, &now);
+    ca_out_printf(out, "held by %zu stacks, the largest first:%s\n", now.holders.groups.count,
+                  now.holders.incomplete ? " (incomplete: some were in use)" : "");
+    ca_holders_write(&now.holders, LISTED, out, symbols);
+    if (ca_symbols_missing(symbols))
+        ca_out_printf(out, "(functions are missing where files cannot be read: %s)\n",
+                      ca_symbols_missing(symbols));
+    ca_symbols_close(symbols);
+    ca_bump_free(&names);
+    ca_holders_free(&now.holders);
+}

@@ -1,0 +1,30 @@
+/* What is said where memory is out. */
+#ifndef CA_SHIM_OOM_REPORT_H
+#define CA_SHIM_OOM_REPORT_H
+
+#include <stddef.h>
+#include "base/out.h"
+#include "registry/table/registry.h"
+
+/* Writes the report of a call that asked for `bytes`. For whoever has the turn (shim/life/turn.h),
+ * under no lock. Format (checked by tests); what is not known or does not apply is left out:
+ *
+ *   cachealloc[PID]: warning: out of memory: <bytes> bytes, device <n>, <kind> memory
+ *       <frame>
+ *       ...
+ *   driver: <free> bytes free of <total>
+ *   limit: <bytes> bytes in each context
+ *   pool: <reserved> bytes reserved: <live> live, <pending> pending, <cached> cached in blocks of
+ *     up to <largest> (<n>% fragmented), <exported> kept for other processes      (one line)
+ *   not pooled: <bytes> bytes
+ *   graphs: <bytes> bytes held by CUDA graphs of this process
+ *   others: <bytes> bytes held by other processes and by the driver itself
+ *   hint: ...
+ *   held by <k> stacks, the largest first:
+ *   #1: <bytes> bytes in <n> allocations, <kind> memory
+ *       <frame>
+ *       ...
+ *   (<m> more groups) */
+void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned device);
+
+#endif

@@ -1,0 +1,32 @@
+/* Pinned host memory from the pool: what lane D and lane R share. An arena for each combination of
+ * flags, made at first use: memory keeps the flags that it was obtained with. */
+#ifndef CA_SHIM_PINNED_MEMORY_H
+#define CA_SHIM_PINNED_MEMORY_H
+
+#include "registry/table/registry.h"
+#include "shim/cuda/contexts.h"
+#include "shim/alloc/device_memory.h"
+
+/* Serves `bytes` of pinned memory with `flags` (CU_MEMHOSTALLOC_*) from the pool of `context` and
+ * tracks them. 0, -ENOMEM, or -EIO when the pool does not serve: flags that it does not know, a
+ * context that is broken or not pooled. */
+int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_device_effort_t effort,
+                    void **address);
+
+/* Takes back what the pool served, as the plain free: `record` has been erased, ca_context_check
+ * asked. Waits for the context's work, as that does, where too much would stay pinned. An error
+ * means that the driver would have refused, device memory too: put the record back then. */
+CUresult ca_pinned_free_plain(const ca_record_t *record);
+
+/* The context is gone, and its pinned memory with it. */
+void ca_pinned_retire_begin(ca_context_t *context);
+void ca_pinned_retire_end(ca_context_t *context);
+
+/* As of ca_heaps_revive. */
+bool ca_pinned_revive(ca_context_t *context);
+
+/* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.
+ * Gives nothing while the device is at work. */
+size_t ca_pinned_trim(size_t bytes);
+
+#endif

@@ -1,0 +1,36 @@
+/* The capture gate, process-wide: recording an event on a context while one of its streams is
+ * captured would invalidate that capture, and streams of other contexts can join one. While the
+ * gate is closed no fence is recorded; epochs stay open. */
+#ifndef CA_SHIM_CAPTURE_H
+#define CA_SHIM_CAPTURE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "shim/cuda/cuda_decls.h"
+
+/* Around the recording of a fence. False: a capture is under way, do not record. */
+bool ca_capture_recorder_enter(void);
+void ca_capture_recorder_leave(void);
+
+/* Whether any stream is being captured. */
+extern _Atomic int ca_capturing; /* streams, begin calls under way included */
+static inline bool ca_capture_active(void)
+{
+    return atomic_load(&ca_capturing) > 0;
+}
+
+/* Before an allocation or a free that the pool would serve. CUDA_SUCCESS, or what the driver
+ * answers to such a call of this thread's, because a capture forbids it: then it has had the same
+ * effect on that capture. With `capture:keep` nothing is forbidden. */
+CUresult ca_capture_check(void);
+
+/* Whether this one is; `ask` is the driver's cuStreamIsCapturing or its per-thread twin. */
+bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream);
+
+/* The context is destroyed, and with it the captures of its streams, and of its green contexts'.
+ * By its id (cuCtxGetId), if that is not 0: the handle may be another context's by now. */
+void ca_capture_context_gone(CUcontext context, unsigned long long id);
+
+void ca_capture_reset_after_fork(void);
+
+#endif

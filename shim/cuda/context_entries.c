@@ -1,0 +1,331 @@
+#include "shim/cuda/context_entries.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/patience.h"
+#include "shim/upstream/fences.h"
+#include "shim/upstream/heaps.h"
+#include "shim/alloc/hit.h"
+#include "shim/alloc/pin_mode.h"
+#include "shim/alloc/pinned_memory.h"
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+static ca_slab_t slab = {.object_bytes = sizeof(ca_context_t)};
+static ca_context_t *_Atomic all;
+static uint16_t last_number;
+static _Atomic uint64_t lives;
+
+/* The entries that are not retired. Written under the lock; every epoch that is closed reads them,
+ * without it where `version` says that nobody wrote meanwhile. Odd: somebody does. */
+static ca_context_t *_Atomic living[CA_CONTEXTS_MAX];
+static _Atomic size_t living_count;
+static _Atomic unsigned version;
+
+/* The retired ones, in the order in which they were. */
+static ca_context_t *resting, **resting_end = &resting;
+static size_t resting_count;
+
+/* Calls under way that may destroy a context, and those that are done. */
+static _Atomic unsigned leaving_calls, settled_calls;
+
+/* Some context has no entry, so that no fence would cover its work. */
+static _Atomic bool unlisted;
+
+/* Advanced whenever an entry changes its state: what a thread remembers is then looked up again. */
+_Atomic unsigned ca_context_generation;
+
+/* Under the lock. */
+static ca_context_t *find(CUcontext handle)
+{
+    for (size_t i = 0; i < living_count; i++)
+        if (living[i]->handle == handle)
+            return living[i];
+    return NULL;
+}
+
+/* Under the lock. */
+static void add_living(ca_context_t *context)
+{
+    atomic_fetch_add(&version, 1);
+    living[living_count] = context;
+    living_count++;
+    atomic_fetch_add(&version, 1);
+}
+
+/* The same. The last takes its place. */
+static void drop_living(size_t at)
+{
+    atomic_fetch_add(&version, 1);
+    living_count--;
+    living[at] = living[living_count];
+    atomic_fetch_add(&version, 1);
+}
+
+/* A retired entry, or one that nobody ever found, waits for another life. Under the lock. */
+static void rest(ca_context_t *context)
+{
+    context->later = NULL;
+    *resting_end = context;
+    resting_end = &context->later;
+    resting_count++;
+}
+
+/* Takes out the first that may be revived for a context on `device`, or NULL: nobody is in it, no
+ * epoch of another context waits for its events, and it has an arena, or none. */
+static ca_context_t *rested(CUdevice device, bool pooled)
+{
+    ca_context_t **at = &resting;
+    for (size_t left = resting_count; left > CA_CONTEXTS_RESTING; left--, at = &(*at)->later) {
+        ca_context_t *context = *at;
+        if (context->device != device || !context->arena != !pooled || context->leaving ||
+            ca_presence_any(&context->entered) || ca_fences_held(context))
+            continue;
+        *at = context->later;
+        if (resting_end == &context->later)
+            resting_end = at;
+        resting_count--;
+        return context;
+    }
+    return NULL;
+}
+
+ca_context_t *ca_entry_find(CUcontext handle)
+{
+    ca_lock_take(&lock);
+    ca_context_t *context = find(handle);
+    ca_lock_drop(&lock);
+    return context;
+}
+
+/* All that is not the arenas' and not the next context's. */
+static void wipe(ca_context_t *context)
+{
+    context->own_stream = NULL;
+    atomic_store(&context->shares, NULL);
+    atomic_store(&context->last_wait_ns, 0);
+    atomic_store(&context->asked, false);
+    atomic_store(&context->created, false);
+    atomic_store(&context->no_records, false);
+    atomic_store(&context->broken, 0);
+    for (size_t i = 0; i < CA_CONTEXT_REACHED_MOST; i++)
+        atomic_store(&context->reached_by[i], NULL);
+    atomic_store(&context->reached_by_all, false);
+    atomic_store(&context->open_to_peers, false);
+    for (size_t i = 0; i < sizeof(context->open_to) / sizeof(context->open_to[0]); i++)
+        atomic_store(&context->open_to[i], 0);
+    ca_pin_mode_forget(context);
+}
+
+ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice device, bool pooled)
+{
+    ca_lock_take(&lock);
+    ca_context_t *old = rested(device, pooled);
+    ca_lock_drop(&lock);
+    bool revived = old && ca_heaps_revive(old);
+    bool whole = revived && ca_pinned_revive(old);
+    if (revived && !whole)
+        ca_heaps_retire(old);
+    if (whole)
+        wipe(old);
+    ca_lock_take(&lock);
+    if (old && !whole)
+        rest(old); /* a thread is in there after all */
+    ca_context_t *fresh = whole ? old : ca_slab_take(&slab);
+    ca_lock_drop(&lock);
+    if (fresh) {
+        fresh->handle = handle;
+        fresh->id = id;
+        fresh->life = 1 + atomic_fetch_add(&lives, 1);
+        if (fresh != old) { /* whoever walks past the old one reads it */
+            fresh->device = (uint8_t)device;
+            ca_fences_prepare(fresh);
+        }
+    }
+    return fresh;
+}
+
+/* One that no living context has. */
+static uint16_t next_number(void)
+{
+    for (bool taken = true; taken;) {
+        taken = ++last_number == 0;
+        for (size_t i = 0; i < living_count && !taken; i++)
+            taken = living[i]->number == last_number;
+    }
+    return last_number;
+}
+
+static void tell_unlisted(void)
+{
+    ca_info("more than %d contexts are alive: freed memory is not used again from now on",
+            CA_CONTEXTS_MAX);
+}
+
+ca_context_t *ca_entry_publish(ca_context_t *fresh)
+{
+    bool full = false;
+    ca_lock_take(&lock);
+    ca_context_t *context = find(fresh->handle);
+    if (!context && living_count == CA_CONTEXTS_MAX) {
+        full = !atomic_exchange(&unlisted, true);
+    } else if (!context) {
+        context = fresh;
+        context->number = next_number();
+        atomic_store(&context->state, CA_CONTEXT_SERVING);
+        add_living(fresh);
+        if (!context->listed) {
+            context->listed = true;
+            context->next = atomic_load(&all);
+            atomic_store(&all, context);
+        }
+    }
+    ca_lock_drop(&lock);
+    if (full)
+        tell_unlisted();
+    return context;
+}
+
+void ca_entry_put_aside(ca_context_t *fresh)
+{
+    atomic_store(&fresh->state, CA_CONTEXT_RETIRED);
+    ca_heaps_retire(fresh);
+    ca_pinned_retire_begin(fresh);
+    ca_pinned_retire_end(fresh);
+    ca_entry_rest(fresh);
+}
+
+bool ca_entry_room(void)
+{
+    ca_lock_take(&lock);
+    bool room = living_count < CA_CONTEXTS_MAX;
+    bool full = !room && !atomic_exchange(&unlisted, true);
+    ca_lock_drop(&lock);
+    if (full)
+        tell_unlisted();
+    return room;
+}
+
+bool ca_contexts_all_listed(void)
+{
+    return !atomic_load_explicit(&unlisted, memory_order_relaxed);
+}
+
+static void set_state(ca_context_t *context, ca_context_state_t state)
+{
+    atomic_store(&context->state, state);
+    atomic_fetch_add_explicit(&ca_context_generation, 1, memory_order_release);
+    ca_hit_settle();
+}
+
+ca_context_t *ca_entry_suspend(CUcontext handle)
+{
+    ca_lock_take(&lock);
+    ca_context_t *context = handle ? find(handle) : NULL;
+    if (context) {
+        context->leaving++;
+        atomic_fetch_add(&leaving_calls, 1);
+        set_state(context, CA_CONTEXT_SUSPENDED);
+    }
+    ca_lock_drop(&lock);
+    return context;
+}
+
+bool ca_entry_settle(ca_context_t *context, bool gone)
+{
+    ca_lock_take(&lock);
+    context->leaving--;
+    bool retire = gone && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
+    if (retire) {
+        /* The green contexts whose memory it had go with it. */
+        for (size_t i = 0; i < living_count; i++)
+            if (living[i] == context || living[i]->shares == context) {
+                set_state(living[i], CA_CONTEXT_RETIRED);
+                if (living[i] != context)
+                    rest(living[i]);
+                drop_living(i--);
+            }
+    } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
+        set_state(context, CA_CONTEXT_SERVING);
+    }
+    atomic_fetch_add(&settled_calls, 1); /* first: see ca_ends_wait */
+    atomic_fetch_sub(&leaving_calls, 1);
+    ca_lock_drop(&lock);
+    return retire;
+}
+
+void ca_entry_rest(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    rest(context);
+    ca_lock_drop(&lock);
+}
+
+unsigned ca_contexts_leaving(void)
+{
+    return atomic_load(&leaving_calls);
+}
+
+unsigned ca_contexts_settled(void)
+{
+    return atomic_load(&settled_calls);
+}
+
+/* Under the lock, or what comes of it is not believed: entries are never unmapped. */
+static size_t list_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < living_count; i++)
+        if (!living[i]->shares)
+            contexts[count++] = living[i];
+    return count;
+}
+
+size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
+{
+    unsigned before = atomic_load(&version);
+    size_t count = list_living(contexts);
+    if (before % 2 == 0 && atomic_load(&version) == before)
+        return count;
+    ca_lock_take(&lock);
+    count = list_living(contexts);
+    ca_lock_drop(&lock);
+    return count;
+}
+
+bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count)
+{
+    bool taken = ca_patience_take(&lock);
+    *count = taken ? list_living(contexts) : 0;
+    if (taken)
+        ca_lock_drop(&lock);
+    return taken;
+}
+
+ca_context_t *ca_context_numbered(uint16_t number)
+{
+    ca_context_t *found = NULL;
+    for (ca_context_t *c = atomic_load(&all); c; c = c->next)
+        if (c->number == number && (!found || atomic_load(&c->state) != CA_CONTEXT_RETIRED))
+            found = c;
+    return found;
+}
+
+ca_context_t *ca_context_next(const ca_context_t *context)
+{
+    return context ? context->next : atomic_load(&all);
+}
+
+void ca_entries_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
+    atomic_store(&all, NULL);
+    resting = NULL;
+    resting_end = &resting;
+    atomic_store(&version, 0);
+    living_count = 0;
+    resting_count = 0;
+    atomic_store(&leaving_calls, 0);
+    atomic_store(&unlisted, false);
+    atomic_fetch_add(&ca_context_generation, 1);
+}

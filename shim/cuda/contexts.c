@@ -1,0 +1,345 @@
+#include "shim/cuda/contexts.h"
+#include "base/backoff.h"
+#include "base/log.h"
+#include "base/mutation.h"
+#include "config/options.h"
+#include "pool/range/export.h"
+#include "pool/range/range.h"
+#include "pool/fence/order.h"
+#include "registry/table/peak.h"
+#include "registry/table/registry.h"
+#include "shim/alloc/attributes.h"
+#include "shim/upstream/backend_async.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/graph_memory.h"
+#include "shim/cuda/context_entries.h"
+#include "shim/upstream/decay.h"
+#include "shim/life/dump_signal.h"
+#include "shim/life/keep_journal.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/expandable.h"
+#include "shim/upstream/fences.h"
+#include "shim/upstream/heaps.h"
+#include "shim/life/life.h"
+#include "shim/upstream/order.h"
+#include "shim/alloc/pinned_memory.h"
+#include "shim/alloc/pin_mode.h"
+#include "shim/life/publish.h"
+#include "shim/alloc/shared_memory.h"
+#include "shim/upstream/upstream.h"
+#include "shim/cuda/unseen.h"
+
+_Thread_local ca_context_memo_t ca_context_memo;
+
+unsigned long long ca_context_id(CUcontext handle)
+{
+    unsigned long long id;
+    __typeof__(cuCtxGetId) *get = ca_driver()->cuCtxGetId;
+    return get && get(handle, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/* Whether the handle stands for another context by now. */
+static bool other_id(const ca_context_t *context)
+{
+    unsigned long long id = ca_context_id(context->handle);
+    return id && context->id && id != context->id && !CA_MUTATED(context_handles_trusted);
+}
+
+bool ca_context_lost_id(const ca_context_t *context)
+{
+    return context->id && ca_context_id(context->handle) != context->id;
+}
+
+bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
+{
+    /* Addresses of ranges are given back by us, and the driver names no context for them. */
+    if (!context || atomic_load(&context->state) == CA_CONTEXT_SERVING || ca_range_holds(address) ||
+        CA_MUTATED(lost_addresses_kept))
+        return false;
+    CUcontext now = NULL;
+    __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
+    CUresult code = ask ? ask(&now, CU_POINTER_ATTRIBUTE_CONTEXT, address) : CUDA_ERROR_NOT_FOUND;
+    /* Any other error says nothing of the address. */
+    return code == CUDA_ERROR_INVALID_VALUE ||
+           (code == CUDA_SUCCESS && (now != context->handle || other_id(context)));
+}
+
+/* Bytes that the device has, or 0 when that cannot be told. */
+static size_t ca_context_total_bytes(CUdevice device)
+{
+    size_t bytes = 0;
+    __typeof__(cuDeviceTotalMem_v2) *get = ca_driver()->cuDeviceTotalMem_v2;
+    return get && get(&bytes, device) == CUDA_SUCCESS ? bytes : 0;
+}
+
+/* What `limit` means on this device, in bytes. */
+static size_t limit_on(CUdevice device)
+{
+    if (!ca_options.limit.percent)
+        return ca_options.limit.bytes;
+    size_t total = ca_context_total_bytes(device);
+    if (total)
+        return total / 100 * ca_options.limit.percent +
+               total % 100 * ca_options.limit.percent / 100;
+    ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
+                 device);
+    return SIZE_MAX;
+}
+
+static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
+{
+    if (!ca_life_active() || !ca_entry_room()) /* reads the options that an arena is made with */
+        return NULL;
+    bool pooled = ca_options.backend == CA_BACKEND_POOL;
+    ca_context_t *fresh = ca_entry_blank(handle, ca_context_id(handle), device, pooled);
+    if (!fresh)
+        return NULL;
+    fresh->created = created;
+    if (pooled && !fresh->arena) {
+        fresh->limit = limit_on(device);
+        ca_arena_params_t params = {
+            .max_split = ca_options.max_split,
+            .limit = fresh->limit,
+            .headroom = ca_options.headroom,
+            .reuse = (ca_reuse_t)ca_options.reuse,
+            .reuse_wait_ns = ca_options.reuse_wait,
+            .oom_wait_ns = ca_options.oom_wait,
+            .thread_cache = ca_options.thread_cache,
+            .settle = ca_options.settle,
+            .size_classes = ca_options.size_classes.bytes,
+            .size_class_count = ca_options.size_classes.count,
+            .small = ca_options.small,
+            .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
+            .gc_threshold = ca_options.gc_threshold,
+            .expandable = ca_expandable_wanted(),
+            .device_bytes = ca_context_total_bytes(device),
+        };
+        if (ca_options.ipc == CA_IPC_DEDICATED)
+            ca_pool_dedicate(true);
+        ca_heaps_make(fresh, &params, ca_options.shards);
+    }
+
+    ca_unseen_context(handle);
+    ca_unseen_device(device);
+    ca_unseen_look();
+    ca_keep_journal_start(); /* before anything is allocated in it */
+    ca_context_t *context = ca_entry_publish(fresh);
+    if (context != fresh)
+        ca_entry_put_aside(fresh); /* another thread was first */
+    else
+        ca_pin_mode_apply(context);
+    ca_life_context_in_use();
+    ca_order_consider(context);
+    ca_decay_start();
+    ca_dump_signal_start();
+    ca_publish_start();
+    return context;
+}
+
+/* For the current context. */
+static ca_context_t *make(CUcontext handle)
+{
+    CUdevice device = 0;
+    __typeof__(cuCtxGetDevice) *get = ca_driver()->cuCtxGetDevice;
+    if (!get || get(&device) != CUDA_SUCCESS)
+        return NULL;
+    return make_for(handle, device, false);
+}
+
+/* NULL also for one that was destroyed behind our back, its handle given to another context. */
+static ca_context_t *entry_of(CUcontext handle)
+{
+    ca_context_t *context = ca_entry_find(handle);
+    if (!context || !other_id(context))
+        return context;
+    /* Another thread may have seen it too, and listed the new one. */
+    ca_context_t *now = ca_context_suspend(handle);
+    if (now)
+        ca_context_settle(now, now == context);
+    return now == context ? NULL : now;
+}
+
+void ca_context_made(CUcontext handle, CUdevice device, bool created)
+{
+    if (!ca_life_active() || !handle)
+        return;
+    ca_context_t *context = entry_of(handle);
+    if (!context)
+        make_for(handle, device, created);
+    else if (created) /* a tool's callback within the driver's call asked for memory already */
+        atomic_store(&context->created, true);
+}
+
+void ca_context_note_asked(ca_context_t *context)
+{
+    if (context && !atomic_load_explicit(&context->asked, memory_order_relaxed))
+        atomic_store(&context->asked, true);
+}
+
+ca_context_t *ca_context_on(unsigned device)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX], *found = NULL;
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count; i++)
+        if (living[i]->device == device && (!found || !atomic_load(&living[i]->created)))
+            found = living[i];
+    return found;
+}
+
+static _Atomic bool some_open_to_peers, any_reached_by_all;
+
+void ca_context_let_peer_in(ca_context_t *context)
+{
+    atomic_store(context ? &context->open_to_peers : &some_open_to_peers, true);
+}
+
+bool ca_context_has_peers(const ca_context_t *context)
+{
+    return atomic_load(&context->open_to_peers) || atomic_load(&some_open_to_peers);
+}
+
+void ca_context_reached_by(ca_context_t *owner, ca_context_t *user)
+{
+    for (size_t i = 0; owner && user && i < CA_CONTEXT_REACHED_MOST; i++) {
+        ca_context_t *known = NULL;
+        if (owner == user || atomic_load(&owner->reached_by[i]) == user ||
+            atomic_compare_exchange_strong(&owner->reached_by[i], &known, user) || known == user)
+            return;
+    }
+    atomic_store(owner ? &owner->reached_by_all : &any_reached_by_all, true);
+}
+
+bool ca_context_is_reached_by(const ca_context_t *owner, const ca_context_t *user)
+{
+    for (size_t i = 0; i < CA_CONTEXT_REACHED_MOST; i++)
+        if (atomic_load(&owner->reached_by[i]) == user)
+            return true;
+    return atomic_load(&owner->reached_by_all) || atomic_load(&any_reached_by_all);
+}
+
+static ca_context_t *note_asked(ca_context_t *context, bool create)
+{
+    if (create)
+        ca_context_note_asked(context);
+    return context;
+}
+
+ca_context_t *ca_context_current(bool create, CUcontext *handle)
+{
+    CUcontext current = NULL;
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    if (!get || get(&current) != CUDA_SUCCESS)
+        current = NULL;
+    if (handle)
+        *handle = current;
+    if (!current)
+        return NULL;
+    unsigned now = atomic_load_explicit(&ca_context_generation, memory_order_acquire);
+    ca_context_t *context = ca_context_again(current);
+    if (context)
+        return note_asked(context, create);
+
+    context = entry_of(current);
+    if (!context && create)
+        context = make(current);
+    if (context && context->shares)
+        context = atomic_load(&context->state) == CA_CONTEXT_SERVING ? context->shares : NULL;
+    if (!context || atomic_load(&context->state) != CA_CONTEXT_SERVING)
+        return NULL;
+    ca_context_memo = (ca_context_memo_t){current, context, now};
+    return note_asked(context, create);
+}
+
+static CUresult ask_current(CUcontext *current)
+{
+    __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
+    *current = NULL;
+    return get ? get(current) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult ca_context_check(void)
+{
+    CUcontext current;
+    return ask_current(&current);
+}
+
+CUresult ca_context_check_current(void)
+{
+    CUcontext current;
+    CUresult code = ask_current(&current);
+    return code == CUDA_SUCCESS && !current ? CUDA_ERROR_INVALID_CONTEXT : code;
+}
+
+ca_context_t *ca_context_suspend(CUcontext handle)
+{
+    ca_context_t *context = ca_entry_suspend(handle);
+    for (int tries = 0; context && ca_presence_any(&context->entered) && tries < 10000; tries++)
+        ca_sleep(50000);
+    return context;
+}
+
+void ca_context_settle(ca_context_t *context, bool gone)
+{
+    /* Two threads release it, a third retains it again: it is there, and it is another one. */
+    gone = (gone || other_id(context)) && !CA_MUTATED(reuse_across_reset);
+    if (!ca_entry_settle(context, gone))
+        return;
+
+    unsigned device = context->device;
+    ca_capture_context_gone(context->handle, context->id);
+    /* The arenas first: a free that has its record already finds its own retired and is ignored. */
+    ca_order_forget(context);
+    ca_heaps_retire_begin(context);
+    ca_pinned_retire_begin(context);
+    ca_backend_async_gone(context);
+    ca_peak_before_free();
+    ca_registry_total_t lost = ca_registry_drop_context(context->number);
+    ca_heaps_retire_end(context);
+    ca_pinned_retire_end(context);
+    ca_shared_drop_context(context->number);
+    ca_graph_memory_drop_context(context->number);
+    ca_attributes_drop_context(context->number);
+    ca_fences_forget(context);
+    ca_entry_rest(context);
+    if (lost.count)
+        ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive", device,
+                (unsigned long long)lost.bytes, (unsigned long long)lost.count);
+}
+
+void ca_context_share(CUcontext green, CUcontext primary, CUdevice device)
+{
+    if (!ca_life_active() || entry_of(green))
+        return;
+    ca_context_t *owner = primary ? ca_entry_find(primary) : NULL;
+    if (!owner && primary)
+        owner = make_for(primary, device, false);
+    ca_context_t *fresh = ca_entry_blank(green, ca_context_id(green), device, false);
+    if (!fresh)
+        return;
+    fresh->shares = owner; /* without one it has no arena: the driver serves it */
+    if (ca_entry_publish(fresh) != fresh)
+        ca_entry_put_aside(fresh);
+}
+
+ca_context_t *ca_context_known(void)
+{
+    CUcontext handle;
+    ca_context_t *context = ca_context_current(true, &handle);
+    if (context || !handle)
+        return context;
+    context = ca_entry_find(handle);
+    return context && context->shares ? context->shares : context;
+}
+
+ca_context_t *ca_context_of(CUcontext handle)
+{
+    ca_context_t *context = ca_entry_find(handle);
+    return context && context->shares ? context->shares : context;
+}
+
+void ca_contexts_reset_after_fork(void)
+{
+    ca_entries_reset_after_fork();
+    ca_upstream_reset_after_fork();
+    ca_pin_mode_reset_after_fork();
+}

@@ -1,0 +1,152 @@
+/* Lane D, watching green contexts. A context made from a green context shares the memory of its
+ * device's primary context: it is served from there. */
+#include "base/lock.h"
+#include "base/mutation.h"
+#include "pool/fence/order.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/contexts.h"
+#include "shim/driver/driver_contexts.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/life/life.h"
+#include "shim/upstream/room.h"
+#include "shim/cuda/streams.h"
+#include "shim/driver/driver_green.h"
+
+#define GREEN_MAX 256
+
+static struct {
+    CUgreenCtx green;
+    CUcontext context; /* as cuCtxFromGreenCtx told it, or NULL */
+    CUdevice device;
+} greens[GREEN_MAX];
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+
+/* The index of `green`, NULL for a free place; -1 when there is none. Under the lock. */
+static int index_of(CUgreenCtx green)
+{
+    for (int i = 0; i < GREEN_MAX; i++)
+        if (greens[i].green == green)
+            return i;
+    return -1;
+}
+
+/* One that there is no room for is not watched. */
+static void add(CUgreenCtx green, CUcontext context, CUdevice device)
+{
+    ca_lock_take(&lock);
+    int at = index_of(NULL);
+    if (at >= 0) {
+        greens[at].green = green;
+        greens[at].context = context;
+        greens[at].device = device;
+    }
+    ca_lock_drop(&lock);
+}
+
+/* The green context keeps the primary alive: retaining it for a moment only asks its handle. */
+static CUcontext primary_of(CUdevice device)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext primary;
+    if (!driver->cuDevicePrimaryCtxRetain || !driver->cuDevicePrimaryCtxRelease_v2 ||
+        driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    driver->cuDevicePrimaryCtxRelease_v2(device);
+    ca_primary_note(device, primary);
+    return primary;
+}
+
+/* The driver tells that `context` is that of `green`: it is served from its primary's arena. */
+static void note(CUgreenCtx green, CUcontext context)
+{
+    ca_lock_take(&lock);
+    int at = index_of(green);
+    bool fresh = at < 0 || !greens[at].context;
+    CUdevice device = at < 0 ? 0 : greens[at].device;
+    ca_lock_drop(&lock);
+    /* One that we lost count of must not get an arena of its own. Until it is shared, others that
+     * ask for it do the same. */
+    if (fresh && !CA_MUTATED(green_unwatched))
+        ca_context_share(context, at < 0 ? NULL : primary_of(device), device);
+    ca_lock_take(&lock);
+    at = index_of(green);
+    if (at >= 0)
+        greens[at].context = context;
+    ca_lock_drop(&lock);
+}
+
+/* The program need not ask for the context to have it: cuStreamGetCtx of one of its streams tells
+ * it, too. So it is asked for at once; what that answers is no concern of the program's. */
+CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
+                                            CUdevice device, unsigned flags)
+{
+    CA_REAL(cuGreenCtxCreate);
+    ca_order_end("a green context has streams of its own");
+    __typeof__(cuCtxFromGreenCtx) *ask = ca_driver()->cuCtxFromGreenCtx;
+    CUcontext context;
+    /* It may be the first to need the primary context. */
+    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
+    if (code != CUDA_SUCCESS || !ca_life_active())
+        return code;
+    add(*green, NULL, device);
+    if (ask && ask(&context, *green) == CUDA_SUCCESS)
+        note(*green, context);
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    CA_REAL(cuCtxFromGreenCtx);
+    CUresult code = real(context, green);
+    if (code == CUDA_SUCCESS)
+        note(green, *context);
+    return code;
+}
+
+/* After a green context of its device was destroyed, if `released`. */
+static void settle_primary(ca_context_t *owner, CUcontext handle, CUdevice device, bool released)
+{
+    bool gone = released && handle && ca_primary_inactive(device, owner);
+    if (owner)
+        ca_context_settle(owner, gone);
+    else if (gone)
+        ca_capture_context_gone(handle, 0);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CA_REAL(cuGreenCtxDestroy);
+    ca_lock_take(&lock);
+    int at = index_of(green);
+    CUcontext context = at >= 0 ? greens[at].context : NULL;
+    CUdevice device = at >= 0 ? greens[at].device : -1;
+    if (at >= 0) { /* before the driver is called: another one may have this handle at once */
+        greens[at].green = NULL;
+        greens[at].context = NULL;
+    }
+    ca_lock_drop(&lock);
+    /* It holds a reference to the primary context, which may be the last one. Streams of its own
+     * that the program left behind answer with an error from now on (cuda.h). */
+    CUcontext primary = ca_primary_of(device);
+    ca_streams_forget(context);
+    ca_context_t *owner = ca_context_suspend(primary);
+    ca_context_t *entry = ca_context_suspend(context);
+    CUresult code = real(green);
+    bool gone = code == CUDA_SUCCESS;
+    /* A reset of the primary has ended it before: its reference goes now all the same. */
+    bool released = gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (entry)
+        ca_context_settle(entry, gone);
+    else if (gone && context)
+        ca_capture_context_gone(context, 0);
+    if (owner || released)
+        settle_primary(owner, primary, device, released);
+    if (!released && at >= 0)
+        add(green, context, device);
+    return code;
+}
+
+void ca_green_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+}

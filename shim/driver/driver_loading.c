@@ -1,0 +1,232 @@
+/* Lane D, retried only: code and graphs take device memory when they are loaded. Nothing of it is
+ * tracked; what the program's cache-free run would have found free is given back, and the call made
+ * once more.
+ *
+ * Loading is lazy by default: a module's kernels come with cuModuleGetFunction, a library's with
+ * cuKernelGetFunction or cuLibraryGetModule in each context, functions are completed by cuFuncLoad,
+ * variables take their place when they are first asked for (Programming Guide, "Lazy Loading"). So
+ * these calls can run out of memory, too. A kernel that is first loaded by its launch can as well:
+ * those launches are not wrapped, and the option `headroom` keeps room for them.
+ *
+ * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
+ * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include "shim/upstream/async_pool.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/cuda/graph_memory.h"
+#include "shim/upstream/room.h"
+#include "shim/cuda/submissions.h"
+#include "shim/cuda/unseen.h"
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
+{
+    CA_REAL(cuModuleLoad);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, path));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CA_REAL(cuModuleLoadData);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
+                                              CUjit_option *options, void **values)
+{
+    CA_REAL(cuModuleLoadDataEx);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image, count, options, values));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    CA_REAL(cuModuleLoadFatBinary);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule module,
+                                               const char *name)
+{
+    CA_REAL(cuModuleGetFunction);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function, module, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes,
+                                                CUmodule module, const char *name)
+{
+    CA_REAL(cuModuleGetGlobal_v2);
+    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, module, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function)
+{
+    CA_REAL(cuFuncLoad);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function));
+}
+
+/* A library belongs to no context: eager loading loads it into all of them. */
+
+CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
+                                             CUjit_option *jit, void **jit_values,
+                                             unsigned jit_count, CUlibraryOption *options,
+                                             void **values, unsigned count)
+{
+    CA_REAL(cuLibraryLoadData);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_everywhere(),
+                        real(library, code, jit, jit_values, jit_count, options, values, count));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path,
+                                                 CUjit_option *jit, void **jit_values,
+                                                 unsigned jit_count, CUlibraryOption *options,
+                                                 void **values, unsigned count)
+{
+    CA_REAL(cuLibraryLoadFromFile);
+    ca_unseen_look();
+    return CA_WITH_ROOM(ca_room_make_everywhere(),
+                        real(library, path, jit, jit_values, jit_count, options, values, count));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+    CA_REAL(cuLibraryGetModule);
+    return CA_WITH_ROOM(ca_room_make_here(), real(module, library));
+}
+
+CA_EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes,
+                                              CUlibrary library, const char *name)
+{
+    CA_REAL(cuLibraryGetGlobal);
+    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, library, name));
+}
+
+CA_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    CA_REAL(cuKernelGetFunction);
+    return CA_WITH_ROOM(ca_room_make_here(), real(function, kernel));
+}
+
+CA_EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
+                                                CUkernel kernel, CUdevice device)
+{
+    CA_REAL(cuKernelSetAttribute);
+    return CA_WITH_ROOM(ca_room_make_on(device), real(attribute, value, kernel, device));
+}
+
+CA_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config,
+                                                  CUdevice device)
+{
+    CA_REAL(cuKernelSetCacheConfig);
+    return CA_WITH_ROOM(ca_room_make_on(device), real(kernel, config, device));
+}
+
+/* Stacks, the heap of malloc in kernels and the like: cuda.h names the shortage. */
+CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    CA_REAL(cuCtxSetLimit);
+    return CA_WITH_ROOM(ca_room_make_here(), real(limit, value));
+}
+
+/* A graph's nodes may be of any device. */
+
+/* Their first member, `flags`. */
+static void note_flags(const CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    if (params)
+        ca_unseen_graph(*(const cuuint64_t *)(const void *)params);
+}
+
+static CUresult instantiated(CUresult code, CUgraphExec *made, CUgraph graph)
+{
+    if (code == CUDA_SUCCESS) {
+        ca_graph_memory_derived(*made, graph);
+        ca_async_pool_note_graph();
+    }
+    return code;
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph graph,
+                                                 CUgraphNode *node, char *log, size_t bytes)
+{
+    CA_REAL(cuGraphInstantiate_v2);
+    return instantiated(
+        CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, node, log, bytes)), made, graph);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
+                                                       unsigned long long flags)
+{
+    CA_REAL(cuGraphInstantiateWithFlags);
+    ca_unseen_graph(flags);
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags)), made,
+                        graph);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgraph graph,
+                                                        CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CA_REAL(cuGraphInstantiateWithParams);
+    note_flags(params);
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+                        graph);
+}
+
+CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, CUgraph graph,
+                                                             CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CA_REAL(cuGraphInstantiateWithParams_ptsz);
+    note_flags(params);
+    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+                        graph);
+}
+
+typedef __typeof__(cuGraphLaunch) graph_call_t;
+
+/* A context that ended during the first call, and not since, is missed; of memory that was given
+ * back just now nobody knows whether it was there for that call. */
+static __attribute__((noinline, cold)) CUresult once_more(size_t of_real, CUgraphExec graph,
+                                                          CUstream stream)
+{
+    graph_call_t *real;
+    memcpy(&real, (const char *)ca_driver() + of_real, sizeof real);
+    ca_asked_t asked = ca_asked();
+    asked.given -= ca_giving_just_now();
+    return CA_ONCE_MORE(&asked, ca_room_make_everywhere(), real(graph, stream));
+}
+
+/* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */
+#define WITH_ROOM(symbol)                                                                          \
+    ({                                                                                             \
+        CUresult code_ = real(graph, stream);                                                      \
+        __builtin_expect(code_ != CUDA_ERROR_OUT_OF_MEMORY, 1)                                     \
+            ? code_                                                                                \
+            : once_more(offsetof(ca_driver_t, symbol), graph, stream);                             \
+    })
+
+/* With both looks. An upload maps memory alone, but in the order of the stream. */
+#define LOOK(symbol, per_thread, work)                                                             \
+    static __attribute__((noinline)) CUresult look_##symbol(CUgraphExec graph, CUstream stream)    \
+    {                                                                                              \
+        CA_REAL(symbol);                                                                           \
+        return CA_SUBMIT(stream, per_thread, work, WITH_ROOM(symbol));                             \
+    }                                                                                              \
+    CA_EXPORT CUresult CUDAAPI symbol(CUgraphExec graph, CUstream stream)                          \
+    {                                                                                              \
+        const ca_driver_t *driver =                                                                \
+            atomic_load_explicit(&ca_driver_published, memory_order_acquire);                      \
+        graph_call_t *real = driver ? driver->symbol : NULL;                                       \
+        if (!real ||                                                                               \
+            atomic_load_explicit(&ca_order_current, memory_order_relaxed) != CA_ORDER_OFF)         \
+            return look_##symbol(graph, stream);                                                   \
+        return WITH_ROOM(symbol);                                                                  \
+    }
+LOOK(cuGraphUpload, 0, CA_WORK)
+LOOK(cuGraphUpload_ptsz, 1, CA_WORK)
+LOOK(cuGraphLaunch, 0, ca_graph_launch_work())
+LOOK(cuGraphLaunch_ptsz, 1, ca_graph_launch_work())

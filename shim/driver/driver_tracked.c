@@ -1,0 +1,24 @@
+/* Lane D, tracked: memory that the driver serves and the registry knows. Kinds that take device
+ * memory are tried once more after our caches gave theirs back. */
+#include "base/counters.h"
+#include "registry/table/registry.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/life/life.h"
+#include "shim/alloc/oom.h"
+#include "shim/upstream/room.h"
+#include "shim/alloc/track.h"
+
+CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
+{
+    CA_REAL(cuMemAllocManaged);
+    if (!ca_life_active())
+        return real(address, bytes, flags);
+    ca_count(alloc_calls);
+    ca_context_t *context = ca_context_known();
+    CUresult code = CA_WITH_OOM(
+        CA_KIND_MANAGED, bytes, CA_OOM_HERE,
+        CA_WITH_ROOM(ca_room_make(context) || ca_room_make_pinned(), real(address, bytes, flags)));
+    if (code == CUDA_SUCCESS)
+        ca_track_driver_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL);
+    return code;
+}

@@ -1,0 +1,109 @@
+/* See launches.h. Lane D. */
+#include "shim/driver/launches.h"
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/mem.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/cuda/seen.h"
+#include "shim/cuda/streams.h"
+#include "shim/cuda/submissions.h"
+
+#define ATTRIBUTES 16u /* that need no memory; there are hardly more kinds */
+
+static _Atomic bool handed; /* anything, on any stream */
+
+void ca_launches_handed(ca_stream_t *stream)
+{
+    if (!atomic_load_explicit(&handed, memory_order_relaxed))
+        atomic_store(&handed, true);
+    ca_stream_handed(stream);
+}
+
+typedef struct launch {
+    __typeof__(cuLaunchKernelEx) *real;
+    CUfunction function;
+    void **params, **extra;
+    int per_thread;
+} launch_t;
+
+static CUresult submit(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
+{
+    return CA_SUBMIT(ca_launch_stream(config), launch->per_thread, work,
+                     launch->real(config, launch->function, launch->params, launch->extra));
+}
+
+/* As a common launch. */
+static CUresult submit_whole(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
+{
+    CUlaunchAttribute some[ATTRIBUTES], *attributes = some;
+    CUlaunchConfig common = *config;
+    size_t bytes = config->numAttrs * sizeof(*attributes);
+    if (config->numAttrs > ATTRIBUTES && !(attributes = ca_mem_map(bytes)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(attributes, config->attrs, bytes);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (ca_attribute_overlaps((unsigned)attributes[i].id))
+            attributes[i].id = 0; /* CU_LAUNCH_ATTRIBUTE_IGNORE */
+    common.attrs = attributes;
+    CUresult code = submit(launch, &common, work);
+    if (attributes != some)
+        ca_mem_unmap(attributes, bytes);
+    return code;
+}
+
+static bool may_overlap(const CUlaunchConfig *config)
+{
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (ca_attribute_overlaps((unsigned)config->attrs[i].id))
+            return true;
+    return false;
+}
+
+/* The stream, if memory was handed out there that a launch is to wait for. */
+static ca_stream_t *reused_on(CUstream given, int per_thread)
+{
+    const ca_driver_t *driver = ca_driver();
+    if (!atomic_load_explicit(&handed, memory_order_relaxed) ||
+        ca_capture_includes(
+            per_thread ? driver->cuStreamIsCapturing_ptsz : driver->cuStreamIsCapturing, given))
+        return NULL;
+    return ca_streams_known(per_thread ? ca_stream_per_thread(given) : given);
+}
+
+static CUresult launch_early(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
+{
+    ca_stream_t *stream =
+        may_overlap(config) ? reused_on(config->hStream, launch->per_thread) : NULL;
+    uint64_t begun = stream ? ca_stream_begin_whole(stream) : 0;
+    ca_work_captured(work);
+    if (!begun)
+        return submit(launch, config, work);
+    CUresult code = submit_whole(launch, config, work);
+    if (code == CUDA_SUCCESS)
+        ca_stream_made_whole(stream, begun);
+    return code;
+}
+
+static CUresult launch(const launch_t *launch, const CUlaunchConfig *config)
+{
+    unsigned work = ca_launch_work(config);
+    return work ? launch_early(launch, config, work) : submit(launch, config, work);
+}
+
+CA_EXPORT CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
+                                            void **params, void **extra)
+{
+    CA_REAL(cuLaunchKernelEx);
+    CA_SEEN("cuLaunchKernelEx");
+    return launch(&(launch_t){real, function, params, extra, 0}, config);
+}
+
+CA_EXPORT CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+                                                 void **params, void **extra)
+{
+    CA_REAL(cuLaunchKernelEx_ptsz);
+    CA_SEEN("cuLaunchKernelEx_ptsz");
+    return launch(&(launch_t){real, function, params, extra, 1}, config);
+}

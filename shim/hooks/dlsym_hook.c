@@ -1,0 +1,112 @@
+/* What the dlsym stub asks: is this a look-up of a driver function that we wrap?
+ *
+ * May run very early (another allocator initialises), in any program, so it touches nothing but
+ * its own few words until a driver function is asked for. */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include "base/mutation.h"
+#include "shim/hooks/dlsym.h"
+#include "shim/hooks/dlsym_absent.h"
+#include "shim/cuda/driver_table.h"
+
+typedef void *(*dlsym_t)(void *, const char *);
+
+static void *no_dlsym(void *handle, const char *name)
+{
+    (void)handle;
+    (void)name;
+    return NULL;
+}
+
+/* The next one after ours, jumped through by the stub; hidden, so that it is reached without the
+ * global offset table. Somebody else's interposer, or the C library's. */
+__attribute__((visibility("hidden"))) _Atomic(dlsym_t) ca_dlsym_real;
+
+static _Atomic(dlsym_t) c_library_s;
+
+static dlsym_t find_c_library_s(void)
+{
+    dlsym_t real = NULL;
+    /* Each architecture's first version comes first: newer glibcs have it too, and a version that
+     * is missing would make dlvsym allocate its message, inside somebody's malloc perhaps. */
+    static const char *const versions[] = {
+#if defined(__x86_64__)
+        "GLIBC_2.2.5",
+#else
+        "GLIBC_2.17",
+#endif
+        "GLIBC_2.34"
+    };
+    for (size_t i = 0; !real && i < sizeof(versions) / sizeof(versions[0]); i++)
+        real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    return real ? real : no_dlsym;
+}
+
+/* The one without a version is of somebody else's interposer where there is one: by the version
+ * it would be passed over, and all that goes through it with it. */
+static dlsym_t real_dlsym(void)
+{
+    dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
+    if (real)
+        return real;
+    dlsym_t plain = find_c_library_s();
+    real = CA_MUTATED(dlsym_next_skipped) ? NULL : (dlsym_t)plain(RTLD_NEXT, "dlsym");
+    atomic_store_explicit(&c_library_s, plain, memory_order_relaxed);
+    atomic_store_explicit(&ca_dlsym_real, real ? real : plain, memory_order_release);
+    return real ? real : plain;
+}
+
+/* RTLD_NEXT and RTLD_DEFAULT count from whoever calls the C library's: that must be us. */
+void *ca_dlsym_call(void *handle, const char *name)
+{
+    dlsym_t next = real_dlsym();
+    bool counts = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    return (counts ? atomic_load_explicit(&c_library_s, memory_order_relaxed) : next)(handle, name);
+}
+
+void *ca_dlsym_of_c_library(void)
+{
+    real_dlsym();
+    return (void *)atomic_load_explicit(&c_library_s, memory_order_relaxed);
+}
+
+bool ca_dlsym_is_ucx(void *caller)
+{
+    Dl_info info;
+    if (!dladdr(caller, &info) || !info.dli_fname)
+        return false;
+    const char *base = strrchr(info.dli_fname, '/');
+    return strncmp(base ? base + 1 : info.dli_fname, "libucm", strlen("libucm")) == 0 &&
+           !CA_MUTATED(ucx_swapped);
+}
+
+void *ca_dlsym_hook(void *handle, const char *name, void *caller)
+{
+    dlsym_t real = real_dlsym();
+    if (CA_MUTATED(dlsym_called)) {
+        void *found = real(handle, name);
+        return found ? found : CA_DLSYM_NOTHING;
+    }
+    if (!name || name[0] != 'c' || name[1] != 'u')
+        return NULL;
+    if (!CA_MUTATED(absent_found) && ca_dlsym_absent(handle, name, caller))
+        return CA_DLSYM_NOTHING;
+    /* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself.
+     * RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
+     * functions are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ...
+     */
+    if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !CA_MUTATED(swap_for_rtld_next)) ||
+        name[2] < 'A' || name[2] > 'Z' || !ca_driver_wraps(name) || ca_dlsym_is_ucx(caller))
+        return NULL;
+    ca_mutation_read(); /* the first sign of CUDA in many a process */
+    if (CA_MUTATED(dlsym_blind))
+        return NULL;
+    /* Resolving looks up names that may not be there; the caller's own look-up comes last, so that
+     * dlerror speaks of that one. NULL repeats it, by a jump, where there is nothing to swap. */
+    ca_driver_resolve(handle);
+    void *address = real(handle, name);
+    return address ? ca_driver_swap(address) : NULL;
+}

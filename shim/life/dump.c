@@ -1,0 +1,32 @@
+/* See dump.h. Nothing of ours is locked while a report is written: it is made from a copy, taken
+ * one part of the registry at a time. */
+#include "shim/life/dump.h"
+#include <errno.h>
+#include "base/cancel.h"
+#include "base/out.h"
+#include "include/cachealloc.h"
+#include "shim/hooks/api_struct.h"
+#include "shim/life/leak_report.h"
+#include "shim/life/life.h"
+#include "shim/life/turn.h"
+
+#define WAIT_MS 10000 /* for another thread's report: names of large programs take their time */
+
+int ca_dump(const char *cause, const char *path)
+{
+    static ca_out_t out;
+    int saved = errno, result = -EBUSY;
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
+    if (ca_turn_take(WAIT_MS)) {
+        result = ca_leak_report_dump(&out, cause, path);
+        ca_turn_drop();
+    }
+    ca_cancel_resume(cancel);
+    errno = saved;
+    return result;
+}
+
+CA_PUBLIC int cachealloc_dump(const char *path)
+{
+    return ca_life_active() ? -ca_dump("dump", path) : ENOTSUP;
+}

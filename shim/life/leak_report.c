@@ -1,0 +1,398 @@
+/* The leak report goes to stderr, to a descriptor by one of its names in /dev, to a device, a pipe
+ * or a socket, or into a new file for each format. A file that is there already is never touched:
+ * it may be another rank's or a forked child's, and a symbolic link may be somebody's trap. */
+#include "shim/life/leak_report.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cancel.h"
+#include "base/log.h"
+#include "base/mutation.h"
+#include "base/new_file.h"
+#include "config/options.h"
+#include "base/path.h"
+#include "base/text.h"
+#include "registry/report/format_folded.h"
+#include "registry/report/format_json.h"
+#include "registry/report/format_pprof.h"
+#include "registry/report/format_pytorch.h"
+#include "registry/table/registry.h"
+#include "registry/report/report.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/life/report_model.h"
+
+#define SHOWN_PATH 400 /* bytes of a path in a message, so that the line has room for the rest */
+
+/* Where there is no path for a report that is no text. */
+#define ASIDE "cachealloc.%p"
+
+typedef struct format {
+    const char *name;
+    const char *ending; /* of its file's name; text has none */
+    void (*write)(ca_out_t *out, const ca_model_t *model);
+} format_t;
+
+static void write_text(ca_out_t *out, const ca_model_t *model)
+{
+    ca_format_text(out, model, ca_options.suppressions_print);
+}
+
+static const format_t formats[CA_FORMATS] = {
+    [CA_FORMAT_TEXT] = {"text", "", write_text},
+    [CA_FORMAT_JSON] = {"json", ".json", ca_format_json},
+    [CA_FORMAT_PPROF] = {"pprof", ".pprof", ca_format_pprof},
+    [CA_FORMAT_FOLDED] = {"folded", ".folded", ca_format_folded},
+    [CA_FORMAT_PYTORCH] = {"pytorch", ".pickle", ca_format_pytorch},
+};
+
+/* What a path leads to. */
+typedef enum { TO_STDERR, TO_SPECIAL, TO_FILES } place_t;
+
+/* Where reports are to go. */
+typedef struct target {
+    char pattern[PATH_MAX]; /* the path, patterns of the process still in it */
+    bool too_long;
+    const format_t *own; /* the format whose ending it has, or NULL */
+    const char *aside;   /* for what cannot go there, patterns of the process still in it */
+} target_t;
+
+typedef struct report {
+    ca_out_t *out;
+    const ca_model_t *model;
+    const target_t *target;
+    const format_t *format;
+    char *path; /* where it goes, PATH_MAX bytes */
+} report_t;
+
+static target_t settled; /* what leak_report says */
+static char aside[PATH_MAX];
+static char rank[16];
+
+/* The format whose own name `path` is, with its ending, or NULL. */
+static const format_t *format_of(const char *path)
+{
+    size_t length = strlen(path);
+    for (int i = 0; i < CA_FORMATS; i++) {
+        size_t bytes = strlen(formats[i].ending);
+        bool fits = bytes != 0 && length > bytes && path[length - bytes - 1] != '/';
+        if (fits && strcmp(path + length - bytes, formats[i].ending) == 0)
+            return &formats[i];
+    }
+    return NULL;
+}
+
+/* `later`: the working folder may be another one when the report is written. */
+static void settle(const char *path, target_t *target, bool later)
+{
+    ca_text_t text;
+    ca_text_init(&text, target->pattern, sizeof target->pattern);
+    ca_path_settle(path, &text);
+    if (later && strcmp(target->pattern, "stderr") != 0) {
+        ca_text_init(&text, target->pattern, sizeof target->pattern);
+        ca_path_settle_here(path, &text);
+    }
+    target->aside = later ? aside : ASIDE;
+    target->too_long = text.length >= text.bytes;
+    target->own = format_of(target->pattern);
+}
+
+void ca_leak_report_settle(void)
+{
+    ca_text_t text;
+    const char *found = ca_path_rank();
+    ca_text_init(&text, rank, sizeof rank);
+    ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
+    settle(ca_options.leak_report, &settled, true);
+    ca_text_init(&text, aside, sizeof aside);
+    ca_path_settle_here(ASIDE, &text);
+}
+
+static int write_report(const report_t *report, int fd)
+{
+    ca_out_open(report->out, fd);
+    report->format->write(report->out, report->model);
+    return ca_out_flush(report->out);
+}
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+static void shorten(char *shown, size_t bytes, const char *path)
+{
+    ca_text_t text;
+    ca_text_init(&text, shown, bytes);
+    ca_text_escape(&text, path, strlen(path), bytes - 1);
+}
+
+static int name_file(const report_t *report, ca_whole_file_t *file, const char *pattern)
+{
+    char wanted[SHOWN_PATH], given[SHOWN_PATH];
+    unsigned tried;
+    shorten(wanted, sizeof wanted, report->path);
+    int error = ca_new_file_name(file, pattern, report->path, PATH_MAX, &tried);
+    if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
+        shorten(given, sizeof given, report->path);
+        ca_warn("leak_report: %s exists, so the report is in %s", wanted, given);
+    }
+    return error;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return lstat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+/* Puts the format's ending behind the first `length` bytes of a pattern. */
+static int add_ending(const report_t *report, const char *pattern, size_t length, ca_text_t *name)
+{
+    ca_text_add(name, pattern, length);
+    ca_text_add(name, report->format->ending, strlen(report->format->ending));
+    int error = name->length < name->bytes ? 0 : -ENAMETOOLONG;
+    if (!error)
+        error = ca_new_file_path(name->buffer, 0, report->path, PATH_MAX);
+    bool is_bare = length == 0 || pattern[length - 1] == '/'; /* the ending alone is no name */
+    return !error && (is_bare || is_directory(report->path)) ? -EISDIR : error;
+}
+
+static int write_file(const report_t *report, const char *pattern, size_t length)
+{
+    static ca_whole_file_t file;
+    static char name[PATH_MAX];
+    ca_text_t text;
+    ca_text_init(&text, name, sizeof name);
+    int error = add_ending(report, pattern, length, &text);
+    if (!error)
+        error = ca_whole_file_begin(&file, report->path);
+    if (error)
+        return error;
+    error = write_report(report, file.fd);
+    int closed = ca_whole_file_end(&file);
+    if (!error)
+        error = closed;
+    if (!error)
+        error = name_file(report, &file, name);
+    ca_whole_file_discard(&file);
+    return error;
+}
+
+/* For a format that cannot go where leak_report says. */
+static int write_aside(const report_t *report)
+{
+    char shown[SHOWN_PATH], taken[SHOWN_PATH];
+    shorten(taken, sizeof taken, report->path);
+    int error = write_file(report, report->target->aside, strlen(report->target->aside));
+    if (!error) {
+        shorten(shown, sizeof shown, report->path);
+        ca_warn("leak_report: %s takes the text alone: the %s report is in %s; leak_report:PATH "
+                "puts it elsewhere",
+                taken, report->format->name, shown);
+    }
+    return error;
+}
+
+/* --- what is no file -------------------------------------------------------------------------- */
+
+/* The descriptor that a path means, or -1. To open such a path would begin a redirected file from
+ * the start again, over what the program wrote there. */
+static int descriptor(const char *path)
+{
+    if (strcmp(path, "stderr") == 0 || strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    const char *number = path + strlen("/dev/fd/");
+    size_t digits = strncmp(path, "/dev/fd/", 8) == 0 ? strspn(number, "0123456789") : 0;
+    return digits > 0 && digits < 7 && number[digits] == '\0' ? atoi(number) : -1;
+}
+
+/* A device, a pipe or a socket that is there. A pipe that nobody reads must not hold up the exit.
+ */
+static int write_special(const report_t *report)
+{
+    struct stat found;
+    int fd = descriptor(report->path);
+    if (fd >= 0)
+        return write_report(report, fd == STDERR_FILENO ? ca_out_stderr() : fd);
+    fd = open(report->path, O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int error = 0;
+    if (fstat(fd, &found) != 0)
+        error = -errno;
+    else if (S_ISREG(found.st_mode)) /* put there since we looked */
+        error = -EEXIST;
+    else if (S_ISBLK(found.st_mode)) /* a disk is no place for a report */
+        error = -ENOTSUP;
+    if (!error)
+        error = write_report(report, fd);
+    close(fd);
+    return error;
+}
+
+/* --- places ----------------------------------------------------------------------------------- */
+
+/* A directory is where no file can be written, and beside which one of another format can. */
+static place_t place_of(const char *path)
+{
+    struct stat found;
+    if (strcmp(path, "stderr") == 0)
+        return TO_STDERR;
+    if (descriptor(path) >= 0)
+        return TO_SPECIAL;
+    bool is_special = lstat(path, &found) == 0 && !S_ISREG(found.st_mode) &&
+                      !S_ISLNK(found.st_mode) && !S_ISDIR(found.st_mode);
+    return is_special ? TO_SPECIAL : TO_FILES;
+}
+
+/* `alone`: no other format goes to the same place. */
+static int write_format(const report_t *report, bool alone)
+{
+    bool is_text = report->format == &formats[CA_FORMAT_TEXT];
+    const target_t *target = report->target;
+    const format_t *own = target->own;
+    memcpy(report->path, target->pattern, sizeof target->pattern);
+    int error = target->too_long ? -ENAMETOOLONG
+                                 : ca_new_file_path(target->pattern, 0, report->path, PATH_MAX);
+    if (error)
+        return error;
+    switch (place_of(report->path)) {
+    case TO_STDERR:
+        return is_text ? write_report(report, ca_out_stderr()) : write_aside(report);
+    case TO_SPECIAL:
+        return is_text || alone ? write_special(report) : write_aside(report);
+    default:
+        return write_file(report, target->pattern,
+                          strlen(target->pattern) - (own ? strlen(own->ending) : 0));
+    }
+}
+
+/* Tells what could not be written. Somewhere what leaked must be said: `told` says that a text did.
+ */
+static void fall_back(report_t *report, int error, bool told)
+{
+    char shown[SHOWN_PATH];
+    if (strcmp(report->path, "stderr") != 0) {
+        shorten(shown, sizeof shown, report->path);
+        ca_warn("leak_report: cannot write %s (%s)%s", shown, strerror(-error),
+                told ? "" : ": the report goes to stderr");
+        report->format = &formats[CA_FORMAT_TEXT];
+        error = told ? 0 : write_report(report, ca_out_stderr());
+    }
+    if (error && error != -EAGAIN) /* which was told where it was cut */
+        ca_warn("leak_report: the report is not complete: %s", strerror(-error));
+}
+
+/* A path that is a format's own asks for that one, where no other is asked for. */
+static unsigned chosen_formats(const target_t *target)
+{
+    const format_t *own = target->own;
+    unsigned chosen = ca_options.report_format;
+    return own && chosen == 1u << CA_FORMAT_TEXT ? 1u << (own - formats) : chosen;
+}
+
+/* Returns the first error. `falls_back`: and tells what could not be written. */
+static int write_formats(report_t *report, bool falls_back)
+{
+    unsigned chosen = chosen_formats(report->target);
+    bool told = false;
+    int first = 0;
+    for (int i = 0; i < CA_FORMATS; i++) {
+        if (!(chosen >> i & 1))
+            continue;
+        report->format = &formats[i];
+        int error = write_format(report, chosen == 1u << i);
+        if (error && falls_back)
+            fall_back(report, error, told);
+        told |= error || i == CA_FORMAT_TEXT;
+        first = first ? first : error;
+    }
+    return first;
+}
+
+static uint64_t leaks_in(const ca_model_t *model)
+{
+    return model->sections[CA_SECTION_LEAKED].count + model->sections[CA_SECTION_DESTROYED].count;
+}
+
+static uint64_t leaks_now(void)
+{
+    return ca_registry_total().count + ca_registry_lost().count;
+}
+
+/* Whether there may be a report of so many at exit. */
+static bool is_wanted(uint64_t leaks)
+{
+    return strcmp(ca_options.leak_report, "off") != 0 &&
+           (leaks != 0 || ca_options.peak == CA_PEAK_ALWAYS);
+}
+
+uint64_t ca_leak_report_miss(void)
+{
+    uint64_t leaks = leaks_now();
+    if (is_wanted(leaks))
+        ca_warn("leak_report: there is none of the end: another report is not done yet (%llu "
+                "allocations are live)",
+                (unsigned long long)leaks);
+    return leaks;
+}
+
+uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
+{
+    static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
+    uint64_t leaks = leaks_now();
+    bool wanted = is_wanted(leaks);
+    /* Where nothing is written the exit status still wants to know what rules do not excuse. */
+    if (!wanted && (leaks == 0 || ca_options.leak_exitcode == 0))
+        return leaks;
+    if (CA_MUTATED(report_calls_cuda))
+        ca_driver()->cuCtxSynchronize();
+    int cancel = ca_cancel_hold(); /* a temporary file would be left */
+    ca_model_t *model = ca_report_model(NULL, rank, quick);
+    report_t report = {.out = out, .model = model, .target = &settled, .path = path};
+    if (!model)
+        ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
+    else if (wanted && !ca_model_is_empty(model))
+        write_formats(&report, true);
+    leaks = model ? leaks_in(model) : leaks;
+    ca_model_free(model);
+    ca_cancel_resume(cancel);
+    return leaks;
+}
+
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
+                      const ca_path_process_t *process)
+{
+    static char finished[PATH_MAX];
+    static target_t asked;
+    report_t report = {.out = out, .model = model, .target = &asked, .path = finished};
+    int error = path ? ca_path_check(path, strlen(path), NULL) : 0;
+    if (error || !model)
+        return error ? error : -ENOMEM;
+    ca_path_tell_of(process);
+    if (path)
+        settle(path, &asked, false);
+    else if (strcmp(ca_options.leak_report, "off") == 0)
+        settle("stderr", &asked, true);
+    else if (process)
+        settle(ca_options.leak_report, &asked, true);
+    else
+        report.target = &settled;
+    error = write_formats(&report, !path);
+    ca_path_tell_of(NULL);
+    return path ? error : 0; /* without a path it is on stderr now */
+}
+
+int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
+{
+    int cancel = ca_cancel_hold();
+    ca_model_t *model = ca_report_model(cause, rank, false);
+    int error = ca_leak_report_of(out, model, path, NULL);
+    ca_model_free(model);
+    ca_cancel_resume(cancel);
+    return error;
+}

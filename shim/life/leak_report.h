@@ -1,0 +1,36 @@
+/* Where the leak report goes: `leak_report` as a destination. */
+#ifndef CA_SHIM_LEAK_REPORT_H
+#define CA_SHIM_LEAK_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/out.h"
+#include "base/path.h"
+#include "registry/report/model.h"
+
+/* Keeps what the environment says of the destination. Once, with the configuration. */
+void ca_leak_report_settle(void);
+
+/* All but one are for whoever has the turn (shim/life/turn.h), make no CUDA call, and let other
+ * threads run. */
+
+/* At the end of the process: writes the report where something leaked, through `out`. What cannot
+ * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how
+ * many allocations leaked, reported or not. */
+uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
+
+/* In its place where the turn cannot be had: tells that there is none, and returns the same, leaks
+ * that are known included. */
+uint64_t ca_leak_report_miss(void);
+
+/* While it runs: what is live, to the file that `path`, with the patterns of leak_report, names.
+ * NULL: where leak_report says, and to stderr where it says off. 0 or a negative errno: -EINVAL for
+ * a bad pattern, otherwise of the file. */
+int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path);
+
+/* The same for a model that is there; NULL: there was no memory for one. `process`: whose it is,
+ * and so what the patterns stand for; NULL: this one. */
+int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
+                      const ca_path_process_t *process);
+
+#endif

@@ -1,0 +1,290 @@
+/* Start, fork and exit.
+ *
+ * Nothing happens before the first allocation call: the library rides in every child of the
+ * program, bash and make included, and must stay silent and cheap there. The report is written from
+ * our destructor: after the program's atexit handlers and static destructors, before those of the
+ * libraries, which may go on freeing. Where destructors are skipped ends.c has it written. No lock
+ * and no table is ever destroyed. */
+#include "shim/life/life.h"
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/backoff.h"
+#include "base/cancel.h"
+#include "base/counters.h"
+#include "base/history.h"
+#include "base/log.h"
+#include "base/mutation.h"
+#include "config/options.h"
+#include "base/out.h"
+#include "registry/table/peak.h"
+#include "registry/table/registry.h"
+#include "registry/stack/stack.h"
+#include "registry/table/timeline.h"
+#include "pool/arena.h"
+#include "shim/alloc/attributes.h"
+#include "shim/upstream/backend_async.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/graph_memory.h"
+#include "shim/cuda/contexts.h"
+#include "shim/alloc/debug_fill.h"
+#include "shim/upstream/decay.h"
+#include "shim/driver/driver_green.h"
+#include "shim/life/dump_signal.h"
+#include "shim/life/exit_report.h"
+#include "shim/life/handler.h"
+#include "shim/alloc/hit.h"
+#include "shim/life/keep_journal.h"
+#include "shim/life/leak_report.h"
+#include "shim/upstream/mappings.h"
+#include "shim/alloc/oom.h"
+#include "shim/hooks/other_copy.h"
+#include "shim/life/publish.h"
+#include "shim/life/record.h"
+#include "shim/life/report_model.h"
+#include "shim/cuda/streams.h"
+#include "shim/cuda/submissions.h"
+#include "shim/alloc/shared_memory.h"
+#include "shim/alloc/track.h"
+#include "shim/life/turn.h"
+
+_Atomic int ca_life_state = CA_LIFE_ASLEEP;
+static _Atomic bool context_seen;
+static pid_t started_by;
+
+/* Not initialized: only pages that are of no file can be wiped. */
+ca_life_page_t ca_life_page;
+
+#define NOT_ASKED (-1) /* as a value of `backend` */
+#define NAME "ALLOC_CONF"
+#define ALIAS "CACHEALLOC_CONF" /* read after it */
+
+static void say(void *arg, const char *message)
+{
+    (void)arg;
+    ca_warn("%s", message);
+}
+
+static void print_line(void *arg, const char *line)
+{
+    ca_out_printf(arg, "%s\n", line);
+}
+
+/* Apart from its caller, and with nothing large on the stack: the first CUDA call may come on a
+ * thread that has 16 KiB of it. One thread comes here, once (CA_LIFE_STARTING). */
+__attribute__((noinline)) static void show_configuration(void)
+{
+    static ca_out_t out;
+    static char line[4096];
+    ca_out_open(&out, ca_out_stderr());
+    if (ca_options.help)
+        ca_options_help(&ca_options, print_line, &out);
+    if (ca_options.print) {
+        ca_options_print(&ca_options, line, sizeof(line));
+        ca_out_printf(&out, "ALLOC_CONF=%s\n", line);
+    }
+    ca_out_flush(&out);
+}
+
+/* Its launcher sets both for the program that it starts, as seen of versions 2025.2 and 2026.4. No
+ * manual has them, but programs that step aside for it look for one of the two. */
+static bool under_compute_sanitizer(void)
+{
+    return getenv("NV_SANITIZER_INJECTION_PORT_BASE") ||
+           getenv("NV_SANITIZER_INJECTION_PORT_RANGE_BEGIN");
+}
+
+/* It checks accesses against the driver's allocations: within a segment of the pool all are good.
+ */
+static void step_aside(int asked)
+{
+    if (asked != NOT_ASKED || !under_compute_sanitizer())
+        return;
+    ca_options.backend = CA_BACKEND_OFF;
+    ca_warn("compute-sanitizer runs this program: backend:off, so that it sees every allocation "
+            "(backend:pool to cache all the same)");
+}
+
+/* What options mean that are settled once. */
+static void settle(void)
+{
+    ca_leak_report_settle();
+    ca_report_model_settle();
+    ca_record_settle();
+    ca_keep_journal_settle();
+    ca_publish_settle();
+    ca_debug_settle();
+    ca_submissions_settle();
+}
+
+int ca_life_peek_reuse(void)
+{
+    static ca_options_t quiet;
+    if (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE)
+        return ca_options.reuse;
+    ca_options_default(&quiet);
+    if (!getauxval(AT_SECURE)) {
+        ca_options_parse(&quiet, NAME, getenv(NAME), NULL, NULL);
+        ca_options_parse(&quiet, ALIAS, getenv(ALIAS), NULL, NULL);
+        if (quiet.reuse == CA_REUSE_ORDER) /* its end may be told of before anything is allocated */
+            ca_log_set_level((ca_log_level_t)quiet.log);
+    }
+    return quiet.reuse;
+}
+
+static void read_configuration(void)
+{
+    static ca_options_t quiet;
+    ca_options_default(&ca_options);
+    /* Set-user-id programs run with the rights of another: their caller configures nothing. */
+    if (getauxval(AT_SECURE)) {
+        settle();
+        return;
+    }
+    const char *conf = getenv(NAME);
+    const char *alias = getenv(ALIAS);
+    /* A first pass without complaints finds `log`, which decides whether they are heard, and
+     * whether `backend` is asked for. */
+    ca_options_default(&quiet);
+    quiet.backend = NOT_ASKED;
+    ca_options_parse(&quiet, NAME, conf, NULL, NULL);
+    ca_options_parse(&quiet, ALIAS, alias, NULL, NULL);
+    ca_log_set_level((ca_log_level_t)quiet.log);
+    ca_options_parse(&ca_options, NAME, conf, say, NULL);
+    ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
+    step_aside(quiet.backend);
+    settle();
+    if (ca_options.help || ca_options.print)
+        show_configuration();
+}
+
+static void in_child(void)
+{
+    ca_submissions_reset_after_fork();
+    if (atomic_load(&ca_life_state) == CA_LIFE_ASLEEP)
+        return;
+    if (atomic_load(&ca_life_state) == CA_LIFE_STARTING) /* by a thread that does not exist here */
+        atomic_store(&ca_life_state, CA_LIFE_ASLEEP);
+    /* CUDA does not survive a fork. Without a context the parent's start is as good as ours. */
+    if (atomic_load(&context_seen) && !CA_MUTATED(fork_child_serves))
+        atomic_store(&ca_life_state, CA_LIFE_PASSIVE);
+    else
+        atomic_store(&ca_life_page.same_process, true);
+    started_by = getpid();
+    ca_tallies_reset_after_fork();
+    ca_registry_reset_after_fork();
+    ca_stack_reset_after_fork();
+    ca_track_reset_after_fork();
+    ca_pool_reset_after_fork();
+    ca_contexts_reset_after_fork();
+    ca_known_streams_reset_after_fork();
+    ca_capture_reset_after_fork();
+    ca_graph_memory_reset_after_fork();
+    ca_green_reset_after_fork();
+    ca_attributes_reset_after_fork();
+    ca_shared_reset_after_fork();
+    ca_mappings_reset_after_fork();
+    ca_decay_reset_after_fork();
+    ca_backend_async_reset_after_fork();
+    ca_record_reset_after_fork();
+    ca_history_reset_after_fork();
+    ca_keep_journal_reset_after_fork();
+    ca_dump_signal_reset_after_fork();
+    ca_publish_reset_after_fork();
+    ca_turn_reset_after_fork();
+    ca_oom_reset_after_fork();
+    ca_exit_report_reset_after_fork();
+    ca_debug_reset_after_fork();
+    ca_hit_settle();
+}
+
+static uint64_t reserved_bytes(void)
+{
+    size_t now, peak;
+    ca_pool_reserved(&now, &peak);
+    return now;
+}
+
+static void report_early(void)
+{
+    ca_exit_report(false);
+}
+
+static void start(void)
+{
+    read_configuration();
+    ca_other_copy_tell();
+    ca_track_start();
+    ca_mutation_read();
+    if (CA_MUTATED(report_too_early))
+        atexit(report_early);
+    started_by = getpid();
+    ca_timeline_start(reserved_bytes);
+    if (ca_options.peak != CA_PEAK_OFF)
+        ca_peak_listen(ca_hit_settle);
+    if (ca_history_start(ca_options.history, ca_timeline_now) != 0)
+        ca_warn("history: no host memory for %u events: none are kept", ca_options.history);
+    atomic_store(&ca_life_page.same_process, true);
+    (void)madvise(&ca_life_page, sizeof ca_life_page, MADV_WIPEONFORK);
+}
+
+bool ca_life_wake(void)
+{
+    if (atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_PASSIVE)
+        return false;
+    int asleep = CA_LIFE_ASLEEP;
+    if (atomic_compare_exchange_strong(&ca_life_state, &asleep, CA_LIFE_STARTING)) {
+        int cancel =
+            ca_cancel_hold(); /* a thread that vanishes here would leave all others waiting */
+        start();
+        ca_hit_settle(); /* before another thread can have anything to say about that */
+        ca_cancel_resume(cancel);
+        atomic_store_explicit(&ca_life_state, CA_LIFE_ACTIVE, memory_order_release);
+        return true;
+    }
+    /* Another thread reads the configuration: short, and it takes no lock that we may hold. */
+    for (unsigned tries = 0;
+         atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_STARTING; tries++)
+        ca_backoff(tries);
+    return atomic_load_explicit(&ca_life_state, memory_order_acquire) == CA_LIFE_ACTIVE;
+}
+
+void ca_life_context_in_use(void)
+{
+    atomic_store(&context_seen, true);
+}
+
+/* Before any thread can be in start(), so that no fork goes unnoticed, and before the program opens
+ * its first file. */
+__attribute__((constructor)) static void at_load(void)
+{
+    ca_out_note_stderr();
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+/* A child made by vfork or clone shares or copies our memory but is not the process that started
+ * us: it must not report, and must not touch anything. A passive one did nothing. */
+bool ca_life_reports(void)
+{
+    /* In a process id namespace of its own a child may even have our process's id. */
+    bool is_it = started_by == getpid() && atomic_load(&ca_life_page.same_process);
+    return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE && (is_it || CA_MUTATED(pid_unchecked));
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+    if (!ca_life_reports())
+        return;
+    int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
+    if (!CA_MUTATED(report_too_early))
+        ca_handler_call(ca_exit_report);
+    if (CA_MUTATED(tables_end))
+        ca_registry_reset_after_fork();
+    ca_cancel_resume(cancel);
+}

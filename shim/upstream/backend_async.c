@@ -1,0 +1,493 @@
+/* See backend_async.h.
+ *
+ * Memory is allocated on a stream of ours that has nothing else on it, and is usable when that has
+ * passed. A plain free promises more than cuMemFreeAsync: all work submitted before it, on every
+ * stream, may have used the memory. So a fence is recorded behind all that work, and the memory is
+ * held here until it has passed; the driver has it back then. A free that stands in the driver's
+ * order behind work that is still running would do as well, but for one thing: a driver that runs
+ * short of stream-ordered memory may wait for such frees, and that work may be waiting for the very
+ * thread that allocates.
+ *
+ * The driver has it back by cuMemFree, which "will not perform any implicit synchronization when
+ * the pointer was allocated with cuMemAllocAsync or cuMemAllocFromPoolAsync" (cuda.h), rather than
+ * by a free on a stream, which is under way for a moment. One takes about as long as the other
+ * (tests/gpu/results: cudaFree of async memory). [hw] Whether the pool keeps it all the same.
+ *
+ * Where there is no memory left we wait for the fences of earlier frees, oldest first: for what a
+ * plain free of this thread would have waited for, and as long as `oom_wait` says for what other
+ * threads freed, and for the work of other contexts, behind which the fences stand too.
+ *
+ * While anything is captured no fence can be recorded, and the plain free of such memory waits for
+ * nothing: what is freed then is held until a fence was recorded, later, and has passed. That one
+ * also covers work submitted after the free, so no thread waits for it.
+ *
+ * The program's own frees in the driver's order are there all the same, and an allocation that is
+ * none in that order, as the program wrote it, must not wait for them: where some may be under way
+ * cuMemAlloc is asked, which waits for nothing.
+ *
+ * Memory that an explicit pool gave has no IPC handle, and a peer reaches it only where the pool
+ * says so. [hw] Whether it dies with its context: we destroy the pool, which goes when its last
+ * allocation does. */
+#include "shim/upstream/backend_async.h"
+#include <errno.h>
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/options.h"
+#include "pool/fence/fence_order.h"
+#include "pool/growth/giving.h"
+#include "shim/upstream/async_pool.h"
+#include "shim/alloc/attributes.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/cuda/mempools.h"
+#include "shim/alloc/track.h"
+#include "shim/upstream/upstream.h"
+
+/* Freed by the program, and not by us yet. */
+typedef struct ca_async_free {
+    struct ca_async_free *next, *prev;
+    CUdeviceptr address;
+    void *fence;     /* NULL until it could be recorded */
+    uint64_t number; /* of the fence: see pool/fence/fence_order.h */
+    unsigned users;  /* threads that look at it */
+    bool claimed;    /* one of them changes it, or gives the memory to the driver */
+    bool ended;      /* in no list any more; the last user forgets it */
+} ca_async_free_t;
+
+typedef struct ca_async_backend {
+    ca_async_pool_t own;
+    ca_async_free_t *first, *last; /* in the order of their fences; some have none yet */
+    size_t count;
+    _Atomic bool stuck; /* behind work that was waited for in vain */
+} ca_async_backend_t;
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+static ca_slab_t backends = {.object_bytes = sizeof(ca_async_backend_t)};
+static ca_slab_t frees = {.object_bytes = sizeof(ca_async_free_t)};
+static _Atomic bool unusable; /* the driver cannot */
+
+static ca_async_backend_t *backend_of(ca_context_t *context)
+{
+    ca_lock_take(&lock);
+    ca_async_backend_t *backend = context->backend;
+    ca_lock_drop(&lock);
+    return backend;
+}
+
+/* Made where it is missing; NULL when it cannot be. The context has been entered. */
+static ca_async_backend_t *have_backend(ca_context_t *context)
+{
+    ca_async_backend_t *backend = backend_of(context);
+    ca_async_pool_t made;
+    if (backend)
+        return backend;
+    int rc = ca_async_pool_make(context, &made);
+    if (rc < 0 && !atomic_exchange(&unusable, true))
+        ca_info("backend:async: the driver's stream-ordered allocator cannot be used here, so that "
+                "cudaMalloc is the driver's from now on");
+    ca_lock_take(&lock);
+    if (!context->backend && rc > 0 && (context->backend = ca_slab_take(&backends))) {
+        context->backend->own = made;
+        made = (ca_async_pool_t){0};
+    }
+    backend = context->backend;
+    ca_lock_drop(&lock);
+    ca_async_pool_destroy(&made); /* another thread was first, or something could not be had */
+    return backend;
+}
+
+/* --- what is held -------------------------------------------------------------------------------
+ */
+
+/* Under the lock, as the next one. */
+static void link_last(ca_async_backend_t *backend, ca_async_free_t *free)
+{
+    free->next = NULL;
+    free->prev = backend->last;
+    *(backend->last ? &backend->last->next : &backend->first) = free;
+    backend->last = free;
+    backend->count++;
+}
+
+static void unlink_one(ca_async_backend_t *backend, ca_async_free_t *free)
+{
+    *(free->prev ? &free->prev->next : &backend->first) = free->next;
+    *(free->next ? &free->next->prev : &backend->last) = free->prev;
+    backend->count--;
+}
+
+static void forget(ca_context_t *context, ca_async_free_t *free)
+{
+    if (free->fence)
+        ca_upstream_fence_release(&ca_upstream_cuda, context, free->fence);
+    ca_lock_take(&lock);
+    ca_slab_give(&frees, free);
+    ca_lock_drop(&lock);
+}
+
+/* False where the context has ended meanwhile: the memory went along. */
+static bool push(const ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free)
+{
+    ca_lock_take(&lock);
+    bool serves = context->backend == backend;
+    if (serves)
+        link_last(backend, free);
+    ca_lock_drop(&lock);
+    return serves;
+}
+
+/* The oldest one, with `wait` of those that a thread may wait for; NULL: none. One without a fence
+ * is claimed. All stay in the list: a second free of the memory is to be known for one. */
+static ca_async_free_t *use_oldest(ca_async_backend_t *backend, bool wait)
+{
+    ca_lock_take(&lock);
+    ca_async_free_t *free = backend->first;
+    while (free && (free->claimed || (wait && free->number == CA_FENCE_NONE)))
+        free = free->next;
+    if (free) {
+        free->users++;
+        free->claimed = !free->fence;
+    }
+    ca_lock_drop(&lock);
+    return free;
+}
+
+static bool claim(ca_async_free_t *free)
+{
+    ca_lock_take(&lock);
+    bool was = free->claimed || free->ended;
+    free->claimed = true;
+    ca_lock_drop(&lock);
+    return !was;
+}
+
+/* What came of a use: nothing; it is `claimed` no more; its fence, recorded now, is the newest; the
+ * driver has the memory. */
+typedef enum { UNCHANGED, LEFT, FENCED, GIVEN } change_t;
+
+static void end_use(ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free,
+                    change_t change)
+{
+    ca_lock_take(&lock);
+    if (change != UNCHANGED)
+        free->claimed = false;
+    if (!free->ended && (change == FENCED || change == GIVEN))
+        unlink_one(backend, free);
+    if (!free->ended && change == FENCED)
+        link_last(backend, free);
+    free->ended |= change == GIVEN;
+    bool last = --free->users == 0 && free->ended;
+    ca_lock_drop(&lock);
+    if (last)
+        forget(context, free);
+}
+
+static size_t held(ca_async_backend_t *backend)
+{
+    ca_lock_take(&lock);
+    size_t count = backend->count;
+    ca_lock_drop(&lock);
+    return count;
+}
+
+/* Of memory that nothing touches any more. */
+static bool give(ca_context_t *context, CUdeviceptr address)
+{
+    ca_entered_t entered;
+    if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return false;
+    ca_count(upstream_frees);
+    CUresult code = ca_driver()->cuMemFree_v2(address);
+    ca_upstream_leave(&entered);
+    return code == CUDA_SUCCESS;
+}
+
+/* 1, 0 or an error. A plain free of this thread's would have waited for the context's own work; all
+ * other may be waiting for this very thread. Of `left` nanoseconds for that it takes what it needs.
+ */
+static int wait_for(ca_context_t *context, ca_async_backend_t *backend, const ca_async_free_t *free,
+                    uint64_t *left)
+{
+    const ca_upstream_t *cuda = &ca_upstream_cuda;
+    int done = 0;
+    if (free->number <= ca_fence_freed_after(context))
+        done = ca_upstream_fence_wait(cuda, context, free->fence, CA_WAIT_OWN);
+    if (done >= 0)
+        done = ca_upstream_fence_query(cuda, context, free->fence);
+    if (done == 0 && *left && !atomic_load(&backend->stuck)) {
+        uint64_t begin = ca_clock_ns();
+        done = ca_upstream_fence_wait(cuda, context, free->fence, *left);
+        uint64_t took = ca_clock_ns() - begin;
+        *left = took < *left ? *left - took : 0;
+        atomic_store(&backend->stuck, done == 0);
+    }
+    return done;
+}
+
+/* One that has passed, unless another thread is faster. */
+static change_t give_one(ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free)
+{
+    change_t change = UNCHANGED;
+    ca_giving_begin();
+    if (claim(free))
+        change = give(context, free->address) ? GIVEN : LEFT;
+    if (change == GIVEN)
+        atomic_store(&backend->stuck, false);
+    ca_giving_end(change == GIVEN);
+    return change;
+}
+
+/* Gives the driver what has passed, oldest first. With `left` (see wait_for) the oldest is waited
+ * for, and no more are given. Returns whether any was. */
+static bool collect(ca_context_t *context, ca_async_backend_t *backend, uint64_t *left)
+{
+    const ca_upstream_t *cuda = &ca_upstream_cuda;
+    ca_async_free_t *free;
+    bool given = false;
+    for (size_t tries = held(backend);
+         tries > 0 && !(left && given) && (free = use_oldest(backend, left)) != NULL; tries--) {
+        if (!free->fence) {
+            int rc = ca_upstream_fence_record(cuda, context, true, &free->fence);
+            end_use(context, backend, free, rc == 0 ? FENCED : LEFT);
+            if (rc != 0)
+                break;
+            continue;
+        }
+        int passed = left ? wait_for(context, backend, free, left)
+                          : ca_upstream_fence_query(cuda, context, free->fence);
+        change_t change = passed == 1 ? give_one(context, backend, free) : UNCHANGED;
+        end_use(context, backend, free, change);
+        given |= change == GIVEN;
+        if (passed != 1 || change == LEFT)
+            break;
+    }
+    return given;
+}
+
+/* --- allocating ---------------------------------------------------------------------------------
+ */
+
+static CUresult alloc_once(ca_context_t *context, ca_async_backend_t **backend,
+                           CUdeviceptr *address, size_t bytes)
+{
+    ca_entered_t entered;
+    if (ca_async_pool_may_wait(context))
+        return CUDA_ERROR_NOT_READY;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    *backend = have_backend(context);
+    code =
+        *backend ? ca_async_pool_alloc(&(*backend)->own, address, bytes) : CUDA_ERROR_NOT_SUPPORTED;
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+/* What earlier frees give back is waited for when there is nothing left; not what others free
+ * meanwhile, who may go on for ever. */
+static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdeviceptr *address,
+                      size_t bytes)
+{
+    uint64_t left = ca_options.oom_wait;
+    unsigned given = ca_giving_done();
+    size_t rounds = *backend ? held(*backend) : 0;
+    CUresult code = alloc_once(context, backend, address, bytes);
+    if (code == CUDA_ERROR_OUT_OF_MEMORY && rounds > 0 && ca_upstream_trim_driver(context) > 0)
+        code = alloc_once(context, backend, address, bytes);
+    for (; code == CUDA_ERROR_OUT_OF_MEMORY && rounds > 0 &&
+           (collect(context, *backend, NULL) || collect(context, *backend, &left) ||
+            ca_giving_wait(&given));
+         rounds--)
+        code = alloc_once(context, backend, address, bytes);
+    return code;
+}
+
+bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes)
+{
+    CUdeviceptr pointer;
+    /* Of a created context it would outlive it: see ca_mempool_served. */
+    if (ca_options.backend != CA_BACKEND_ASYNC || !context || context->created ||
+        ca_capture_active() || ca_context_has_peers(context) || atomic_load(&unusable) ||
+        atomic_load(&context->broken) || !ca_async_pool_possible())
+        return false;
+    ca_async_backend_t *backend = backend_of(context);
+    if (backend)
+        collect(context, backend, NULL);
+    CUresult code = alloc(context, &backend, &pointer, bytes);
+    if (code == CUDA_ERROR_OUT_OF_MEMORY)
+        ca_backend_async_trim(context, CA_TRIM_IDLE); /* before cuMemAlloc is asked */
+    if (code != CUDA_SUCCESS)
+        return false;
+    if ((ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) ||
+        ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, backend->own.allocs, NULL) != 0) {
+        /* Without a record a free could not tell where it came from. */
+        give(context, pointer);
+        return false;
+    }
+    *address = pointer;
+    return true;
+}
+
+/* --- freeing ------------------------------------------------------------------------------------
+ */
+
+bool ca_backend_async_gave(const ca_record_t *record)
+{
+    return record->kind == CA_KIND_DEVICE && !record->owner && record->stream;
+}
+
+/* Holds it behind `fence`, or until there is one. */
+static CUresult hold(ca_context_t *context, ca_async_backend_t *backend, CUdeviceptr address,
+                     void *fence)
+{
+    uint64_t number = fence ? ca_fence_number() : CA_FENCE_NONE;
+    if (fence)
+        ca_fence_note_free(context, number);
+    ca_lock_take(&lock);
+    ca_async_free_t *free = ca_slab_take(&frees);
+    ca_lock_drop(&lock);
+    if (!free) {
+        if (fence)
+            ca_upstream_fence_release(&ca_upstream_cuda, context, fence);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *free = (ca_async_free_t){.address = address, .fence = fence, .number = number};
+    if (!push(context, backend, free))
+        forget(context, free);
+    else
+        collect(context, backend, NULL);
+    return CUDA_SUCCESS;
+}
+
+CUresult ca_backend_async_free(const ca_record_t *record)
+{
+    CUresult code = ca_context_check();
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_context_t *context = ca_context_numbered(record->context);
+    ca_async_backend_t *backend = context ? backend_of(context) : NULL;
+    if (!backend || atomic_load(&context->state) == CA_CONTEXT_RETIRED)
+        return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
+    ca_attributes_clear(record->address);
+    if (ca_options.free_sync)
+        ca_upstream_cuda.synchronize(context, false);
+    void *fence;
+    if (ca_upstream_fence_record(&ca_upstream_cuda, context, true, &fence) != 0)
+        fence = NULL;
+    code = fence ? CUDA_SUCCESS : (CUresult)atomic_load(&context->broken);
+    return code == CUDA_SUCCESS ? hold(context, backend, record->address, fence) : code;
+}
+
+bool ca_backend_async_holds(uint64_t address)
+{
+    bool found = false;
+    ca_lock_take(&lock);
+    for (ca_context_t *c = ca_context_next(NULL); c && !found; c = ca_context_next(c))
+        for (ca_async_free_t *f = c->backend ? c->backend->first : NULL; f && !found; f = f->next)
+            found = f->address == address;
+    ca_lock_drop(&lock);
+    return found;
+}
+
+/* --- giving back --------------------------------------------------------------------------------
+ */
+
+size_t ca_backend_async_idle(ca_context_t *context)
+{
+    ca_entered_t entered;
+    ca_async_backend_t *backend = backend_of(context);
+    if (!backend)
+        return 0;
+    collect(context, backend, NULL);
+    if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return 0;
+    size_t kept = ca_mempool_kept(backend->own.pool); /* it is not destroyed meanwhile */
+    ca_upstream_leave(&entered);
+    return kept;
+}
+
+static size_t trim(ca_context_t *context, ca_async_backend_t *backend)
+{
+    ca_entered_t entered;
+    collect(context, backend, NULL);
+    if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return 0;
+    size_t given = ca_mempool_trim(backend->own.pool);
+    ca_upstream_leave(&entered);
+    return given;
+}
+
+/* All that the thread would have waited for in its own frees, but no more than one of the others:
+ * they may go on freeing for ever, and the caller comes again. */
+static size_t trim_after_waits(ca_context_t *context, ca_async_backend_t *backend)
+{
+    uint64_t none = 0, left = ca_options.oom_wait;
+    size_t rounds = held(backend);
+    while (rounds > 0 && collect(context, backend, &none))
+        rounds--;
+    size_t given = trim(context, backend);
+    if (given == 0 && collect(context, backend, &left))
+        given = trim(context, backend);
+    return given;
+}
+
+size_t ca_backend_async_trim(ca_context_t *context, ca_trim_t how)
+{
+    ca_async_backend_t *backend = backend_of(context);
+    if (!backend || !ca_driver()->cuMemPoolTrimTo)
+        return 0;
+    size_t given = trim(context, backend);
+    if (how == CA_TRIM_SHORTAGE && given == 0)
+        given = ca_upstream_trim_driver(context);
+    if (how == CA_TRIM_SHORTAGE && given == 0)
+        given = trim_after_waits(context, backend);
+    return given;
+}
+
+void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
+{
+    ca_context_let_peer_in(context);
+    if (!context)
+        return;
+    ca_async_backend_t *backend = backend_of(context);
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    __typeof__(cuMemPoolSetAccess) *set = ca_driver()->cuMemPoolSetAccess;
+    if (backend && device != context->device &&
+        (!set || set(backend->own.pool, &access, 1) != CUDA_SUCCESS))
+        ca_warn_once("backend:async: a peer cannot reach what was allocated before it was let in");
+}
+
+void ca_backend_async_gone(ca_context_t *context)
+{
+    ca_async_free_t *free = NULL;
+    ca_lock_take(&lock);
+    ca_async_backend_t *backend = context->backend;
+    context->backend = NULL; /* a thread that is still at it may read it: it is not given away */
+    ca_lock_drop(&lock);
+    if (!backend)
+        return;
+    do {
+        ca_lock_take(&lock);
+        if ((free = backend->first)) {
+            unlink_one(backend, free);
+            free->ended = true;
+            free->users++;
+        }
+        ca_lock_drop(&lock);
+        if (free)
+            end_use(context, backend, free, UNCHANGED);
+    } while (free);
+    ca_driver()->cuMemPoolDestroy(backend->own.pool);
+}
+
+void ca_backend_async_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    backends = (ca_slab_t){.object_bytes = sizeof(ca_async_backend_t)};
+    frees = (ca_slab_t){.object_bytes = sizeof(ca_async_free_t)};
+    ca_async_pool_reset_after_fork();
+}

@@ -1,0 +1,126 @@
+/* See decay.h.
+ *
+ * The thread wakes twice in a decay time, lets each arena look at what is pending, and gives back
+ * segments that were idle for two whole intervals: for the decay time at least, and half of it more
+ * at most. Its driver calls stand where no call of the program stands, so they must never be in the
+ * way of one:
+ *
+ *   - a free that waits for its context comes only when nothing runs there;
+ *   - while anything is captured nothing is done. A capture that begins meanwhile is not spoiled:
+ *     the thread is in the relaxed mode for good;
+ *   - no signal is ever handled on it, and nobody waits for it but the end of the process, for a
+ *     call under way and not for long.
+ *
+ * Without context-wide events (before CUDA 12.5) it makes nothing ready: that would take a wait for
+ * all work there is. What was freed last stays until more is freed.
+ *
+ * A process whose other threads have all ended by pthread_exit would be kept alive by it; the
+ * driver's own threads do so already. */
+#include "shim/upstream/decay.h"
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include "base/backoff.h"
+#include "base/log.h"
+#include "config/options.h"
+#include "pool/growth/decay.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/contexts.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/heaps.h"
+#include "shim/cuda/helper.h"
+#include "shim/life/life.h"
+#include "shim/upstream/upstream.h"
+
+#define WAKES 2 /* in a decay time */
+#define LEAST_INTERVAL_NS UINT64_C(10000000)
+#define STACK_BYTES ((size_t)256 << 10) /* a driver's calls want some */
+#define STOP_TRIES 200                  /* of half a millisecond */
+
+static _Atomic bool started;
+static _Atomic bool stopping; /* the process ends: no driver call begins any more */
+static _Atomic bool working;  /* in a round, perhaps inside the driver */
+
+static bool may_work(void)
+{
+    return !atomic_load(&stopping) && !ca_capture_active() && ca_life_active();
+}
+
+static void round_over(ca_arena_t *arena, uint32_t ticks, bool waits)
+{
+    ca_arena_tick(arena);
+    while (may_work() && ca_arena_decay(arena, ticks, waits) > 0) {
+    }
+}
+
+static void round_of(ca_context_t *context, uint32_t ticks)
+{
+    ca_arena_t *heap;
+    if (atomic_load(&context->state) != CA_CONTEXT_SERVING || atomic_load(&context->broken))
+        return;
+    for (unsigned i = 0; (heap = ca_heap(context, i)) && may_work(); i++)
+        round_over(heap, ticks, ca_upstream_idle_free_waits());
+    for (unsigned i = 0; i < CA_PINNED_KINDS && may_work(); i++)
+        if ((heap = atomic_load(&context->pinned[i])))
+            round_over(heap, ticks, true);
+}
+
+static void work(uint32_t ticks)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count && may_work(); i++)
+        round_of(living[i], ticks);
+}
+
+static void *run(void *arg)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    uint64_t decay = ca_options.decay, interval = decay / WAKES;
+    (void)arg;
+    pthread_setname_np(pthread_self(), "cachealloc");
+    if (ca_driver()->cuThreadExchangeStreamCaptureMode)
+        ca_driver()->cuThreadExchangeStreamCaptureMode(&mode);
+    if (interval < LEAST_INTERVAL_NS)
+        interval = LEAST_INTERVAL_NS;
+    uint32_t ticks = (uint32_t)((decay + interval - 1) / interval);
+    while (!atomic_load(&stopping)) {
+        ca_sleep(interval);
+        /* In this order: either the end sees us at work, or we see the end. */
+        atomic_store(&working, true);
+        work(ticks);
+        atomic_store(&working, false);
+    }
+    return NULL;
+}
+
+/* Before the driver's own exit handlers, which were registered before a context could be made: no
+ * call of ours meets a driver that is gone. The report neither needs nor waits for this. */
+static void stop(void)
+{
+    atomic_store(&stopping, true);
+    for (int tries = 0; atomic_load(&working) && tries < STOP_TRIES; tries++)
+        ca_sleep(500000);
+}
+
+/* Perhaps from a library's constructor, under the loader's lock: the thread takes none, and nobody
+ * waits for it here. */
+void ca_decay_start(void)
+{
+    if (ca_options.decay == 0 || ca_options.backend != CA_BACKEND_POOL ||
+        atomic_exchange(&started, true))
+        return;
+    int code = ca_helper_start(run, NULL, STACK_BYTES);
+    if (code != 0)
+        ca_warn_once("decay: no thread could be made; idle memory stays cached");
+    else
+        atexit(stop);
+}
+
+void ca_decay_reset_after_fork(void)
+{
+    atomic_store(&started, false);
+    atomic_store(&working, false);
+}

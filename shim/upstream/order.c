@@ -1,0 +1,34 @@
+/* See order.h. */
+#include "shim/upstream/order.h"
+
+#include "config/options.h"
+#include "pool/fence/order.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/upstream.h"
+
+/* What fills or checks memory does so by streams of our own, and waits. */
+static bool may_begin(void)
+{
+    return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
+           !ca_options.free_sync && !ca_options.zero && !(ca_options.debug & CA_DEBUG_ANY);
+}
+
+/* Without fences behind all work of a context there is nothing to be behind. */
+static bool has_fences(void)
+{
+    const ca_driver_t *driver = ca_driver();
+
+    return driver->cuCtxRecordEvent && driver->cuStreamWaitEvent && driver->cuEventQuery;
+}
+
+void ca_order_consider(ca_context_t *context)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+
+    if (!may_begin() || !has_fences())
+        return;
+    if (ca_contexts_living(living) > 1)
+        ca_order_end("there is a second context");
+    else
+        ca_order_start(&ca_upstream_cuda, context, ca_options.reuse_wait);
+}

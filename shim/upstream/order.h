@@ -1,0 +1,11 @@
+/* Where reuse in order (pool/fence/order.h) may begin, and what ends it. */
+#ifndef CA_SHIM_ORDER_H
+#define CA_SHIM_ORDER_H
+
+#include "shim/cuda/contexts.h"
+
+/* The pool has made an arena in this context: order begins there, or ends where there is another
+ * one. With no lock held. */
+void ca_order_consider(ca_context_t *context);
+
+#endif

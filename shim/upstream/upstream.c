@@ -1,0 +1,457 @@
+/* See upstream.h. */
+#include "shim/upstream/upstream.h"
+#include <errno.h>
+#include "base/backoff.h"
+#include "base/cancel.h"
+#include "base/history.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "config/options.h"
+#include "pool/fence/order.h"
+#include "registry/table/registry.h"
+#include "shim/upstream/backend_async.h"
+#include "shim/cuda/capture.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/fences.h"
+#include "shim/upstream/heaps.h"
+#include "shim/alloc/hit.h"
+#include "shim/cuda/mempools.h"
+#include "shim/upstream/pages.h"
+
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
+
+/* Counts the caller in, unless the context is gone or, for longer than a second, about to go. */
+static CUresult count_in(ca_context_t *context)
+{
+    for (int tries = 0; tries < 10000; tries++) {
+        /* The count comes before the look at the state; ca_context_suspend does the reverse. */
+        ca_presence_enter(&context->entered);
+        int state = atomic_load(&context->state);
+        if (state == CA_CONTEXT_SERVING)
+            return CUDA_SUCCESS;
+        ca_presence_leave(&context->entered);
+        if (state == CA_CONTEXT_RETIRED)
+            return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        ca_sleep(50000);
+    }
+    return CUDA_ERROR_NOT_READY;
+}
+
+CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUcontext current = NULL;
+    entered->context = context;
+    entered->pushed = entered->relaxed = false;
+    entered->before = NULL;
+    entered->cancel = ca_cancel_hold();
+    CUresult code = count_in(context);
+    if (code != CUDA_SUCCESS) {
+        ca_cancel_resume(entered->cancel);
+        return code;
+    }
+    if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
+        code = driver->cuCtxPushCurrent_v2(context->handle);
+        if (code != CUDA_SUCCESS) {
+            ca_presence_leave(&context->entered);
+            ca_cancel_resume(entered->cancel);
+            return code;
+        }
+        entered->pushed = true;
+        entered->before = current;
+    }
+    if (ca_capture_active() && driver->cuThreadExchangeStreamCaptureMode) {
+        entered->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        entered->relaxed =
+            driver->cuThreadExchangeStreamCaptureMode(&entered->mode) == CUDA_SUCCESS;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* What we leave behind is what the program goes on with: a call that fails is repeated. */
+static void restore_mode(ca_entered_t *entered)
+{
+    if (!entered->relaxed)
+        return;
+    const ca_driver_t *driver = ca_driver();
+    if (driver->cuThreadExchangeStreamCaptureMode(&entered->mode) != CUDA_SUCCESS)
+        driver->cuThreadExchangeStreamCaptureMode(&entered->mode);
+    entered->relaxed = false;
+}
+
+void ca_upstream_leave(ca_entered_t *entered)
+{
+    CUcontext popped;
+    restore_mode(entered);
+    const ca_driver_t *driver = entered->pushed ? ca_driver() : NULL;
+    if (driver && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
+        driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
+        driver->cuCtxSetCurrent(entered->before);
+    ca_presence_leave(&entered->context->entered);
+    ca_cancel_resume(entered->cancel);
+}
+
+/* Errors after which every call on the context fails until it is destroyed ("sticky"), as the
+ * descriptions of CUresult in cuda.h say: "the context cannot be used", "leaves the process in an
+ * inconsistent state". */
+bool ca_upstream_is_sticky(CUresult code)
+{
+    switch (code) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_DEINITIALIZED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int ca_upstream_result(ca_context_t *context, CUresult code)
+{
+    if (code == CUDA_SUCCESS)
+        return 0;
+    if (ca_upstream_is_sticky(code)) {
+        int none = 0;
+        if (atomic_compare_exchange_strong(&context->broken, &none, (int)code)) {
+            ca_hit_settle();
+            ca_info(
+                "device %u: nothing is served in a context any more: the driver answers error %d "
+                "there",
+                context->device, (int)code);
+        }
+        return -EIO;
+    }
+    if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return -EAGAIN;
+    /* Anything else is no shortage: giving memory back would not help. */
+    return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
+}
+
+void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+    ca_arena_t *heap;
+    size_t count = ca_contexts_living(living);
+    for (size_t i = 0; i < count; i++)
+        if (living[i] != finder && living[i]->device == finder->device)
+            for (unsigned k = 0; (heap = ca_heap(living[i], k)); k++)
+                ca_arena_note_room(heap, bytes);
+}
+
+static int alloc(void *arg, size_t bytes, uint64_t *address)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    CUdeviceptr pointer = 0;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = ca_driver()->cuMemAlloc_v2(&pointer, bytes);
+        ca_upstream_leave(&entered);
+    }
+    if (code == CUDA_ERROR_OUT_OF_MEMORY)
+        ca_upstream_tell_room(context, 0);
+    if (code == CUDA_SUCCESS)
+        ca_history_note(.event = CA_EVENT_SEGMENT, .address = pointer, .bytes = bytes,
+                        .device = context->device, .kind = CA_KIND_DEVICE);
+    *address = pointer;
+    return ca_upstream_result(context, code);
+}
+
+static void note_trim(const ca_context_t *context, uint64_t address, size_t bytes)
+{
+    ca_history_note(.event = CA_EVENT_TRIM, .address = address, .bytes = bytes,
+                    .device = context->device, .kind = CA_KIND_DEVICE);
+}
+
+/* It is noted first: another thread may be given the address at once. */
+static int release(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    note_trim(context, address, bytes);
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        code = ca_driver()->cuMemFree_v2(address);
+        /* Once more: the arena has forgotten it, nobody else would give it back. */
+        if (code != CUDA_SUCCESS && !ca_upstream_is_sticky(code))
+            code = ca_driver()->cuMemFree_v2(address);
+        ca_upstream_leave(&entered);
+    }
+    return ca_upstream_result(context, code);
+}
+
+static size_t available(void *arg)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    size_t free = SIZE_MAX, total;
+    if (!driver->cuMemGetInfo_v2 || ca_upstream_enter(arg, &entered) != CUDA_SUCCESS)
+        return SIZE_MAX;
+    if (driver->cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
+        free = SIZE_MAX;
+    ca_upstream_leave(&entered);
+    ca_upstream_tell_room(arg, free);
+    return free;
+}
+
+/* A stream that no work of the program is on: what we do there waits for nothing but itself. The
+ * context has been entered. */
+static CUresult own_stream(ca_context_t *context, CUstream *stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    CUstream unneeded = NULL;
+    if (!driver->cuStreamCreate || !driver->cuStreamDestroy_v2 || !driver->cuStreamSynchronize)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    ca_lock_take(&lock);
+    *stream = context->own_stream;
+    ca_lock_drop(&lock);
+    if (*stream)
+        return CUDA_SUCCESS;
+    CUresult code = driver->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING);
+    if (code != CUDA_SUCCESS)
+        return code;
+    ca_lock_take(&lock);
+    if (!context->own_stream) {
+        context->own_stream = *stream;
+    } else { /* another thread was first */
+        unneeded = *stream;
+        *stream = context->own_stream;
+    }
+    ca_lock_drop(&lock);
+    if (unneeded)
+        driver->cuStreamDestroy_v2(unneeded);
+    return CUDA_SUCCESS;
+}
+
+/* Which streams a query is asked of makes no difference: ours has nothing on it. */
+CUresult ca_upstream_ask_unsafe(void)
+{
+    __typeof__(cuStreamQuery) *query = ca_driver()->cuStreamQuery;
+    ca_context_t *context = ca_context_current(false, NULL);
+    ca_entered_t entered;
+    CUstream stream;
+    for (ca_context_t *c = ca_context_next(NULL); c && !context; c = ca_context_next(c))
+        if (atomic_load(&c->state) == CA_CONTEXT_SERVING && !atomic_load(&c->shares))
+            context = c;
+    if (!query || !context)
+        return CUDA_SUCCESS;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    code = own_stream(context, &stream);
+    restore_mode(&entered);
+    if (code == CUDA_SUCCESS)
+        code = query(stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+/* Whether cuMemFreeAsync really gives memory of cuMemAlloc back. It takes it (cuda.h names no kind
+ * of memory; the programming guide lets cudaFreeAsync free what cudaMalloc gave), but only the
+ * driver can tell what becomes of it: the first time we look. */
+enum { ASYNC_UNKNOWN, ASYNC_FREES, ASYNC_KEEPS };
+static _Atomic int async_free = ASYNC_UNKNOWN;
+
+bool ca_upstream_idle_free_waits(void)
+{
+    return atomic_load(&async_free) != ASYNC_FREES;
+}
+
+/* By the plain free, which waits for the whole device: for work that may be waiting for the thread
+ * that asks for memory here. So only where that is done soon. */
+static int release_at_rest(ca_context_t *context, uint64_t address, size_t bytes)
+{
+    void *fence;
+    if (ca_fence_record(context, false, &fence) != 0)
+        return release(context, address, bytes); /* nobody can tell */
+    bool busy = atomic_load(&context->busy);
+    int passed =
+        busy ? ca_fence_query(context, fence) : ca_fence_wait(context, fence, ca_options.oom_wait);
+    ca_fence_release(context, fence);
+    atomic_store(&context->busy, passed == 0);
+    return passed == 0 ? -EAGAIN : release(context, address, bytes);
+}
+
+/* For memory that nothing touches any more. */
+static int release_idle(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    int known = atomic_load(&async_free);
+    if (known == ASYNC_KEEPS || !driver->cuMemFreeAsync)
+        return release_at_rest(arg, address, bytes);
+    size_t before = known == ASYNC_UNKNOWN ? available(context) : 0;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return ca_upstream_result(context, code);
+    CUstream stream;
+    code = own_stream(context, &stream);
+    if (code == CUDA_SUCCESS) {
+        note_trim(context, address, bytes);
+        code = driver->cuMemFreeAsync(address, stream);
+    }
+    bool freed = code == CUDA_SUCCESS;
+    if (freed)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    if (!freed) {
+        if (!ca_upstream_is_sticky(code))
+            atomic_store(&async_free, ASYNC_KEEPS);
+        return release_at_rest(arg, address, bytes);
+    }
+    /* The driver has the memory, whatever became of the wait: it must not count as refused. */
+    bool waited = code == CUDA_SUCCESS;
+    if (!ca_upstream_is_sticky(code))
+        code = CUDA_SUCCESS;
+    if (known == ASYNC_UNKNOWN && waited) {
+        size_t after = available(context);
+        atomic_store(&async_free,
+                     after >= before && after - before >= bytes / 2 ? ASYNC_FREES : ASYNC_KEEPS);
+    }
+    return ca_upstream_result(context, code);
+}
+
+/* Where it waits for nothing that may be waiting for this very thread, by the plain free: only the
+ * driver knows whether that waits for a peer. Otherwise, a second after others' work was first
+ * waited for, without it. */
+static int release_passed(void *arg, uint64_t address, size_t bytes)
+{
+    return ca_fence_own_idle(arg) ? release(arg, address, bytes)
+                                  : release_idle(arg, address, bytes);
+}
+
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
+                               ca_trim_t how)
+{
+    size_t given = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
+        if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
+            given +=
+                c->arena ? ca_heaps_trim(c, bytes - given, how) : ca_backend_async_trim(c, how);
+    return given;
+}
+
+size_t ca_upstream_trim_driver(ca_context_t *context)
+{
+    __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
+    size_t given = 0;
+    CUmemoryPool pool;
+    ca_entered_t entered;
+    if (!ask || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
+        return 0;
+    if (ask(&pool, context->device) == CUDA_SUCCESS)
+        given = ca_mempool_trim(pool);
+    ca_upstream_leave(&entered);
+    return given;
+}
+
+/* Memory pressure: other arenas on the device, then the driver's own pool, give back. */
+static size_t reclaim(void *arg, size_t bytes)
+{
+    ca_context_t *context = arg;
+    size_t given = ca_upstream_trim_device(context->device, context, bytes, CA_TRIM_IDLE);
+    return given < bytes ? given + ca_upstream_trim_driver(context) : given;
+}
+
+CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                          size_t bytes)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuMemsetD8Async)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    CUstream stream;
+    code = own_stream(context, &stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuMemsetD8Async(address, value, bytes, stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                             size_t bytes, CUstream stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuMemsetD8Async)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    code = driver->cuMemsetD8Async(address, value, bytes, stream);
+    ca_order_unquiet();
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+static CUresult read_from(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
+                          bool own, CUstream stream)
+{
+    const ca_driver_t *driver = ca_driver();
+    ca_entered_t entered;
+    if (!driver->cuMemcpyDtoHAsync_v2 || !driver->cuStreamSynchronize)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code != CUDA_SUCCESS)
+        return code;
+    if (own)
+        code = own_stream(context, &stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuMemcpyDtoHAsync_v2(to, address, bytes, stream);
+    if (code == CUDA_SUCCESS)
+        code = driver->cuStreamSynchronize(stream);
+    ca_upstream_leave(&entered);
+    return code;
+}
+
+CUresult ca_upstream_read(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes)
+{
+    return read_from(context, address, to, bytes, true, NULL);
+}
+
+CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
+                             CUstream stream)
+{
+    return read_from(context, address, to, bytes, false, stream);
+}
+
+void ca_upstream_reset_after_fork(void)
+{
+    ca_lock_init(&lock, CA_RANK_CONTEXTS);
+    ca_fences_reset_after_fork();
+    ca_pages_reset_after_fork();
+}
+
+const ca_upstream_t ca_upstream_cuda = {
+    .alloc = alloc,
+    .free = release,
+    .free_idle = release_idle,
+    .free_passed = release_passed,
+    .available = available,
+    .fence_record = ca_fence_record,
+    .fence_record_on = ca_fence_record_on,
+    .fence_join = ca_fence_join,
+    .fence_query = ca_fence_query,
+    .fence_wait = ca_fence_wait,
+    .fence_release = ca_fence_release,
+    .synchronize = ca_fence_synchronize,
+    .reclaim = reclaim,
+    .forget = ca_registry_forget,
+    .end = ca_registry_end,
+    .pages = &ca_pages_cuda,
+};

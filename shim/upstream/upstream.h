@@ -1,0 +1,72 @@
+/* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from shim/upstream/fences.c. The
+ * context argument of its functions is a ca_context_t. */
+#ifndef CA_SHIM_UPSTREAM_H
+#define CA_SHIM_UPSTREAM_H
+
+#include "pool/upstream.h"
+#include "shim/cuda/contexts.h"
+
+extern const ca_upstream_t ca_upstream_cuda;
+
+/* Makes `context` current for a while, and the calling thread's capture mode relaxed while streams
+ * are being captured: our calls are not the program's and must not invalidate its captures. */
+typedef struct ca_entered {
+    ca_context_t *context;
+    bool pushed;
+    CUcontext before; /* what was current */
+    bool relaxed;
+    CUstreamCaptureMode mode;
+    int cancel; /* of the thread's, to be set again */
+} ca_entered_t;
+
+/* 0, or the driver's error; then nothing needs to be left. While a call that may destroy the
+ * context is under way it waits for that, a second at most (then CUDA_ERROR_NOT_READY); and that
+ * call waits for who has entered: what we ask of a context never meets a dead one. Until it is left
+ * the thread is not cancelled: others would wait for it. */
+CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
+void ca_upstream_leave(ca_entered_t *entered);
+
+/* Whether every call on the context answers so from now on. */
+bool ca_upstream_is_sticky(CUresult code);
+
+/* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
+int ca_upstream_result(ca_context_t *context, CUresult code);
+
+/* The room that one arena finds on a device is all that the others have. */
+void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes);
+
+/* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
+ * does nothing else: what the driver answers, and does to the capture, is what it would to
+ * cuMemAlloc or cuMemFree. No call of those two does: one gives memory, the other takes a segment.
+ * cuda.h (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the
+ * rows of cuStreamQuery are those of both (tests/gpu/results: capture). */
+CUresult ca_upstream_ask_unsafe(void);
+
+/* Whether giving idle memory back waits for its context, as far as is known. */
+bool ca_upstream_idle_free_waits(void);
+
+/* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
+ * given. Returns the bytes given. */
+size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
+                               ca_trim_t how);
+
+/* The driver's own pool on the context's device gives back what it keeps. Returns how much. */
+size_t ca_upstream_trim_driver(ca_context_t *context);
+
+/* Fills memory that nothing is at work on with a byte, and waits for that alone. */
+CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                          size_t bytes);
+
+/* The same in the order of a stream of the context, without waiting. */
+CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigned char value,
+                             size_t bytes, CUstream stream);
+
+/* Copies memory that nothing is at work on; `_on`: after the work of a stream of the context, for
+ * which it waits. */
+CUresult ca_upstream_read(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes);
+CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
+                             CUstream stream);
+
+void ca_upstream_reset_after_fork(void);
+
+#endif

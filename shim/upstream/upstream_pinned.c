@@ -1,0 +1,103 @@
+/* See upstream_pinned.h. Nobody tells how much can still be pinned, and the one way to give memory
+ * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
+ * memory back only while nothing runs. */
+#include "shim/upstream/upstream_pinned.h"
+#include "base/clock.h"
+#include "base/history.h"
+#include "registry/table/registry.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/fences.h"
+#include "shim/alloc/pinned_memory.h"
+#include "shim/upstream/upstream.h"
+
+#define IDLE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+
+_Static_assert((CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+                CU_MEMHOSTALLOC_WRITECOMBINED) == CA_PINNED_KINDS - 1,
+               "flags index the arenas");
+
+static int alloc(ca_context_t *context, size_t bytes, unsigned flags, uint64_t *address)
+{
+    ca_entered_t entered;
+    void *pointer = NULL;
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        __typeof__(cuMemHostAlloc) *real = ca_driver()->cuMemHostAlloc;
+        code = real ? real(&pointer, bytes, flags) : CUDA_ERROR_NOT_SUPPORTED;
+        ca_upstream_leave(&entered);
+    }
+    *address = (uintptr_t)pointer;
+    if (code == CUDA_SUCCESS)
+        ca_history_note(.event = CA_EVENT_SEGMENT, .address = *address, .bytes = bytes,
+                        .device = context->device, .kind = CA_KIND_PINNED);
+    return ca_upstream_result(context, code);
+}
+
+static int release(void *arg, uint64_t address, size_t bytes)
+{
+    ca_context_t *context = arg;
+    ca_entered_t entered;
+    ca_history_note(.event = CA_EVENT_TRIM, .address = address, .bytes = bytes,
+                    .device = context->device, .kind = CA_KIND_PINNED);
+    CUresult code = ca_upstream_enter(context, &entered);
+    if (code == CUDA_SUCCESS) {
+        __typeof__(cuMemFreeHost) *real = ca_driver()->cuMemFreeHost;
+        code = real((void *)(uintptr_t)address);
+        if (code != CUDA_SUCCESS) /* nobody else would ever free it */
+            code = real((void *)(uintptr_t)address);
+        ca_upstream_leave(&entered);
+    }
+    return ca_upstream_result(context, code);
+}
+
+/* Whether all work submitted so far is done, or is so soon: it may be waiting for this very thread.
+ * 1, 0, or the error of a call that failed. */
+static int comes_to_rest(void *arg)
+{
+    void *fence;
+    int rc = ca_fence_record_host(arg, true, &fence);
+    if (rc != 0)
+        return rc;
+    rc = ca_fence_wait(arg, fence, ca_bound(IDLE_WAIT_NS));
+    ca_fence_release(arg, fence);
+    return rc;
+}
+
+/* The idle memory of all arenas, the one that asks too: what it has was under work before. A second
+ * time where a call failed. */
+static size_t reclaim(void *arg, size_t bytes)
+{
+    size_t given = 0;
+    for (int i = 0; i < 2 && given == 0 && comes_to_rest(arg) != 0; i++)
+        given = ca_pinned_trim(bytes);
+    return given;
+}
+
+#define ALLOC(flags)                                                                               \
+    static int alloc_##flags(void *context, size_t bytes, uint64_t *address)                       \
+    {                                                                                              \
+        return alloc(context, bytes, flags, address);                                              \
+    }
+ALLOC(0)
+ALLOC(1)
+ALLOC(2)
+ALLOC(3)
+ALLOC(4)
+ALLOC(5)
+ALLOC(6)
+ALLOC(7)
+
+#define TABLE(flags)                                                                               \
+    [flags] = {.alloc = alloc_##flags,                                                             \
+               .free = release,                                                                    \
+               .fence_record = ca_fence_record_host,                                               \
+               .fence_query = ca_fence_query,                                                      \
+               .fence_wait = ca_fence_wait,                                                        \
+               .fence_release = ca_fence_release,                                                  \
+               .synchronize = ca_fence_synchronize_host,                                           \
+               .reclaim = reclaim,                                                                 \
+               .forget = ca_registry_forget,                                                       \
+               .end = ca_registry_end}
+const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS] = {
+    TABLE(0), TABLE(1), TABLE(2), TABLE(3), TABLE(4), TABLE(5), TABLE(6), TABLE(7),
+};
