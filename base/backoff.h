@@ -1,7 +1,7 @@
 /* Waiting for other threads. No cancellation point: a thread may not end in a call where it would
  * not without us, with what the call was for half done. Leaves errno alone. */
-#ifndef CA_CONFIG_BACKOFF_H
-#define CA_CONFIG_BACKOFF_H
+#ifndef CA_BASE_BACKOFF_H
+#define CA_BASE_BACKOFF_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* Memory for what is built once and goes together: taken piece by piece, given back all at once.
  * Mapped, never the host's heap. Not thread-safe. All zero is an empty one. */
-#ifndef CA_CONFIG_BUMP_H
-#define CA_CONFIG_BUMP_H
+#ifndef CA_BASE_BUMP_H
+#define CA_BASE_BUMP_H
 
 #include <stddef.h>
 

@@ -5,17 +5,18 @@
 #include <string.h>
 #include "base/lock.h"
 #include "base/mem.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 
-#define TALLY_BYTES ((sizeof(ca_tally_t) + 128 + 15) / 16 * 16) /* no pair of lines in common */
+#define TALLY_BYTES                                                                                \
+    ((sizeof(ca_thread_counts_t) + 128 + 15) / 16 * 16) /* no pair of lines in common */
 
-_Alignas(128) ca_tally_t ca_tally_common;
-_Thread_local ca_tally_t *ca_tally_mine;
+_Alignas(128) ca_thread_counts_t ca_thread_counts_common;
+_Thread_local ca_thread_counts_t *ca_thread_counts;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = TALLY_BYTES};
-static ca_tally_t *left; /* of threads that ended; under the lock, as is the key */
-static ca_tally_t *_Atomic all;
+static ca_thread_counts_t *left; /* of threads that ended; under the lock, as is the key */
+static ca_thread_counts_t *_Atomic all;
 static _Atomic unsigned threads; /* that have one */
 static pthread_key_t thread_end;
 static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
@@ -24,10 +25,10 @@ static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
  * another, which is left in turn. */
 static void leave(void *unused)
 {
-    ca_tally_t *tally = ca_tally_mine;
+    ca_thread_counts_t *tally = ca_thread_counts;
     (void)unused;
-    ca_tally_mine = NULL;
-    ca_mine_forget();
+    ca_thread_counts = NULL;
+    ca_thread_forget();
     if (!tally)
         return;
     ca_lock_take(&lock);
@@ -37,9 +38,9 @@ static void leave(void *unused)
     atomic_fetch_sub_explicit(&threads, 1, memory_order_relaxed);
 }
 
-void ca_tally_join(void)
+void ca_thread_counts_join(void)
 {
-    if (ca_tally_mine)
+    if (ca_thread_counts)
         return;
     ca_lock_take(&lock);
     if (key == KEY_NONE)
@@ -49,7 +50,7 @@ void ca_tally_join(void)
     if (!made || pthread_setspecific(thread_end, &slab) != 0) /* any value but NULL */
         return;
     ca_lock_take(&lock);
-    ca_tally_t *tally = left;
+    ca_thread_counts_t *tally = left;
     if (tally) {
         left = tally->next_left;
     } else if ((tally = ca_slab_take(&slab))) {
@@ -59,16 +60,16 @@ void ca_tally_join(void)
     ca_lock_drop(&lock);
     if (tally)
         atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
-    ca_tally_mine = tally;
+    ca_thread_counts = tally;
 }
 
-unsigned ca_tally_threads(void)
+unsigned ca_thread_counts_threads(void)
 {
     unsigned count = atomic_load_explicit(&threads, memory_order_relaxed);
     return count ? count : 1;
 }
 
-const ca_tally_t *ca_tally_first(void)
+const ca_thread_counts_t *ca_thread_counts_first(void)
 {
     return atomic_load_explicit(&all, memory_order_acquire);
 }
@@ -82,29 +83,29 @@ static uint64_t counter_at(const ca_counters_t *counters, size_t offset)
 static uint64_t of_lanes(const _Atomic uint64_t *hits, unsigned from)
 {
     uint64_t sum = 0;
-    for (unsigned lane = from; lane < CA_LANES; lane++)
-        sum += atomic_load_explicit(&hits[lane], memory_order_relaxed);
+    for (unsigned api = from; api < CA_APIS; api++)
+        sum += atomic_load_explicit(&hits[api], memory_order_relaxed);
     return sum;
 }
 
-uint64_t ca_tally_live_hits(const ca_tally_t *tally)
+uint64_t ca_thread_counts_live_hits(const ca_thread_counts_t *tally)
 {
     return of_lanes(tally->hit_allocs, 0) - of_lanes(tally->hit_frees, 0);
 }
 
 /* What a thread's hits add to a counter. */
-static uint64_t hits_in(const ca_tally_t *tally, size_t offset)
+static uint64_t hits_in(const ca_thread_counts_t *tally, size_t offset)
 {
     switch (offset) {
     case offsetof(ca_counters_t, alloc_calls):
     case offsetof(ca_counters_t, pool_hits):
         return of_lanes(tally->hit_allocs, 0);
     case offsetof(ca_counters_t, lane_r_allocs):
-        return of_lanes(tally->hit_allocs, CA_LANE_RUNTIME);
+        return of_lanes(tally->hit_allocs, CA_API_RUNTIME);
     case offsetof(ca_counters_t, free_calls):
         return of_lanes(tally->hit_frees, 0);
     case offsetof(ca_counters_t, lane_r_frees):
-        return of_lanes(tally->hit_frees, CA_LANE_RUNTIME);
+        return of_lanes(tally->hit_frees, CA_API_RUNTIME);
     default:
         return 0;
     }
@@ -112,8 +113,9 @@ static uint64_t hits_in(const ca_tally_t *tally, size_t offset)
 
 uint64_t ca_counter_sum(size_t offset)
 {
-    uint64_t sum = counter_at(&ca_tally_common.counters, offset);
-    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+    uint64_t sum = counter_at(&ca_thread_counts_common.counters, offset);
+    for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
+         one = ca_thread_counts_next(one))
         sum += counter_at(&one->counters, offset) + hits_in(one, offset);
     return sum;
 }
@@ -125,7 +127,7 @@ void ca_tallies_reset_after_fork(void)
     left = NULL;
     atomic_store(&all, NULL);
     atomic_store(&threads, 0);
-    ca_tally_mine = NULL;
-    ca_mine_forget();
-    memset((void *)&ca_tally_common, 0, sizeof(ca_tally_common));
+    ca_thread_counts = NULL;
+    ca_thread_forget();
+    memset((void *)&ca_thread_counts_common, 0, sizeof(ca_thread_counts_common));
 }

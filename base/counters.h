@@ -1,13 +1,13 @@
 /* Counts of events for the whole process, and what a thread keeps for itself so that counting costs
  * a hit no line that another thread writes: its tally. They are read for reports, never for
  * decisions. A thread without a tally counts in the common one. */
-#ifndef CA_CONFIG_COUNTERS_H
-#define CA_CONFIG_COUNTERS_H
+#ifndef CA_BASE_COUNTERS_H
+#define CA_BASE_COUNTERS_H
 
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/mine.h"
+#include "base/thread_state.h"
 
 typedef struct ca_counters {
 #define CA_COUNTER(name, label) _Atomic uint64_t name;
@@ -17,35 +17,35 @@ typedef struct ca_counters {
 
 /* Written by its thread alone, read by all. It outlives its thread and is then another's, which
  * counts on from there. */
-typedef struct ca_tally {
-    /* Of hits. One is counted by its lane alone, instead of as each of the things that it is: who
+typedef struct ca_thread_counts {
+    /* Of hits. One is counted by its api alone, instead of as each of the things that it is: who
      * reads those adds it (ca_counter_sum). */
-    _Atomic uint64_t hit_allocs[CA_LANES], hit_frees[CA_LANES];
+    _Atomic uint64_t hit_allocs[CA_APIS], hit_frees[CA_APIS];
     /* The registry's (registry/table/live.h). */
-    _Atomic uint64_t live;  /* allocations less frees, but hits; wraps where others allocated */
-    _Atomic uint64_t spare; /* live bytes that this thread may add without telling anybody */
-    uint64_t spare_most;    /* its own; 0: not known yet */
-    uint64_t ahead;         /* its own; bytes to tell of in advance: see registry/table/live.h */
+    _Atomic uint64_t live;   /* allocations less frees, but hits; wraps where others allocated */
+    _Atomic uint64_t credit; /* live bytes that this thread may add without telling anybody */
+    uint64_t spare_most;     /* its own; 0: not known yet */
+    uint64_t ahead;          /* its own; bytes to tell of in advance: see registry/table/live.h */
     /* Numbers for its allocations, as they lie in a slot's word: the latest, the last of them. */
     _Atomic uint64_t sequence, last;
     ca_counters_t counters;
-    struct ca_tally *next, *next_left;
-} ca_tally_t;
+    struct ca_thread_counts *next, *next_left;
+} ca_thread_counts_t;
 
-extern ca_tally_t ca_tally_common;
+extern ca_thread_counts_t ca_thread_counts_common;
 /* The calling thread's, or NULL. */
-extern _Thread_local ca_tally_t *ca_tally_mine;
+extern _Thread_local ca_thread_counts_t *ca_thread_counts;
 
 /* Gives the calling thread one if it has none. Takes a lock; must not be called under one. Without
  * memory, or without a way to learn that the thread ends, none. */
-void ca_tally_join(void);
+void ca_thread_counts_join(void);
 
 /* Threads that have one, 1 at least. */
-unsigned ca_tally_threads(void);
+unsigned ca_thread_counts_threads(void);
 
 /* All but the common one. None is ever unmapped. */
-const ca_tally_t *ca_tally_first(void);
-static inline const ca_tally_t *ca_tally_next(const ca_tally_t *tally)
+const ca_thread_counts_t *ca_thread_counts_first(void);
+static inline const ca_thread_counts_t *ca_thread_counts_next(const ca_thread_counts_t *tally)
 {
     return tally->next;
 }
@@ -60,7 +60,7 @@ void ca_tallies_reset_after_fork(void);
 
 /* Of an owner: a sum that others may read at any time. From an atomic load and an atomic store the
  * compiler makes three instructions; where one does the same, it is named. */
-static inline void ca_tally_add(_Atomic uint64_t *field, uint64_t n)
+static inline void ca_thread_counts_add(_Atomic uint64_t *field, uint64_t n)
 {
 #ifdef CA_TALLY_IN_ONE
     __asm__("addq %1, %0" : "+m"(*field) : "er"(n) : "cc");
@@ -71,28 +71,28 @@ static inline void ca_tally_add(_Atomic uint64_t *field, uint64_t n)
 }
 
 /* The same the other way. */
-static inline void ca_tally_take(_Atomic uint64_t *field, uint64_t n)
+static inline void ca_thread_counts_take(_Atomic uint64_t *field, uint64_t n)
 {
 #ifdef CA_TALLY_IN_ONE
     __asm__("subq %1, %0" : "+m"(*field) : "er"(n) : "cc");
 #else
-    ca_tally_add(field, -n);
+    ca_thread_counts_add(field, -n);
 #endif
 }
 
 #define ca_count_add(name, n)                                                                      \
     do {                                                                                           \
-        ca_tally_t *tally_ = ca_tally_mine;                                                        \
+        ca_thread_counts_t *tally_ = ca_thread_counts;                                             \
         if (__builtin_expect(tally_ != NULL, 1))                                                   \
-            ca_tally_add(&tally_->counters.name, (uint64_t)(n));                                   \
+            ca_thread_counts_add(&tally_->counters.name, (uint64_t)(n));                           \
         else                                                                                       \
-            atomic_fetch_add_explicit(&ca_tally_common.counters.name, (uint64_t)(n),               \
+            atomic_fetch_add_explicit(&ca_thread_counts_common.counters.name, (uint64_t)(n),       \
                                       memory_order_relaxed);                                       \
     } while (0)
 #define ca_count(name) ca_count_add(name, 1)
 
 /* How many more allocations than frees were hits. */
-uint64_t ca_tally_live_hits(const ca_tally_t *tally);
+uint64_t ca_thread_counts_live_hits(const ca_thread_counts_t *tally);
 
 /* Of all threads together, hits included. */
 uint64_t ca_counter_sum(size_t offset);

@@ -1,7 +1,7 @@
 /* The last events of the process's memory, in a ring: `history:N`. An event is a claimed place and
  * a few stores: no lock, no I/O, no heap. It costs nothing where the ring is off. */
-#ifndef CA_CONFIG_HISTORY_H
-#define CA_CONFIG_HISTORY_H
+#ifndef CA_BASE_HISTORY_H
+#define CA_BASE_HISTORY_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -8,12 +8,12 @@
 int ca_kept_file_begin(ca_kept_file_t *file, mode_t mode)
 {
     struct stat begun;
-    int error = ca_whole_file_begin(&file->next, file->path);
+    int error = ca_atomic_file_begin(&file->next, file->path);
     if (error)
         return error;
     if (fchmod(file->next.fd, mode) != 0 || fstat(file->next.fd, &begun) != 0) {
         error = -errno;
-        ca_whole_file_discard(&file->next);
+        ca_atomic_file_discard(&file->next);
         return error;
     }
     file->next_device = begun.st_dev;
@@ -23,9 +23,9 @@ int ca_kept_file_begin(ca_kept_file_t *file, mode_t mode)
 
 int ca_kept_file_end(ca_kept_file_t *file)
 {
-    int error = ca_whole_file_end(&file->next);
+    int error = ca_atomic_file_end(&file->next);
     if (error)
-        ca_whole_file_discard(&file->next);
+        ca_atomic_file_discard(&file->next);
     return error;
 }
 
@@ -81,7 +81,7 @@ int ca_kept_file_put(ca_kept_file_t *file)
     if (error == 0)
         error = replace(file);
     if (error == -ENOENT)
-        error = ca_whole_file_name(&file->next, file->path);
+        error = ca_atomic_file_name(&file->next, file->path);
     if (error)
         return error;
     file->next.temporary[0] = '\0';
@@ -92,7 +92,7 @@ int ca_kept_file_put(ca_kept_file_t *file)
 void ca_kept_file_discard(ca_kept_file_t *file)
 {
     if (file->next.temporary[0] != '\0') /* all zero it has a descriptor of somebody's */
-        ca_whole_file_discard(&file->next);
+        ca_atomic_file_discard(&file->next);
 }
 
 void ca_kept_file_remove(ca_kept_file_t *file)

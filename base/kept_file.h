@@ -2,18 +2,18 @@
  * a reader never sees half of one. What somebody else put under its name is left alone, as are
  * links: what is there must be what was put there last, by device, inode and time (inodes come
  * again). All zero is one that was never put there. No heap. */
-#ifndef CA_CONFIG_KEPT_FILE_H
-#define CA_CONFIG_KEPT_FILE_H
+#ifndef CA_BASE_KEPT_FILE_H
+#define CA_BASE_KEPT_FILE_H
 
 #include <limits.h>
 #include <stdbool.h>
 #include <sys/stat.h>
-#include "base/whole_file.h"
+#include "base/atomic_file.h"
 
 typedef struct ca_kept_file {
     char path[PATH_MAX]; /* its name, absolute: set by the owner before anything else */
     bool made;
-    ca_whole_file_t next;
+    ca_atomic_file_t next;
     dev_t device, next_device;
     ino_t inode, next_inode;
     struct timespec modified;

@@ -4,8 +4,8 @@
  *
  * Words that the kernel lets threads sleep on: where nobody waits a lock takes two instructions
  * that write, and a dozen in all, of which there are several to each call that is no hit. */
-#ifndef CA_CONFIG_LOCK_H
-#define CA_CONFIG_LOCK_H
+#ifndef CA_BASE_LOCK_H
+#define CA_BASE_LOCK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

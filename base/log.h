@@ -3,8 +3,8 @@
  *
  * No heap and no stdio: these run inside malloc-like calls of programs that we do not know.
  * errno is preserved. Safe in any thread. */
-#ifndef CA_CONFIG_LOG_H
-#define CA_CONFIG_LOG_H
+#ifndef CA_BASE_LOG_H
+#define CA_BASE_LOG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

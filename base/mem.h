@@ -1,7 +1,7 @@
 /* Host memory for our own tables, straight from mmap: the host program's malloc may be the one
  * that is calling us, may be replaced, and must not see our metadata as its leaks. */
-#ifndef CA_CONFIG_MEM_H
-#define CA_CONFIG_MEM_H
+#ifndef CA_BASE_MEM_H
+#define CA_BASE_MEM_H
 
 #include <stddef.h>
 

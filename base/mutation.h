@@ -1,7 +1,7 @@
 /* Deliberate faults, so that tests can prove that a check is able to fail. Debug builds alone read
  * CA_MUTATION=NAME from the environment; in a release build every question is a constant no. */
-#ifndef CA_CONFIG_MUTATION_H
-#define CA_CONFIG_MUTATION_H
+#ifndef CA_BASE_MUTATION_H
+#define CA_BASE_MUTATION_H
 
 #include <stdbool.h>
 

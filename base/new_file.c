@@ -19,14 +19,14 @@ int ca_new_file_path(const char *settled, unsigned tried, char *path, size_t byt
     return text.length < text.bytes ? 0 : -ENAMETOOLONG;
 }
 
-int ca_new_file_name(ca_whole_file_t *file, const char *settled, char *path, size_t bytes,
+int ca_new_file_name(ca_atomic_file_t *file, const char *settled, char *path, size_t bytes,
                      unsigned *tried)
 {
     int error = -EEXIST;
     for (*tried = 0; error == -EEXIST && *tried < NAMES_MAX; ++*tried) {
         error = ca_new_file_path(settled, *tried, path, bytes);
         if (!error)
-            error = ca_whole_file_name(file, path);
+            error = ca_atomic_file_name(file, path);
     }
     return error;
 }

@@ -1,7 +1,7 @@
 /* Buffered output to a file descriptor, for the reports: no stdio, no heap. Not thread-safe;
  * one writer each. A write error (full disk, closed descriptor) is remembered, never raised. */
-#ifndef CA_CONFIG_OUT_H
-#define CA_CONFIG_OUT_H
+#ifndef CA_BASE_OUT_H
+#define CA_BASE_OUT_H
 
 #include <stddef.h>
 

@@ -19,7 +19,7 @@ static const char *const local_rank_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SL
 
 static const ca_path_process_t *other; /* NULL: paths are this process's */
 
-void ca_path_tell_of(const ca_path_process_t *process)
+void ca_path_set_process(const ca_path_process_t *process)
 {
     other = process;
 }
@@ -150,7 +150,7 @@ static void add_host(ca_text_t *out)
     add_value(out, host, false);
 }
 
-void ca_path_settle(const char *pattern, ca_text_t *settled)
+void ca_path_expand(const char *pattern, ca_text_t *settled)
 {
     for (const char *at = pattern; *at != '\0'; at++) {
         if (*at != '%' || at[1] == '\0') {
@@ -211,16 +211,16 @@ static void add_folder(ca_text_t *out)
         ca_text_add(out, "/", 1);
 }
 
-void ca_path_settle_here(const char *pattern, ca_text_t *settled)
+void ca_path_expand_here(const char *pattern, ca_text_t *settled)
 {
     add_folder(settled);
     size_t length = settled->length;
     if (length != 0)
-        ca_path_settle(pattern, settled);
+        ca_path_expand(pattern, settled);
     bool fits = length != 0 && settled->length < settled->bytes;
     if (!fits || settled->buffer[length] == '/') {
         ca_text_init(settled, settled->buffer, settled->bytes);
-        ca_path_settle(pattern, settled);
+        ca_path_expand(pattern, settled);
     }
 }
 

@@ -12,8 +12,8 @@
  *
  * Ranks are what the first launcher's variable with a number in it says; without one they are the
  * process id, so that names differ all the same. No heap. */
-#ifndef CA_CONFIG_PATH_H
-#define CA_CONFIG_PATH_H
+#ifndef CA_BASE_PATH_H
+#define CA_BASE_PATH_H
 
 #include "base/text.h"
 
@@ -25,11 +25,11 @@ int ca_path_check(const char *pattern, size_t length, ca_text_t *why);
 
 /* Puts in what the environment decides and leaves %p, %t, %n and %% as they are. To be called with
  * the configuration: later the program may have changed its environment, or be changing it. */
-void ca_path_settle(const char *pattern, ca_text_t *settled);
+void ca_path_expand(const char *pattern, ca_text_t *settled);
 
 /* The same, in an empty text, for a path that is used later: before one that is relative comes the
  * working folder. It stays relative where that is too long, or has gone. */
-void ca_path_settle_here(const char *pattern, ca_text_t *settled);
+void ca_path_expand_here(const char *pattern, ca_text_t *settled);
 
 /* The process that patterns stand for, where it is not this one: of its rank on its host nothing is
  * known, and variables are this one's all the same. NULL: this one. For a process that makes the
@@ -38,7 +38,7 @@ typedef struct ca_path_process {
     long pid;
     const char *rank, *program, *host; /* `rank` is none where it is no number */
 } ca_path_process_t;
-void ca_path_tell_of(const ca_path_process_t *process);
+void ca_path_set_process(const ca_path_process_t *process);
 
 /* What %p stands for. */
 long ca_path_pid(void);

@@ -1,7 +1,7 @@
 /* Text put together in a caller's buffer: appended piece by piece, never past the end, always
  * terminated, and counting the length that it would have had. No heap, no locale. */
-#ifndef CA_CONFIG_TEXT_H
-#define CA_CONFIG_TEXT_H
+#ifndef CA_BASE_TEXT_H
+#define CA_BASE_TEXT_H
 
 #include <stdarg.h>
 #include <stddef.h>

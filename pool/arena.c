@@ -9,9 +9,9 @@
 #include "base/counters.h"
 #include "base/inline.h"
 #include "base/log.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "pool/cache/cache.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/range/export.h"
@@ -23,7 +23,7 @@
 #include "pool/range/range.h"
 #include "pool/blocks/rounding.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
@@ -67,7 +67,7 @@ static bool begin(ca_arena_t *arena, ca_bins_t *bins)
     ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
     arena->room = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
-    return ca_line_start(arena, &arena->whole, NULL) == 0 &&
+    return ca_fence_queue_start(arena, &arena->whole, NULL) == 0 &&
            (arena->passed = ca_epoch_make(arena, &arena->whole));
 }
 
@@ -122,8 +122,8 @@ static void drop_memory(ca_arena_t *arena)
     arena->segments = NULL;
     arena->whole = (ca_line_t){0};
     arena->passed = arena->owed = NULL;
-    if (arena->shards)
-        ca_shards_rest(arena);
+    if (arena->set)
+        ca_arena_set_rest(arena);
     else
         ca_block_discard(&arena->blocks);
 }
@@ -169,14 +169,14 @@ static void hand_out(ca_block_t *found, ca_block_t **block, uint64_t *address, b
         *reused = touched;
 }
 
-void ca_arena_look_at_order(ca_arena_t *arena)
+void ca_arena_check_order(ca_arena_t *arena)
 {
     if (arena->params.reuse != CA_POOL_REUSE_ORDER || !ca_order_is_over() ||
         !ca_arena_serving(arena))
         return;
     arena->params.reuse = CA_POOL_REUSE_AUTO;
     arena->careful = arena->settling;
-    ca_caches_shut(arena); /* their limits are set anew */
+    ca_caches_lock_out(arena); /* their limits are set anew */
     ca_caches_open(arena);
 }
 
@@ -192,7 +192,7 @@ void ca_arena_serve_in_order(ca_arena_t *arena)
     if (ca_epoch_serve_in_order(arena) > 0 || !ca_order_is_over())
         return;
     int cancellation = ca_arena_enter(arena);
-    ca_arena_look_at_order(arena);
+    ca_arena_check_order(arena);
     ca_arena_leave(arena, cancellation);
 }
 
@@ -202,7 +202,7 @@ static inline void begin_alloc(ca_arena_t *arena)
     ca_arena_take(arena);
     arena->operations++;
     check_now_and_then(arena);
-    ca_settle(arena);
+    ca_warmup_step(arena);
 }
 
 /* A rounded request, or the pages that it fills: see range.h. Without the lock. */
@@ -234,7 +234,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     if (!stream)
         ca_arena_serve_in_order(arena);
     /* Where the heaps of a set are visited in turn, the last resort asks. */
-    bool asks = ca_arena_alone(arena) && !stream && ca_settle_asks(arena, size);
+    bool asks = ca_arena_alone(arena) && !stream && ca_warmup_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);
@@ -258,7 +258,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     ca_block_t *found = newest && newest->lent ? ca_epoch_take_owed(arena, size) : NULL;
     if (!found) {
         ca_arena_serve_in_order(arena);
-        careful = ca_settle_asks(arena, size);
+        careful = ca_warmup_asks(arena, size);
         found = careful ? NULL : take(arena, NULL, size);
     }
     if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
@@ -266,7 +266,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
         /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
         size_t most = careful ? HARVEST_BY_ALLOC : 1;
         for (size_t left = HARVEST_BY_ALLOC; !found && left > 0; left -= most) {
-            size_t passed = ca_epoch_harvest(arena, &arena->whole, most, false);
+            size_t passed = ca_epoch_reap(arena, &arena->whole, most, false);
             if (passed || careful)
                 found = take(arena, NULL, size);
             if (!passed)
@@ -276,7 +276,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     }
     if (found)
         hand_out(found, block, address, NULL);
-    else /* the same request comes again, and does not ask again: see ca_epoch_harvest */
+    else /* the same request comes again, and does not ask again: see ca_epoch_reap */
         arena->operations--;
     ca_arena_drop(arena);
     return found ? 0 : -EAGAIN;
@@ -295,9 +295,9 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     begin_alloc(arena);
     if (!stream)
         ca_arena_serve_in_order(arena);
-    if (!stream && ca_settle_asks(arena, size)) {
+    if (!stream && ca_warmup_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_harvest(arena, &arena->whole, HARVEST_BY_ALLOC, false);
+        ca_epoch_reap(arena, &arena->whole, HARVEST_BY_ALLOC, false);
         ca_arena_leave(arena, cancellation);
     }
     ca_block_t *found = take(arena, stream, size);
@@ -391,7 +391,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
             ca_fence_note_free(arena->context, ca_fence_newest());
             ca_arena_note_free(arena, ca_fence_newest());
         }
-        ca_settle(arena);
+        ca_warmup_step(arena);
         ca_line_t *line = stream ? &stream->line : &arena->whole;
         ca_block_unlive(arena, block);
         bool covered = false;
@@ -402,13 +402,13 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
                          how == PLAIN && may_share(arena, block) && ca_epoch_cover(arena, block))) {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign && !stream;
-            ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_mine_number());
+            ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_thread_number());
         }
         check_now_and_then(arena);
         if (!covered && ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
-            ca_epoch_harvest_by_free(arena, line);
+            ca_epoch_reap_by_free(arena, line);
             ca_grow_look_again(arena);
             if (plain && !foreign)
                 ca_give_exported(arena);
@@ -475,11 +475,11 @@ bool ca_arena_revive(ca_arena_t *arena)
         return false;
     ca_lock_take(&arena->lock);
     bool revived = arena->retired && arena->inside == 0 && !arena->bins &&
-                   (!arena->shards || ca_shards_rested(arena));
+                   (!arena->set || ca_arena_set_rested(arena));
     if (revived) {
         memset((char *)arena + kept, 0, sizeof *arena - kept);
-        if (arena->shards)
-            ca_shards_forget(arena);
+        if (arena->set)
+            ca_arena_set_forget(arena);
         revived = begin(arena, bins);
         if (!revived) {
             ca_slab_destroy(&arena->epochs);
@@ -487,8 +487,8 @@ bool ca_arena_revive(ca_arena_t *arena)
             arena->depot = arena->caches = NULL; /* it lay behind the bins */
             arena->retired = true;
         }
-        if (revived && arena->shards)
-            ca_shards_wake(arena);
+        if (revived && arena->set)
+            ca_arena_set_wake(arena);
     }
     ca_lock_drop(&arena->lock);
     if (!revived)
@@ -496,12 +496,12 @@ bool ca_arena_revive(ca_arena_t *arena)
     return revived;
 }
 
-void ca_arena_note_room(ca_arena_t *arena, size_t bytes)
+void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
     if (bytes < arena->room) {
         ca_grow_set_found(arena, bytes);
-        ca_grow_set_room(arena, bytes);
+        ca_grow_set_free_bytes(arena, bytes);
     }
     ca_lock_drop(&arena->lock);
 }
@@ -519,14 +519,14 @@ ca_arena_t *ca_block_lock(const ca_block_t *block)
     return arena;
 }
 
-ca_slot_t *ca_block_slot(ca_block_t *block)
+ca_record_t *ca_block_record(ca_block_t *block)
 {
     return &block->slot;
 }
 
 bool ca_block_is_at(ca_block_t *block, uint64_t address)
 {
-    return ca_slot_address(&block->slot) == address;
+    return ca_record_address(&block->slot) == address;
 }
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)
@@ -574,7 +574,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
         return;
     stats->reserved_bytes = arena->reserved;
     stats->reserved_peak = arena->reserved_peak;
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
     stats->live_peak = arena->live_peak;
     stats->pending_bytes = arena->pending - arena->passed->bytes + arena->live - stats->live_bytes;
@@ -603,7 +603,7 @@ void ca_arena_stats(ca_arena_t *arena, ca_arena_stats_t *stats)
 
 bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats)
 {
-    if (!ca_patience_take(&arena->lock))
+    if (!ca_lock_take_timed(&arena->lock))
         return false;
     fill_stats(arena, stats);
     ca_lock_drop(&arena->lock);

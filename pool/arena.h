@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/slot.h"
+#include "base/record.h"
 #include "pool/upstream.h"
 
 #define CA_GRANULE ((size_t)512)            /* blocks are multiples of this */
@@ -58,13 +58,13 @@ typedef struct ca_arena_params {
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
-    uint64_t oom_wait_ns; /* the same before an out-of-memory, for what is late: see ca_epoch_late;
-                             a tenth of it where that was in vain the last time */
-    size_t granule;       /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
-    size_t segment_first; /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
-    bool expandable;      /* ranges that grow, where upstream has pages: pool/range/range.h */
-    bool host;            /* host memory: counted apart; as upstream's free waits for all work, it
-                             goes back only while nothing runs */
+    uint64_t oom_wait_ns;   /* the same before an out-of-memory, for what is late: see
+                               ca_epoch_overdue;   a tenth of it where that was in vain the last time */
+    size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
+    size_t segment_first;   /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
+    bool expandable;        /* ranges that grow, where upstream has pages: pool/range/range.h */
+    bool host;              /* host memory: counted apart; as upstream's free waits for all work, it
+                               goes back only while nothing runs */
     /* Requests are rounded up to one of these, in any order; kept by the caller for good. */
     const size_t *size_classes;
     size_t size_class_count;
@@ -77,7 +77,7 @@ typedef struct ca_arena_params {
                             pool/range/range.h */
     size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
-    uint64_t settle; /* allocations and frees after a growth: see pool/growth/settle.h; 0: none */
+    uint64_t settle; /* allocations and frees after a growth: see pool/growth/warmup.h; 0: none */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -153,7 +153,7 @@ void ca_arena_free_elsewhere(ca_block_t *block);
 /* The same by a call that waits for nothing, of stream-ordered memory that nothing is at any more
  * but what an allocation in the order of `stream` may still be behind. With NULL, or where that is
  * no longer the stream that had this number, behind all work, which is not waited for before a
- * plain free would have waited for it; see ca_epoch_late. */
+ * plain free would have waited for it; see ca_epoch_overdue. */
 void ca_arena_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number);
 
 /* The context is gone, and with it the memory and the events: drops everything, calls nothing
@@ -196,14 +196,15 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena or another one of its set has looked for itself: as it grows, where
- * that makes a difference (pool/growth/look.h), and now and then while it is that little. */
-void ca_arena_note_room(ca_arena_t *arena, size_t bytes);
+ * that makes a difference (pool/growth/free_estimate.h), and now and then while it is that little.
+ */
+void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.
  * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
-ca_slot_t *ca_block_slot(ca_block_t *block);
+ca_record_t *ca_block_record(ca_block_t *block);
 
-/* The free of a live block is no hit (shim/alloc/hit.h). */
+/* The free of a live block is no hit (shim/alloc/fast_path.h). */
 void ca_block_bar_hits(ca_block_t *block);
 
 /* Whether a block that was live at `address` is still that: its arena may have been revived. */

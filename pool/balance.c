@@ -6,7 +6,7 @@
 #include "pool/blocks/mixed.h"
 #include "pool/growth/pin.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
@@ -176,12 +176,12 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
     }
     ca_blocks_merge(from);
     if (ca_balance_gives(from) && may_get(to) && has_one(from, to, bytes)) {
-        ca_caches_shut(from);
-        ca_pin_settle(from); /* neighbours from pin mode would never merge there */
+        ca_caches_lock_out(from);
+        ca_pin_merge(from); /* neighbours from pin mode would never merge there */
         share_context(from, to);
         moved = move_segments(from, to, bytes);
         if (moved)
-            ca_settle_gave(from);
+            ca_warmup_gave(from);
         ca_caches_review(to);
         ca_caches_open(from);
     }

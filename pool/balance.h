@@ -1,6 +1,6 @@
 /* Memory that changes heaps: a segment with all that is in it, live blocks too, goes from one arena
- * of a set (pool/shards.h) to another. So a heap that comes into use late need not live on what the
- * first one leaves.
+ * of a set (pool/arena_set.h) to another. So a heap that comes into use late need not live on what
+ * the first one leaves.
  *
  * A thread that has read which arena a block is of may come too late for it:
  *

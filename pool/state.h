@@ -10,7 +10,7 @@
 #include "pool/cache/cache_state.h"
 #include "pool/fence/epoch.h"
 #include "pool/growth/ladder.h"
-#include "pool/shards.h"
+#include "pool/arena_set.h"
 
 struct ca_arena {
     ca_lock_t lock;
@@ -18,7 +18,7 @@ struct ca_arena {
     void *context;
     ca_arena_params_t params;
 
-    ca_shards_t *shards; /* the set of heaps that it belongs to; NULL for a heap alone */
+    ca_arena_set_t *set; /* the set of heaps that it belongs to; NULL for a heap alone */
     unsigned shard;      /* its place there */
     bool apart;          /* see apart.h */
     ca_stream_t *ended;  /* streams of its lives before, for new ones */
@@ -29,7 +29,7 @@ struct ca_arena {
     bool retired;           /* the context is gone: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */
-    uint32_t takes, waits;  /* of the lock, since the set looked: see pool/shards.c */
+    uint32_t takes, waits;  /* of the lock, since the set looked: see pool/arena_set.c */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
     uint64_t operations;     /* allocations, frees, waits: the clock of the back-offs */
@@ -47,7 +47,7 @@ struct ca_arena {
     unsigned pins;     /* pin mode is on: see ca_arena_pin */
     bool news;         /* for the set, though no other heap is in use */
     bool unmerged;     /* there may be ready neighbours, from while it was */
-    bool careful;      /* memory comes before time: see pool/growth/settle.h */
+    bool careful;      /* memory comes before time: see pool/growth/warmup.h */
     bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
     bool late_stuck;   /* so was what is late */
 
@@ -66,7 +66,7 @@ struct ca_arena {
     uint64_t settles_at;  /* operations */
     uint64_t settle;      /* operations after a growth until it has settled, */
     size_t settle_peak;   /* since live_peak was this */
-    size_t settle_from;   /* what was reserved then: see ca_settle_grown */
+    size_t settle_from;   /* what was reserved then: see ca_warmup_grown */
     ca_stream_t *streams; /* each with its own; only ever added to, in front */
     ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/fence/stream.c */
     ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
@@ -76,16 +76,16 @@ struct ca_arena {
     ca_stream_t *elsewhere;
     uint64_t precise_until; /* operations; before that a free on a stream gets a fence of its own */
 
-    unsigned grower;         /* the thread that is obtaining a segment, by ca_mine_number */
+    unsigned grower;         /* the thread that is obtaining a segment, by ca_thread_number */
     uint16_t stream_numbers; /* given so far */
     bool growing;            /* there is such a thread; others search again when it is done */
     bool growing_for_caches; /* so that caches need not be emptied */
     ca_signal_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
-    size_t room;         /* bytes left to grow by: upstream's, as reckoned last, or the limit's */
-    ca_look_t look;      /* what that is reckoned from */
-    uint64_t look_after; /* operations; where it was short then, the next look: see grow.c */
+    size_t room; /* bytes left to grow by: upstream's, as reckoned last, or the limit's */
+    ca_free_estimate_t look; /* what that is reckoned from */
+    uint64_t look_after;     /* operations; where it was short then, the next look: see grow.c */
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
@@ -118,9 +118,9 @@ static inline bool ca_arena_serving(const ca_arena_t *arena)
 /* Where ready or live memory may have changed: the lock is dropped, and the set told. */
 static inline void ca_arena_drop(ca_arena_t *arena)
 {
-    if (arena->shards &&
-        (arena->news || arena->takes >= CA_SHARDS_JUDGED || !ca_shards_alone(arena->shards)))
-        ca_shards_publish(arena);
+    if (arena->set &&
+        (arena->news || arena->takes >= CA_ARENA_SET_JUDGED || !ca_arena_set_alone(arena->set)))
+        ca_arena_set_publish(arena);
     ca_lock_drop(&arena->lock);
 }
 
@@ -155,7 +155,7 @@ void ca_arena_stop(ca_arena_t *arena);
 /* Its address is about to be another one, or none. */
 static inline void ca_block_forget(ca_block_t *block)
 {
-    if (ca_slot_indexed(&block->slot))
+    if (ca_record_indexed(&block->slot))
         block->arena->upstream->forget(&block->slot);
 }
 
@@ -169,13 +169,13 @@ ca_arena_t *ca_span_lock(uint64_t address);
 /* No other heap has any. */
 static inline bool ca_arena_alone(const ca_arena_t *arena)
 {
-    return !arena->shards || ca_shards_alone(arena->shards);
+    return !arena->set || ca_arena_set_alone(arena->set);
 }
 
 /* How many share the memory that is left, and the time that may be waited for it. */
 static inline size_t ca_arena_heaps(const ca_arena_t *arena)
 {
-    return ca_arena_alone(arena) ? 1 : ca_shards_in_use(arena->shards);
+    return ca_arena_alone(arena) ? 1 : ca_arena_set_in_use(arena->set);
 }
 
 /* ca_arena_alloc_on with some rungs of the ladder (ca_rungs_t): -ENOMEM means that these failed. */
@@ -188,7 +188,7 @@ void ca_arena_serve_in_order(ca_arena_t *arena);
 
 /* Whether nothing is handed out in flight any more, for good: then threads keep again what they
  * would have kept, and the arena is no more careful than another one. */
-void ca_arena_look_at_order(ca_arena_t *arena);
+void ca_arena_check_order(ca_arena_t *arena);
 
 /* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
  * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/slot.h"
+#include "base/record.h"
 
 /* The wait without bound, see fence_wait. No plain free waits for another context's work, which may
  * be waiting for this very thread. */
@@ -92,10 +92,10 @@ typedef struct ca_upstream {
     /* The address of a block's slot that is in an index is its address no more. Called
      * with the arena's lock held: it takes locks of a higher rank and no others, and makes no
      * driver call. NULL where no slot is put into an index. */
-    void (*forget)(ca_slot_t *slot);
+    void (*forget)(ca_record_t *slot);
     /* The same, and as that is called, of every block of an arena that goes: the slot is about to
      * read as zeros. */
-    void (*end)(ca_slot_t *slot);
+    void (*end)(ca_record_t *slot);
 
     const ca_pages_t *pages; /* NULL where there are none */
 } ca_upstream_t;

@@ -15,8 +15,8 @@
  *            fills a segment gets one of about its size, and all else small ones.
  *
  * Each costs calls upstream, where the device is full anyway: out of memory is dearer. */
-#ifndef CA_POOL_APART_H
-#define CA_POOL_APART_H
+#ifndef CA_POOL_BLOCKS_APART_H
+#define CA_POOL_BLOCKS_APART_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
  * bin spans 1/32 of its power of two, so a few blocks of it are compared and the tightest taken.
  *
  * The owner's lock guards it. Knows nothing of arenas, segments or epochs. */
-#ifndef CA_POOL_BIN_H
-#define CA_POOL_BIN_H
+#ifndef CA_POOL_BLOCKS_BIN_H
+#define CA_POOL_BLOCKS_BIN_H
 
 #include "pool/blocks/block.h"
 

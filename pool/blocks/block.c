@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "base/mem.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 
 #define CHUNK_LEAST ((size_t)16 << 10)
 #define CHUNK_MOST ((size_t)1 << 20)
@@ -80,7 +80,7 @@ static ca_block_t *make(ca_block_slab_t *slab, unsigned color)
     if (!page)
         return NULL;
     ca_block_t *block = &page->blocks[page->used++];
-    ca_slot_init(&block->slot);
+    ca_record_init(&block->slot);
     slab->made++;
     return block;
 }
@@ -88,7 +88,7 @@ static ca_block_t *make(ca_block_slab_t *slab, unsigned color)
 /* Another color's, where there are that many to spare. */
 static unsigned color_for(const ca_block_slab_t *slab)
 {
-    unsigned color = ca_mine_number() % CA_BLOCK_COLORS, other = color;
+    unsigned color = ca_thread_number() % CA_BLOCK_COLORS, other = color;
 
     if (slab->colors[color].spare || slab->made - slab->live <= slab->live / SPARE_SHARE + SPARE)
         return color;

@@ -1,10 +1,10 @@
 /* A block and the segment that it is cut from. Host metadata only; the arena's lock guards all of
  * it. A block's object is handed to the caller as its opaque handle while the block is live. */
-#ifndef CA_POOL_BLOCK_H
-#define CA_POOL_BLOCK_H
+#ifndef CA_POOL_BLOCKS_BLOCK_H
+#define CA_POOL_BLOCKS_BLOCK_H
 
 #include <stddef.h>
-#include "base/slot.h"
+#include "base/record.h"
 #include "pool/arena.h"
 
 typedef enum {
@@ -36,8 +36,8 @@ typedef struct ca_epoch ca_epoch_t;
  * bits (CA_MEM_POINTER_BITS) leave room for others: the functions below read and set them. */
 struct ca_block {
     union {
-        ca_slot_t slot; /* what is known of it while it is live: the caller's */
-        struct {        /* over the slot's note, while it is not */
+        ca_record_t slot; /* what is known of it while it is live: the caller's */
+        struct {          /* over the slot's note, while it is not */
             uint64_t address;
             uint64_t slot_word;
             ca_block_t *next; /* of its bin, or its cache's class */
@@ -91,7 +91,7 @@ typedef struct ca_block_page {
     unsigned used;               /* of its blocks, from the first on */
 } ca_block_page_t;
 
-_Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_slot_t),
+_Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_record_t),
                "the links lie over the note");
 _Static_assert(sizeof(struct ca_block) == 64, "a cache line");
 _Static_assert(offsetof(struct ca_block, touched) == offsetof(struct ca_block, state) + 1 &&

@@ -20,8 +20,8 @@
  *
  * A request that may not be cut from anything grows the pool, and what is idle goes back for it
  * where the peak would rise. Where upstream has nothing left, it is cut from whatever fits. */
-#ifndef CA_POOL_MIXED_H
-#define CA_POOL_MIXED_H
+#ifndef CA_POOL_BLOCKS_MIXED_H
+#define CA_POOL_BLOCKS_MIXED_H
 
 #include "pool/blocks/block.h"
 

@@ -1,7 +1,7 @@
 /* See pieces.h. */
 #include "pool/blocks/pieces.h"
 
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "pool/blocks/block.h"
 #include "pool/state.h"
 
@@ -36,7 +36,7 @@ static void add_segment(const ca_segment_t *segment, ca_pieces_t *pieces)
 
 bool ca_arena_pieces_try(ca_arena_t *arena, ca_pieces_t *pieces)
 {
-    if (!ca_patience_take(&arena->lock))
+    if (!ca_lock_take_timed(&arena->lock))
         return false;
     for (const ca_segment_t *s = arena->retired ? NULL : arena->segments; s; s = s->next)
         add_segment(s, pieces);

@@ -1,7 +1,7 @@
 /* Memory that is ready, and of no use to a large request because other blocks live in its segments:
  * for a report that names what would have kept those apart. */
-#ifndef CA_POOL_PIECES_H
-#define CA_POOL_PIECES_H
+#ifndef CA_POOL_BLOCKS_PIECES_H
+#define CA_POOL_BLOCKS_PIECES_H
 
 #include "pool/arena.h"
 

@@ -1,6 +1,6 @@
 /* What a request occupies: its size class, its step within a power of two, or its granules. */
-#ifndef CA_POOL_ROUNDING_H
-#define CA_POOL_ROUNDING_H
+#ifndef CA_POOL_BLOCKS_ROUNDING_H
+#define CA_POOL_BLOCKS_ROUNDING_H
 
 #include "pool/arena.h"
 

@@ -32,7 +32,7 @@ ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
 static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segment_t *segment,
                      ca_arena_t *arena)
 {
-    ca_slot_set_address(&block->slot, address);
+    ca_record_set_address(&block->slot, address);
     block->next = NULL;
     ca_block_set_prev(block, NULL);
     ca_block_set_epoch(block, NULL);
@@ -212,7 +212,7 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
     } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
         upper->touched |= block->touched;
         ca_block_forget(upper);
-        ca_slot_set_address(&upper->slot, block->address);
+        ca_record_set_address(&upper->slot, block->address);
         arena->ready += ca_block_size(block);
         ca_bins_resize(bins, upper, ca_block_size(upper) + ca_block_size(block));
         dissolve(arena, block);
@@ -291,7 +291,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     else
         ca_block_segment(low)->first = low;
     ca_block_set_lower(block, low);
-    ca_slot_set_address(&block->slot, block->address + bytes);
+    ca_record_set_address(&block->slot, block->address + bytes);
     ca_count(splits);
     return low;
 }

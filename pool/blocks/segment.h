@@ -1,8 +1,8 @@
 /* Segments and the blocks that tile them: split, coalesce, hand out. Two neighbours are
  * never both ready, except by pin mode. The arena's lock is held in every function here, and none
  * calls upstream. */
-#ifndef CA_POOL_SEGMENT_H
-#define CA_POOL_SEGMENT_H
+#ifndef CA_POOL_BLOCKS_SEGMENT_H
+#define CA_POOL_BLOCKS_SEGMENT_H
 
 #include "pool/cache/cache.h"
 #include "pool/state.h"

@@ -1,8 +1,8 @@
 /* The address ranges of all segments of the process, sorted: tells pointers that are ours from
  * those that are not, with no arena in hand. A range is removed before its memory goes back
  * upstream: another context may get the address at once. Thread-safe. */
-#ifndef CA_POOL_SPAN_H
-#define CA_POOL_SPAN_H
+#ifndef CA_POOL_BLOCKS_SPAN_H
+#define CA_POOL_BLOCKS_SPAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

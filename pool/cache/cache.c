@@ -6,7 +6,7 @@
 #include "base/counters.h"
 #include "base/lock.h"
 #include "base/mem.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/cache/cache_hit.h"
 #include "pool/cache/cache_state.h"
@@ -22,7 +22,7 @@
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
 /* Caches are never unmapped: the heap may hold one that its thread has left. */
-_Thread_local ca_cache_mine_t ca_cache_mine;
+_Thread_local ca_thread_caches_t ca_thread_caches;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = CACHE_BYTES};
@@ -52,19 +52,19 @@ static inline bool may_round(const ca_arena_params_t *params)
 static void forget_mine(const ca_cache_t *cache)
 {
     for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
-        if (ca_cache_mine.memo[i].cache == cache)
-            ca_cache_mine.memo[i].arena = NULL;
-    ca_mine_forget();
+        if (ca_thread_caches.memo[i].cache == cache)
+            ca_thread_caches.memo[i].arena = NULL;
+    ca_thread_forget();
 }
 
 /* The thread ends. Its other destructors may still free: a cache made for that is left in turn. */
 static void leave_all(void *unused)
 {
     (void)unused;
-    while (ca_cache_mine.caches) {
-        ca_cache_t *cache = ca_cache_mine.caches;
+    while (ca_thread_caches.caches) {
+        ca_cache_t *cache = ca_thread_caches.caches;
         ca_arena_t *arena = atomic_load(&cache->arena);
-        ca_cache_mine.caches = cache->next_mine;
+        ca_thread_caches.caches = cache->next_mine;
         forget_mine(cache);
         if (arena) {
             ca_lock_take(&arena->lock);
@@ -90,7 +90,7 @@ static ca_cache_t *blank(void)
     bool made = key == KEY_MADE;
     ca_lock_drop(&lock);
     /* What a thread that ends leaves behind unseen would stay out of use for long. */
-    if (!made || pthread_setspecific(thread_end, &ca_cache_mine) != 0)
+    if (!made || pthread_setspecific(thread_end, &ca_thread_caches) != 0)
         return NULL;
     ca_lock_take(&lock);
     cache = left;
@@ -105,7 +105,7 @@ static ca_cache_t *blank(void)
 /* One of the thread's whose heap was retired, or a new one. */
 static ca_cache_t *make(ca_arena_t *arena)
 {
-    ca_cache_t *cache = ca_cache_mine.caches;
+    ca_cache_t *cache = ca_thread_caches.caches;
 
     while (cache && atomic_load(&cache->arena))
         cache = cache->next_mine;
@@ -115,8 +115,8 @@ static ca_cache_t *make(ca_arena_t *arena)
         cache = blank();
         if (!cache)
             return NULL;
-        cache->next_mine = ca_cache_mine.caches;
-        ca_cache_mine.caches = cache;
+        cache->next_mine = ca_thread_caches.caches;
+        ca_thread_caches.caches = cache;
     }
     ca_lock_take(&arena->lock);
     bool joins = ca_arena_serving(arena);
@@ -128,7 +128,7 @@ static ca_cache_t *make(ca_arena_t *arena)
 
 ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 {
-    ca_cache_t *cache = ca_cache_mine.caches;
+    ca_cache_t *cache = ca_thread_caches.caches;
 
     while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
         cache = cache->next_mine;
@@ -137,15 +137,15 @@ ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 
 static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)
 {
-    ca_tally_join();
+    ca_thread_counts_join();
     if (!arena->params.thread_cache)
         return NULL;
     ca_cache_t *cache = ca_cache_own(arena);
     if (!cache)
         cache = make(arena);
     if (cache) {
-        ca_cache_mine.memo[at].arena = arena;
-        ca_cache_mine.memo[at].cache = cache;
+        ca_thread_caches.memo[at].arena = arena;
+        ca_thread_caches.memo[at].cache = cache;
     }
     return cache;
 }
@@ -201,8 +201,8 @@ static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint
 
     for (; depot->first && fetched < most; fetched++) {
         ca_block_t *block = ca_cache_shift(depot, depot->first);
-        ca_cache_restock(arena, arena->depot, 0, ca_block_size(block));
-        ca_cache_restock(arena, cache, ca_block_size(block), 0);
+        ca_cache_refill(arena, arena->depot, 0, ca_block_size(block));
+        ca_cache_refill(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(class, block);
     }
     return fetched;
@@ -223,7 +223,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
         block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
         /* Not ca_block_set_state: it was not handed out yet. */
         __atomic_store_n(&block->state, CA_BLOCK_CACHED, __ATOMIC_RELAXED);
-        ca_cache_restock(arena, cache, ca_block_size(block), 0);
+        ca_cache_refill(arena, cache, ca_block_size(block), 0);
         ca_cache_push_ready(&cache->classes[index], block);
     }
     return count;
@@ -239,7 +239,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     ca_arena_take(arena);
     arena->operations++;
     if (ca_arena_serving(arena) && !is_shut(cache)) {
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         ca_arena_serve_in_order(arena); /* what this cache freed, too */
     }
     bool open = ca_arena_serving(arena) && !is_shut(cache);
@@ -271,10 +271,10 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 
     while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
            (block = ca_cache_take_passed(cache, class))) {
-        ca_cache_restock(arena, cache, 0, ca_block_size(block));
+        ca_cache_refill(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
             ca_cache_get(&arena->depot->stock) + ca_block_size(block) <= arena->depot->stock_most) {
-            ca_cache_restock(arena, arena->depot, ca_block_size(block), 0);
+            ca_cache_refill(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {
             ca_cache_give_ready(arena, block);
@@ -286,10 +286,10 @@ static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
     ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
             hand_over(arena, cache, index);
-        ca_cache_thin(arena, cache, cache->stock_most - cache->stock_most / CA_CACHE_SPILL_SHARE);
+        ca_cache_trim(arena, cache, cache->stock_most - cache->stock_most / CA_CACHE_SPILL_SHARE);
         ca_arena_note_peak(arena);
     }
     ca_arena_drop(arena);
@@ -303,11 +303,11 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
         return; /* retired meanwhile */
     ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache)) {
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, &arena->whole, by);
-            ca_epoch_harvest_by_free(arena, &arena->whole);
+            ca_epoch_reap_by_free(arena, &arena->whole);
             ca_arena_leave(arena, cancellation);
         }
         cache->lags = arena->whole.closed.count > 1;
@@ -324,7 +324,7 @@ static bool lags(ca_arena_t *arena, ca_cache_t *cache)
     ca_arena_take(arena);
     if (ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        ca_epoch_reap(arena, &arena->whole, HARVEST_MOST, false);
         cache->lags = arena->whole.closed.count > 1;
         ca_arena_leave(arena, cancellation);
     }
@@ -355,7 +355,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
     ca_arena_take(arena);
     if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_harvest(arena, &arena->whole, HARVEST_MOST, false);
+        ca_epoch_reap(arena, &arena->whole, HARVEST_MOST, false);
         if (!is_shut(cache))
             take(cache, index, served);
         if (!served->block && !is_shut(cache))
@@ -364,7 +364,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
             bool none_before = !arena->whole.closed.head;
             ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
             if (none_before)
-                ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+                ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
         }
         if (!served->block && !is_shut(cache))
             take(cache, index, served);
@@ -384,7 +384,7 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
         ca_block_state(block) == CA_BLOCK_LIVE) {
         ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
         ca_line_t *line = ordered->block ? &ordered->stream->line : NULL;
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         cache->precise = ca_stream_precise(arena);
         if (!cache->precise && line)
             ca_cache_give_one(arena, cache, ordered);
@@ -393,7 +393,7 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
         if (kept && line && ca_epoch_due(arena, line)) {
             int cancellation = ca_arena_enter(arena);
             ca_epoch_close(arena, line, CA_BY_ALLOC);
-            ca_epoch_harvest_by_free(arena, line);
+            ca_epoch_reap_by_free(arena, line);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -577,7 +577,7 @@ void ca_caches_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = CACHE_BYTES};
     left = NULL;
     for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
-        ca_cache_mine.memo[i].arena = NULL;
-    ca_cache_mine.caches = NULL;
-    ca_mine_forget();
+        ca_thread_caches.memo[i].arena = NULL;
+    ca_thread_caches.caches = NULL;
+    ca_thread_forget();
 }

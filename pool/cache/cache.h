@@ -18,22 +18,22 @@
  *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
  *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
  *            allocates what another frees, they are neither merged nor cut again.
- *   sets     Of several heaps (pool/shards.h) a thread has a cache in front of each that it frees
- *            to, and allocates by way of the one before its home. The others only gather: they keep
- *            less, and do not count where heaps share what they have among their threads.
+ *   sets     Of several heaps (pool/arena_set.h) a thread has a cache in front of each that it
+ *            frees to, and allocates by way of the one before its home. The others only gather:
+ * they keep less, and do not count where heaps share what they have among their threads.
  *
  * A cache's memory is the heap's whenever the heap wants it: before it gives memory back, merges or
  * ends, it shuts all caches in front of it and takes their blocks, and before it looks for more it
  * takes as many as it needs (ca_caches_yield), where several threads have some once growth is out
  * of proportion (ca_grow_spares_caches). While one thread climbs the retry ladder they stay shut,
  * and frees go where it looks. They also stay shut in pin mode, until the heap has settled
- * (pool/growth/settle.h), where it has neither had a fence nor met a stream, and where little room
+ * (pool/growth/warmup.h), where it has neither had a fence nor met a stream, and where little room
  * is left: then every free is followed by its fence.
  *
  * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
  * does without. Nobody else enters; the heap shuts a cache under its lock. */
-#ifndef CA_POOL_CACHE_H
-#define CA_POOL_CACHE_H
+#ifndef CA_POOL_CACHE_CACHE_H
+#define CA_POOL_CACHE_CACHE_H
 
 #include "pool/arena.h"
 #include "pool/fence/epoch.h"
@@ -106,7 +106,7 @@ void ca_caches_reset_after_fork(void);
 /* Shuts all caches in front of the heap and takes what is in them, until as many calls of the
  * second: then they open again, if nothing speaks against it. The lock may be dropped in between.
  */
-void ca_caches_shut(ca_arena_t *arena);
+void ca_caches_lock_out(ca_arena_t *arena);
 void ca_caches_open(ca_arena_t *arena);
 
 /* Shuts them too, but takes only what it needs for a block of `bytes`, which it makes live: what
@@ -117,7 +117,7 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes);
 void ca_caches_review(ca_arena_t *arena);
 
 /* Whether it is for want of room that they are shut, or would be. */
-bool ca_caches_lack_room(const ca_arena_t *arena);
+bool ca_caches_lack_memory(const ca_arena_t *arena);
 
 /* What was freed on this stream goes back to it: it is about to end. */
 void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream);
@@ -126,17 +126,17 @@ void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream);
 void ca_caches_make_precise(ca_arena_t *arena);
 
 /* The heap hears of all frees so far: what it is told later counts as freed later. */
-void ca_caches_tell(ca_arena_t *arena);
+void ca_caches_publish(ca_arena_t *arena);
 
 /* Takes what is in caches that nobody used since the last such call, and leaves the others alone.
  */
-void ca_caches_rest(ca_arena_t *arena);
+void ca_caches_flush_idle(ca_arena_t *arena);
 
 /* The heap is retired: its caches forget it. */
 void ca_caches_drop(ca_arena_t *arena);
 
 /* Bytes in stock; exact only where the caches are shut. Takes no lock. */
-size_t ca_caches_stock(const ca_arena_t *arena);
+size_t ca_caches_bytes(const ca_arena_t *arena);
 
 /* What is broken in the caches, or NULL. */
 const char *ca_caches_check(ca_arena_t *arena);

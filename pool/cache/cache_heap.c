@@ -4,12 +4,12 @@
 
 #include <limits.h>
 #include "base/backoff.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/cache/cache_state.h"
 #include "pool/fence/fence_order.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
@@ -29,7 +29,7 @@ static void give_pending(ca_arena_t *arena, ca_block_t *block, ca_epoch_t *epoch
     ca_epoch_push_into(epoch, block);
 }
 
-void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache)
+void ca_cache_publish(ca_arena_t *arena, ca_cache_t *cache)
 {
     size_t stock = ca_cache_get(&cache->stock);
     uint64_t frees = ca_cache_frees(cache);
@@ -72,7 +72,7 @@ void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t 
     ca_block_t *block = ordered->block;
 
     ordered->block = NULL;
-    ca_cache_restock(arena, cache, 0, ca_block_size(block));
+    ca_cache_refill(arena, cache, 0, ca_block_size(block));
     ca_block_unlive(arena, block);
     ca_epoch_push(arena, &ordered->stream->line, block);
 }
@@ -94,7 +94,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
     bool open = false;
 
     if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         ca_cache_give_ordered(arena, cache, NULL);
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
             ca_cache_class_t *class = &cache->classes[i];
@@ -112,12 +112,12 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
             }
         }
         ca_cache_set(&cache->stock, 0);
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         ca_cache_open_anew(cache);
         ca_cache_forget_marks(arena, cache);
         if (open)
             ca_epoch_freed_by(arena->whole.open, cache == ca_cache_own(arena) && !cache->async_frees
-                                                     ? ca_mine_number()
+                                                     ? ca_thread_number()
                                                      : CA_BY_SEVERAL);
         cache->async_frees = false;
     }
@@ -138,7 +138,7 @@ static void shut(ca_cache_t *cache)
 /* --- giving some back --------------------------------------------------------------------------
  */
 
-void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
+void ca_cache_refill(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
 {
     ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
     cache->told += came - left;
@@ -186,13 +186,13 @@ static void give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size
         ca_block_t *block = NULL;
         while (ca_cache_get(&cache->stock) > most && weight_of(class) > weight &&
                (block = ca_cache_take_passed(cache, class))) {
-            ca_cache_restock(arena, cache, 0, ca_block_size(block));
+            ca_cache_refill(arena, cache, 0, ca_block_size(block));
             ca_cache_give_ready(arena, block);
         }
     }
 }
 
-void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most)
+void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most)
 {
     size_t weight;
 
@@ -221,7 +221,7 @@ static size_t part_of_room(const ca_arena_t *arena)
     return arena->cache_count ? most / arena->cache_count : most;
 }
 
-bool ca_caches_lack_room(const ca_arena_t *arena)
+bool ca_caches_lack_memory(const ca_arena_t *arena)
 {
     return part_of_room(arena) < CA_CACHE_EPOCH_LEAST;
 }
@@ -245,7 +245,7 @@ static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
 
     arena->cache_most = at_most(at_most(CA_CACHE_MOST, epoch / CA_CACHE_EPOCH_FITS),
                                 at_least(CA_CACHE_ALWAYS, live / CA_CACHE_SHARE));
-    if (ca_settle_never(arena))
+    if (ca_warmup_never(arena))
         arena->cache_most = at_most(arena->cache_most, arena->params.small);
     ca_cache_set(&cache->most, arena->cache_most);
     cache->stock_most =
@@ -278,7 +278,7 @@ void ca_caches_review(ca_arena_t *arena)
     }
 }
 
-void ca_caches_shut(ca_arena_t *arena)
+void ca_caches_lock_out(ca_arena_t *arena)
 {
     arena->shutters++;
     ca_caches_review(arena);
@@ -292,7 +292,7 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
     arena->shutters++;
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         shut(cache);
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
     }
     do {
         weight = 0;
@@ -329,7 +329,7 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
     copy_params(arena, cache);
-    cache->visiting = arena->shards && !ca_shards_is_home(arena);
+    cache->visiting = arena->set && !ca_arena_set_is_home(arena);
     cache->precise = ca_stream_precise(arena);
     atomic_store(&cache->entry, CA_CACHE_SHUT);
     cache->prev = NULL;
@@ -397,7 +397,7 @@ static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precis
             continue;
         bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         shut(cache);
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         ca_cache_give_ordered(arena, cache, only);
         cache->precise |= precise;
         if (!was_shut)
@@ -415,23 +415,23 @@ void ca_caches_make_precise(ca_arena_t *arena)
     give_streams(arena, NULL, true);
 }
 
-void ca_caches_tell(ca_arena_t *arena)
+void ca_caches_publish(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         shut(cache);
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         if (!was_shut)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
 
-void ca_caches_rest(ca_arena_t *arena)
+void ca_caches_flush_idle(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
         shut(cache);
-        ca_cache_tell(arena, cache);
+        ca_cache_publish(arena, cache);
         if (!cache->used)
             empty(arena, cache);
         cache->used = false;
@@ -440,7 +440,7 @@ void ca_caches_rest(ca_arena_t *arena)
     }
 }
 
-size_t ca_caches_stock(const ca_arena_t *arena)
+size_t ca_caches_bytes(const ca_arena_t *arena)
 {
     size_t stock = 0;
 

@@ -1,9 +1,9 @@
 /* What a hit does in the calling thread's cache, in as few instructions as it takes: for cache.c,
- * and for whoever has the rest of a hit to put around it (shim/alloc/hit.c). Between ca_cache_enter
- * and ca_cache_leave the heap is not retired and no other thread is in the cache: nothing there may
- * wait, lock or call out. */
-#ifndef CA_POOL_CACHE_HIT_H
-#define CA_POOL_CACHE_HIT_H
+ * and for whoever has the rest of a hit to put around it (shim/alloc/fast_path.c). Between
+ * ca_cache_enter and ca_cache_leave the heap is not retired and no other thread is in the cache:
+ * nothing there may wait, lock or call out. */
+#ifndef CA_POOL_CACHE_CACHE_HIT_H
+#define CA_POOL_CACHE_CACHE_HIT_H
 
 #include "base/counters.h"
 #include "base/inline.h"
@@ -14,15 +14,15 @@
 #define CA_CACHE_MEMOS 4u /* a power of two */
 
 /* The calling thread's. */
-typedef struct ca_cache_mine {
+typedef struct ca_thread_caches {
     struct {
         const ca_arena_t *arena;
         ca_cache_t *cache;
     } memo[CA_CACHE_MEMOS];
     ca_cache_t *caches;
-} ca_cache_mine_t;
+} ca_thread_caches_t;
 
-extern _Thread_local ca_cache_mine_t ca_cache_mine;
+extern _Thread_local ca_thread_caches_t ca_thread_caches;
 
 CA_INLINE unsigned ca_cache_memo_at(const ca_arena_t *arena)
 {
@@ -34,7 +34,7 @@ CA_INLINE ca_cache_t *ca_cache_memo(const ca_arena_t *arena)
 {
     unsigned at = ca_cache_memo_at(arena);
 
-    return ca_cache_mine.memo[at].arena == arena ? ca_cache_mine.memo[at].cache : NULL;
+    return ca_thread_caches.memo[at].arena == arena ? ca_thread_caches.memo[at].cache : NULL;
 }
 
 /* By how many bits the classes about a size of `last` + 1 granules are apart. No branch: sizes come
@@ -133,7 +133,7 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
     if (reused)
         *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
     ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_tally_take(&cache->stock, ca_block_size(block));
+    ca_thread_counts_take(&cache->stock, ca_block_size(block));
     cache->allocs++;
     return block;
 }
@@ -160,7 +160,7 @@ CA_INLINE ca_block_t *ca_cache_take_ordered(ca_cache_t *cache, const ca_stream_t
     ordered->block = NULL;
     *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
     ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_tally_take(&cache->stock, ca_block_size(block));
+    ca_thread_counts_take(&cache->stock, ca_block_size(block));
     cache->allocs++;
     return block;
 }
@@ -174,7 +174,7 @@ CA_INLINE bool ca_cache_put_ordered(ca_cache_t *cache, ca_stream_t *stream, size
 
     if (ordered->block || cache->precise || ca_cache_get(&cache->stock) + bytes > cache->stock_most)
         return false;
-    ca_tally_add(&cache->stock, bytes);
+    ca_thread_counts_add(&cache->stock, bytes);
     ca_block_set_state(block, CA_BLOCK_CACHED);
     ordered->stream = stream;
     ordered->block = block;
@@ -195,7 +195,7 @@ CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, 
                              (ptrdiff_t)ca_cache_get(&cache->stock) > room,
                          0))
         return false;
-    ca_tally_add(&cache->stock, bytes);
+    ca_thread_counts_add(&cache->stock, bytes);
     ca_block_set_state(block, CA_BLOCK_CACHED);
     block->tag = cache->open;
     block->next = NULL;

@@ -2,8 +2,8 @@
  * it frees; an epoch has a mark of each cache whose frees its fence covers, with the tag up to
  * which it does. Once the fence has passed, so has the tag. The heap's lock is held in all of
  * these. */
-#ifndef CA_POOL_CACHE_MARK_H
-#define CA_POOL_CACHE_MARK_H
+#ifndef CA_POOL_CACHE_CACHE_MARK_H
+#define CA_POOL_CACHE_CACHE_MARK_H
 
 #include "pool/cache/cache_state.h"
 #include "pool/fence/epoch.h"

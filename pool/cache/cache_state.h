@@ -1,6 +1,6 @@
 /* A thread cache's own fields: for its owner's side (cache.c) and the heap's (cache_heap.c). */
-#ifndef CA_POOL_CACHE_STATE_H
-#define CA_POOL_CACHE_STATE_H
+#ifndef CA_POOL_CACHE_CACHE_STATE_H
+#define CA_POOL_CACHE_CACHE_STATE_H
 
 #include <stdatomic.h>
 #include "base/inline.h"
@@ -50,7 +50,7 @@ struct ca_cache {
     uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
     uint64_t told_after;       /* the newest fence when it told, and */
     uint64_t freed_after;      /* one that was there before the last plain free that it told of */
-    bool used;                 /* it told of some since ca_caches_rest */
+    bool used;                 /* it told of some since ca_caches_flush_idle */
     bool async_frees;          /* see ca_cached_free_async */
     void *context;             /* the heap's */
     ca_cache_t *prev, *next;   /* of the same heap, under its lock */
@@ -129,14 +129,14 @@ CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
  */
 
 /* Bytes came to the stock of a cache, which is not open to others, or left it. */
-void ca_cache_restock(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left);
+void ca_cache_refill(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left);
 
 /* The oldest of a class, or NULL where it has not passed. */
 ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
 
 /* What has passed goes back to the heap, what will be missed least first, until the stock has no
  * more than `most` bytes. It was told of them. */
-void ca_cache_thin(ca_arena_t *arena, ca_cache_t *cache, size_t most);
+void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most);
 
 /* Gives a block that was freed on a stream back to it. The cache, which is not open to others, told
  * of all before. */
@@ -156,7 +156,7 @@ void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
 
 /* Adds what happened in the cache to the heap's counts. */
-void ca_cache_tell(ca_arena_t *arena, ca_cache_t *cache);
+void ca_cache_publish(ca_arena_t *arena, ca_cache_t *cache);
 
 /* A block in no list of the cache any more is ready in the heap. */
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);

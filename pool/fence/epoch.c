@@ -4,14 +4,14 @@
 #include <errno.h>
 #include "base/counters.h"
 #include "base/history.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/cache/cache.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/fence/fence_order.h"
 #include "pool/fence/order.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
@@ -74,7 +74,7 @@ ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
     return epoch;
 }
 
-int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
+int ca_fence_queue_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
 {
     *line = (ca_line_t){.stream = stream};
     line->open = ca_epoch_make(arena, line);
@@ -87,7 +87,7 @@ void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
     if (line->stream)
         ca_stream_list(line->stream, block);
     else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena) ||
-             ca_settle_closes(arena, ca_block_size(block)))
+             ca_warmup_closes(arena, ca_block_size(block)))
         line->open->urgent = true;
 }
 
@@ -109,7 +109,7 @@ void ca_epoch_pull(ca_block_t *block)
 static size_t holds(const ca_arena_t *arena)
 {
     size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
-    size_t own = ca_settle_epoch_bytes(arena) * scale(arena);
+    size_t own = ca_warmup_epoch_bytes(arena) * scale(arena);
 
     if (arena->cache_count) /* the other half is theirs */
         most /= 2;
@@ -128,13 +128,13 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
            open->bytes >= holds(arena);
 }
 
-bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch)
+bool ca_epoch_overdue(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
     /* Without a fence only everything can be waited for, what was submitted since included. */
     if (epoch->foreign || (arena->no_fences && !epoch->fence))
         return true;
     if (epoch == arena->whole.open)
-        return epoch->by != ca_mine_number();
+        return epoch->by != ca_thread_number();
     return epoch->number > freed_after(arena);
 }
 
@@ -263,7 +263,7 @@ static ca_epoch_t *covering_now(ca_arena_t *arena)
     if (newest != arena->owed)
         return newest;
     arena->owed = NULL;
-    newest->by = ca_mine_number();
+    newest->by = ca_thread_number();
     list_append(closed, newest);
     return newest;
 }
@@ -334,7 +334,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
     if (rc < 0)
         return;
     epoch->fence = fence;
-    epoch->by = by == CA_BY_FREE && !stream ? ca_mine_number() : CA_BY_SEVERAL;
+    epoch->by = by == CA_BY_FREE && !stream ? ca_thread_number() : CA_BY_SEVERAL;
     epoch->precise = stream && by == CA_BY_FREE && epoch->count == 1;
     if (!stream) {
         epoch->number = ca_fence_number();
@@ -345,7 +345,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
         /* What they tell of later came after this fence. A free need not ask them all: where memory
          * is short, which is where anybody waits, they keep nothing. */
         if (by == CA_BY_ALLOC)
-            ca_caches_tell(arena);
+            ca_caches_publish(arena);
     }
     list_append(&line->closed, epoch);
 }
@@ -394,7 +394,7 @@ void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
     }
 }
 
-size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)
+size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)
 {
     size_t passed = 0;
 
@@ -445,7 +445,7 @@ static bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
     /* The usual case first. */
     if (epoch->number <= ca_fence_freed_after(arena->context) && !epoch->foreign)
         return false;
-    return ca_epoch_late(arena, epoch) && !CA_MUTATED(order_late);
+    return ca_epoch_overdue(arena, epoch) && !CA_MUTATED(order_late);
 }
 
 /* An epoch that has just been served stays, for what ca_epoch_cover puts there; the one before it
@@ -519,13 +519,13 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena)
     return served;
 }
 
-void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line)
+void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line)
 {
     if (!line->stream && ca_epoch_in_order(arena) && line->closed.count < IN_ORDER_BEHIND)
         return;
     /* The newest fence was recorded this instant: not worth a query. */
     if (line->closed.count > 1)
-        ca_epoch_harvest(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+        ca_epoch_reap(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
 }
 
 /* The line that has waited longest for nobody knows how long: the first with anything closed. */
@@ -553,7 +553,7 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
         seen++;
         if (which == CA_EPOCHS_FREED
                 ? !epoch->foreign && epoch->number <= arena->freed_after
-                : !ca_epoch_late(arena, epoch) && (several || !epoch->own_passed)) {
+                : !ca_epoch_overdue(arena, epoch) && (several || !epoch->own_passed)) {
             found = epoch;
             *place = seen;
         }
@@ -573,7 +573,7 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 
     if (several && epoch && epoch != line->closed.head) {
         /* A later one may have to wait for long where the first has passed already. */
-        if (ca_epoch_harvest(arena, line, 1, true) > 0)
+        if (ca_epoch_reap(arena, line, 1, true) > 0)
             return 1;
         epoch = epoch_to_wait_for(arena, line, which, several, &place);
     }
@@ -592,12 +592,12 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     bool passed = epoch->passed;
     if (settle(arena, epoch, 0) < 0)
         return -EIO;
-    return ca_epoch_harvest(arena, line, place, true) > 0 || passed;
+    return ca_epoch_reap(arena, line, place, true) > 0 || passed;
 }
 
 bool ca_epoch_slept_for(const ca_arena_t *arena)
 {
-    unsigned thread = ca_mine_number();
+    unsigned thread = ca_thread_number();
 
     for (const ca_epoch_t *epoch = arena->whole.closed.tail; epoch; epoch = epoch->prev)
         if (epoch->by == thread)

@@ -13,8 +13,8 @@
  *
  * Every function takes the arena with its lock held and returns so; those that call upstream drop
  * the lock meanwhile, and say so. */
-#ifndef CA_POOL_EPOCH_H
-#define CA_POOL_EPOCH_H
+#ifndef CA_POOL_FENCE_EPOCH_H
+#define CA_POOL_FENCE_EPOCH_H
 
 #include "pool/blocks/block.h"
 
@@ -37,7 +37,7 @@ struct ca_epoch {
     bool precise; /* its fence was recorded right behind its only free */
     bool passed;
     bool own_passed; /* all but the work of other contexts */
-    bool foreign;    /* what another context may still use is in it: see ca_epoch_late */
+    bool foreign;    /* what another context may still use is in it: see ca_epoch_overdue */
     bool lent;       /* its fence is, or was, a debt (order.h): it serves without another one */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
@@ -74,7 +74,7 @@ typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
 
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
-int ca_line_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
+int ca_fence_queue_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 
 /* A plain free of a large block, where ca_order_is_quiet: it is in a closed epoch now,
  * whose fence stands behind it, too, since nothing has been submitted since that was begun
@@ -136,9 +136,9 @@ bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line);
 
 /* Whether it may not be waited for without bound, nor by the real free: that waits for the memory's
  * own context, and what was freed behind another one's work may still be in use there. */
-bool ca_epoch_late(const ca_arena_t *arena, const ca_epoch_t *epoch);
+bool ca_epoch_overdue(const ca_arena_t *arena, const ca_epoch_t *epoch);
 
-/* A plain free of this thread (ca_mine_number), or of CA_BY_SEVERAL, has put something there. */
+/* A plain free of this thread (ca_thread_number), or of CA_BY_SEVERAL, has put something there. */
 void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread);
 
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
@@ -153,11 +153,11 @@ void ca_epoch_synchronize(ca_arena_t *arena);
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
  * how many passed. Drops the lock. */
-size_t ca_epoch_harvest(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced);
+size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced);
 
 /* The same for a free that has closed an epoch: as many as come, and one more while more than a few
  * wait, or a line that once fell behind would stay behind. */
-void ca_epoch_harvest_by_free(ca_arena_t *arena, ca_line_t *line);
+void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line);
 
 /* Whether memory in flight may serve now (order.h). */
 bool ca_epoch_in_order(const ca_arena_t *arena);

@@ -5,8 +5,8 @@
  *
  * Fences behind all work are numbered in the order in which they are recorded, in one row for all
  * contexts. Any thread may call; no call here takes a lock or reaches upstream. */
-#ifndef CA_POOL_FENCE_ORDER_H
-#define CA_POOL_FENCE_ORDER_H
+#ifndef CA_POOL_FENCE_FENCE_ORDER_H
+#define CA_POOL_FENCE_FENCE_ORDER_H
 
 #include <stdint.h>
 

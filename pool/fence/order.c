@@ -6,7 +6,7 @@
 #include "base/counters.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "config/options.h"
 #include "pool/fence/fence_order.h"
@@ -399,7 +399,7 @@ static bool stop(const char *why)
  * none, as nothing was submitted before. */
 static bool change(uint64_t stream, uint64_t paid)
 {
-    unsigned thread = ca_mine_number();
+    unsigned thread = ca_thread_number();
 
     ca_lock_take(&lock);
     if (opened != paid && must_pay(stream, CA_WORK)) {
@@ -472,7 +472,7 @@ void ca_order_waits_for(uint64_t stream)
         atomic_load_explicit(&ended, memory_order_relaxed))
         return;
     uint64_t current = stream_now();
-    if (stream && current && stream != current && atomic_load(&changer) != ca_mine_number())
+    if (stream && current && stream != current && atomic_load(&changer) != ca_thread_number())
         stop("a second thread waits for a second stream");
 }
 

@@ -26,8 +26,8 @@
  * Streams have numbers here, not given twice while anything is known of them:
  * shim/cuda/stream_id.h. Any thread may call; all but ca_order_may and ca_order_take reach
  * upstream, so that no lock may be held. One context at a time has it. */
-#ifndef CA_POOL_ORDER_H
-#define CA_POOL_ORDER_H
+#ifndef CA_POOL_FENCE_ORDER_H
+#define CA_POOL_FENCE_ORDER_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

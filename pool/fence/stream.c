@@ -222,7 +222,7 @@ size_t ca_streams_closed(const ca_arena_t *arena)
     return count;
 }
 
-size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
+size_t ca_streams_reap(ca_arena_t *arena, size_t most, bool forced)
 {
     size_t passed = 0;
 
@@ -230,7 +230,7 @@ size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced)
         return 0;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy)
-        passed += ca_epoch_harvest(arena, &stream->line, most, forced);
+        passed += ca_epoch_reap(arena, &stream->line, most, forced);
     ca_streams_walked(arena);
     return passed;
 }
@@ -332,7 +332,7 @@ static ca_stream_t *spare(ca_arena_t *arena)
 {
     for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
         ca_stream_t *stream = take_gone(arena);
-        ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+        ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
             return NULL;
         if (at_rest(stream))
@@ -357,7 +357,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     stream->arena = arena;
     stream->kind = CA_STREAM_COMMON;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
-    if (!stream->bins || ca_line_start(arena, &stream->line, stream) < 0) {
+    if (!stream->bins || ca_fence_queue_start(arena, &stream->line, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
         stream->gone = true;
@@ -485,7 +485,7 @@ void ca_stream_retire(ca_stream_t *stream)
         ca_caches_give_stream(arena, stream);
         if (!stream->confined) {
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
-            ca_epoch_harvest(arena, &stream->line, SIZE_MAX, true);
+            ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
         }
         wait_for_recorders(stream);
         if (!arena->retired) {

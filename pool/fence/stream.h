@@ -29,8 +29,8 @@
  * with a stream for each request would fill the host's memory with them.
  *
  * The arena's lock is held in every function here but the public ones (arena.h). */
-#ifndef CA_POOL_STREAM_H
-#define CA_POOL_STREAM_H
+#ifndef CA_POOL_FENCE_STREAM_H
+#define CA_POOL_FENCE_STREAM_H
 
 #include <pthread.h>
 #include "pool/blocks/bin.h"
@@ -114,7 +114,7 @@ size_t ca_streams_closed(const ca_arena_t *arena);
 
 /* Asks closed epochs of all streams, at most `most` of each. Returns how many passed. Drops the
  * lock. */
-size_t ca_streams_harvest(ca_arena_t *arena, size_t most, bool forced);
+size_t ca_streams_reap(ca_arena_t *arena, size_t most, bool forced);
 
 /* Its open epoch got no fence, for the reason `rc`, and is open again. */
 void ca_stream_reopened(ca_stream_t *stream, int rc);

@@ -9,14 +9,14 @@
 #include "pool/growth/pin.h"
 #include "pool/range/range.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 
 void ca_arena_tick(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
     arena->tick++;
-    bool pending = !arena->retired && (arena->pending > 0 || ca_caches_stock(arena) > 0);
+    bool pending = !arena->retired && (arena->pending > 0 || ca_caches_bytes(arena) > 0);
     ca_lock_drop(&arena->lock);
     if (pending)
         ca_arena_trim_as(arena, 0, CA_TRIM_LOOK);
@@ -42,7 +42,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     if (!arena->pins)
-        ca_pin_settle(arena);
+        ca_pin_merge(arena);
     ca_segment_t *segment = idle_longer(arena, ticks);
     /* Looked for again where the lock may have been dropped in between. */
     if (segment && waits)
@@ -58,7 +58,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
         given += more;
     }
     if (given)
-        ca_settle_gave(arena);
+        ca_warmup_gave(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
     return given;

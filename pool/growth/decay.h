@@ -1,7 +1,7 @@
 /* Memory that was idle for long goes back upstream. Time is counted in ticks, which somebody else
  * gives: the pool reads no clock. Thread-safe; takes the arena's lock itself. */
-#ifndef CA_POOL_DECAY_H
-#define CA_POOL_DECAY_H
+#ifndef CA_POOL_GROWTH_DECAY_H
+#define CA_POOL_GROWTH_DECAY_H
 
 #include "pool/arena.h"
 

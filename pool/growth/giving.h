@@ -1,8 +1,8 @@
 /* Memory on its way back upstream, over all arenas: what one thread is giving back another one does
  * not find idle any more, and upstream does not have yet. Any thread may call; no call here takes a
  * lock or reaches upstream. */
-#ifndef CA_POOL_GIVING_H
-#define CA_POOL_GIVING_H
+#ifndef CA_POOL_GROWTH_GIVING_H
+#define CA_POOL_GROWTH_GIVING_H
 
 #include <stdbool.h>
 

@@ -15,7 +15,7 @@
 #include "pool/growth/pin.h"
 #include "pool/range/range.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 #include "pool/range/view.h"
@@ -24,20 +24,20 @@
  * caches: others may have given back what they had, of which nobody tells. */
 #define LOOK_AGAIN 65536
 
-/* Of the set that the heap belongs to; see shards.h. */
+/* Of the set that the heap belongs to; see arena_set.h. */
 static size_t reserved(const ca_arena_t *arena)
 {
-    return arena->shards ? ca_shards_reserved(arena->shards) : arena->reserved;
+    return arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
 }
 
 static size_t reserved_peak(const ca_arena_t *arena)
 {
-    return arena->shards ? ca_shards_reserved_peak(arena->shards) : arena->reserved_peak;
+    return arena->set ? ca_arena_set_reserved_peak(arena->set) : arena->reserved_peak;
 }
 
 static size_t live_peak(const ca_arena_t *arena)
 {
-    return ca_arena_alone(arena) ? arena->live_peak : ca_shards_live_peak(arena->shards);
+    return ca_arena_alone(arena) ? arena->live_peak : ca_arena_set_live_peak(arena->set);
 }
 
 /* What may be reserved beside what was live at most. What is kept for other processes serves nobody
@@ -62,7 +62,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
 bool ca_grow_spares_caches(const ca_arena_t *arena)
 {
     return live_peak(arena) >= CA_GROW_SPARE && ca_grow_allowed(arena) &&
-           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_stock(arena) &&
+           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_bytes(arena) &&
            arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
 }
 
@@ -83,7 +83,7 @@ static bool is_trifle(const ca_arena_t *arena, size_t bytes)
 static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t asked)
 {
     size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
-    size_t least = ca_settle_grows_by_little(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
+    size_t least = ca_warmup_grows_by_little(arena) ? CA_SEGMENT_UNIT : arena->params.segment_first;
 
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
@@ -107,7 +107,7 @@ bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
         segment = bytes;
     return arena->params.settle && !arena->careful && !arena->growing && arena->cache_count > 1 &&
            arena->params.reuse != CA_POOL_REUSE_WAIT && ca_grow_allowed(arena) &&
-           arena->reserved + segment - arena->settle_from <= ca_settle_uncounted(arena);
+           arena->reserved + segment - arena->settle_from <= ca_warmup_uncounted(arena);
 }
 
 bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
@@ -117,8 +117,8 @@ bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
 
 static void give_up(ca_arena_t *arena, size_t bytes)
 {
-    if (arena->shards)
-        ca_shards_give_up(arena->shards, bytes);
+    if (arena->set)
+        ca_arena_set_give_up(arena->set, bytes);
 }
 
 /* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
@@ -126,7 +126,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
 {
     uint64_t base = 0;
 
-    if (arena->shards && !ca_shards_claim(arena->shards, segment_bytes, arena->params.limit))
+    if (arena->set && !ca_arena_set_claim(arena->set, segment_bytes, arena->params.limit))
         return -ENOMEM;
     ca_lock_drop(&arena->lock);
     int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
@@ -150,7 +150,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         return -ENOBUFS;
     }
     segment->asked = bytes;
-    ca_settle_grown(arena, segment_bytes);
+    ca_warmup_grown(arena, segment_bytes);
     *block = ca_block_take_from(arena, segment->first, bytes);
     return *block ? 0 : -ENOBUFS;
 }
@@ -167,7 +167,7 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
     for (const ca_block_t *block = segment->live_blocks ? NULL : segment->first; block;
          block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_PENDING &&
-            (ca_epoch_late(arena, ca_block_epoch(block)) ||
+            (ca_epoch_overdue(arena, ca_block_epoch(block)) ||
              ca_block_epoch(block)->own_passed != (which == CA_GIVE_PASSED)))
             return false;
     return segment->live_blocks == 0;
@@ -187,7 +187,7 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
 
     if (arena->pins)
         return NULL;
-    ca_pin_settle(arena);
+    ca_pin_merge(arena);
     /* There may be thousands, and a growth asks. */
     ca_segment_t *first = arena->vacant ? arena->segments : NULL;
     for (ca_segment_t *segment = first; segment; segment = segment->next)
@@ -274,16 +274,16 @@ static void look(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    arena->look = (ca_look_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
+    arena->look = (ca_free_estimate_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
 }
 
 /* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
 static size_t room(const ca_arena_t *arena)
 {
-    return left_of(arena, ca_look_left(&arena->look, reserved(arena)));
+    return left_of(arena, ca_free_estimate_left(&arena->look, reserved(arena)));
 }
 
-void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
+void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     arena->room = bytes;
     arena->look_after = arena->operations + LOOK_AGAIN;
@@ -293,17 +293,17 @@ void ca_grow_set_room(ca_arena_t *arena, size_t bytes)
 /* Takes note of it, in all heaps of the set. Drops the lock. */
 static void note_room(ca_arena_t *arena, size_t bytes)
 {
-    ca_grow_set_room(arena, bytes);
-    if (arena->shards) {
+    ca_grow_set_free_bytes(arena, bytes);
+    if (arena->set) {
         ca_lock_drop(&arena->lock);
-        ca_shards_note_room(arena, bytes, arena->look);
+        ca_arena_set_note_free_bytes(arena, bytes, arena->look);
         ca_lock_take(&arena->lock);
     }
 }
 
 void ca_grow_look_again(ca_arena_t *arena)
 {
-    if (arena->operations < arena->look_after || !ca_caches_lack_room(arena) ||
+    if (arena->operations < arena->look_after || !ca_caches_lack_memory(arena) ||
         !ca_arena_serving(arena))
         return;
     arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
@@ -345,7 +345,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     ca_give_exported(arena);
     collect(arena);
     bool looked =
-        !ca_look_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
+        !ca_free_estimate_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
     if (looked)
         look(arena);
     note_room(arena, room(arena));
@@ -414,8 +414,8 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t aske
 {
     if (ca_span_any(base, bytes))
         return;
-    if (arena->shards) /* counted as growth is; no limit for what is there */
-        (void)ca_shards_claim(arena->shards, bytes, SIZE_MAX);
+    if (arena->set) /* counted as growth is; no limit for what is there */
+        (void)ca_arena_set_claim(arena->set, bytes, SIZE_MAX);
     ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
     if (!segment) {
         give_up(arena, bytes);
@@ -521,10 +521,10 @@ void ca_give_exported(ca_arena_t *arena)
 
 size_t ca_give_others(ca_arena_t *arena, size_t bytes)
 {
-    if (!arena->shards || !ca_arena_serving(arena))
+    if (!arena->set || !ca_arena_serving(arena))
         return 0;
     ca_lock_drop(&arena->lock);
-    size_t given = ca_shards_give_others(arena, bytes);
+    size_t given = ca_arena_set_give_others(arena, bytes);
     ca_lock_take(&arena->lock);
     return given;
 }

@@ -1,7 +1,7 @@
 /* Getting segments from upstream and giving them back. The arena's lock is held on entry and on
  * return, and dropped around every upstream call. */
-#ifndef CA_POOL_GROW_H
-#define CA_POOL_GROW_H
+#ifndef CA_POOL_GROWTH_GROW_H
+#define CA_POOL_GROWTH_GROW_H
 
 #include "pool/blocks/block.h"
 
@@ -30,7 +30,7 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
 
 /* How much is left to grow by. Caches may open or shut. */
-void ca_grow_set_room(ca_arena_t *arena, size_t bytes);
+void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* For a free that has closed its epoch: where room was short when somebody last looked, which may
  * be long ago, this looks again. Drops the lock. */
@@ -76,8 +76,8 @@ void ca_give_exported(ca_arena_t *arena);
  * nothing is in flight for as long as the lock is held. */
 bool ca_nothing_in_flight(ca_arena_t *arena);
 
-/* Idle segments of the other heaps of its set go back, see ca_shards_give_others. 0 where the arena
- * is alone. Drops the lock. */
+/* Idle segments of the other heaps of its set go back, see ca_arena_set_give_others. 0 where the
+ * arena is alone. Drops the lock. */
 size_t ca_give_others(ca_arena_t *arena, size_t bytes);
 
 #endif

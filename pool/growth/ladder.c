@@ -15,7 +15,7 @@
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
- *   heaps       so do those of the other heaps of its set (shards.h), then growth
+ *   heaps       so do those of the other heaps of its set (arena_set.h), then growth
  *   reclaim     others who cache memory on this device give back, or are about to, then growth
  *   wait        every epoch closed by then that is not late, oldest first, without bound for the
  *               work of its own context
@@ -38,14 +38,14 @@
 #include <errno.h>
 #include <limits.h>
 #include "base/clock.h"
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "pool/blocks/apart.h"
 #include "pool/cache/cache.h"
 #include "pool/range/export.h"
 #include "pool/growth/giving.h"
 #include "pool/growth/grow.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
@@ -103,7 +103,7 @@ static bool grow(climb_t *c)
     ca_arena_t *arena = c->arena;
 
     while (arena->growing) {
-        if (arena->grower == ca_mine_number())
+        if (arena->grower == ca_thread_number())
             return over(c, -EIO); /* a tool's callback, inside the driver's call */
         ca_signal_wait(&arena->grown, &arena->lock, UINT64_MAX);
         if (search(c))
@@ -112,7 +112,7 @@ static bool grow(climb_t *c)
     if (c->spares && !ca_grow_spares_caches(arena))
         return false; /* not any more */
     arena->growing = true;
-    arena->grower = ca_mine_number();
+    arena->grower = ca_thread_number();
     arena->growing_for_caches = c->spares;
     int rc = ca_grow(arena, c->bytes, c->headroom, &c->block);
     arena->growing = false;
@@ -139,8 +139,8 @@ static bool rung_passed(climb_t *c)
 {
     if (!c->arena->whole.closed.head && !c->arena->busy)
         return false; /* as before the climb */
-    ca_epoch_harvest(c->arena, &c->arena->whole, HARVEST_MOST, false);
-    ca_streams_harvest(c->arena, HARVEST_MOST, false);
+    ca_epoch_reap(c->arena, &c->arena->whole, HARVEST_MOST, false);
+    ca_streams_reap(c->arena, HARVEST_MOST, false);
     return search(c);
 }
 
@@ -163,8 +163,8 @@ static bool rung_open(climb_t *c)
     ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
     /* Fences pass in order: behind an older one this one has not passed either. */
     if (none_before)
-        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
-    ca_streams_harvest(arena, SIZE_MAX, true);
+        ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_reap(arena, SIZE_MAX, true);
     return search(c);
 }
 
@@ -175,8 +175,8 @@ static bool rung_caches(climb_t *c)
     c->shut = true;
     c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
     /* Where each block is a large part of all there is, all merge. */
-    if (ca_settle_small(c->arena))
-        ca_caches_shut(c->arena);
+    if (ca_warmup_small(c->arena))
+        ca_caches_lock_out(c->arena);
     else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
         return over(c, 0);
     return search(c) ||
@@ -188,7 +188,7 @@ static bool rung_caches(climb_t *c)
 static bool rung_asked(climb_t *c)
 {
     for (unsigned asked = 0; asked < HARVEST_MOST; asked++)
-        if (!ca_epoch_harvest(c->arena, &c->arena->whole, 1, true))
+        if (!ca_epoch_reap(c->arena, &c->arena->whole, 1, true))
             return false;
         else if (search(c))
             return true;
@@ -220,8 +220,8 @@ static bool rung_spared(climb_t *c)
 
 static size_t harvest_all(ca_arena_t *arena)
 {
-    return ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true) +
-           ca_streams_harvest(arena, SIZE_MAX, true);
+    return ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true) +
+           ca_streams_reap(arena, SIZE_MAX, true);
 }
 
 /* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
@@ -304,7 +304,7 @@ static bool rung_idle(climb_t *c)
 
 static bool rung_heaps(climb_t *c)
 {
-    size_t all = c->arena->shards ? ca_shards_reserved(c->arena->shards) : 0;
+    size_t all = c->arena->set ? ca_arena_set_reserved(c->arena->set) : 0;
 
     return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
 }
@@ -377,12 +377,12 @@ static bool rung_exported(climb_t *c)
 static bool only_others(const ca_arena_t *arena)
 {
     for (const ca_epoch_t *epoch = arena->whole.closed.head; epoch; epoch = epoch->next)
-        if (ca_epoch_late(arena, epoch))
+        if (ca_epoch_overdue(arena, epoch))
             return false;
     return ca_streams_closed(arena) == 0;
 }
 
-uint64_t ca_late_wait_ns(const ca_arena_t *arena)
+uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena)
 {
     uint64_t most = arena->params.oom_wait_ns, others = ca_bound(CA_OTHERS_WAIT_NS);
 
@@ -396,7 +396,7 @@ uint64_t ca_late_wait_ns(const ca_arena_t *arena)
 static bool rung_late(climb_t *c)
 {
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
-    bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_late_wait_ns(c->arena));
+    bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_unsafe_wait_ns(c->arena));
     c->arena->late_stuck |= c->arena->whole.closed.head != NULL;
     return served || rung_idle(c) || grow(c);
 }
@@ -422,7 +422,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
                          ? arena->params.headroom
                          : 0};
 
-    ca_arena_look_at_order(arena);
+    ca_arena_check_order(arena);
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
      * those who had something in stock. */
     bool caches_first = rungs & CA_RUNGS_FIRST ||

@@ -1,6 +1,6 @@
 /* What an allocation tries after the ready blocks failed it, cheapest first; see ladder.c. */
-#ifndef CA_POOL_LADDER_H
-#define CA_POOL_LADDER_H
+#ifndef CA_POOL_GROWTH_LADDER_H
+#define CA_POOL_GROWTH_LADDER_H
 
 #include "pool/blocks/block.h"
 
@@ -24,7 +24,7 @@ typedef enum {
 } ca_rungs_t;
 
 /* How long what may not be waited for without bound is waited for before an out-of-memory. */
-uint64_t ca_late_wait_ns(const ca_arena_t *arena);
+uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena);
 
 /* Lock held on entry and on return, dropped in between. `bytes` is rounded, and `asked` all
  * that will do where there is no more: see range.h; `stream` may be NULL; `rungs` are of

@@ -22,7 +22,7 @@ void ca_arena_pin(ca_arena_t *arena, bool on)
     ca_lock_drop(&arena->lock);
 }
 
-void ca_pin_settle(ca_arena_t *arena)
+void ca_pin_merge(ca_arena_t *arena)
 {
     ca_blocks_merge(arena);
     if (!arena->unmerged)

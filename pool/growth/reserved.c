@@ -20,8 +20,8 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
     arena->news = true;
     if (arena->reserved > arena->reserved_peak)
         arena->reserved_peak = arena->reserved;
-    if (arena->shards)
-        ca_shards_obtained(arena->shards); /* claimed by who asked upstream */
+    if (arena->set)
+        ca_arena_set_obtained(arena->set); /* claimed by who asked upstream */
 
     total_t *total = total_of(arena);
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
@@ -35,8 +35,8 @@ void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved -= bytes;
     arena->news = true;
-    if (arena->shards)
-        ca_shards_give_up(arena->shards, bytes);
+    if (arena->set)
+        ca_arena_set_give_up(arena->set, bytes);
     if (!arena->retired)
         atomic_fetch_sub_explicit(&total_of(arena)->now, bytes, memory_order_relaxed);
 }

@@ -6,20 +6,20 @@
 #include "pool/growth/grow.h"
 #include "pool/growth/ladder.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
 /* What has passed is ready, and nothing stays in an open epoch that a fence can be had for. */
 static void settle(ca_arena_t *arena)
 {
-    ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
+    ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
     bool none_before = !arena->whole.closed.head;
     ca_streams_close(arena);
     ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
     if (none_before)
-        ca_epoch_harvest(arena, &arena->whole, SIZE_MAX, true);
-    ca_streams_harvest(arena, SIZE_MAX, true);
+        ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_reap(arena, SIZE_MAX, true);
     ca_blocks_merge(arena);
 }
 
@@ -34,12 +34,12 @@ static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
          waits--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     size_t late = waits + ca_streams_closed(arena);
-    end = ca_clock_ns() + ca_late_wait_ns(arena);
+    end = ca_clock_ns() + ca_unsafe_wait_ns(arena);
     for (; late > 0 && given < bytes && (now = ca_clock_ns()) < end &&
            ca_epoch_wait(arena, CA_EPOCHS_ALL, end - now) == 1;
          late--)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    if (given < bytes && ca_streams_harvest(arena, SIZE_MAX, true) > 0)
+    if (given < bytes && ca_streams_reap(arena, SIZE_MAX, true) > 0)
         given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
     if (given < bytes && !arena->params.host)
         given += ca_give_back(arena, bytes - given, CA_GIVE_PASSED);
@@ -52,9 +52,9 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     int cancellation = ca_arena_enter(arena);
     arena->operations++;
     if (how == CA_TRIM_LOOK)
-        ca_caches_rest(arena);
+        ca_caches_flush_idle(arena);
     else
-        ca_caches_shut(arena);
+        ca_caches_lock_out(arena);
     settle(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
@@ -62,7 +62,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     if (how == CA_TRIM_SHORTAGE && given < bytes)
         given += give_after_waits(arena, bytes - given);
     if (given)
-        ca_settle_gave(arena);
+        ca_warmup_gave(arena);
     if (how != CA_TRIM_LOOK)
         ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);

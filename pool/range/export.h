@@ -16,8 +16,8 @@
  *
  * The rest of the segment goes on to be used: nobody can have told the other process about it, and
  * what is cut from it later is that process's business only once it is exported, too. */
-#ifndef CA_POOL_EXPORT_H
-#define CA_POOL_EXPORT_H
+#ifndef CA_POOL_RANGE_EXPORT_H
+#define CA_POOL_RANGE_EXPORT_H
 
 #include <stdatomic.h>
 #include "pool/arena.h"

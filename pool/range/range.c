@@ -10,7 +10,7 @@
 #include "pool/fence/order.h"
 #include "pool/blocks/rounding.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 #include "pool/range/view.h"
 
@@ -315,15 +315,15 @@ static void let_go(ca_arena_t *arena, ca_fill_t *fill)
 {
     ca_mem_unmap(fill->pages, room_of(fill));
     fill->pages = NULL;
-    if (arena->shards)
-        ca_shards_give_up(arena->shards, fill->bytes);
+    if (arena->set)
+        ca_arena_set_give_up(arena->set, fill->bytes);
 }
 
 int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
 {
     ca_range_t *range = arena->range;
 
-    if (arena->shards && !ca_shards_claim(arena->shards, fill->bytes, arena->params.limit))
+    if (arena->set && !ca_arena_set_claim(arena->set, fill->bytes, arena->params.limit))
         return -ENOMEM;
     fill->at = fill->hole->address;
     fill->pages = ca_mem_map(room_of(fill));
@@ -466,6 +466,6 @@ int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block
         return -EIO;
     }
     *block = take_from(arena, lent, bytes);
-    ca_settle_grown(arena, fill.bytes);
+    ca_warmup_grown(arena, fill.bytes);
     return 0;
 }

@@ -16,7 +16,7 @@
  *   lent      memory that is used at other addresses (view.h), or that comes or goes while the lock
  *             is dropped. To its neighbours such a block is live
  *
- * Memory comes before time in such a heap, as long as it lives: see ca_settle_never.
+ * Memory comes before time in such a heap, as long as it lives: see ca_warmup_never.
  *
  * What counts as reserved is pages, never addresses. A page is unmapped only once nothing is in
  * flight there, which unmapping does not wait for: what is ready in order (order.h) has to pass
@@ -27,8 +27,8 @@
  *
  * The arena's lock is held in every function here unless it says otherwise; those that reach
  * upstream drop it, and say so. */
-#ifndef CA_POOL_RANGE_H
-#define CA_POOL_RANGE_H
+#ifndef CA_POOL_RANGE_RANGE_H
+#define CA_POOL_RANGE_RANGE_H
 
 #include <stdatomic.h>
 #include "pool/blocks/block.h"

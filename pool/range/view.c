@@ -5,7 +5,7 @@
 #include "base/mutation.h"
 #include "pool/growth/grow.h"
 #include "pool/blocks/segment.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 
@@ -434,7 +434,7 @@ static int end_fill(ca_arena_t *arena, making_t *m, int filled, bool mapped)
     int rc = ca_range_fill_end(arena, &m->fill, filled);
     if (rc < 0)
         return rc;
-    ca_settle_grown(arena, m->fill.bytes);
+    ca_warmup_grown(arena, m->fill.bytes);
     if (!mapped) {
         ca_block_ready(arena, block);
         return 0;

@@ -22,8 +22,8 @@
  * stays whole, and serves requests of just its size.
  *
  * The arena's lock is held in every function here unless it says otherwise. */
-#ifndef CA_POOL_VIEW_H
-#define CA_POOL_VIEW_H
+#ifndef CA_POOL_RANGE_VIEW_H
+#define CA_POOL_RANGE_VIEW_H
 
 #include "base/mutation.h"
 #include "pool/blocks/block.h"

@@ -39,7 +39,7 @@
 #define PIECE ((uint64_t)256 << 10)
 #define INTERRUPTED_MOST 1000u /* times */
 #define LOCK_WAIT_NS UINT64_C(2000000000)
-#define RECORD_WORDS (sizeof(ca_record_t) / sizeof(uint64_t))
+#define RECORD_WORDS (sizeof(ca_allocation_t) / sizeof(uint64_t))
 #define SEQUENCE_WORD 2 /* of a record */
 
 typedef struct table {
@@ -180,8 +180,9 @@ static bool add_table(uint32_t known)
     if (count == known) {
         uint32_t slots = count < TABLES ? LEAST_SLOTS << count : 0;
         uint64_t keys = slots * sizeof(uint64_t);
-        char *at =
-            slots ? add_chunk(CA_JOURNAL_TABLE, slots, keys + slots * sizeof(ca_record_t)) : NULL;
+        char *at = slots
+                       ? add_chunk(CA_JOURNAL_TABLE, slots, keys + slots * sizeof(ca_allocation_t))
+                       : NULL;
         added = at != NULL;
         if (added) {
             tables[count] = (table_t){
@@ -242,10 +243,10 @@ static void note_peak(void)
         ;
 }
 
-void ca_journal_add(const ca_record_t *record, uint64_t sequence)
+void ca_journal_add(const ca_allocation_t *record, uint64_t sequence)
 {
     uint64_t words[RECORD_WORDS];
-    ca_record_t copy = *record;
+    ca_allocation_t copy = *record;
     copy.sequence = sequence;
     memcpy(words, &copy, sizeof copy);
     int saved = errno;
@@ -263,7 +264,7 @@ void ca_journal_add(const ca_record_t *record, uint64_t sequence)
     atomic_fetch_add_explicit(&head->lost, 1, memory_order_relaxed);
 }
 
-void ca_journal_remove(const ca_record_t *record)
+void ca_journal_remove(const ca_allocation_t *record)
 {
     uint64_t words[RECORD_WORDS];
     memcpy(words, record, sizeof *record);
@@ -276,7 +277,7 @@ void ca_journal_remove(const ca_record_t *record)
     }
 }
 
-static bool has(const ca_record_t *record)
+static bool has(const ca_allocation_t *record)
 {
     uint64_t words[RECORD_WORDS];
     bool found = false;
@@ -287,9 +288,9 @@ static bool has(const ca_record_t *record)
 }
 
 /* Who frees it meanwhile found nothing to remove. */
-static void add_live(const ca_record_t *record)
+static void add_live(const ca_allocation_t *record)
 {
-    ca_record_t now;
+    ca_allocation_t now;
     if (has(record))
         return;
     ca_journal_add(record, record->sequence);
@@ -299,7 +300,7 @@ static void add_live(const ca_record_t *record)
 
 void ca_journal_add_all(void)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     unsigned busy;
     if (ca_registry_snapshot(&records, &count, &busy) != 0)
@@ -402,7 +403,7 @@ void ca_journal_module(const ca_module_t *module)
     append(CA_ENTRY_MODULE, &entry, sizeof entry, path, strlen(path) + 1);
 }
 
-void ca_journal_gone(const ca_module_t *module)
+void ca_journal_freed(const ca_module_t *module)
 {
     const ca_entry_gone_t gone = {
         .bias = module->bias,
@@ -454,7 +455,7 @@ static void describe(const ca_journal_about_t *about)
 {
     memcpy(head->magic, CA_JOURNAL_MAGIC, sizeof head->magic);
     head->version = CA_JOURNAL_VERSION;
-    head->record_bytes = sizeof(ca_record_t);
+    head->record_bytes = sizeof(ca_allocation_t);
     head->pid = (uint32_t)getpid();
     head->stack_depth = about->stack_depth;
     head->sampled = about->sampled;

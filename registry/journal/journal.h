@@ -2,8 +2,8 @@
  * is whole when the process was killed. Another process makes the report of it.
  *
  * Nothing is flushed: what a process wrote outlives it, a machine that stops takes it along. */
-#ifndef CA_REGISTRY_JOURNAL_H
-#define CA_REGISTRY_JOURNAL_H
+#ifndef CA_REGISTRY_JOURNAL_JOURNAL_H
+#define CA_REGISTRY_JOURNAL_JOURNAL_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,7 +20,7 @@
 extern _Atomic bool ca_journal_on;
 
 typedef struct ca_journal_about {
-    const char *settled; /* the path, as ca_path_settle made it */
+    const char *settled; /* the path, as ca_path_expand made it */
     const char *version; /* of the library */
     const char *rank;    /* empty where there is none */
     unsigned stack_depth;
@@ -36,8 +36,8 @@ void ca_journal_end(void);
 
 /* A record becomes live, or is not any more. Takes no lock but where the file grows; a record that
  * it has no room for is counted. `sequence` is what tells it from others at its address. */
-void ca_journal_add(const ca_record_t *record, uint64_t sequence);
-void ca_journal_remove(const ca_record_t *record);
+void ca_journal_add(const ca_allocation_t *record, uint64_t sequence);
+void ca_journal_remove(const ca_allocation_t *record);
 
 /* What was live before the start. */
 void ca_journal_add_all(void);
@@ -45,7 +45,7 @@ void ca_journal_add_all(void);
 /* What records refer to. Take a lock. They do nothing where there is no journal. */
 void ca_journal_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count);
 void ca_journal_module(const ca_module_t *module);
-void ca_journal_gone(const ca_module_t *module);
+void ca_journal_freed(const ca_module_t *module);
 void ca_journal_thread(uint32_t thread, const char *name);
 
 /* In the child of a fork: the file is the parent's. */

@@ -5,8 +5,8 @@
  * bytes each, and as many records behind them: the record of a key that is an address is live. A
  * log has entries one behind the other, each a multiple of 8 bytes, and ends where the kind of one
  * is 0. */
-#ifndef CA_REGISTRY_JOURNAL_FILE_H
-#define CA_REGISTRY_JOURNAL_FILE_H
+#ifndef CA_REGISTRY_JOURNAL_JOURNAL_FILE_H
+#define CA_REGISTRY_JOURNAL_JOURNAL_FILE_H
 
 #include <stdatomic.h>
 #include <stdint.h>

@@ -67,7 +67,7 @@ static int check_head(const reader_t *reader, ca_text_t *why)
         ca_text_printf(why, "it is no journal");
         return -EINVAL;
     }
-    if (head->version != CA_JOURNAL_VERSION || head->record_bytes != sizeof(ca_record_t)) {
+    if (head->version != CA_JOURNAL_VERSION || head->record_bytes != sizeof(ca_allocation_t)) {
         ca_text_printf(why,
                        "it is of another version (%u, written by cachealloc %.*s; this reads %u)",
                        head->version, (int)sizeof head->library, head->library, CA_JOURNAL_VERSION);
@@ -174,7 +174,7 @@ static void read_log(reader_t *reader, const char *at, size_t left)
 static void read_record(const reader_t *reader, uint64_t key, const char *at,
                         ca_journal_read_t *read)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     memcpy(&record, at, sizeof record);
     if (key == CA_JOURNAL_CLAIMED || record.address != key || record.kind >= CA_KIND_COUNT)
         return;
@@ -193,13 +193,13 @@ static void read_table(const reader_t *reader, const ca_journal_chunk_t *chunk, 
                        ca_journal_read_t *read)
 {
     size_t key_bytes = chunk->slots * sizeof(uint64_t);
-    if (chunk->bytes < key_bytes + chunk->slots * sizeof(ca_record_t))
+    if (chunk->bytes < key_bytes + chunk->slots * sizeof(ca_allocation_t))
         return;
     for (size_t i = 0; i < chunk->slots; i++) {
         uint64_t key;
         memcpy(&key, at + i * sizeof key, sizeof key);
         if (key != 0)
-            read_record(reader, key, at + key_bytes + i * sizeof(ca_record_t), read);
+            read_record(reader, key, at + key_bytes + i * sizeof(ca_allocation_t), read);
     }
 }
 
@@ -289,7 +289,7 @@ int ca_journal_read(const char *path, ca_journal_read_t *read, ca_text_t *why)
 
 void ca_journal_read_end(ca_journal_read_t *read)
 {
-    ca_record_t *records, record;
+    ca_allocation_t *records, record;
     size_t count;
     unsigned busy;
     if (ca_registry_snapshot(&records, &count, &busy) == 0) {

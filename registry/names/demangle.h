@@ -1,6 +1,6 @@
 /* C++ names as they stand in the source. */
-#ifndef CA_REGISTRY_DEMANGLE_H
-#define CA_REGISTRY_DEMANGLE_H
+#ifndef CA_REGISTRY_NAMES_DEMANGLE_H
+#define CA_REGISTRY_NAMES_DEMANGLE_H
 
 #include "base/bump.h"
 

@@ -1,7 +1,7 @@
 /* The thread's floating-point environment, around calls into others' code that may compute with
  * such numbers: the program may have traps on, or look at the flags. We compute with integers. */
-#ifndef CA_CONFIG_FP_STATE_H
-#define CA_CONFIG_FP_STATE_H
+#ifndef CA_REGISTRY_NAMES_FP_STATE_H
+#define CA_REGISTRY_NAMES_FP_STATE_H
 
 #include <stdint.h>
 

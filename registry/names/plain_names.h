@@ -4,8 +4,8 @@
  * What /proc says of the mapped files is read once, and their symbol tables with pread, for two
  * seconds in all: nothing is waited for, nothing allocated, and a file that changes meanwhile does
  * no harm. Not thread-safe: one user at a time. */
-#ifndef CA_REGISTRY_PLAIN_NAMES_H
-#define CA_REGISTRY_PLAIN_NAMES_H
+#ifndef CA_REGISTRY_NAMES_PLAIN_NAMES_H
+#define CA_REGISTRY_NAMES_PLAIN_NAMES_H
 
 #include <stdbool.h>
 #include <stddef.h>

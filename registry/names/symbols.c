@@ -423,7 +423,7 @@ const char *ca_symbols_missing(const ca_symbols_t *symbols)
     return symbols ? symbols->missing : NULL;
 }
 
-size_t ca_symbols_late(const ca_symbols_t *symbols)
+size_t ca_symbols_from_loader(const ca_symbols_t *symbols)
 {
     return symbols ? symbols->late : 0;
 }

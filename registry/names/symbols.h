@@ -4,8 +4,8 @@
  *
  * For reports only: libdw uses the heap, dladdr takes the loader's lock. Not thread-safe; one user
  * at a time. */
-#ifndef CA_REGISTRY_SYMBOLS_H
-#define CA_REGISTRY_SYMBOLS_H
+#ifndef CA_REGISTRY_NAMES_SYMBOLS_H
+#define CA_REGISTRY_NAMES_SYMBOLS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);
  * reason"; else NULL. */
 const char *ca_symbols_missing(const ca_symbols_t *symbols);
 /* Frames that have no function for want of time, of the quick one. */
-size_t ca_symbols_late(const ca_symbols_t *symbols);
+size_t ca_symbols_from_loader(const ca_symbols_t *symbols);
 void ca_symbols_close(ca_symbols_t *symbols);
 
 /* What is known of the call at return address `address` (looked up at address - 1, the call itself)

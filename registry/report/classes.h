@@ -1,8 +1,8 @@
 /* Call stacks by the functions that they go through: two calls in one function are two stacks, with
  * return addresses of their own, and one class. For reports only: see symbols.h. Not thread-safe.
  */
-#ifndef CA_REGISTRY_CLASSES_H
-#define CA_REGISTRY_CLASSES_H
+#ifndef CA_REGISTRY_REPORT_CLASSES_H
+#define CA_REGISTRY_REPORT_CLASSES_H
 
 #include <stddef.h>
 #include <stdint.h>

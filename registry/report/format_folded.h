@@ -7,8 +7,8 @@
  * destroyed` in the first name, what contexts held that were destroyed; the sum is the model's:
  * groups that are not listed are a line `(not listed)`, groups of no bytes are none. A `;` in a
  * name becomes `:`, a control character, and what is not UTF-8, \xNN. */
-#ifndef CA_REGISTRY_FORMAT_FOLDED_H
-#define CA_REGISTRY_FORMAT_FOLDED_H
+#ifndef CA_REGISTRY_REPORT_FORMAT_FOLDED_H
+#define CA_REGISTRY_REPORT_FORMAT_FOLDED_H
 
 #include "base/out.h"
 #include "registry/report/model.h"

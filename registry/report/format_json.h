@@ -1,6 +1,6 @@
 /* The report as JSON, for programs: tests/report.schema.json says how it looks. */
-#ifndef CA_REGISTRY_FORMAT_JSON_H
-#define CA_REGISTRY_FORMAT_JSON_H
+#ifndef CA_REGISTRY_REPORT_FORMAT_JSON_H
+#define CA_REGISTRY_REPORT_FORMAT_JSON_H
 
 #include "base/out.h"
 #include "registry/report/model.h"

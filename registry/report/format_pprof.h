@@ -13,8 +13,8 @@
  * allocations without a call stack lie in "(no call stack)". Each mapping begins where the module
  * was loaded; its limit is that of the last address that is known in it. The time is that of the
  * start, the duration until the report. */
-#ifndef CA_REGISTRY_FORMAT_PPROF_H
-#define CA_REGISTRY_FORMAT_PPROF_H
+#ifndef CA_REGISTRY_REPORT_FORMAT_PPROF_H
+#define CA_REGISTRY_REPORT_FORMAT_PPROF_H
 
 #include "base/out.h"
 #include "registry/report/model.h"

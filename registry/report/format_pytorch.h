@@ -12,8 +12,8 @@
  * What contexts held that were destroyed is not in it, for a snapshot is of what is live, nor are
  * groups that are not listed; their bytes are in the dict "cachealloc", which is not PyTorch's:
  * version, cause, pid, program, host, rank (or None), bytes, not_listed_bytes, destroyed_bytes. */
-#ifndef CA_REGISTRY_FORMAT_PYTORCH_H
-#define CA_REGISTRY_FORMAT_PYTORCH_H
+#ifndef CA_REGISTRY_REPORT_FORMAT_PYTORCH_H
+#define CA_REGISTRY_REPORT_FORMAT_PYTORCH_H
 
 #include "base/out.h"
 #include "registry/report/model.h"

@@ -1,7 +1,7 @@
 /* Numbers for the frames of a model, from 0 in the order in which they are first asked for: formats
  * list each frame once, and groups refer to it. Not thread-safe. All zero is an empty one. */
-#ifndef CA_REGISTRY_FRAME_INDEX_H
-#define CA_REGISTRY_FRAME_INDEX_H
+#ifndef CA_REGISTRY_REPORT_FRAME_INDEX_H
+#define CA_REGISTRY_REPORT_FRAME_INDEX_H
 
 #include <stddef.h>
 #include "registry/report/model.h"

@@ -1,6 +1,6 @@
 /* Patterns as in the suppression files of LeakSanitizer. */
-#ifndef CA_CONFIG_GLOB_H
-#define CA_CONFIG_GLOB_H
+#ifndef CA_REGISTRY_REPORT_GLOB_H
+#define CA_REGISTRY_REPORT_GLOB_H
 
 #include <stdbool.h>
 

@@ -4,12 +4,12 @@
 
 #include "registry/stack/stack.h"
 
-static bool is_pinned(const ca_record_t *record)
+static bool is_pinned(const ca_allocation_t *record)
 {
     return record->kind == CA_KIND_PINNED || record->kind == CA_KIND_REGISTERED;
 }
 
-static bool is_meant(const ca_record_t *record, unsigned device, bool host)
+static bool is_meant(const ca_allocation_t *record, unsigned device, bool host)
 {
     if (host || is_pinned(record))
         return host && is_pinned(record);
@@ -18,7 +18,7 @@ static bool is_meant(const ca_record_t *record, unsigned device, bool host)
 
 void ca_holders_read(ca_holders_t *holders, unsigned device, bool host)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     unsigned busy;
     memset(holders, 0, sizeof *holders);

@@ -398,7 +398,7 @@ static void apply_rules(maker_t *maker, making_t *leaked, making_t *destroyed)
 /* Counts what is live. Where that cannot be read, its total is known all the same. */
 static int count_live(ca_groups_t *groups, unsigned *busy)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     memset(groups, 0, sizeof *groups);
     int error = ca_registry_snapshot(&records, &count, busy);
@@ -534,7 +534,7 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         maker->model.now_ns = ca_timeline_now();
         copy_marks(maker);
     }
-    maker->model.late_names = ca_symbols_late(maker->classes.symbols);
+    maker->model.late_names = ca_symbols_from_loader(maker->classes.symbols);
     maker->model.names_missing = ca_symbols_missing(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);

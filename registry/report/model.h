@@ -4,8 +4,8 @@
  * Built from a snapshot (model.c); all of it lies in mapped memory that ca_model_free gives back.
  * Strings are UTF-8 or whatever the file system has, and may be any bytes but NUL: writers escape
  * them. Sizes are bytes. */
-#ifndef CA_REGISTRY_MODEL_H
-#define CA_REGISTRY_MODEL_H
+#ifndef CA_REGISTRY_REPORT_MODEL_H
+#define CA_REGISTRY_REPORT_MODEL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* What a model says of time: the points of the timeline, and the last events with their stacks. */
-#ifndef CA_REGISTRY_MOMENTS_H
-#define CA_REGISTRY_MOMENTS_H
+#ifndef CA_REGISTRY_REPORT_MOMENTS_H
+#define CA_REGISTRY_REPORT_MOMENTS_H
 
 #include "base/bump.h"
 #include "registry/report/classes.h"

@@ -5,8 +5,8 @@
  *
  * Strings that come again are references. Must be UTF-8 there: what is not, and control characters,
  * become \xNN. No values but these, so that reading one runs nobody's code. */
-#ifndef CA_REGISTRY_PICKLE_H
-#define CA_REGISTRY_PICKLE_H
+#ifndef CA_REGISTRY_REPORT_PICKLE_H
+#define CA_REGISTRY_REPORT_PICKLE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  *
  * The length of a message comes before it: a message is a function that writes its fields, called
  * once to count and once to write, and must do the same both times. No memory is needed. */
-#ifndef CA_REGISTRY_PROTOBUF_H
-#define CA_REGISTRY_PROTOBUF_H
+#ifndef CA_REGISTRY_REPORT_PROTOBUF_H
+#define CA_REGISTRY_REPORT_PROTOBUF_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* The report as text. */
-#ifndef CA_REGISTRY_REPORT_H
-#define CA_REGISTRY_REPORT_H
+#ifndef CA_REGISTRY_REPORT_REPORT_H
+#define CA_REGISTRY_REPORT_REPORT_H
 
 #include "base/out.h"
 #include "registry/report/model.h"

@@ -7,8 +7,8 @@
  * A rule is for a group, by whole stacks, one of whose frames has a function, a source file or a
  * module that the pattern is in (registry/report/glob.h), and that fits all else that the rule
  * says. Of several the first counts. */
-#ifndef CA_REGISTRY_SUPPRESS_H
-#define CA_REGISTRY_SUPPRESS_H
+#ifndef CA_REGISTRY_REPORT_SUPPRESS_H
+#define CA_REGISTRY_REPORT_SUPPRESS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
  * aligns its stack; and where a signal handler returns to, which is left to the kernel's frame.
  * A description of another form, or one that is damaged, ends the stack. Nothing that is read here
  * is trusted: any byte of it may be wrong. */
-#ifndef CA_REGISTRY_EH_FRAME_H
-#define CA_REGISTRY_EH_FRAME_H
+#ifndef CA_REGISTRY_STACK_EH_FRAME_H
+#define CA_REGISTRY_STACK_EH_FRAME_H
 
 #include <stdbool.h>
 #include <stddef.h>

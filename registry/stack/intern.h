@@ -1,8 +1,8 @@
 /* Numbers for things that are written once and then referred to: strings, frames, functions.
  *
  * A hash table in mapped memory. Not thread-safe. */
-#ifndef CA_REGISTRY_INTERN_H
-#define CA_REGISTRY_INTERN_H
+#ifndef CA_REGISTRY_STACK_INTERN_H
+#define CA_REGISTRY_STACK_INTERN_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -170,7 +170,7 @@ void ca_modules_note(void)
                 continue;
             }
             atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
-            ca_journal_gone(module);
+            ca_journal_freed(module);
             *link = module->next_there;
         }
         atomic_store_explicit(&latest, visit.epoch, memory_order_release);
@@ -209,7 +209,7 @@ void ca_modules_journal(void)
     for (; module; module = module->next) {
         ca_journal_module(module);
         if (!is_there(module))
-            ca_journal_gone(module);
+            ca_journal_freed(module);
     }
     atomic_flag_clear_explicit(&noting, memory_order_release);
 }

@@ -5,8 +5,8 @@
  * the names of the modules that were there then.
  *
  * Thread-safe. Modules are never forgotten, and what is known of one never changes but `until`. */
-#ifndef CA_REGISTRY_MODULES_H
-#define CA_REGISTRY_MODULES_H
+#ifndef CA_REGISTRY_STACK_MODULES_H
+#define CA_REGISTRY_STACK_MODULES_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

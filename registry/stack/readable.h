@@ -1,6 +1,6 @@
 /* Whether memory can be read, as the kernel says: for what may lie anywhere. */
-#ifndef CA_REGISTRY_READABLE_H
-#define CA_REGISTRY_READABLE_H
+#ifndef CA_REGISTRY_STACK_READABLE_H
+#define CA_REGISTRY_STACK_READABLE_H
 
 #include <stdint.h>
 

@@ -15,13 +15,13 @@
 #include "base/mem.h"
 #include "base/mutation.h"
 #include "registry/journal/journal.h"
-#include "registry/stack/memo.h"
+#include "registry/stack/stack_cache.h"
 #include "registry/stack/modules.h"
 #include "registry/stack/unload.h"
 #include "registry/stack/unwind.h"
 #include "registry/stack/unwind_words.h"
 
-#define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, lane, hook */
+#define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, api, hook */
 #define PAGE_BITS 12
 #define PAGE_STACKS (1u << PAGE_BITS)
 #define PAGES 4096u /* 16 million stacks */
@@ -189,7 +189,7 @@ void ca_stack_set_own_range(uintptr_t low, uintptr_t high)
 {
     atomic_store_explicit(&own_low, low, memory_order_relaxed);
     atomic_store_explicit(&own_high, high, memory_order_relaxed);
-    ca_memo_forget();
+    ca_stack_cache_forget();
 }
 
 void ca_stack_start(unsigned most_frames)
@@ -197,8 +197,8 @@ void ca_stack_start(unsigned most_frames)
     if (most_frames > CA_STACK_MAX)
         most_frames = CA_STACK_MAX;
     atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
-    ca_memo_forget();
-    ca_memo_start();
+    ca_stack_cache_forget();
+    ca_stack_cache_start();
     ca_unwind_start();
 }
 
@@ -246,7 +246,7 @@ static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t fr
     size_t first = find_caller(frames, count, caller);
     bool whole = kept < most && count < most + extra;
     if (first < count)
-        ca_memo_keep(caller, frame, frames + first, own + kept - first, whole, id);
+        ca_stack_cache_keep(caller, frame, frames + first, own + kept - first, whole, id);
     return id;
 }
 
@@ -254,7 +254,7 @@ __attribute__((noinline)) uint32_t ca_stack_capture(void)
 {
     uintptr_t caller = (uintptr_t)__builtin_return_address(0);
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
-    uint32_t id = ca_memo_find(caller, frame);
+    uint32_t id = ca_stack_cache_find(caller, frame);
     if (id == 0)
         id = capture(caller, frame);
     __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to those two */
@@ -299,5 +299,5 @@ void ca_stack_reset_after_fork(void)
     ca_modules_reset_after_fork();
     ca_unload_reset_after_fork();
     ca_unwind_reset_after_fork();
-    ca_memo_reset_after_fork();
+    ca_stack_cache_reset_after_fork();
 }

@@ -1,6 +1,6 @@
 /* Call stacks: captured by unwind.h, interned, so that a record holds a 32-bit id. */
-#ifndef CA_REGISTRY_STACK_H
-#define CA_REGISTRY_STACK_H
+#ifndef CA_REGISTRY_STACK_STACK_H
+#define CA_REGISTRY_STACK_STACK_H
 
 #include <stdbool.h>
 #include <stddef.h>

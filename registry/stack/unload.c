@@ -13,7 +13,7 @@
 
 #include "base/lock.h"
 #include "base/mutation.h"
-#include "registry/stack/memo.h"
+#include "registry/stack/stack_cache.h"
 
 /* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads
  * are in ca_unload. */
@@ -40,12 +40,12 @@ int ca_unload(int (*close)(void *handle), void *handle)
         return close(handle);
     ca_lock_assert_none("closing a library");
     atomic_fetch_add(&epoch, CLOSING);
-    ca_memo_rest();
+    ca_stack_cache_rest();
     unsigned long long before = unloaded();
     int result = close(handle);
     int saved = errno;
     bool gone = unloaded() != before;
-    ca_memo_go_on(gone);
+    ca_stack_cache_go_on(gone);
     atomic_fetch_add(&epoch, gone - CLOSING);
     errno = saved;
     return result;

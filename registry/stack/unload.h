@@ -3,8 +3,8 @@
  * What is known of code by its address goes stale then: libunwind's caches, one of which is each
  * thread's own and cannot be emptied, and the memo of stacks. The loader tells nobody, and to ask
  * it takes its lock; so who closes a library does it through here. */
-#ifndef CA_REGISTRY_UNLOAD_H
-#define CA_REGISTRY_UNLOAD_H
+#ifndef CA_REGISTRY_STACK_UNLOAD_H
+#define CA_REGISTRY_STACK_UNLOAD_H
 
 #include <stdint.h>
 

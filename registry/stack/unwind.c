@@ -14,7 +14,7 @@
 
 #include "base/cancel.h"
 #include "base/lock.h"
-#include "registry/stack/memo_tables.h"
+#include "registry/stack/stack_cache_tables.h"
 #include "registry/stack/readable.h"
 #include "registry/stack/unwind_others.h"
 #include "registry/stack/unwind_words.h"
@@ -34,12 +34,12 @@ static _Thread_local bool inside;
 /* The frames of a stack that is not the thread's own, of a coroutine or a signal handler. It is
  * asked for how far it goes as far as that matters, and once: from then on descriptions are gone
  * by, which lead from a live frame to live frames. */
-static size_t foreign_frames(ca_unwind_start_t *start, ca_memo_table_t *table, void **frames,
+static size_t foreign_frames(ca_unwind_start_t *start, ca_stack_cache_table_t *table, void **frames,
                              size_t max)
 {
     bool ended = false;
     ca_rules_t *rules = table ? &table->rules : NULL;
-    uintptr_t high = table ? ca_memo_extent(table, start->frame) : 0;
+    uintptr_t high = table ? ca_stack_cache_extent(table, start->frame) : 0;
     size_t count = 0;
     start->stack_low = start->stack_high = start->frame;
     if (high) {
@@ -57,11 +57,11 @@ static size_t foreign_frames(ca_unwind_start_t *start, ca_memo_table_t *table, v
         count = ca_words_frames(start, rules, frames, max, &ended);
     }
     if (table && high)
-        ca_memo_set_extent(table, start->frame, high);
+        ca_stack_cache_set_extent(table, start->frame, high);
     return count;
 }
 
-static size_t frames_from(ca_unwind_start_t *start, ca_memo_table_t *table, void **frames,
+static size_t frames_from(ca_unwind_start_t *start, ca_stack_cache_table_t *table, void **frames,
                           size_t max)
 {
     bool ended;
@@ -76,7 +76,7 @@ static size_t frames_from(ca_unwind_start_t *start, ca_memo_table_t *table, void
 /* Begins with the caller of this. */
 static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
 {
-    ca_memo_table_t *table = ca_memo_table();
+    ca_stack_cache_table_t *table = ca_stack_cache_table();
     ca_unwind_start_t start = {
         .caller = (uintptr_t)__builtin_return_address(0),
         .frame = (uintptr_t)__builtin_frame_address(0),
@@ -84,12 +84,12 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
         .own_high = table ? table->stack_high : 0,
     };
     /* A signal may have come while the table was in use, or come now. */
-    ca_memo_table_t *usable = table && !table->busy ? table : NULL;
+    ca_stack_cache_table_t *usable = table && !table->busy ? table : NULL;
     if (usable)
-        ca_memo_set_busy(usable, true);
+        ca_stack_cache_set_busy(usable, true);
     size_t count = frames_from(&start, usable, frames, max);
     if (usable)
-        ca_memo_set_busy(usable, false);
+        ca_stack_cache_set_busy(usable, false);
     return count;
 }
 

@@ -1,7 +1,7 @@
 /* The unwinder: return addresses of the current thread, innermost first. On x86-64 our own
  * (unwind_words.h), elsewhere others' (unwind_others.h). */
-#ifndef CA_REGISTRY_UNWIND_H
-#define CA_REGISTRY_UNWIND_H
+#ifndef CA_REGISTRY_STACK_UNWIND_H
+#define CA_REGISTRY_STACK_UNWIND_H
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* Unwinders that others wrote, for processors that our own is not for: libunwind.so.8's, where it
  * is installed, else glibc's backtrace. Both are called through pointers: nothing here is linked,
  * and libunwind stays RTLD_LOCAL. They trust what they read. */
-#ifndef CA_REGISTRY_UNWIND_OTHERS_H
-#define CA_REGISTRY_UNWIND_OTHERS_H
+#ifndef CA_REGISTRY_STACK_UNWIND_OTHERS_H
+#define CA_REGISTRY_STACK_UNWIND_OTHERS_H
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* An unwinder of our own, by what compilers wrote down of each frame (eh_frame.h). It takes no lock
  * and allocates nothing, and can tell what it read: the stack words on which its result depends.
  * While those are as they were, an unwinding from the same place gives the same frames. */
-#ifndef CA_REGISTRY_UNWIND_WORDS_H
-#define CA_REGISTRY_UNWIND_WORDS_H
+#ifndef CA_REGISTRY_STACK_UNWIND_WORDS_H
+#define CA_REGISTRY_STACK_UNWIND_WORDS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,8 +14,8 @@ typedef struct place {
     _Atomic uint64_t words[WORDS];
 } place_t;
 
-_Static_assert(sizeof(ca_freed_t) == sizeof(ca_record_t) + sizeof(uint64_t) &&
-                   sizeof(ca_record_t) % sizeof(uint64_t) == 0,
+_Static_assert(sizeof(ca_freed_t) == sizeof(ca_allocation_t) + sizeof(uint64_t) &&
+                   sizeof(ca_allocation_t) % sizeof(uint64_t) == 0,
                "copied by the word, the last one after the record");
 _Static_assert(sizeof(place_t) == 64, "a place is a cache line");
 
@@ -34,7 +34,7 @@ static uint64_t version_of(uint64_t number)
     return 2 * (number + 1);
 }
 
-void ca_freed_note(const ca_record_t *record, uint32_t stack, uint32_t thread)
+void ca_freed_note(const ca_allocation_t *record, uint32_t stack, uint32_t thread)
 {
     const uint64_t whose = stack | (uint64_t)thread << 32;
     uint64_t number = atomic_fetch_add_explicit(&noted, 1, memory_order_relaxed);

@@ -1,7 +1,7 @@
 /* The last records that were taken out of the table, so that a wrong free can be told what was
  * there: a ring, overwritten as it goes. Thread-safe, no lock; safe anywhere. */
-#ifndef CA_REGISTRY_FREED_H
-#define CA_REGISTRY_FREED_H
+#ifndef CA_REGISTRY_TABLE_FREED_H
+#define CA_REGISTRY_TABLE_FREED_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #define CA_FREED_FEW 256u   /* that many are kept where nobody asked for more */
 
 typedef struct ca_freed {
-    ca_record_t record;
+    ca_allocation_t record;
     uint32_t stack;  /* of the free; 0 where it was not noted */
     uint32_t thread; /* that freed; 0 for the same */
 } ca_freed_t;
@@ -21,7 +21,7 @@ void ca_freed_keep(unsigned records);
 
 /* A record was taken out, and its memory has not gone back yet: whoever is given the address next
  * comes later. */
-void ca_freed_note(const ca_record_t *record, uint32_t stack, uint32_t thread);
+void ca_freed_note(const ca_allocation_t *record, uint32_t stack, uint32_t thread);
 
 /* The latest record whose bytes `address` lies in. False where none is kept. */
 bool ca_freed_find(uint64_t address, ca_freed_t *freed);

@@ -43,7 +43,7 @@ static void grow(ca_groups_t *groups)
 }
 
 /* Counts a record in its group. */
-static void count_in(ca_group_t *group, const ca_record_t *record)
+static void count_in(ca_group_t *group, const ca_allocation_t *record)
 {
     uint64_t stream = ca_registry_stream(record);
     group->count++;
@@ -62,7 +62,7 @@ static void count_in(ca_group_t *group, const ca_record_t *record)
     }
 }
 
-void ca_groups_add(ca_groups_t *groups, const ca_record_t *record)
+void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record)
 {
     ca_group_t fresh = {
         .stack = record->stack,

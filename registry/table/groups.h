@@ -2,8 +2,8 @@
  *
  * A hash table in mapped memory that grows with the number of different groups. Not thread-safe:
  * the owner guards it. All zero is an empty one. */
-#ifndef CA_REGISTRY_GROUPS_H
-#define CA_REGISTRY_GROUPS_H
+#ifndef CA_REGISTRY_TABLE_GROUPS_H
+#define CA_REGISTRY_TABLE_GROUPS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +29,7 @@ typedef struct ca_groups {
 } ca_groups_t;
 
 /* Counts a record. Without host memory for a new group it is in the total alone. */
-void ca_groups_add(ca_groups_t *groups, const ca_record_t *record);
+void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record);
 
 /* Moves the groups to the first `count` entries. Nothing can be added any more. */
 void ca_groups_pack(ca_groups_t *groups);

@@ -25,7 +25,7 @@ static void end(ca_index_t *index)
     atomic_store_explicit(&index->version, version + 1, memory_order_release);
 }
 
-/* Who walks a shard that stays locked reads its table beside who writes it: so do all here. */
+/* Who walks a stripe that stays locked reads its table beside who writes it: so do all here. */
 static ca_index_table_t *table_of(const ca_index_t *index)
 {
     return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_acquire);
@@ -36,9 +36,9 @@ static uint64_t entry_at(const ca_index_table_t *table, size_t at)
     return atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_acquire);
 }
 
-static ca_slot_t *slot_at(const ca_index_table_t *table, size_t at)
+static ca_record_t *slot_at(const ca_index_table_t *table, size_t at)
 {
-    return ca_index_slot(entry_at(table, at));
+    return ca_index_record(entry_at(table, at));
 }
 
 static void write_entry(ca_index_table_t *table, size_t at, uint64_t entry)
@@ -113,7 +113,7 @@ static void grow(ca_index_t *index)
         discard(old);
 }
 
-ca_slot_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash)
+ca_record_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash)
 {
     ca_index_table_t *table = table_of(index);
     size_t at;
@@ -126,12 +126,12 @@ size_t ca_index_size(const ca_index_t *index)
     return table ? table->size : 0;
 }
 
-ca_slot_t *ca_index_at(const ca_index_t *index, size_t place)
+ca_record_t *ca_index_at(const ca_index_t *index, size_t place)
 {
     return slot_at(table_of(index), place);
 }
 
-int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot)
+int ca_index_add(ca_index_t *index, uint64_t hash, ca_record_t *slot)
 {
     ca_index_table_t *table = table_of(index);
     /* The kernel gives such an address only to who asks for it by name. */
@@ -153,7 +153,7 @@ static size_t distance(size_t size, size_t from, size_t to)
     return to >= from ? to - from : to + size - from;
 }
 
-void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot)
+void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_record_t *slot)
 {
     ca_index_table_t *table = table_of(index);
     if (!table)

@@ -1,4 +1,4 @@
-/* Slots by address: one shard of the table of live allocations.
+/* Slots by address: one stripe of the table of live allocations.
  *
  * Open addressing with linear probing. An entry is one word: the slot's pointer, and below it the
  * upper bits of the address's hash as a tag. The tag alone tells where the search for an entry
@@ -6,7 +6,7 @@
  * whose tag fits, and believes what they say of their address: it lies beside the word, which
  * whoever searches needs next.
  *
- * Writers hold the shard's lock. Readers take none: they read a version before and after, which is
+ * Writers hold the stripe's lock. Readers take none: they read a version before and after, which is
  * odd while a writer moves entries, and search again where it changed. What they may meet:
  * - An entry that leaves, moves, or lies in a table that was outgrown: the version tells. So such a
  *   table is never unmapped: its pages are given back, and whoever still reads it finds nothing
@@ -22,18 +22,18 @@
  *
  * For writers the same holds by the lock: a slot in the index keeps its address, and its memory is
  * not discarded (ca_registry_end takes it out first). */
-#ifndef CA_REGISTRY_INDEX_H
-#define CA_REGISTRY_INDEX_H
+#ifndef CA_REGISTRY_TABLE_INDEX_H
+#define CA_REGISTRY_TABLE_INDEX_H
 
 #include <stddef.h>
 #include "base/backoff.h"
 #include "base/inline.h"
 #include "base/lock.h"
-#include "base/slot.h"
+#include "base/record.h"
 
 /* Bits of a tag. The others are all that a pointer to our memory has, which is a multiple of 8.
- * Where a shard has more entries than there are tags, of one thread some million, searches begin at
- * some of its places only, and grow longer. */
+ * Where a stripe has more entries than there are tags, of one thread some million, searches begin
+ * at some of its places only, and grow longer. */
 #define CA_INDEX_TAG 19
 
 /* Of the processor's caches: what every search reads shares none with what others write. */
@@ -71,20 +71,20 @@ CA_INLINE size_t ca_index_home(size_t size, uint64_t tag)
 
 #define CA_INDEX_TAGS (((uint64_t)1 << CA_INDEX_TAG) - 1) /* the bits of an entry that are one */
 
-CA_INLINE uint64_t ca_index_entry(const ca_slot_t *slot, uint64_t tag)
+CA_INLINE uint64_t ca_index_entry(const ca_record_t *slot, uint64_t tag)
 {
     return (uint64_t)(uintptr_t)slot << (CA_INDEX_TAG - 3) | tag;
 }
 
-CA_INLINE ca_slot_t *ca_index_slot(uint64_t entry)
+CA_INLINE ca_record_t *ca_index_record(uint64_t entry)
 {
-    return (ca_slot_t *)(uintptr_t)(entry >> CA_INDEX_TAG << 3);
+    return (ca_record_t *)(uintptr_t)(entry >> CA_INDEX_TAG << 3);
 }
 
 /* The slot of `address`, in the entry `*at`; or NULL, and `*at` is the free one where the search
  * ended. */
-CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, uint64_t hash,
-                                   size_t *at)
+CA_INLINE ca_record_t *ca_index_seek(ca_index_table_t *table, uint64_t address, uint64_t hash,
+                                     size_t *at)
 {
     uint64_t tag = ca_index_tag(hash);
     size_t size = table->size, i = ca_index_home(size, tag);
@@ -94,8 +94,8 @@ CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, ui
         if (entry == 0)
             return NULL;
         if ((entry & CA_INDEX_TAGS) == tag) {
-            ca_slot_t *slot = ca_index_slot(entry);
-            if (__builtin_expect(ca_slot_address(slot) == address, 1))
+            ca_record_t *slot = ca_index_record(entry);
+            if (__builtin_expect(ca_record_address(slot) == address, 1))
                 return slot;
         }
         if (++i >= size) {
@@ -108,8 +108,8 @@ CA_INLINE ca_slot_t *ca_index_seek(ca_index_table_t *table, uint64_t address, ui
 }
 
 /* The slot of `address`, with its word as it was while it was indexed; or NULL. Takes no lock. */
-CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
-                                   uint64_t *word)
+CA_INLINE ca_record_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t hash,
+                                     uint64_t *word)
 {
     for (unsigned tries = 0;; tries++) {
         uint64_t version = atomic_load_explicit(&index->version, memory_order_acquire);
@@ -118,7 +118,7 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
             continue;
         }
         ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
-        ca_slot_t *slot = NULL;
+        ca_record_t *slot = NULL;
         if (table) {
             size_t at;
             slot = ca_index_seek(table, address, hash, &at);
@@ -134,8 +134,8 @@ CA_INLINE ca_slot_t *ca_index_find(ca_index_t *index, uint64_t address, uint64_t
  * what is there, but what it finds is right once it is locked. The word was read before the
  * address, and its number never comes again: a slot that had the word then and has it still was
  * live all the time, and a live slot keeps its address. */
-CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64_t hash,
-                                     uint64_t *word)
+CA_INLINE ca_record_t *ca_index_find_unlocked(ca_index_t *index, uint64_t address, uint64_t hash,
+                                              uint64_t *word)
 {
     ca_index_table_t *table = atomic_load_explicit(&index->table, memory_order_acquire);
     if (__builtin_expect(!table, 0))
@@ -144,14 +144,14 @@ CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64
     for (size_t i = ca_index_home(table->size, tag);; i++) {
         uint64_t entry = atomic_load_explicit(&table->entries[i], memory_order_acquire);
         if (__builtin_expect((entry & CA_INDEX_TAGS) == tag, 1)) {
-            ca_slot_t *slot = ca_index_slot(entry);
+            ca_record_t *slot = ca_index_record(entry);
             if (__builtin_expect(slot != NULL, 1)) {
                 /* Or what it was shifted from stays beside it, in a register that a free lacks. */
                 CA_KEEP_IN_REGISTER(slot);
                 if (!slot)
                     __builtin_unreachable();
                 *word = atomic_load_explicit(&slot->word, memory_order_acquire);
-                if (__builtin_expect(ca_slot_address(slot) == address, 1))
+                if (__builtin_expect(ca_record_address(slot) == address, 1))
                     return slot;
             }
         }
@@ -160,17 +160,17 @@ CA_INLINE ca_slot_t *ca_index_glance(ca_index_t *index, uint64_t address, uint64
     }
 }
 
-/* Under the shard's lock. `hash` of each is ca_index_hash's. */
+/* Under the stripe's lock. `hash` of each is ca_index_hash's. */
 
 /* The slot that is there, or NULL. */
-ca_slot_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash);
+ca_record_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash);
 /* The slot in a place, or NULL; and how many places there are. */
-ca_slot_t *ca_index_at(const ca_index_t *index, size_t place);
+ca_record_t *ca_index_at(const ca_index_t *index, size_t place);
 size_t ca_index_size(const ca_index_t *index);
 /* Enters a slot by its address, where none is. 0, or -ENOMEM: nothing has changed. */
-int ca_index_add(ca_index_t *index, uint64_t hash, ca_slot_t *slot);
+int ca_index_add(ca_index_t *index, uint64_t hash, ca_record_t *slot);
 /* Takes a slot out, if it is there. */
-void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_slot_t *slot);
+void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_record_t *slot);
 
 /* Forgets its table, which stays mapped. */
 void ca_index_reset_after_fork(ca_index_t *index);

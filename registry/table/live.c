@@ -5,9 +5,10 @@
 
 ca_live_t ca_live;
 
-uint64_t ca_live_tell(uint64_t bytes)
+uint64_t ca_live_publish(uint64_t bytes)
 {
-    uint64_t now = atomic_fetch_add_explicit(&ca_live.told, bytes, memory_order_relaxed) + bytes;
+    uint64_t now =
+        atomic_fetch_add_explicit(&ca_live.published, bytes, memory_order_relaxed) + bytes;
     uint64_t most = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
     if (now <= most)
         return now;
@@ -19,40 +20,40 @@ uint64_t ca_live_tell(uint64_t bytes)
     return now;
 }
 
-uint64_t ca_live_untell(uint64_t bytes)
+uint64_t ca_live_unpublish(uint64_t bytes)
 {
-    return atomic_fetch_sub_explicit(&ca_live.told, bytes, memory_order_relaxed) - bytes;
+    return atomic_fetch_sub_explicit(&ca_live.published, bytes, memory_order_relaxed) - bytes;
 }
 
-static void set_parts(ca_tally_t *tally, uint64_t told)
+static void set_parts(ca_thread_counts_t *tally, uint64_t told)
 {
-    unsigned threads = ca_tally_threads();
+    unsigned threads = ca_thread_counts_threads();
     uint64_t part = told / (threads > 1 ? CA_LIVE_SPARE_SHARED * threads : CA_LIVE_SPARE_SHARE);
     tally->spare_most = part > CA_LIVE_SPARE_LEAST ? part : CA_LIVE_SPARE_LEAST;
     tally->ahead = threads > 1 ? part / 2 : 0;
 }
 
-void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes)
+void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes)
 {
     uint64_t ahead = tally->ahead;
-    atomic_store_explicit(&tally->spare, ahead, memory_order_relaxed);
-    uint64_t told = ca_live_tell(bytes + ahead);
+    atomic_store_explicit(&tally->credit, ahead, memory_order_relaxed);
+    uint64_t told = ca_live_publish(bytes + ahead);
     /* Of one that frees, too: else the peak is exact. Alone it sets them when it frees. */
-    if (tally->spare_most && (ahead || ca_tally_threads() > 1))
+    if (tally->spare_most && (ahead || ca_thread_counts_threads() > 1))
         set_parts(tally, told);
 }
 
 /* Whoever gets the line with what was told gets it once. */
-void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare)
+void ca_live_leave_credit(ca_thread_counts_t *tally, uint64_t spare)
 {
     if (!tally->spare_most)
-        set_parts(tally, atomic_load_explicit(&ca_live.told, memory_order_relaxed));
+        set_parts(tally, atomic_load_explicit(&ca_live.published, memory_order_relaxed));
     if (spare > tally->spare_most) {
         uint64_t keeps = tally->spare_most / 2;
-        set_parts(tally, ca_live_untell(spare - keeps));
+        set_parts(tally, ca_live_unpublish(spare - keeps));
         spare = keeps;
     }
-    atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
+    atomic_store_explicit(&tally->credit, spare, memory_order_relaxed);
 }
 
 static uint64_t batch_at(uint64_t sequence, unsigned threads)
@@ -75,38 +76,38 @@ static uint64_t stale_at(uint64_t sequence, uint64_t batch, unsigned threads)
     return behind > 2 * batch ? behind : 2 * batch;
 }
 
-uint64_t ca_live_next_batch(ca_tally_t *tally)
+uint64_t ca_live_next_batch(ca_thread_counts_t *tally)
 {
     uint64_t so_far = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
-    unsigned threads = ca_tally_threads();
+    unsigned threads = ca_thread_counts_threads();
     uint64_t most = batch_at(so_far, threads), behind = stale_at(so_far, most, threads);
     uint64_t batch = !tally || so_far < CA_TIMELINE_SINGLE ? 1 : most;
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
     /* Another thread may put less there after this: until the next batch. */
     if (before + batch > behind)
-        atomic_store_explicit(&ca_live.stale, (before + batch - behind) * CA_SLOT_SEQUENCE_ONE,
+        atomic_store_explicit(&ca_live.stale, (before + batch - behind) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
     if (tally) {
-        atomic_store_explicit(&tally->sequence, (before + 1) * CA_SLOT_SEQUENCE_ONE,
+        atomic_store_explicit(&tally->sequence, (before + 1) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
-        atomic_store_explicit(&tally->last, (before + batch) * CA_SLOT_SEQUENCE_ONE,
+        atomic_store_explicit(&tally->last, (before + batch) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
     }
     ca_timeline_at(before + 1);
     return before + 1;
 }
 
-void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes)
+void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes)
 {
-    uint64_t spare = atomic_load_explicit(&tally->spare, memory_order_relaxed);
+    uint64_t spare = atomic_load_explicit(&tally->credit, memory_order_relaxed);
     if (!ca_live_has_number(tally)) {
         uint64_t next = ca_live_next_batch(tally);
-        atomic_store_explicit(&tally->sequence, (next - 1) * CA_SLOT_SEQUENCE_ONE,
+        atomic_store_explicit(&tally->sequence, (next - 1) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
     }
     if (spare < bytes) {
-        ca_live_tell_own(tally, bytes - spare);
-        ca_tally_add(&tally->spare, bytes);
+        ca_live_publish_own(tally, bytes - spare);
+        ca_thread_counts_add(&tally->credit, bytes);
     }
 }
 
@@ -115,10 +116,12 @@ void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes)
 ca_registry_total_t ca_registry_total(void)
 {
     int64_t live = atomic_load_explicit(&ca_live.live, memory_order_relaxed);
-    uint64_t told = atomic_load_explicit(&ca_live.told, memory_order_relaxed), spare = 0;
-    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one)) {
-        live += atomic_load_explicit(&one->live, memory_order_relaxed) + ca_tally_live_hits(one);
-        spare += atomic_load_explicit(&one->spare, memory_order_relaxed);
+    uint64_t told = atomic_load_explicit(&ca_live.published, memory_order_relaxed), spare = 0;
+    for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
+         one = ca_thread_counts_next(one)) {
+        live += atomic_load_explicit(&one->live, memory_order_relaxed) +
+                ca_thread_counts_live_hits(one);
+        spare += atomic_load_explicit(&one->credit, memory_order_relaxed);
     }
     return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0, told > spare ? told - spare : 0};
 }
@@ -127,10 +130,12 @@ ca_registry_total_t ca_registry_total(void)
 uint64_t ca_registry_sequence(void)
 {
     uint64_t newest = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
-    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
-        if (atomic_load_explicit(&one->last, memory_order_relaxed) == newest * CA_SLOT_SEQUENCE_ONE)
+    for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
+         one = ca_thread_counts_next(one))
+        if (atomic_load_explicit(&one->last, memory_order_relaxed) ==
+            newest * CA_RECORD_SEQUENCE_ONE)
             return atomic_load_explicit(&one->sequence, memory_order_relaxed) /
-                   CA_SLOT_SEQUENCE_ONE;
+                   CA_RECORD_SEQUENCE_ONE;
     return newest;
 }
 
@@ -142,7 +147,7 @@ uint64_t ca_registry_peak_bytes(void)
 /* The parts of threads were reset before. */
 void ca_live_reset_after_fork(void)
 {
-    atomic_store(&ca_live.told, 0);
+    atomic_store(&ca_live.published, 0);
     atomic_store(&ca_live.live, 0);
     atomic_store(&ca_live.sequence, 0);
     atomic_store(&ca_live.stale, 0);

@@ -15,13 +15,13 @@
  * slower than others is dropped: numbers tell the order of allocations but for three such parts.
  * Where there are so many threads for the numbers there are that the least batches are more than
  * that, this takes CA_LIVE_STALE_SHARE of all numbers. */
-#ifndef CA_REGISTRY_LIVE_H
-#define CA_REGISTRY_LIVE_H
+#ifndef CA_REGISTRY_TABLE_LIVE_H
+#define CA_REGISTRY_TABLE_LIVE_H
 
 #include <stdatomic.h>
 #include "base/counters.h"
 #include "base/inline.h"
-#include "base/slot.h"
+#include "base/record.h"
 #include "registry/table/registry.h"
 
 #define CA_LIVE_SPARE_LEAST ((uint64_t)1 << 20)
@@ -33,8 +33,8 @@
 #define CA_LIVE_STALE_SHARE 64u
 
 typedef struct ca_live {
-    _Alignas(128) _Atomic uint64_t told; /* bytes */
-    _Atomic int64_t live;                /* of threads without a tally */
+    _Alignas(128) _Atomic uint64_t published; /* bytes */
+    _Atomic int64_t live;                     /* of threads without a tally */
     _Alignas(128) _Atomic uint64_t sequence;
     _Atomic uint64_t stale; /* a batch is dropped where its last number is not above; as in words */
     _Alignas(128) _Atomic uint64_t peak; /* of `told`: read often, written while a process grows */
@@ -43,42 +43,42 @@ typedef struct ca_live {
 extern ca_live_t ca_live;
 
 /* All of what it does beyond its own thread's part. Both return what all have told then. */
-uint64_t ca_live_tell(uint64_t bytes);
-uint64_t ca_live_untell(uint64_t bytes);
-uint64_t ca_live_next_batch(ca_tally_t *tally);
+uint64_t ca_live_publish(uint64_t bytes);
+uint64_t ca_live_unpublish(uint64_t bytes);
+uint64_t ca_live_next_batch(ca_thread_counts_t *tally);
 
 /* `tally` is the calling thread's, here and below. It has nothing to spare, and is to tell of so
  * many bytes. */
-void ca_live_tell_own(ca_tally_t *tally, uint64_t bytes);
+void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes);
 
-CA_INLINE void ca_live_add_own(ca_tally_t *tally, uint64_t bytes)
+CA_INLINE void ca_live_add_own(ca_thread_counts_t *tally, uint64_t bytes)
 {
     uint64_t spare;
-    ca_tally_add(&tally->live, 1);
-    spare = atomic_load_explicit(&tally->spare, memory_order_relaxed);
+    ca_thread_counts_add(&tally->live, 1);
+    spare = atomic_load_explicit(&tally->credit, memory_order_relaxed);
     if (__builtin_expect(spare >= bytes, 1)) {
-        atomic_store_explicit(&tally->spare, spare - bytes, memory_order_relaxed);
+        atomic_store_explicit(&tally->credit, spare - bytes, memory_order_relaxed);
     } else {
-        ca_live_tell_own(tally, bytes - spare);
+        ca_live_publish_own(tally, bytes - spare);
     }
 }
 
 /* A free leaves its bytes with the thread: what that has to spare then. Up to tally->spare_most it
- * is set; above that it is left to ca_live_leave_spare, which tells the others. */
-CA_INLINE uint64_t ca_live_spare_with(const ca_tally_t *tally, uint64_t bytes)
+ * is set; above that it is left to ca_live_leave_credit, which tells the others. */
+CA_INLINE uint64_t ca_live_credit_with(const ca_thread_counts_t *tally, uint64_t bytes)
 {
-    return atomic_load_explicit(&tally->spare, memory_order_relaxed) + bytes;
+    return atomic_load_explicit(&tally->credit, memory_order_relaxed) + bytes;
 }
 
-CA_INLINE void ca_live_set_spare(ca_tally_t *tally, uint64_t spare)
+CA_INLINE void ca_live_set_credit(ca_thread_counts_t *tally, uint64_t spare)
 {
-    atomic_store_explicit(&tally->spare, spare, memory_order_relaxed);
+    atomic_store_explicit(&tally->credit, spare, memory_order_relaxed);
 }
 
-void ca_live_leave_spare(ca_tally_t *tally, uint64_t spare);
+void ca_live_leave_credit(ca_thread_counts_t *tally, uint64_t spare);
 
 /* Whether the thread has a number left that is not stale. */
-CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
+CA_INLINE bool ca_live_has_number(const ca_thread_counts_t *tally)
 {
     uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
     return atomic_load_explicit(&tally->sequence, memory_order_relaxed) < last &&
@@ -86,63 +86,63 @@ CA_INLINE bool ca_live_has_number(const ca_tally_t *tally)
 }
 
 /* The next one, of a thread that has one, as a slot's word has it. */
-CA_INLINE uint64_t ca_live_next_own(ca_tally_t *tally)
+CA_INLINE uint64_t ca_live_next_own(ca_thread_counts_t *tally)
 {
     uint64_t next = atomic_load_explicit(&tally->sequence, memory_order_relaxed);
-    next += CA_SLOT_SEQUENCE_ONE;
+    next += CA_RECORD_SEQUENCE_ONE;
     atomic_store_explicit(&tally->sequence, next, memory_order_relaxed);
     return next;
 }
 
 /* `tally` may be NULL. */
-CA_INLINE uint64_t ca_live_number(ca_tally_t *tally)
+CA_INLINE uint64_t ca_live_number(ca_thread_counts_t *tally)
 {
     if (__builtin_expect(tally && ca_live_has_number(tally), 1))
-        return ca_live_next_own(tally) / CA_SLOT_SEQUENCE_ONE;
+        return ca_live_next_own(tally) / CA_RECORD_SEQUENCE_ONE;
     return ca_live_next_batch(tally);
 }
 
 /* A hit sees to it before anything else that it needs nothing from beyond its own thread's part:
  * after this, ca_live_add_ready can add `bytes`. A request that then is not served at all may have
  * raised the peak. */
-void ca_live_make_ready(ca_tally_t *tally, uint64_t bytes);
-CA_INLINE void ca_live_ready(ca_tally_t *tally, uint64_t bytes)
+void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes);
+CA_INLINE void ca_live_ready(ca_thread_counts_t *tally, uint64_t bytes)
 {
     if (__builtin_expect(!ca_live_has_number(tally) ||
-                             atomic_load_explicit(&tally->spare, memory_order_relaxed) < bytes,
+                             atomic_load_explicit(&tally->credit, memory_order_relaxed) < bytes,
                          0))
         ca_live_make_ready(tally, bytes);
 }
 
 /* One more allocation, which is counted as a hit; its number, as a slot's word has it. */
-CA_INLINE uint64_t ca_live_add_ready(ca_tally_t *tally, uint64_t bytes)
+CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *tally, uint64_t bytes)
 {
-    ca_tally_take(&tally->spare, bytes);
+    ca_thread_counts_take(&tally->credit, bytes);
     return ca_live_next_own(tally);
 }
 
 static inline void ca_live_add(uint64_t bytes)
 {
-    if (__builtin_expect(ca_tally_mine != NULL, 1)) {
-        ca_live_add_own(ca_tally_mine, bytes);
+    if (__builtin_expect(ca_thread_counts != NULL, 1)) {
+        ca_live_add_own(ca_thread_counts, bytes);
     } else {
         atomic_fetch_add_explicit(&ca_live.live, 1, memory_order_relaxed);
-        ca_live_tell(bytes);
+        ca_live_publish(bytes);
     }
 }
 
 static inline void ca_live_remove(uint64_t bytes)
 {
-    if (__builtin_expect(ca_tally_mine != NULL, 1)) {
-        ca_tally_add(&ca_tally_mine->live, -1);
-        uint64_t spare = ca_live_spare_with(ca_tally_mine, bytes);
-        if (__builtin_expect(spare > ca_tally_mine->spare_most, 0))
-            ca_live_leave_spare(ca_tally_mine, spare);
+    if (__builtin_expect(ca_thread_counts != NULL, 1)) {
+        ca_thread_counts_add(&ca_thread_counts->live, -1);
+        uint64_t spare = ca_live_credit_with(ca_thread_counts, bytes);
+        if (__builtin_expect(spare > ca_thread_counts->spare_most, 0))
+            ca_live_leave_credit(ca_thread_counts, spare);
         else
-            ca_live_set_spare(ca_tally_mine, spare);
+            ca_live_set_credit(ca_thread_counts, spare);
     } else {
         atomic_fetch_sub_explicit(&ca_live.live, 1, memory_order_relaxed);
-        ca_live_untell(bytes);
+        ca_live_unpublish(bytes);
     }
 }
 

@@ -5,14 +5,14 @@
 #include <string.h>
 
 #include "base/lock.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 
-/* Never taken together with a shard's lock, whose rank it shares. */
+/* Never taken together with a stripe's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_groups_t lost; /* under the lock */
 static _Atomic uint64_t lost_count, lost_bytes;
 
-void ca_lost_add(ca_registry_total_t gone, const ca_record_t *records, size_t count)
+void ca_lost_add(ca_registry_total_t gone, const ca_allocation_t *records, size_t count)
 {
     if (gone.count == 0)
         return;
@@ -27,7 +27,7 @@ void ca_lost_add(ca_registry_total_t gone, const ca_record_t *records, size_t co
 int ca_lost_copy(ca_groups_t *groups)
 {
     memset(groups, 0, sizeof *groups);
-    if (!ca_patience_take(&lock))
+    if (!ca_lock_take_timed(&lock))
         return -EBUSY;
     int result = ca_groups_copy(groups, &lost);
     ca_lock_drop(&lock);

@@ -1,14 +1,14 @@
 /* What was alive when its context was destroyed. Its records are gone, since the addresses may come
  * back at once; their groups stay for the leak report. Thread-safe. */
-#ifndef CA_REGISTRY_LOST_H
-#define CA_REGISTRY_LOST_H
+#ifndef CA_REGISTRY_TABLE_LOST_H
+#define CA_REGISTRY_TABLE_LOST_H
 
 #include <stddef.h>
 #include "registry/table/groups.h"
 #include "registry/table/registry.h"
 
 /* Counts `gone`, and groups the `count` records that were kept of it. */
-void ca_lost_add(ca_registry_total_t gone, const ca_record_t *records, size_t count);
+void ca_lost_add(ca_registry_total_t gone, const ca_allocation_t *records, size_t count);
 
 /* Copies the groups, for ca_groups_free. 0, -ENOMEM, or -EBUSY when another thread, or the very
  * frame that a signal interrupted, stays in the middle of adding some. */

@@ -5,7 +5,7 @@
 
 #include "base/lock.h"
 #include "base/text.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 
@@ -33,7 +33,7 @@ void ca_marks_add(const char *name)
 size_t ca_marks_copy(ca_model_mark_t *marks, uint64_t *dropped)
 {
     *dropped = atomic_load_explicit(&added, memory_order_relaxed);
-    if (*dropped == 0 || !ca_patience_take(&lock))
+    if (*dropped == 0 || !ca_lock_take_timed(&lock))
         return 0;
     uint64_t all = atomic_load_explicit(&added, memory_order_relaxed);
     size_t count = all < CA_MARKS_MOST ? (size_t)all : CA_MARKS_MOST;

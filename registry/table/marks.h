@@ -1,7 +1,7 @@
 /* Moments that the program gave a name, beside the timeline. The last CA_MARKS_MOST are kept.
  * Thread-safe. */
-#ifndef CA_REGISTRY_MARKS_H
-#define CA_REGISTRY_MARKS_H
+#ifndef CA_REGISTRY_TABLE_MARKS_H
+#define CA_REGISTRY_TABLE_MARKS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
 
 #include "base/cancel.h"
 #include "base/lock.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 
@@ -16,7 +16,7 @@
 _Atomic bool ca_peak_due;
 _Atomic uint64_t ca_peak_next = 1;
 
-/* Never held when a shard's lock is taken but by who copies: their rank is the same, so it is only
+/* Never held when a stripe's lock is taken but by who copies: their rank is the same, so it is only
  * tried. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_groups_t held; /* under the lock, as is the next */
@@ -50,7 +50,7 @@ void ca_peak_reached(void)
 /* Groups what is live. False where it is no more than what is held, or cannot be had. */
 static bool group(ca_groups_t *groups, ca_peak_moment_t *moment)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     memset(groups, 0, sizeof *groups);
     moment->ns = ca_timeline_now();
@@ -108,7 +108,7 @@ int ca_peak_groups(ca_groups_t *groups, ca_peak_moment_t *moment)
 {
     memset(groups, 0, sizeof *groups);
     memset(moment, 0, sizeof *moment);
-    if (!ca_patience_take(&lock))
+    if (!ca_lock_take_timed(&lock))
         return -EBUSY;
     if (atomic_load(&listener) && ca_registry_total().bytes > held.total.bytes)
         copy_locked();

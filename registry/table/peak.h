@@ -4,8 +4,8 @@
  * pays nothing at all. A copy takes time in proportion to the live allocations; after the first
  * 100 ms of that it takes no more than a twentieth of the process's time, so that the copy may then
  * lag behind by more than 1%. Without a listener there is none. Thread-safe. */
-#ifndef CA_REGISTRY_PEAK_H
-#define CA_REGISTRY_PEAK_H
+#ifndef CA_REGISTRY_TABLE_PEAK_H
+#define CA_REGISTRY_TABLE_PEAK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,7 +34,7 @@ static inline void ca_peak_before_free(void)
 typedef struct ca_peak_moment {
     uint64_t ns;       /* see registry/table/timeline.h */
     uint64_t sequence; /* of the latest allocation */
-    unsigned busy;     /* shards that could not be read */
+    unsigned busy;     /* stripes that could not be read */
 } ca_peak_moment_t;
 
 /* Copies the groups of the highest peak that was copied, this moment's where that is higher; for

@@ -6,13 +6,13 @@
  * Knows nothing of the pool or of CUDA: the owner is an opaque pointer, contexts are numbers. What
  * is known by a handle and not by its address has a key for an address (ca_registry_key).
  * Every function is thread-safe and leaves errno alone. */
-#ifndef CA_REGISTRY_REGISTRY_H
-#define CA_REGISTRY_REGISTRY_H
+#ifndef CA_REGISTRY_TABLE_REGISTRY_H
+#define CA_REGISTRY_TABLE_REGISTRY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/slot.h"
+#include "base/record.h"
 
 /* CA_KIND(constant, name in the reports) */
 #define CA_KINDS(X)                                                                                \
@@ -47,7 +47,7 @@ typedef enum {
     CA_SHARED_NAMELESS, /* the same, its own name freed: the aliases keep it */
 } ca_shared_t;
 
-typedef struct ca_record {
+typedef struct ca_allocation {
     uint64_t address;       /* or a key; not 0 */
     uint64_t bytes : 48;    /* as requested */
     uint64_t kind : 6;      /* ca_kind_t */
@@ -62,22 +62,22 @@ typedef struct ca_record {
     void *owner;     /* the pool's block, or NULL for memory that the driver serves */
     uint32_t stack;  /* ca_stack_capture's id, 0 for none */
     uint32_t thread; /* thread id of the allocating thread */
-} ca_record_t;
+} ca_allocation_t;
 
-_Static_assert(sizeof(ca_record_t) == 48, "a record is 48 bytes");
+_Static_assert(sizeof(ca_allocation_t) == 48, "a record is 48 bytes");
 _Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
 
 #define CA_STREAM_BITS 48 /* of a handle, which is an address; above them its number */
 
 /* The stream that stream-ordered memory was given, and the number that tells it from others which
  * had, or have, the same handle (pool/arena.h); 0 for any other, whose field says other things. */
-static inline uint64_t ca_registry_stream(const ca_record_t *record)
+static inline uint64_t ca_registry_stream(const ca_allocation_t *record)
 {
     bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
     return ordered ? record->stream & (((uint64_t)1 << CA_STREAM_BITS) - 1) : 0;
 }
 
-static inline uint16_t ca_registry_stream_number(const ca_record_t *record)
+static inline uint16_t ca_registry_stream_number(const ca_allocation_t *record)
 {
     bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
     return ordered ? (uint16_t)(record->stream >> CA_STREAM_BITS) : 0;
@@ -93,56 +93,56 @@ static inline uint64_t ca_registry_key(ca_kind_t kind, uint64_t handle)
 /* Adds a record. 0, or -ENOMEM (no host memory: the allocation is then served but not tracked), or
  * -EEXIST when the address is already live: the old record is replaced, since the driver has given
  * the address out again. */
-int ca_registry_insert(const ca_record_t *record);
+int ca_registry_insert(const ca_allocation_t *record);
 
 /* The same, but an address that is live keeps its record (-EEXIST). */
-int ca_registry_insert_new(const ca_record_t *record);
+int ca_registry_insert_new(const ca_allocation_t *record);
 
 /* The same in a place that the owner of the memory has for it, not live: what is inserted there
  * again costs no look-up. `slot` must stay readable for good, and its address must be the record's
  * until it is forgotten. Replaces what is live at the address. 0, -ENOMEM, or -EIO when the slot
  * has ended. */
-int ca_registry_insert_at(ca_slot_t *slot, const ca_record_t *record);
+int ca_registry_insert_at(ca_record_t *slot, const ca_allocation_t *record);
 
 /* The same, but where another place was entered for the address that one stays (-EEXIST), even if
  * nothing is live there. */
-int ca_registry_insert_at_new(ca_slot_t *slot, const ca_record_t *record);
+int ca_registry_insert_at_new(ca_record_t *slot, const ca_allocation_t *record);
 
 /* The memory that the slot belongs to ends, or begins elsewhere from now on; it is not live. */
-void ca_registry_forget(ca_slot_t *slot);
+void ca_registry_forget(ca_record_t *slot);
 
 /* The memory that the slot lies in is about to read as zeros: takes out what may be live there.
  * Other threads may be inserting. */
-void ca_registry_end(ca_slot_t *slot);
+void ca_registry_end(ca_record_t *slot);
 
 /* Takes the record of `address` out and copies it to `record`; one that is shared is copied and
  * stays. False when it is not live. */
-bool ca_registry_erase(uint64_t address, ca_record_t *record);
+bool ca_registry_erase(uint64_t address, ca_allocation_t *record);
 
 /* Takes the record of `address` out if it has an owner and is not shared. False leaves all as it
  * is.
  */
-bool ca_registry_take_owned(uint64_t address, ca_record_t *record);
+bool ca_registry_take_owned(uint64_t address, ca_allocation_t *record);
 
 /* Takes the record of `address` out, shared or not. False when it is not live. */
-bool ca_registry_take(uint64_t address, ca_record_t *record);
+bool ca_registry_take(uint64_t address, ca_allocation_t *record);
 
 /* Takes the record of `address` out if it is of that context. */
 bool ca_registry_take_of(uint64_t address, uint16_t context);
 
 /* Puts `fresh` in the place of `old`, a copy of the record of the same address. False when that
  * record is not live any more. */
-bool ca_registry_replace(const ca_record_t *old, const ca_record_t *fresh);
+bool ca_registry_replace(const ca_allocation_t *old, const ca_allocation_t *fresh);
 
 /* Copies the record of `address`. False when it is not live. */
-bool ca_registry_find(uint64_t address, ca_record_t *record);
+bool ca_registry_find(uint64_t address, ca_allocation_t *record);
 
 /* One more reference to what is live at `address`. False when nothing is. */
 bool ca_registry_retain(uint64_t address);
 
 /* One reference less; with the last one the record is taken out, as by ca_registry_erase. Returns
  * the references that are left, or -1 when nothing is live. */
-int64_t ca_registry_release(uint64_t address, ca_record_t *record);
+int64_t ca_registry_release(uint64_t address, ca_allocation_t *record);
 
 typedef struct ca_registry_total {
     uint64_t count;
@@ -169,13 +169,13 @@ uint64_t ca_registry_sequence(void);
 #define CA_REGISTRY_SHARDS 17
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
- * record is whole, the set is one of some moment for each shard. May be called where a signal
- * interrupted this file: of a shard that stays in use what is just being changed may be missing,
- * and where entries move all the time others too, or be there twice; such shards are counted in
+ * record is whole, the set is one of some moment for each stripe. May be called where a signal
+ * interrupted this file: of a stripe that stays in use what is just being changed may be missing,
+ * and where entries move all the time others too, or be there twice; such stripes are counted in
  * `*busy`. `*records` comes from ca_mem_map and goes back with ca_registry_snapshot_free. 0 or
  * -ENOMEM. */
-int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy);
-void ca_registry_snapshot_free(ca_record_t *records, size_t count);
+int ca_registry_snapshot(ca_allocation_t **records, size_t *count, unsigned *busy);
+void ca_registry_snapshot_free(ca_allocation_t *records, size_t count);
 
 #define CA_REGISTRY_DEVICES 256 /* ordinals that a record may have */
 

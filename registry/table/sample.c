@@ -65,7 +65,7 @@ void ca_sample_seed(uint64_t seed)
 {
     random_state = mix(seed + 1);
     drawn = false;
-    ca_mine.sample_left = -1;
+    ca_thread.sample_left = -1;
 }
 
 /* The kernel gives each process some random bytes; the address is the thread's own. */
@@ -81,24 +81,24 @@ static void seed_thread(void)
 bool ca_sample_draw(size_t bytes)
 {
     if (mean == CA_SAMPLE_ALL || mean == CA_SAMPLE_NONE) {
-        ca_mine.sample_left = mean == CA_SAMPLE_ALL ? -1 : INT64_MAX;
+        ca_thread.sample_left = mean == CA_SAMPLE_ALL ? -1 : INT64_MAX;
         return mean == CA_SAMPLE_ALL;
     }
     if (!drawn) {
         if (random_state == 0)
             seed_thread();
         drawn = true;
-        ca_mine.sample_left = next_distance();
+        ca_thread.sample_left = next_distance();
         if (ca_sample_passes(bytes))
             return false;
     }
-    ca_mine.sample_left = next_distance();
+    ca_thread.sample_left = next_distance();
     return true;
 }
 
 void ca_sample_start(size_t every)
 {
     mean = every;
-    ca_mine.sample_left = -1;
+    ca_thread.sample_left = -1;
     drawn = false;
 }

@@ -6,13 +6,13 @@
  * cost a subtraction and a branch. An allocation that is counted twice, since its first way came to
  * nothing, is as likely to be sampled as others: what is left to a sample says nothing of what has
  * been. */
-#ifndef CA_REGISTRY_SAMPLE_H
-#define CA_REGISTRY_SAMPLE_H
+#ifndef CA_REGISTRY_TABLE_SAMPLE_H
+#define CA_REGISTRY_TABLE_SAMPLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/mine.h"
+#include "base/thread_state.h"
 
 #define CA_SAMPLE_ALL 0u
 #define CA_SAMPLE_NONE SIZE_MAX
@@ -25,7 +25,7 @@ void ca_sample_start(size_t every);
  * ca_sample_draw decides. */
 static inline bool ca_sample_passes(size_t bytes)
 {
-    return __builtin_expect((ca_mine.sample_left -= (int64_t)bytes) >= 0, 1);
+    return __builtin_expect((ca_thread.sample_left -= (int64_t)bytes) >= 0, 1);
 }
 
 /* After ca_sample_passes said no: whether the allocation is sampled. Draws the next sample. Takes

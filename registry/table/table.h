@@ -1,7 +1,7 @@
 /* The table of live allocations from inside: for the calls on single records (registry.c) and for
  * those that walk over all of them (walk.c). */
-#ifndef CA_REGISTRY_TABLE_H
-#define CA_REGISTRY_TABLE_H
+#ifndef CA_REGISTRY_TABLE_TABLE_H
+#define CA_REGISTRY_TABLE_TABLE_H
 
 #include <string.h>
 #include "base/inline.h"
@@ -13,14 +13,14 @@
 #define SHARDS CA_REGISTRY_SHARDS
 #define CACHE_LINES 128 /* two lines: the hardware fetches them in pairs */
 
-typedef struct ca_shard {
+typedef struct ca_stripe {
     _Alignas(CACHE_LINES) ca_lock_t lock;
     ca_index_t index;
-    ca_slab_t slots;  /* of ours; under the lock */
-    ca_slot_t *spare; /* of those, free ones, by note[0] */
-} ca_shard_t;
+    ca_slab_t slots;    /* of ours; under the lock */
+    ca_record_t *spare; /* of those, free ones, by note[0] */
+} ca_stripe_t;
 
-/* What is entered of one region of addresses lies in one shard, for good: one of those of the
+/* What is entered of one region of addresses lies in one stripe, for good: one of those of the
  * thread that entered the first. So what a search reads lies close together, and was written by its
  * own thread as far as threads have memory of their own. */
 #define REGION_SHIFT 21 /* segments are multiples of so many bytes */
@@ -30,9 +30,9 @@ typedef struct ca_shard {
 
 /* In one object, so that a hit needs one address. */
 typedef struct ca_table {
-    /* Bytes from the first shard. That one is nobody's: it is where nothing was entered yet. */
+    /* Bytes from the first stripe. That one is nobody's: it is where nothing was entered yet. */
     _Atomic uint16_t regions[REGIONS];
-    ca_shard_t shards[SHARDS];
+    ca_stripe_t stripes[SHARDS];
 } ca_table_t;
 
 extern ca_table_t ca_table;
@@ -43,150 +43,152 @@ CA_INLINE _Atomic uint16_t *ca_region_of(uint64_t address)
 }
 
 /* Where an address was entered, if that was before the caller learned of it. */
-CA_INLINE ca_shard_t *ca_shard_of(uint64_t address)
+CA_INLINE ca_stripe_t *ca_stripe_of(uint64_t address)
 {
     size_t at = atomic_load_explicit(ca_region_of(address), memory_order_relaxed);
-    return (ca_shard_t *)(void *)((char *)ca_table.shards + at);
+    return (ca_stripe_t *)(void *)((char *)ca_table.stripes + at);
 }
 
 /* Aliases are names, not allocations. */
-CA_INLINE bool ca_record_counts(const ca_record_t *record)
+CA_INLINE bool ca_recorder_counts(const ca_allocation_t *record)
 {
     return __builtin_expect(record->kind != CA_KIND_ALIAS, 1);
 }
 
 /* What leaves the totals with a record. */
-void ca_registry_discount(const ca_record_t *record);
+void ca_registry_discount(const ca_allocation_t *record);
 
 /* --- a slot that is locked, or one's own -------------------------------------------------------
  */
 
 /* One of ours. In a block the owner is the block: memory of ours, whose pointer lies in the note
  * beside the context. Here it may be anything, such as an argument of the program's. */
-typedef struct ca_own_slot {
-    ca_slot_t slot;
+typedef struct ca_own_record {
+    ca_record_t slot;
     void *owner;
-} ca_own_slot_t;
+} ca_own_record_t;
 
-CA_INLINE uint64_t ca_slot_whose(const void *owner, uint16_t context)
+CA_INLINE uint64_t ca_record_whose(const void *owner, uint16_t context)
 {
     return (uint64_t)(uintptr_t)owner | (uint64_t)context << CA_MEM_POINTER_BITS;
 }
 
-CA_INLINE uint64_t ca_slot_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shared, unsigned device)
+CA_INLINE uint64_t ca_record_what(uint64_t bytes, ca_kind_t kind, ca_shared_t shared,
+                                  unsigned device)
 {
     return bytes | (uint64_t)kind << 48 | (uint64_t)shared << 54 | (uint64_t)device << 56;
 }
 
 /* Of allocations that differ in their kind, their bytes, their owner and their stack alone, of no
  * stream. */
-static inline ca_slot_origin_t ca_slot_origin(unsigned device, uint16_t context, uint32_t thread)
+static inline ca_record_origin_t ca_record_origin(unsigned device, uint16_t context,
+                                                  uint32_t thread)
 {
-    return (ca_slot_origin_t){{
-        {ca_slot_what(0, (ca_kind_t)0, CA_SHARED_NOT, device), 0},
-        {ca_slot_whose(NULL, context), (uint64_t)thread << 32},
+    return (ca_record_origin_t){{
+        {ca_record_what(0, (ca_kind_t)0, CA_SHARED_NOT, device), 0},
+        {ca_record_whose(NULL, context), (uint64_t)thread << 32},
     }};
 }
 
-/* ca_slot_fill for those; for an owner's slot. In few stores: where very many allocations live, the
- * processor's queue of them is what is short. */
-CA_INLINE void ca_slot_fill_own(ca_slot_t *slot, const ca_slot_origin_t *origin, ca_kind_t kind,
-                                uint64_t bytes, const void *owner, uint32_t stack)
+/* ca_record_fill for those; for an owner's slot. In few stores: where very many allocations live,
+ * the processor's queue of them is what is short. */
+CA_INLINE void ca_record_fill_own(ca_record_t *slot, const ca_record_origin_t *origin,
+                                  ca_kind_t kind, uint64_t bytes, const void *owner, uint32_t stack)
 {
-    ca_slot_pair_t first = {ca_slot_what(bytes, kind, CA_SHARED_NOT, 0), 0};
-    ca_slot_pair_t second = {(uint64_t)(uintptr_t)owner, stack};
+    ca_record_pair_t first = {ca_record_what(bytes, kind, CA_SHARED_NOT, 0), 0};
+    ca_record_pair_t second = {(uint64_t)(uintptr_t)owner, stack};
     first |= origin->halves[0];
     second |= origin->halves[1];
     memcpy(&slot->note[0], &first, sizeof first);
     memcpy(&slot->note[2], &second, sizeof second);
 }
 
-static inline void *ca_slot_owner(const ca_slot_t *slot, uint64_t word)
+static inline void *ca_record_owner(const ca_record_t *slot, uint64_t word)
 {
-    if (!(word & CA_SLOT_EMBEDDED))
-        return ((const ca_own_slot_t *)(const void *)slot)->owner;
+    if (!(word & CA_RECORD_EMBEDDED))
+        return ((const ca_own_record_t *)(const void *)slot)->owner;
     return (void *)(uintptr_t)(slot->note[2] & ((UINT64_C(1) << CA_MEM_POINTER_BITS) - 1));
 }
 
-static inline void ca_slot_copy(const ca_slot_t *slot, uint64_t address, uint64_t word,
-                                ca_record_t *record)
+static inline void ca_record_copy(const ca_record_t *slot, uint64_t address, uint64_t word,
+                                  ca_allocation_t *record)
 {
-    *record = (ca_record_t){
+    *record = (ca_allocation_t){
         .address = address,
         .bytes = slot->note[0],
         .kind = slot->note[0] >> 48,
         .shared = slot->note[0] >> 54,
         .device = slot->note[0] >> 56,
-        .sequence = word >> CA_SLOT_FLAGS,
+        .sequence = word >> CA_RECORD_FLAGS,
         .context = (uint16_t)(slot->note[2] >> CA_MEM_POINTER_BITS),
         .stream = slot->note[1],
-        .owner = ca_slot_owner(slot, word),
+        .owner = ca_record_owner(slot, word),
         .stack = (uint32_t)slot->note[3],
         .thread = (uint32_t)(slot->note[3] >> 32),
     };
 }
 
 /* `flags`: what its word says, or will. */
-CA_INLINE void ca_slot_fill(ca_slot_t *slot, uint64_t flags, const ca_record_t *record)
+CA_INLINE void ca_record_fill(ca_record_t *slot, uint64_t flags, const ca_allocation_t *record)
 {
-    slot->note[0] = ca_slot_what(record->bytes, (ca_kind_t)record->kind,
-                                 (ca_shared_t)record->shared, record->device);
+    slot->note[0] = ca_record_what(record->bytes, (ca_kind_t)record->kind,
+                                   (ca_shared_t)record->shared, record->device);
     slot->note[1] = record->stream;
-    if (flags & CA_SLOT_EMBEDDED) {
-        slot->note[2] = ca_slot_whose(record->owner, record->context);
+    if (flags & CA_RECORD_EMBEDDED) {
+        slot->note[2] = ca_record_whose(record->owner, record->context);
     } else {
-        slot->note[2] = ca_slot_whose(NULL, record->context);
-        ((ca_own_slot_t *)(void *)slot)->owner = record->owner;
+        slot->note[2] = ca_record_whose(NULL, record->context);
+        ((ca_own_record_t *)(void *)slot)->owner = record->owner;
     }
     slot->note[3] = record->stack | (uint64_t)record->thread << 32;
 }
 
-CA_INLINE uint64_t ca_slot_bytes(const ca_slot_t *slot)
+CA_INLINE uint64_t ca_record_bytes(const ca_record_t *slot)
 {
     return slot->note[0] & ((UINT64_C(1) << 48) - 1);
 }
 
-/* Of that kind, and not shared: one byte of what ca_slot_what makes. */
-CA_INLINE bool ca_slot_plain(const ca_slot_t *slot, ca_kind_t kind)
+/* Of that kind, and not shared: one byte of what ca_record_what makes. */
+CA_INLINE bool ca_record_plain(const ca_record_t *slot, ca_kind_t kind)
 {
     return ((const uint8_t *)&slot->note[0])[6] == kind;
 }
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "it is the bits from 48 on");
 
-CA_INLINE uint64_t ca_slot_live_word(uint64_t sequence, uint64_t flags)
+CA_INLINE uint64_t ca_record_live_state(uint64_t sequence, uint64_t flags)
 {
-    return sequence * CA_SLOT_SEQUENCE_ONE + (flags | CA_SLOT_LIVE);
+    return sequence * CA_RECORD_SEQUENCE_ONE + (flags | CA_RECORD_LIVE);
 }
 
-CA_INLINE uint64_t ca_slot_word(const ca_slot_t *slot)
+CA_INLINE uint64_t ca_record_state(const ca_record_t *slot)
 {
     return atomic_load_explicit(&slot->word, memory_order_acquire);
 }
 
-CA_INLINE void ca_slot_set_word(ca_slot_t *slot, uint64_t word)
+CA_INLINE void ca_record_set_state(ca_record_t *slot, uint64_t word)
 {
     atomic_store_explicit(&slot->word, word, memory_order_release);
 }
 
 /* What a slot's word is once it is not live any more. */
-CA_INLINE uint64_t ca_slot_empty_word(uint64_t word)
+CA_INLINE uint64_t ca_record_empty_state(uint64_t word)
 {
-    return word & ~(uint64_t)(CA_SLOT_LIVE | CA_SLOT_LOCKED);
+    return word & ~(uint64_t)(CA_RECORD_LIVE | CA_RECORD_LOCKED);
 }
 
 /* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
-CA_INLINE bool ca_slot_lock(ca_slot_t *slot, uint64_t word)
+CA_INLINE bool ca_record_lock(ca_record_t *slot, uint64_t word)
 {
-    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word + CA_SLOT_LOCKED,
+    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word + CA_RECORD_LOCKED,
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
 /* Locks a slot if it is live. -ENOENT when it is not, -EBUSY when it stays locked. */
-int ca_slot_lock_live(ca_slot_t *slot, uint64_t *word);
+int ca_record_lock_live(ca_record_t *slot, uint64_t *word);
 
-/* An empty slot leaves the index, whose shard is locked. One of ours may be filled with something
+/* An empty slot leaves the index, whose stripe is locked. One of ours may be filled with something
  * else from now on. */
-void ca_shard_retire_slot(ca_shard_t *shard, uint64_t address, ca_slot_t *slot);
+void ca_stripe_retire_record(ca_stripe_t *stripe, uint64_t address, ca_record_t *slot);
 
 #endif

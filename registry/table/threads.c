@@ -12,7 +12,7 @@
 #include "base/lock.h"
 #include "base/mem.h"
 #include "registry/journal/journal.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 
 #define LEAST_CAPACITY 256
 /* Later threads have numbers: 1.3 MB is enough for names. */
@@ -28,7 +28,7 @@ typedef struct table {
     size_t capacity, count;
 } table_t;
 
-/* Never taken together with a shard's lock, whose rank it shares. */
+/* Never taken together with a stripe's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static table_t table; /* under the lock */
 static bool foreign;
@@ -124,7 +124,7 @@ static bool read_name(uint32_t thread, char name[CA_THREAD_NAME])
 
 static bool recall(uint32_t thread, char name[CA_THREAD_NAME])
 {
-    if (!ca_patience_take(&lock))
+    if (!ca_lock_take_timed(&lock))
         return false;
     const entry_t *entry = probe(&table, thread);
     bool found = entry && entry->thread == thread && entry->name[0] != '\0';

@@ -1,7 +1,7 @@
 /* Names of threads that allocated, for the reports. A thread is noted by its own first allocation;
  * what it is called when the report is written counts, where it still runs then. Thread-safe. */
-#ifndef CA_REGISTRY_THREADS_H
-#define CA_REGISTRY_THREADS_H
+#ifndef CA_REGISTRY_TABLE_THREADS_H
+#define CA_REGISTRY_TABLE_THREADS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * then for each 128, and for twice as many each time the table is full. They also tell about when
  * an allocation was made, so that no allocation takes the time. Thread-safe; what another thread is
  * noting is left out. */
-#ifndef CA_REGISTRY_TIMELINE_H
-#define CA_REGISTRY_TIMELINE_H
+#ifndef CA_REGISTRY_TABLE_TIMELINE_H
+#define CA_REGISTRY_TABLE_TIMELINE_H
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -7,26 +7,26 @@
 #include "base/backoff.h"
 #include "base/mem.h"
 #include "registry/table/lost.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "registry/table/table.h"
 
 #define LEAST_CAPACITY 64
 #define KEPT_AT_A_TIME 4096 /* records */
 #define BUSY_TRIES 20       /* in a snapshot */
 #define BUSY_SLEEP_NS 2000000
-#define PASSES 4 /* over a shard that stays in use */
+#define PASSES 4 /* over a stripe that stays in use */
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
 /* Stands before the records, so that the mapping's size need not be told by the caller. */
 typedef struct ca_snapshot {
     size_t capacity; /* records */
-    _Alignas(ca_record_t) ca_record_t records[];
+    _Alignas(ca_allocation_t) ca_allocation_t records[];
 } ca_snapshot_t;
 
 static size_t snapshot_bytes(size_t capacity)
 {
-    return sizeof(ca_snapshot_t) + capacity * sizeof(ca_record_t);
+    return sizeof(ca_snapshot_t) + capacity * sizeof(ca_allocation_t);
 }
 
 /* A larger copy of `old` (may be NULL), which goes back in any case. */
@@ -36,73 +36,73 @@ static ca_snapshot_t *snapshot_resize(ca_snapshot_t *old, size_t used, size_t ca
     if (snapshot) {
         snapshot->capacity = capacity;
         if (old)
-            memcpy(snapshot->records, old->records, used * sizeof(ca_record_t));
+            memcpy(snapshot->records, old->records, used * sizeof(ca_allocation_t));
     }
     if (old)
         ca_mem_unmap(old, snapshot_bytes(old->capacity));
     return snapshot;
 }
 
-static size_t entries_of(const ca_shard_t *shard)
+static size_t entries_of(const ca_stripe_t *stripe)
 {
-    return ca_index_size(&shard->index);
+    return ca_index_size(&stripe->index);
 }
 
 typedef struct entry {
     uint64_t address, word;
-    ca_slot_t *slot;
-    ca_record_t record;
+    ca_record_t *slot;
+    ca_allocation_t record;
 } entry_t;
 
 /* What is at a place of the index, locked. -ENOENT when nothing is live there, -EBUSY when it stays
  * locked. */
-static int lock_entry(ca_shard_t *shard, size_t place, entry_t *entry)
+static int lock_entry(ca_stripe_t *stripe, size_t place, entry_t *entry)
 {
-    entry->slot = ca_index_at(&shard->index, place);
+    entry->slot = ca_index_at(&stripe->index, place);
     if (!entry->slot)
         return -ENOENT;
-    int result = ca_slot_lock_live(entry->slot, &entry->word);
-    if (result == 0) { /* until then it may change its address, where the shard is not locked */
-        entry->address = ca_slot_address(entry->slot);
-        ca_slot_copy(entry->slot, entry->address, entry->word, &entry->record);
+    int result = ca_record_lock_live(entry->slot, &entry->word);
+    if (result == 0) { /* until then it may change its address, where the stripe is not locked */
+        entry->address = ca_record_address(entry->slot);
+        ca_record_copy(entry->slot, entry->address, entry->word, &entry->record);
     }
     return result;
 }
 
 static void unlock_entry(const entry_t *entry)
 {
-    ca_slot_set_word(entry->slot, entry->word);
+    ca_record_set_state(entry->slot, entry->word);
 }
 
 /* Who was interrupted while moving an entry back left it in two places: in the one behind. */
-static bool is_moved(const ca_shard_t *shard, size_t entries, size_t place)
+static bool is_moved(const ca_stripe_t *stripe, size_t entries, size_t place)
 {
-    const ca_slot_t *slot = ca_index_at(&shard->index, place), *other = slot;
+    const ca_record_t *slot = ca_index_at(&stripe->index, place), *other = slot;
     for (size_t i = 1; other && i < entries; i++) {
-        other = ca_index_at(&shard->index, (place + entries - i) % entries);
+        other = ca_index_at(&stripe->index, (place + entries - i) % entries);
         if (other == slot)
             return true;
     }
     return false;
 }
 
-/* One pass over a shard's entries, of which `*want` is set to the number that may be needed. */
-static int copy_entries(ca_shard_t *shard, bool whole, ca_snapshot_t *snapshot, size_t *used,
+/* One pass over a stripe's entries, of which `*want` is set to the number that may be needed. */
+static int copy_entries(ca_stripe_t *stripe, bool whole, ca_snapshot_t *snapshot, size_t *used,
                         size_t *want)
 {
     int result = whole ? 0 : -EBUSY;
-    size_t entries = entries_of(shard);
-    *want = whole ? shard->index.count : entries;
+    size_t entries = entries_of(stripe);
+    *want = whole ? stripe->index.count : entries;
     for (size_t i = 0; result != -ENOSPC && i < entries; i++) {
         entry_t entry;
-        if (!whole && is_moved(shard, entries, i))
+        if (!whole && is_moved(stripe, entries, i))
             continue;
-        int locked = lock_entry(shard, i, &entry);
+        int locked = lock_entry(stripe, i, &entry);
         if (locked == 0)
             unlock_entry(&entry);
         else if (locked == -EBUSY)
             result = -EBUSY;
-        if (locked != 0 || !ca_record_counts(&entry.record))
+        if (locked != 0 || !ca_recorder_counts(&entry.record))
             continue;
         if (*used == snapshot->capacity)
             result = -ENOSPC;
@@ -112,28 +112,28 @@ static int copy_entries(ca_shard_t *shard, bool whole, ca_snapshot_t *snapshot, 
     return result;
 }
 
-/* Copies a shard's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
- * when they do not fit, -EBUSY when the shard, or a slot of it, stays in use: then what could be
+/* Copies a stripe's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
+ * when they do not fit, -EBUSY when the stripe, or a slot of it, stays in use: then what could be
  * read there all the same, in a pass in which no entry moved, if one of a few is such. */
-static int copy_shard(ca_shard_t *shard, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+static int copy_shard(ca_stripe_t *stripe, ca_snapshot_t *snapshot, size_t *used, size_t *want)
 {
     size_t before = *used;
-    bool whole = ca_patience_take(&shard->lock), moved = true;
+    bool whole = ca_lock_take_timed(&stripe->lock), moved = true;
     int result = -EBUSY;
     for (unsigned pass = 0; moved && pass < PASSES; pass++) {
-        uint64_t version = atomic_load(&shard->index.version);
+        uint64_t version = atomic_load(&stripe->index.version);
         *used = before;
-        result = copy_entries(shard, whole, snapshot, used, want);
-        moved = !whole && atomic_load(&shard->index.version) != version;
+        result = copy_entries(stripe, whole, snapshot, used, want);
+        moved = !whole && atomic_load(&stripe->index.version) != version;
     }
     if (whole)
-        ca_lock_drop(&shard->lock);
+        ca_lock_drop(&stripe->lock);
     if (result == -ENOSPC)
         *used = before;
     return result;
 }
 
-/* For a thread that was taken off its core with the shard, or a slot of it, in use. Nothing is
+/* For a thread that was taken off its core with the stripe, or a slot of it, in use. Nothing is
  * locked meanwhile. False when it has been waited for often enough: it may be this very thread. */
 static bool wait_for_busy(unsigned *tries)
 {
@@ -143,19 +143,19 @@ static bool wait_for_busy(unsigned *tries)
     return true;
 }
 
-int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
+int ca_registry_snapshot(ca_allocation_t **records, size_t *count, unsigned *busy)
 {
     size_t used = 0;
     unsigned waits = 0;
     *records = NULL;
     *count = 0;
     *busy = 0;
-    /* Slack for what other threads add meanwhile; a shard that does not fit is tried again. */
+    /* Slack for what other threads add meanwhile; a stripe that does not fit is tried again. */
     ca_snapshot_t *snapshot =
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
     for (size_t s = 0; snapshot && s < SHARDS;) {
         size_t want = 0, before = used;
-        int result = copy_shard(&ca_table.shards[s], snapshot, &used, &want);
+        int result = copy_shard(&ca_table.stripes[s], snapshot, &used, &want);
         if (result == -EBUSY && wait_for_busy(&waits)) {
             used = before;
             continue;
@@ -173,7 +173,7 @@ int ca_registry_snapshot(ca_record_t **records, size_t *count, unsigned *busy)
     return 0;
 }
 
-void ca_registry_snapshot_free(ca_record_t *records, size_t count)
+void ca_registry_snapshot_free(ca_allocation_t *records, size_t count)
 {
     (void)count; /* the mapping may be larger */
     if (!records)
@@ -184,29 +184,29 @@ void ca_registry_snapshot_free(ca_record_t *records, size_t count)
 
 /* --- totals ----------------------------------------------------------------------------------- */
 
-/* False when the shard, or a slot of it, stays in use. */
-static bool count_shard(ca_shard_t *shard,
+/* False when the stripe, or a slot of it, stays in use. */
+static bool count_shard(ca_stripe_t *stripe,
                         ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
 {
     entry_t entry;
     int locked = 0;
-    if (!ca_patience_take(&shard->lock))
+    if (!ca_lock_take_timed(&stripe->lock))
         return false;
-    size_t i, entries = entries_of(shard);
+    size_t i, entries = entries_of(stripe);
     for (i = 0; i < entries; i++) {
-        locked = lock_entry(shard, i, &entry);
+        locked = lock_entry(stripe, i, &entry);
         if (locked == -EBUSY)
             break;
         if (locked != 0)
             continue;
         unlock_entry(&entry);
-        if (!ca_record_counts(&entry.record))
+        if (!ca_recorder_counts(&entry.record))
             continue;
         ca_registry_total_t *total = &totals[entry.record.device][entry.record.kind];
         total->count++;
         total->bytes += entry.record.bytes;
     }
-    ca_lock_drop(&shard->lock);
+    ca_lock_drop(&stripe->lock);
     return i == entries;
 }
 
@@ -214,13 +214,14 @@ bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_C
 {
     bool whole = true;
     for (size_t s = 0; whole && s < SHARDS; s++)
-        whole = count_shard(&ca_table.shards[s], totals);
+        whole = count_shard(&ca_table.stripes[s], totals);
     return whole;
 }
 
 /* --- contexts that are gone ------------------------------------------------------------------- */
 
-/* How far a shard was looked at, and the index's version then: it is still so while that stands. */
+/* How far a stripe was looked at, and the index's version then: it is still so while that stands.
+ */
 typedef struct progress {
     size_t place;
     uint64_t version;
@@ -228,22 +229,22 @@ typedef struct progress {
 
 /* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
  * they did not all fit: those that did are gone, and the next call goes on behind them. */
-static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
+static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
                      ca_registry_total_t *gone, progress_t *so_far)
 {
     size_t used = 0;
     int result = 0;
-    ca_lock_take(&shard->lock);
-    size_t entries = entries_of(shard), i = 0;
-    if (atomic_load(&shard->index.version) == so_far->version)
+    ca_lock_take(&stripe->lock);
+    size_t entries = entries_of(stripe), i = 0;
+    if (atomic_load(&stripe->index.version) == so_far->version)
         i = so_far->place;
     /* An entry is looked at again after its record went: another one may have moved in. What a run
      * that wraps moves to the table's end was looked at already, at its start. */
     while (i < entries) {
         entry_t entry;
-        int locked = lock_entry(shard, i, &entry);
+        int locked = lock_entry(stripe, i, &entry);
         bool its_own = locked == 0 && entry.record.context == context;
-        bool is_kept = its_own && kept && ca_record_counts(&entry.record);
+        bool is_kept = its_own && kept && ca_recorder_counts(&entry.record);
         bool fits = !is_kept || used < kept->capacity;
         if (locked == 0 && !(its_own && fits))
             unlock_entry(&entry);
@@ -255,18 +256,18 @@ static int drop_from(ca_shard_t *shard, uint16_t context, ca_snapshot_t *kept,
             result = -ENOSPC;
             break;
         }
-        ca_slot_set_word(entry.slot, ca_slot_empty_word(entry.word));
+        ca_record_set_state(entry.slot, ca_record_empty_state(entry.word));
         ca_registry_discount(&entry.record);
-        ca_shard_retire_slot(shard, entry.address, entry.slot);
+        ca_stripe_retire_record(stripe, entry.address, entry.slot);
         if (is_kept)
             kept->records[used++] = entry.record;
-        if (ca_record_counts(&entry.record)) {
+        if (ca_recorder_counts(&entry.record)) {
             gone->count++;
             gone->bytes += entry.record.bytes;
         }
     }
-    *so_far = (progress_t){i, atomic_load(&shard->index.version)};
-    ca_lock_drop(&shard->lock);
+    *so_far = (progress_t){i, atomic_load(&stripe->index.version)};
+    ca_lock_drop(&stripe->lock);
     return result;
 }
 
@@ -277,7 +278,7 @@ ca_registry_total_t ca_registry_drop_context(uint16_t context)
     progress_t so_far = {0, 0};
     for (size_t s = 0; s < SHARDS;) {
         ca_registry_total_t gone = {0, 0};
-        int result = drop_from(&ca_table.shards[s], context, kept, &gone, &so_far);
+        int result = drop_from(&ca_table.stripes[s], context, kept, &gone, &so_far);
         /* A part at a time and with the lock dropped: what is kept stays small. */
         ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
         total.count += gone.count;

@@ -21,7 +21,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/cuda/unseen.h"
 
 #define MARKS_MAX 1024
@@ -49,7 +49,7 @@ static added_t add(const mark_t *mark)
     if (i == count && count < MARKS_MAX) {
         marks[count] = *mark;
         atomic_store(&ca_attributes_marks, count + 1);
-        ca_hit_settle();
+        ca_fast_invalidate();
         what = ADDED;
     } else if (i == count) {
         what = NO_ROOM;
@@ -72,7 +72,7 @@ static bool take_off(uint64_t address, uint16_t context, uint64_t *segment)
     }
     if (kept != count) {
         atomic_store(&ca_attributes_marks, kept);
-        ca_hit_settle();
+        ca_fast_invalidate();
     }
     ca_lock_drop(&lock);
     return kept != count;
@@ -117,7 +117,7 @@ static bool describe(uint64_t address, mark_t *mark)
 {
     CUdeviceptr segment = ca_pool_segment_at(address), block = segment;
     __typeof__(cuMemGetAddressRange_v2) *range = ca_driver()->cuMemGetAddressRange_v2;
-    ca_record_t record;
+    ca_allocation_t record;
     if (segment)
         block = ca_pool_block_at(address);
     else if (range && range(&segment, NULL, address) == CUDA_SUCCESS)
@@ -172,7 +172,7 @@ static void unset(CUdeviceptr address)
  * in no stream's order. */
 static void leave_order(CUdeviceptr address)
 {
-    ca_unseen_look();
+    ca_unseen_scan();
     if (ca_order_owed() && ca_pool_owns(address))
         ca_order_leave();
 }
@@ -210,7 +210,7 @@ static void tell_context(void *value, uint16_t number)
  * that were reserved, and no context. */
 static void tell_own(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     bool asked = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
                  attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
                  attribute == CU_POINTER_ATTRIBUTE_CONTEXT;

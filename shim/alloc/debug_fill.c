@@ -10,7 +10,7 @@
 
 #define NOT_FILLED -1
 
-void ca_debug_settle(void)
+void ca_debug_configure(void)
 {
     if (ca_options.debug & CA_DEBUG_FREES)
         ca_freed_keep(CA_FREED_MOST);
@@ -78,7 +78,7 @@ void ca_debug_fill_host(uint64_t address, size_t bytes, bool reused)
 
 /* --- what is freed ---------------------------------------------------------------------------- */
 
-static void freed_on(ca_context_t *context, const ca_record_t *record, CUstream stream)
+static void freed_on(ca_context_t *context, const ca_allocation_t *record, CUstream stream)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     uint64_t end = record->address + record->bytes;
@@ -88,7 +88,7 @@ static void freed_on(ca_context_t *context, const ca_record_t *record, CUstream 
         ca_upstream_fill_on(context, record->address, CA_DEBUG_FREED, record->bytes, stream);
 }
 
-static void freed_now(ca_context_t *context, const ca_record_t *record)
+static void freed_now(ca_context_t *context, const ca_allocation_t *record)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     uint64_t end = record->address + record->bytes;
@@ -108,7 +108,7 @@ static bool reaches(const ca_context_t *context, CUstream stream)
            (ca_driver()->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle);
 }
 
-void ca_debug_freed_slow(const ca_record_t *record, const ca_context_t *where, CUstream stream)
+void ca_debug_freed_slow(const ca_allocation_t *record, const ca_context_t *where, CUstream stream)
 {
     ca_arena_t *arena = record->kind == CA_KIND_PINNED ? NULL : ca_block_arena(record->owner);
     ca_context_t *context = arena ? ca_arena_context(arena) : NULL;
@@ -120,7 +120,7 @@ void ca_debug_freed_slow(const ca_record_t *record, const ca_context_t *where, C
         freed_now(context, record);
 }
 
-void ca_debug_freed_host(ca_context_t *context, const ca_record_t *record)
+void ca_debug_freed_host(ca_context_t *context, const ca_allocation_t *record)
 {
     char *memory = (char *)(uintptr_t)record->address;
     if (!(ca_options.debug & (CA_DEBUG_POISON | CA_DEBUG_REDZONE)) ||

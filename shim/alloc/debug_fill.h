@@ -5,8 +5,8 @@
  * for which it waits; what is freed on a stream, in the order of that stream. So no work that may
  * still use the memory finds it changed, and whoever reads it later finds the pattern. While
  * anything is captured, or where a wait fails, memory is freed as it is. */
-#ifndef CA_SHIM_DEBUG_FILL_H
-#define CA_SHIM_DEBUG_FILL_H
+#ifndef CA_SHIM_ALLOC_DEBUG_FILL_H
+#define CA_SHIM_ALLOC_DEBUG_FILL_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 #define CA_DEBUG_GUARD_BYTES 256u /* behind the last byte asked for */
 
 /* With the configuration. */
-void ca_debug_settle(void);
+void ca_debug_configure(void);
 void ca_debug_reset_after_fork(void);
 
 /* Bytes that the pool is asked for, for a request of `bytes`. */
@@ -47,13 +47,13 @@ void ca_debug_fill_host(uint64_t address, size_t bytes, bool reused);
 
 /* Memory of the pool is freed: its record is taken out, its block has not gone back. On a stream of
  * the context `where`; NULL: by a plain free. With no lock held. */
-void ca_debug_freed_slow(const ca_record_t *record, const ca_context_t *where, CUstream stream);
-static inline void ca_debug_freed(const ca_record_t *record, const ca_context_t *where,
+void ca_debug_freed_slow(const ca_allocation_t *record, const ca_context_t *where, CUstream stream);
+static inline void ca_debug_freed(const ca_allocation_t *record, const ca_context_t *where,
                                   CUstream stream)
 {
     if (__builtin_expect(ca_options.debug & (CA_DEBUG_POISON | CA_DEBUG_REDZONE), 0))
         ca_debug_freed_slow(record, where, stream);
 }
-void ca_debug_freed_host(ca_context_t *context, const ca_record_t *record);
+void ca_debug_freed_host(ca_context_t *context, const ca_allocation_t *record);
 
 #endif

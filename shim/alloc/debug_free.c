@@ -31,7 +31,7 @@ uint32_t ca_debug_take_stack(void)
     return ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
 }
 
-void ca_debug_note_free(const ca_record_t *record, uint32_t stack)
+void ca_debug_note_free(const ca_allocation_t *record, uint32_t stack)
 {
     if (!record->shared) /* a name of several: the memory stays */
         ca_freed_note(record, stack, ca_options.debug & CA_DEBUG_FREES ? ca_track_thread() : 0);
@@ -39,7 +39,7 @@ void ca_debug_note_free(const ca_record_t *record, uint32_t stack)
 
 /* --- what is known ---------------------------------------------------------------------------- */
 
-static bool spans_bytes(const ca_record_t *record)
+static bool spans_bytes(const ca_allocation_t *record)
 {
     switch ((ca_kind_t)record->kind) {
     case CA_KIND_DEVICE:
@@ -54,9 +54,9 @@ static bool spans_bytes(const ca_record_t *record)
 }
 
 /* In memory that the driver served; takes time in proportion to all that is live. */
-static bool find_live_of_driver(uint64_t address, ca_record_t *record)
+static bool find_live_of_driver(uint64_t address, ca_allocation_t *record)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     unsigned busy;
     bool found = false;
@@ -71,7 +71,7 @@ static bool find_live_of_driver(uint64_t address, ca_record_t *record)
     return found;
 }
 
-static bool find_live(uint64_t address, bool pooled, ca_record_t *record)
+static bool find_live(uint64_t address, bool pooled, ca_allocation_t *record)
 {
     if (!pooled)
         return find_live_of_driver(address, record);
@@ -84,7 +84,7 @@ static void describe_cached(const ca_pool_cached_t *cached, found_t *found)
 {
     const ca_context_t *context = cached->context;
     uint32_t stack = (uint32_t)cached->note, thread = (uint32_t)(cached->note >> 32);
-    const ca_record_t *noted = &found->was.record;
+    const ca_allocation_t *noted = &found->was.record;
     if (found->what == FREED && noted->address == cached->address && noted->stack == stack &&
         noted->thread == thread)
         return; /* the ring knows more of the same */
@@ -106,7 +106,7 @@ static bool find_freed(uint64_t address, bool pooled, ca_freed_t *freed)
 {
     if (!ca_freed_find(address, freed))
         return false;
-    const ca_record_t *record = &freed->record;
+    const ca_allocation_t *record = &freed->record;
     const ca_context_t *context = ca_context_numbered(record->context);
     bool gone = record->context && (!context || atomic_load(&context->state) == CA_CONTEXT_RETIRED);
     return !gone && (pooled || record->address == address);
@@ -136,13 +136,13 @@ static void look(uint64_t address, found_t *found)
 
 static void add_allocation(ca_text_t *text, const found_t *found)
 {
-    const ca_record_t *record = &found->was.record;
+    const ca_allocation_t *record = &found->was.record;
     ca_text_printf(text, "%s%llu bytes of %s memory on device %u", found->rounded ? "up to " : "",
                    (number_t)record->bytes, ca_kind_name((ca_kind_t)record->kind),
                    (unsigned)record->device);
 }
 
-static void add_offset(ca_text_t *text, uint64_t address, const ca_record_t *record)
+static void add_offset(ca_text_t *text, uint64_t address, const ca_allocation_t *record)
 {
     if (address != record->address)
         ca_text_printf(text, ", at offset %llu of an allocation",
@@ -151,7 +151,7 @@ static void add_offset(ca_text_t *text, uint64_t address, const ca_record_t *rec
 
 static void add_finding(ca_text_t *text, uint64_t address, const found_t *found)
 {
-    const ca_record_t *record = &found->was.record;
+    const ca_allocation_t *record = &found->was.record;
     if (found->what == NOTHING) {
         ca_text_printf(text, "it lies in pooled memory but is not the start of a live allocation "
                              "(freed twice, or an interior pointer)");
@@ -176,7 +176,7 @@ static void say(uint64_t address, const found_t *found)
     ca_text_printf(&text, "free of %#llx: ", (number_t)address);
     add_finding(&text, address, found);
     ca_text_printf(&text, "; refused");
-    const ca_record_t *record = &found->was.record;
+    const ca_allocation_t *record = &found->was.record;
     if (found->what != NOTHING)
         ca_notice_add(&notice, "allocated", record->stack, record->thread);
     if (found->what == FREED)
@@ -227,7 +227,7 @@ CUresult ca_debug_explain_refusal(uint64_t address, CUresult code)
     return code;
 }
 
-void ca_debug_explain_kind(const ca_record_t *record, ca_frees_t call, CUresult code)
+void ca_debug_explain_kind(const ca_allocation_t *record, ca_frees_t call, CUresult code)
 {
     bool of_host = record->kind == CA_KIND_PINNED;
     const found_t found = {.was.record = *record};

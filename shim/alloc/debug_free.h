@@ -1,6 +1,6 @@
 /* Wrong frees, explained: which allocation the pointer is, was, or lies in. */
-#ifndef CA_SHIM_DEBUG_FREE_H
-#define CA_SHIM_DEBUG_FREE_H
+#ifndef CA_SHIM_ALLOC_DEBUG_FREE_H
+#define CA_SHIM_ALLOC_DEBUG_FREE_H
 
 #include "config/options.h"
 #include "registry/table/registry.h"
@@ -16,7 +16,7 @@ static inline uint32_t ca_debug_free_stack(void)
 }
 
 /* A record was just taken out, for a free with that stack: remembers both. */
-void ca_debug_note_free(const ca_record_t *record, uint32_t stack);
+void ca_debug_note_free(const ca_allocation_t *record, uint32_t stack);
 
 /* A free of a pointer into the pool's memory that is not live was refused. Said once per address
  * seen. Takes locks, may wait for a second: with none held. */
@@ -31,7 +31,7 @@ typedef enum { CA_FREES_DEVICE, CA_FREES_HOST } ca_frees_t;
 
 /* The same for a live allocation, whose free by such a call was answered with `code`, where it is
  * of a kind that another call frees. */
-void ca_debug_explain_kind(const ca_record_t *record, ca_frees_t call, CUresult code);
+void ca_debug_explain_kind(const ca_allocation_t *record, ca_frees_t call, CUresult code);
 
 void ca_debug_free_reset_after_fork(void);
 

@@ -36,7 +36,7 @@ static bool is_new(uint64_t sequence)
     return true;
 }
 
-void ca_guard_check(const ca_record_t *record, const unsigned char *guard, ca_guard_when_t when)
+void ca_guard_check(const ca_allocation_t *record, const unsigned char *guard, ca_guard_when_t when)
 {
     static const char *const found[] = {
         [CA_GUARD_FREE] = "by its free",
@@ -95,7 +95,7 @@ static bool copy_host(const void *from, unsigned char *guard)
     return copied;
 }
 
-static bool copy_guard(ca_context_t *context, const ca_record_t *record, unsigned char *guard)
+static bool copy_guard(ca_context_t *context, const ca_allocation_t *record, unsigned char *guard)
 {
     uint64_t end = record->address + record->bytes;
     if (record->kind == CA_KIND_PINNED)
@@ -103,17 +103,17 @@ static bool copy_guard(ca_context_t *context, const ca_record_t *record, unsigne
     return ca_upstream_read(context, end, guard, CA_DEBUG_GUARD_BYTES) == CUDA_SUCCESS;
 }
 
-static void look_at(ca_context_t *context, const ca_record_t *record, ca_guard_when_t when)
+static void look_at(ca_context_t *context, const ca_allocation_t *record, ca_guard_when_t when)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
-    ca_record_t now;
+    ca_allocation_t now;
     /* Another thread may have freed it while we looked. */
     if (copy_guard(context, record, guard) && ca_registry_find(record->address, &now) &&
         now.sequence == record->sequence)
         ca_guard_check(record, guard, when);
 }
 
-static void look_in(ca_context_t *context, const ca_record_t *records, size_t count,
+static void look_in(ca_context_t *context, const ca_allocation_t *records, size_t count,
                     ca_guard_when_t when)
 {
     if (atomic_load(&context->state) != CA_CONTEXT_SERVING || !context->arena)
@@ -133,7 +133,7 @@ static void look_in(ca_context_t *context, const ca_record_t *records, size_t co
 /* In every context, or in that of `handle`. */
 static void look(CUcontext handle, ca_guard_when_t when)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     unsigned busy;
     if (!ca_life_active() || ca_registry_snapshot(&records, &count, &busy) != 0)
@@ -150,7 +150,7 @@ static void look_at_all(void)
     look(NULL, CA_GUARD_EXIT);
 }
 
-void ca_guard_look_in(CUcontext handle)
+void ca_guard_inspect(CUcontext handle)
 {
     if (handle)
         look(handle, CA_GUARD_CONTEXT);

@@ -17,7 +17,7 @@
 #include "registry/names/symbols.h"
 #include "registry/table/threads.h"
 #include "shim/cuda/helper.h"
-#include "shim/life/turn.h"
+#include "shim/life/report_lock.h"
 
 #define WAIT_MS 1000
 #define STACK_BYTES ((size_t)512 << 10) /* libdw wants some */
@@ -110,9 +110,9 @@ static void *help(void *arg)
 {
     job_t *job = arg;
     pthread_setname_np(pthread_self(), "cachealloc");
-    if (ca_turn_take(WAIT_MS)) {
+    if (ca_report_lock_take(WAIT_MS)) {
         look_up(job);
-        ca_turn_drop();
+        ca_report_lock_drop();
     }
     if (atomic_exchange(&job->state, ANSWERED) == LEFT)
         end_job(job);

@@ -5,8 +5,8 @@
  * caller may hold the one (from a library's constructor) or wait for who holds the other: so a
  * thread of ours looks names up, for a second at most. Where that does not answer frames are shown
  * as module and offset. */
-#ifndef CA_SHIM_DEBUG_NOTICE_H
-#define CA_SHIM_DEBUG_NOTICE_H
+#ifndef CA_SHIM_ALLOC_DEBUG_NOTICE_H
+#define CA_SHIM_ALLOC_DEBUG_NOTICE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -65,7 +65,7 @@ int ca_device_alloc_on(ca_context_t *context, ca_stream_t *order, CUstream strea
 }
 
 /* Of a block that is not lost. `user`: NULL, or the context whose work it is freed behind. */
-static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
+static CUresult give(const ca_allocation_t *record, bool waits, ca_stream_t *order,
                      const ca_context_t *user)
 {
     if (record->kind == CA_KIND_PINNED)
@@ -95,13 +95,14 @@ static CUresult give(const ca_record_t *record, bool waits, ca_stream_t *order,
     return CUDA_SUCCESS;
 }
 
-CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user)
+CUresult ca_device_free_on(const ca_allocation_t *record, ca_stream_t *order,
+                           const ca_context_t *user)
 {
     return ca_device_lost(record) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                                   : give(record, false, order, user);
 }
 
-CUresult ca_device_free(const ca_record_t *record)
+CUresult ca_device_free(const ca_allocation_t *record)
 {
     if (ca_device_lost(record))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -115,7 +116,7 @@ CUresult ca_device_free(const ca_record_t *record)
     return give(record, record->kind != CA_KIND_ASYNC, NULL, NULL);
 }
 
-CUresult ca_device_free_plain(const ca_record_t *record)
+CUresult ca_device_free_plain(const ca_allocation_t *record)
 {
     bool waits = ca_options.free_sync && record->kind != CA_KIND_ASYNC;
     ca_arena_t *arena = waits ? ca_block_arena(record->owner) : NULL;
@@ -132,7 +133,7 @@ bool ca_device_owns(CUdeviceptr address)
     return arena && !ca_context_lost_address(ca_arena_context(arena), address);
 }
 
-bool ca_device_lost(const ca_record_t *record)
+bool ca_device_lost(const ca_allocation_t *record)
 {
     ca_arena_t *arena = record->owner ? ca_block_arena(record->owner) : NULL;
     const ca_context_t *context =

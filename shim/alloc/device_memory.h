@@ -1,6 +1,6 @@
-/* Device memory from the pool: what lane D and lane R share. */
-#ifndef CA_SHIM_DEVICE_MEMORY_H
-#define CA_SHIM_DEVICE_MEMORY_H
+/* Device memory from the pool: what api D and api R share. */
+#ifndef CA_SHIM_ALLOC_DEVICE_MEMORY_H
+#define CA_SHIM_ALLOC_DEVICE_MEMORY_H
 
 #include <stdbool.h>
 #include "registry/table/registry.h"
@@ -32,22 +32,23 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *addr
 /* Takes back the pooled block of `record`, which has been erased. An error means that the driver
  * would have refused, pinned memory for one, or is to be asked, since the address is not the pool's
  * any more (CUDA_ERROR_CONTEXT_IS_DESTROYED): put the record back then. */
-CUresult ca_device_free(const ca_record_t *record);
+CUresult ca_device_free(const ca_allocation_t *record);
 
 /* The same by a call that never waits, behind the work of one stream alone, which is `user`'s.
  * NULL, or a stream of another context than the block's: behind all work, and where it is another
  * context's the real free, which does not wait for that, never gets it before. */
-CUresult ca_device_free_on(const ca_record_t *record, ca_stream_t *order, const ca_context_t *user);
+CUresult ca_device_free_on(const ca_allocation_t *record, ca_stream_t *order,
+                           const ca_context_t *user);
 
 /* The same for the plain free, which waits with free_sync:true. The caller has asked
  * ca_context_check. */
-CUresult ca_device_free_plain(const ca_record_t *record);
+CUresult ca_device_free_plain(const ca_allocation_t *record);
 
 /* Whether an address without a record is in memory of the pool, so that it cannot be freed; and
  * whether one that has a record of pooled memory is the pool's no more. Both see through an end of
  * its context that is under way: ca_context_lost_address. Pinned memory needs neither: all that
  * cuMemFreeHost frees has a record, the latest of its address. */
 bool ca_device_owns(CUdeviceptr address);
-bool ca_device_lost(const ca_record_t *record);
+bool ca_device_lost(const ca_allocation_t *record);
 
 #endif

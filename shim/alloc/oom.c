@@ -18,7 +18,7 @@
 #include "shim/life/life.h"
 #include "shim/alloc/oom_report.h"
 #include "shim/alloc/track.h"
-#include "shim/life/turn.h"
+#include "shim/life/report_lock.h"
 
 /* --- the program's function ------------------------------------------------------------------- */
 
@@ -92,7 +92,7 @@ void ca_oom_report(ca_kind_t kind, size_t bytes, CUdevice device)
     if (inside || ca_options.oom_report == UINT64_MAX || ca_options.log < CA_LOG_WARN)
         return;
     int cancel = ca_cancel_hold();
-    if (ca_turn_take(0)) {
+    if (ca_report_lock_take(0)) {
         inside = true;
         if (is_due()) {
             ca_out_open(&out, ca_out_stderr());
@@ -100,7 +100,7 @@ void ca_oom_report(ca_kind_t kind, size_t bytes, CUdevice device)
             ca_out_flush(&out);
         }
         inside = false;
-        ca_turn_drop();
+        ca_report_lock_drop();
     }
     ca_cancel_resume(cancel);
 }

@@ -1,6 +1,6 @@
 /* Out of memory: what is done about it, and said, before the program is told. */
-#ifndef CA_SHIM_OOM_H
-#define CA_SHIM_OOM_H
+#ifndef CA_SHIM_ALLOC_OOM_H
+#define CA_SHIM_ALLOC_OOM_H
 
 #include <stdbool.h>
 #include <stddef.h>

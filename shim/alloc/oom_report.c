@@ -9,7 +9,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/upstream/heaps.h"
-#include "shim/life/totals.h"
+#include "shim/life/pool_stats.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 
@@ -66,9 +66,10 @@ static void read_figures(figures_t *now, unsigned device)
     }
     ask_driver(now, context);
     ask_graphs(now, device);
-    now->complete = now->host ? ca_totals_pinned(&now->pool) : ca_totals_on(device, &now->pool);
+    now->complete =
+        now->host ? ca_pool_stats_pinned(&now->pool) : ca_pool_stats_on(device, &now->pool);
     if (!now->host)
-        (void)ca_totals_pieces(device, &now->pieces); /* what is left out makes for no hint */
+        (void)ca_pool_stats_pieces(device, &now->pieces); /* what is left out makes for no hint */
     ca_holders_read(&now->holders, device, now->host);
 }
 

@@ -1,13 +1,14 @@
 /* What is said where memory is out. */
-#ifndef CA_SHIM_OOM_REPORT_H
-#define CA_SHIM_OOM_REPORT_H
+#ifndef CA_SHIM_ALLOC_OOM_REPORT_H
+#define CA_SHIM_ALLOC_OOM_REPORT_H
 
 #include <stddef.h>
 #include "base/out.h"
 #include "registry/table/registry.h"
 
-/* Writes the report of a call that asked for `bytes`. For whoever has the turn (shim/life/turn.h),
- * under no lock. Format (checked by tests); what is not known or does not apply is left out:
+/* Writes the report of a call that asked for `bytes`. For whoever has the turn
+ * (shim/life/report_lock.h), under no lock. Format (checked by tests); what is not known or does
+ * not apply is left out:
  *
  *   cachealloc[PID]: warning: out of memory: <bytes> bytes, device <n>, <kind> memory
  *       <frame>

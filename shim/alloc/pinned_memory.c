@@ -99,7 +99,7 @@ static void keep_little(ca_context_t *context, ca_arena_t *arena, size_t bytes)
     ca_arena_trim(arena, SIZE_MAX);
 }
 
-CUresult ca_pinned_free_plain(const ca_record_t *record)
+CUresult ca_pinned_free_plain(const ca_allocation_t *record)
 {
     if (record->kind != CA_KIND_PINNED)
         return CUDA_ERROR_INVALID_VALUE; /* what the driver says of all that is not pinned */

@@ -1,7 +1,7 @@
-/* Pinned host memory from the pool: what lane D and lane R share. An arena for each combination of
+/* Pinned host memory from the pool: what api D and api R share. An arena for each combination of
  * flags, made at first use: memory keeps the flags that it was obtained with. */
-#ifndef CA_SHIM_PINNED_MEMORY_H
-#define CA_SHIM_PINNED_MEMORY_H
+#ifndef CA_SHIM_ALLOC_PINNED_MEMORY_H
+#define CA_SHIM_ALLOC_PINNED_MEMORY_H
 
 #include "registry/table/registry.h"
 #include "shim/cuda/contexts.h"
@@ -16,7 +16,7 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
 /* Takes back what the pool served, as the plain free: `record` has been erased, ca_context_check
  * asked. Waits for the context's work, as that does, where too much would stay pinned. An error
  * means that the driver would have refused, device memory too: put the record back then. */
-CUresult ca_pinned_free_plain(const ca_record_t *record);
+CUresult ca_pinned_free_plain(const ca_allocation_t *record);
 
 /* The context is gone, and its pinned memory with it. */
 void ca_pinned_retire_begin(ca_context_t *context);

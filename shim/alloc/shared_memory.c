@@ -40,12 +40,12 @@ typedef struct ca_call {
 
 /* --- under the lock --------------------------------------------------------------------------- */
 
-static bool has_aliases(const ca_record_t *record)
+static bool has_aliases(const ca_allocation_t *record)
 {
     return record->shared == CA_SHARED_OWNER || record->shared == CA_SHARED_NAMELESS;
 }
 
-static ca_names_t *names_of(const ca_record_t *base)
+static ca_names_t *names_of(const ca_allocation_t *base)
 {
     return (ca_names_t *)(uintptr_t)base->stream;
 }
@@ -63,7 +63,7 @@ static void forget(ca_names_t *names)
 
 /* Makes a record without aliases one that has them, with one name so far. 0, -ENOMEM, or -ENOENT
  * when it went meanwhile. */
-static int make_shared(ca_record_t *base, ca_shared_t how)
+static int make_shared(ca_allocation_t *base, ca_shared_t how)
 {
     ca_names_t *names = ca_slab_take(&slab);
     if (!names)
@@ -73,7 +73,7 @@ static int make_shared(ca_record_t *base, ca_shared_t how)
     if (all)
         all->prev = names;
     all = names;
-    ca_record_t fresh = *base;
+    ca_allocation_t fresh = *base;
     fresh.shared = how;
     fresh.stream = (uint64_t)(uintptr_t)names;
     if (!ca_registry_replace(base, &fresh)) {
@@ -85,9 +85,9 @@ static int make_shared(ca_record_t *base, ca_shared_t how)
 }
 
 /* The record as it is without aliases. */
-static ca_record_t as_plain(const ca_record_t *record)
+static ca_allocation_t as_plain(const ca_allocation_t *record)
 {
-    ca_record_t single = *record;
+    ca_allocation_t single = *record;
     if (has_aliases(record)) {
         single.stream = names_of(record)->stream;
         if (single.kind == CA_KIND_ASYNC) /* without the number: names were freed in other orders */
@@ -97,9 +97,9 @@ static ca_record_t as_plain(const ca_record_t *record)
     return single;
 }
 
-static void make_plain(const ca_record_t *base)
+static void make_plain(const ca_allocation_t *base)
 {
-    ca_record_t single = as_plain(base);
+    ca_allocation_t single = as_plain(base);
     /* Where the record was dropped with its context its names are too, in a moment. */
     if (ca_registry_replace(base, &single))
         forget(names_of(base));
@@ -107,7 +107,7 @@ static void make_plain(const ca_record_t *base)
 
 /* The record that a live name leads to: its own, or its base's. The sequence number tells it from
  * other memory that the driver gave out at the same address meanwhile. */
-static bool find_base(const ca_record_t *name, ca_record_t *base)
+static bool find_base(const ca_allocation_t *name, ca_allocation_t *base)
 {
     *base = *name;
     return name->kind != CA_KIND_ALIAS ||
@@ -115,9 +115,9 @@ static bool find_base(const ca_record_t *name, ca_record_t *base)
             base->sequence == name->sequence);
 }
 
-static int insert_alias(const ca_record_t *base, uint64_t address)
+static int insert_alias(const ca_allocation_t *base, uint64_t address)
 {
-    ca_record_t alias = {
+    ca_allocation_t alias = {
         .address = address,
         .kind = CA_KIND_ALIAS,
         .shared = CA_SHARED_HANDLED,
@@ -133,7 +133,7 @@ static int insert_alias(const ca_record_t *base, uint64_t address)
 
 static int add_alias(uint64_t owner, uint64_t alias)
 {
-    ca_record_t name, base, there;
+    ca_allocation_t name, base, there;
     if (!ca_registry_find(owner, &name) || name.shared == CA_SHARED_NAMELESS ||
         !find_base(&name, &base))
         return -ENOENT;
@@ -159,7 +159,7 @@ static int add_alias(uint64_t owner, uint64_t alias)
 }
 
 /* Whether `call` frees memory of this kind; the error that it answers otherwise. */
-static CUresult serves(const ca_call_t *call, const ca_record_t *base)
+static CUresult serves(const ca_call_t *call, const ca_allocation_t *base)
 {
     if (base->kind == CA_KIND_EXTERNAL)
         return CUDA_SUCCESS;
@@ -177,10 +177,10 @@ typedef enum {
 } ca_drop_t;
 
 /* Takes a live name out. */
-static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t *name,
+static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_allocation_t *name,
                            CUresult *code)
 {
-    ca_record_t base;
+    ca_allocation_t base;
     *code = CUDA_SUCCESS;
     if (!ca_registry_find(address, name) || name->shared == CA_SHARED_NAMELESS)
         return WRONG_FREE;
@@ -202,7 +202,7 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
         return FREE_PLAIN;
     }
     if (name->kind != CA_KIND_ALIAS) {
-        ca_record_t nameless = base;
+        ca_allocation_t nameless = base;
         nameless.shared = CA_SHARED_NAMELESS;
         ca_registry_replace(&base, &nameless);
         return ANSWERED;
@@ -217,7 +217,7 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_record_t 
 
 /* --- frees ------------------------------------------------------------------------------------ */
 
-static CUresult delete_external(const ca_record_t *record, const ca_call_t *call)
+static CUresult delete_external(const ca_allocation_t *record, const ca_call_t *call)
 {
     ca_deleter_t *deleter = (ca_deleter_t *)(uintptr_t)record->stream;
     void *address = (void *)(uintptr_t)record->address;
@@ -241,7 +241,7 @@ static CUresult delete_external(const ca_record_t *record, const ca_call_t *call
 }
 
 /* Whose stream a name is freed on. From now on fences of the memory cover its work. */
-static const ca_context_t *user_of(const ca_record_t *name, const ca_call_t *call)
+static const ca_context_t *user_of(const ca_allocation_t *name, const ca_call_t *call)
 {
     ca_context_t *user = NULL, *owner = name->context ? ca_context_numbered(name->context) : NULL;
     ca_stream_t *order;
@@ -255,7 +255,7 @@ static const ca_context_t *user_of(const ca_record_t *name, const ca_call_t *cal
 /* The same call, by `user`, for memory that has no aliases any more. */
 static CUresult free_plain(uint64_t address, const ca_call_t *call, const ca_context_t *user)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     if (!call->async) {
         ca_count_add(free_calls, -1); /* which is counted again */
         return call->host ? cuMemFreeHost((void *)(uintptr_t)address) : cuMemFree_v2(address);
@@ -275,9 +275,9 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call, const ca_con
 }
 
 /* The driver refused to free the memory: its last name is live again. */
-static void restore_last(const ca_record_t *alias)
+static void restore_last(const ca_allocation_t *alias)
 {
-    ca_record_t base;
+    ca_allocation_t base;
     ca_lock_take(&lock);
     if (ca_registry_find((uint64_t)(uintptr_t)alias->owner, &base) && !has_aliases(&base) &&
         make_shared(&base, CA_SHARED_NAMELESS) == 0 && insert_alias(&base, alias->address) != 0)
@@ -285,9 +285,9 @@ static void restore_last(const ca_record_t *alias)
     ca_lock_drop(&lock);
 }
 
-static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
+static CUresult free_name(const ca_allocation_t *record, const ca_call_t *call)
 {
-    ca_record_t name;
+    ca_allocation_t name;
     CUresult code;
     const ca_context_t *user = user_of(record, call); /* also of a name that is not the last */
     ca_lock_take(&lock);
@@ -311,17 +311,17 @@ static CUresult free_name(const ca_record_t *record, const ca_call_t *call)
     return code;
 }
 
-CUresult ca_shared_free(const ca_record_t *name)
+CUresult ca_shared_free(const ca_allocation_t *name)
 {
     return free_name(name, &(ca_call_t){.check = ca_context_check()});
 }
 
-CUresult ca_shared_free_host(const ca_record_t *name)
+CUresult ca_shared_free_host(const ca_allocation_t *name)
 {
     return free_name(name, &(ca_call_t){.host = true});
 }
 
-CUresult ca_shared_free_async(const ca_record_t *name, __typeof__(cuMemFreeAsync) *real,
+CUresult ca_shared_free_async(const ca_allocation_t *name, __typeof__(cuMemFreeAsync) *real,
                               CUstream stream)
 {
     bool of_thread = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -343,7 +343,7 @@ int ca_shared_register(uint64_t address, size_t bytes, ca_deleter_t *deleter, vo
 {
     if (!deleter && ca_pool_owns(address))
         return -EINVAL;
-    ca_record_t record = {
+    ca_allocation_t record = {
         .address = address,
         .bytes = bytes,
         .kind = CA_KIND_EXTERNAL,
@@ -358,7 +358,7 @@ int ca_shared_register(uint64_t address, size_t bytes, ca_deleter_t *deleter, vo
 
 int ca_shared_unregister(uint64_t address)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     int result = -ENOENT;
     ca_peak_before_free();
     ca_lock_take(&lock);
@@ -372,9 +372,9 @@ int ca_shared_unregister(uint64_t address)
     return result;
 }
 
-bool ca_shared_look(uint64_t address, ca_record_t *record, size_t *names)
+bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names)
 {
-    ca_record_t name;
+    ca_allocation_t name;
     *names = 1;
     if (!ca_registry_find(address, record))
         return false;

@@ -11,17 +11,17 @@
 #include "registry/table/threads.h"
 #include "shim/alloc/debug_free.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/record.h"
+#include "shim/life/recorder.h"
 
 _Thread_local uint32_t ca_track_runtime_stack;
 
 _Thread_local uint32_t ca_track_this_thread;
 
-uint32_t ca_track_ask_thread(void)
+uint32_t ca_track_get_thread(void)
 {
     ca_track_this_thread = (uint32_t)syscall(SYS_gettid);
     ca_threads_note(ca_track_this_thread);
-    ca_tally_join(); /* or a thread that has no cache counts where all others do */
+    ca_thread_counts_join(); /* or a thread that has no cache counts where all others do */
     return ca_track_this_thread;
 }
 
@@ -49,7 +49,7 @@ uint32_t ca_track_stack(void)
 uint32_t ca_track_stack_drawn(size_t bytes)
 {
     if (__builtin_expect(atomic_load_explicit(&always, memory_order_relaxed), 1)) {
-        ca_mine.sample_left = -1;
+        ca_thread.sample_left = -1;
         return ca_stack_capture();
     }
     return ca_sample_draw(bytes) ? ca_track_stack() : 0;
@@ -70,7 +70,7 @@ bool ca_track_dropped(const ca_context_t *context, uint64_t address)
            ca_registry_take_of(address, atomic_load(&context->number));
 }
 
-void ca_track_history(ca_event_kind_t event, const ca_record_t *record)
+void ca_track_history(ca_event_kind_t event, const ca_allocation_t *record)
 {
     bool freed = event == CA_EVENT_FREE;
     if (!record->shared)
@@ -82,32 +82,32 @@ void ca_track_history(ca_event_kind_t event, const ca_record_t *record)
 }
 
 /* The pool's blocks have a place for the record. */
-static int insert(const ca_record_t *record, bool replaces)
+static int insert(const ca_allocation_t *record, bool replaces)
 {
     bool pooled = record->owner && !record->shared && record->kind != CA_KIND_ALIAS &&
                   record->kind != CA_KIND_EXTERNAL;
     if (pooled)
         return (replaces ? ca_registry_insert_at
-                         : ca_registry_insert_at_new)(ca_block_slot(record->owner), record);
+                         : ca_registry_insert_at_new)(ca_block_record(record->owner), record);
     int result = (replaces ? ca_registry_insert : ca_registry_insert_new)(record);
     return result == -EEXIST ? 0 : result;
 }
 
-int ca_track_insert(ca_context_t *context, const ca_record_t *record)
+int ca_track_insert(ca_context_t *context, const ca_allocation_t *record)
 {
     if (!context)
         return insert(record, true);
     /* A call that may destroy it waits for whoever is in there. */
-    ca_presence_enter(&context->entered);
+    ca_in_flight_enter(&context->entered);
     int result = insert(record, atomic_load(&context->state) == CA_CONTEXT_SERVING);
-    ca_presence_leave(&context->entered);
+    ca_in_flight_leave(&context->entered);
     if (result == 0)
         ca_track_dropped(context, record->address);
     return result;
 }
 
 /* Notes where and by whom, too. */
-static int note(ca_context_t *context, ca_record_t *record)
+static int note(ca_context_t *context, ca_allocation_t *record)
 {
     record->stack = ca_sample_passes(record->bytes) || !ca_sample_draw(record->bytes) ? 0
                     : ca_track_runtime_stack ? ca_track_runtime_stack
@@ -116,8 +116,8 @@ static int note(ca_context_t *context, ca_record_t *record)
     int result = ca_track_insert(context, record);
     if (result == -ENOMEM)
         ca_warn_once("no host memory for the registry: some allocations are not tracked");
-    if (result == 0 && atomic_load_explicit(&ca_record_on, memory_order_relaxed))
-        ca_record_alloc(record);
+    if (result == 0 && atomic_load_explicit(&ca_recorder_on, memory_order_relaxed))
+        ca_recorder_alloc(record);
     if (result == 0 && atomic_load_explicit(&ca_history_on, memory_order_relaxed))
         ca_track_history(CA_EVENT_ALLOC, record);
     return result;
@@ -126,7 +126,7 @@ static int note(ca_context_t *context, ca_record_t *record)
 int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t *context,
                    CUstream stream, void *owner)
 {
-    ca_record_t record = {
+    ca_allocation_t record = {
         .address = address,
         .bytes = bytes,
         .kind = kind,
@@ -140,7 +140,7 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t 
 
 void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device)
 {
-    ca_record_t record = {.address = address, .bytes = bytes, .kind = kind, .device = device};
+    ca_allocation_t record = {.address = address, .bytes = bytes, .kind = kind, .device = device};
     note(NULL, &record);
 }
 
@@ -152,16 +152,16 @@ void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
         ca_track_alloc(kind, address, bytes, now, stream, NULL);
 }
 
-void ca_track_restore(const ca_record_t *record)
+void ca_track_restore(const ca_allocation_t *record)
 {
     ca_track_insert(record->context ? ca_context_numbered(record->context) : NULL, record);
-    if (atomic_load_explicit(&ca_record_on, memory_order_relaxed))
-        ca_record_alloc(record);
+    if (atomic_load_explicit(&ca_recorder_on, memory_order_relaxed))
+        ca_recorder_alloc(record);
 }
 
 /* While the record was out, another thread could not tell the pointer from one that is not ours,
  * and its free went to the driver as well. Only memory that the driver served can go so. */
-static bool went_meanwhile(const ca_record_t *record, CUresult code)
+static bool went_meanwhile(const ca_allocation_t *record, CUresult code)
 {
     unsigned type;
     __typeof__(cuPointerGetAttribute) *ask = ca_driver()->cuPointerGetAttribute;
@@ -170,7 +170,7 @@ static bool went_meanwhile(const ca_record_t *record, CUresult code)
                CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult ca_track_refused(const ca_record_t *record, ca_frees_t call, CUresult code)
+CUresult ca_track_refused(const ca_allocation_t *record, ca_frees_t call, CUresult code)
 {
     if (went_meanwhile(record, code))
         return ca_debug_explain_refusal(record->address, code);

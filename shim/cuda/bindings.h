@@ -1,7 +1,7 @@
 /* Modules that call the driver, or look its functions up, past us: opened with RTLD_DEEPBIND they
  * find what they bring or need before what was preloaded. */
-#ifndef CA_SHIM_BINDINGS_H
-#define CA_SHIM_BINDINGS_H
+#ifndef CA_SHIM_CUDA_BINDINGS_H
+#define CA_SHIM_CUDA_BINDINGS_H
 
 #include <stdbool.h>
 

@@ -9,11 +9,11 @@
 #include "base/lock.h"
 #include "base/mutation.h"
 #include "config/options.h"
-#include "base/presence.h"
+#include "base/in_flight.h"
 #include "pool/fence/order.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
 #include "shim/cuda/stream_id.h"
 #include "shim/cuda/streams.h"
@@ -22,7 +22,7 @@
 #define CAPTURES_MAX 1024
 
 _Atomic int ca_capturing;
-static _Alignas(CA_PART_BYTES) ca_presence_t recorders;
+static _Alignas(CA_PART_BYTES) ca_in_flight_t recorders;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static struct {
@@ -40,7 +40,7 @@ static void count(int by)
 {
     int before = atomic_fetch_add(&ca_capturing, by);
     if (before == 0 || before + by == 0)
-        ca_hit_settle();
+        ca_fast_invalidate();
     if (before == 0 && by > 0)
         ca_order_hold(true);
     else if (before > 0 && before + by == 0)
@@ -61,16 +61,16 @@ CUresult ca_capture_check(void)
 
 bool ca_capture_recorder_enter(void)
 {
-    ca_presence_enter(&recorders);
+    ca_in_flight_enter(&recorders);
     if (!ca_capture_active() || CA_MUTATED(capture_gate))
         return true;
-    ca_presence_leave(&recorders);
+    ca_in_flight_leave(&recorders);
     return false;
 }
 
 void ca_capture_recorder_leave(void)
 {
-    ca_presence_leave(&recorders);
+    ca_in_flight_leave(&recorders);
 }
 
 bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
@@ -87,7 +87,7 @@ static bool close_gate(void)
     if (!ca_life_active())
         return false;
     count(1);
-    for (unsigned tries = 0; ca_presence_any(&recorders); tries++)
+    for (unsigned tries = 0; ca_in_flight_any(&recorders); tries++)
         ca_backoff(tries);
     /* From now on no stream can be made to wait for what was handed out in flight. */
     ca_order_leave();
@@ -168,7 +168,7 @@ static void left(CUstream stream, CUgraph graph)
     ca_lock_drop(&lock);
 }
 
-void ca_capture_context_gone(CUcontext context, unsigned long long id)
+void ca_capture_context_destroyed(CUcontext context, unsigned long long id)
 {
     ca_lock_take(&lock);
     for (size_t i = 0; i < capture_count;) {
@@ -185,7 +185,7 @@ void ca_capture_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     atomic_store(&ca_capturing, 0);
-    ca_presence_reset(&recorders);
+    ca_in_flight_reset(&recorders);
     capture_count = 0;
 }
 

@@ -1,8 +1,8 @@
 /* The capture gate, process-wide: recording an event on a context while one of its streams is
  * captured would invalidate that capture, and streams of other contexts can join one. While the
  * gate is closed no fence is recorded; epochs stay open. */
-#ifndef CA_SHIM_CAPTURE_H
-#define CA_SHIM_CAPTURE_H
+#ifndef CA_SHIM_CUDA_CAPTURE_H
+#define CA_SHIM_CUDA_CAPTURE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,7 +29,7 @@ bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream);
 
 /* The context is destroyed, and with it the captures of its streams, and of its green contexts'.
  * By its id (cuCtxGetId), if that is not 0: the handle may be another context's by now. */
-void ca_capture_context_gone(CUcontext context, unsigned long long id);
+void ca_capture_context_destroyed(CUcontext context, unsigned long long id);
 
 void ca_capture_reset_after_fork(void);
 

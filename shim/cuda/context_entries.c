@@ -2,10 +2,10 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/patience.h"
+#include "base/lock_timed.h"
 #include "shim/upstream/fences.h"
 #include "shim/upstream/heaps.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/alloc/pin_mode.h"
 #include "shim/alloc/pinned_memory.h"
 
@@ -78,7 +78,7 @@ static ca_context_t *rested(CUdevice device, bool pooled)
     for (size_t left = resting_count; left > CA_CONTEXTS_RESTING; left--, at = &(*at)->later) {
         ca_context_t *context = *at;
         if (context->device != device || !context->arena != !pooled || context->leaving ||
-            ca_presence_any(&context->entered) || ca_fences_held(context))
+            ca_in_flight_any(&context->entered) || ca_fences_held(context))
             continue;
         *at = context->later;
         if (resting_end == &context->later)
@@ -214,7 +214,7 @@ static void set_state(ca_context_t *context, ca_context_state_t state)
 {
     atomic_store(&context->state, state);
     atomic_fetch_add_explicit(&ca_context_generation, 1, memory_order_release);
-    ca_hit_settle();
+    ca_fast_invalidate();
 }
 
 ca_context_t *ca_entry_suspend(CUcontext handle)
@@ -230,7 +230,7 @@ ca_context_t *ca_entry_suspend(CUcontext handle)
     return context;
 }
 
-bool ca_entry_settle(ca_context_t *context, bool gone)
+bool ca_entry_resume(ca_context_t *context, bool gone)
 {
     ca_lock_take(&lock);
     context->leaving--;
@@ -265,7 +265,7 @@ unsigned ca_contexts_leaving(void)
     return atomic_load(&leaving_calls);
 }
 
-unsigned ca_contexts_settled(void)
+unsigned ca_contexts_resumed(void)
 {
     return atomic_load(&settled_calls);
 }
@@ -294,7 +294,7 @@ size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
 
 bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count)
 {
-    bool taken = ca_patience_take(&lock);
+    bool taken = ca_lock_take_timed(&lock);
     *count = taken ? list_living(contexts) : 0;
     if (taken)
         ca_lock_drop(&lock);

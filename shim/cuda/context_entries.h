@@ -1,8 +1,8 @@
 /* The table of contexts.h: entries from the moment they are blank until they rest, and are revived.
  * For contexts.c alone, which asks the driver; here no driver call is made. What contexts.h has of
  * walks and counts is defined here too. Thread-safe. */
-#ifndef CA_SHIM_CONTEXT_ENTRIES_H
-#define CA_SHIM_CONTEXT_ENTRIES_H
+#ifndef CA_SHIM_CUDA_CONTEXT_ENTRIES_H
+#define CA_SHIM_CUDA_CONTEXT_ENTRIES_H
 
 #include "shim/cuda/contexts.h"
 
@@ -28,7 +28,7 @@ ca_context_t *ca_entry_suspend(CUcontext handle);
 
 /* That call is done. True where the context is gone and this is the first to say so: the entry is
  * retired, and the caller drops what it had, then lets it rest. */
-bool ca_entry_settle(ca_context_t *context, bool gone);
+bool ca_entry_resume(ca_context_t *context, bool gone);
 
 /* A retired entry waits for another life. */
 void ca_entry_rest(ca_context_t *context);

@@ -24,7 +24,7 @@
 #include "shim/upstream/order.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/alloc/pin_mode.h"
-#include "shim/life/publish.h"
+#include "shim/life/metrics.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/upstream/upstream.h"
 #include "shim/cuda/unseen.h"
@@ -121,7 +121,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
 
     ca_unseen_context(handle);
     ca_unseen_device(device);
-    ca_unseen_look();
+    ca_unseen_scan();
     ca_keep_journal_start(); /* before anything is allocated in it */
     ca_context_t *context = ca_entry_publish(fresh);
     if (context != fresh)
@@ -132,7 +132,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
     ca_order_consider(context);
     ca_decay_start();
     ca_dump_signal_start();
-    ca_publish_start();
+    ca_metrics_start();
     return context;
 }
 
@@ -155,7 +155,7 @@ static ca_context_t *entry_of(CUcontext handle)
     /* Another thread may have seen it too, and listed the new one. */
     ca_context_t *now = ca_context_suspend(handle);
     if (now)
-        ca_context_settle(now, now == context);
+        ca_context_resume(now, now == context);
     return now == context ? NULL : now;
 }
 
@@ -273,25 +273,25 @@ CUresult ca_context_check_current(void)
 ca_context_t *ca_context_suspend(CUcontext handle)
 {
     ca_context_t *context = ca_entry_suspend(handle);
-    for (int tries = 0; context && ca_presence_any(&context->entered) && tries < 10000; tries++)
+    for (int tries = 0; context && ca_in_flight_any(&context->entered) && tries < 10000; tries++)
         ca_sleep(50000);
     return context;
 }
 
-void ca_context_settle(ca_context_t *context, bool gone)
+void ca_context_resume(ca_context_t *context, bool gone)
 {
     /* Two threads release it, a third retains it again: it is there, and it is another one. */
     gone = (gone || other_id(context)) && !CA_MUTATED(reuse_across_reset);
-    if (!ca_entry_settle(context, gone))
+    if (!ca_entry_resume(context, gone))
         return;
 
     unsigned device = context->device;
-    ca_capture_context_gone(context->handle, context->id);
+    ca_capture_context_destroyed(context->handle, context->id);
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
     ca_order_forget(context);
     ca_heaps_retire_begin(context);
     ca_pinned_retire_begin(context);
-    ca_backend_async_gone(context);
+    ca_backend_async_destroyed(context);
     ca_peak_before_free();
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
     ca_heaps_retire_end(context);

@@ -5,15 +5,15 @@
  * been retired it is revived for another context of the same device: together with its arenas, so
  * that little changes under who comes late, and only where nobody is known to be at work with it.
  * What is kept from one call to the next names an entry together with its `life`. */
-#ifndef CA_SHIM_CONTEXTS_H
-#define CA_SHIM_CONTEXTS_H
+#ifndef CA_SHIM_CUDA_CONTEXTS_H
+#define CA_SHIM_CUDA_CONTEXTS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/lock.h"
-#include "base/presence.h"
+#include "base/in_flight.h"
 #include "pool/arena.h"
 #include "shim/cuda/cuda_decls.h"
 
@@ -51,7 +51,7 @@ typedef struct ca_context {
         id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     _Atomic uint64_t life;    /* of that context; never comes again */
     ca_arena_t *arena;        /* of its heaps the first: see shim/upstream/heaps.h */
-    struct ca_shards *shards; /* all of them; NULL where there is one */
+    struct ca_arena_set *set; /* all of them; NULL where there is one */
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/alloc/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
@@ -81,7 +81,7 @@ typedef struct ca_context {
     _Atomic bool reached_by_all; /* they are too many, or not known */
 
     char apart[CA_PART_BYTES]; /* what is read all the time shares no line with what follows */
-    ca_presence_t entered;     /* threads inside a driver call of ours on it */
+    ca_in_flight_t entered;    /* threads inside a driver call of ours on it */
     ca_event_part_t events[CA_PARTS];
 } ca_context_t;
 
@@ -128,11 +128,11 @@ CUresult ca_context_check_current(void);
 ca_context_t *ca_context_suspend(CUcontext handle);
 /* That call is done. If the context is `gone` its arena, records and events are dropped, without a
  * driver call; otherwise the last such call puts it back into service. */
-void ca_context_settle(ca_context_t *context, bool gone);
+void ca_context_resume(ca_context_t *context, bool gone);
 
 /* How many such calls are under way, and how many there have been whose context was settled. */
 unsigned ca_contexts_leaving(void);
-unsigned ca_contexts_settled(void);
+unsigned ca_contexts_resumed(void);
 
 /* The driver made `handle` on `device`, or gave another reference to it (created: by cuCtxCreate).
  * It gets an entry though it may never allocate: its work may touch the memory of others, and

@@ -1,7 +1,7 @@
 /* The CUDA driver's and runtime's declarations, plus those twins that the headers declare only
  * under other macros. shim/ is the only room that includes this. */
-#ifndef CA_SHIM_CUDA_DECLS_H
-#define CA_SHIM_CUDA_DECLS_H
+#ifndef CA_SHIM_CUDA_CUDA_DECLS_H
+#define CA_SHIM_CUDA_CUDA_DECLS_H
 
 #define CUDA_ENABLE_DEPRECATED /* old programs call cuCtxDetach */
 /* CUDA 11 declares it with the four arguments of then; later headers define the name anew. */

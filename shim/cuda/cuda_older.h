@@ -2,8 +2,8 @@
  * whatever toolkit it is built with, from 11.7 on. The shim passes these types on, and looks into
  * those alone whose members are named here. The functions are declared in any case: newer headers
  * then tell where a declaration here is wrong. Part of shim/cuda/cuda_decls.h. */
-#ifndef CA_SHIM_CUDA_OLDER_H
-#define CA_SHIM_CUDA_OLDER_H
+#ifndef CA_SHIM_CUDA_CUDA_OLDER_H
+#define CA_SHIM_CUDA_CUDA_OLDER_H
 
 #include <cuda.h>
 

@@ -3,8 +3,8 @@
  *
  * Resolved without a lock: dlopen and dlsym take the loader's lock, which the caller may hold
  * already. Threads that race each build a table; one of them is published. */
-#ifndef CA_SHIM_DRIVER_TABLE_H
-#define CA_SHIM_DRIVER_TABLE_H
+#ifndef CA_SHIM_CUDA_DRIVER_TABLE_H
+#define CA_SHIM_CUDA_DRIVER_TABLE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -225,7 +225,7 @@ bool ca_graph_memory_wanted(uint64_t address)
     return wanted;
 }
 
-bool ca_graph_memory_keep_slow(const ca_record_t *record)
+bool ca_graph_memory_keep_slow(const ca_allocation_t *record)
 {
     bool wanted = ca_graph_memory_wanted(record->address);
     size_t bytes = wanted ? ca_block_bytes(record->owner) : 0;

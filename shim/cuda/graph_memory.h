@@ -6,8 +6,8 @@
  * Captures are numbered. A block, a graph and an executable graph each have the range of numbers
  * that they may have to do with; what ranges have in common, they may have in common. Without the
  * option all of this does nothing. */
-#ifndef CA_SHIM_GRAPH_MEMORY_H
-#define CA_SHIM_GRAPH_MEMORY_H
+#ifndef CA_SHIM_CUDA_GRAPH_MEMORY_H
+#define CA_SHIM_CUDA_GRAPH_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,8 +38,8 @@ void ca_graph_memory_given(uint64_t address, void *block, uint16_t context);
 bool ca_graph_memory_wanted(uint64_t address);
 
 /* Keeps it, if it is: then its block must not go back. */
-bool ca_graph_memory_keep_slow(const ca_record_t *record);
-static inline bool ca_graph_memory_keep(const ca_record_t *record)
+bool ca_graph_memory_keep_slow(const ca_allocation_t *record);
+static inline bool ca_graph_memory_keep(const ca_allocation_t *record)
 {
     return ca_options.capture == CA_CAPTURE_KEEP && ca_graph_memory_keep_slow(record);
 }

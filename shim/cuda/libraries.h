@@ -1,6 +1,6 @@
 /* Which libraries the process has mapped, and whether that has changed. */
-#ifndef CA_SHIM_LIBRARIES_H
-#define CA_SHIM_LIBRARIES_H
+#ifndef CA_SHIM_CUDA_LIBRARIES_H
+#define CA_SHIM_CUDA_LIBRARIES_H
 
 #include <stdbool.h>
 #include <stddef.h>

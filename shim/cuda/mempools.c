@@ -10,7 +10,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/heaps.h"
 #include "shim/life/life.h"
-#include "shim/life/totals.h"
+#include "shim/life/pool_stats.h"
 #include "shim/upstream/upstream.h"
 
 #define DEVICES_MAX 256
@@ -226,7 +226,7 @@ static void trim_ours(CUmemoryPool pool, size_t keep)
     __typeof__(cuMemPoolGetAttribute) *get = ca_driver()->cuMemPoolGetAttribute;
     if (device == CU_DEVICE_INVALID)
         return;
-    (void)ca_totals_on((unsigned)device, &ours);
+    (void)ca_pool_stats_on((unsigned)device, &ours);
     if (get)
         (void)get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &used);
     used += ours.reserved_bytes;

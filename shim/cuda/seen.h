@@ -1,8 +1,8 @@
 /* Debug builds count what comes by the wrappers of submissions, and keep for which tables of
  * functions the driver was asked: tests/gpu/facts_seen.c compares the first with what has reached
  * the device, and lists the second. Other builds have none of it. */
-#ifndef CA_SHIM_SEEN_H
-#define CA_SHIM_SEEN_H
+#ifndef CA_SHIM_CUDA_SEEN_H
+#define CA_SHIM_CUDA_SEEN_H
 
 #include "shim/cuda/cuda_decls.h"
 

@@ -2,8 +2,8 @@
  * long as it lives. For streams that the program made it is the handle. The legacy stream is one,
  * whether it is called 0 or 1. The per-thread default stream is one in each thread, by a number
  * that never comes again. */
-#ifndef CA_SHIM_STREAM_ID_H
-#define CA_SHIM_STREAM_ID_H
+#ifndef CA_SHIM_CUDA_STREAM_ID_H
+#define CA_SHIM_CUDA_STREAM_ID_H
 
 #include <stdint.h>
 #include "shim/cuda/cuda_decls.h"

@@ -314,12 +314,12 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
     if (current != (*context)->handle) {
         CUresult code = ask ? owner_of(handle, &owner, &of) : CUDA_SUCCESS;
         if (!ask || code != CUDA_SUCCESS)
-            *context = NULL; /* lane D asks */
+            *context = NULL; /* api D asks */
         return code;
     }
     *found = own_stream(*context, ask);
     if (!*found && !ask)
-        *context = NULL; /* lane D makes it */
+        *context = NULL; /* api D makes it */
     return CUDA_SUCCESS;
 }
 
@@ -393,7 +393,7 @@ ca_stream_t *ca_streams_known(CUstream handle)
     return known_in(context && context->handle == current ? context : NULL, handle);
 }
 
-ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context)
+ca_stream_t *ca_streams_of(const ca_allocation_t *record, ca_context_t *context)
 {
     CUstream handle = (CUstream)(uintptr_t)ca_registry_stream(record);
     uint16_t number = ca_registry_stream_number(record);

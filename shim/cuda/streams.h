@@ -2,8 +2,8 @@
  *
  * A stream is known by its handle until it is destroyed: the same handle is then another stream.
  * The per-thread default stream is one in each thread and context. */
-#ifndef CA_SHIM_STREAMS_H
-#define CA_SHIM_STREAMS_H
+#ifndef CA_SHIM_CUDA_STREAMS_H
+#define CA_SHIM_CUDA_STREAMS_H
 
 #include <stdbool.h>
 #include "registry/table/registry.h"
@@ -23,7 +23,7 @@ ca_stream_t *ca_streams_known(CUstream stream);
 
 /* The pool's stream that pooled memory of `context` was allocated on, by its record. NULL where
  * that is gone, or nobody can tell. */
-ca_stream_t *ca_streams_of(const ca_record_t *record, ca_context_t *context);
+ca_stream_t *ca_streams_of(const ca_allocation_t *record, ca_context_t *context);
 
 /* The entry of the context that a stream is of, served or not: of the current one for the default
  * streams, and where nothing is known. May be NULL. */

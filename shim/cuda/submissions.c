@@ -86,7 +86,7 @@ void ca_submissions_reset_after_fork(void)
         atomic_store(&wanted, UNKNOWN);
 }
 
-void ca_submissions_settle(void)
+void ca_submissions_configure(void)
 {
     if (ca_order_wanted(ca_options.reuse) && !ca_submissions_wanted())
         ca_warn(

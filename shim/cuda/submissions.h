@@ -1,7 +1,7 @@
 /* What the wrappers of shim/hooks/submissions.def look at, and the two looks of a submission for
  * those that are wrapped for other reasons, too. */
-#ifndef CA_SHIM_SUBMISSIONS_H
-#define CA_SHIM_SUBMISSIONS_H
+#ifndef CA_SHIM_CUDA_SUBMISSIONS_H
+#define CA_SHIM_CUDA_SUBMISSIONS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ bool ca_submissions_wanted(void);
 void ca_submissions_reset_after_fork(void);
 
 /* The configuration was read: it may be another one than what the look-ups were answered by. */
-void ca_submissions_settle(void);
+void ca_submissions_configure(void);
 
 /* For a wait. */
 #define CA_EVERY_STREAM ((CUstream) ~(uintptr_t)0)

@@ -90,7 +90,7 @@ static void look_at_all(void)
     linked = true;
 }
 
-void ca_unseen_look(void)
+void ca_unseen_scan(void)
 {
     bool changed;
     if (ended())

@@ -24,13 +24,13 @@ static bool is_ucx(void *caller)
 }
 
 /* The live allocation that an address of ours is in. */
-static bool find_live(CUdeviceptr address, ca_record_t *record)
+static bool find_live(CUdeviceptr address, ca_allocation_t *record)
 {
     uint64_t block = ca_pool_owns(address) ? ca_pool_block_at(address) : 0;
     return block && ca_registry_find(block, record) && address - record->address < record->bytes;
 }
 
-bool ca_address_range_own(CUdeviceptr address, ca_record_t *record)
+bool ca_address_range_own(CUdeviceptr address, ca_allocation_t *record)
 {
     return find_live(address, record) &&
            (record->kind == CA_KIND_PINNED || ca_range_holds(address));
@@ -40,7 +40,7 @@ CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *by
                                                    CUdeviceptr address)
 {
     CA_REAL(cuMemGetAddressRange_v2);
-    ca_record_t record;
+    ca_allocation_t record;
     CUresult code = real(base, bytes, address);
     if (code != CUDA_SUCCESS || !ca_pool_owns(address))
         return code;

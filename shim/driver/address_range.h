@@ -1,6 +1,6 @@
 /* Address ranges of the pool's allocations: see address_range.c. */
-#ifndef CA_SHIM_ADDRESS_RANGE_H
-#define CA_SHIM_ADDRESS_RANGE_H
+#ifndef CA_SHIM_DRIVER_ADDRESS_RANGE_H
+#define CA_SHIM_DRIVER_ADDRESS_RANGE_H
 
 #include <stdbool.h>
 #include "registry/table/registry.h"
@@ -8,6 +8,6 @@
 
 /* The live allocation of the pool's that the address is in, where its range is its own and not its
  * segment's: of pinned memory, and of memory in an expandable segment. False: of none. */
-bool ca_address_range_own(CUdeviceptr address, ca_record_t *record);
+bool ca_address_range_own(CUdeviceptr address, ca_allocation_t *record);
 
 #endif

@@ -9,7 +9,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
 
 /* Bits that a texel takes: of one channel for the plain formats, of the whole for those that say
@@ -122,7 +122,7 @@ CA_EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DES
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(&flat, 0);
     CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+                                CA_WITH_ROOM(ca_reclaim(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -134,7 +134,7 @@ CA_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(what, 0);
     CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_room_make(context), real(array, what)));
+                                CA_WITH_ROOM(ca_reclaim(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -148,7 +148,7 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
     ca_context_t *context = ca_context_known();
     size_t bytes = mipmap_bytes(what, levels);
     CUresult code = CA_WITH_OOM(CA_KIND_MIPMAP, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_room_make(context), real(mipmap, what, levels)));
+                                CA_WITH_ROOM(ca_reclaim(context), real(mipmap, what, levels)));
     return track(code, CA_KIND_MIPMAP, *mipmap, bytes, context);
 }
 
@@ -157,7 +157,7 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
 CA_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
 {
     CA_REAL(cuArrayDestroy);
-    ca_record_t record;
+    ca_allocation_t record;
     if (!array || !ca_life_active())
         return real(array);
     ca_count(free_calls);
@@ -173,7 +173,7 @@ CA_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
 CA_EXPORT CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 {
     CA_REAL(cuMipmappedArrayDestroy);
-    ca_record_t record;
+    ca_allocation_t record;
     if (!mipmap || !ca_life_active())
         return real(mipmap);
     ca_count(free_calls);

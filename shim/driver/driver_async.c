@@ -19,7 +19,7 @@
 #include "shim/cuda/mempools.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/shared_memory.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/cuda/streams.h"
 #include "shim/alloc/track.h"
 
@@ -69,7 +69,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
     ca_count(passed_through);
     context = ca_streams_context(given);
     ca_mempool_before_driver(context);
-    CUresult code = CA_WITH_ROOM(ca_room_make_everywhere(), real(address, bytes, given));
+    CUresult code = CA_WITH_ROOM(ca_reclaim_everywhere(), real(address, bytes, given));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, given, CU_DEVICE_INVALID);
     return code;
@@ -126,7 +126,7 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
     ca_mempool_before_driver(context);
     CUresult code =
         CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
-                    CA_WITH_ROOM(ca_room_make_everywhere(), /* where the pool has its memory */
+                    CA_WITH_ROOM(ca_reclaim_everywhere(), /* where the pool has its memory */
                                  real(address, bytes, pool, stream)));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, stream, device_at(*address));
@@ -149,7 +149,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, si
 }
 
 /* Of a pooled block, on a stream that is not being captured. */
-static CUresult free_pooled(const ca_record_t *record, CUstream stream)
+static CUresult free_pooled(const ca_allocation_t *record, CUstream stream)
 {
     ca_context_t *context;
     ca_stream_t *order;
@@ -164,7 +164,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
                            __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr address,
                            CUstream given, CUstream stream)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     if (!address || !ca_life_active())
         return real(address, given);
     ca_count(free_calls);

@@ -3,7 +3,7 @@
  * The entry is suspended before the driver is called: once a context is destroyed its handle may
  * come again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
-#include "base/mine.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/fence/order.h"
 #include "shim/upstream/backend_async.h"
@@ -13,7 +13,7 @@
 #include "shim/alloc/debug_guard.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/heaps.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/cuda/unseen.h"
 
 #define DEVICES_MAX 256
@@ -36,7 +36,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
     ca_unseen_context(ca_primary_of(device));
-    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(context, device));
+    CUresult code = CA_WITH_ROOM(ca_reclaim_on(device), real(context, device));
     if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
         ca_context_made(*context, device, false);
@@ -55,16 +55,14 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdev
 {
     CA_REAL(cuCtxCreate);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
-                device);
+    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, flags, device)), context, device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v2);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, flags, device)), context,
-                device);
+    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, flags, device)), context, device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity,
@@ -72,9 +70,8 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityPara
 {
     CA_REAL(cuCtxCreate_v3);
     ca_unseen_context(NULL);
-    return made(
-        CA_WITH_ROOM(ca_room_make_on(device), real(context, affinity, count, flags, device)),
-        context, device);
+    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, affinity, count, flags, device)),
+                context, device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params,
@@ -82,21 +79,22 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams 
 {
     CA_REAL(cuCtxCreate_v4);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_room_make_on(device), real(context, params, flags, device)),
-                context, device);
+    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, params, flags, device)), context,
+                device);
 }
 
 /* --- which one is current -----------------------------------------------------------------------
  *
  * The runtime's cudaFree makes the device's primary context current in a thread that has none. What
- * a thread has at hand says that it has one, so that a hit need not ask (shim/alloc/hit.h). */
+ * a thread has at hand says that it has one, so that a hit need not ask (shim/alloc/fast_path.h).
+ */
 
 static CUresult popped(CUresult code)
 {
     CUcontext now = NULL;
     __typeof__(cuCtxGetCurrent) *get = ca_driver()->cuCtxGetCurrent;
     if (code == CUDA_SUCCESS && (!get || get(&now) != CUDA_SUCCESS || !now))
-        ca_mine_forget();
+        ca_thread_forget();
     return code;
 }
 
@@ -117,7 +115,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
     CA_REAL(cuCtxSetCurrent);
     CUresult code = real(context);
     if (code == CUDA_SUCCESS && !context)
-        ca_mine_forget();
+        ca_thread_forget();
     return code;
 }
 
@@ -134,13 +132,13 @@ static ca_context_t *leave(CUcontext handle)
 /* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */
 static void settle(ca_context_t *entry, CUcontext handle, bool gone)
 {
-    ca_mine_forget(); /* it may have been current */
+    ca_thread_forget(); /* it may have been current */
     if (gone)
         ca_order_stream_ends(0);
     if (entry)
-        ca_context_settle(entry, gone);
+        ca_context_resume(entry, gone);
     else if (gone && handle)
-        ca_capture_context_gone(handle, 0);
+        ca_capture_context_destroyed(handle, 0);
 }
 
 static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext context)
@@ -268,7 +266,7 @@ static void settle_made_meanwhile(CUdevice device)
 {
     ca_context_t *entry = ca_context_suspend(ca_primary_of(device));
     if (entry)
-        ca_context_settle(entry, ca_primary_inactive(device, entry));
+        ca_context_resume(entry, ca_primary_inactive(device, entry));
 }
 
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)

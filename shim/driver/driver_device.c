@@ -8,10 +8,10 @@
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/heaps.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
 
@@ -26,7 +26,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     ca_count(passed_through);
     /* The ladder has had what is this context's, and what lies idle; what other contexts freed, and
      * is in flight, the plain program would have back. */
-    CUresult code = CA_WITH_ROOM(ca_room_make(context), real(address, bytes));
+    CUresult code = CA_WITH_ROOM(ca_reclaim(context), real(address, bytes));
     if (code == CUDA_SUCCESS && address)
         ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, before, NULL);
     return code;
@@ -50,7 +50,7 @@ static CUresult alloc(CUdeviceptr *address, size_t bytes)
         return alloc_from_driver(context, address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
     if (result == 0) {
-        ca_hit_remember(CA_LANE_DRIVER);
+        ca_fast_remember(CA_API_DRIVER);
         return CUDA_SUCCESS;
     }
     if (result == -ENOMEM) {
@@ -67,8 +67,8 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     if (!address || !bytes || !ca_life_active())
         return real(address, bytes);
     uint64_t pointer;
-    if (!ca_track_runtime_stack && (ca_hit_alloc(CA_LANE_DRIVER, bytes, &pointer) ||
-                                    ca_hit_alloc_large(CA_LANE_DRIVER, bytes, &pointer) == 0)) {
+    if (!ca_track_runtime_stack && (ca_fast_alloc(CA_API_DRIVER, bytes, &pointer) ||
+                                    ca_fast_alloc_large(CA_API_DRIVER, bytes, &pointer) == 0)) {
         *address = pointer;
         return CUDA_SUCCESS;
     }
@@ -113,7 +113,7 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     return code;
 }
 
-static CUresult free_pooled(const ca_record_t *record)
+static CUresult free_pooled(const ca_allocation_t *record)
 {
     CUresult code = ca_context_check();
     return code != CUDA_SUCCESS ? code : ca_device_free_plain(record);
@@ -122,11 +122,11 @@ static CUresult free_pooled(const ca_record_t *record)
 CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
 {
     CA_REAL(cuMemFree_v2);
-    ca_record_t record;
+    ca_allocation_t record;
     if (!address || !ca_life_active())
         return real(address);
     uint64_t pointer = address;
-    if (ca_hit_free(CA_LANE_DRIVER, &pointer))
+    if (ca_fast_free(CA_API_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     CUresult code = ca_capture_check();
@@ -144,7 +144,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
            : ca_backend_async_gave(&record) ? ca_backend_async_free(&record)
                                             : real(address);
     if (code == CUDA_SUCCESS) {
-        ca_hit_remember(CA_LANE_DRIVER);
+        ca_fast_remember(CA_API_DRIVER);
         return code;
     }
     return ca_track_refused(&record, CA_FREES_DEVICE, code);

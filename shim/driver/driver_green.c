@@ -8,7 +8,7 @@
 #include "shim/driver/driver_contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/cuda/streams.h"
 #include "shim/driver/driver_green.h"
 
@@ -85,7 +85,7 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc
     __typeof__(cuCtxFromGreenCtx) *ask = ca_driver()->cuCtxFromGreenCtx;
     CUcontext context;
     /* It may be the first to need the primary context. */
-    CUresult code = CA_WITH_ROOM(ca_room_make_on(device), real(green, resources, device, flags));
+    CUresult code = CA_WITH_ROOM(ca_reclaim_on(device), real(green, resources, device, flags));
     if (code != CUDA_SUCCESS || !ca_life_active())
         return code;
     add(*green, NULL, device);
@@ -108,9 +108,9 @@ static void settle_primary(ca_context_t *owner, CUcontext handle, CUdevice devic
 {
     bool gone = released && handle && ca_primary_inactive(device, owner);
     if (owner)
-        ca_context_settle(owner, gone);
+        ca_context_resume(owner, gone);
     else if (gone)
-        ca_capture_context_gone(handle, 0);
+        ca_capture_context_destroyed(handle, 0);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
@@ -136,9 +136,9 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     /* A reset of the primary has ended it before: its reference goes now all the same. */
     bool released = gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (entry)
-        ca_context_settle(entry, gone);
+        ca_context_resume(entry, gone);
     else if (gone && context)
-        ca_capture_context_gone(context, 0);
+        ca_capture_context_destroyed(context, 0);
     if (owner || released)
         settle_primary(owner, primary, device, released);
     if (!released && at >= 0)

@@ -16,57 +16,57 @@
 #include "shim/upstream/async_pool.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/cuda/submissions.h"
 #include "shim/cuda/unseen.h"
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
 {
     CA_REAL(cuModuleLoad);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_here(), real(module, path));
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_here(), real(module, path));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadData);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
                                               CUjit_option *options, void **values)
 {
     CA_REAL(cuModuleLoadDataEx);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_here(), real(module, image, count, options, values));
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image, count, options, values));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadFatBinary);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_here(), real(module, image));
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule module,
                                                const char *name)
 {
     CA_REAL(cuModuleGetFunction);
-    return CA_WITH_ROOM(ca_room_make_here(), real(function, module, name));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(function, module, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes,
                                                 CUmodule module, const char *name)
 {
     CA_REAL(cuModuleGetGlobal_v2);
-    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, module, name));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(address, bytes, module, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function)
 {
     CA_REAL(cuFuncLoad);
-    return CA_WITH_ROOM(ca_room_make_here(), real(function));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(function));
 }
 
 /* A library belongs to no context: eager loading loads it into all of them. */
@@ -77,8 +77,8 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *cod
                                              void **values, unsigned count)
 {
     CA_REAL(cuLibraryLoadData);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_everywhere(),
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_everywhere(),
                         real(library, code, jit, jit_values, jit_count, options, values, count));
 }
 
@@ -88,49 +88,49 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char 
                                                  void **values, unsigned count)
 {
     CA_REAL(cuLibraryLoadFromFile);
-    ca_unseen_look();
-    return CA_WITH_ROOM(ca_room_make_everywhere(),
+    ca_unseen_scan();
+    return CA_WITH_ROOM(ca_reclaim_everywhere(),
                         real(library, path, jit, jit_values, jit_count, options, values, count));
 }
 
 CA_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
     CA_REAL(cuLibraryGetModule);
-    return CA_WITH_ROOM(ca_room_make_here(), real(module, library));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(module, library));
 }
 
 CA_EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes,
                                               CUlibrary library, const char *name)
 {
     CA_REAL(cuLibraryGetGlobal);
-    return CA_WITH_ROOM(ca_room_make_here(), real(address, bytes, library, name));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(address, bytes, library, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
     CA_REAL(cuKernelGetFunction);
-    return CA_WITH_ROOM(ca_room_make_here(), real(function, kernel));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(function, kernel));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
                                                 CUkernel kernel, CUdevice device)
 {
     CA_REAL(cuKernelSetAttribute);
-    return CA_WITH_ROOM(ca_room_make_on(device), real(attribute, value, kernel, device));
+    return CA_WITH_ROOM(ca_reclaim_on(device), real(attribute, value, kernel, device));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config,
                                                   CUdevice device)
 {
     CA_REAL(cuKernelSetCacheConfig);
-    return CA_WITH_ROOM(ca_room_make_on(device), real(kernel, config, device));
+    return CA_WITH_ROOM(ca_reclaim_on(device), real(kernel, config, device));
 }
 
 /* Stacks, the heap of malloc in kernels and the like: cuda.h names the shortage. */
 CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CA_REAL(cuCtxSetLimit);
-    return CA_WITH_ROOM(ca_room_make_here(), real(limit, value));
+    return CA_WITH_ROOM(ca_reclaim_here(), real(limit, value));
 }
 
 /* A graph's nodes may be of any device. */
@@ -155,8 +155,8 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph grap
                                                  CUgraphNode *node, char *log, size_t bytes)
 {
     CA_REAL(cuGraphInstantiate_v2);
-    return instantiated(
-        CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, node, log, bytes)), made, graph);
+    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, node, log, bytes)),
+                        made, graph);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
@@ -164,7 +164,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgrap
 {
     CA_REAL(cuGraphInstantiateWithFlags);
     ca_unseen_graph(flags);
-    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, flags)), made,
+    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, flags)), made,
                         graph);
 }
 
@@ -173,7 +173,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgra
 {
     CA_REAL(cuGraphInstantiateWithParams);
     note_flags(params);
-    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, params)), made,
                         graph);
 }
 
@@ -182,7 +182,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, 
 {
     CA_REAL(cuGraphInstantiateWithParams_ptsz);
     note_flags(params);
-    return instantiated(CA_WITH_ROOM(ca_room_make_everywhere(), real(made, graph, params)), made,
+    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, params)), made,
                         graph);
 }
 
@@ -197,7 +197,7 @@ static __attribute__((noinline, cold)) CUresult once_more(size_t of_real, CUgrap
     memcpy(&real, (const char *)ca_driver() + of_real, sizeof real);
     ca_asked_t asked = ca_asked();
     asked.given -= ca_giving_just_now();
-    return CA_ONCE_MORE(&asked, ca_room_make_everywhere(), real(graph, stream));
+    return CA_ONCE_MORE(&asked, ca_reclaim_everywhere(), real(graph, stream));
 }
 
 /* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */

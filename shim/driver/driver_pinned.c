@@ -5,11 +5,11 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/pinned_memory.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
 
@@ -18,7 +18,7 @@ static bool pooled(void **address, size_t bytes, unsigned flags, const ca_contex
 {
     uint64_t pointer;
     if (address && !ca_track_runtime_stack &&
-        ca_hit_alloc_pinned(CA_LANE_DRIVER, bytes, flags, &pointer)) {
+        ca_fast_alloc_pinned(CA_API_DRIVER, bytes, flags, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return true;
     }
@@ -29,7 +29,7 @@ static bool pooled(void **address, size_t bytes, unsigned flags, const ca_contex
         return false;
     int result = ca_pinned_alloc(context, flags, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
-        ca_hit_remember(CA_LANE_DRIVER);
+        ca_fast_remember(CA_API_DRIVER);
     else if (result == -ENOMEM)
         ca_count(out_of_memory);
     return result == 0;
@@ -71,7 +71,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
                          : track(real(address, bytes, flags), address, bytes, known)));
 }
 
-static CUresult free_pooled(const ca_record_t *record)
+static CUresult free_pooled(const ca_allocation_t *record)
 {
     CUresult code = ca_context_check();
     return code != CUDA_SUCCESS ? code : ca_pinned_free_plain(record);
@@ -81,10 +81,10 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
 {
     CA_REAL(cuMemFreeHost);
     uint64_t pointer = (uint64_t)(uintptr_t)address;
-    ca_record_t record;
+    ca_allocation_t record;
     if (!address || !ca_life_active())
         return real(address);
-    if (ca_hit_free_pinned(CA_LANE_DRIVER, &pointer))
+    if (ca_fast_free_pinned(CA_API_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
     CUresult code = ca_capture_check();
@@ -97,7 +97,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
         return ca_shared_free_host(&record);
     code = record.owner ? free_pooled(&record) : real(address);
     if (code == CUDA_SUCCESS) {
-        ca_hit_remember(CA_LANE_DRIVER);
+        ca_fast_remember(CA_API_DRIVER);
         return code;
     }
     return ca_track_refused(&record, CA_FREES_HOST, code);

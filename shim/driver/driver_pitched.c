@@ -17,7 +17,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 
@@ -103,8 +103,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 {
     CA_REAL(cuMemAllocPitch_v2);
     ca_count(passed_through);
-    CUresult code =
-        CA_WITH_ROOM(ca_room_make(context), real(address, pitch, width, height, element));
+    CUresult code = CA_WITH_ROOM(ca_reclaim(context), real(address, pitch, width, height, element));
     if (code != CUDA_SUCCESS)
         return code;
     if (context)

@@ -3,10 +3,10 @@
  * the call made once more. A copy that is out of memory has not begun. */
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/pinned_memory.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/cuda/submissions.h"
 
-#define WITH_ANY_ROOM(call) CA_WITH_ROOM(ca_room_make_any(), call)
+#define WITH_ANY_ROOM(call) CA_WITH_ROOM(ca_reclaim_any(), call)
 
 CA_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned flags)
 {

@@ -5,7 +5,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
@@ -17,7 +17,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes,
     ca_context_t *context = ca_context_known();
     CUresult code = CA_WITH_OOM(
         CA_KIND_MANAGED, bytes, CA_OOM_HERE,
-        CA_WITH_ROOM(ca_room_make(context) || ca_room_make_pinned(), real(address, bytes, flags)));
+        CA_WITH_ROOM(ca_reclaim(context) || ca_reclaim_pinned(), real(address, bytes, flags)));
     if (code == CUDA_SUCCESS)
         ca_track_driver_alloc(CA_KIND_MANAGED, *address, bytes, context, NULL);
     return code;

@@ -15,7 +15,7 @@
 #include "shim/upstream/mappings.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/pinned_memory.h"
-#include "shim/upstream/room.h"
+#include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
 
 static bool on_device(const CUmemAllocationProp *what)
@@ -32,7 +32,7 @@ CA_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, siz
     ca_count(alloc_calls);
     CUresult code =
         CA_WITH_OOM(CA_KIND_VMM, bytes, on_device(what) ? what->location.id : CA_OOM_HERE,
-                    CA_WITH_ROOM(on_device(what) && ca_room_make_on(what->location.id),
+                    CA_WITH_ROOM(on_device(what) && ca_reclaim_on(what->location.id),
                                  real(handle, bytes, what, flags)));
     if (code == CUDA_SUCCESS)
         ca_track_process_alloc(CA_KIND_VMM, ca_registry_key(CA_KIND_VMM, *handle), bytes,
@@ -76,7 +76,7 @@ CA_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocation
 CA_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CA_REAL(cuMemRelease);
-    ca_record_t record;
+    ca_allocation_t record;
     if (!ca_life_active())
         return real(handle);
     ca_count(free_calls);
@@ -134,7 +134,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t bytes, uns
 CA_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *address)
 {
     CA_REAL(cuMemHostUnregister);
-    ca_record_t record;
+    ca_allocation_t record;
     if (!address || !ca_life_active())
         return real(address);
     ca_count(free_calls);

@@ -5,8 +5,8 @@
  * first such launch on a stream after a reuse there is made as a common one, which waits for all
  * before it; the attribute is a permission, and no program can tell. What is captured stays as it
  * is: a graph as a whole waits for what is before it. */
-#ifndef CA_SHIM_LAUNCHES_H
-#define CA_SHIM_LAUNCHES_H
+#ifndef CA_SHIM_DRIVER_LAUNCHES_H
+#define CA_SHIM_DRIVER_LAUNCHES_H
 
 #include "pool/arena.h"
 

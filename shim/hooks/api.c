@@ -14,7 +14,7 @@
 #include "shim/alloc/pinned_memory.h"
 #include "shim/life/life.h"
 #include "shim/alloc/pin_mode.h"
-#include "shim/life/totals.h"
+#include "shim/life/pool_stats.h"
 
 CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 {
@@ -23,8 +23,8 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
     ca_arena_stats_t pool;
     size_t contexts;
     ca_arena_stats_t pinned;
-    bool complete = ca_totals(&pool, &contexts);
-    complete = ca_totals_pinned(&pinned) && complete;
+    bool complete = ca_pool_stats(&pool, &contexts);
+    complete = ca_pool_stats_pinned(&pinned) && complete;
     ca_registry_total_t live = ca_registry_total(), lost = ca_registry_lost();
     const cachealloc_stats_t now = {
         .size = stats->size,

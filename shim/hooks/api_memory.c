@@ -15,7 +15,7 @@ static uint64_t address_of(const void *pointer)
     return (uint64_t)(uintptr_t)pointer;
 }
 
-static int kind_of(const ca_record_t *record)
+static int kind_of(const ca_allocation_t *record)
 {
     switch ((ca_kind_t)record->kind) {
     case CA_KIND_DEVICE:
@@ -48,7 +48,7 @@ static size_t copy_stack(uint32_t stack, void **to, size_t capacity)
 }
 
 /* The record of what `address` lies in. */
-static bool look(uint64_t address, ca_record_t *record, size_t *names)
+static bool look(uint64_t address, ca_allocation_t *record, size_t *names)
 {
     if (ca_shared_look(address, record, names))
         return true;
@@ -58,7 +58,7 @@ static bool look(uint64_t address, ca_record_t *record, size_t *names)
 
 CA_PUBLIC int cachealloc_info(const void *ptr, cachealloc_info_t *info)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     size_t names;
     if (!info || info->size < sizeof(*info))
         return EINVAL;
@@ -114,7 +114,7 @@ CA_PUBLIC int cachealloc_unregister(void *ptr)
 
 CA_PUBLIC int cachealloc_is_registered(const void *ptr)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     return ca_registry_find(address_of(ptr), &record) && record.kind == CA_KIND_EXTERNAL &&
            record.shared != CA_SHARED_NAMELESS;
 }

@@ -1,6 +1,6 @@
 /* What the public functions share. */
-#ifndef CA_SHIM_API_STRUCT_H
-#define CA_SHIM_API_STRUCT_H
+#ifndef CA_SHIM_HOOKS_API_STRUCT_H
+#define CA_SHIM_HOOKS_API_STRUCT_H
 
 #include <stddef.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Our dlsym: lane D's door for everything that opens the driver with dlopen, cudart first of all.
+/* Our dlsym: api D's door for everything that opens the driver with dlopen, cudart first of all.
  * The exported entry is the stub in dlsym.S. */
-#ifndef CA_SHIM_DLSYM_H
-#define CA_SHIM_DLSYM_H
+#ifndef CA_SHIM_HOOKS_DLSYM_H
+#define CA_SHIM_HOOKS_DLSYM_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* Our exports are there in every process, CUDA or not. A program that asks whether anybody has
  * `cudaMalloc` must hear no where nobody but us has it. */
-#ifndef CA_SHIM_DLSYM_ABSENT_H
-#define CA_SHIM_DLSYM_ABSENT_H
+#ifndef CA_SHIM_HOOKS_DLSYM_ABSENT_H
+#define CA_SHIM_HOOKS_DLSYM_ABSENT_H
 
 #include <stdbool.h>
 

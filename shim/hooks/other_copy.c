@@ -36,7 +36,7 @@ static int look(struct dl_phdr_info *module, size_t bytes, void *arg)
     return search->other[0] != '\0';
 }
 
-void ca_other_copy_tell(void)
+void ca_other_copy_warn(void)
 {
     static search_t search; /* not on the stack of whoever allocates first */
     if (dl_iterate_phdr(look, &search) != 0)

@@ -1,5 +1,5 @@
-/* Lane R: the runtime's functions, an optimisation over lane D. It only ever answers with success;
- * whatever it cannot serve at once goes to the caller's real function, which comes down into lane
+/* Lane R: the runtime's functions, an optimisation over api D. It only ever answers with success;
+ * whatever it cannot serve at once goes to the caller's real function, which comes down into api
  * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
 #include <errno.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "shim/alloc/debug_fill.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
 #include "shim/cuda/mempools.h"
 #include "shim/alloc/pinned_memory.h"
@@ -34,7 +34,7 @@ static _Thread_local bool delegate_next;
 /* What a wrapper goes on with where there is no hit: apart, or it would cost the hits registers. */
 #define NO_HIT static __attribute__((noinline)) cudaError_t
 
-/* Around a call of a real allocation function: what lane D tracks gets the stack as it is here,
+/* Around a call of a real allocation function: what api D tracks gets the stack as it is here,
  * without the runtime's own frames, the same as a hit at this line. */
 #define WITH_STACK(call)                                                                           \
     ({                                                                                             \
@@ -46,7 +46,7 @@ static _Thread_local bool delegate_next;
         code_;                                                                                     \
     })
 
-/* While anything is captured lane D asks whether the call is allowed. */
+/* While anything is captured api D asks whether the call is allowed. */
 static bool may_serve(void)
 {
     return ca_life_active() && ca_options.lane_r && !delegate_next && !ca_capture_active();
@@ -56,7 +56,7 @@ static bool served_alloc(void **address, CUdeviceptr pointer)
 {
     ca_count(alloc_calls);
     ca_count(lane_r_allocs);
-    ca_hit_remember(CA_LANE_RUNTIME);
+    ca_fast_remember(CA_API_RUNTIME);
     *address = (void *)(uintptr_t)pointer;
     return true;
 }
@@ -65,7 +65,7 @@ static bool served_free(void)
 {
     ca_count(free_calls);
     ca_count(lane_r_frees);
-    ca_hit_remember(CA_LANE_RUNTIME);
+    ca_fast_remember(CA_API_RUNTIME);
     return true;
 }
 
@@ -86,7 +86,7 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 }
 
 /* Lane D must find what is not ours to serve. */
-static bool take_pooled(const void *address, ca_record_t *record)
+static bool take_pooled(const void *address, ca_allocation_t *record)
 {
     uint32_t stack = ca_debug_free_stack();
     ca_peak_before_free();
@@ -97,7 +97,7 @@ static bool take_pooled(const void *address, ca_record_t *record)
 }
 
 /* The record has been taken; `code` tells whether its block went back. */
-static bool settled_free(const ca_record_t *record, CUresult code)
+static bool settled_free(const ca_allocation_t *record, CUresult code)
 {
     if (code != CUDA_SUCCESS) {
         ca_track_restore(record);
@@ -106,11 +106,11 @@ static bool settled_free(const ca_record_t *record, CUresult code)
     return served_free();
 }
 
-/* `free_plain` refuses memory of the other sort, which then is lane D's to answer for. Where no
+/* `free_plain` refuses memory of the other sort, which then is api D's to answer for. Where no
  * context is current the runtime makes one first. */
-static bool serve_free(const void *address, CUresult (*free_plain)(const ca_record_t *))
+static bool serve_free(const void *address, CUresult (*free_plain)(const ca_allocation_t *))
 {
-    ca_record_t record;
+    ca_allocation_t record;
     return ca_context_check_current() == CUDA_SUCCESS && take_pooled(address, &record) &&
            settled_free(&record, free_plain(&record));
 }
@@ -135,7 +135,7 @@ static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
 
 static bool serve_free_async(const void *address, CUstream stream)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     ca_context_t *context;
     ca_stream_t *order;
     if (!known_order(stream, &context, &order) || !take_pooled(address, &record))
@@ -147,7 +147,7 @@ static bool serve_free_async(const void *address, CUstream stream)
 NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
 {
     uint64_t pointer;
-    int large = address ? ca_hit_alloc_large(CA_LANE_RUNTIME, bytes, &pointer) : -ENOENT;
+    int large = address ? ca_fast_alloc_large(CA_API_RUNTIME, bytes, &pointer) : -ENOENT;
     if (large == 0) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
@@ -161,7 +161,7 @@ NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
 {
     uint64_t pointer;
-    if (address && ca_hit_alloc(CA_LANE_RUNTIME, bytes, &pointer)) {
+    if (address && ca_fast_alloc(CA_API_RUNTIME, bytes, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -180,7 +180,7 @@ NO_HIT free_no_hit(void *address, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
 {
     uint64_t pointer = (uint64_t)(uintptr_t)address;
-    if (ca_hit_free(CA_LANE_RUNTIME, &pointer))
+    if (ca_fast_free(CA_API_RUNTIME, &pointer))
         return cudaSuccess;
     return free_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
@@ -196,7 +196,7 @@ NO_HIT malloc_host_no_hit(void **address, size_t bytes, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
 {
     uint64_t pointer;
-    if (address && ca_hit_alloc_pinned(CA_LANE_RUNTIME, bytes, 0, &pointer)) {
+    if (address && ca_fast_alloc_pinned(CA_API_RUNTIME, bytes, 0, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -215,7 +215,7 @@ NO_HIT host_alloc_no_hit(void **address, size_t bytes, unsigned flags, void *cal
 CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsigned flags)
 {
     uint64_t pointer;
-    if (address && ca_hit_alloc_pinned(CA_LANE_RUNTIME, bytes, flags, &pointer)) {
+    if (address && ca_fast_alloc_pinned(CA_API_RUNTIME, bytes, flags, &pointer)) {
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
@@ -234,7 +234,7 @@ NO_HIT free_host_no_hit(void *address, void *caller)
 CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
 {
     uint64_t pointer = (uint64_t)(uintptr_t)address;
-    if (address && ca_hit_free_pinned(CA_LANE_RUNTIME, &pointer))
+    if (address && ca_fast_free_pinned(CA_API_RUNTIME, &pointer))
         return cudaSuccess;
     return free_host_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
@@ -300,6 +300,6 @@ CA_EXPORT cudaError_t CUDARTAPI cudaSetDevice(int device)
     cudaError_t code = real(device);
     delegate_next = !CA_MUTATED(setdevice_trusted);
     if (delegate_next)
-        ca_mine_forget();
+        ca_thread_forget();
     return code;
 }

@@ -1,7 +1,7 @@
 /* The real runtime functions, found for each caller: a process may hold several runtimes, and a
  * plugin's runtime may be visible to the plugin alone. */
-#ifndef CA_SHIM_RUNTIME_TABLE_H
-#define CA_SHIM_RUNTIME_TABLE_H
+#ifndef CA_SHIM_HOOKS_RUNTIME_TABLE_H
+#define CA_SHIM_HOOKS_RUNTIME_TABLE_H
 
 typedef enum {
 #define CA_RUNTIME(symbol) CA_RUNTIME_##symbol,

@@ -8,7 +8,7 @@
 #include "shim/hooks/api_struct.h"
 #include "shim/life/leak_report.h"
 #include "shim/life/life.h"
-#include "shim/life/turn.h"
+#include "shim/life/report_lock.h"
 
 #define WAIT_MS 10000 /* for another thread's report: names of large programs take their time */
 
@@ -17,9 +17,9 @@ int ca_dump(const char *cause, const char *path)
     static ca_out_t out;
     int saved = errno, result = -EBUSY;
     int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
-    if (ca_turn_take(WAIT_MS)) {
+    if (ca_report_lock_take(WAIT_MS)) {
         result = ca_leak_report_dump(&out, cause, path);
-        ca_turn_drop();
+        ca_report_lock_drop();
     }
     ca_cancel_resume(cancel);
     errno = saved;

@@ -1,7 +1,7 @@
 /* dump_signal:NAME: that signal makes the process write a leak report, by a helper thread that is
  * there only then. One that is there to end the process, TERM for instance, then ends it. */
-#ifndef CA_SHIM_DUMP_SIGNAL_H
-#define CA_SHIM_DUMP_SIGNAL_H
+#ifndef CA_SHIM_LIFE_DUMP_SIGNAL_H
+#define CA_SHIM_LIFE_DUMP_SIGNAL_H
 
 /* A context came into service: installs the handler and starts the thread, once, if the option asks
  * for it. Under no lock of ours. */

@@ -15,10 +15,10 @@
 #include "shim/life/dump_signal.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/life/leak_report.h"
-#include "shim/life/publish.h"
-#include "shim/life/record.h"
-#include "shim/life/totals.h"
-#include "shim/life/turn.h"
+#include "shim/life/metrics.h"
+#include "shim/life/recorder.h"
+#include "shim/life/pool_stats.h"
+#include "shim/life/report_lock.h"
 
 /* For a report that another thread is at: names of large programs take their time, and it would end
  * half written. Whoever calls _exit may have interrupted it. */
@@ -35,8 +35,8 @@ static void write_stats(void)
     ca_arena_stats_t pool, pinned;
     ca_registry_total_t live = ca_registry_total();
     size_t contexts;
-    bool complete = ca_totals(&pool, &contexts);
-    complete &= ca_totals_pinned(&pinned);
+    bool complete = ca_pool_stats(&pool, &contexts);
+    complete &= ca_pool_stats_pinned(&pinned);
 #define ROW(label, value)                                                                          \
     ca_out_printf(&out, "  %-36s %16llu\n", label, (unsigned long long)(value))
     ca_out_printf(&out, "cachealloc[%d]: statistics\n", (int)getpid());
@@ -89,7 +89,7 @@ static void write_all(void (*write_report)(bool quick), bool quick, bool has_tur
         write_report(quick);
     else
         atomic_store(&leaked, ca_leak_report_miss() != 0);
-    ca_record_write(&out);
+    ca_recorder_write(&out);
     ca_journal_end();
     if (ca_options.stats == CA_STATS_EXIT) {
         ca_out_open(&out, ca_out_stderr());
@@ -101,12 +101,12 @@ static void write_all(void (*write_report)(bool quick), bool quick, bool has_tur
 /* A second one waits for the first: it ends the process. */
 static void report_once(void (*write_report)(bool quick), bool quick)
 {
-    ca_publish_end(); /* whoever has the turn */
-    bool has_turn = ca_turn_take(quick ? QUICK_WAIT_MS : WAIT_MS);
+    ca_metrics_end(); /* whoever has the turn */
+    bool has_turn = ca_report_lock_take(quick ? QUICK_WAIT_MS : WAIT_MS);
     if (!atomic_exchange(&begun, true))
         write_all(write_report, quick, has_turn);
     if (has_turn)
-        ca_turn_drop();
+        ca_report_lock_drop();
 }
 
 void ca_exit_report(bool quick)

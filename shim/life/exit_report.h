@@ -1,6 +1,6 @@
 /* What is written when the process ends: the leak report and the table of statistics. */
-#ifndef CA_SHIM_EXIT_REPORT_H
-#define CA_SHIM_EXIT_REPORT_H
+#ifndef CA_SHIM_LIFE_EXIT_REPORT_H
+#define CA_SHIM_LIFE_EXIT_REPORT_H
 
 #include <stdbool.h>
 

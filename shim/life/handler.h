@@ -1,7 +1,7 @@
 /* The end of a process in a signal handler. What it interrupted may hold malloc's locks, or the
  * loader's: the report then needs neither. And its stack may be as small as the kernel allows. */
-#ifndef CA_SHIM_HANDLER_H
-#define CA_SHIM_HANDLER_H
+#ifndef CA_SHIM_LIFE_HANDLER_H
+#define CA_SHIM_LIFE_HANDLER_H
 
 #include <stdbool.h>
 

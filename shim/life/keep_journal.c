@@ -18,11 +18,11 @@
 #include "registry/table/threads.h"
 #include "shim/hooks/api_struct.h"
 #include "shim/life/exit_report.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/leak_report.h"
 #include "shim/life/life.h"
 #include "shim/life/report_model.h"
-#include "shim/life/turn.h"
+#include "shim/life/report_lock.h"
 
 #define SHOWN_PATH 400 /* bytes of a path in a message */
 #define WAIT_MS 10000  /* for another thread's report */
@@ -31,7 +31,7 @@ static char settled[PATH_MAX], rank[16]; /* patterns of the process still in the
 enum { NOT_YET, STARTING, STARTED };
 static _Atomic int state = STARTED;
 
-void ca_keep_journal_settle(void)
+void ca_keep_journal_configure(void)
 {
     ca_text_t text;
     if (strcmp(ca_options.journal, "off") == 0)
@@ -40,7 +40,7 @@ void ca_keep_journal_settle(void)
     ca_text_init(&text, rank, sizeof rank);
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
     ca_text_init(&text, settled, sizeof settled);
-    ca_path_settle(ca_options.journal, &text);
+    ca_path_expand(ca_options.journal, &text);
     if (text.length < text.bytes)
         atomic_store(&state, NOT_YET);
     else
@@ -102,7 +102,7 @@ void ca_keep_journal_start(void)
     begin();
     if (atomic_load(&ca_journal_on)) {
         tell_known();
-        ca_hit_settle();
+        ca_fast_invalidate();
     }
     errno = saved;
     ca_cancel_resume(cancel);
@@ -171,9 +171,9 @@ CA_PUBLIC int cachealloc_report_journal(const char *journal, const char *path)
         return EBUSY;
     int saved = errno, error = -EBUSY;
     int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
-    if (ca_turn_take(WAIT_MS)) {
+    if (ca_report_lock_take(WAIT_MS)) {
         error = report(journal, path);
-        ca_turn_drop();
+        ca_report_lock_drop();
     }
     ca_cancel_resume(cancel);
     errno = saved;

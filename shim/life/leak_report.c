@@ -91,17 +91,17 @@ static void settle(const char *path, target_t *target, bool later)
 {
     ca_text_t text;
     ca_text_init(&text, target->pattern, sizeof target->pattern);
-    ca_path_settle(path, &text);
+    ca_path_expand(path, &text);
     if (later && strcmp(target->pattern, "stderr") != 0) {
         ca_text_init(&text, target->pattern, sizeof target->pattern);
-        ca_path_settle_here(path, &text);
+        ca_path_expand_here(path, &text);
     }
     target->aside = later ? aside : ASIDE;
     target->too_long = text.length >= text.bytes;
     target->own = format_of(target->pattern);
 }
 
-void ca_leak_report_settle(void)
+void ca_leak_report_configure(void)
 {
     ca_text_t text;
     const char *found = ca_path_rank();
@@ -109,7 +109,7 @@ void ca_leak_report_settle(void)
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
     settle(ca_options.leak_report, &settled, true);
     ca_text_init(&text, aside, sizeof aside);
-    ca_path_settle_here(ASIDE, &text);
+    ca_path_expand_here(ASIDE, &text);
 }
 
 static int write_report(const report_t *report, int fd)
@@ -128,7 +128,7 @@ static void shorten(char *shown, size_t bytes, const char *path)
     ca_text_escape(&text, path, strlen(path), bytes - 1);
 }
 
-static int name_file(const report_t *report, ca_whole_file_t *file, const char *pattern)
+static int name_file(const report_t *report, ca_atomic_file_t *file, const char *pattern)
 {
     char wanted[SHOWN_PATH], given[SHOWN_PATH];
     unsigned tried;
@@ -161,22 +161,22 @@ static int add_ending(const report_t *report, const char *pattern, size_t length
 
 static int write_file(const report_t *report, const char *pattern, size_t length)
 {
-    static ca_whole_file_t file;
+    static ca_atomic_file_t file;
     static char name[PATH_MAX];
     ca_text_t text;
     ca_text_init(&text, name, sizeof name);
     int error = add_ending(report, pattern, length, &text);
     if (!error)
-        error = ca_whole_file_begin(&file, report->path);
+        error = ca_atomic_file_begin(&file, report->path);
     if (error)
         return error;
     error = write_report(report, file.fd);
-    int closed = ca_whole_file_end(&file);
+    int closed = ca_atomic_file_end(&file);
     if (!error)
         error = closed;
     if (!error)
         error = name_file(report, &file, name);
-    ca_whole_file_discard(&file);
+    ca_atomic_file_discard(&file);
     return error;
 }
 
@@ -373,7 +373,7 @@ int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
     int error = path ? ca_path_check(path, strlen(path), NULL) : 0;
     if (error || !model)
         return error ? error : -ENOMEM;
-    ca_path_tell_of(process);
+    ca_path_set_process(process);
     if (path)
         settle(path, &asked, false);
     else if (strcmp(ca_options.leak_report, "off") == 0)
@@ -383,7 +383,7 @@ int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
     else
         report.target = &settled;
     error = write_formats(&report, !path);
-    ca_path_tell_of(NULL);
+    ca_path_set_process(NULL);
     return path ? error : 0; /* without a path it is on stderr now */
 }
 

@@ -1,6 +1,6 @@
 /* Where the leak report goes: `leak_report` as a destination. */
-#ifndef CA_SHIM_LEAK_REPORT_H
-#define CA_SHIM_LEAK_REPORT_H
+#ifndef CA_SHIM_LIFE_LEAK_REPORT_H
+#define CA_SHIM_LIFE_LEAK_REPORT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,10 +9,10 @@
 #include "registry/report/model.h"
 
 /* Keeps what the environment says of the destination. Once, with the configuration. */
-void ca_leak_report_settle(void);
+void ca_leak_report_configure(void);
 
-/* All but one are for whoever has the turn (shim/life/turn.h), make no CUDA call, and let other
- * threads run. */
+/* All but one are for whoever has the turn (shim/life/report_lock.h), make no CUDA call, and let
+ * other threads run. */
 
 /* At the end of the process: writes the report where something leaked, through `out`. What cannot
  * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how

@@ -39,20 +39,20 @@
 #include "shim/life/dump_signal.h"
 #include "shim/life/exit_report.h"
 #include "shim/life/handler.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/life/keep_journal.h"
 #include "shim/life/leak_report.h"
 #include "shim/upstream/mappings.h"
 #include "shim/alloc/oom.h"
 #include "shim/hooks/other_copy.h"
-#include "shim/life/publish.h"
-#include "shim/life/record.h"
+#include "shim/life/metrics.h"
+#include "shim/life/recorder.h"
 #include "shim/life/report_model.h"
 #include "shim/cuda/streams.h"
 #include "shim/cuda/submissions.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
-#include "shim/life/turn.h"
+#include "shim/life/report_lock.h"
 
 _Atomic int ca_life_state = CA_LIFE_ASLEEP;
 static _Atomic bool context_seen;
@@ -114,13 +114,13 @@ static void step_aside(int asked)
 /* What options mean that are settled once. */
 static void settle(void)
 {
-    ca_leak_report_settle();
-    ca_report_model_settle();
-    ca_record_settle();
-    ca_keep_journal_settle();
-    ca_publish_settle();
-    ca_debug_settle();
-    ca_submissions_settle();
+    ca_leak_report_configure();
+    ca_report_model_configure();
+    ca_recorder_configure();
+    ca_keep_journal_configure();
+    ca_metrics_configure();
+    ca_debug_configure();
+    ca_submissions_configure();
 }
 
 int ca_life_peek_reuse(void)
@@ -192,16 +192,16 @@ static void in_child(void)
     ca_mappings_reset_after_fork();
     ca_decay_reset_after_fork();
     ca_backend_async_reset_after_fork();
-    ca_record_reset_after_fork();
+    ca_recorder_reset_after_fork();
     ca_history_reset_after_fork();
     ca_keep_journal_reset_after_fork();
     ca_dump_signal_reset_after_fork();
-    ca_publish_reset_after_fork();
-    ca_turn_reset_after_fork();
+    ca_metrics_reset_after_fork();
+    ca_report_lock_reset_after_fork();
     ca_oom_reset_after_fork();
     ca_exit_report_reset_after_fork();
     ca_debug_reset_after_fork();
-    ca_hit_settle();
+    ca_fast_invalidate();
 }
 
 static uint64_t reserved_bytes(void)
@@ -219,7 +219,7 @@ static void report_early(void)
 static void start(void)
 {
     read_configuration();
-    ca_other_copy_tell();
+    ca_other_copy_warn();
     ca_track_start();
     ca_mutation_read();
     if (CA_MUTATED(report_too_early))
@@ -227,7 +227,7 @@ static void start(void)
     started_by = getpid();
     ca_timeline_start(reserved_bytes);
     if (ca_options.peak != CA_PEAK_OFF)
-        ca_peak_listen(ca_hit_settle);
+        ca_peak_listen(ca_fast_invalidate);
     if (ca_history_start(ca_options.history, ca_timeline_now) != 0)
         ca_warn("history: no host memory for %u events: none are kept", ca_options.history);
     atomic_store(&ca_life_page.same_process, true);
@@ -243,7 +243,7 @@ bool ca_life_wake(void)
         int cancel =
             ca_cancel_hold(); /* a thread that vanishes here would leave all others waiting */
         start();
-        ca_hit_settle(); /* before another thread can have anything to say about that */
+        ca_fast_invalidate(); /* before another thread can have anything to say about that */
         ca_cancel_resume(cancel);
         atomic_store_explicit(&ca_life_state, CA_LIFE_ACTIVE, memory_order_release);
         return true;

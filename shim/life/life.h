@@ -1,7 +1,7 @@
 /* The process's life under the shim: asleep until CUDA memory is first asked for, then active;
  * after a fork from a process that used CUDA the child is passive, every call goes through. */
-#ifndef CA_SHIM_LIFE_H
-#define CA_SHIM_LIFE_H
+#ifndef CA_SHIM_LIFE_LIFE_H
+#define CA_SHIM_LIFE_LIFE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,9 +26,9 @@ extern _Atomic int ca_life_state; /* ca_life_state_t */
  * pthread_atfork handlers), where it has MADV_WIPEONFORK. */
 typedef struct ca_life_page {
     _Alignas(CA_LIFE_PAGE) _Atomic bool same_process;
-    /* Odd where hits are allowed (shim/alloc/hit.h), and another one after anything changed that a
-     * thread relies on in them: see base/mine.h. */
-    _Atomic uint64_t ticket;
+    /* Odd where hits are allowed (shim/alloc/fast_path.h), and another one after anything changed
+     * that a thread relies on in them: see base/thread_state.h. */
+    _Atomic uint64_t generation;
 } ca_life_page_t;
 
 extern ca_life_page_t ca_life_page;

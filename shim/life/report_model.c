@@ -3,11 +3,11 @@
 #include "include/cachealloc.h"
 #include "config/options.h"
 #include "registry/report/suppress.h"
-#include "shim/life/totals.h"
+#include "shim/life/pool_stats.h"
 
 static ca_rules_t rules;
 
-void ca_report_model_settle(void)
+void ca_report_model_configure(void)
 {
     if (strcmp(ca_options.suppressions, "off") != 0)
         ca_suppress_read(&rules, ca_options.suppressions);
@@ -19,8 +19,8 @@ static void fill_pool(ca_model_pool_t *said)
 {
     ca_arena_stats_t pool, pinned;
     size_t contexts;
-    bool complete = ca_totals(&pool, &contexts);
-    complete &= ca_totals_pinned(&pinned);
+    bool complete = ca_pool_stats(&pool, &contexts);
+    complete &= ca_pool_stats_pinned(&pinned);
     said->live_blocks = pool.live_bytes;
     said->pending = pool.pending_bytes;
     said->ready = pool.ready_bytes;

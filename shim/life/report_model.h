@@ -1,12 +1,12 @@
 /* The model of a report, with what the process and its pools say. */
-#ifndef CA_SHIM_REPORT_MODEL_H
-#define CA_SHIM_REPORT_MODEL_H
+#ifndef CA_SHIM_LIFE_REPORT_MODEL_H
+#define CA_SHIM_LIFE_REPORT_MODEL_H
 
 #include "registry/report/model.h"
 
 /* Reads the file of `suppressions`: a program may change its directory later. Once, with the
  * configuration. */
-void ca_report_model_settle(void);
+void ca_report_model_configure(void);
 
 /* `cause` is NULL for the end of the process, or what asked for a report meanwhile ("dump",
  * "signal"), which is then written though nothing is live; `rank` may be empty. Both must outlive

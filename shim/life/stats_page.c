@@ -13,7 +13,7 @@
 
 static char runtime[PATH_MAX / 2]; /* $XDG_RUNTIME_DIR, or empty */
 
-void ca_stats_page_settle(void)
+void ca_stats_page_configure(void)
 {
     const char *value = getenv("XDG_RUNTIME_DIR");
     runtime[0] = '\0';

@@ -1,7 +1,7 @@
 /* The pool of the driver's stream-ordered allocator that serves one context (backend:async), with
  * a stream of our own. */
-#ifndef CA_SHIM_ASYNC_POOL_H
-#define CA_SHIM_ASYNC_POOL_H
+#ifndef CA_SHIM_UPSTREAM_ASYNC_POOL_H
+#define CA_SHIM_UPSTREAM_ASYNC_POOL_H
 
 #include <stdbool.h>
 #include "shim/cuda/contexts.h"

@@ -334,7 +334,7 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
 /* --- freeing ------------------------------------------------------------------------------------
  */
 
-bool ca_backend_async_gave(const ca_record_t *record)
+bool ca_backend_async_gave(const ca_allocation_t *record)
 {
     return record->kind == CA_KIND_DEVICE && !record->owner && record->stream;
 }
@@ -362,7 +362,7 @@ static CUresult hold(ca_context_t *context, ca_async_backend_t *backend, CUdevic
     return CUDA_SUCCESS;
 }
 
-CUresult ca_backend_async_free(const ca_record_t *record)
+CUresult ca_backend_async_free(const ca_allocation_t *record)
 {
     CUresult code = ca_context_check();
     if (code != CUDA_SUCCESS)
@@ -461,7 +461,7 @@ void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
         ca_warn_once("backend:async: a peer cannot reach what was allocated before it was let in");
 }
 
-void ca_backend_async_gone(ca_context_t *context)
+void ca_backend_async_destroyed(ca_context_t *context)
 {
     ca_async_free_t *free = NULL;
     ca_lock_take(&lock);

@@ -1,7 +1,7 @@
 /* backend:async: plain device memory from the driver's own stream-ordered allocator, by an explicit
  * pool for each context that keeps what is freed. The program's own pools are not touched. */
-#ifndef CA_SHIM_BACKEND_ASYNC_H
-#define CA_SHIM_BACKEND_ASYNC_H
+#ifndef CA_SHIM_UPSTREAM_BACKEND_ASYNC_H
+#define CA_SHIM_UPSTREAM_BACKEND_ASYNC_H
 
 #include <stdbool.h>
 #include "pool/arena.h"
@@ -14,12 +14,12 @@
 bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes);
 
 /* Whether the memory of a record, which has been erased, came from there. */
-bool ca_backend_async_gave(const ca_record_t *record);
+bool ca_backend_async_gave(const ca_allocation_t *record);
 
 /* Takes it back, for the plain free: it is handed out again after all work submitted before on any
  * context. Does not wait for that. An error means that the driver would have refused: put the
  * record back then. */
-CUresult ca_backend_async_free(const ca_record_t *record);
+CUresult ca_backend_async_free(const ca_allocation_t *record);
 
 /* Whether `address` was freed, and the driver does not know yet. */
 bool ca_backend_async_holds(uint64_t address);
@@ -37,7 +37,7 @@ size_t ca_backend_async_trim(ca_context_t *context, ca_trim_t how);
 void ca_backend_async_open_to(ca_context_t *context, CUdevice device);
 
 /* The context is destroyed, and its streams and events with it. */
-void ca_backend_async_gone(ca_context_t *context);
+void ca_backend_async_destroyed(ca_context_t *context);
 
 void ca_backend_async_reset_after_fork(void);
 

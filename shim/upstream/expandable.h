@@ -5,8 +5,8 @@
  * `expandable_segments:true` ends with the first handle that is refused, and `auto` where anything
  * says that there may be one: then nothing that is there changes, no range grows any more, and
  * what comes is plain. Both are for good. */
-#ifndef CA_SHIM_EXPANDABLE_H
-#define CA_SHIM_EXPANDABLE_H
+#ifndef CA_SHIM_UPSTREAM_EXPANDABLE_H
+#define CA_SHIM_UPSTREAM_EXPANDABLE_H
 
 #include <stdbool.h>
 #include "shim/cuda/contexts.h"

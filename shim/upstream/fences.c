@@ -39,7 +39,7 @@ void ca_fences_prepare(ca_context_t *context)
 
 static ca_event_t *take_event(ca_context_t *context)
 {
-    unsigned part = ca_part_mine();
+    unsigned part = ca_part_of_thread();
     ca_event_part_t *own = &context->events[part];
     ca_lock_take(&own->lock);
     ca_event_t *event = own->idle;
@@ -276,10 +276,10 @@ int ca_fence_record_on(void *arg, void *queue, void **fence)
 static bool keep(ca_context_t *member)
 {
     /* In this order: see count_in of shim/upstream/upstream.c. */
-    ca_presence_enter(&member->entered);
+    ca_in_flight_enter(&member->entered);
     bool kept = atomic_load(&member->state) == CA_CONTEXT_SERVING;
     if (!kept)
-        ca_presence_leave(&member->entered);
+        ca_in_flight_leave(&member->entered);
     return kept;
 }
 
@@ -293,7 +293,7 @@ static int join_one(ca_context_t *context, CUstream stream, const ca_event_t *ev
     CUresult code = ca_driver()->cuStreamWaitEvent(stream, event->handle, CU_EVENT_WAIT_DEFAULT);
     if (!other)
         return ca_upstream_result(context, code);
-    ca_presence_leave(&member->entered);
+    ca_in_flight_leave(&member->entered);
     /* The peer's error: nothing runs there any more. */
     return ca_upstream_is_sticky(code) ? 0 : ca_upstream_result(context, code);
 }

@@ -1,8 +1,8 @@
 /* The fences of the pool's upstream on CUDA. A fence is a chain of events, one for each context
  * whose work may touch the memory (cuCtxRecordEvent), or one behind a stream. The functions are as
  * pool/upstream.h says of those in its table; `context` is a ca_context_t. */
-#ifndef CA_SHIM_FENCES_H
-#define CA_SHIM_FENCES_H
+#ifndef CA_SHIM_UPSTREAM_FENCES_H
+#define CA_SHIM_UPSTREAM_FENCES_H
 
 #include <stdbool.h>
 #include <stdint.h>

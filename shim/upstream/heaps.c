@@ -28,16 +28,16 @@ void ca_heaps_make(ca_context_t *context, const ca_arena_params_t *params, unsig
         most = heaps_by_processors();
     }
     if (most > 1)
-        context->shards = ca_shards_create(&ca_upstream_cuda, context, params, count, most);
-    context->arena = context->shards ? ca_shards_heap(context->shards, 0)
-                                     : ca_arena_create(&ca_upstream_cuda, context, params);
+        context->set = ca_arena_set_create(&ca_upstream_cuda, context, params, count, most);
+    context->arena = context->set ? ca_arena_set_heap(context->set, 0)
+                                  : ca_arena_create(&ca_upstream_cuda, context, params);
 }
 
 ca_arena_t *ca_heap(const ca_context_t *context, unsigned index)
 {
     if (index == 0)
         return context->arena;
-    return context->shards ? ca_shards_heap(context->shards, index) : NULL;
+    return context->set ? ca_arena_set_heap(context->set, index) : NULL;
 }
 
 void ca_heaps_retire_begin(ca_context_t *context)
@@ -76,8 +76,8 @@ bool ca_heaps_revive(ca_context_t *context)
 static int alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes, bool ready_only,
                  ca_block_t **block, uint64_t *address, bool *reused)
 {
-    if (context->shards)
-        return ca_shards_alloc(context->shards, order, bytes, ready_only, block, address, reused);
+    if (context->set)
+        return ca_arena_set_alloc(context->set, order, bytes, ready_only, block, address, reused);
     return ready_only
                ? ca_arena_alloc_ready_on(context->arena, order, bytes, block, address, reused)
                : ca_arena_alloc_on(context->arena, order, bytes, block, address, reused);
@@ -91,7 +91,7 @@ int ca_heaps_alloc(const ca_context_t *context, ca_stream_t *order, size_t bytes
         if (ca_cache_alloc_on(order, &bytes, block, address, reused) == 0)
             return 0;
     } else {
-        ca_arena_t *home = context->shards ? ca_shards_home(context->shards) : context->arena;
+        ca_arena_t *home = context->set ? ca_arena_set_home(context->set) : context->arena;
         if (ca_cache_alloc(home, &bytes, ready_only, block, address, reused) == 0)
             return 0;
     }
@@ -121,7 +121,7 @@ size_t ca_heaps_trim(const ca_context_t *context, size_t bytes, ca_trim_t how)
 {
     ca_arena_t *heap;
     size_t given = 0;
-    if (how == CA_TRIM_SHORTAGE && context->shards) /* no wait while another one has enough */
+    if (how == CA_TRIM_SHORTAGE && context->set) /* no wait while another one has enough */
         given = ca_heaps_trim(context, bytes, CA_TRIM_IDLE);
     for (unsigned i = 0; given < bytes && (heap = ca_heap(context, i)); i++)
         given += ca_arena_trim_as(heap, bytes - given, how);

@@ -1,12 +1,12 @@
-/* The heaps of a context's device memory: one, or as many as `shards` says (pool/shards.h). Whoever
- * looks at a context's arena looks at all of them:
+/* The heaps of a context's device memory: one, or as many as `shards` says (pool/arena_set.h).
+ * Whoever looks at a context's arena looks at all of them:
  *
  *   for (unsigned i = 0; (heap = ca_heap(context, i)); i++) */
-#ifndef CA_SHIM_HEAPS_H
-#define CA_SHIM_HEAPS_H
+#ifndef CA_SHIM_UPSTREAM_HEAPS_H
+#define CA_SHIM_UPSTREAM_HEAPS_H
 
 #include <stdbool.h>
-#include "pool/shards.h"
+#include "pool/arena_set.h"
 #include "shim/cuda/contexts.h"
 
 /* Makes them, for an entry that nobody else knows yet. `count` 0: one, and more as threads wait for

@@ -100,7 +100,7 @@ static memory_t *memory_of(uint64_t key)
 
 void ca_mappings_add(uint64_t address, size_t bytes, uint64_t key)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     if (!ca_registry_find(key, &record))
         return;
     ca_lock_take(&lock);
@@ -138,7 +138,7 @@ static bool remove_one(uint64_t address, size_t bytes, uint64_t *key)
 
 void ca_mappings_remove(uint64_t address, size_t bytes)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     uint64_t key;
     while (remove_one(address, bytes, &key))
         if (key)
@@ -169,9 +169,9 @@ static bool release(uint64_t key, uint64_t spare)
 }
 
 /* The record first: whoever unmaps the memory then finds it. */
-uint64_t ca_mappings_keep(const ca_record_t *record)
+uint64_t ca_mappings_keep(const ca_allocation_t *record)
 {
-    ca_record_t kept = *record;
+    ca_allocation_t kept = *record;
     kept.address = spare_of(record->address);
     if (!kept.address || ca_registry_insert(&kept) != 0)
         return 0;
@@ -190,7 +190,7 @@ static void reopen(memory_t *memory, uint64_t key)
 
 static void move(uint64_t spare, uint64_t key)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     if (!ca_registry_erase(spare, &record))
         return;
     record.address = key;

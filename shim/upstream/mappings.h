@@ -3,8 +3,8 @@
  * of ours, as the driver may give the handle's number to other memory.
  *
  * Keys are those of the registry. No call is made under a lock of ours. */
-#ifndef CA_SHIM_MAPPINGS_H
-#define CA_SHIM_MAPPINGS_H
+#ifndef CA_SHIM_UPSTREAM_MAPPINGS_H
+#define CA_SHIM_UPSTREAM_MAPPINGS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@ void ca_mappings_remove(uint64_t address, size_t bytes);
 
 /* The last reference of a handle is about to go, and its record was taken out of the registry: puts
  * it back under a key of ours where the memory is mapped. Returns that key, or 0. */
-uint64_t ca_mappings_keep(const ca_record_t *record);
+uint64_t ca_mappings_keep(const ca_allocation_t *record);
 
 /* The driver did not let the handle go after all. */
 void ca_mappings_restore(uint64_t kept, uint64_t key);

@@ -1,6 +1,6 @@
 /* Where reuse in order (pool/fence/order.h) may begin, and what ends it. */
-#ifndef CA_SHIM_ORDER_H
-#define CA_SHIM_ORDER_H
+#ifndef CA_SHIM_UPSTREAM_ORDER_H
+#define CA_SHIM_UPSTREAM_ORDER_H
 
 #include "shim/cuda/contexts.h"
 

@@ -185,7 +185,7 @@ static int make(void *arg, size_t bytes, uint64_t *handle)
         ca_upstream_leave(&entered);
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        ca_upstream_tell_room(context, 0);
+        ca_upstream_share_free(context, 0);
     *handle = made;
     return ca_upstream_result(context, code);
 }

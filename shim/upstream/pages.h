@@ -1,7 +1,7 @@
 /* Physical memory and its addresses (the pool's ca_pages_t) by the driver's virtual memory
  * management. The context argument is a ca_context_t. */
-#ifndef CA_SHIM_PAGES_H
-#define CA_SHIM_PAGES_H
+#ifndef CA_SHIM_UPSTREAM_PAGES_H
+#define CA_SHIM_UPSTREAM_PAGES_H
 
 #include "pool/upstream.h"
 #include "shim/cuda/contexts.h"

@@ -14,7 +14,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
 #include "shim/upstream/heaps.h"
-#include "shim/alloc/hit.h"
+#include "shim/alloc/fast_path.h"
 #include "shim/cuda/mempools.h"
 #include "shim/upstream/pages.h"
 
@@ -25,11 +25,11 @@ static CUresult count_in(ca_context_t *context)
 {
     for (int tries = 0; tries < 10000; tries++) {
         /* The count comes before the look at the state; ca_context_suspend does the reverse. */
-        ca_presence_enter(&context->entered);
+        ca_in_flight_enter(&context->entered);
         int state = atomic_load(&context->state);
         if (state == CA_CONTEXT_SERVING)
             return CUDA_SUCCESS;
-        ca_presence_leave(&context->entered);
+        ca_in_flight_leave(&context->entered);
         if (state == CA_CONTEXT_RETIRED)
             return CUDA_ERROR_CONTEXT_IS_DESTROYED;
         ca_sleep(50000);
@@ -53,7 +53,7 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
     if (driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context->handle) {
         code = driver->cuCtxPushCurrent_v2(context->handle);
         if (code != CUDA_SUCCESS) {
-            ca_presence_leave(&context->entered);
+            ca_in_flight_leave(&context->entered);
             ca_cancel_resume(entered->cancel);
             return code;
         }
@@ -87,7 +87,7 @@ void ca_upstream_leave(ca_entered_t *entered)
     if (driver && driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
         driver->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS && driver->cuCtxSetCurrent)
         driver->cuCtxSetCurrent(entered->before);
-    ca_presence_leave(&entered->context->entered);
+    ca_in_flight_leave(&entered->context->entered);
     ca_cancel_resume(entered->cancel);
 }
 
@@ -122,7 +122,7 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
     if (ca_upstream_is_sticky(code)) {
         int none = 0;
         if (atomic_compare_exchange_strong(&context->broken, &none, (int)code)) {
-            ca_hit_settle();
+            ca_fast_invalidate();
             ca_info(
                 "device %u: nothing is served in a context any more: the driver answers error %d "
                 "there",
@@ -136,7 +136,7 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
-void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes)
+void ca_upstream_share_free(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
     ca_arena_t *heap;
@@ -144,7 +144,7 @@ void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes)
     for (size_t i = 0; i < count; i++)
         if (living[i] != finder && living[i]->device == finder->device)
             for (unsigned k = 0; (heap = ca_heap(living[i], k)); k++)
-                ca_arena_note_room(heap, bytes);
+                ca_arena_note_free_bytes(heap, bytes);
 }
 
 static int alloc(void *arg, size_t bytes, uint64_t *address)
@@ -158,7 +158,7 @@ static int alloc(void *arg, size_t bytes, uint64_t *address)
         ca_upstream_leave(&entered);
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        ca_upstream_tell_room(context, 0);
+        ca_upstream_share_free(context, 0);
     if (code == CUDA_SUCCESS)
         ca_history_note(.event = CA_EVENT_SEGMENT, .address = pointer, .bytes = bytes,
                         .device = context->device, .kind = CA_KIND_DEVICE);
@@ -199,7 +199,7 @@ static size_t available(void *arg)
     if (driver->cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS)
         free = SIZE_MAX;
     ca_upstream_leave(&entered);
-    ca_upstream_tell_room(arg, free);
+    ca_upstream_share_free(arg, free);
     return free;
 }
 

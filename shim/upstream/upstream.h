@@ -1,7 +1,7 @@
 /* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from shim/upstream/fences.c. The
  * context argument of its functions is a ca_context_t. */
-#ifndef CA_SHIM_UPSTREAM_H
-#define CA_SHIM_UPSTREAM_H
+#ifndef CA_SHIM_UPSTREAM_UPSTREAM_H
+#define CA_SHIM_UPSTREAM_UPSTREAM_H
 
 #include "pool/upstream.h"
 #include "shim/cuda/contexts.h"
@@ -33,7 +33,7 @@ bool ca_upstream_is_sticky(CUresult code);
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
 /* The room that one arena finds on a device is all that the others have. */
-void ca_upstream_tell_room(const ca_context_t *finder, size_t bytes);
+void ca_upstream_share_free(const ca_context_t *finder, size_t bytes);
 
 /* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
  * does nothing else: what the driver answers, and does to the capture, is what it would to

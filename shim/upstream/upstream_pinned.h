@@ -1,8 +1,8 @@
 /* The pool's upstream for pinned host memory: memory from cuMemHostAlloc, fences as for device
  * memory (shim/upstream/fences.c): they cover every living context, and so does pinned memory's
  * use. */
-#ifndef CA_SHIM_UPSTREAM_PINNED_H
-#define CA_SHIM_UPSTREAM_PINNED_H
+#ifndef CA_SHIM_UPSTREAM_UPSTREAM_PINNED_H
+#define CA_SHIM_UPSTREAM_UPSTREAM_PINNED_H
 
 #include "pool/upstream.h"
 #include "shim/cuda/contexts.h"

@@ -1,7 +1,7 @@
 /* A wait for a fence with a bound. CUDA has none: a helper thread waits in the driver, the caller
  * waits for the helper until its time is up, and goes on without it. */
-#ifndef CA_SHIM_WAITER_H
-#define CA_SHIM_WAITER_H
+#ifndef CA_SHIM_UPSTREAM_WAITER_H
+#define CA_SHIM_UPSTREAM_WAITER_H
 
 #include <stdint.h>
 #include "shim/cuda/contexts.h"

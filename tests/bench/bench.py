@@ -94,7 +94,7 @@ CASES = ("hot_SIZE, pinned_SIZE, miss_SIZE, live_N, fifo_N, order_N, once_N, asy
 THREADS_MOST = 64
 
 # After as many pairs, or as long, an allocator has come to rest. A pool of ours among live blocks
-# settles twice as late when it grew once more (pool/growth/settle.h), also where this machine is slow.
+# settles twice as late when it grew once more (pool/growth/warmup.h), also where this machine is slow.
 REST_PAIRS, REST_MS = 150000, 150
 REST_LIVE_PAIRS, REST_LIVE_MS = 400000, 500
 REPLACED = 10  # times, of each live block in a repetition

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "registry/stack/memo.h"
+#include "registry/stack/stack_cache.h"
 #include "registry/stack/stack.h"
 
 #define MOST_DEPTH 40
@@ -169,8 +169,8 @@ static void *walk(void *arg)
         atomic_fetch_add(&captures, captures_here);
         captures_here = 0;
     }
-    atomic_fetch_add(&hits, ca_memo_hits());
-    atomic_fetch_add(&kept, ca_memo_kept());
+    atomic_fetch_add(&hits, ca_stack_cache_hits());
+    atomic_fetch_add(&kept, ca_stack_cache_kept());
     return NULL;
 }
 
@@ -191,7 +191,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     ca_stack_start((unsigned)most_frames);
-    ca_memo_set_thrift(false);
+    ca_stack_cache_set_thrift(false);
     for (uintptr_t i = 1; i < number; i++)
         if (pthread_create(&threads[i], NULL, walk, (void *)i) != 0)
             fail("no thread");

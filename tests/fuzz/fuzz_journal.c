@@ -22,7 +22,7 @@ typedef struct file {
         char page[CA_JOURNAL_HEAD_BYTES];
     };
     uint64_t keys[SLOTS];
-    ca_record_t records[SLOTS];
+    ca_allocation_t records[SLOTS];
     char log[LOG_BYTES];
 } file_t;
 
@@ -44,7 +44,7 @@ static void make(file_t *file)
     memset(file, 0, sizeof *file);
     memcpy(file->head.magic, CA_JOURNAL_MAGIC, sizeof file->head.magic);
     file->head.version = CA_JOURNAL_VERSION;
-    file->head.record_bytes = sizeof(ca_record_t);
+    file->head.record_bytes = sizeof(ca_allocation_t);
     file->head.pid = 7;
     file->head.stack_depth = 16;
     file->head.chunk_count = 2;
@@ -55,7 +55,7 @@ static void make(file_t *file)
     for (size_t i = 0; i < SLOTS / 2; i++) {
         uint64_t address = 0x7f4000000000 + i * 512;
         file->keys[i] = address;
-        file->records[i] = (ca_record_t){
+        file->records[i] = (ca_allocation_t){
             .address = address, .bytes = 100, .sequence = i + 1, .stack = 1, .thread = 7};
     }
     at = add(at, CA_ENTRY_STACK, &(ca_entry_stack_t){1, FRAMES, 1}, sizeof(ca_entry_stack_t),
@@ -106,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CLAIM(rc == 0 || (rc < 0 && (why[0] != '\0' || rc != -EINVAL)));
     if (rc == 0) {
         CLAIM(own || size > 0 || read.records == SLOTS / 2);
-        CLAIM(read.records <= count / sizeof(ca_record_t) * CA_JOURNAL_CHUNKS);
+        CLAIM(read.records <= count / sizeof(ca_allocation_t) * CA_JOURNAL_CHUNKS);
         ca_journal_read_end(&read);
         CLAIM(ca_registry_total().count == 0);
     }

@@ -12,7 +12,7 @@ static void finish(const char *pattern, size_t settled_bytes, size_t path_bytes)
     memset(settled, 0x55, sizeof settled);
     memset(path, 0x55, sizeof path);
     ca_text_init(&text, settled, settled_bytes);
-    ca_path_settle(pattern, &text);
+    ca_path_expand(pattern, &text);
     CLAIM(memchr(settled, '\0', settled_bytes));
     CLAIM(settled_bytes == sizeof settled || settled[settled_bytes] == 0x55);
     (void)ca_path_is_numbered(settled);

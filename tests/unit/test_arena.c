@@ -547,7 +547,7 @@ static void an_arena_that_cannot_be_revived_is_as_before(void **state)
         setrlimit(RLIMIT_AS, &none);
         alarm(10); /* what is wrong may end or hang */
         bool revived = ca_arena_revive(arena);
-        ca_arena_note_room(arena, 0);
+        ca_arena_note_free_bytes(arena, 0);
         _exit(revived || ca_arena_trim(arena, MIB) != 0 || ca_arena_check(arena) != NULL);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

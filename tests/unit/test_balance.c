@@ -11,26 +11,26 @@
 #include "pool/balance.h"
 #include "pool/cache/cache.h"
 #include "pool/range/export.h"
-#include "pool/growth/settle.h"
-#include "pool/shards.h"
+#include "pool/growth/warmup.h"
+#include "pool/arena_set.h"
 #include "pool/state.h"
 
 #define HEAPS 2u
 
-static ca_shards_t *shards;
+static ca_arena_set_t *set;
 static ca_arena_t *heaps[HEAPS];
 
 static void find_heaps(void)
 {
     for (unsigned i = 0; i < HEAPS; i++)
-        heaps[i] = ca_shards_heap(shards, i);
+        heaps[i] = ca_arena_set_heap(set, i);
 }
 
 static void make_some(unsigned count, ca_arena_params_t params)
 {
     fake_reset(1024 * MIB, 1024 * MIB);
-    shards = ca_shards_create(&fake_upstream, NULL, &params, count, HEAPS);
-    assert_non_null(shards);
+    set = ca_arena_set_create(&fake_upstream, NULL, &params, count, HEAPS);
+    assert_non_null(set);
     find_heaps();
 }
 
@@ -50,13 +50,13 @@ static ca_arena_stats_t stats_of(unsigned heap)
 static void sound(void)
 {
     find_heaps();
-    for (unsigned i = 0; i < ca_shards_count(shards); i++) {
+    for (unsigned i = 0; i < ca_arena_set_count(set); i++) {
         const char *broken = ca_arena_check(heaps[i]);
         if (broken)
             fail_msg("heap %u: %s", i, broken);
     }
     assert_int_equal(stats_of(0).reserved_bytes + stats_of(1).reserved_bytes, fake.used);
-    assert_int_equal(ca_shards_reserved(shards), fake.used);
+    assert_int_equal(ca_arena_set_reserved(set), fake.used);
     assert_int_equal(fake.errors, 0);
 }
 
@@ -83,7 +83,7 @@ static size_t move(unsigned from, unsigned to, size_t bytes)
 
 static void retire(void)
 {
-    for (unsigned i = 0; i < ca_shards_count(shards); i++)
+    for (unsigned i = 0; i < ca_arena_set_count(set); i++)
         ca_arena_retire(heaps[i]);
 }
 
@@ -192,12 +192,12 @@ static void what_a_cache_holds_moves_too_and_hits_go_on(void **state)
     put(&first); /* caches open with the first fence */
     kept = get(0, 64 * KIB), hit = get(0, 64 * KIB);
     let_go(&hit);
-    size_t stock = ca_caches_stock(heaps[0]);
+    size_t stock = ca_caches_bytes(heaps[0]);
     assert_true(stock > 0);
     assert_int_equal(move(0, 1, MIB), 0); /* no segment is so small: the caches are left alone */
-    assert_int_equal(ca_caches_stock(heaps[0]), stock);
+    assert_int_equal(ca_caches_bytes(heaps[0]), stock);
     assert_true(move(0, 1, SIZE_MAX) > 0);
-    assert_int_equal(ca_caches_stock(heaps[0]), 0);
+    assert_int_equal(ca_caches_bytes(heaps[0]), 0);
     assert_int_equal(stats_of(1).live_bytes, 64 * KIB);
     held_t late = kept; /* its free looked too early */
     fake_unuse(late.address, late.bytes);
@@ -235,13 +235,13 @@ static void what_is_freed_before_a_move_is_late_until_a_free_after_its_fence(voi
     put(&mine);
     fake.capturing = true; /* or the climb would close the epoch */
     assert_true(move(0, 1, SIZE_MAX) > 0);
-    assert_true(ca_epoch_late(heaps[1], heaps[1]->whole.open));
+    assert_true(ca_epoch_overdue(heaps[1], heaps[1]->whole.open));
     fake.capturing = false;
     ca_arena_trim(heaps[1], 0); /* closes it */
     ca_epoch_t *epoch = heaps[1]->whole.closed.tail;
-    assert_true(ca_epoch_late(heaps[1], epoch));
+    assert_true(ca_epoch_overdue(heaps[1], epoch));
     put(&other);
-    assert_false(ca_epoch_late(heaps[1], epoch));
+    assert_false(ca_epoch_overdue(heaps[1], epoch));
     nothing_stays();
 }
 
@@ -274,11 +274,11 @@ static void a_program_is_small_by_all_its_heaps(void **state)
     params.segment_first = 10 * MIB;
     make(params);
     held_t one = get(0, 4 * MIB);
-    assert_true(ca_settle_small(heaps[0]));
-    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_CAREFUL_ASKS);
+    assert_true(ca_warmup_small(heaps[0]));
+    assert_int_equal(ca_warmup_epoch_bytes(heaps[0]), CA_CAREFUL_ASKS);
     held_t other = get(1, 10 * MIB);
-    assert_false(ca_settle_small(heaps[0]));
-    assert_int_equal(ca_settle_epoch_bytes(heaps[0]), CA_EPOCH_BYTES);
+    assert_false(ca_warmup_small(heaps[0]));
+    assert_int_equal(ca_warmup_epoch_bytes(heaps[0]), CA_EPOCH_BYTES);
     put(&one), put(&other);
     nothing_stays();
 }
@@ -352,7 +352,7 @@ static void *get_there(void *argument)
 {
     held_t *held = argument;
     size_t size = held->bytes;
-    if (ca_shards_alloc(shards, NULL, size, false, &held->block, &held->address, &held->reused) ==
+    if (ca_arena_set_alloc(set, NULL, size, false, &held->block, &held->address, &held->reused) ==
         0)
         fake_use(held->address, size);
     return NULL;
@@ -377,7 +377,7 @@ static held_t get_by_thread(size_t bytes)
 /* As many calls as are looked at, of which `waited` had to wait for the lock. */
 static void wait_for_each_other(unsigned waited)
 {
-    heaps[0]->takes = CA_SHARDS_JUDGED - 1;
+    heaps[0]->takes = CA_ARENA_SET_JUDGED - 1;
     heaps[0]->waits = waited;
     held_t held = get(0, 2 * MIB);
     put(&held);
@@ -389,20 +389,20 @@ threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory(voi
     (void)state;
     enum { COUNT = 8 };
     held_t held[COUNT], small;
-    bool eager = CA_SHARDS_WAITED > CA_SHARDS_JUDGED; /* a debug build */
+    bool eager = CA_ARENA_SET_WAITED > CA_ARENA_SET_JUDGED; /* a debug build */
     make_some(1, fake_params);
     small = get_by_thread(8 * MIB);
     if (!eager)
-        wait_for_each_other(CA_SHARDS_JUDGED); /* too little memory for two */
-    assert_int_equal(ca_shards_open(shards), 1);
+        wait_for_each_other(CA_ARENA_SET_JUDGED); /* too little memory for two */
+    assert_int_equal(ca_arena_set_open(set), 1);
     for (unsigned i = 0; i < COUNT; i++)
         held[i] = get(0, 24 * MIB);
     if (!eager)
-        wait_for_each_other(CA_SHARDS_JUDGED / CA_SHARDS_WAITED - 1);
-    assert_int_equal(ca_shards_open(shards), 1);
-    assert_int_equal(ca_shards_count(shards), 1);
-    wait_for_each_other(CA_SHARDS_JUDGED / CA_SHARDS_WAITED);
-    assert_int_equal(ca_shards_open(shards), 2);
+        wait_for_each_other(CA_ARENA_SET_JUDGED / CA_ARENA_SET_WAITED - 1);
+    assert_int_equal(ca_arena_set_open(set), 1);
+    assert_int_equal(ca_arena_set_count(set), 1);
+    wait_for_each_other(CA_ARENA_SET_JUDGED / CA_ARENA_SET_WAITED);
+    assert_int_equal(ca_arena_set_open(set), 2);
     assert_int_equal(stats_of(1).reserved_bytes, 0);
     held_t theirs[4];
     size_t grown = fake.used;
@@ -413,8 +413,8 @@ threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory(voi
     assert_int_equal(fake.used, grown); /* nothing was obtained for it */
     assert_true(stats_of(1).reserved_bytes > grown / 4);
     assert_true(stats_of(1).reserved_bytes < grown * 3 / 4);
-    wait_for_each_other(CA_SHARDS_JUDGED); /* there are to be no more */
-    assert_int_equal(ca_shards_count(shards), 2);
+    wait_for_each_other(CA_ARENA_SET_JUDGED); /* there are to be no more */
+    assert_int_equal(ca_arena_set_count(set), 2);
     for (unsigned i = 0; i < COUNT; i++)
         put(&held[i]);
     for (unsigned i = 0; i < 4; i++)
@@ -424,12 +424,12 @@ threads_that_wait_for_each_other_get_a_second_heap_with_a_part_of_the_memory(voi
     retire();
     for (unsigned i = 0; i < HEAPS; i++)
         assert_true(ca_arena_revive(heaps[i]));
-    assert_int_equal(ca_shards_open(shards), 1); /* another context: as at first */
+    assert_int_equal(ca_arena_set_open(set), 1); /* another context: as at first */
     fake_reset(1024 * MIB, 1024 * MIB);
     small = get_by_thread(160 * MIB);
     assert_int_equal(heap_of(&small), 0);
-    wait_for_each_other(CA_SHARDS_JUDGED);
-    assert_int_equal(ca_shards_open(shards), 2);
+    wait_for_each_other(CA_ARENA_SET_JUDGED);
+    assert_int_equal(ca_arena_set_open(set), 2);
     put(&small);
 }
 
@@ -439,12 +439,12 @@ static void where_nothing_is_given_away_no_heap_comes_into_use(void **state)
     make_some(1, fake_params);
     held_t held = get_by_thread(160 * MIB);
     ca_arena_pin(heaps[0], true);
-    wait_for_each_other(CA_SHARDS_JUDGED);
-    assert_int_equal(ca_shards_open(shards), 1);
+    wait_for_each_other(CA_ARENA_SET_JUDGED);
+    assert_int_equal(ca_arena_set_open(set), 1);
     ca_arena_pin(heaps[0], false);
     assert_non_null(ca_arena_stream(heaps[0], (void *)1, false));
-    wait_for_each_other(CA_SHARDS_JUDGED);
-    assert_int_equal(ca_shards_open(shards), 1);
+    wait_for_each_other(CA_ARENA_SET_JUDGED);
+    assert_int_equal(ca_arena_set_open(set), 1);
     put(&held);
 }
 
@@ -552,7 +552,7 @@ static void threads_meet_every_block_where_it_is(void **state)
 static void *meet(void *argument)
 {
     const held_t *held = argument;
-    const ca_arena_t *first = ca_shards_heap(shards, 0), *now;
+    const ca_arena_t *first = ca_arena_set_heap(set, 0), *now;
 
     while ((now = ca_block_arena(held->block)) == first)
         sched_yield();
@@ -569,8 +569,8 @@ static void who_meets_a_new_heap_by_its_block_sees_it_whole(void **state)
     make_some(1, fake_params);
     held_t held = get(0, 160 * MIB);
     pthread_create(&thread, NULL, meet, &held);
-    wait_for_each_other(CA_SHARDS_JUDGED);
-    assert_int_equal(ca_shards_count(shards), 2);
+    wait_for_each_other(CA_ARENA_SET_JUDGED);
+    assert_int_equal(ca_arena_set_count(set), 2);
     assert_true(move(0, 1, SIZE_MAX) > 0);
     pthread_join(thread, &met);
     assert_ptr_equal(met, &fake_upstream);

@@ -112,7 +112,7 @@ static void a_block_in_stock_says_what_it_was(void **state)
     for (unsigned i = 0; i < 8; i++) {
         hold(arena, 1000, &held[i]);
         assert_non_null(held[i].block);
-        ca_block_slot(held[i].block)->note[3] = 1000 + i;
+        ca_block_record(held[i].block)->note[3] = 1000 + i;
     }
     assert_false(ca_pool_cached_at(held[0].address, &cached)); /* it is live */
     for (unsigned i = 0; i < 8; i++)
@@ -151,7 +151,7 @@ static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
     for (unsigned i = 0; i < 64; i++) {
         hold(arena, 1000, &held[i]);
         assert_non_null(held[i].block);
-        ca_block_slot(held[i].block)->note[3] = UINT64_MAX;
+        ca_block_record(held[i].block)->note[3] = UINT64_MAX;
     }
     for (unsigned i = 0; i < 64; i += 2) /* no two merge */
         let_go_to_the_heap(&held[i]);
@@ -227,7 +227,7 @@ static bool waits_for(unsigned count, void (*free_block)(ca_block_t *))
     fake_pass_all();
     for (unsigned i = 0; i < count; i++)
         let_go_by(&block[i], free_block);
-    assert_true(ca_caches_stock(arena) >= count * 32 * KIB);
+    assert_true(ca_caches_bytes(arena) >= count * 32 * KIB);
     assert_int_equal(hold(arena, 600 * MIB, &none), -ENOMEM);
     bool waited = fake.unbounded_waits > 0;
     let_go(&held);
@@ -250,7 +250,7 @@ static void a_heap_that_nobody_used_has_seen_no_operation(void **state)
     fake_reset(64 * MIB, 128 * MIB);
     arena = ca_arena_create(&fake_upstream, NULL, &params);
     ca_lock_take(&arena->lock);
-    ca_caches_tell(arena);
+    ca_caches_publish(arena);
     ca_lock_drop(&arena->lock);
     assert_int_equal(arena->operations, 0);
     end();
@@ -279,7 +279,7 @@ static void heaps_made_one_after_the_other_have_places_of_their_own(void **state
 static void retire_it(void)
 {
     ca_arena_retire(arena);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
 }
 
 static void a_cache_forgets_a_retired_heap_and_serves_the_next(void **state)
@@ -295,7 +295,7 @@ static void a_cache_forgets_a_retired_heap_and_serves_the_next(void **state)
 
     start(1024 * MIB, CACHED);
     go_through(1000, 10);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     end();
 }
 
@@ -309,7 +309,7 @@ static void a_cache_serves_a_heap_again_that_was_revived(void **state)
     assert_true(ca_arena_revive(arena));
     settle_in();
     go_through(1000, 10);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     end();
 }
 
@@ -447,7 +447,7 @@ static void a_broken_heap_serves_nothing_from_stock(void **state)
     fake.fail_rc[FAKE_RECORD] = -EIO;
     go_through(1000, 2);
     assert_int_equal(hold(arena, 1000, &held), -EIO);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     ca_arena_retire(arena);
 }
 

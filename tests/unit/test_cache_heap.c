@@ -8,7 +8,7 @@
 #include "one_cache.h"
 #include "pool/cache/cache_hit.h"
 #include "pool/growth/decay.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/fence/stream.h"
 
 static void expect_no_growth(void)
@@ -16,7 +16,7 @@ static void expect_no_growth(void)
     held_t held;
     uint64_t before = fake.calls[FAKE_ALLOC];
     fake_pass_all();
-    assert_true(ca_caches_stock(arena) >= 5 * MIB);
+    assert_true(ca_caches_bytes(arena) >= 5 * MIB);
     assert_int_equal(hold(arena, 5 * MIB, &held), 0);
     assert_int_equal(fake.calls[FAKE_ALLOC], before);
     let_go(&held);
@@ -34,7 +34,7 @@ static void expect_exact_numbers(void)
 {
     ca_arena_stats_t stats;
     held_t held;
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     hold(arena, 4000, &held);
     ca_arena_stats(arena, &stats);
     assert_int_equal(stats.live_bytes, 4096);
@@ -45,10 +45,10 @@ static void expect_exact_numbers(void)
     assert_int_equal(stats.live_bytes, 0);
     assert_int_equal(stats.idle_bytes, stats.reserved_bytes);
     /* Whoever asks may have interrupted the owner of one, or of the index: nothing is moved. */
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     assert_true(ca_arena_stats_try(arena, &stats));
     assert_int_equal(stats.idle_bytes, stats.reserved_bytes);
-    assert_int_equal(ca_caches_stock(arena), stock);
+    assert_int_equal(ca_caches_bytes(arena), stock);
 }
 
 static void statistics_do_not_take_stock_for_live(void **state)
@@ -78,12 +78,12 @@ static void a_trim_gives_back_what_lies_in_caches(void **state)
 static void expect_none_while_pinned(void)
 {
     ca_arena_pin(arena, true);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     go_through(1000, 10);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     ca_arena_pin(arena, false);
     go_through(1000, 10);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
 }
 
 static void caches_are_shut_in_pin_mode(void **state)
@@ -99,11 +99,11 @@ static void caches_are_shut_while_room_is_short(void **state)
     (void)state;
     start(1024 * MIB, CACHED);
     go_through(1000, 10);
-    assert_true(ca_caches_stock(arena) > 0);
-    ca_arena_note_room(arena, 3 * MIB);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_true(ca_caches_bytes(arena) > 0);
+    ca_arena_note_free_bytes(arena, 3 * MIB);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     go_through(1000, 10);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     end();
 }
 
@@ -113,16 +113,16 @@ static void where_it_is_shorter_they_keep_what_is_small(void **state)
     (void)state;
     start(1024 * MIB, CACHED);
     go_through(1000, 10);
-    ca_arena_note_room(arena, 5 * MIB); /* a part of which is 320 KiB */
+    ca_arena_note_free_bytes(arena, 5 * MIB); /* a part of which is 320 KiB */
     go_through(1000, 10);
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     assert_true(stock > 0);
-    ca_caches_shut(arena);
+    ca_caches_lock_out(arena);
     ca_caches_open(arena);
     go_through(128 * KIB, 10);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     go_through(64 * KIB, 10);
-    assert_true(ca_caches_stock(arena) >= 640 * KIB);
+    assert_true(ca_caches_bytes(arena) >= 640 * KIB);
     end();
 }
 
@@ -141,15 +141,15 @@ static void a_tick_takes_nothing_from_threads_that_are_at_work(void **state)
     start(1024 * MIB, CACHED);
     pairs(1000);
     fake_pass_all();
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     assert_true(stock > 0);
     ca_arena_tick(arena);
-    assert_int_equal(ca_caches_stock(arena), stock);
+    assert_int_equal(ca_caches_bytes(arena), stock);
     pairs(1);
     ca_arena_tick(arena);
-    assert_int_equal(ca_caches_stock(arena), stock);
+    assert_int_equal(ca_caches_bytes(arena), stock);
     ca_arena_tick(arena); /* nobody did anything since */
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     end();
 }
 
@@ -159,11 +159,11 @@ static void caches_open_again_when_others_have_given_back(void **state)
     (void)state;
     start(1024 * MIB, CACHED);
     fake.auto_pass = true;
-    ca_arena_note_room(arena, 0);
+    ca_arena_note_free_bytes(arena, 0);
     pairs(1000);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     pairs(50000);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     uint64_t before = fake.recorded;
     pairs(10 * CA_CACHE_EPOCH_BLOCKS);
     assert_int_equal(fake.recorded - before, 10);
@@ -177,9 +177,9 @@ static void a_full_device_is_asked_seldom(void **state)
     start(1024 * MIB, CACHED);
     fake.auto_pass = true;
     fake.others = 1024 * MIB;
-    ca_arena_note_room(arena, 0);
+    ca_arena_note_free_bytes(arena, 0);
     pairs(50000);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(fake.looks, 1 + 1); /* the first growth, and once since */
     end();
 }
@@ -196,10 +196,10 @@ static void caches_open_again_when_a_trim_made_room_below_the_limit(void **state
     assert_int_equal(hold(arena, 250 * MIB, &none), -ENOMEM);
     let_go(&held);
     pairs(10);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_true(ca_arena_trim(arena, SIZE_MAX) >= 250 * MIB);
     pairs(10);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     let_go(&kept);
     end();
 }
@@ -254,7 +254,7 @@ static void a_thread_leaves_nothing_behind_whatever_its_cache_holds(void **state
     for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST;
          bytes = ca_cache_class_bytes(bytes) + 1) {
         on_thread(leave_in_stock, (void *)(uintptr_t)bytes);
-        assert_int_equal(ca_caches_stock(arena), 0);
+        assert_int_equal(ca_caches_bytes(arena), 0);
         assert_int_equal(arena->cache_count, 0);
         assert_null(ca_arena_check(arena));
         fake_pass_all();
@@ -275,17 +275,17 @@ static void the_stock_is_bounded(void **state)
         assert_true(ca_cache_get(&ca_cache_own(arena)->stock) <= CACHED);
         assert_true(ca_cache_get(&arena->depot->stock) <= CACHED);
     }
-    assert_true(ca_caches_stock(arena) > CACHED / 2);
+    assert_true(ca_caches_bytes(arena) > CACHED / 2);
     assert_null(ca_arena_check(arena));
     end();
 }
 
 static size_t stock_of(size_t bytes)
 {
-    size_t before = ca_caches_stock(arena);
+    size_t before = ca_caches_bytes(arena);
 
     go_through(bytes, 1);
-    return ca_caches_stock(arena) - before;
+    return ca_caches_bytes(arena) - before;
 }
 
 static void large_blocks_are_kept_where_much_is_live(void **state)
@@ -409,7 +409,7 @@ static void in_a_small_program_it_takes_all(void **state)
     held_t held[3];
     stock_two_sizes(MIB, held);
     assert_true(arena->reserved <= CA_SMALL_RESERVED);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     drop_three(held);
 }
 

@@ -20,7 +20,8 @@ static int fresh(void **state)
 
 static void note(uint64_t address, uint64_t bytes, uint32_t stack)
 {
-    ca_record_t record = {.address = address, .bytes = bytes, .sequence = stack, .stack = stack};
+    ca_allocation_t record = {
+        .address = address, .bytes = bytes, .sequence = stack, .stack = stack};
     ca_freed_note(&record, stack + 1, stack + 2);
 }
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 #include "pool/state.h"
 
 static int set_up(void **state)

@@ -72,20 +72,20 @@ static uint64_t address_of(uint64_t number)
 
 static void insert(uint64_t number, uint64_t bytes)
 {
-    ca_record_t record = {.address = address_of(number),
-                          .bytes = bytes,
-                          .kind = number % 2 ? CA_KIND_PINNED : CA_KIND_DEVICE,
-                          .device = 3,
-                          .context = 5,
-                          .stream = number % 7,
-                          .owner = NULL,
-                          .thread = 99};
+    ca_allocation_t record = {.address = address_of(number),
+                              .bytes = bytes,
+                              .kind = number % 2 ? CA_KIND_PINNED : CA_KIND_DEVICE,
+                              .device = 3,
+                              .context = 5,
+                              .stream = number % 7,
+                              .owner = NULL,
+                              .thread = 99};
     assert_int_equal(ca_registry_insert(&record), 0);
 }
 
 static void erase(uint64_t number)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     assert_true(ca_registry_erase(address_of(number), &record));
 }
 
@@ -93,21 +93,21 @@ static void a_record_is_read_as_it_was(void **state)
 {
     (void)state;
     const uintptr_t frames[] = {0x1001, 0x2002, 0x3003};
-    ca_record_t record = {.address = BASE,
-                          .bytes = 1234,
-                          .kind = CA_KIND_MANAGED,
-                          .device = 3,
-                          .context = 5,
-                          .stream = 77,
-                          .stack = ca_stack_intern_of(frames, 3, 1),
-                          .thread = 4321};
+    ca_allocation_t record = {.address = BASE,
+                              .bytes = 1234,
+                              .kind = CA_KIND_MANAGED,
+                              .device = 3,
+                              .context = 5,
+                              .stream = 77,
+                              .stack = ca_stack_intern_of(frames, 3, 1),
+                              .thread = 4321};
     const char worker[CA_THREAD_NAME] = "worker";
     ca_threads_put(4321, worker);
     ca_journal_thread(4321, worker);
     assert_int_equal(ca_registry_insert(&record), 0);
     uint64_t sequence = ca_registry_sequence();
     read_it();
-    ca_record_t found;
+    ca_allocation_t found;
     uintptr_t copied[4];
     char name[CA_THREAD_NAME];
     assert_int_equal(read_again.records, 1);
@@ -136,7 +136,7 @@ static void a_record_is_read_as_it_was(void **state)
 static void of_an_address_the_last_record_counts(void **state)
 {
     (void)state;
-    ca_record_t record = {.address = BASE, .bytes = 1}, found;
+    ca_allocation_t record = {.address = BASE, .bytes = 1}, found;
     assert_int_equal(ca_registry_insert(&record), 0);
     record.bytes = 2;
     assert_int_equal(ca_registry_insert(&record), -EEXIST);
@@ -197,7 +197,7 @@ static void threads_leave_in_it_what_is_live(void **state)
 {
     (void)state;
     pthread_t threads[THREADS];
-    ca_record_t *before, found;
+    ca_allocation_t *before, found;
     size_t count;
     unsigned busy;
     for (uintptr_t i = 0; i < THREADS; i++)

@@ -429,7 +429,7 @@ static void nor_is_it_given_to_the_real_free_from_a_cache(void **state)
     make_ready(64 * KIB); /* there are fences: caches open */
     held_t kept = get(64 * KIB);
     let_go_by(&kept, free_to_its_cache);
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     fake.capturing = true;
     for (unsigned i = 0; i < 3; i++)
         get(16 * MIB);

@@ -35,7 +35,8 @@ static uint64_t live_bytes(void)
 static size_t tallies(void)
 {
     size_t count = 0;
-    for (const ca_tally_t *one = ca_tally_first(); one; one = ca_tally_next(one))
+    for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
+         one = ca_thread_counts_next(one))
         count++;
     return count;
 }
@@ -52,7 +53,7 @@ static void run_in_thread(void *(*function)(void *), void *arg)
 static void *count_some(void *joins)
 {
     if (joins)
-        ca_tally_join();
+        ca_thread_counts_join();
     for (int i = 0; i < ROUNDS; i++) {
         ca_count(splits);
         ca_count_add(merges, 3);
@@ -75,12 +76,12 @@ static void counts_of_all_threads_add_up(void **state)
 static void a_hit_counts_as_all_that_it_is(void **state)
 {
     (void)state;
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_count(alloc_calls);
-    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_DRIVER], 2);
-    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], 4);
-    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_DRIVER], 8);
-    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_RUNTIME], 16);
+    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_DRIVER], 2);
+    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], 4);
+    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_DRIVER], 8);
+    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_RUNTIME], 16);
     assert_int_equal(ca_counter_read(alloc_calls), 1 + 2 + 4);
     assert_int_equal(ca_counter_read(pool_hits), 2 + 4);
     assert_int_equal(ca_counter_read(lane_r_allocs), 4);
@@ -88,7 +89,7 @@ static void a_hit_counts_as_all_that_it_is(void **state)
     assert_int_equal(ca_counter_read(lane_r_frees), 16);
     assert_int_equal(ca_counter_read(pool_misses), 0);
     assert_int_equal(ca_registry_total().count, 0); /* more frees than allocations */
-    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], 100);
+    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], 100);
     assert_int_equal(ca_registry_total().count, 100 + 2 + 4 - 8 - 16);
 }
 
@@ -104,13 +105,13 @@ static void a_thread_that_ends_leaves_its_tally_to_the_next(void **state)
 static void the_child_of_a_fork_counts_from_nothing(void **state)
 {
     (void)state;
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_count(splits);
     ca_tallies_reset_after_fork();
-    assert_null(ca_tally_mine);
+    assert_null(ca_thread_counts);
     assert_int_equal(ca_counter_read(splits), 0);
     ca_count(splits);
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_count(splits);
     assert_int_equal(ca_counter_read(splits), 2);
     assert_int_equal(tallies(), 1);
@@ -122,7 +123,7 @@ static void one_thread_has_the_exact_peak(void **state)
 {
     (void)state;
     uint64_t live = 0, peak = 0, sizes[64] = {0};
-    ca_tally_join();
+    ca_thread_counts_join();
     srand(7);
     for (int i = 0; i < ROUNDS; i++) {
         size_t at = (size_t)rand() % 64;
@@ -143,7 +144,7 @@ static void one_thread_has_the_exact_peak(void **state)
 
 static void *add_and_remove(void *unused)
 {
-    ca_tally_join();
+    ca_thread_counts_join();
     for (int i = 0; i < 3; i++) {
         ca_live_add(10 * SPARE);
         ca_live_remove(10 * SPARE);
@@ -159,7 +160,7 @@ static void the_peak_of_many_threads_is_little_too_high(void **state)
         run_in_thread(add_and_remove, NULL);
     assert_int_equal(live_bytes(), 0);
     assert_int_equal(ca_registry_peak_bytes(), 10 * SPARE);
-    ca_tally_join(); /* what the others left */
+    ca_thread_counts_join(); /* what the others left */
     ca_live_add(30 * SPARE);
     assert_int_equal(live_bytes(), 30 * SPARE);
     assert_in_range(ca_registry_peak_bytes(), 30 * SPARE, 31 * SPARE);
@@ -168,7 +169,7 @@ static void the_peak_of_many_threads_is_little_too_high(void **state)
 
 static void *free_a_little_often(void *count)
 {
-    ca_tally_join();
+    ca_thread_counts_join();
     for (size_t i = 0; i < *(const size_t *)count; i++)
         ca_live_remove(SPARE / 4);
     return NULL;
@@ -182,12 +183,12 @@ static void what_a_thread_may_keep_grows_with_what_is_live(void **state)
     const uint64_t live = 64 * SPARE * CA_LIVE_SPARE_SHARED;
     const uint64_t part = live / CA_LIVE_SPARE_SHARED;
     size_t count = 1000;
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_live_add(live);
     run_in_thread(free_a_little_often, &count);
     uint64_t freed = count * (SPARE / 4);
     assert_int_equal(live_bytes(), live - freed);
-    uint64_t kept = atomic_load(&ca_live.told) - (live - freed);
+    uint64_t kept = atomic_load(&ca_live.published) - (live - freed);
     assert_in_range(kept, part / 4, part / 2);
     ca_live_remove(live - freed);
     assert_int_equal(live_bytes(), 0);
@@ -200,7 +201,7 @@ static pthread_barrier_t barrier;
 static void *have_a_tally(void *unused)
 {
     (void)unused;
-    ca_tally_join();
+    ca_thread_counts_join();
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
     return NULL;
@@ -228,7 +229,7 @@ static void one_of_several_threads_seldom_tells(void **state)
     (void)state;
     pthread_t other;
     uint64_t told = 0, tells = 0, most = 0, live = 0, sizes[1024] = {0};
-    ca_tally_join();
+    ca_thread_counts_join();
     begin_others(&other, 1);
     srand(7);
     for (unsigned i = 0; i < 16u * ROUNDS; i++) {
@@ -242,8 +243,8 @@ static void one_of_several_threads_seldom_tells(void **state)
         most = live > most ? live : most;
         assert_int_equal(live_bytes(), live);
         if (i > 10000)
-            tells += atomic_load(&ca_live.told) != told;
-        told = atomic_load(&ca_live.told);
+            tells += atomic_load(&ca_live.published) != told;
+        told = atomic_load(&ca_live.published);
     }
     assert_in_range(tells, 1, 16u * ROUNDS / 20);
     assert_in_range(ca_registry_peak_bytes(), most,
@@ -253,7 +254,7 @@ static void one_of_several_threads_seldom_tells(void **state)
 
 static void *remove_as_many(void *count)
 {
-    ca_tally_join();
+    ca_thread_counts_join();
     for (size_t i = 0; i < *(const size_t *)count; i++)
         ca_live_remove(1000);
     return NULL;
@@ -263,7 +264,7 @@ static void what_one_thread_adds_another_may_remove(void **state)
 {
     (void)state;
     size_t count = 10000;
-    ca_tally_join();
+    ca_thread_counts_join();
     for (size_t i = 0; i < count; i++)
         ca_live_add(1000);
     assert_int_equal(ca_registry_total().count, count);
@@ -278,9 +279,9 @@ static void what_one_thread_adds_another_may_remove(void **state)
 static void *take_numbers(void *numbers)
 {
     uint64_t *taken = numbers;
-    ca_tally_join();
+    ca_thread_counts_join();
     for (int i = 0; i < ROUNDS; i++)
-        taken[i] = ca_live_number(ca_tally_mine);
+        taken[i] = ca_live_number(ca_thread_counts);
     return NULL;
 }
 
@@ -313,9 +314,9 @@ static void no_two_allocations_have_one_number(void **state)
 static void one_thread_numbers_without_gaps(void **state)
 {
     (void)state;
-    ca_tally_join();
+    ca_thread_counts_join();
     for (uint64_t i = 1; i <= 1000; i++) {
-        assert_int_equal(ca_live_number(ca_tally_mine), i);
+        assert_int_equal(ca_live_number(ca_thread_counts), i);
         assert_int_equal(ca_registry_sequence(), i);
     }
 }
@@ -325,10 +326,10 @@ static void numbers_of_long_ago_are_dropped(void **state)
 {
     (void)state;
     static uint64_t others[ROUNDS];
-    ca_tally_join();
-    assert_int_equal(ca_live_number(ca_tally_mine), 1);
+    ca_thread_counts_join();
+    assert_int_equal(ca_live_number(ca_thread_counts), 1);
     run_in_thread(take_numbers, others);
-    assert_true(ca_live_number(ca_tally_mine) > others[ROUNDS - 1]);
+    assert_true(ca_live_number(ca_thread_counts) > others[ROUNDS - 1]);
 }
 
 static uint64_t newest(void)
@@ -339,7 +340,7 @@ static uint64_t newest(void)
 static void each_of_the_first_is_a_batch(void **state)
 {
     (void)state;
-    ca_tally_t fast = {0}, slow = {0};
+    ca_thread_counts_t fast = {0}, slow = {0};
     for (uint64_t n = 1; n <= CA_TIMELINE_SINGLE; n++) {
         assert_int_equal(ca_live_number(n % 2 ? &fast : &slow), n);
         assert_int_equal(newest(), n);
@@ -349,7 +350,7 @@ static void each_of_the_first_is_a_batch(void **state)
 static void a_batch_is_a_part_of_what_there_is(void **state)
 {
     (void)state;
-    ca_tally_t fast = {0};
+    ca_thread_counts_t fast = {0};
     uint64_t before = 0, batches = 0;
     for (uint64_t n = 1; n <= 4u << 20; n++) {
         uint64_t number = ca_live_number(&fast);
@@ -375,10 +376,10 @@ static void threads_that_take_turns_use_up_their_batches(void **state)
 {
     (void)state;
     pthread_t threads[MANY];
-    ca_tally_t turns[MANY] = {0};
+    ca_thread_counts_t turns[MANY] = {0};
     uint64_t batches = 0, before = 0, last = 0, part;
     begin_others(threads, MANY);
-    assert_int_equal(ca_tally_threads(), MANY);
+    assert_int_equal(ca_thread_counts_threads(), MANY);
     for (uint64_t n = 0; n < 1u << 20; n++) {
         uint64_t number = ca_live_number(&turns[n % MANY]);
         if (n < 1u << 17)
@@ -393,13 +394,13 @@ static void threads_that_take_turns_use_up_their_batches(void **state)
     }
     assert_in_range(batches, 1, (1u << 20) / CA_LIVE_BATCH);
     end_others(threads, MANY);
-    assert_int_equal(ca_tally_threads(), 1);
+    assert_int_equal(ca_thread_counts_threads(), 1);
 }
 
 static void a_thread_that_is_slower_keeps_up(void **state)
 {
     (void)state;
-    ca_tally_t fast = {0}, slow = {0};
+    ca_thread_counts_t fast = {0}, slow = {0};
     uint64_t last = 0, dropped = 0;
     for (uint64_t n = 1; n <= 2u << 20; n++) {
         uint64_t number = ca_live_number(&fast);

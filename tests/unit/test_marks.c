@@ -25,7 +25,7 @@ static int fresh(void **state)
     (void)state;
     ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_timeline_start(NULL);
     return 0;
 }
@@ -44,7 +44,7 @@ static void a_mark_tells_when_and_what_was_live(void **state)
     uint64_t dropped;
     uint64_t before = ca_timeline_now();
     ca_marks_add("first");
-    ca_record_t record = {.address = 0x7f0000000000u, .bytes = 12345, .stack = 1};
+    ca_allocation_t record = {.address = 0x7f0000000000u, .bytes = 12345, .stack = 1};
     assert_int_equal(ca_registry_insert(&record), 0);
     ca_marks_add("second");
     assert_int_equal(ca_marks_copy(marks, &dropped), 2);

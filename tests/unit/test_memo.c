@@ -19,8 +19,8 @@
 #include <sys/time.h>
 
 #include "base/mem.h"
-#include "registry/stack/memo.h"
-#include "registry/stack/memo_tables.h"
+#include "registry/stack/stack_cache.h"
+#include "registry/stack/stack_cache_tables.h"
 #include "registry/stack/stack.h"
 #include "registry/stack/unwind.h"
 #include "registry/stack/unwind_words.h"
@@ -185,15 +185,15 @@ static void a_stack_is_found_again(void **state)
     (void)state;
     if (!remembers())
         skip();
-    size_t kept = ca_memo_kept(), hits = ca_memo_hits();
+    size_t kept = ca_stack_cache_kept(), hits = ca_stack_cache_hits();
     uint32_t ids[10];
     for (volatile int i = 0; i < 10; i++)
         ids[i] = descend(0, 10);
     assert_int_equal(faults, 0);
     for (int i = 1; i < 10; i++)
         assert_int_equal(ids[i], ids[0]);
-    assert_int_equal(ca_memo_kept() - kept, 1);
-    assert_int_equal(ca_memo_hits() - hits, 9);
+    assert_int_equal(ca_stack_cache_kept() - kept, 1);
+    assert_int_equal(ca_stack_cache_hits() - hits, 9);
 }
 
 static void frames_of_every_form_are_remembered(void **state)
@@ -202,10 +202,10 @@ static void frames_of_every_form_are_remembered(void **state)
     if (!remembers())
         skip();
     for (unsigned form = 0; form < 8; form++) {
-        size_t hits = ca_memo_hits();
+        size_t hits = ca_stack_cache_hits();
         for (volatile int i = 0; i < 3; i++)
             descend(form | form << 3 | form << 6, 3);
-        assert_int_equal(ca_memo_hits() - hits, 2);
+        assert_int_equal(ca_stack_cache_hits() - hits, 2);
     }
     assert_int_equal(faults, 0);
 }
@@ -217,7 +217,7 @@ static void no_stack_is_taken_for_another(void **state)
     wander(2, 5000, 30000);
     assert_int_equal(faults, 0);
     if (remembers())
-        assert_true(ca_memo_hits() > 2000);
+        assert_true(ca_stack_cache_hits() > 2000);
 }
 
 static void recursion_is_told_by_its_depth(void **state)
@@ -257,13 +257,13 @@ static void callers_of_one_wrapper_all_are_remembered(void **state)
     (void)state;
     if (!remembers())
         skip();
-    size_t kept = ca_memo_kept(), hits = ca_memo_hits();
+    size_t kept = ca_stack_cache_kept(), hits = ca_stack_cache_hits();
     for (volatile unsigned i = 0; i < 100 * CALLERS; i++)
         callers[mix(i) % CALLERS]();
     assert_int_equal(faults, 0);
     /* A few are kept twice: those before what tells them apart was learned. */
-    assert_in_range(ca_memo_kept() - kept, CALLERS, CALLERS + 8);
-    assert_in_range(ca_memo_hits() - hits, 99 * CALLERS - 8, 99 * CALLERS);
+    assert_in_range(ca_stack_cache_kept() - kept, CALLERS, CALLERS + 8);
+    assert_in_range(ca_stack_cache_hits() - hits, 99 * CALLERS - 8, 99 * CALLERS);
 }
 
 /* A frame of variable size whose callee starts at one place, with what looks like the return
@@ -374,13 +374,13 @@ static void of_a_start_that_was_given_up_the_loader_is_not_asked(void **state)
         skip();
     void *frames[1] = {(void *)&iterations}; /* no code: never unwound */
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
-    ca_memo_set_thrift(false);
+    ca_stack_cache_set_thrift(false);
     for (int i = 0; i < 10; i++)
-        ca_memo_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+        ca_stack_cache_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
     unsigned before = iterations;
     for (int i = 0; i < 1000; i++)
-        ca_memo_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
-    ca_memo_set_thrift(true);
+        ca_stack_cache_keep((uintptr_t)frames[0] + 1, here, frames, 1, true, 1);
+    ca_stack_cache_set_thrift(true);
     assert_true(before != 0);
     assert_int_equal(iterations - before, 0);
 }
@@ -392,7 +392,7 @@ static atomic_size_t least_hits; /* of any thread */
 static void *wander_in_thread(void *arg)
 {
     wander((uintptr_t)arg, 200, 5000);
-    size_t hits = ca_memo_hits(), least = atomic_load(&least_hits);
+    size_t hits = ca_stack_cache_hits(), least = atomic_load(&least_hits);
     while (hits < least && !atomic_compare_exchange_weak(&least_hits, &least, hits))
         ;
     return NULL;
@@ -417,7 +417,7 @@ static void *capture_in_thread(void *arg)
     for (volatile int i = 0; i < 20; i++)
         descend(0, 3);
     if (remembers())
-        faults += ca_memo_hits() == 0;
+        faults += ca_stack_cache_hits() == 0;
     return arg;
 }
 
@@ -460,12 +460,12 @@ static void on_another_stack_nothing_is_remembered(void **state)
 {
     (void)state;
     with_handler(SA_ONSTACK);
-    size_t hits = ca_memo_hits(), kept = ca_memo_kept();
+    size_t hits = ca_stack_cache_hits(), kept = ca_stack_cache_kept();
     for (volatile int i = 0; i < 10; i++)
         raise(SIGALRM);
     assert_int_equal(faults, 0);
-    assert_int_equal(ca_memo_hits(), hits);
-    assert_int_equal(ca_memo_kept(), kept);
+    assert_int_equal(ca_stack_cache_hits(), hits);
+    assert_int_equal(ca_stack_cache_kept(), kept);
 }
 
 /* Handlers come in between everywhere, and capture too; only not where a new stack is interned,
@@ -480,7 +480,7 @@ static void a_handler_may_come_at_any_point(void **state)
         if (round == 1) /* all of them are known now */
             setitimer(ITIMER_REAL, &often, NULL);
         if (round % 8 == 0)
-            ca_memo_forget();
+            ca_stack_cache_forget();
         wander(round, 50, 2000);
     }
     setitimer(ITIMER_REAL, &never, NULL);
@@ -492,9 +492,9 @@ static void a_handler_may_come_at_any_point(void **state)
 static void what_was_known_of_frames_goes_when_a_library_comes(void **state)
 {
     (void)state;
-    ca_memo_set_thrift(false);
+    ca_stack_cache_set_thrift(false);
     wander(1, 50, 200);
-    struct ca_known_rule *known = ca_memo_mine->rules.known;
+    struct ca_known_rule *known = ca_stack_cache_of_thread->rules.known;
     while (known->returns)
         known++;
     known->returns = 1; /* nothing does */
@@ -503,9 +503,9 @@ static void what_was_known_of_frames_goes_when_a_library_comes(void **state)
     /* One of them it had not loaded. */
     void *libraries[] = {dlopen("libm.so.6", RTLD_NOW), dlopen("libresolv.so.2", RTLD_NOW)};
     assert_true(libraries[0] && libraries[1]);
-    assert_true(ca_words_loads() != ca_memo_mine->loads);
+    assert_true(ca_words_loads() != ca_stack_cache_of_thread->loads);
     wander(3, 50, 200);
-    ca_memo_set_thrift(true);
+    ca_stack_cache_set_thrift(true);
     assert_int_not_equal(known->returns, 1);
     assert_int_equal(faults, 0);
 }

@@ -28,7 +28,7 @@ static size_t index_bytes(void)
 {
     size_t bytes = 0;
     for (size_t s = 0; s < SHARDS; s++) {
-        const ca_index_table_t *table = atomic_load(&ca_table.shards[s].index.table);
+        const ca_index_table_t *table = atomic_load(&ca_table.stripes[s].index.table);
         if (table)
             bytes += ca_round_up(sizeof *table + table->size * sizeof table->entries[0], 4096);
     }
@@ -37,11 +37,11 @@ static size_t index_bytes(void)
 
 static void keep_one(ca_arena_t *arena, size_t bytes)
 {
-    ca_record_t record = {.bytes = bytes, .kind = CA_KIND_DEVICE, .context = 1};
+    ca_allocation_t record = {.bytes = bytes, .kind = CA_KIND_DEVICE, .context = 1};
     ca_block_t *block;
     assert_int_equal(ca_arena_alloc(arena, bytes, &block, &record.address, NULL), 0);
     record.owner = block;
-    assert_int_equal(ca_registry_insert_at(ca_block_slot(block), &record), 0);
+    assert_int_equal(ca_registry_insert_at(ca_block_record(block), &record), 0);
 }
 
 /* The worst of all counts, in tenths of a byte. Pieces that are left over are blocks too. */

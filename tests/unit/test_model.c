@@ -40,7 +40,7 @@ static int fresh(void **state)
 
 static void leak(uint32_t stack, uint32_t thread, uint64_t bytes, uint64_t stream)
 {
-    ca_record_t record = {.address = next_address, .bytes = bytes, .kind = CA_KIND_ASYNC};
+    ca_allocation_t record = {.address = next_address, .bytes = bytes, .kind = CA_KIND_ASYNC};
     record.stack = stack;
     record.thread = thread;
     record.stream = stream;

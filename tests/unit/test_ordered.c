@@ -107,7 +107,7 @@ static void a_pair_on_a_stream_takes_no_lock_and_makes_no_call(void **state)
 {
     (void)state;
     on_thread(pairs_under_the_lock, NULL);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     sound();
 }
 
@@ -123,7 +123,7 @@ static void no_other_stream_gets_it_before_its_fence(void **state)
     assert_int_equal(get_on(streams[0], BYTES, &first), 0);
     uint64_t address = first.address;
     put_on(streams[0], &first);
-    assert_int_equal(ca_caches_stock(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
     assert_int_equal(get_on(streams[1], BYTES, &other), 0);
     assert_false(meet(&other, address, BYTES));
     assert_int_equal(get_on(NULL, BYTES, &plain), 0);
@@ -154,7 +154,7 @@ static void a_place_is_of_one_stream_at_a_time(void **state)
     assert_int_equal(get_on(other, BYTES, &second), 0);
     assert_false(meet(&second, address, BYTES));
     put_on(other, &second); /* the other one's goes to the heap */
-    assert_int_equal(ca_caches_stock(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
     assert_int_equal(ca_stream_listed(streams[0]), 1);
     sound();
 }
@@ -170,7 +170,7 @@ static void the_one_before_goes_to_the_heap(void **state)
     for (unsigned i = 0; i < 40; i++)
         put_on(streams[0], &held[i]);
     sound();
-    assert_int_equal(ca_caches_stock(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
     assert_int_equal(fake.recorded, recorded + 1); /* of 39 on the stream 32 have one */
     assert_int_equal(get_on(streams[0], BYTES, &again), 0);
     assert_int_equal(again.address, last);
@@ -186,7 +186,7 @@ static void a_full_stock_costs_no_second_lock(void **state)
     ca_cache_own(arena)->stock_most = 0;
     uint32_t takes = arena->takes;
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(arena->takes, takes + 1);
     sound();
 }
@@ -202,11 +202,11 @@ static void what_is_kept_comes_before_an_out_of_memory(void **state)
         assert_int_equal(get_on(streams[i % STREAMS], (1 + i / 3) * 16 * KIB, &held[i]), 0);
     for (unsigned i = 0; i < 24; i++)
         put_on(streams[i % STREAMS], &held[i]);
-    assert_true(ca_caches_stock(arena) > MIB / 2);
+    assert_true(ca_caches_bytes(arena) > MIB / 2);
     fake.auto_pass = true;
     fake_pass_all();
     assert_int_equal(get_on(NULL, 16 * MIB, &large), 0);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     put_on(NULL, &large);
     sound();
 }
@@ -222,7 +222,7 @@ static void the_end_of_a_stream_takes_what_it_had(void **state)
         put_on(streams[i], &held[i]);
     ca_stream_retire(streams[0]);
     sound(); /* nothing in stock is of a stream that is no more */
-    assert_int_equal(ca_caches_stock(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
     assert_int_equal(get_on(streams[1], BYTES, &again), 0);
     assert_int_equal(again.address, other);
     put_on(streams[1], &again);
@@ -234,7 +234,7 @@ static void *leave_on_a_stream(void *unused)
     held_t held;
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_stock(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
     return unused;
 }
 
@@ -242,7 +242,7 @@ static void the_end_of_a_thread_leaves_it_to_the_stream(void **state)
 {
     (void)state;
     on_thread(leave_on_a_stream, NULL);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(ca_stream_listed(streams[0]), 1);
     sound();
 }
@@ -257,20 +257,20 @@ static void nothing_is_kept_while_streams_wait_for_each_other(void **state)
     ca_lock_take(&arena->lock);
     ca_stream_make_precise(arena);
     ca_lock_drop(&arena->lock);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     uint64_t recorded = fake.recorded;
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(fake.recorded, recorded + 1);
     ca_lock_take(&arena->lock);
     arena->operations = arena->precise_until; /* nobody has for long */
     ca_lock_drop(&arena->lock);
-    for (unsigned i = 0; i < 300 && !ca_caches_stock(arena); i++) {
+    for (unsigned i = 0; i < 300 && !ca_caches_bytes(arena); i++) {
         assert_int_equal(get_on(streams[0], BYTES, &held), 0);
         put_on(streams[0], &held);
     }
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     sound();
 }
 
@@ -284,7 +284,7 @@ static void a_stream_may_always_wait_where_that_comes_first(void **state)
     put_on(streams[0], &held);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(get_on(streams[1], 6 * MIB, &other), 0);
     put_on(streams[1], &other);
     sound();
@@ -298,13 +298,13 @@ static void a_second_stream_finds_nothing_kept_that_it_is_to_wait_for(void **sta
     start_with(1024 * MIB, CA_POOL_REUSE_WAIT);
     for (unsigned i = 1; i < STREAMS; i++)
         ca_stream_retire(streams[i]);
-    for (unsigned i = 0; i < 300 && !ca_caches_stock(arena); i++) {
+    for (unsigned i = 0; i < 300 && !ca_caches_bytes(arena); i++) {
         assert_int_equal(get_on(streams[0], BYTES, &held), 0);
         put_on(streams[0], &held);
     }
-    assert_true(ca_caches_stock(arena) > 0);
+    assert_true(ca_caches_bytes(arena) > 0);
     streams[1] = ca_arena_stream(arena, (void *)9, false);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     sound();
 }
 
@@ -315,10 +315,10 @@ static void in_pin_mode_nothing_is_kept(void **state)
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
     ca_arena_pin(arena, true);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     ca_arena_pin(arena, false);
     sound();
 }
@@ -330,7 +330,7 @@ static void a_retired_heap_takes_it_along(void **state)
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
     ca_arena_retire(arena);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_int_not_equal(get_on(streams[0], BYTES, &held), 0);
     start_with(1024 * MIB, CA_POOL_REUSE_AUTO);
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);

@@ -50,7 +50,7 @@ static const char *expand(const char *pattern, unsigned number)
     char settled[4096];
     ca_text_t text;
     ca_text_init(&text, settled, sizeof settled);
-    ca_path_settle(pattern, &text);
+    ca_path_expand(pattern, &text);
     ca_text_init(&text, path, sizeof path);
     ca_path_finish(settled, number, &text);
     return path;
@@ -154,11 +154,11 @@ static void another_process_has_its_own_names(void **state)
     (void)state;
     setenv("RANK", "1", 1);
     setenv("LOCAL_RANK", "2", 1);
-    ca_path_tell_of(&other);
+    ca_path_set_process(&other);
     assert_string_equal(expand("%p.%r.%l.%e.%h", 1), "77.5.77.a_b%p.node");
-    ca_path_tell_of(&unnumbered);
+    ca_path_set_process(&unnumbered);
     assert_string_equal(expand("%p.%r.%e.%h", 1), "78.78..");
-    ca_path_tell_of(NULL);
+    ca_path_set_process(NULL);
     assert_string_equal(expand("%r.%l", 1), "1.2");
 }
 
@@ -168,7 +168,7 @@ static const char *expand_here(const char *pattern, size_t bytes)
     char settled[4096];
     ca_text_t text;
     ca_text_init(&text, settled, bytes);
-    ca_path_settle_here(pattern, &text);
+    ca_path_expand_here(pattern, &text);
     assert_true(text.length < bytes && strlen(settled) == text.length);
     ca_text_init(&text, path, sizeof path);
     ca_path_finish(settled, 1, &text);

@@ -31,7 +31,7 @@ static int fresh(void **state)
     (void)state;
     ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
-    ca_tally_join();
+    ca_thread_counts_join();
     ca_timeline_start(reserved);
     ca_peak_listen(changed);
     changes = 0;
@@ -40,13 +40,13 @@ static int fresh(void **state)
 
 static void add(unsigned number, uint64_t bytes, uint32_t stack)
 {
-    ca_record_t record = {.address = BASE + number * KIB, .bytes = bytes, .stack = stack};
+    ca_allocation_t record = {.address = BASE + number * KIB, .bytes = bytes, .stack = stack};
     assert_int_equal(ca_registry_insert(&record), 0);
 }
 
 static void drop(unsigned number)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     ca_peak_before_free();
     assert_true(ca_registry_erase(BASE + number * KIB, &record));
 }

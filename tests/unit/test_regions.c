@@ -1,5 +1,5 @@
-/* Which shard of the table of live allocations has what: regions of addresses, and the threads that
- * came there first. */
+/* Which stripe of the table of live allocations has what: regions of addresses, and the threads
+ * that came there first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 #include "base/backoff.h"
 #include "base/counters.h"
-#include "registry/table/hit.h"
+#include "registry/table/fast_path.h"
 #include "registry/table/table.h"
 
 #define REGION ((uint64_t)1 << REGION_SHIFT)
@@ -41,13 +41,13 @@ static int fresh(void **state)
 
 static void enter(uint64_t address)
 {
-    ca_record_t record = {.address = address, .bytes = 512, .kind = CA_KIND_DEVICE};
+    ca_allocation_t record = {.address = address, .bytes = 512, .kind = CA_KIND_DEVICE};
     assert_int_equal(ca_registry_insert(&record), 0);
 }
 
 static bool lives(uint64_t address)
 {
-    ca_record_t record;
+    ca_allocation_t record;
     return ca_registry_find(address, &record);
 }
 
@@ -66,25 +66,25 @@ static void enter_in_another_thread(uint64_t address)
 
 static unsigned group_of(uint64_t address)
 {
-    const ca_shard_t *shard = ca_shard_of(address);
-    assert_ptr_not_equal(shard, ca_table.shards);
-    return (unsigned)(shard - ca_table.shards - 1) / OWN_SHARDS;
+    const ca_stripe_t *stripe = ca_stripe_of(address);
+    assert_ptr_not_equal(stripe, ca_table.stripes);
+    return (unsigned)(stripe - ca_table.stripes - 1) / OWN_SHARDS;
 }
 
 static void a_region_is_nobodys_until_something_is_entered(void **state)
 {
     (void)state;
     uint64_t region = fresh_regions(1);
-    ca_record_t record;
-    assert_ptr_equal(ca_shard_of(region), ca_table.shards);
+    ca_allocation_t record;
+    assert_ptr_equal(ca_stripe_of(region), ca_table.stripes);
     assert_false(lives(region));
     assert_false(ca_registry_erase(region, &record));
-    assert_ptr_equal(ca_shard_of(region), ca_table.shards);
+    assert_ptr_equal(ca_stripe_of(region), ca_table.stripes);
     enter(region);
-    assert_ptr_not_equal(ca_shard_of(region), ca_table.shards);
+    assert_ptr_not_equal(ca_stripe_of(region), ca_table.stripes);
     assert_true(lives(region));
     assert_false(lives(region + 512));
-    assert_int_equal(ca_table.shards[0].index.count, 0);
+    assert_int_equal(ca_table.stripes[0].index.count, 0);
 }
 
 static void threads_enter_what_is_theirs_in_shards_of_their_own(void **state)
@@ -100,24 +100,24 @@ static void threads_enter_what_is_theirs_in_shards_of_their_own(void **state)
     for (unsigned i = 10; i < 20; i++)
         assert_true(lives(regions + i * REGION));
     assert_int_not_equal(group_of(regions + 10 * REGION), group_of(regions + 11 * REGION));
-    assert_ptr_not_equal(ca_shard_of(regions), ca_shard_of(regions + REGION));
+    assert_ptr_not_equal(ca_stripe_of(regions), ca_stripe_of(regions + REGION));
 }
 
 static void a_region_stays_where_it_is(void **state)
 {
     (void)state;
     uint64_t region = fresh_regions(1);
-    ca_record_t record;
+    ca_allocation_t record;
     enter(region);
-    const ca_shard_t *shard = ca_shard_of(region);
+    const ca_stripe_t *stripe = ca_stripe_of(region);
     assert_true(ca_registry_erase(region, &record));
     enter_in_another_thread(region + 1024);
-    assert_ptr_equal(ca_shard_of(region + 1024), shard);
+    assert_ptr_equal(ca_stripe_of(region + 1024), stripe);
     assert_true(lives(region + 1024));
     ca_registry_reset_after_fork();
     assert_false(lives(region + 1024));
     enter_in_another_thread(region);
-    assert_ptr_equal(ca_shard_of(region), shard);
+    assert_ptr_equal(ca_stripe_of(region), stripe);
     assert_true(lives(region));
 }
 
@@ -131,7 +131,7 @@ typedef struct racer {
 static void *race(void *argument)
 {
     const racer_t *racer = argument;
-    ca_record_t record;
+    ca_allocation_t record;
     pthread_barrier_wait(&barrier);
     for (unsigned i = 0; i < RACED; i++) {
         uint64_t address = racer->first + i * REGION + racer->number * 4096;
@@ -159,7 +159,7 @@ static void of_threads_that_come_at_once_one_is_the_first(void **state)
     for (unsigned i = 0; i < RACED; i++)
         for (unsigned t = 0; t < THREADS; t++)
             assert_int_equal(lives(first + i * REGION + t * 4096), i % 2 == 0);
-    assert_int_equal(ca_table.shards[0].index.count, 0);
+    assert_int_equal(ca_table.stripes[0].index.count, 0);
 }
 
 /* --- tables ----------------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static void few_have_much_room_and_many_have_enough(void **state)
 {
     (void)state;
     uint64_t region = fresh_regions(1);
-    const ca_index_t *index = &ca_shard_of((enter(region), region))->index;
+    const ca_index_t *index = &ca_stripe_of((enter(region), region))->index;
     for (unsigned i = 1; i < 2000; i++) {
         enter(region + i * 512);
         assert_true(ca_index_size(index) * 5 > index->count * 4);
@@ -180,7 +180,7 @@ static void few_have_much_room_and_many_have_enough(void **state)
 /* The addresses of a region whose search begins at the last place of its table. */
 static unsigned at_the_end(uint64_t region, uint64_t *addresses, unsigned most)
 {
-    size_t size = ca_index_size(&ca_shard_of(region)->index);
+    size_t size = ca_index_size(&ca_stripe_of(region)->index);
     unsigned count = 0;
     for (uint64_t address = region; count < most && address < region + REGION; address += 8)
         if (ca_index_home(size, ca_index_tag(ca_index_hash(address))) == size - 1)
@@ -192,19 +192,20 @@ static void a_glance_ends_where_the_table_does(void **state)
 {
     (void)state;
     uint64_t region = fresh_regions(1), addresses[3] = {0}, word;
-    ca_slot_t slots[2];
+    ca_record_t slots[2];
     enter(region + 512);
     assert_int_equal(at_the_end(region, addresses, 3), 3);
     for (unsigned i = 0; i < 2; i++) {
-        ca_record_t record = {.address = addresses[i], .bytes = 8, .kind = CA_KIND_DEVICE};
-        slots[i] = (ca_slot_t){.address = addresses[i]};
-        ca_slot_init(&slots[i]);
+        ca_allocation_t record = {.address = addresses[i], .bytes = 8, .kind = CA_KIND_DEVICE};
+        slots[i] = (ca_record_t){.address = addresses[i]};
+        ca_record_init(&slots[i]);
         assert_int_equal(ca_registry_insert_at(&slots[i], &record), 0);
     }
-    assert_ptr_equal(ca_registry_glance(addresses[0], &word), &slots[0]);
-    assert_null(ca_registry_glance(addresses[1], &word)); /* at the start: for a real search */
+    assert_ptr_equal(ca_registry_find_unlocked(addresses[0], &word), &slots[0]);
+    assert_null(
+        ca_registry_find_unlocked(addresses[1], &word)); /* at the start: for a real search */
     assert_true(lives(addresses[1]));
-    assert_null(ca_registry_glance(addresses[2], &word));
+    assert_null(ca_registry_find_unlocked(addresses[2], &word));
     assert_false(lives(addresses[2]));
     for (unsigned i = 0; i < 2; i++)
         ca_registry_end(&slots[i]);
@@ -214,7 +215,7 @@ static void a_glance_ends_where_the_table_does(void **state)
 
 static size_t records_in_a_snapshot(unsigned *busy)
 {
-    ca_record_t *records;
+    ca_allocation_t *records;
     size_t count;
     assert_int_equal(ca_registry_snapshot(&records, &count, busy), 0);
     ca_registry_snapshot_free(records, count);
@@ -229,11 +230,11 @@ static void what_is_being_moved_counts_once(void **state)
     unsigned busy, moved = 0;
     for (unsigned i = 0; i < 50; i++)
         enter(region + i * 512);
-    ca_shard_t *shard = ca_shard_of(region);
-    ca_index_table_t *table = atomic_load(&shard->index.table);
+    ca_stripe_t *stripe = ca_stripe_of(region);
+    ca_index_table_t *table = atomic_load(&stripe->index.table);
     assert_int_equal(records_in_a_snapshot(&busy), 50);
     assert_int_equal(busy, 0);
-    ca_lock_take(&shard->lock);
+    ca_lock_take(&stripe->lock);
     for (size_t at = 0; at < table->size && moved == 0; at++) {
         size_t next = (at + 1) % table->size;
         if (!table->entries[at] || table->entries[next])
@@ -244,32 +245,32 @@ static void what_is_being_moved_counts_once(void **state)
         table->entries[next] = 0;
         moved++;
     }
-    ca_lock_drop(&shard->lock);
+    ca_lock_drop(&stripe->lock);
     assert_int_equal(moved, 1);
 }
 
-static ca_slot_t added[RACED];
+static ca_record_t added[RACED];
 static _Atomic bool in_use, is_read;
 
-/* Keeps a shard to itself for as long as it is read all the same. */
+/* Keeps a stripe to itself for as long as it is read all the same. */
 static void *add_until_read(void *arg)
 {
     uint64_t region = *(uint64_t *)arg;
-    ca_index_t *index = &ca_shard_of(region)->index;
-    ca_lock_take(&ca_shard_of(region)->lock);
+    ca_index_t *index = &ca_stripe_of(region)->index;
+    ca_lock_take(&ca_stripe_of(region)->lock);
     atomic_store(&in_use, true);
     unsigned count = 0;
     for (; !atomic_load(&is_read); ca_sleep(20000)) {
         uint64_t address = region + 512 * (count + 1);
         if (count == RACED)
             continue;
-        added[count] = (ca_slot_t){.address = address};
-        ca_slot_init(&added[count]);
+        added[count] = (ca_record_t){.address = address};
+        ca_record_init(&added[count]);
         assert_int_equal(ca_index_add(index, ca_index_hash(address), &added[count++]), 0);
     }
     while (count-- > 0)
         ca_index_remove(index, ca_index_hash(added[count].address), &added[count]);
-    ca_lock_drop(&ca_shard_of(region)->lock);
+    ca_lock_drop(&ca_stripe_of(region)->lock);
     return NULL;
 }
 

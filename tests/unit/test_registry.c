@@ -41,9 +41,9 @@ static uint64_t address_of(size_t index)
     return BASE + index * 512;
 }
 
-static ca_record_t record_of(uint64_t address, uint64_t bytes)
+static ca_allocation_t record_of(uint64_t address, uint64_t bytes)
 {
-    ca_record_t record = {.address = address, .bytes = bytes};
+    ca_allocation_t record = {.address = address, .bytes = bytes};
     record.kind = CA_KIND_ASYNC;
     record.device = 3;
     record.context = (uint16_t)(address / 512 % 5);
@@ -61,15 +61,15 @@ static int fresh(void **state)
     ca_tallies_reset_after_fork();
     ca_registry_reset_after_fork();
     if (with_tally)
-        ca_tally_join();
-    assert_int_equal(ca_tally_mine != NULL, with_tally);
+        ca_thread_counts_join();
+    assert_int_equal(ca_thread_counts != NULL, with_tally);
     return 0;
 }
 
 static void a_record_comes_back_as_it_was_put_in(void **state)
 {
     (void)state;
-    ca_record_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out, found;
+    ca_allocation_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out, found;
     int owner;
     in.owner = &owner;
     assert_int_equal(ca_registry_insert(&in), 0);
@@ -86,7 +86,7 @@ static void a_record_comes_back_as_it_was_put_in(void **state)
 static void unknown_and_zero_addresses_are_not_live(void **state)
 {
     (void)state;
-    ca_record_t record = record_of(0, 1);
+    ca_allocation_t record = record_of(0, 1);
     assert_false(ca_registry_erase(0, &record));
     assert_false(ca_registry_find(BASE + 8, &record));
     assert_int_not_equal(ca_registry_insert(&record), 0);
@@ -97,7 +97,7 @@ static void unknown_and_zero_addresses_are_not_live(void **state)
 static void a_live_address_given_out_again_replaces_its_record(void **state)
 {
     (void)state;
-    ca_record_t first = record_of(BASE, 100), second = record_of(BASE, 30), out;
+    ca_allocation_t first = record_of(BASE, 100), second = record_of(BASE, 30), out;
     assert_int_equal(ca_registry_insert(&first), 0);
     assert_int_equal(ca_registry_insert(&second), -EEXIST);
     assert_int_equal(ca_registry_total().count, 1);
@@ -128,7 +128,7 @@ static void model_set(model_t *model, size_t index, uint64_t bytes)
 
 static void assert_equals_model(const model_t *model)
 {
-    ca_record_t record, *records;
+    ca_allocation_t record, *records;
     size_t count;
     unsigned busy;
     assert_int_equal(ca_registry_total().count, model->count);
@@ -151,7 +151,7 @@ static void model_step(model_t *model, unsigned frees_in_16)
 {
     uint64_t random = next_random(&random_state);
     size_t index = random % MODEL;
-    ca_record_t out;
+    ca_allocation_t out;
     if ((random >> 32) % 16 < frees_in_16) {
         bool was_live = ca_registry_erase(address_of(index), &out);
         assert_int_equal(was_live, model->bytes[index] != 0);
@@ -159,7 +159,7 @@ static void model_step(model_t *model, unsigned frees_in_16)
             assert_int_equal(out.bytes, model->bytes[index]);
         model_set(model, index, 0);
     } else {
-        ca_record_t in = record_of(address_of(index), 1 + (random >> 40) % 1000);
+        ca_allocation_t in = record_of(address_of(index), 1 + (random >> 40) % 1000);
         int expected = model->bytes[index] != 0 ? -EEXIST : 0;
         assert_int_equal(ca_registry_insert(&in), expected);
         model_set(model, index, in.bytes);
@@ -218,7 +218,7 @@ static void what_was_alive_in_a_dropped_context_is_kept_by_group(void **state)
     ca_registry_total_t first = {0, 0}, all = {0, 0};
     assert_lost(0, 0, 0);
     for (size_t i = 0; i < MANY; i++) {
-        ca_record_t in = record_of(address_of(i), i);
+        ca_allocation_t in = record_of(address_of(i), i);
         in.context = (uint16_t)(1 + i % 2);
         in.stack = (uint32_t)(i / 2 % STACKS);
         assert_int_equal(ca_registry_insert(&in), 0);
@@ -244,7 +244,7 @@ static void the_memory_of_dropped_records_goes_back(void **state)
     size_t before = 0;
     for (int round = 0; round < 20; round++) {
         for (size_t i = 0; i < 20000; i++) {
-            ca_record_t in = record_of(address_of(i), i);
+            ca_allocation_t in = record_of(address_of(i), i);
             in.context = 1;
             in.stack = (uint32_t)(i % 100);
             assert_int_equal(ca_registry_insert(&in), 0);
@@ -260,9 +260,9 @@ static void a_grown_table_still_finds_everything(void **state)
 {
     (void)state;
     enum { MANY = 200000 };
-    ca_record_t out;
+    ca_allocation_t out;
     for (size_t i = 0; i < MANY; i++) {
-        ca_record_t in = record_of(address_of(i * 4096), i + 1);
+        ca_allocation_t in = record_of(address_of(i * 4096), i + 1);
         assert_int_equal(ca_registry_insert(&in), 0);
     }
     assert_int_equal(ca_registry_total().count, MANY);
@@ -294,7 +294,7 @@ static void records_of_one_context_are_dropped_in_one_walk_over_all(void **state
 #endif
     double begin = cpu_seconds();
     for (size_t i = 0; i < MANY; i++) {
-        ca_record_t in = record_of(address_of(i), i + 1);
+        ca_allocation_t in = record_of(address_of(i), i + 1);
         in.context = (uint16_t)(i < MANY / 2);
         in.stack = 1;
         assert_int_equal(ca_registry_insert(&in), 0);
@@ -324,7 +324,7 @@ static void *worker(void *arg)
     for (unsigned round = 0; round < ROUNDS; round++) {
         size_t slot = next_random(&seed) % OWN;
         uint64_t address = address_of(slot * THREADS + self);
-        ca_record_t record = record_of(address, 1 + seed % 100);
+        ca_allocation_t record = record_of(address, 1 + seed % 100);
         if (bytes[slot] == 0) {
             faults += ca_registry_insert(&record) != 0;
             bytes[slot] = record.bytes;
@@ -335,7 +335,7 @@ static void *worker(void *arg)
     }
     for (size_t slot = 0; slot < OWN; slot++) {
         uint64_t address = address_of(slot * THREADS + self);
-        ca_record_t record = record_of(address, 10);
+        ca_allocation_t record = record_of(address, 10);
         if (slot % 4 == 0)
             faults += ca_registry_insert(&record) != (bytes[slot] ? -EEXIST : 0);
         else
@@ -348,7 +348,7 @@ static void *observer(void *arg)
 {
     (void)arg;
     while (!stop) {
-        ca_record_t *records;
+        ca_allocation_t *records;
         size_t count;
         unsigned busy;
         ca_registry_total_t total = ca_registry_total();
@@ -385,13 +385,13 @@ static void threads_and_snapshots_do_not_disturb_each_other(void **state)
 static void the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone(void **state)
 {
     (void)state;
-    ca_record_t record = record_of(BASE, 5);
+    ca_allocation_t record = record_of(BASE, 5);
     assert_int_equal(ca_registry_insert(&record), 0);
     pid_t child = fork();
     if (child == 0) {
         ca_tallies_reset_after_fork();
         ca_registry_reset_after_fork();
-        ca_record_t own = record_of(BASE + 512, 7);
+        ca_allocation_t own = record_of(BASE + 512, 7);
         bool right = ca_registry_total().count == 0 && !ca_registry_find(BASE, &record) &&
                      ca_registry_insert(&own) == 0 && ca_registry_total().bytes == 7 &&
                      ca_registry_peak_bytes() == 7;
@@ -409,7 +409,7 @@ static bool survives_without_memory(void)
     enum { MANY = 100000 };
     static bool kept[MANY];
     struct rlimit none = {1, 1};
-    ca_record_t record;
+    ca_allocation_t record;
     size_t refused = 0;
     for (size_t i = 0; i < 1000; i++) {
         record = record_of(address_of(i), 1);
@@ -452,7 +452,7 @@ static void errno_survives(void **state)
     (void)state;
     errno = 77;
     for (size_t i = 0; i < 10000; i++) {
-        ca_record_t record = record_of(address_of(i), 1);
+        ca_allocation_t record = record_of(address_of(i), 1);
         ca_registry_insert(&record);
         ca_registry_erase(address_of(i / 2), &record);
     }
@@ -462,7 +462,7 @@ static void errno_survives(void **state)
 static void a_shared_record_stays_until_it_is_taken(void **state)
 {
     (void)state;
-    ca_record_t in = record_of(BASE, 100), out;
+    ca_allocation_t in = record_of(BASE, 100), out;
     in.shared = CA_SHARED_HANDLED;
     assert_int_equal(ca_registry_insert(&in), 0);
     for (int i = 0; i < 2; i++) {
@@ -480,7 +480,7 @@ static void a_shared_record_stays_until_it_is_taken(void **state)
 static void aliases_are_found_but_not_counted(void **state)
 {
     (void)state;
-    ca_record_t memory = record_of(BASE, 100), alias = record_of(BASE + 512, 0), out, *records;
+    ca_allocation_t memory = record_of(BASE, 100), alias = record_of(BASE + 512, 0), out, *records;
     size_t count;
     unsigned busy;
     alias.kind = CA_KIND_ALIAS;
@@ -494,7 +494,7 @@ static void aliases_are_found_but_not_counted(void **state)
     assert_int_equal(records[0].address, BASE);
     ca_registry_snapshot_free(records, count);
     /* An address that is given out again is an alias no more. */
-    ca_record_t again = record_of(BASE + 512, 30);
+    ca_allocation_t again = record_of(BASE + 512, 30);
     again.context = 7;
     assert_int_equal(ca_registry_insert(&again), -EEXIST);
     assert_int_equal(ca_registry_total().count, 2);
@@ -511,7 +511,7 @@ static void aliases_are_found_but_not_counted(void **state)
 static void a_live_record_gives_way_to_none_but_its_replacement(void **state)
 {
     (void)state;
-    ca_record_t first = record_of(BASE, 100), second = record_of(BASE, 30), old, out;
+    ca_allocation_t first = record_of(BASE, 100), second = record_of(BASE, 30), old, out;
     assert_int_equal(ca_registry_insert_new(&first), 0);
     assert_int_equal(ca_registry_insert_new(&second), -EEXIST);
     assert_true(ca_registry_find(BASE, &old));
@@ -561,7 +561,7 @@ static void a_counted_record_goes_with_its_last_reference(void **state)
 {
     (void)state;
     uint64_t key = ca_registry_key(CA_KIND_VMM, 99);
-    ca_record_t record = record_of(key, 4096), out = {0};
+    ca_allocation_t record = record_of(key, 4096), out = {0};
     record.references = 0;
     assert_false(ca_registry_retain(key));
     assert_int_equal(ca_registry_release(key, &out), -1);

@@ -54,7 +54,7 @@ static uint32_t stack(uintptr_t inner, uintptr_t outer)
 
 static uint64_t leak(uint32_t stack_id, uint64_t bytes, unsigned device, ca_kind_t kind)
 {
-    ca_record_t record = {.address = next_address, .bytes = bytes, .stack = stack_id};
+    ca_allocation_t record = {.address = next_address, .bytes = bytes, .stack = stack_id};
     record.device = (uint8_t)device;
     record.kind = kind;
     record.context = context;
@@ -100,7 +100,7 @@ static long report(size_t least_bytes, unsigned most_groups)
 static void nothing_is_written_where_nothing_leaked(void **state)
 {
     (void)state;
-    ca_record_t gone;
+    ca_allocation_t gone;
     uint64_t address = leak(stack(0x1000, 0x2000), 100, 0, CA_KIND_DEVICE);
     assert_true(ca_registry_erase(address, &gone));
     assert_int_equal(report(0, 20), 0);
@@ -332,7 +332,7 @@ static void a_report_amid_an_allocation_has_all_but_that(void **state)
     long before = leak_until_a_table_grows(MANY);
     assert_int_equal(reported, before);
     const char *second = strchr(text, '\n') + 1;
-    const char *expected = "(incomplete: 1 of 17 shards were in use)\n  device 0, device memory: ";
+    const char *expected = "(incomplete: 1 of 17 set were in use)\n  device 0, device memory: ";
     assert_memory_equal(second, expected, strlen(expected));
     assert_int_equal(report(0, 20), before + 1);
     assert_null(strstr(text, "incomplete"));
@@ -362,7 +362,7 @@ static void a_peak_found_amid_an_allocation_has_all_but_that(void **state)
 static void a_report_amid_a_destroyed_context_has_its_total_alone(void **state)
 {
     (void)state;
-    ca_record_t record = {.address = next_address, .bytes = 64};
+    ca_allocation_t record = {.address = next_address, .bytes = 64};
     ca_registry_total_t gone = {1, 64};
     at_next_map = report_now;
     ca_lost_add(gone, &record, 1);

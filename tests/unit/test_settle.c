@@ -1,4 +1,4 @@
-/* Until an arena has settled, memory comes before time; see pool/growth/settle.h. The log of
+/* Until an arena has settled, memory comes before time; see pool/growth/warmup.h. The log of
  * upstream calls (see fake_upstream.h) shows what was asked. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include "base/counters.h"
 #include "one_arena.h"
-#include "pool/growth/settle.h"
+#include "pool/growth/warmup.h"
 
 #define SETTLE 1000u
 
@@ -69,7 +69,7 @@ static void churn_among_many(size_t bytes, unsigned pairs)
 static bool keeps_stock(void)
 {
     churn(512, 1);
-    return ca_caches_stock(arena) > 0;
+    return ca_caches_bytes(arena) > 0;
 }
 
 static void the_first_segment_is_for_a_small_program(void **state)
@@ -98,7 +98,7 @@ static void each_growth_begins_it_anew(void **state)
     churn(512, SETTLE / 2);
     assert_true(keeps_stock());
     held_t large = get(100 * MIB);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     churn(512, SETTLE / 4);
     held_t another = get(100 * MIB); /* before it has settled */
     churn(512, SETTLE / 4 + 10);
@@ -120,7 +120,7 @@ static void growth_by_little_counts_when_it_adds_up(void **state)
     segment[1] = get(CA_SEGMENT_MOST);
     assert_true(keeps_stock());
     segment[2] = get(CA_SEGMENT_MOST);
-    assert_true(3 * CA_SEGMENT_MOST > 8000 * MIB / CA_SETTLE_GROWN);
+    assert_true(3 * CA_SEGMENT_MOST > 8000 * MIB / CA_WARMUP_GROWN);
     assert_false(keeps_stock());
     /* Nor does a little put off what is under way. */
     churn(512, SETTLE / 4 + 10);
@@ -138,7 +138,7 @@ static void growth_by_some_counts_among_few_blocks_only(void **state)
 {
     (void)state;
     for (unsigned many = 0; many < 2; many++) {
-        unsigned blocks = many ? CA_SETTLE_MANY : 1000;
+        unsigned blocks = many ? CA_WARMUP_MANY : 1000;
         held_t *small = calloc(blocks, sizeof *small);
         assert_non_null(small);
         ca_arena_retire(arena);
@@ -148,10 +148,10 @@ static void growth_by_some_counts_among_few_blocks_only(void **state)
             assert_int_equal(hold(arena, 512, &small[i]), 0);
         churn_among_many(512, SETTLE / 2 + 10);
         assert_true(keeps_stock());
-        segment = get(2000 * MIB / CA_SETTLE_GROWN * 2);
+        segment = get(2000 * MIB / CA_WARMUP_GROWN * 2);
         assert_int_equal(keeps_stock(), many);
         put(&segment);
-        segment = get(2000 * MIB / CA_SETTLE_GROWN * 5);
+        segment = get(2000 * MIB / CA_WARMUP_GROWN * 5);
         assert_false(keeps_stock());
         for (unsigned i = 0; i < blocks; i++)
             let_go(&small[i]);
@@ -192,7 +192,7 @@ static void growth_counts_beyond_what_further_threads_may_keep(void **state)
         assert_int_equal(arena->reserved, CA_SEGMENT_FIRST);
         more[0] = get(CA_SEGMENT_UNIT);
         assert_int_equal(keeps_stock(), further > 0);
-        more[1] = get(CA_SETTLE_THREAD - CA_SEGMENT_UNIT);
+        more[1] = get(CA_WARMUP_THREAD - CA_SEGMENT_UNIT);
         assert_int_equal(keeps_stock(), further > 0);
         more[2] = get(CA_SEGMENT_UNIT);
         assert_int_equal(keeps_stock(), further > 1);
@@ -244,7 +244,7 @@ static void expect_a_segment(void)
     uint64_t before = fake.recorded, grown = fake.calls[FAKE_ALLOC];
     uint64_t misses = ca_counter_read(pool_misses);
     churn(64 * KIB, 1000);
-    assert_in_range(arena->reserved, reserved + CA_SEGMENT_UNIT, reserved + CA_SETTLE_THREAD);
+    assert_in_range(arena->reserved, reserved + CA_SEGMENT_UNIT, reserved + CA_WARMUP_THREAD);
     assert_int_equal(ca_counter_read(pool_misses) - misses, fake.calls[FAKE_ALLOC] - grown);
     assert_true(fake.recorded - before < 1000 / 16);
     assert_true(keeps_stock());

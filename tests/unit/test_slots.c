@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
-#include "registry/table/hit.h"
+#include "registry/table/fast_path.h"
 #include "registry/table/registry.h"
 
 #define BASE ((uint64_t)0x7f0000000000)
@@ -22,38 +22,38 @@ static int fresh(void **state)
     return 0;
 }
 
-static ca_slot_t slot_at(uint64_t address)
+static ca_record_t slot_at(uint64_t address)
 {
-    ca_slot_t slot = {.address = address};
-    ca_slot_init(&slot);
+    ca_record_t slot = {.address = address};
+    ca_record_init(&slot);
     return slot;
 }
 
-static ca_record_t record_of(uint64_t address, uint64_t bytes)
+static ca_allocation_t record_of(uint64_t address, uint64_t bytes)
 {
-    return (ca_record_t){.address = address,
-                         .bytes = bytes,
-                         .kind = CA_KIND_PINNED,
-                         .device = 200,
-                         .context = 65000,
-                         .stream = 0xfedcba9876543210,
-                         .owner = &fresh,
-                         .stack = 0xfffffffe,
-                         .thread = 0x7ffffffe};
+    return (ca_allocation_t){.address = address,
+                             .bytes = bytes,
+                             .kind = CA_KIND_PINNED,
+                             .device = 200,
+                             .context = 65000,
+                             .stream = 0xfedcba9876543210,
+                             .owner = &fresh,
+                             .stack = 0xfffffffe,
+                             .thread = 0x7ffffffe};
 }
 
 /* As a free that is a hit does. */
-static ca_slot_t *hold(uint64_t address, uint64_t *word)
+static ca_record_t *hold(uint64_t address, uint64_t *word)
 {
-    ca_slot_t *slot = ca_registry_glance(address, word);
-    return slot && ca_slot_lock(slot, *word) ? slot : NULL;
+    ca_record_t *slot = ca_registry_find_unlocked(address, word);
+    return slot && ca_record_lock(slot, *word) ? slot : NULL;
 }
 
 static void a_record_comes_back_as_it_was_put_in(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out;
     assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
     assert_true(ca_registry_find(BASE, &out));
     in.sequence = 1;
@@ -71,12 +71,12 @@ static void a_record_comes_back_as_it_was_put_in(void **state)
 static void a_place_that_is_known_is_filled_again(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t out;
     for (uint64_t i = 1; i <= 1000; i++) {
-        ca_record_t in = record_of(BASE, i);
+        ca_allocation_t in = record_of(BASE, i);
         assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
-        assert_true(ca_slot_indexed(&slot));
+        assert_true(ca_record_indexed(&slot));
         assert_true(ca_registry_take_owned(BASE, &out));
         assert_int_equal(out.bytes, i);
         assert_int_equal(out.sequence, i);
@@ -86,12 +86,12 @@ static void a_place_that_is_known_is_filled_again(void **state)
 static void a_place_that_was_forgotten_is_found_at_its_new_address_alone(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 1), out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 1), out;
     ca_registry_insert_at(&slot, &in);
     ca_registry_erase(BASE, &out);
     ca_registry_forget(&slot);
-    assert_false(ca_slot_indexed(&slot));
+    assert_false(ca_record_indexed(&slot));
     slot.address = BASE + 512;
     in = record_of(BASE + 512, 2);
     assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
@@ -103,8 +103,8 @@ static void a_place_that_was_forgotten_is_found_at_its_new_address_alone(void **
 static void the_latest_at_an_address_is_what_lives_there(void **state)
 {
     (void)state;
-    ca_slot_t old = slot_at(BASE), new = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 1), out;
+    ca_record_t old = slot_at(BASE), new = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 1), out;
     ca_registry_insert_at(&old, &in);
     in.bytes = 2;
     assert_int_equal(ca_registry_insert_at(&new, &in), 0);
@@ -117,7 +117,7 @@ static void the_latest_at_an_address_is_what_lives_there(void **state)
     assert_int_equal(out.bytes, 4);
     /* It is empty, and still known: the driver may give its address to somebody else. */
     assert_int_equal(ca_registry_insert(&in), 0);
-    assert_false(ca_slot_indexed(&new));
+    assert_false(ca_record_indexed(&new));
     assert_true(ca_registry_erase(BASE, &out));
     in = record_of(BASE, 8);
     assert_int_equal(ca_registry_insert_at(&new, &in), 0);
@@ -128,8 +128,8 @@ static void the_latest_at_an_address_is_what_lives_there(void **state)
 static void what_ends_is_gone_and_takes_nothing_more(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 7), out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 7), out;
     ca_registry_insert_at(&slot, &in);
     ca_registry_end(&slot);
     assert_false(ca_registry_find(BASE, &out));
@@ -145,8 +145,8 @@ static void what_ends_is_gone_and_takes_nothing_more(void **state)
 static void what_comes_too_late_replaces_nothing(void **state)
 {
     (void)state;
-    ca_slot_t late = slot_at(BASE), there = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 1), other = record_of(BASE, 2), out;
+    ca_record_t late = slot_at(BASE), there = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 1), other = record_of(BASE, 2), out;
     other.context = 1;
     assert_int_equal(ca_registry_insert_at(&there, &other), 0);
     assert_int_equal(ca_registry_insert_at_new(&late, &in), -EEXIST);
@@ -154,7 +154,7 @@ static void what_comes_too_late_replaces_nothing(void **state)
     assert_int_equal(out.bytes, 2);
     assert_true(ca_registry_erase(BASE, &out));
     assert_int_equal(ca_registry_insert_at_new(&late, &in), -EEXIST); /* it is a block's own */
-    assert_true(ca_slot_indexed(&there));
+    assert_true(ca_record_indexed(&there));
     assert_int_equal(ca_registry_insert_at(&there, &other), 0);
     ca_registry_end(&late);
     assert_int_equal(ca_registry_insert_at(&late, &in), -EIO);
@@ -170,8 +170,8 @@ static void what_comes_too_late_replaces_nothing(void **state)
 static void a_record_is_taken_out_as_one_of_its_context(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 1), out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 1), out;
     assert_false(ca_registry_take_of(BASE, 65000));
     assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
     assert_false(ca_registry_take_of(BASE, 1));
@@ -188,8 +188,8 @@ static void a_record_is_taken_out_as_one_of_its_context(void **state)
 static void a_dropped_context_takes_its_records_out_of_their_places(void **state)
 {
     (void)state;
-    ca_slot_t mine = slot_at(BASE), other = slot_at(BASE + 512);
-    ca_record_t in = record_of(BASE, 3), out;
+    ca_record_t mine = slot_at(BASE), other = slot_at(BASE + 512);
+    ca_allocation_t in = record_of(BASE, 3), out;
     ca_registry_insert_at(&mine, &in);
     in = record_of(BASE + 512, 5);
     in.context = 1;
@@ -204,8 +204,8 @@ static void a_dropped_context_takes_its_records_out_of_their_places(void **state
 static void a_shared_record_stays_in_its_place(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 3), out, shared;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 3), out, shared;
     ca_registry_insert_at(&slot, &in);
     ca_registry_find(BASE, &in);
     shared = in;
@@ -220,32 +220,32 @@ static void a_shared_record_stays_in_its_place(void **state)
 }
 
 /* What record_of tells, as a hit leaves it. */
-static bool insert_again(ca_slot_t *slot, uint64_t bytes, const void *owner)
+static bool insert_again(ca_record_t *slot, uint64_t bytes, const void *owner)
 {
-    ca_slot_origin_t origin = ca_slot_origin(200, 65000, 0x7ffffffe);
-    ca_live_ready(ca_tally_mine, bytes);
+    ca_record_origin_t origin = ca_record_origin(200, 65000, 0x7ffffffe);
+    ca_live_ready(ca_thread_counts, bytes);
     bool hit = ca_registry_insert_again(slot, &origin, CA_KIND_PINNED, bytes, owner, 0xfffffffe,
-                                        ca_tally_mine);
-    ca_tally_add(&ca_tally_mine->hit_allocs[CA_LANE_RUNTIME], hit);
+                                        ca_thread_counts);
+    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], hit);
     return hit;
 }
 
 /* A slot that is held. */
-static void erase_held(ca_slot_t *slot, uint64_t word)
+static void erase_held(ca_record_t *slot, uint64_t word)
 {
-    uint64_t bytes = ca_slot_bytes(slot);
+    uint64_t bytes = ca_record_bytes(slot);
     ca_registry_erase_held(slot, word);
-    ca_tally_add(&ca_tally_mine->hit_frees[CA_LANE_RUNTIME], 1);
-    ca_live_leave_spare(ca_tally_mine, ca_live_spare_with(ca_tally_mine, bytes));
+    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_RUNTIME], 1);
+    ca_live_leave_credit(ca_thread_counts, ca_live_credit_with(ca_thread_counts, bytes));
 }
 
 static void a_hit_leaves_the_same_record(void **state)
 {
     (void)state;
-    ca_slot_t slot = slot_at(BASE);
-    ca_record_t in = record_of(BASE, 5), out;
+    ca_record_t slot = slot_at(BASE);
+    ca_allocation_t in = record_of(BASE, 5), out;
     uint64_t word = 0, other;
-    ca_tally_join();
+    ca_thread_counts_join();
     assert_false(insert_again(&slot, 5, &fresh));
     assert_int_equal(ca_registry_total().count, 0); /* it must be inserted once before */
     in.stream = 0;
@@ -275,7 +275,7 @@ static void a_hit_leaves_the_same_record(void **state)
 static void a_hit_leaves_alone_what_has_no_place_of_its_own(void **state)
 {
     (void)state;
-    ca_record_t in = record_of(BASE, 5), out;
+    ca_allocation_t in = record_of(BASE, 5), out;
     uint64_t word;
     assert_int_equal(ca_registry_insert(&in), 0);
     assert_null(hold(BASE, &word));
@@ -289,7 +289,7 @@ static void a_hit_leaves_alone_what_has_no_place_of_its_own(void **state)
 #define PLACES 512
 #define ROUNDS 20000
 
-static ca_slot_t places[THREADS][PLACES];
+static ca_record_t places[THREADS][PLACES];
 static _Atomic unsigned wrong;
 
 static uint64_t next_random(uint64_t *state)
@@ -301,12 +301,12 @@ static uint64_t next_random(uint64_t *state)
 }
 
 /* As a hit does, unless somebody looks just then; or in the general way. */
-static bool take_out(ca_slot_t *slot, bool as_hit)
+static bool take_out(ca_record_t *slot, bool as_hit)
 {
-    ca_record_t out;
+    ca_allocation_t out;
     uint64_t word;
     if (as_hit && hold(slot->address, &word) == slot) {
-        bool right = ca_slot_bytes(slot) == slot->address - BASE;
+        bool right = ca_record_bytes(slot) == slot->address - BASE;
         erase_held(slot, word);
         return right;
     }
@@ -321,20 +321,20 @@ static void *work(void *number)
     size_t self = (size_t)(uintptr_t)number;
     uint64_t random = self + 1;
     bool live[PLACES] = {false};
-    ca_tally_join();
+    ca_thread_counts_join();
     for (unsigned n = 0; n < ROUNDS; n++) {
         size_t i = next_random(&random) % PLACES;
-        ca_slot_t *slot = &places[self][i];
-        ca_record_t out;
+        ca_record_t *slot = &places[self][i];
+        ca_allocation_t out;
         if (live[i]) {
             wrong += !take_out(slot, next_random(&random) % 2);
             if (next_random(&random) % 4 == 0) {
                 ca_registry_forget(slot);
-                ca_slot_set_address(slot, BASE + (self * PLACES + i) * 4096 +
-                                              next_random(&random) % 4 * 512);
+                ca_record_set_address(slot, BASE + (self * PLACES + i) * 4096 +
+                                                next_random(&random) % 4 * 512);
             }
         } else {
-            ca_record_t in = record_of(slot->address, slot->address - BASE);
+            ca_allocation_t in = record_of(slot->address, slot->address - BASE);
             in.owner = slot;
             if (next_random(&random) % 2 == 0 || !insert_again(slot, in.bytes, slot))
                 wrong += ca_registry_insert_at(slot, &in) != 0;
@@ -346,7 +346,7 @@ static void *work(void *number)
     }
     for (size_t i = 0; i < PLACES; i++)
         if (live[i])
-            wrong += !ca_registry_erase(places[self][i].address, &(ca_record_t){0});
+            wrong += !ca_registry_erase(places[self][i].address, &(ca_allocation_t){0});
     return NULL;
 }
 
@@ -360,7 +360,7 @@ static void threads_find_what_lives_and_nothing_else(void **state)
     for (uintptr_t t = 0; t < THREADS; t++)
         pthread_create(&threads[t], NULL, work, (void *)t);
     for (unsigned i = 0; i < 50; i++) {
-        ca_record_t *records;
+        ca_allocation_t *records;
         size_t count;
         unsigned busy;
         assert_int_equal(ca_registry_snapshot(&records, &count, &busy), 0);
@@ -381,19 +381,19 @@ static _Atomic bool over;
 
 static void *fill_and_end(void *own)
 {
-    ca_slot_t *slot = own;
-    ca_record_t in = record_of(BASE, 512), out;
+    ca_record_t *slot = own;
+    ca_allocation_t in = record_of(BASE, 512), out;
     in.owner = slot;
-    ca_tally_join();
+    ca_thread_counts_join();
     while (!atomic_load(&over)) {
         /* A record that nobody finds any more ends with its place. */
-        for (unsigned i = 0; i < 4 && !(ca_slot_word(slot) & CA_SLOT_LIVE); i++) {
+        for (unsigned i = 0; i < 4 && !(ca_record_state(slot) & CA_RECORD_LIVE); i++) {
             if (!insert_again(slot, in.bytes, slot))
                 (void)ca_registry_insert_at(slot, &in);
             (void)ca_registry_take_owned(BASE, &out);
         }
         ca_registry_end(slot);
-        ca_slot_init(slot);
+        ca_record_init(slot);
     }
     ca_registry_end(slot);
     return NULL;
@@ -401,7 +401,7 @@ static void *fill_and_end(void *own)
 
 static void *fill_elsewhere(void *unused)
 {
-    ca_record_t in = record_of(BASE, 4096), out;
+    ca_allocation_t in = record_of(BASE, 4096), out;
     in.owner = NULL;
     while (!atomic_load(&over)) {
         (void)ca_registry_insert(&in);
@@ -414,8 +414,8 @@ static void nothing_is_counted_for_ever_where_an_address_is_given_away(void **st
 {
     (void)state;
     pthread_t threads[3];
-    ca_slot_t slots[2] = {slot_at(BASE), slot_at(BASE)};
-    ca_record_t out;
+    ca_record_t slots[2] = {slot_at(BASE), slot_at(BASE)};
+    ca_allocation_t out;
     atomic_store(&over, false);
     pthread_create(&threads[0], NULL, fill_and_end, &slots[0]);
     pthread_create(&threads[1], NULL, fill_and_end, &slots[1]);

@@ -34,15 +34,15 @@ static void stock_up(void)
     go_through(32 * KIB, CA_CACHE_EPOCH_BLOCKS);
     fake_pass_all();
     use_up(WANTED - 1);
-    assert_true(ca_caches_stock(arena) >= WANTED);
+    assert_true(ca_caches_bytes(arena) >= WANTED);
 }
 
 /* A request that is served from what threads have in stock. */
 static void use_stock(void)
 {
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     use(WANTED);
-    assert_true(ca_caches_stock(arena) <= stock - WANTED);
+    assert_true(ca_caches_bytes(arena) <= stock - WANTED);
 }
 
 /* Whether a request makes the heap grow; it takes from the stock otherwise. */
@@ -50,13 +50,13 @@ static bool grows(void)
 {
     stock_up();
     uint64_t before = fake.calls[FAKE_ALLOC];
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     use(WANTED);
     bool grew = fake.calls[FAKE_ALLOC] > before;
     if (grew)
-        assert_int_equal(ca_caches_stock(arena), stock);
+        assert_int_equal(ca_caches_bytes(arena), stock);
     else
-        assert_true(ca_caches_stock(arena) <= stock - WANTED);
+        assert_true(ca_caches_bytes(arena) <= stock - WANTED);
     return grew;
 }
 
@@ -139,15 +139,15 @@ static void expect_it_is_spared(void)
 {
     stock_up();
     held_t *held = &used[uses];
-    size_t stock = ca_caches_stock(arena);
+    size_t stock = ca_caches_bytes(arena);
     assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_UNSPARED,
                                           &held->block, &held->address, NULL),
                      -ENOMEM);
-    assert_int_equal(ca_caches_stock(arena), stock);
+    assert_int_equal(ca_caches_bytes(arena), stock);
     assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_CACHES,
                                           &held->block, &held->address, NULL),
                      0);
-    assert_true(ca_caches_stock(arena) <= stock - WANTED);
+    assert_true(ca_caches_bytes(arena) <= stock - WANTED);
     uses++;
 }
 
@@ -171,10 +171,10 @@ BESIDE_A_FULL_CACHE(refused_growth_is_not_asked_for_again, expect_as_few_calls)
 static void expect_it_to_depend_on_the_stock(void)
 {
     ca_lock_take(&arena->lock);
-    ca_caches_shut(arena);
+    ca_caches_lock_out(arena);
     ca_caches_open(arena);
     ca_lock_drop(&arena->lock);
-    assert_int_equal(ca_caches_stock(arena), 0);
+    assert_int_equal(ca_caches_bytes(arena), 0);
     assert_false(ca_grow_spares_caches(arena));
     stock_up();
     assert_true(ca_grow_spares_caches(arena));

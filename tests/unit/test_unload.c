@@ -10,7 +10,7 @@
 #include <link.h>
 #include <pthread.h>
 
-#include "registry/stack/memo.h"
+#include "registry/stack/stack_cache.h"
 #include "registry/stack/stack.h"
 #include "registry/stack/unload.h"
 #include "registry/stack/unwind_words.h"
@@ -30,10 +30,10 @@ static __attribute__((noinline)) uint32_t captured(void)
 /* How many of ten captures of one stack were found again. */
 static __attribute__((noinline)) size_t found_again(void)
 {
-    size_t hits = ca_memo_hits();
+    size_t hits = ca_stack_cache_hits();
     for (volatile int i = 0; i < 10; i++)
         captured();
-    return ca_memo_hits() - hits;
+    return ca_stack_cache_hits() - hits;
 }
 
 /* Whether the stack that is captured here is forgotten over what `act` does. */

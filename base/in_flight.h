@@ -1,0 +1,58 @@
+/* Who is at work on something, for others to wait until nobody is. Counted in parts, each thread in
+ * one of them: threads that come and go all the time write no cache line in common.
+ *
+ * A thread enters and then looks whether it may stay; who wants nobody there says so first and then
+ * asks. Everything here is sequentially consistent, as both must be: one of the two sees the other.
+ * Zeroed, nobody is there. Thread-safe. */
+#ifndef CA_BASE_IN_FLIGHT_H
+#define CA_BASE_IN_FLIGHT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "base/thread_state.h"
+
+#define CA_PARTS 4u
+/* From one part to the next, wherever the first begins: processors fetch lines in pairs. */
+#define CA_PART_BYTES 128u
+
+/* The calling thread's, always the same. */
+static inline unsigned ca_part_of_thread(void)
+{
+    return ca_thread_number() % CA_PARTS;
+}
+
+typedef struct ca_in_flight {
+    struct {
+        _Atomic unsigned here;
+        char apart[CA_PART_BYTES - sizeof(unsigned)];
+    } parts[CA_PARTS];
+} ca_in_flight_t;
+
+static inline void ca_in_flight_enter(ca_in_flight_t *presence)
+{
+    atomic_fetch_add(&presence->parts[ca_part_of_thread()].here, 1);
+}
+
+/* By the thread that entered. */
+static inline void ca_in_flight_leave(ca_in_flight_t *presence)
+{
+    atomic_fetch_sub(&presence->parts[ca_part_of_thread()].here, 1);
+}
+
+/* Whether anybody is there who entered before this call. */
+static inline bool ca_in_flight_any(const ca_in_flight_t *presence)
+{
+    bool any = false;
+    for (unsigned i = 0; i < CA_PARTS && !any; i++)
+        any = atomic_load(&presence->parts[i].here) != 0;
+    return any;
+}
+
+/* For the child of a fork, where whoever was there is not. */
+static inline void ca_in_flight_reset(ca_in_flight_t *presence)
+{
+    for (unsigned i = 0; i < CA_PARTS; i++)
+        atomic_store(&presence->parts[i].here, 0);
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* A place for what is known of one allocation. It is filled, found and emptied by the registry; who
+ * has it in memory of his own (the pool, in each block) spares the registry to make one for every
+ * allocation. While it is empty, that is not live, `note` is its owner's to use. */
+#ifndef CA_BASE_RECORD_H
+#define CA_BASE_RECORD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CA_RECORD_LIVE 1u
+#define CA_RECORD_LOCKED 2u   /* live, and somebody is reading or changing it */
+#define CA_RECORD_INDEXED 4u  /* the registry finds it by its address */
+#define CA_RECORD_EMBEDDED 8u /* it lies in somebody else's memory */
+#define CA_RECORD_ENDED 16u   /* its owner's memory is about to go: it stays empty */
+/* Bits, as many as one instruction compares; above them the sequence number, so that no state comes
+ * twice. */
+#define CA_RECORD_FLAGS 8
+#define CA_RECORD_SEQUENCE_ONE ((uint64_t)1 << CA_RECORD_FLAGS)
+
+typedef struct ca_record {
+    uint64_t address; /* see ca_record_set_address */
+    _Atomic uint64_t word;
+    uint64_t note[4];
+} ca_record_t;
+
+/* Half of a note, that is written at once. */
+typedef uint64_t ca_record_pair_t __attribute__((vector_size(16)));
+
+/* What the notes of many allocations have in common, as it lies in them: made once, see
+ * registry/table/table.h. */
+typedef struct ca_record_origin {
+    ca_record_pair_t halves[2];
+} ca_record_origin_t;
+
+/* Others may look at the address of a slot that they found by an older one. */
+static inline uint64_t ca_record_address(const ca_record_t *slot)
+{
+    return __atomic_load_n(&slot->address, __ATOMIC_ACQUIRE);
+}
+
+/* While no index has the slot. Whoever reads the new address sees that it had left the index. */
+static inline void ca_record_set_address(ca_record_t *slot, uint64_t address)
+{
+    __atomic_store_n(&slot->address, address, __ATOMIC_RELEASE);
+}
+
+/* An owner's new slot. One whose word is 0 counts as ended: that is how discarded memory reads. */
+static inline void ca_record_init(ca_record_t *slot)
+{
+    atomic_store_explicit(&slot->word, CA_RECORD_EMBEDDED, memory_order_relaxed);
+}
+
+static inline bool ca_record_ended(uint64_t word)
+{
+    return word == 0 || (word & CA_RECORD_ENDED);
+}
+
+static inline uint8_t ca_record_flags(uint64_t word)
+{
+    return (uint8_t)word;
+}
+
+/* For the owner of an empty slot. */
+static inline bool ca_record_indexed(const ca_record_t *slot)
+{
+    return atomic_load_explicit(&slot->word, memory_order_relaxed) & CA_RECORD_INDEXED;
+}
+
+#endif

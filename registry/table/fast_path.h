@@ -1,0 +1,50 @@
+/* What a hit does to the table of live allocations, in as few instructions as it takes: for whoever
+ * has the rest of a hit to put around it (shim/alloc/fast_path.c). All else goes through
+ * registry.h. */
+#ifndef CA_REGISTRY_TABLE_FAST_PATH_H
+#define CA_REGISTRY_TABLE_FAST_PATH_H
+
+#include "base/inline.h"
+#include "registry/table/live.h"
+#include "registry/table/table.h"
+
+/* What ca_registry_insert_at does, for a slot that was inserted before at its address. For the
+ * owner of the slot's memory while that cannot end; false: not of that sort, nothing has changed.
+ * `tally` is the calling thread's, after ca_live_ready. */
+CA_INLINE bool ca_registry_insert_again(ca_record_t *slot, const ca_record_origin_t *origin,
+                                        ca_kind_t kind, uint64_t bytes, const void *owner,
+                                        uint32_t stack, ca_thread_counts_t *tally)
+{
+    const uint8_t flags = CA_RECORD_INDEXED | CA_RECORD_EMBEDDED;
+    if (__builtin_expect(ca_record_flags(ca_record_state(slot)) != flags, 0))
+        return false;
+    ca_record_fill_own(slot, origin, kind, bytes, owner, stack);
+    ca_record_set_state(slot, ca_live_add_ready(tally, bytes) + (flags | CA_RECORD_LIVE));
+    return true;
+}
+
+/* Finds an allocation whose slot is its owner's, as of `*word`; or NULL, also where somebody is
+ * changing the index or the slot. What was found is not believed before it is locked. */
+CA_INLINE ca_record_t *ca_registry_find_unlocked(uint64_t address, uint64_t *word)
+{
+    const uint8_t wanted = CA_RECORD_LIVE | CA_RECORD_EMBEDDED | CA_RECORD_INDEXED;
+    uint64_t hash = ca_index_hash(address);
+    ca_stripe_t *stripe = ca_stripe_of(address);
+    ca_record_t *slot = ca_index_find_unlocked(&stripe->index, address, hash, word);
+    return slot && ca_record_flags(*word) == wanted ? slot : NULL;
+}
+
+/* Once it is locked by that word (ca_record_lock), until one of the next two, nothing may wait. It
+ * stays. */
+CA_INLINE void ca_registry_release_held(ca_record_t *slot, uint64_t word)
+{
+    ca_record_set_state(slot, word);
+}
+
+/* It is not live any more; its bytes are to be left with the thread (ca_live_credit_with). */
+CA_INLINE void ca_registry_erase_held(ca_record_t *slot, uint64_t word)
+{
+    ca_record_set_state(slot, word - CA_RECORD_LIVE);
+}
+
+#endif

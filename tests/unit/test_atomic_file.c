@@ -1,0 +1,171 @@
+/* Files that appear whole, and never in another's place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/atomic_file.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static char directory[64], target[128];
+static ca_atomic_file_t file;
+
+/* File systems that know no renameat2 flags are made of one that does. */
+static int rename_error;
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    static int (*real)(int, const char *, int, const char *, unsigned);
+    if (!real)
+        real =
+            (int (*)(int, const char *, int, const char *, unsigned))dlsym(RTLD_NEXT, "renameat2");
+    if (rename_error) {
+        errno = rename_error;
+        return -1;
+    }
+    return real(from_dir, from, to_dir, to, flags);
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    rename_error = 0;
+    snprintf(directory, sizeof directory, "/tmp/cachealloc-test-XXXXXX");
+    assert_non_null(mkdtemp(directory));
+    snprintf(target, sizeof target, "%s/report", directory);
+    return 0;
+}
+
+static int remove_directory(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    return system(command);
+}
+
+static size_t entries(void)
+{
+    size_t count = 0;
+    DIR *open = opendir(directory);
+    while (readdir(open))
+        count++;
+    closedir(open);
+    return count - 2;
+}
+
+static void assert_holds(const char *name, const char *expected)
+{
+    char text[64] = "";
+    int fd = open(name, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_true(read(fd, text, sizeof text - 1) >= 0);
+    close(fd);
+    assert_string_equal(text, expected);
+}
+
+static void write_new(void)
+{
+    assert_int_equal(ca_atomic_file_begin(&file, target), 0);
+    assert_int_equal(write(file.fd, "new", 3), 3);
+}
+
+static void a_file_has_its_name_when_it_is_whole(void **state)
+{
+    struct stat found;
+    (void)state;
+    write_new();
+    assert_int_equal(fcntl(file.fd, F_GETFD), FD_CLOEXEC);
+    assert_int_equal(access(target, F_OK), -1);
+    assert_int_equal(entries(), 1);
+    assert_int_equal(ca_atomic_file_end(&file), 0);
+    assert_int_equal(ca_atomic_file_name(&file, target), 0);
+    ca_atomic_file_discard(&file);
+    assert_holds(target, "new");
+    assert_int_equal(entries(), 1);
+    assert_int_equal(stat(target, &found), 0);
+    assert_int_equal(found.st_mode & 0777, 0600);
+}
+
+static void what_has_the_name_stays(void **state)
+{
+    static const int errors[] = {0, EINVAL, ENOSYS}; /* of renameat2 */
+    char other[128];
+    (void)state;
+    snprintf(other, sizeof other, "%s/other", directory);
+    for (size_t i = 0; i < COUNT(errors); i++)
+        for (int link = 0; link < 2; link++) {
+            rename_error = errors[i];
+            unlink(target);
+            if (link)
+                assert_int_equal(symlink(other, target), 0);
+            else
+                close(open(target, O_WRONLY | O_CREAT, 0600));
+            write_new();
+            assert_int_equal(ca_atomic_file_end(&file), 0);
+            assert_int_equal(ca_atomic_file_name(&file, target), -EEXIST);
+            assert_int_equal(access(other, F_OK), -1);
+            if (!link)
+                assert_holds(target, "");
+            assert_int_equal(ca_atomic_file_name(&file, other), 0);
+            assert_holds(other, "new");
+            unlink(other);
+            assert_int_equal(entries(), 1);
+        }
+}
+
+static void what_is_discarded_leaves_nothing(void **state)
+{
+    (void)state;
+    write_new();
+    ca_atomic_file_discard(&file);
+    assert_int_equal(entries(), 0);
+    rename_error = EIO;
+    write_new();
+    assert_int_equal(ca_atomic_file_end(&file), 0);
+    assert_int_equal(ca_atomic_file_name(&file, target), -EIO);
+    ca_atomic_file_discard(&file);
+    assert_int_equal(entries(), 0);
+}
+
+static void what_cannot_be_begun_is_told(void **state)
+{
+    static char longest[PATH_MAX + 64];
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/no/report", directory);
+    assert_int_equal(ca_atomic_file_begin(&file, path), -ENOENT);
+    ca_atomic_file_discard(&file);
+    memset(longest, 'a', sizeof longest - 1);
+    longest[PATH_MAX - 10] = '/';
+    assert_int_equal(ca_atomic_file_begin(&file, longest), -ENAMETOOLONG);
+    ca_atomic_file_discard(&file);
+    assert_int_equal(entries(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_file_has_its_name_when_it_is_whole, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(what_has_the_name_stays, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(what_is_discarded_leaves_nothing, make_directory,
+                                        remove_directory),
+        cmocka_unit_test_setup_teardown(what_cannot_be_begun_is_told, make_directory,
+                                        remove_directory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
