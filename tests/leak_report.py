@@ -5,7 +5,7 @@ import types
 
 HEADER = re.compile(r"^cachealloc\[(\d+)\]: leak report(?:, rank (\d+))?(?:, cause (\w+))?(?:, stacks sampled: (\w+))?$")
 SUMMARY = re.compile(r"^LEAK SUMMARY: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
-INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 17 shards were in use\)$")
+INCOMPLETE = re.compile(r"^\(incomplete: (\d+) of 17 stripes were in use\)$")
 UNREAD = "(incomplete: some of it could not be read: in use, or no memory)"
 DESTROYED = re.compile(r"^ALIVE WHEN THEIR CONTEXT WAS DESTROYED: "
                        r"(\d+) bytes in (\d+) allocations, (\d+) stacks$")
@@ -28,7 +28,7 @@ def parse(text, at_rest=False):
 
     pid, sampled, bytes, count, stacks; totals[(device, kind)] = (bytes, count); groups with bytes, count,
     device, kind, smallest, largest, first, last, thread_count, threads and frames;
-    omitted[option] = (groups, bytes); incomplete, in shards. destroyed is
+    omitted[option] = (groups, bytes); incomplete, in stripes. destroyed is
     None or has bytes, count, stacks, groups and omitted of what destroyed contexts held; suppressed
     None or bytes, count, stacks and rules: [(bytes, count, rule, path, line)]. rules are those printed
     for the groups.

@@ -126,7 +126,7 @@ static void write_live(ca_out_t *out, const ca_model_t *model)
     const ca_model_section_t *section = &model->sections[CA_SECTION_LEAKED];
     write_total(out, "LEAK SUMMARY", section);
     if (model->shards_busy != 0)
-        ca_out_printf(out, "(incomplete: %u of %d shards were in use)\n", model->shards_busy,
+        ca_out_printf(out, "(incomplete: %u of %d stripes were in use)\n", model->shards_busy,
                       CA_REGISTRY_SHARDS);
     write_totals(out, section);
     write_groups(out, model, section);

@@ -9,7 +9,7 @@
  *
  *   cachealloc[PID]: leak report, rank <r>, cause <dump or signal>, stacks sampled: <size>
  *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
- *   (incomplete: <n> of 17 shards were in use)
+ *   (incomplete: <n> of 17 stripes were in use)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *     ...
  *   #1: <bytes> bytes in <n> allocations, device 0, device memory

@@ -332,7 +332,7 @@ static void a_report_amid_an_allocation_has_all_but_that(void **state)
     long before = leak_until_a_table_grows(MANY);
     assert_int_equal(reported, before);
     const char *second = strchr(text, '\n') + 1;
-    const char *expected = "(incomplete: 1 of 17 set were in use)\n  device 0, device memory: ";
+    const char *expected = "(incomplete: 1 of 17 stripes were in use)\n  device 0, device memory: ";
     assert_memory_equal(second, expected, strlen(expected));
     assert_int_equal(report(0, 20), before + 1);
     assert_null(strstr(text, "incomplete"));
