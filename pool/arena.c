@@ -246,6 +246,29 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     return 0;
 }
 
+/* What is ready, serves in order, or has passed. Drops the lock. */
+static __attribute__((noinline)) ca_block_t *take_passed(ca_arena_t *arena, size_t size)
+{
+    ca_arena_serve_in_order(arena);
+    bool careful = ca_warmup_asks(arena, size);
+    ca_block_t *found = careful ? NULL : take(arena, NULL, size);
+
+    if (found || !arena->whole.closed.head || !ca_arena_serving(arena))
+        return found;
+    int cancellation = ca_arena_enter(arena);
+    /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
+    size_t most = careful ? HARVEST_BY_ALLOC : 1;
+    for (size_t left = HARVEST_BY_ALLOC; !found && left > 0; left -= most) {
+        size_t passed = ca_epoch_reap(arena, &arena->whole, most, false);
+        if (passed || careful)
+            found = take(arena, NULL, size);
+        if (!passed)
+            break;
+    }
+    ca_arena_leave(arena, cancellation);
+    return found;
+}
+
 int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address)
 {
     if (bytes > CA_BYTES_MOST)
@@ -253,27 +276,10 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     size_t size = in_pages(arena, ca_round_request(&arena->params, bytes));
 
     begin_alloc(arena);
-    bool careful = false;
     const ca_epoch_t *newest = arena->whole.closed.tail;
     ca_block_t *found = newest && newest->lent ? ca_epoch_take_owed(arena, size) : NULL;
-    if (!found) {
-        ca_arena_serve_in_order(arena);
-        careful = ca_warmup_asks(arena, size);
-        found = careful ? NULL : take(arena, NULL, size);
-    }
-    if (!found && arena->whole.closed.head && ca_arena_serving(arena)) {
-        int cancellation = ca_arena_enter(arena);
-        /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
-        size_t most = careful ? HARVEST_BY_ALLOC : 1;
-        for (size_t left = HARVEST_BY_ALLOC; !found && left > 0; left -= most) {
-            size_t passed = ca_epoch_reap(arena, &arena->whole, most, false);
-            if (passed || careful)
-                found = take(arena, NULL, size);
-            if (!passed)
-                break;
-        }
-        ca_arena_leave(arena, cancellation);
-    }
+    if (!found)
+        found = take_passed(arena, size);
     if (found)
         hand_out(found, block, address, NULL);
     else /* the same request comes again, and does not ask again: see ca_epoch_reap */
@@ -335,6 +341,31 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
     return ca_arena_alloc_on(arena, NULL, bytes, block, address, reused);
 }
 
+ca_arena_t *ca_block_arena(const ca_block_t *block)
+{
+    /* Another thread may be retiring that arena: then this reads NULL from some moment on. Or the
+     * block went to one that this thread has never heard of (pool/balance.c): hence acquire. */
+    return __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
+}
+
+CA_INLINE ca_arena_t *lock_arena(const ca_block_t *block)
+{
+    ca_arena_t *arena;
+
+    while ((arena = ca_block_arena(block))) {
+        ca_arena_take(arena);
+        if (__builtin_expect(ca_block_arena(block) == arena, 1))
+            break;
+        ca_arena_drop(arena);
+    }
+    return arena;
+}
+
+ca_arena_t *ca_block_lock(const ca_block_t *block)
+{
+    return lock_arena(block);
+}
+
 typedef enum {
     PLAIN,
     ON_STREAM, /* in its order */
@@ -345,18 +376,20 @@ typedef enum {
 /* Bytes: a block that shares a fence where nothing else waits for one. */
 #define SHARES_ALONE ((size_t)1 << 20)
 
-/* Whether a plain free looks for a fence that is there already: see ca_epoch_cover. */
-static inline bool may_share(const ca_arena_t *arena, const ca_block_t *block)
+/* A plain free looks for a fence that is there already: see ca_epoch_cover. */
+static inline bool share(ca_arena_t *arena, ca_block_t *block)
 {
     size_t bytes = ca_block_size(block);
+    uint64_t began = ca_order_quiet_since();
 
-    return ca_order_is_quiet() &&
-           (bytes >= CA_EPOCH_LARGE || (bytes >= SHARES_ALONE && !arena->whole.closed.head));
+    return began &&
+           (bytes >= CA_EPOCH_LARGE || (bytes >= SHARES_ALONE && !arena->whole.closed.head)) &&
+           ca_epoch_cover(arena, block, began);
 }
 
 CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number, freeing_t how)
 {
-    ca_arena_t *arena = ca_block_lock(block);
+    ca_arena_t *arena = lock_arena(block);
 
     if (!arena)
         return; /* its context is gone */
@@ -388,8 +421,9 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE) {
         arena->operations++;
         if (how == PLAIN || (how == ASYNC && CA_MUTATED(order_by_free_async))) {
-            ca_fence_note_free(arena->context, ca_fence_newest());
-            ca_arena_note_free(arena, ca_fence_newest());
+            uint64_t newest = ca_fence_newest();
+            ca_fence_note_free(arena->context, newest);
+            ca_arena_note_free(arena, newest);
         }
         ca_warmup_step(arena);
         ca_line_t *line = stream ? &stream->line : &arena->whole;
@@ -398,8 +432,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
-        } else if (!(covered =
-                         how == PLAIN && may_share(arena, block) && ca_epoch_cover(arena, block))) {
+        } else if (!(covered = how == PLAIN && share(arena, block))) {
             ca_epoch_push(arena, line, block);
             line->open->foreign |= foreign && !stream;
             ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_thread_number());
@@ -506,19 +539,6 @@ void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes)
     ca_lock_drop(&arena->lock);
 }
 
-ca_arena_t *ca_block_lock(const ca_block_t *block)
-{
-    ca_arena_t *arena;
-
-    while ((arena = ca_block_arena(block))) {
-        ca_arena_take(arena);
-        if (ca_block_arena(block) == arena)
-            break;
-        ca_arena_drop(arena);
-    }
-    return arena;
-}
-
 ca_record_t *ca_block_record(ca_block_t *block)
 {
     return &block->slot;
@@ -527,13 +547,6 @@ ca_record_t *ca_block_record(ca_block_t *block)
 bool ca_block_is_at(ca_block_t *block, uint64_t address)
 {
     return ca_record_address(&block->slot) == address;
-}
-
-ca_arena_t *ca_block_arena(const ca_block_t *block)
-{
-    /* Another thread may be retiring that arena: then this reads NULL from some moment on. Or the
-     * block went to one that this thread has never heard of (pool/balance.c): hence acquire. */
-    return __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
 }
 
 void *ca_arena_context(const ca_arena_t *arena)

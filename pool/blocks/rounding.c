@@ -4,8 +4,6 @@
  * the same size. Which is worth more depends on the program, so both rules are off by default. */
 #include "pool/blocks/rounding.h"
 
-#include "pool/blocks/block.h"
-
 /* The least class that holds `bytes`, or 0. The classes come as the user wrote them; there are a
  * few dozen at most, in one or two cache lines: looking at all is as quick as a search. */
 static size_t class_of(const ca_arena_params_t *params, size_t bytes)
@@ -28,14 +26,11 @@ static size_t stepped(size_t bytes, unsigned steps)
     return power > steps ? ca_round_up(bytes, power / steps) : bytes;
 }
 
-size_t ca_round_request(const ca_arena_params_t *params, size_t bytes)
+size_t ca_round_coarsely(const ca_arena_params_t *params, size_t bytes)
 {
-    size_t classed = params->size_class_count ? class_of(params, bytes) : 0;
+    size_t classed = class_of(params, bytes);
 
     if (classed)
-        bytes = classed;
-    else if (params->roundup)
-        bytes = stepped(bytes, params->roundup);
-    size_t granule = params->granule ? params->granule : CA_GRANULE;
-    return ca_round_up(bytes, bytes >= CA_PAGE_FROM ? CA_PAGE : granule);
+        return classed;
+    return params->roundup ? stepped(bytes, params->roundup) : bytes;
 }

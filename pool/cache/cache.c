@@ -128,11 +128,7 @@ static ca_cache_t *make(ca_arena_t *arena)
 
 ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 {
-    ca_cache_t *cache = ca_thread_caches.caches;
-
-    while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
-        cache = cache->next_mine;
-    return cache;
+    return ca_cache_find_own(arena);
 }
 
 static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)

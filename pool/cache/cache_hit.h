@@ -37,6 +37,16 @@ CA_INLINE ca_cache_t *ca_cache_memo(const ca_arena_t *arena)
     return ca_thread_caches.memo[at].arena == arena ? ca_thread_caches.memo[at].cache : NULL;
 }
 
+/* The same, looked for. */
+CA_INLINE ca_cache_t *ca_cache_find_own(const ca_arena_t *arena)
+{
+    ca_cache_t *cache = ca_thread_caches.caches;
+
+    while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
+        cache = cache->next_mine;
+    return cache;
+}
+
 /* By how many bits the classes about a size of `last` + 1 granules are apart. No branch: sizes come
  * as they like. */
 CA_INLINE unsigned ca_cache_class_shift(size_t last)

@@ -4,9 +4,10 @@
 #include <errno.h>
 #include "base/counters.h"
 #include "base/history.h"
+#include "base/inline.h"
 #include "base/thread_state.h"
 #include "base/mutation.h"
-#include "pool/cache/cache.h"
+#include "pool/cache/cache_hit.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/fence/fence_order.h"
 #include "pool/fence/order.h"
@@ -49,7 +50,7 @@ static size_t scale(const ca_arena_t *arena)
  * known. */
 static uint64_t freed_after(const ca_arena_t *arena)
 {
-    const ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
+    const ca_cache_t *cache = arena->caches ? ca_cache_find_own(arena) : NULL;
 
     if (cache)
         ca_fence_note_free(arena->context,
@@ -248,17 +249,23 @@ void ca_epoch_synchronize(ca_arena_t *arena)
     }
 }
 
+CA_INLINE bool in_order(const ca_arena_t *arena)
+{
+    return arena->params.reuse == CA_POOL_REUSE_ORDER &&
+           (!arena->params.host || CA_MUTATED(order_pinned)) && !arena->no_fences &&
+           ca_order_may(arena->context);
+}
+
 /* The closed epoch whose fence is behind what is freed now, or NULL. In the list: the caller puts
  * something there. */
-static ca_epoch_t *covering_now(ca_arena_t *arena)
+static ca_epoch_t *covering_now(ca_arena_t *arena, uint64_t began)
 {
     ca_epoch_list_t *closed = &arena->whole.closed;
-    ca_epoch_t *newest = arena->owed ? arena->owed : closed->tail;
-    uint64_t began = newest ? ca_order_quiet_since() : 0;
+    ca_epoch_t *newest = closed->tail;
 
-    if (began && closed->tail && closed->tail->began == began)
-        newest = closed->tail;
-    if (!began || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
+    if (!newest || newest->began != began)
+        newest = arena->owed;
+    if (!newest || newest->began != began || newest->foreign || !in_order(arena))
         return NULL;
     if (newest != arena->owed)
         return newest;
@@ -283,15 +290,15 @@ static void append(ca_epoch_t *epoch, ca_block_t *block)
     epoch->bytes += ca_block_size(block);
 }
 
-bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block)
+bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began)
 {
     const ca_epoch_t *open = arena->whole.open;
     const ca_cache_t *cache;
 
     if (open->count || open->marks ||
-        ((cache = arena->caches ? ca_cache_own(arena) : NULL) && ca_cache_open_count(cache)))
+        ((cache = arena->caches ? ca_cache_find_own(arena) : NULL) && ca_cache_open_count(cache)))
         return false;
-    ca_epoch_t *covering = covering_now(arena);
+    ca_epoch_t *covering = covering_now(arena, began);
     if (covering)
         append(covering, block);
     return covering;
@@ -433,12 +440,10 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool force
 
 bool ca_epoch_in_order(const ca_arena_t *arena)
 {
-    return arena->params.reuse == CA_POOL_REUSE_ORDER &&
-           (!arena->params.host || CA_MUTATED(order_pinned)) && !arena->no_fences &&
-           ca_order_may(arena->context);
+    return in_order(arena);
 }
 
-static bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
+CA_INLINE bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
     if (CA_MUTATED(order_counted_by_heap))
         return epoch->foreign || epoch->number > arena->freed_after;
@@ -475,14 +480,14 @@ ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
     ca_epoch_t *epoch = arena->whole.closed.tail;
 
     if (epoch->count != 1 || epoch->marks || epoch->prev || epoch->users || arena->owed ||
-        !ca_arena_serving(arena) || !ca_epoch_in_order(arena) || may_not_serve(arena, epoch))
+        !ca_arena_serving(arena) || !in_order(arena) || may_not_serve(arena, epoch))
         return NULL;
     ca_block_t *block = epoch->blocks;
     if (!ca_block_take_whole(arena, block, bytes))
         return NULL;
     empty(epoch);
     ca_count(order_served);
-    list_remove(&arena->whole.closed, epoch);
+    arena->whole.closed = (ca_epoch_list_t){0}; /* it was the only one */
     arena->owed = epoch;
     return block;
 }

@@ -76,12 +76,12 @@ ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
 /* Gives the line its open epoch. -ENOMEM when there is no host memory. */
 int ca_fence_queue_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 
-/* A plain free of a large block, where ca_order_is_quiet: it is in a closed epoch now,
- * whose fence stands behind it, too, since nothing has been submitted since that was begun
- * (order.h). False: it is for ca_epoch_push. Smaller ones, and what waits in the open epoch or the
- * thread's cache, get a fence of their own: to have them back sooner saves no memory
+/* A plain free of a large block, where it is quiet since a fence was begun at `began`
+ * (ca_order_quiet_since): it is in a closed epoch now, if that fence is one's, since it stands
+ * behind the block, too. False: it is for ca_epoch_push. Smaller ones, and what waits in the open
+ * epoch or the thread's cache, get a fence of their own: to have them back sooner saves no memory
  * (tests/replay). */
-bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block);
+bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began);
 
 /* Where the newest closed epoch's fence is lent: its block, if that is the only one that is closed,
  * is of just that size and may serve in order, or NULL: what ca_epoch_serve_in_order and

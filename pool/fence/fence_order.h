@@ -8,18 +8,54 @@
 #ifndef CA_POOL_FENCE_FENCE_ORDER_H
 #define CA_POOL_FENCE_FENCE_ORDER_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #define CA_FENCE_NONE UINT64_MAX /* no fence yet, or not behind all work: for no thread */
 
+extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_fence_last;
+
+/* Of the contexts that this thread freed in last. One that falls out makes waits bounded that need
+ * not be. */
+#define CA_FENCE_CONTEXTS 4u
+typedef struct ca_fence_freed {
+    const void *context;
+    uint64_t number;
+} ca_fence_freed_t;
+extern __attribute__((
+    visibility("hidden"))) _Thread_local ca_fence_freed_t ca_fence_freed[CA_FENCE_CONTEXTS];
+
 /* A fence was recorded: its number. The newest one's. */
-uint64_t ca_fence_number(void);
-uint64_t ca_fence_newest(void);
+static inline uint64_t ca_fence_number(void)
+{
+    return atomic_fetch_add(&ca_fence_last, 1) + 1;
+}
+
+static inline uint64_t ca_fence_newest(void)
+{
+    return atomic_load(&ca_fence_last);
+}
+
+static inline ca_fence_freed_t *ca_fence_freed_in(const void *context)
+{
+    return &ca_fence_freed[(uintptr_t)context >> 6 & (CA_FENCE_CONTEXTS - 1)];
+}
 
 /* The calling thread makes a plain free in the context, after the fence with this number. */
-void ca_fence_note_free(const void *context, uint64_t number);
+static inline void ca_fence_note_free(const void *context, uint64_t number)
+{
+    ca_fence_freed_t *freed = ca_fence_freed_in(context);
+
+    if (freed->context != context || freed->number < number)
+        *freed = (ca_fence_freed_t){context, number};
+}
 
 /* The last fence that the calling thread may wait for in this context; 0: none. */
-uint64_t ca_fence_freed_after(const void *context);
+static inline uint64_t ca_fence_freed_after(const void *context)
+{
+    const ca_fence_freed_t *freed = ca_fence_freed_in(context);
+
+    return freed->context == context ? freed->number : 0;
+}
 
 #endif

@@ -26,6 +26,7 @@ typedef struct debt {
 } debt_t;
 
 _Atomic uint64_t ca_order_current, ca_order_newest;
+ca_order_gate_t ca_order_gate;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_ORDER);
 static debt_t debts[DEBTS];
@@ -38,15 +39,9 @@ static struct {
 static unsigned next_payer;
 
 static const ca_upstream_t *upstream;
-static void *_Atomic only; /* the context; NULL: off */
 static uint64_t wait_ns;
-static _Atomic bool ended;
-static _Atomic unsigned held;
-static _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
-static _Atomic uint64_t passed;        /* the latest begun that is known to have */
-static _Atomic uint64_t proved;        /* fences up to this number have passed, too */
-static _Atomic unsigned changer;       /* the thread that changed the stream last */
-static _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
+static _Atomic uint64_t proved;  /* fences up to this number have passed, too */
+static _Atomic unsigned changer; /* the thread that changed the stream last */
 
 static void raise(_Atomic uint64_t *word, uint64_t value)
 {
@@ -61,17 +56,12 @@ bool ca_order_wanted(int reuse)
     return reuse == CA_REUSE_ORDER;
 }
 
-static bool is_quiet(uint64_t current)
-{
-    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
-}
-
 /* The current stream, quiet or not. */
 static uint64_t stream_now(void)
 {
     uint64_t current = atomic_load(&ca_order_current);
 
-    return is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
+    return ca_order_is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
 }
 
 /* Something was submitted. */
@@ -79,7 +69,7 @@ static void wake(void)
 {
     uint64_t current = atomic_load(&ca_order_current);
 
-    while (is_quiet(current) && !CA_MUTATED(order_not_woken) &&
+    while (ca_order_is_quiet(current) && !CA_MUTATED(order_not_woken) &&
            !atomic_compare_exchange_weak(&ca_order_current, &current, current & ~CA_ORDER_QUIET)) {
     }
 }
@@ -89,7 +79,7 @@ static void wake(void)
 static void note_several(void)
 {
     wake();
-    raise(&several_until, ca_fence_newest() + 1);
+    raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
 }
 
 /* --- debts ------------------------------------------------------------------------------------ */
@@ -115,15 +105,6 @@ static void *unused_fence(debt_t *debt)
     return debt->lent ? NULL : fence;
 }
 
-bool ca_order_may(const void *context)
-{
-    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
-           !atomic_load_explicit(&ended, memory_order_relaxed) &&
-           (!atomic_load_explicit(&held, memory_order_relaxed) || CA_MUTATED(order_in_capture)) &&
-           atomic_load_explicit(&passed, memory_order_relaxed) >=
-               atomic_load_explicit(&several_until, memory_order_relaxed);
-}
-
 /* A number for a look: what was recorded before has a lower one. */
 static uint64_t next_number(void)
 {
@@ -140,16 +121,11 @@ uint64_t ca_order_record_begins(void)
 {
     ca_lock_take(&lock);
     uint64_t number = ca_fence_number(), current = atomic_load(&ca_order_current);
-    atomic_store(&quiet, number);
-    if (!is_quiet(current) && current != CA_ORDER_OFF)
+    atomic_store(&ca_order_gate.quiet, number);
+    if (!ca_order_is_quiet(current) && current != CA_ORDER_OFF)
         atomic_compare_exchange_strong(&ca_order_current, &current, current | CA_ORDER_QUIET);
     ca_lock_drop(&lock);
     return number;
-}
-
-uint64_t ca_order_quiet_since(void)
-{
-    return is_quiet(atomic_load(&ca_order_current)) ? atomic_load(&quiet) : 0;
 }
 
 /* Under the lock, where that may be. What is owed from before the stream changed has passed:
@@ -221,13 +197,13 @@ bool ca_order_give_up(void *fence)
 
 void ca_order_passed(const void *context, uint64_t began)
 {
-    if (atomic_load_explicit(&only, memory_order_relaxed) == context)
-        raise(&passed, began);
+    if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) == context)
+        raise(&ca_order_gate.passed, began);
 }
 
 bool ca_order_has_passed(const void *context, uint64_t number)
 {
-    return context && atomic_load_explicit(&only, memory_order_relaxed) == context &&
+    return context && atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) == context &&
            number <= atomic_load_explicit(&proved, memory_order_relaxed);
 }
 
@@ -290,7 +266,7 @@ static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
 /* Each debt, outside the lock. Whether all have passed. */
 static bool go_about_all(way_t way, void *queue)
 {
-    void *context = atomic_load(&only);
+    void *context = atomic_load(&ca_order_gate.only);
     debt_t mine[DEBTS];
     void *unused[DEBTS];
     bool done[DEBTS] = {false}, all = true;
@@ -334,7 +310,7 @@ static bool go_about_all(way_t way, void *queue)
 bool ca_order_owes(const void *context)
 {
     return atomic_load_explicit(&ca_order_newest, memory_order_relaxed) && context &&
-           atomic_load(&only) == context;
+           atomic_load(&ca_order_gate.only) == context;
 }
 
 bool ca_order_paid(const void *context)
@@ -364,7 +340,7 @@ static void pay(uint64_t stream, void *queue, unsigned work, uint64_t now)
         return;
     /* No stream can be made to wait while it is captured; and what a copy does by the host is
      * behind no stream's wait. */
-    if (work & CA_WORK_COPY || atomic_load(&held)) {
+    if (work & CA_WORK_COPY || atomic_load(&ca_order_gate.held)) {
         (void)go_about_all(WAIT, NULL);
         return;
     }
@@ -387,7 +363,7 @@ static bool must_pay(uint64_t stream, unsigned work)
 
 static bool stop(const char *why)
 {
-    if (atomic_exchange(&ended, true))
+    if (atomic_exchange(&ca_order_gate.ended, true))
         return false;
     if (atomic_load(&ca_order_current) != CA_ORDER_OFF)
         ca_info("memory in flight is not reused from now on: %s", why);
@@ -431,7 +407,7 @@ static void go_off(void)
 
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
-    bool off = atomic_load_explicit(&ended, memory_order_relaxed);
+    bool off = atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed);
     wake();
     uint64_t current = stream_now(), now;
     bool other = !off && stream != current;
@@ -456,8 +432,8 @@ void ca_order_after_other(uint64_t stream, unsigned work)
     wake();
     if ((!work && stream == stream_now()) || (CA_MUTATED(order_held) && work & CA_WORK_HELD))
         return;
-    if (atomic_load_explicit(&only, memory_order_relaxed) &&
-        !atomic_load_explicit(&ended, memory_order_relaxed))
+    if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) &&
+        !atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         note_several();
 }
 
@@ -468,8 +444,8 @@ void ca_order_unquiet(void)
 
 void ca_order_waits_for(uint64_t stream)
 {
-    if (!atomic_load_explicit(&only, memory_order_relaxed) ||
-        atomic_load_explicit(&ended, memory_order_relaxed))
+    if (!atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) ||
+        atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         return;
     uint64_t current = stream_now();
     if (stream && current && stream != current && atomic_load(&changer) != ca_thread_number())
@@ -478,9 +454,9 @@ void ca_order_waits_for(uint64_t stream)
 
 uint64_t ca_order_wait_begins(uint64_t stream)
 {
-    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+    void *context = atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed);
 
-    if (!context || atomic_load_explicit(&ended, memory_order_relaxed))
+    if (!context || atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         return 0;
     /* Before the look: what another stream gets in between is behind no fence up to this number. */
     uint64_t begun = next_number();
@@ -492,17 +468,18 @@ uint64_t ca_order_wait_begins(uint64_t stream)
 
 void ca_order_wait_ended(uint64_t begun)
 {
-    void *context = atomic_load_explicit(&only, memory_order_relaxed);
+    void *context = atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed);
 
     if (!begun || !context)
         return;
-    raise(&passed, begun);
+    raise(&ca_order_gate.passed, begun);
     raise(&proved, begun);
 }
 
 void ca_order_stream_ends(uint64_t stream)
 {
-    if (!atomic_load_explicit(&only, memory_order_relaxed) || CA_MUTATED(order_stream_ended))
+    if (!atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) ||
+        CA_MUTATED(order_stream_ended))
         return;
     ca_lock_take(&lock);
     uint64_t current = stream_now();
@@ -522,16 +499,16 @@ void ca_order_stream_ends(uint64_t stream)
 
 void ca_order_start(const ca_upstream_t *with, void *context, uint64_t nanoseconds)
 {
-    if (atomic_load(&ended))
+    if (atomic_load(&ca_order_gate.ended))
         return;
     upstream = with;
     wait_ns = nanoseconds;
-    atomic_store(&only, context);
+    atomic_store(&ca_order_gate.only, context);
 }
 
 void ca_order_forget(const void *context)
 {
-    void *unused[DEBTS], *mine = atomic_load(&only);
+    void *unused[DEBTS], *mine = atomic_load(&ca_order_gate.only);
 
     if (mine != context || !context)
         return;
@@ -541,7 +518,7 @@ void ca_order_forget(const void *context)
         unused[i] = unused_fence(&debts[i]);
     }
     recount();
-    atomic_store(&only, NULL);
+    atomic_store(&ca_order_gate.only, NULL);
     ca_lock_drop(&lock);
     for (unsigned i = 0; i < DEBTS; i++)
         if (unused[i])
@@ -554,7 +531,7 @@ void ca_order_end(const char *why)
         return;
     if (why && !stop(why))
         return;
-    atomic_store(&ended, true);
+    atomic_store(&ca_order_gate.ended, true);
     ca_lock_take(&lock);
     owner = NO_STREAM;
     ca_lock_drop(&lock);
@@ -565,15 +542,15 @@ void ca_order_end(const char *why)
 
 bool ca_order_is_over(void)
 {
-    return atomic_load_explicit(&ended, memory_order_relaxed);
+    return atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed);
 }
 
 void ca_order_hold(bool on)
 {
     if (on)
-        atomic_fetch_add(&held, 1);
+        atomic_fetch_add(&ca_order_gate.held, 1);
     else
-        atomic_fetch_sub(&held, 1);
+        atomic_fetch_sub(&ca_order_gate.held, 1);
 }
 
 uint64_t ca_order_others(void)
@@ -588,13 +565,13 @@ void ca_order_reset_after_fork(void)
         debts[i] = (debt_t){0};
     for (unsigned i = 0; i < PAYERS; i++)
         payers[i].stream = 0;
-    atomic_store(&only, NULL);
-    atomic_store(&ended, false);
-    atomic_store(&held, 0);
+    atomic_store(&ca_order_gate.only, NULL);
+    atomic_store(&ca_order_gate.ended, false);
+    atomic_store(&ca_order_gate.held, 0);
     atomic_store(&ca_order_newest, 0);
-    atomic_store(&several_until, 0);
-    atomic_store(&passed, 0);
+    atomic_store(&ca_order_gate.several_until, 0);
+    atomic_store(&ca_order_gate.passed, 0);
     atomic_store(&proved, 0);
-    atomic_store(&quiet, 0);
+    atomic_store(&ca_order_gate.quiet, 0);
     atomic_store(&ca_order_current, 0);
 }

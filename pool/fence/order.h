@@ -33,6 +33,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/mutation.h"
 #include "pool/upstream.h"
 
 typedef enum {
@@ -124,8 +125,29 @@ void ca_order_hold(bool on);
 
 /* --- for the pool ----------------------------------------------------------------------------- */
 
+/* What order.c alone changes, in one object, so that a request needs one address. */
+typedef struct ca_order_gate {
+    void *_Atomic only; /* the context; NULL: off */
+    _Atomic bool ended;
+    _Atomic unsigned held;
+    _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
+    _Atomic uint64_t passed;        /* the latest begun that is known to have */
+    _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
+} ca_order_gate_t;
+extern __attribute__((visibility("hidden"))) ca_order_gate_t ca_order_gate;
+
 /* Whether memory of the context may be handed out in flight now, as far as the streams go. */
-bool ca_order_may(const void *context);
+static inline bool ca_order_may(const void *context)
+{
+    const ca_order_gate_t *gate = &ca_order_gate;
+
+    return context && atomic_load_explicit(&gate->only, memory_order_relaxed) == context &&
+           !atomic_load_explicit(&gate->ended, memory_order_relaxed) &&
+           (!atomic_load_explicit(&gate->held, memory_order_relaxed) ||
+            CA_MUTATED(order_in_capture)) &&
+           atomic_load_explicit(&gate->passed, memory_order_relaxed) >=
+               atomic_load_explicit(&gate->several_until, memory_order_relaxed);
+}
 
 /* A number for a fence that is about to be recorded (fence_order.h): what a look has written is
  * behind it or not yet there, never half. */
@@ -134,16 +156,19 @@ uint64_t ca_order_record_begins(void);
 /* Something was submitted that came by none of the wrappers. */
 void ca_order_unquiet(void);
 
+/* Of what ca_order_current is. */
+static inline bool ca_order_is_quiet(uint64_t current)
+{
+    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+}
+
 /* The number that the newest fence was begun at, where nothing has been submitted since; else 0.
  * What is freed now is behind that fence, too, once it is recorded: whoever submitted work that may
  * be at it has returned. It says nothing where memory may not be handed out in flight. */
-uint64_t ca_order_quiet_since(void);
-
-static inline bool ca_order_is_quiet(void)
+static inline uint64_t ca_order_quiet_since(void)
 {
-    uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
-
-    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+    return ca_order_is_quiet(atomic_load(&ca_order_current)) ? atomic_load(&ca_order_gate.quiet)
+                                                             : 0;
 }
 
 /* A fence begun and recorded at these numbers becomes a debt, if that may be: false where not. The
