@@ -22,16 +22,8 @@ static size_t stranded_most(const ca_arena_t *arena, bool round)
     return arena->room > whole / 2 ? SIZE_MAX : part + part / 2;
 }
 
-/* Whether a block is about what the segment was obtained for, or more. */
-static bool at_home(const ca_segment_t *segment, size_t bytes)
+bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
 {
-    return segment->asked <= bytes + CA_SEGMENT_UNIT;
-}
-
-bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
-{
-    if (at_home(segment, bytes))
-        return true;
     bool round = comes_round(arena);
     size_t most = stranded_most(arena, round);
 
@@ -50,7 +42,7 @@ static void set_stranded(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
 {
     segment->live += bytes;
-    if (at_home(segment, bytes))
+    if (ca_mixed_at_home(segment, bytes))
         return;
     size_t rest = segment->bytes - segment->live;
     if (!segment->mixed || rest < segment->stranded)

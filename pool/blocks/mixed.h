@@ -29,8 +29,19 @@
 #define CA_MIXED_LARGE 2u
 #define CA_MIXED_TRIFLE 64u
 
-/* Whether a block of `bytes` may be cut from the segment. */
-bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes);
+/* Whether a block is about what the segment was obtained for, or more. */
+static inline bool ca_mixed_at_home(const ca_segment_t *segment, size_t bytes)
+{
+    return segment->asked <= bytes + CA_SEGMENT_UNIT;
+}
+
+/* Whether a block of `bytes` may be cut from the segment; and where it is not at home there. */
+bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes);
+static inline bool ca_mixed_allows(const ca_arena_t *arena, const ca_segment_t *segment,
+                                   size_t bytes)
+{
+    return ca_mixed_at_home(segment, bytes) || ca_mixed_allows_other(arena, segment, bytes);
+}
 
 /* Whether it would take into use an idle segment that was obtained for much more. */
 static inline bool ca_mixed_wakes(const ca_segment_t *segment, size_t bytes)

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include "base/counters.h"
+#include "base/inline.h"
 #include "pool/cache/cache_hit.h"
 #include "pool/fence/epoch.h"
 #include "pool/range/export.h"
@@ -17,7 +18,7 @@ static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
     return &arena->bins[segment->pool];
 }
 
-ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
+CA_INLINE ca_pool_t pool_of(const ca_arena_t *arena, size_t bytes)
 {
     if (ca_export_dedicates(&arena->params, bytes))
         return CA_POOL_OVERSIZE;
@@ -25,6 +26,11 @@ ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
         return CA_POOL_SMALL;
     return bytes > __atomic_load_n(&arena->params.max_split, __ATOMIC_RELAXED) ? CA_POOL_OVERSIZE
                                                                                : CA_POOL_MAIN;
+}
+
+ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
+{
+    return pool_of(arena, bytes);
 }
 
 /* A block that was not in use. Its slot's word stays as it is, empty: others may be looking at it,
@@ -309,32 +315,40 @@ static ca_block_t *split(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     return low;
 }
 
-void ca_block_live(ca_arena_t *arena, ca_block_t *block)
+CA_INLINE void make_live(ca_arena_t *arena, ca_block_t *block, ca_segment_t *segment, size_t bytes)
 {
     block->state = CA_BLOCK_LIVE;
-    block->class_mark = ca_cache_class_mark(ca_block_size(block), arena->cache_most);
+    block->class_mark = ca_cache_class_mark(bytes, arena->cache_most);
     block->exported = false; /* an export may have met it before a join that failed */
-    if (ca_block_segment(block)->live_blocks++ == 0)
+    if (segment->live_blocks++ == 0)
         arena->vacant--;
-    ca_mixed_live(arena, ca_block_segment(block), ca_block_size(block));
-    arena->live += ca_block_size(block);
+    arena->live += bytes;
     ca_arena_note_peak(arena);
+    ca_mixed_live(arena, segment, bytes);
+}
+
+void ca_block_live(ca_arena_t *arena, ca_block_t *block)
+{
+    make_live(arena, block, ca_block_segment(block), ca_block_size(block));
 }
 
 void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 {
+    ca_segment_t *segment = ca_block_segment(block);
+    size_t bytes = ca_block_size(block);
+
     block->state = CA_BLOCK_PENDING;
     ca_block_set_freed(block, arena->operations);
-    if (--ca_block_segment(block)->live_blocks == 0) {
+    if (--segment->live_blocks == 0) {
         arena->vacant++;
-        ca_block_segment(block)->idle_since = arena->operations;
-        ca_block_segment(block)->idle_tick = arena->tick;
+        segment->idle_since = arena->operations;
+        segment->idle_tick = arena->tick;
     }
-    if (CA_MUTATED(view_early) && ca_block_segment(block)->view)
-        ca_view_return(arena, ca_block_segment(block)->view);
-    ca_mixed_unlive(arena, ca_block_segment(block), ca_block_size(block));
-    arena->live -= ca_block_size(block);
-    arena->pending += ca_block_size(block);
+    if (CA_MUTATED(view_early) && segment->view)
+        ca_view_return(arena, segment->view);
+    arena->live -= bytes;
+    arena->pending += bytes;
+    ca_mixed_unlive(arena, segment, bytes);
 }
 
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
@@ -454,12 +468,11 @@ static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t
 
 bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    if (ca_block_size(block) != bytes || !ca_block_stays_whole(arena, block) ||
-        ca_export_begins(&arena->params, bytes) ||
-        !is_exact(arena, block, ca_pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
+    if (!ca_block_stays_whole(arena, block) || ca_export_begins(&arena->params, bytes) ||
+        !is_exact(arena, block, pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
         return false;
     arena->pending -= bytes;
-    ca_block_live(arena, block);
+    make_live(arena, block, ca_block_segment(block), bytes);
     return true;
 }
 

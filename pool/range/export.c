@@ -21,14 +21,14 @@ static bool has_pool(void)
     return atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed);
 }
 
-static void look(void)
+static inline void look(void)
 {
     size_t pieces = atomic_load(&whole), at_first = pieces;
 
     if (at_first > CA_EXPORT_OTHERS)
         at_first = CA_EXPORT_OTHERS;
-    bool own = atomic_load(&others) <= at_first + pieces / CA_EXPORT_OTHERS &&
-               atomic_load(&freed) <= CA_EXPORT_OTHERS + pieces / 2;
+    bool own = atomic_load(&freed) <= CA_EXPORT_OTHERS + pieces / 2 &&
+               atomic_load(&others) <= at_first + pieces / CA_EXPORT_OTHERS;
     if (own != has_pool())
         atomic_store(&ca_export_own_pool, own);
 }
