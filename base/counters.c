@@ -12,12 +12,12 @@
 
 _Alignas(128) ca_thread_counts_t ca_thread_counts_common;
 _Thread_local ca_thread_counts_t *ca_thread_counts;
+_Atomic unsigned ca_thread_counts_count;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static ca_slab_t slab = {.object_bytes = TALLY_BYTES};
 static ca_thread_counts_t *left; /* of threads that ended; under the lock, as is the key */
 static ca_thread_counts_t *_Atomic all;
-static _Atomic unsigned threads; /* that have one */
 static pthread_key_t thread_end;
 static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
 
@@ -35,7 +35,7 @@ static void leave(void *unused)
     tally->next_left = left;
     left = tally;
     ca_lock_drop(&lock);
-    atomic_fetch_sub_explicit(&threads, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&ca_thread_counts_count, 1, memory_order_relaxed);
 }
 
 void ca_thread_counts_join(void)
@@ -59,14 +59,8 @@ void ca_thread_counts_join(void)
     }
     ca_lock_drop(&lock);
     if (tally)
-        atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&ca_thread_counts_count, 1, memory_order_relaxed);
     ca_thread_counts = tally;
-}
-
-unsigned ca_thread_counts_threads(void)
-{
-    unsigned count = atomic_load_explicit(&threads, memory_order_relaxed);
-    return count ? count : 1;
 }
 
 const ca_thread_counts_t *ca_thread_counts_first(void)
@@ -126,7 +120,7 @@ void ca_tallies_reset_after_fork(void)
     slab = (ca_slab_t){.object_bytes = TALLY_BYTES};
     left = NULL;
     atomic_store(&all, NULL);
-    atomic_store(&threads, 0);
+    atomic_store(&ca_thread_counts_count, 0);
     ca_thread_counts = NULL;
     ca_thread_forget();
     memset((void *)&ca_thread_counts_common, 0, sizeof(ca_thread_counts_common));

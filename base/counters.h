@@ -41,7 +41,12 @@ extern _Thread_local ca_thread_counts_t *ca_thread_counts;
 void ca_thread_counts_join(void);
 
 /* Threads that have one, 1 at least. */
-unsigned ca_thread_counts_threads(void);
+extern _Atomic unsigned ca_thread_counts_count;
+static inline unsigned ca_thread_counts_threads(void)
+{
+    unsigned count = atomic_load_explicit(&ca_thread_counts_count, memory_order_relaxed);
+    return count ? count : 1;
+}
 
 /* All but the common one. None is ever unmapped. */
 const ca_thread_counts_t *ca_thread_counts_first(void);

@@ -28,15 +28,23 @@ typedef struct ca_in_flight {
     } parts[CA_PARTS];
 } ca_in_flight_t;
 
-static inline void ca_in_flight_enter(ca_in_flight_t *presence)
+/* Returns the part, for a thread that leaves at once. */
+static inline unsigned ca_in_flight_enter(ca_in_flight_t *presence)
 {
-    atomic_fetch_add(&presence->parts[ca_part_of_thread()].here, 1);
+    unsigned part = ca_part_of_thread();
+    atomic_fetch_add(&presence->parts[part].here, 1);
+    return part;
+}
+
+static inline void ca_in_flight_leave_part(ca_in_flight_t *presence, unsigned part)
+{
+    atomic_fetch_sub(&presence->parts[part].here, 1);
 }
 
 /* By the thread that entered. */
 static inline void ca_in_flight_leave(ca_in_flight_t *presence)
 {
-    atomic_fetch_sub(&presence->parts[ca_part_of_thread()].here, 1);
+    ca_in_flight_leave_part(presence, ca_part_of_thread());
 }
 
 /* Whether anybody is there who entered before this call. */

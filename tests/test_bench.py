@@ -38,8 +38,8 @@ GROWTH_CEILING = 6000
 # much take, for which no thread keeps a stock. A free of that much records an event and asks about
 # one; in order it asks none, and records one where something was submitted since the last. To be
 # lowered, never raised.
-LARGE_CEILINGS = {1: 1260, 16: 2530, 256: 2530}
-ORDER_CEILINGS = {"1_MiB": 1105, "16_MiB": 1240, "256_MiB": 1240, "16_MiB_launched": 2567}
+LARGE_CEILINGS = {1: 1140, 16: 2390, 256: 2390}
+ORDER_CEILINGS = {"1_MiB": 900, "16_MiB": 1000, "256_MiB": 1000, "16_MiB_launched": 2390}
 
 PAIRS = 3000
 # Device addresses as valgrind has them to give.

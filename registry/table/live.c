@@ -5,24 +5,39 @@
 
 ca_live_t ca_live;
 
-uint64_t ca_live_publish(uint64_t bytes)
+static __attribute__((noinline)) void raise_peak(uint64_t now, uint64_t most)
+{
+    while (now > most && !atomic_compare_exchange_weak_explicit(
+                             &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
+        ;
+    if (now >= atomic_load_explicit(&ca_peak_next, memory_order_relaxed))
+        ca_peak_reached();
+}
+
+CA_INLINE uint64_t tell(uint64_t bytes)
 {
     uint64_t now =
         atomic_fetch_add_explicit(&ca_live.published, bytes, memory_order_relaxed) + bytes;
     uint64_t most = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
     if (now <= most)
         return now;
-    while (now > most && !atomic_compare_exchange_weak_explicit(
-                             &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
-        ;
-    if (now >= atomic_load_explicit(&ca_peak_next, memory_order_relaxed))
-        ca_peak_reached();
+    raise_peak(now, most);
     return now;
+}
+
+CA_INLINE uint64_t untell(uint64_t bytes)
+{
+    return atomic_fetch_sub_explicit(&ca_live.published, bytes, memory_order_relaxed) - bytes;
+}
+
+uint64_t ca_live_publish(uint64_t bytes)
+{
+    return tell(bytes);
 }
 
 uint64_t ca_live_unpublish(uint64_t bytes)
 {
-    return atomic_fetch_sub_explicit(&ca_live.published, bytes, memory_order_relaxed) - bytes;
+    return untell(bytes);
 }
 
 static void set_parts(ca_thread_counts_t *tally, uint64_t told)
@@ -33,14 +48,19 @@ static void set_parts(ca_thread_counts_t *tally, uint64_t told)
     tally->ahead = threads > 1 ? part / 2 : 0;
 }
 
-void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes)
+CA_INLINE void tell_own(ca_thread_counts_t *tally, uint64_t bytes)
 {
     uint64_t ahead = tally->ahead;
     atomic_store_explicit(&tally->credit, ahead, memory_order_relaxed);
-    uint64_t told = ca_live_publish(bytes + ahead);
+    uint64_t told = tell(bytes + ahead);
     /* Of one that frees, too: else the peak is exact. Alone it sets them when it frees. */
     if (tally->spare_most && (ahead || ca_thread_counts_threads() > 1))
         set_parts(tally, told);
+}
+
+void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes)
+{
+    tell_own(tally, bytes);
 }
 
 /* Whoever gets the line with what was told gets it once. */
@@ -50,7 +70,7 @@ void ca_live_leave_credit(ca_thread_counts_t *tally, uint64_t spare)
         set_parts(tally, atomic_load_explicit(&ca_live.published, memory_order_relaxed));
     if (spare > tally->spare_most) {
         uint64_t keeps = tally->spare_most / 2;
-        set_parts(tally, ca_live_unpublish(spare - keeps));
+        set_parts(tally, untell(spare - keeps));
         spare = keeps;
     }
     atomic_store_explicit(&tally->credit, spare, memory_order_relaxed);
@@ -97,16 +117,20 @@ uint64_t ca_live_next_batch(ca_thread_counts_t *tally)
     return before + 1;
 }
 
+static __attribute__((noinline, cold)) void make_number(ca_thread_counts_t *tally)
+{
+    uint64_t next = ca_live_next_batch(tally);
+    atomic_store_explicit(&tally->sequence, (next - 1) * CA_RECORD_SEQUENCE_ONE,
+                          memory_order_relaxed);
+}
+
 void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes)
 {
+    if (__builtin_expect(!ca_live_has_number(tally), 0))
+        make_number(tally);
     uint64_t spare = atomic_load_explicit(&tally->credit, memory_order_relaxed);
-    if (!ca_live_has_number(tally)) {
-        uint64_t next = ca_live_next_batch(tally);
-        atomic_store_explicit(&tally->sequence, (next - 1) * CA_RECORD_SEQUENCE_ONE,
-                              memory_order_relaxed);
-    }
     if (spare < bytes) {
-        ca_live_publish_own(tally, bytes - spare);
+        tell_own(tally, bytes - spare);
         ca_thread_counts_add(&tally->credit, bytes);
     }
 }

@@ -121,6 +121,16 @@ CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *tally, uint64_t bytes)
     return ca_live_next_own(tally);
 }
 
+/* All of what a free does. */
+CA_INLINE void ca_live_leave_own(ca_thread_counts_t *tally, uint64_t bytes)
+{
+    uint64_t spare = ca_live_credit_with(tally, bytes);
+    if (__builtin_expect(spare > tally->spare_most, 0))
+        ca_live_leave_credit(tally, spare);
+    else
+        ca_live_set_credit(tally, spare);
+}
+
 static inline void ca_live_add(uint64_t bytes)
 {
     if (__builtin_expect(ca_thread_counts != NULL, 1)) {
@@ -135,11 +145,7 @@ static inline void ca_live_remove(uint64_t bytes)
 {
     if (__builtin_expect(ca_thread_counts != NULL, 1)) {
         ca_thread_counts_add(&ca_thread_counts->live, -1);
-        uint64_t spare = ca_live_credit_with(ca_thread_counts, bytes);
-        if (__builtin_expect(spare > ca_thread_counts->spare_most, 0))
-            ca_live_leave_credit(ca_thread_counts, spare);
-        else
-            ca_live_set_credit(ca_thread_counts, spare);
+        ca_live_leave_own(ca_thread_counts, bytes);
     } else {
         atomic_fetch_sub_explicit(&ca_live.live, 1, memory_order_relaxed);
         ca_live_unpublish(bytes);

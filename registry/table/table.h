@@ -113,19 +113,18 @@ static inline void *ca_record_owner(const ca_record_t *slot, uint64_t word)
 static inline void ca_record_copy(const ca_record_t *slot, uint64_t address, uint64_t word,
                                   ca_allocation_t *record)
 {
-    *record = (ca_allocation_t){
-        .address = address,
-        .bytes = slot->note[0],
-        .kind = slot->note[0] >> 48,
-        .shared = slot->note[0] >> 54,
-        .device = slot->note[0] >> 56,
-        .sequence = word >> CA_RECORD_FLAGS,
-        .context = (uint16_t)(slot->note[2] >> CA_MEM_POINTER_BITS),
-        .stream = slot->note[1],
-        .owner = ca_record_owner(slot, word),
-        .stack = (uint32_t)slot->note[3],
-        .thread = (uint32_t)(slot->note[3] >> 32),
+    /* By the word: a note is laid out as a record is, but for the owner. */
+    const uint64_t low = (UINT64_C(1) << CA_MEM_POINTER_BITS) - 1;
+    const uint64_t words[] = {
+        address,
+        slot->note[0],
+        (word >> CA_RECORD_FLAGS & low) | (slot->note[2] & ~low),
+        slot->note[1],
+        (uint64_t)(uintptr_t)ca_record_owner(slot, word),
+        slot->note[3],
     };
+    _Static_assert(sizeof words == sizeof *record, "all of it");
+    memcpy(record, words, sizeof words);
 }
 
 /* `flags`: what its word says, or will. */

@@ -5,11 +5,11 @@
 #include "base/mutation.h"
 #include "pool/range/export.h"
 #include "pool/arena_set.h"
+#include "registry/table/freed.h"
 #include "registry/journal/journal.h"
 #include "registry/table/peak.h"
 #include "shim/alloc/attributes.h"
 #include "shim/cuda/capture.h"
-#include "shim/alloc/debug_free.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/life/life.h"
@@ -115,12 +115,12 @@ static bool is_large(size_t bytes)
 static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
 {
     ca_context_t *context = ca_thread.context;
-    ca_in_flight_enter(&context->entered);
+    unsigned part = ca_in_flight_enter(&context->entered);
     bool noted = atomic_load(&context->state) == CA_CONTEXT_SERVING &&
                  ca_registry_insert_again(&block->slot, &ca_thread.origin, CA_KIND_DEVICE, bytes,
                                           block, stack, ca_thread.tally);
-    ca_in_flight_leave(&context->entered);
-    if (noted)
+    ca_in_flight_leave_part(&context->entered, part);
+    if (noted && atomic_load(&context->state) == CA_CONTEXT_RETIRED)
         ca_track_dropped(context, block->address);
     return noted;
 }
@@ -148,7 +148,9 @@ bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
     ca_thread_counts_t *tally = ca_thread.tally;
-    const ca_context_t *context = ca_arena_context(ca_block_arena(block));
+    const ca_arena_t *heap = __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
+    const ca_context_t *context =
+        heap == ca_thread.heap ? ca_thread.context : ca_arena_context(heap);
     CUcontext handle;
     ca_allocation_t record;
     bool plain = kind == CA_KIND_DEVICE && ca_record_plain(slot, kind) && context &&
@@ -161,8 +163,8 @@ bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_
     ca_record_copy(slot, ca_record_address(slot), word, &record);
     ca_registry_erase_held(slot, word);
     ca_thread_counts_add(&tally->hit_frees[api], 1);
-    ca_live_leave_credit(tally, ca_live_credit_with(tally, record.bytes));
-    ca_debug_note_free(&record, 0);
+    ca_live_leave_own(tally, record.bytes);
+    ca_freed_note(&record, 0, 0); /* with debug:frees there are no hits */
     ca_pool_note_free(record.bytes);
     if (!ca_graph_memory_keep(&record))
         ca_arena_free(block);
