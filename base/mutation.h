@@ -57,7 +57,8 @@
     X(order_pdl)             /* so is work that begins early */                                    \
     X(order_second_thread)   /* a second thread's second stream changes nothing */                 \
     X(order_stream_ended)    /* a stream's number is never given to another one */                 \
-    X(order_not_woken)       /* what is freed is behind the newest fence, whatever came after it */
+    X(order_not_woken)    /* what is freed is behind the newest fence, whatever came after it */   \
+    X(order_several_kept) /* a thread on several streams learns of no fence that is begun */
 
 #define CA_MUTATIONS(X)                                                                            \
     X(none)                                                                                        \

@@ -19,11 +19,13 @@ MUTATIONS = {
     "order_unsure": "so does a request read them, and opens its debt after that",
     "order_flag": "what a stream has paid is a flag, and no number",
     "order_not_woken": "a free has the newest fence, whatever was submitted since",
+    "order_several_kept": "a thread on several streams learns of no fence that is begun",
     "order_woken_early": "the look before the call says that something is submitted, none after it",
 }
 
 S, T = 0, 1
 NAMES = "ST"
+SEVERAL = 2  # instead of the current stream: its last changer goes on with any
 
 # The steps that come under the lock, together with the one before them.
 LOCKED = {"submit": {2, 3, 4, 8, 9}, "request": {2, 3, 4}}
@@ -63,6 +65,14 @@ PROGRAMS = {
         [("submit", S, "x"), ("free", "x"), ("take", 0), ("free", "y"), ("request", "y"),
          ("give", 1)],
         [("submit", S, "y"), ("give", 0), ("take", 1), ("submit", T, "y")]),
+    "a thread on several streams": (
+        [("submit", S, None), ("submit", T, "x"), ("give", 0), ("submit", S, None)],
+        [("take", 0), ("free", "y"), ("free", "x"), ("request", "x"), ("submit", S, "x")]),
+    "a fence between its streams": (
+        [("submit", S, None), ("submit", T, None), ("submit", S, None), ("free", "y"),
+         ("submit", T, "x"), ("free", "x"), ("request", "x"), ("submit", S, "x"), ("free", "x"),
+         ("request", "x"), ("submit", S, "x"), ("free", "x"), ("request", "x"), ("submit", S, "x"),
+         ("free", "x"), ("request", "x"), ("submit", T, "x")],),
     "both free": (
         [("submit", S, "x"), ("free", "x"), ("request", "x"), ("submit", S, "x"), ("give", 0)],
         [("submit", S, "y"), ("free", "y"), ("request", "y"), ("take", 0), ("submit", T, "x"),
@@ -75,7 +85,9 @@ State = collections.namedtuple("State", [
     "fences",     # of each that was recorded: how much of each stream it covers
     "passed",     # the newest that is known to have passed
     "several",    # until a fence of this number has passed there is work on several streams
-    "current",    # stream of the last submission, None before the first
+    "current",    # stream of the last submission, None before the first; SEVERAL: it is
+    "last",       # that one
+    "changer",    # the thread that changed it
     "debt",       # (fence, owner)
     "recording",  # the thread that records
     "work",       # of each stream: ((block, owner's number, what it is ordered behind), ...)
@@ -87,7 +99,7 @@ State = collections.namedtuple("State", [
     "threads",    # of each: (operation, step, what it remembers)
 ])
 
-START = State(0, 0, (), 0, 0, None, (0, None), None, ((), ()), (0, 0), ((0, 0), (0, 0)), (0, 0),
+START = State(0, 0, (), 0, 0, None, None, None, (0, None), None, ((), ()), (0, 0), ((0, 0), (0, 0)), (0, 0),
               ((0, None), (0, None)), frozenset(), ())
 
 
@@ -140,35 +152,50 @@ def pay(state, stream, mutation):
                           paid=put(state.paid, stream, fence))
 
 
-def submit(state, step, memory, stream, block, mutation):
+def stream_now(state):
+    return state.last if state.current == SEVERAL else state.current
+
+
+def change(state, thread, stream):
+    owed = state.debt[0] > state.passed
+    several = state.changer == thread and not owed
+    return state._replace(current=SEVERAL if several else stream, last=stream, changer=thread)
+
+
+def submit(state, thread, step, memory, stream, block, mutation):
     """(state, next step or None at the end, memory)"""
     if (step == 6 and mutation not in ("order_not_woken", "order_jumps", "order_woken_early") or
             step == 0 and mutation == "order_woken_early"):
         state = state._replace(quiet=0)
-    if step == 0 and state.current is None and mutation != "order_once":  # the first of all
-        return state._replace(current=stream), 4, None
+    if step == 0 and state.current is None:  # the first of all
+        return state._replace(current=stream, changer=thread), 4, None
+    if step == 0 and (state.current, state.changer) == (SEVERAL, thread):
+        return state, 10, None
     if step == 0:  # the look before
-        look = state.current != stream and mutation != "order_once"
+        look = stream_now(state) != stream and mutation != "order_once"
         return state, 1 if look else 5, None
     if step in (1, 2):
         state, memory = elsewhere(state, step, memory)
         return state, step + 1, memory
     if step == 3:
-        return state._replace(current=stream), 4, None
+        return change(state, thread, stream), 4, None
     if step == 4:
         return pay(state, stream, mutation), 5, None
+    if step == 10:
+        return state._replace(last=stream), 5, SEVERAL
     if step == 5:
-        return call(state, stream, block), 6, None
+        return call(state, stream, block), 6, memory
     if step == 6:  # the look after
-        look = state.current != stream and mutation != "order_jumps"
+        seen = (SEVERAL,) if memory == SEVERAL else (SEVERAL, stream)
+        look = state.current not in seen and mutation != "order_jumps"
         return state, 7 if look else None, None
     if step in (7, 8):
         state, memory = elsewhere(state, step - 6, memory)
         return state, step + 1, memory
-    return state._replace(current=stream), None, None
+    return state, None, None
 
 
-def free(state, thread, step, block):
+def free(state, thread, step, block, mutation):
     index = "xy".index(block)
     if step == 0 and 0 < state.quiet <= len(state.fences):  # one that was recorded
         blocks = put(state.blocks, index, (state.blocks[index][0], state.quiet))
@@ -177,6 +204,8 @@ def free(state, thread, step, block):
         return (None if state.recording is not None else state._replace(recording=thread)), 1, None
     if step == 1:
         number = state.newest + 1
+        if mutation != "order_several_kept":
+            state = state._replace(current=stream_now(state))
         return state._replace(newest=number, quiet=number), 2, number
     fences = state.fences + (tuple(map(len, state.work)),)
     blocks = put(state.blocks, index, (state.blocks[index][0], len(fences)))
@@ -200,7 +229,7 @@ def request(state, step, memory, block, mutation):
             return hand_out(state, index), None, None
         return state, 1, None
     if step == 1:
-        return state, 2, state.current
+        return state, 2, stream_now(state)
     if step == 2:
         return state, 0 if state.several > state.passed or memory is None else 3, memory
     if step == 3:
@@ -217,9 +246,9 @@ def step_of(state, thread, programs, mutation):
         return None
     what, *words = program[at]
     if what == "submit":
-        state, step, memory = submit(state, step, memory, *words, mutation)
+        state, step, memory = submit(state, thread, step, memory, *words, mutation)
     elif what == "free":
-        state, step, memory = free(state, thread, step, *words)
+        state, step, memory = free(state, thread, step, *words, mutation)
     elif what == "request":
         state, step, memory = request(state, step, memory, *words, mutation)
     elif what == "give":

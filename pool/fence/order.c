@@ -13,6 +13,7 @@
 
 #define DEBTS 4u
 #define PAYERS 64u
+#define ASKS_AGAIN 64u                  /* submissions of payers */
 #define NO_STREAM (~CA_ORDER_QUIET - 1) /* none has this number */
 #define MOST_NS ((uint64_t)1000 * 1000 * 1000)
 
@@ -36,12 +37,11 @@ static _Atomic uint64_t
 static struct {
     uint64_t stream, opened; /* it was made to wait for all debts of then */
 } payers[PAYERS];
-static unsigned next_payer;
+static unsigned next_payer, gone_on; /* as a payer */
 
 static const ca_upstream_t *upstream;
 static uint64_t wait_ns;
-static _Atomic uint64_t proved;  /* fences up to this number have passed, too */
-static _Atomic unsigned changer; /* the thread that changed the stream last */
+static _Atomic uint64_t proved; /* fences up to this number have passed, too */
 
 static void raise(_Atomic uint64_t *word, uint64_t value)
 {
@@ -61,7 +61,20 @@ static uint64_t stream_now(void)
 {
     uint64_t current = atomic_load(&ca_order_current);
 
+    if (current == CA_ORDER_SEVERAL)
+        return atomic_load(&ca_order_gate.last);
     return ca_order_is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
+}
+
+/* The next submission elsewhere is looked at again: there is a fence that it does not know of.
+ * Under the lock. */
+static void look_again(void)
+{
+    uint64_t several = CA_ORDER_SEVERAL;
+
+    if (!CA_MUTATED(order_several_kept))
+        atomic_compare_exchange_strong(&ca_order_current, &several,
+                                       atomic_load(&ca_order_gate.last));
 }
 
 /* Something was submitted. */
@@ -109,6 +122,7 @@ static void *unused_fence(debt_t *debt)
 static uint64_t next_number(void)
 {
     ca_lock_take(&lock);
+    look_again();
     uint64_t number = ca_fence_number();
     ca_lock_drop(&lock);
     return number;
@@ -120,6 +134,7 @@ static uint64_t next_number(void)
 uint64_t ca_order_record_begins(void)
 {
     ca_lock_take(&lock);
+    look_again();
     uint64_t number = ca_fence_number(), current = atomic_load(&ca_order_current);
     atomic_store(&ca_order_gate.quiet, number);
     if (!ca_order_is_quiet(current) && current != CA_ORDER_OFF)
@@ -195,10 +210,20 @@ bool ca_order_give_up(void *fence)
     return unused;
 }
 
+/* So has what was recorded before it was begun: as long as anything is owed each submission
+ * elsewhere is dear. Whoever comes to its place releases the fence. */
 void ca_order_passed(const void *context, uint64_t began)
 {
-    if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) == context)
-        raise(&ca_order_gate.passed, began);
+    if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) != context)
+        return;
+    raise(&ca_order_gate.passed, began);
+    if (!ca_order_owed())
+        return;
+    ca_lock_take(&lock);
+    for (unsigned i = 0; i < DEBTS; i++)
+        debts[i].owed &= debts[i].number >= began;
+    recount();
+    ca_lock_drop(&lock);
 }
 
 bool ca_order_has_passed(const void *context, uint64_t number)
@@ -208,7 +233,7 @@ bool ca_order_has_passed(const void *context, uint64_t number)
 }
 
 /* How a thread goes about a debt. */
-typedef enum { WAIT_OWN, WAIT, JOIN } way_t;
+typedef enum { ASK, WAIT_OWN, WAIT, JOIN } way_t;
 
 /* Whether plain CUDA would have made the thread wait for it. */
 static bool slept_for(const debt_t *debt, const void *context)
@@ -253,6 +278,8 @@ static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
         return false;
     if (ca_upstream_fence_query(upstream, context, debt->fence) == 1)
         return true;
+    if (way == ASK)
+        return false;
     if (slept)
         return ca_upstream_fence_wait(upstream, context, debt->fence, CA_WAIT_OWN) == 1;
     if (way == WAIT_OWN)
@@ -335,9 +362,13 @@ static void pay(uint64_t stream, void *queue, unsigned work, uint64_t now)
     for (unsigned i = 0; i < PAYERS; i++)
         has_paid |=
             payers[i].stream == stream && (payers[i].opened >= now || CA_MUTATED(order_flag));
+    bool asks = has_paid && ++gone_on % ASKS_AGAIN == 0;
     ca_lock_drop(&lock);
-    if (has_paid && !(work & CA_WORK_COPY))
+    if (has_paid && !(work & CA_WORK_COPY)) {
+        if (asks) /* a program may never free anything again, which would find out */
+            (void)go_about_all(ASK, NULL);
         return;
+    }
     /* No stream can be made to wait while it is captured; and what a copy does by the host is
      * behind no stream's wait. */
     if (work & CA_WORK_COPY || atomic_load(&ca_order_gate.held)) {
@@ -365,6 +396,9 @@ static bool stop(const char *why)
 {
     if (atomic_exchange(&ca_order_gate.ended, true))
         return false;
+    ca_lock_take(&lock);
+    look_again();
+    ca_lock_drop(&lock);
     if (atomic_load(&ca_order_current) != CA_ORDER_OFF)
         ca_info("memory in flight is not reused from now on: %s", why);
     return true;
@@ -372,7 +406,8 @@ static bool stop(const char *why)
 
 /* The stream is the current one from now on; false where more is owed than it has waited for. Not
  * before it has: other threads that submit to it do not come by once it is. The first change is
- * none, as nothing was submitted before. */
+ * none, as nothing was submitted before. One by the thread that made the last one, too, is the last
+ * that need be told of: until a fence is begun, all that this thread submits is behind none. */
 static bool change(uint64_t stream, uint64_t paid)
 {
     unsigned thread = ca_thread_number();
@@ -383,10 +418,13 @@ static bool change(uint64_t stream, uint64_t paid)
         return false;
     }
     uint64_t before = stream_now();
-    unsigned last = atomic_exchange(&changer, thread);
     bool changes = before != CA_ORDER_OFF && before != stream;
-    if (changes)
-        atomic_store(&ca_order_current, stream);
+    unsigned last = changes ? atomic_exchange(&ca_order_gate.changer, thread) : thread;
+    if (changes) {
+        bool several = before && last == thread && !ca_order_owed();
+        atomic_store(&ca_order_gate.last, stream);
+        atomic_store(&ca_order_current, several ? CA_ORDER_SEVERAL : stream);
+    }
     if (changes && before)
         note_several();
     ca_lock_drop(&lock);
@@ -448,7 +486,8 @@ void ca_order_waits_for(uint64_t stream)
         atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         return;
     uint64_t current = stream_now();
-    if (stream && current && stream != current && atomic_load(&changer) != ca_thread_number())
+    if (stream && current && stream != current &&
+        atomic_load(&ca_order_gate.changer) != ca_thread_number())
         stop("a second thread waits for a second stream");
 }
 
@@ -573,5 +612,6 @@ void ca_order_reset_after_fork(void)
     atomic_store(&ca_order_gate.passed, 0);
     atomic_store(&proved, 0);
     atomic_store(&ca_order_gate.quiet, 0);
+    atomic_store(&ca_order_gate.last, 0);
     atomic_store(&ca_order_current, 0);
 }

@@ -5,7 +5,9 @@
  * alone there are races: tests/order_model.py). The stream of the last one is the current stream.
  * As long as it stays the same, a submission costs two loads and two comparisons here. One on
  * another stream makes the context one of several streams, until a fence has passed that was begun
- * after it: from then on all work that has not passed is on one stream again.
+ * after it: from then on all work that has not passed is on one stream again. Until the next fence
+ * is begun the thread that submits to several has said all there is to say: whichever stream it
+ * goes on with costs it a few loads and comparisons, too (CA_ORDER_SEVERAL).
  *
  * Meanwhile an epoch whose fence has not passed yet (epoch.h) may serve on behalf of a thread that
  * plain CUDA would have made to wait for that fence (fence_order.h): what takes its memory submits
@@ -33,6 +35,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/counters.h"
+#include "base/inline.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/upstream.h"
 
@@ -52,25 +57,60 @@ extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_current;
  * submission's looks take it away. */
 #define CA_ORDER_QUIET (UINT64_C(1) << 62)
 
+/* Instead of it, while no fence has been begun since one thread submitted to a second stream, and
+ * nothing is owed. */
+#define CA_ORDER_SEVERAL (CA_ORDER_OFF - 1)
+
+/* What order.c alone changes, in one object, so that a look needs one address. */
+typedef struct ca_order_gate {
+    void *_Atomic only; /* the context; NULL: off */
+    _Atomic bool ended;
+    _Atomic unsigned held;
+    _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
+    _Atomic uint64_t passed;        /* the latest begun that is known to have */
+    _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
+    _Atomic unsigned changer;       /* the thread that changed the stream last */
+    _Atomic uint64_t last;          /* the current stream, where CA_ORDER_SEVERAL stands for it */
+} ca_order_gate_t;
+extern __attribute__((visibility("hidden"))) ca_order_gate_t ca_order_gate;
+
 /* The number of the newest fence that anything was handed out behind; 0: none. */
 extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_newest;
 
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work);
 void ca_order_after_other(uint64_t stream, unsigned work);
 
+/* Before the call: whether the thread that submits to several streams goes on with `stream`, where
+ * `current` was the current one, and this is all there is to say. What comes after a fence was
+ * begun sees another current one, before its call or after it. */
+CA_INLINE bool ca_order_goes_on(uint64_t current, uint64_t stream)
+{
+    ca_order_gate_t *gate = &ca_order_gate;
+
+    if (current != CA_ORDER_SEVERAL || !ca_word_is(&gate->changer, ca_thread.number))
+        return false;
+    if (atomic_load_explicit(&gate->last, memory_order_relaxed) != stream) {
+        atomic_store_explicit(&gate->last, stream, memory_order_relaxed);
+        ca_count(submissions_elsewhere);
+    }
+    return true;
+}
+
 /* Around the driver's call that submits to `stream`. `queue` is the handle that means it
  * everywhere: of a thread's own stream CU_STREAM_PER_THREAD. */
-static inline void ca_order_before(uint64_t stream, void *queue, unsigned work)
+CA_INLINE void ca_order_before(uint64_t stream, void *queue, unsigned work)
 {
     uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
-    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF)
+    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF &&
+        (work || !ca_order_goes_on(current, stream)))
         ca_order_before_other(stream, queue, work);
 }
 
-static inline void ca_order_after(uint64_t stream, unsigned work)
+CA_INLINE void ca_order_after(uint64_t stream, unsigned work)
 {
     uint64_t current = atomic_load_explicit(&ca_order_current, memory_order_relaxed);
-    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF)
+    if (__builtin_expect(work || stream != current, 0) && current != CA_ORDER_OFF &&
+        (work || current != CA_ORDER_SEVERAL))
         ca_order_after_other(stream, work);
 }
 
@@ -125,17 +165,6 @@ void ca_order_hold(bool on);
 
 /* --- for the pool ----------------------------------------------------------------------------- */
 
-/* What order.c alone changes, in one object, so that a request needs one address. */
-typedef struct ca_order_gate {
-    void *_Atomic only; /* the context; NULL: off */
-    _Atomic bool ended;
-    _Atomic unsigned held;
-    _Atomic uint64_t several_until; /* a fence begun at this number, or later, has to pass */
-    _Atomic uint64_t passed;        /* the latest begun that is known to have */
-    _Atomic uint64_t quiet;         /* CA_ORDER_QUIET is about the fence begun at this number */
-} ca_order_gate_t;
-extern __attribute__((visibility("hidden"))) ca_order_gate_t ca_order_gate;
-
 /* Whether memory of the context may be handed out in flight now, as far as the streams go. */
 static inline bool ca_order_may(const void *context)
 {
@@ -159,7 +188,7 @@ void ca_order_unquiet(void);
 /* Of what ca_order_current is. */
 static inline bool ca_order_is_quiet(uint64_t current)
 {
-    return current & CA_ORDER_QUIET && current != CA_ORDER_OFF;
+    return current & CA_ORDER_QUIET && current < CA_ORDER_SEVERAL;
 }
 
 /* The number that the newest fence was begun at, where nothing has been submitted since; else 0.

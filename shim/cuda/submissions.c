@@ -131,6 +131,8 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
         else if (__builtin_expect(current != seen || (kind), 0)) {                                 \
             if (current == CA_ORDER_OFF)                                                           \
                 seen = CA_ORDER_OFF;                                                               \
+            else if (!(kind) && seen != CA_STREAM_NOT_ASKED && ca_order_goes_on(current, seen))    \
+                seen = CA_ORDER_SEVERAL;                                                           \
             else                                                                                   \
                 call = all_of_##symbol;                                                            \
         }                                                                                          \

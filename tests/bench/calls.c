@@ -8,7 +8,7 @@
  * streams the same beside MANY others, each of which had some
  * pinned  cudaMallocHost and cudaFreeHost of 4 KiB, with no device memory allocated before
  * copy    cudaMemcpyAsync from device to device: the runtime found the driver's function
- * launch  cuLaunchKernel: the linker found it
+ * launch  cuLaunchKernel: the linker found it; launch_N by turns on N streams
  * graph   cuGraphLaunch of a graph without nodes, likewise */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -16,11 +16,14 @@
 
 #define WARM_UP 3000
 #define MANY 3000
+#define STREAMS 32
 
 static void *from, *to;
 static size_t large;
 static CUfunction kernel;
 static CUgraphExec graph;
+static CUstream streams[STREAMS];
+static unsigned stream_count;
 
 static void pair(void)
 {
@@ -88,6 +91,20 @@ static void launch(void)
     OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 }
 
+static void launch_in_rotation(void)
+{
+    static unsigned at;
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, streams[at++ % stream_count], NULL, NULL));
+}
+
+static void make_rotation(unsigned count)
+{
+    CHECK(count > 0 && count <= STREAMS);
+    stream_count = count;
+    for (unsigned i = 0; i < count; i++)
+        OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+}
+
 static void launch_graph(void)
 {
     OK(cuGraphLaunch(graph, NULL));
@@ -105,15 +122,16 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 3);
     large = strtoul(argv[1], NULL, 10) << 20;
-    void (*call)(void) = large && strstr(argv[1], "launched") ? launched_pair
-                         : large                              ? large_pair
-                         : strcmp(argv[1], "pair") == 0       ? pair
-                         : strcmp(argv[1], "grow") == 0       ? grow
-                         : strcmp(argv[1], "pinned") == 0     ? pinned
-                         : strcmp(argv[1], "copy") == 0       ? copy
-                         : strncmp(argv[1], "stream", 6) == 0 ? stream
-                         : strcmp(argv[1], "graph") == 0      ? launch_graph
-                                                              : launch;
+    void (*call)(void) = large && strstr(argv[1], "launched")  ? launched_pair
+                         : large                               ? large_pair
+                         : strcmp(argv[1], "pair") == 0        ? pair
+                         : strcmp(argv[1], "grow") == 0        ? grow
+                         : strcmp(argv[1], "pinned") == 0      ? pinned
+                         : strcmp(argv[1], "copy") == 0        ? copy
+                         : strncmp(argv[1], "stream", 6) == 0  ? stream
+                         : strcmp(argv[1], "graph") == 0       ? launch_graph
+                         : strncmp(argv[1], "launch_", 7) == 0 ? launch_in_rotation
+                                                               : launch;
     uint64_t count = number_argument(argc, argv, 2, 1) + WARM_UP;
     CUmodule module;
     OK(cudaFree(NULL));
@@ -125,6 +143,8 @@ int main(int argc, char **argv)
     OK(cuModuleGetFunction(&kernel, module, "kernel"));
     if (call == launch_graph)
         make_graph();
+    if (call == launch_in_rotation)
+        make_rotation((unsigned)strtoul(argv[1] + 7, NULL, 10));
     if (strcmp(argv[1], "streams") == 0)
         make_streams();
 #pragma GCC unroll 1 /* or several places call by turns, and each has a stack of its own */

@@ -417,6 +417,83 @@ static void else_hardly_any_asks(void **state)
     assert_string_equal(fake_log(), "");
 }
 
+static unsigned elsewhere_by_turns(unsigned count)
+{
+    uint64_t before = ca_order_others();
+    for (unsigned i = 0; i < count; i++)
+        submit(i % 2 ? S : T);
+    return (unsigned)(ca_order_others() - before);
+}
+
+static void but_does_now_and_then_while_it_goes_on(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    submit(T);
+    fake_pass_all();
+    fake_log();
+    elsewhere_by_turns(1000); /* and nothing is freed, which would find out */
+    assert_string_equal(fake_log(), "Q");
+    assert_false(ca_order_owed());
+}
+
+static void what_was_before_a_fence_that_has_passed_is_not_owed(void **state)
+{
+    (void)state;
+    assert_true(takes(used_on(S)));
+    submit(T);
+    uint64_t address = used_on(T);
+    assert_true(ca_order_owed());
+    fake_pass_all();
+    assert_true(takes(address)); /* by a question */
+    assert_false(ca_order_owed());
+}
+
+static void a_thread_on_several_streams_says_so_once_a_fence(void **state)
+{
+    (void)state;
+    submit(S);
+    assert_int_equal(elsewhere_by_turns(100), 100); /* counted all the same */
+    assert_true(ca_order_current == CA_ORDER_SEVERAL);
+    used_on(S); /* its fence is begun, and S is the last stream */
+    assert_true(ca_order_current != CA_ORDER_SEVERAL);
+    submit(T);
+    fake_pass_all();
+    assert_false(serves(used_on(T))); /* T's work came after that fence */
+}
+
+static void the_last_of_its_streams_may_be_the_only_one_from_then_on(void **state)
+{
+    (void)state;
+    submit(S);
+    elsewhere_by_turns(99);
+    assert_true(ca_order_current == CA_ORDER_SEVERAL);
+    used_on(T); /* the last one */
+    fake_pass_all();
+    held_t held;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(hold(arena, KIB, &held), 0), put(&held);
+    assert_true(takes(used_on(T)));
+}
+
+static void a_second_thread_is_seen_then_too(void **state)
+{
+    (void)state;
+    submit(S);
+    elsewhere_by_turns(100); /* S is the last */
+    in_thread(submits_to_t, NULL);
+    assert_true(ca_order_is_over());
+}
+
+static void one_on_the_last_stream_is_none(void **state)
+{
+    (void)state;
+    submit(S);
+    elsewhere_by_turns(99); /* T is */
+    in_thread(submits_to_t, NULL);
+    assert_false(ca_order_is_over());
+}
+
 static void it_waits_again_for_what_is_handed_out_later(void **state)
 {
     (void)state;
@@ -889,6 +966,12 @@ int main(void)
         TEST(another_stream_waits_for_it_once),
         TEST(where_it_has_passed_meanwhile_no_other_need),
         TEST(else_hardly_any_asks),
+        TEST(but_does_now_and_then_while_it_goes_on),
+        TEST(what_was_before_a_fence_that_has_passed_is_not_owed),
+        TEST(a_thread_on_several_streams_says_so_once_a_fence),
+        TEST(the_last_of_its_streams_may_be_the_only_one_from_then_on),
+        TEST(a_second_thread_is_seen_then_too),
+        TEST(one_on_the_last_stream_is_none),
         TEST(it_waits_again_for_what_is_handed_out_later),
         TEST(what_a_free_that_waits_for_nothing_came_after_is_not_its_own),
         TEST(memory_of_the_host_never_serves),
