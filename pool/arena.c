@@ -183,17 +183,25 @@ void ca_arena_check_order(ca_arena_t *arena)
 /* Where it may be, what is in flight serves a plain request as well as what is ready does. It is
  * made ready before anything is taken, not only where nothing else fits: the request finds the
  * block that fits best, and neighbours merge early. */
-void ca_arena_serve_in_order(ca_arena_t *arena)
+static ca_block_t *take_in_order(ca_arena_t *arena, size_t bytes)
 {
+    ca_block_t *taken = NULL;
+
     if (arena->params.reuse != CA_POOL_REUSE_ORDER ||
         (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
          !CA_MUTATED(order_lazily_recorded)))
-        return;
-    if (ca_epoch_serve_in_order(arena) > 0 || !ca_order_is_over())
-        return;
+        return NULL;
+    if (ca_epoch_take_in_order(arena, bytes, &taken) > 0 || !ca_order_is_over())
+        return taken;
     int cancellation = ca_arena_enter(arena);
     ca_arena_check_order(arena);
     ca_arena_leave(arena, cancellation);
+    return NULL;
+}
+
+void ca_arena_serve_in_order(ca_arena_t *arena)
+{
+    (void)take_in_order(arena, 0);
 }
 
 /* What each allocation begins with. Takes the lock. */
@@ -249,10 +257,10 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 /* What is ready, serves in order, or has passed. Drops the lock. */
 static __attribute__((noinline)) ca_block_t *take_passed(ca_arena_t *arena, size_t size)
 {
-    ca_arena_serve_in_order(arena);
-    bool careful = ca_warmup_asks(arena, size);
-    ca_block_t *found = careful ? NULL : take(arena, NULL, size);
-
+    ca_block_t *found = take_in_order(arena, size);
+    bool careful = !found && ca_warmup_asks(arena, size);
+    if (!found && !careful)
+        found = take(arena, NULL, size);
     if (found || !arena->whole.closed.head || !ca_arena_serving(arena))
         return found;
     int cancellation = ca_arena_enter(arena);

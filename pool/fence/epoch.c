@@ -492,7 +492,23 @@ ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
     return block;
 }
 
+/* The newest of all, whose only block is just what is wanted: it need not be made ready first, as
+ * it would be taken then. */
+static bool take_last(ca_arena_t *arena, ca_epoch_t *epoch, size_t bytes)
+{
+    if (!bytes || arena->whole.closed.head || epoch->count != 1 || epoch->marks ||
+        !ca_block_take_whole(arena, epoch->blocks, bytes))
+        return false;
+    empty(epoch);
+    return true;
+}
+
 size_t ca_epoch_serve_in_order(ca_arena_t *arena)
+{
+    return ca_epoch_take_in_order(arena, 0, NULL);
+}
+
+size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **taken)
 {
     ca_epoch_t *epoch = arena->whole.closed.head, *next;
     size_t served = 0;
@@ -516,10 +532,17 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena)
         ca_count(order_served);
         arena->whole.failures = 0;
         list_remove(&arena->whole.closed, epoch);
-        release_blocks(arena, epoch);
+        ca_block_t *block = epoch->blocks;
+        bool took = take_last(arena, epoch, bytes);
+        if (!took)
+            release_blocks(arena, epoch);
         served++;
         if (owe(arena, epoch, released))
             next = arena->whole.closed.head;
+        if (took) {
+            *taken = arena->retired ? NULL : block;
+            break;
+        }
     }
     return served;
 }

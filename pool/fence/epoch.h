@@ -166,6 +166,10 @@ bool ca_epoch_in_order(const ca_arena_t *arena);
  * Returns how many epochs that were. Drops the lock. */
 size_t ca_epoch_serve_in_order(ca_arena_t *arena);
 
+/* The same for a request of `bytes`: where the newest of them has just its block alone, that is
+ * taken and goes to `taken`. */
+size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **taken);
+
 typedef enum {
     CA_EPOCHS_OWED,  /* that are not late */
     CA_EPOCHS_FREED, /* that a plain free came after, whichever thread's: for short waits, since the

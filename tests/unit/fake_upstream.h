@@ -66,6 +66,7 @@ typedef struct fake {
     uint64_t fail_at[FAKE_CALLS]; /* the nth call from now on fails once; 0: none */
     bool retires; /* a thread retires the arena: its addresses leave the index at any time */
     void (*on_call[FAKE_CALLS])(void); /* runs inside the call, before it takes effect */
+    void (*on_release)(void);          /* when a fence was released */
     void (*on_look)(void);             /* when it was asked what is available, after the answer */
 
     /* what the test reads */
@@ -349,6 +350,8 @@ static void fake_fence_release(void *context, void *fence)
     if (!fence || (uintptr_t)fence > fake.recorded || fake.fences-- == 0)
         fake_error("release of what is no fence");
     pthread_mutex_unlock(&fake.mutex);
+    if (fake.on_release)
+        fake.on_release();
 }
 
 static int fake_synchronize(void *context, bool all)

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
+#include "base/counters.h"
 #include "one_arena.h"
 #include "pool/cache/cache.h"
 #include "pool/growth/decay.h"
@@ -330,7 +332,7 @@ static void while_anything_is_captured_no_fence_is_shared(void **state)
 
 static void context_ends(void)
 {
-    fake.on_call[FAKE_JOIN] = NULL;
+    fake.on_call[FAKE_JOIN] = fake.on_release = NULL;
     ca_order_forget(&context);
     ca_arena_retire(arena);
 }
@@ -343,6 +345,43 @@ static void a_context_that_ends_while_a_stream_is_made_to_wait_leaves_no_fence(v
     fake.on_call[FAKE_JOIN] = context_ends;
     submit(T);
     assert_int_equal(fake.fences, 0);
+}
+
+static int passed_pair(uint64_t *address)
+{
+    ca_block_t *block;
+    int rc = ca_arena_alloc_passed(arena, LARGE, &block, address);
+    if (rc == 0) {
+        submit(S);
+        ca_arena_free(block);
+    }
+    return rc;
+}
+
+static void a_request_takes_the_block_that_was_freed_last_as_it_is(void **state)
+{
+    (void)state;
+    uint64_t first = used_on(S), address, merges = ca_counter_read(merges);
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(passed_pair(&address), 0);
+        assert_int_equal(address, first);
+    }
+    assert_int_equal(ca_counter_read(merges), merges);
+    assert_int_equal(fake.calls[FAKE_QUERY], 0);
+    assert_true(fake.fences <= 2);
+    sound();
+}
+
+/* With the lock dropped, to release the fence of the one before. */
+static void where_its_context_ends_meanwhile_it_gets_none(void **state)
+{
+    (void)state;
+    uint64_t address;
+    used_on(S);
+    assert_int_equal(passed_pair(&address), 0);
+    fake.on_release = context_ends;
+    assert_int_equal(passed_pair(&address), -EAGAIN);
+    assert_null(fake.on_release);
 }
 
 static void the_last_one_of_a_shared_fence_may_pass_while_it_is_owed(void **state)
@@ -961,6 +1000,8 @@ int main(void)
         TEST(a_second_context_that_comes_then_waits_for_it),
         TEST(while_anything_is_captured_no_fence_is_shared),
         TEST(a_context_that_ends_while_a_stream_is_made_to_wait_leaves_no_fence),
+        TEST(a_request_takes_the_block_that_was_freed_last_as_it_is),
+        TEST(where_its_context_ends_meanwhile_it_gets_none),
         TEST(the_last_one_of_a_shared_fence_may_pass_while_it_is_owed),
         TEST(what_has_no_fence_yet_does_not_serve),
         TEST(another_stream_waits_for_it_once),
