@@ -44,8 +44,8 @@ typedef struct ca_signal {
 /* Drops the lock until the signal is given, or it is `until` (ca_clock_ns; UINT64_MAX: for ever);
  * also for no reason. False: time is up. No cancellation point. */
 bool ca_signal_wait(ca_signal_t *signal, ca_lock_t *lock, uint64_t until);
-/* After a change under the lock: best once it is dropped, since the threads that this wakes take
- * it. */
+/* What it is about was changed under the lock. Under it too, or behind it: there a thread that
+ * wakes at once need not wait for the lock. */
 void ca_signal_all(ca_signal_t *signal);
 
 /* Also how an owner makes a lock good again in the child of a fork, whoever held it. */

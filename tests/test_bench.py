@@ -617,6 +617,17 @@ def test_a_large_pair_in_order_takes_fewer(run, build, tmp_path, call):
 
 
 @release
+def test_a_thread_that_is_woken_need_not_wait_for_the_lock(run, build, tmp_path):
+    # Each eighth pair waits for its kernel by the helper; here threads run by turns, and a thread
+    # that another one wakes runs at once.
+    taken = by_function(run, build, tmp_path, "16_MiB_launched", 1, True, "stacks:off,settle:0",
+                        LARGE_DEVICE + ",kernel_ns:50000")
+    print({name: taken.get(name) for name in ("ca_waiter_wait", "ca_lock_wait")})
+    assert taken["ca_waiter_wait"] > 0
+    assert taken.get("ca_lock_wait", 0) <= taken["ca_waiter_wait"]
+
+
+@release
 def test_a_growth_takes_no_more_where_there_are_many_segments(run, build, tmp_path):
     # One for each request, which is above `max_split`; thousands of them at the end.
     ours = per_call(run, build, tmp_path, "grow", conf="stacks:off,settle:0,max_split:1M",

@@ -45,6 +45,14 @@ static struct {
     } events[CA_CONTEXTS_MAX];
 } job;
 
+/* Under the lock, which it drops meanwhile. */
+static void tell(ca_signal_t *signal)
+{
+    ca_lock_drop(&lock);
+    ca_signal_all(signal);
+    ca_lock_take(&lock);
+}
+
 /* --- the helper ------------------------------------------------------------------------------- */
 
 /* Under the lock, which is not held during the waits. */
@@ -65,9 +73,7 @@ static void work(void)
     }
     job.answer = answer;
     job.state = ANSWERED;
-    ca_lock_drop(&lock); /* or the woken caller would wait for it */
-    ca_signal_all(&answered);
-    ca_lock_take(&lock);
+    tell(&answered);
 }
 
 static void *help(void *unused)
@@ -120,17 +126,18 @@ static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_wait
     int answer = 0;
 
     give(owner, fence, wait);
-    bool start = !helped;
-    helped = true;
-    ca_lock_drop(&lock);
-    if (!start)
-        ca_signal_all(&given);
-    bool runs = !start || ca_helper_start(help, NULL, STACK_BYTES) == 0;
-    ca_lock_take(&lock);
-    if (!runs) {
-        helped = false;
-        job.state = FREE;
-        return -EBUSY;
+    if (helped) {
+        tell(&given);
+    } else {
+        helped = true;
+        ca_lock_drop(&lock);
+        bool started = ca_helper_start(help, NULL, STACK_BYTES) == 0;
+        ca_lock_take(&lock);
+        if (!started) {
+            helped = false;
+            job.state = FREE;
+            return -EBUSY;
+        }
     }
     while (job.state != ANSWERED && in_time)
         in_time = ca_signal_wait(&answered, &lock, until);
