@@ -175,10 +175,24 @@ bool ca_arena_revive(ca_arena_t *arena);
  * Looks at completed epochs first. Returns the bytes given. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
 
+/* Memory that was idle for long goes back upstream. Time is counted in ticks, which somebody else
+ * gives: the pool reads no clock. At each what was freed by now becomes ready if its work is done,
+ * as in a trim, but for what lies in the caches of threads that used them since the last tick: a
+ * program that is idle makes no call that would do so. */
+void ca_arena_tick(ca_arena_t *arena);
+
+/* Gives one wholly ready segment back whose last live block was freed more than `ticks` ticks ago:
+ * `ticks` whole intervals lie between; or, where there is none, as many pages of a range as were
+ * wholly ready at each of these. `waits`: upstream's free waits for the context, so nothing is
+ * given while that works. Returns the bytes given, 0 when there is no such segment. */
+size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits);
+
 /* Pin mode, counted: while it is on, blocks keep their address. No segment goes back upstream, not
  * by a trim either; freed blocks become ready without merging with their neighbours; and a request
- * takes a ready block of just its size, the one freed last, before another is split. Ready blocks
- * merge after all, segment by segment, where a request is out of memory otherwise.
+ * takes a ready block of just its size, the one freed last, before another is split. So a program
+ * that replays recorded work, which hands the same addresses to the device again and again, finds
+ * what it frees and asks for again where it was. Ready blocks merge after all, segment by segment,
+ * where a request is out of memory otherwise.
  *
  * When it ends nothing moves: what may be merged is merged by the next trim, or when the arena is
  * about to give memory back, or to another heap. */
@@ -196,8 +210,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
  * accordingly, until this arena or another one of its set has looked for itself: as it grows, where
- * that makes a difference (pool/growth/free_estimate.h), and now and then while it is that little.
- */
+ * that makes a difference (ca_free_estimate_t), and now and then while it is that little. */
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.

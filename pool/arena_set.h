@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "pool/arena.h"
-#include "pool/growth/free_estimate.h"
+#include "pool/growth/grow.h"
 
 #define CA_ARENA_SET_MOST 64u
 

@@ -3,8 +3,8 @@
 
 #include "pool/cache/cache.h"
 #include "pool/fence/epoch.h"
+#include "pool/growth/grow.h"
 #include "pool/blocks/mixed.h"
-#include "pool/growth/pin.h"
 #include "pool/blocks/segment.h"
 #include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"

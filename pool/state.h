@@ -20,7 +20,7 @@ struct ca_arena {
 
     ca_arena_set_t *set; /* the set of heaps that it belongs to; NULL for a heap alone */
     unsigned shard;      /* its place there */
-    bool apart;          /* see apart.h */
+    bool apart;          /* see mixed.h */
     ca_stream_t *ended;  /* streams of its lives before, for new ones */
     ca_block_slab_t blocks;
 
@@ -41,7 +41,7 @@ struct ca_arena {
     ca_epoch_t *owed;        /* served in order last, and empty; in no list: see ca_epoch_cover */
     ca_slab_t epochs, marks;
 
-    uint32_t tick;  /* see pool/growth/decay.h */
+    uint32_t tick;  /* see ca_arena_tick */
     uint32_t round; /* of giving back */
 
     unsigned pins;     /* pin mode is on: see ca_arena_pin */

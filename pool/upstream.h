@@ -1,8 +1,8 @@
 /* What the pool asks of the outside world: memory and fences, as a table of function pointers, so
  * that the pool is built and tested without CUDA.
  *
- * No function of this table but the last two is ever called with one of our locks held; debug
- * builds assert it in the one place that calls them (pool/upstream.c). Every call may block.
+ * No function of this table but `forget` and `end` is ever called with one of our locks held; debug
+ * builds assert it (CA_UPSTREAM_CALL). Every call may block.
  *
  * A fence marks all work submitted to the context before it, on every stream of it, and of other
  * contexts that can reach its memory. */
@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/counters.h"
+#include "base/lock.h"
 #include "base/record.h"
 
 /* The wait without bound, see fence_wait. No plain free waits for another context's work, which may
@@ -103,33 +105,54 @@ typedef struct ca_upstream {
 /* What may still be at memory that goes back. */
 typedef enum { CA_FREE_PENDING, CA_FREE_IDLE, CA_FREE_PASSED } ca_free_t;
 
-/* The pool's own way to the table (pool/upstream.c): each asserts that no lock is held and counts.
- * A missing `reclaim` gives 0. */
-int ca_upstream_alloc(const ca_upstream_t *upstream, void *context, size_t bytes,
-                      uint64_t *address);
-int ca_upstream_free(const ca_upstream_t *upstream, void *context, uint64_t address, size_t bytes,
-                     ca_free_t how);
-size_t ca_upstream_available(const ca_upstream_t *upstream, void *context);
-int ca_upstream_fence_record(const ca_upstream_t *upstream, void *context, bool all, void **fence);
-int ca_upstream_fence_record_on(const ca_upstream_t *upstream, void *context, void *queue,
-                                void **fence);
-int ca_upstream_fence_join(const ca_upstream_t *upstream, void *context, void *queue, void *fence);
-int ca_upstream_fence_query(const ca_upstream_t *upstream, void *context, void *fence);
-int ca_upstream_fence_wait(const ca_upstream_t *upstream, void *context, void *fence,
-                           uint64_t nanoseconds);
-void ca_upstream_fence_release(const ca_upstream_t *upstream, void *context, void *fence);
-int ca_upstream_synchronize(const ca_upstream_t *upstream, void *context, bool all);
-size_t ca_upstream_reclaim(const ca_upstream_t *upstream, void *context, size_t bytes);
+/* The pool's own way to the table: each asserts that no lock is held, and counts. A page that is
+ * made or mapped counts as an allocation upstream, one that is dropped and a row that is unmapped
+ * as a free. */
+#define CA_UPSTREAM_CALL(type, name, parameters, ...)                                              \
+    static inline type ca_upstream_##name parameters                                               \
+    {                                                                                              \
+        ca_lock_assert_none("upstream " #name);                                                    \
+        __VA_ARGS__;                                                                               \
+    }
+#define CA_UPSTREAM const ca_upstream_t *upstream, void *context
 
-/* The same for pages. Each page that is made or mapped counts as an allocation upstream, each one
- * that is dropped and each row that is unmapped as a free. */
-size_t ca_upstream_page_unit(const ca_upstream_t *upstream, void *context);
-int ca_upstream_reserve(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *at);
-void ca_upstream_unreserve(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes);
-int ca_upstream_make(const ca_upstream_t *upstream, void *context, size_t bytes, uint64_t *handle);
-void ca_upstream_drop(const ca_upstream_t *upstream, void *context, uint64_t handle);
-int ca_upstream_map(const ca_upstream_t *upstream, void *context, uint64_t at,
-                    const ca_page_t *pages, size_t count);
-int ca_upstream_unmap(const ca_upstream_t *upstream, void *context, uint64_t at, size_t bytes);
+CA_UPSTREAM_CALL(int, alloc, (CA_UPSTREAM, size_t bytes, uint64_t *at), ca_count(upstream_allocs);
+                 return upstream->alloc(context, bytes, at))
+CA_UPSTREAM_CALL(size_t, available, (CA_UPSTREAM),
+                 return upstream->available ? upstream->available(context) : SIZE_MAX)
+CA_UPSTREAM_CALL(int, fence_record_on, (CA_UPSTREAM, void *queue, void **fence),
+                 ca_count(fence_records);
+                 return upstream->fence_record_on(context, queue, fence))
+CA_UPSTREAM_CALL(int, fence_join, (CA_UPSTREAM, void *queue, void *fence), ca_count(fence_joins);
+                 return upstream->fence_join(context, queue, fence))
+CA_UPSTREAM_CALL(int, fence_query, (CA_UPSTREAM, void *fence), ca_count(fence_queries);
+                 return upstream->fence_query(context, fence))
+CA_UPSTREAM_CALL(int, fence_wait, (CA_UPSTREAM, void *fence, uint64_t ns), ca_count(fence_waits);
+                 return upstream->fence_wait(context, fence, ns))
+CA_UPSTREAM_CALL(void, fence_release, (CA_UPSTREAM, void *fence),
+                 upstream->fence_release(context, fence))
+CA_UPSTREAM_CALL(int, synchronize, (CA_UPSTREAM, bool all), ca_count(fence_waits);
+                 return upstream->synchronize(context, all))
+CA_UPSTREAM_CALL(size_t, reclaim, (CA_UPSTREAM, size_t bytes),
+                 return upstream->reclaim ? upstream->reclaim(context, bytes) : 0)
+CA_UPSTREAM_CALL(size_t, page_unit, (CA_UPSTREAM),
+                 return upstream->pages ? upstream->pages->unit(context) : 0)
+CA_UPSTREAM_CALL(int, reserve, (CA_UPSTREAM, size_t bytes, uint64_t *at),
+                 return upstream->pages->reserve(context, bytes, at))
+CA_UPSTREAM_CALL(void, unreserve, (CA_UPSTREAM, uint64_t at, size_t bytes),
+                 upstream->pages->unreserve(context, at, bytes))
+CA_UPSTREAM_CALL(int, make, (CA_UPSTREAM, size_t bytes, uint64_t *handle),
+                 ca_count(upstream_allocs);
+                 return upstream->pages->make(context, bytes, handle))
+CA_UPSTREAM_CALL(void, drop, (CA_UPSTREAM, uint64_t handle), ca_count(upstream_frees);
+                 upstream->pages->drop(context, handle))
+CA_UPSTREAM_CALL(int, map, (CA_UPSTREAM, uint64_t at, const ca_page_t *pages, size_t count),
+                 ca_count_add(upstream_allocs, count);
+                 return upstream->pages->map(context, at, pages, count))
+CA_UPSTREAM_CALL(int, unmap, (CA_UPSTREAM, uint64_t at, size_t bytes), ca_count(upstream_frees);
+                 return upstream->pages->unmap(context, at, bytes))
+
+int ca_upstream_free(CA_UPSTREAM, uint64_t address, size_t bytes, ca_free_t how);
+int ca_upstream_fence_record(CA_UPSTREAM, bool all, void **fence);
 
 #endif

@@ -8,6 +8,36 @@
 #define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
 #define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
 
+#define CA_LOOK_SERVES_NS 10000000u
+
+/* What the driver said that it has left, and how long one goes by that: while it was long more than
+ * is wanted, so that what others obtain meanwhile changes nothing. On hardware to ask takes about
+ * as long as to allocate (tests/gpu/results, cuMemGetInfo). All zero: never asked. Bytes. */
+typedef struct ca_free_estimate {
+    size_t found;   /* SIZE_MAX where the driver does not know, 0 where it has refused since */
+    size_t held;    /* what whoever looks had obtained by then */
+    uint64_t until; /* ca_clock_ns */
+} ca_free_estimate_t;
+
+/* What is left by now, where whoever looked holds `held`. */
+static inline size_t ca_free_estimate_left(const ca_free_estimate_t *look, size_t held)
+{
+    if (look->found == SIZE_MAX)
+        return SIZE_MAX;
+    return look->found + look->held > held ? look->found + look->held - held : 0;
+}
+
+/* Whether obtaining `bytes` may go by it at the time `now`: half of what was found is there then,
+ * and twice of what is to be left. */
+static inline bool ca_free_estimate_serves(const ca_free_estimate_t *look, size_t held,
+                                           size_t bytes, size_t leave, uint64_t now)
+{
+    size_t left = ca_free_estimate_left(look, held);
+
+    return now < look->until && left >= bytes && left - bytes >= look->found / 2 &&
+           (left - bytes) / 2 >= leave;
+}
+
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 
@@ -79,5 +109,11 @@ bool ca_nothing_in_flight(ca_arena_t *arena);
 /* Idle segments of the other heaps of its set go back, see ca_arena_set_give_others. 0 where the
  * arena is alone. Drops the lock. */
 size_t ca_give_others(ca_arena_t *arena, size_t bytes);
+
+/* Merges whatever pin mode left unmerged; only when it is off. No call upstream, as the next. */
+void ca_pin_merge(ca_arena_t *arena);
+
+/* When memory has run out, on or off: merges segment by segment until the request fits, or NULL. */
+ca_block_t *ca_pin_take(ca_arena_t *arena, size_t bytes);
 
 #endif

@@ -39,7 +39,7 @@
 #include <limits.h>
 #include "base/clock.h"
 #include "base/thread_state.h"
-#include "pool/blocks/apart.h"
+#include "pool/blocks/mixed.h"
 #include "pool/cache/cache.h"
 #include "pool/range/export.h"
 #include "pool/growth/giving.h"
@@ -91,7 +91,7 @@ static bool search(climb_t *c)
         ca_epoch_serve_in_order(c->arena);
     c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
                       : ca_block_take(c->arena, c->bytes, UINT_MAX);
-    if (!c->block && c->any) /* where it was before its kind was kept apart, see apart.h */
+    if (!c->block && c->any) /* where it was before its kind was kept apart, see mixed.h */
         c->block = ca_block_take_elsewhere(c->arena, c->bytes);
     if (!c->block && c->stream)
         c->block = ca_stream_take(c->stream, c->bytes, c->any ? CA_TAKE_ANY : CA_TAKE_CUT);

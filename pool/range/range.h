@@ -68,7 +68,7 @@ typedef struct ca_range {
     bool no_views;      /* or has no further views */
     unsigned walks;     /* that are under way: nothing is unmapped */
     unsigned walked;    /* how many have begun */
-    uint32_t idle_tick; /* since then that much could have gone back, at each tick: see decay.c */
+    uint32_t idle_tick; /* since then that much could have gone back, at each tick: see reclaim.c */
     size_t idle_least;
 } ca_range_t;
 

@@ -25,7 +25,7 @@
 #include "base/backoff.h"
 #include "base/log.h"
 #include "config/options.h"
-#include "pool/growth/decay.h"
+#include "pool/arena.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"

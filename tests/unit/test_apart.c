@@ -1,11 +1,11 @@
-/* Room that there is, but in pieces, is no out of memory: see pool/blocks/apart.h. */
+/* Room that there is, but in pieces, is no out of memory: see pool/blocks/mixed.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/blocks/apart.h"
+#include "pool/blocks/mixed.h"
 #include "pool/range/export.h"
 
 #define DEVICE (4096 * MIB)

@@ -107,7 +107,7 @@ static void the_first_segment_is_small(void **state)
 static void segments_grow_with_the_reserve(void **state)
 {
     (void)state;
-    fake.limit = 16384 * MIB; /* of which that is little: see pool/blocks/apart.h */
+    fake.limit = 16384 * MIB; /* of which that is little: see pool/blocks/mixed.h */
     held_t a = get(100 * MIB), b = get(2 * MIB);
     assert_int_equal(stats().reserved_bytes, 100 * MIB + 16 * MIB);
     held_t c = get(500 * MIB - 1), d = get(30 * MIB);

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_cache.h"
+#include "pool/arena.h"
 #include "pool/cache/cache_hit.h"
-#include "pool/growth/decay.h"
 #include "pool/growth/warmup.h"
 #include "pool/fence/stream.h"
 

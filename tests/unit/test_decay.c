@@ -1,11 +1,11 @@
-/* Memory that was idle for long goes back upstream; see pool/growth/decay.h. */
+/* Memory that was idle for long goes back upstream; see pool/reclaim.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include "fake_upstream.h"
-#include "pool/growth/decay.h"
+#include "pool/arena.h"
 
 #define TICKS 2
 

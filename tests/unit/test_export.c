@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "one_arena.h"
-#include "pool/growth/decay.h"
+#include "pool/arena.h"
 #include "pool/range/export.h"
 
 static ca_arena_params_t params;

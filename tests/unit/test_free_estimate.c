@@ -1,5 +1,5 @@
 /* Growth asks upstream what it has left, and goes by the answer for a while: to ask is as dear as
- * to obtain a segment. See pool/growth/free_estimate.h. */
+ * to obtain a segment. See ca_free_estimate_t. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

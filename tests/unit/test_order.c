@@ -8,8 +8,8 @@
 #include <errno.h>
 #include "base/counters.h"
 #include "one_arena.h"
+#include "pool/arena.h"
 #include "pool/cache/cache.h"
-#include "pool/growth/decay.h"
 #include "pool/fence/fence_order.h"
 #include "pool/fence/order.h"
 

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include "fake_pages.h"
 #include "one_arena.h"
-#include "pool/growth/decay.h"
+#include "pool/arena.h"
 #include "pool/fence/order.h"
 #include "pool/range/range.h"
 #include "pool/blocks/segment.h"

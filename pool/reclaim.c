@@ -1,0 +1,179 @@
+/* Memory that goes back though no growth here needs it: because somebody asked for it, the program
+ * or a call that found none left, or because it was idle for long. And pin mode, in which none
+ * does; see arena.h. */
+#include <limits.h>
+#include "base/clock.h"
+#include "pool/cache/cache.h"
+#include "pool/growth/grow.h"
+#include "pool/growth/ladder.h"
+#include "pool/range/range.h"
+#include "pool/blocks/segment.h"
+#include "pool/growth/warmup.h"
+#include "pool/state.h"
+#include "pool/fence/stream.h"
+#include "pool/range/view.h"
+
+/* --- trim ------------------------------------------------------------------------------------- */
+
+/* What has passed is ready, and nothing stays in an open epoch that a fence can be had for. */
+static void settle(ca_arena_t *arena)
+{
+    ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+    bool none_before = !arena->whole.closed.head;
+    ca_streams_close(arena);
+    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+    if (none_before)
+        ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+    ca_streams_reap(arena, SIZE_MAX, true);
+    ca_blocks_merge(arena);
+}
+
+/* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where that comes
+ * first they are not made as long again in vain. */
+static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
+{
+    uint64_t end, now;
+    size_t given = 0, waits = arena->whole.closed.count;
+
+    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) >= 0;
+         waits--)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    size_t late = waits + ca_streams_closed(arena);
+    end = ca_clock_ns() + ca_unsafe_wait_ns(arena);
+    for (; late > 0 && given < bytes && (now = ca_clock_ns()) < end &&
+           ca_epoch_wait(arena, CA_EPOCHS_ALL, end - now) == 1;
+         late--)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    if (given < bytes && ca_streams_reap(arena, SIZE_MAX, true) > 0)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
+    if (given < bytes && !arena->params.host)
+        given += ca_give_back(arena, bytes - given, CA_GIVE_PASSED);
+    return given;
+}
+
+size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
+{
+    ca_lock_take(&arena->lock);
+    int cancellation = ca_arena_enter(arena);
+    arena->operations++;
+    if (how == CA_TRIM_LOOK)
+        ca_caches_flush_idle(arena);
+    else
+        ca_caches_lock_out(arena);
+    settle(arena);
+    if (how == CA_TRIM_ASKED && arena->no_fences)
+        ca_epoch_synchronize(arena);
+    size_t given = how == CA_TRIM_LOOK ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    if (how == CA_TRIM_SHORTAGE && given < bytes)
+        given += give_after_waits(arena, bytes - given);
+    if (given)
+        ca_warmup_gave(arena);
+    if (how != CA_TRIM_LOOK)
+        ca_caches_open(arena);
+    ca_arena_leave(arena, cancellation);
+    ca_arena_drop(arena);
+    return given;
+}
+
+size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
+{
+    return ca_arena_trim_as(arena, bytes, CA_TRIM_IDLE);
+}
+
+/* --- decay ------------------------------------------------------------------------------------ */
+
+void ca_arena_tick(ca_arena_t *arena)
+{
+    ca_lock_take(&arena->lock);
+    arena->tick++;
+    bool pending = !arena->retired && (arena->pending > 0 || ca_caches_bytes(arena) > 0);
+    ca_lock_drop(&arena->lock);
+    if (pending)
+        ca_arena_trim_as(arena, 0, CA_TRIM_LOOK);
+    ca_lock_take(&arena->lock);
+    if (!arena->retired)
+        ca_range_tick(arena);
+    ca_lock_drop(&arena->lock);
+}
+
+/* A segment remembers the tick at which its last live block was freed; one whose memory is all
+ * ready and that has not been touched since is idle since then. Of a range as many pages are as
+ * were wholly ready at each tick since. */
+static ca_segment_t *idle_longer(const ca_arena_t *arena, uint32_t ticks)
+{
+    ca_segment_t *segment = ca_arena_serving(arena) && !arena->pins ? arena->segments : NULL;
+
+    /* The count wraps around. */
+    while (segment && (segment->live_blocks > 0 || segment->ranged ||
+                       arena->tick - segment->idle_tick <= ticks || !ca_segment_idle(segment)))
+        segment = segment->next;
+    return segment;
+}
+
+size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
+{
+    ca_lock_take(&arena->lock);
+    int cancellation = ca_arena_enter(arena);
+    if (!arena->pins)
+        ca_pin_merge(arena);
+    ca_segment_t *segment = idle_longer(arena, ticks);
+    /* Looked for again where the lock may have been dropped in between. */
+    if (segment && waits)
+        segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
+    else if (segment) /* what is ready in order may be in flight, and the real free does not wait */
+        segment = ca_nothing_in_flight(arena) ? idle_longer(arena, ticks) : NULL;
+    size_t given = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
+    size_t pages = segment || !ca_arena_serving(arena) ? 0 : ca_range_idle_longer(arena, ticks);
+    while (given < pages && ca_nothing_in_flight(arena)) {
+        size_t more = ca_range_give(arena, pages - given);
+        if (!more)
+            break;
+        given += more;
+    }
+    if (given)
+        ca_warmup_gave(arena);
+    ca_arena_leave(arena, cancellation);
+    ca_arena_drop(arena);
+    return given;
+}
+
+/* --- pin mode --------------------------------------------------------------------------------- */
+
+void ca_arena_pin(ca_arena_t *arena, bool on)
+{
+    ca_lock_take(&arena->lock);
+    ca_blocks_merge(arena);
+    if (on)
+        arena->pins++;
+    else if (arena->pins)
+        arena->pins--;
+    ca_caches_review(arena);
+    ca_lock_drop(&arena->lock);
+}
+
+void ca_pin_merge(ca_arena_t *arena)
+{
+    ca_blocks_merge(arena);
+    if (!arena->unmerged)
+        return;
+    ca_view_merge(arena);
+    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
+        ca_segment_merge(arena, segment);
+    arena->unmerged = false;
+}
+
+ca_block_t *ca_pin_take(ca_arena_t *arena, size_t bytes)
+{
+    if (!arena->unmerged)
+        return NULL;
+    ca_view_merge(arena);
+    for (ca_segment_t *segment = arena->segments; segment; segment = segment->next) {
+        ca_block_t *block = NULL;
+        if (ca_segment_merge(arena, segment))
+            block = ca_block_take(arena, bytes, UINT_MAX);
+        if (block)
+            return block;
+    }
+    arena->unmerged = false;
+    return NULL;
+}
