@@ -121,10 +121,6 @@ void ca_range_end(ca_arena_t *arena);
 /* Pages of a range, all of its addresses from `at` on: the number of the first that ends above. */
 size_t ca_range_page_at(const ca_range_t *range, uint64_t at);
 
-/* The pages that lie wholly in a block and are not pinned, the highest in a row: how many, from the
- * number `*first` on. */
-size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first);
-
 /* Pins all pages that lie in [at, at + bytes), or reach into it. */
 void ca_range_pin_pages(ca_range_t *range, uint64_t at, size_t bytes);
 
@@ -136,10 +132,6 @@ static inline uint64_t ca_range_page_end(const ca_range_page_t *page)
 /* Sets in each page the ready block that it begins in, or NULL; of blocks that are smaller than a
  * page it takes no notice. */
 void ca_range_look(ca_arena_t *arena);
-
-/* The next ready block of the range after `block`, from those of `least` bytes on, NULL: the first;
- * by size, nearly. */
-ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least);
 
 /* The highest whole pages of the highest ready block that has any are lent, as many as `bytes`
  * need; unless `whole`, of the last one just what is needed. 0, -ENOENT: there are none, or
@@ -173,8 +165,7 @@ ca_block_t *ca_range_hole(const ca_range_t *range, size_t bytes);
 /* What is broken, or NULL. */
 const char *ca_range_check(const ca_arena_t *arena);
 
-/* --- between range.c and range_give.c -----------------------------------------------------------
- */
+/* --- between range.c and range_give.c --------------------------------------------------------- */
 
 extern _Atomic size_t ca_ranges_count; /* of the process */
 

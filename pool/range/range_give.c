@@ -12,7 +12,9 @@
 
 /* --- giving back ------------------------------------------------------------------------------ */
 
-ca_block_t *ca_range_next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least)
+/* The next ready block of the range after `block`, from those of `least` bytes on, NULL: the first;
+ * by size, nearly. */
+static ca_block_t *next_ready(const ca_arena_t *arena, const ca_block_t *block, size_t least)
 {
     const ca_bins_t *bins = &arena->bins[CA_POOL_MAIN];
     unsigned row, sub;
@@ -37,7 +39,9 @@ static size_t first_from(const ca_range_t *range, uint64_t at)
     return first + (first < range->count && range->pages[first].at < at);
 }
 
-size_t ca_range_whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first)
+/* The pages that lie wholly in a block and are not pinned, the highest in a row: how many, from the
+ * number `*first` on. */
+static size_t whole_pages(const ca_range_t *range, const ca_block_t *block, size_t *first)
 {
     size_t last = ca_range_page_at(range, block->address + ca_block_size(block));
 
@@ -57,8 +61,8 @@ size_t ca_range_idle(const ca_arena_t *arena)
 
     if (!range || arena->pins)
         return 0;
-    for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, range->unit));)
-        if ((count = ca_range_whole_pages(range, block, &first)))
+    for (ca_block_t *block = NULL; (block = next_ready(arena, block, range->unit));)
+        if ((count = whole_pages(range, block, &first)))
             bytes += ca_range_page_end(&range->pages[first + count - 1]) - range->pages[first].at;
     return bytes;
 }
@@ -69,7 +73,7 @@ void ca_range_look(ca_arena_t *arena)
 
     for (size_t i = 0; i < range->count; i++)
         range->pages[i].ready = NULL;
-    for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, range->unit));) {
+    for (ca_block_t *block = NULL; (block = next_ready(arena, block, range->unit));) {
         uint64_t end = block->address + ca_block_size(block);
         for (size_t i = first_from(range, block->address);
              i < range->count && range->pages[i].at < end; i++)
@@ -77,41 +81,23 @@ void ca_range_look(ca_arena_t *arena)
     }
 }
 
-/* A row of blocks in which nothing lives: bytes of the pages that lie wholly in it. */
-static size_t pages_in(const ca_range_t *range, uint64_t from, uint64_t to)
-{
-    size_t bytes = 0;
-
-    for (size_t i = ca_range_page_at(range, from); i < range->count; i++) {
-        if (ca_range_page_end(&range->pages[i]) > to)
-            break;
-        if (range->pages[i].at >= from)
-            bytes += range->pages[i].page.bytes;
-    }
-    return bytes;
-}
-
-/* The memory of a view that is pending is lent. */
-static bool is_vacant(const ca_block_t *block)
-{
-    return !ca_range_is(block, CA_BLOCK_LIVE) && !ca_range_is(block, CA_BLOCK_LENT);
-}
-
 size_t ca_range_vacant(const ca_arena_t *arena)
 {
     const ca_range_t *range = arena->range;
-    size_t bytes = 0;
-    uint64_t from = 0;
 
     if (!range || arena->pins)
         return 0;
+    size_t bytes = range->held, next = 0;
     for (const ca_block_t *block = range->segment->first; block; block = ca_block_upper(block)) {
-        if (!is_vacant(block) && from)
-            bytes += pages_in(range, from, block->address);
-        from = !is_vacant(block) ? 0 : from ? from : block->address;
+        uint64_t end = block->address + ca_block_size(block);
+        if (!ca_range_is(block, CA_BLOCK_LIVE) && !ca_range_is(block, CA_BLOCK_LENT))
+            continue;
+        size_t first = ca_range_page_at(range, block->address);
+        for (next = first > next ? first : next; next < range->count && range->pages[next].at < end;
+             next++)
+            bytes -= range->pages[next].made ? range->pages[next].page.bytes : 0;
     }
-    if (from)
-        bytes += pages_in(range, from, range->segment->base + range->segment->bytes);
+    /* The memory of a view that is pending is lent. */
     for (const ca_view_t *view = range->newest; view; view = view->older)
         if (ca_range_is(view->segment->first, CA_BLOCK_PENDING))
             bytes += ca_block_size(view->segment->first);
@@ -124,9 +110,9 @@ static ca_block_t *highest(const ca_arena_t *arena)
     ca_block_t *found = NULL;
     size_t first;
 
-    for (ca_block_t *block = NULL; (block = ca_range_next_ready(arena, block, arena->range->unit));)
+    for (ca_block_t *block = NULL; (block = next_ready(arena, block, arena->range->unit));)
         if ((!found || block->address > found->address) &&
-            ca_range_whole_pages(arena->range, block, &first) > 0)
+            whole_pages(arena->range, block, &first) > 0)
             found = block;
     return found;
 }
@@ -139,22 +125,13 @@ int ca_range_lend(ca_arena_t *arena, size_t bytes, bool whole, ca_block_t **lent
 
     if (!block)
         return -ENOENT;
-    size_t from = ca_range_whole_pages(range, block, &first) + first - 1;
+    size_t from = whole_pages(range, block, &first) + first - 1;
     uint64_t end = ca_range_page_end(&range->pages[from]);
     while (from > first && end - range->pages[from].at < bytes)
         from--;
     uint64_t at = range->pages[from].at;
     *lent = ca_block_lend(arena, block, at, whole || end - at < bytes ? end - at : bytes);
     return *lent ? 0 : -ENOSYS;
-}
-
-/* Pages could not be unmapped. */
-static void stay(ca_range_t *range, uint64_t at, size_t count, size_t bytes)
-{
-    for (size_t i = ca_range_page_at(range, at), end = i + count; i < end; i++)
-        range->pages[i].made = true;
-    range->held += bytes;
-    range->mappings += count;
 }
 
 size_t ca_range_give(ca_arena_t *arena, size_t bytes)
@@ -193,8 +170,12 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     if (rc == 0) {
         ca_range_forget_pages(range, at, count);
         ca_reserved_lower(arena, given);
-    } else {
-        stay(range, at, count, given);
+    } else { /* they stay */
+        first = ca_range_page_at(range, at);
+        for (size_t i = 0; i < count; i++)
+            range->pages[first + i].made = true;
+        range->held += given;
+        range->mappings += count;
     }
     if (rc == -EIO)
         ca_arena_stop(arena);
