@@ -14,6 +14,7 @@
 
 #define LINE 64 /* bytes; no cache line in common */
 #define NONE CA_ARENA_SET_MOST
+#define BIT_OF(heap) (UINT64_C(1) << (heap))
 #define FIRST_MOST ((size_t)1 << 20) /* bytes; requests that a heap's first segment is made for */
 
 typedef struct slot {
@@ -109,18 +110,13 @@ ca_arena_t *ca_arena_set_home(const ca_arena_set_t *set)
     return set->slots[home_of(set, NULL)].heap;
 }
 
-static uint64_t bit_of(unsigned heap)
-{
-    return UINT64_C(1) << heap;
-}
-
 /* The first that comes needs no first segment of its own later: it has all there is. With the
  * second it tells what it has live. */
 static void note_home(ca_arena_set_t *set, unsigned home)
 {
-    if (atomic_load_explicit(&set->homes.bits, memory_order_relaxed) & bit_of(home))
+    if (atomic_load_explicit(&set->homes.bits, memory_order_relaxed) & BIT_OF(home))
         return;
-    uint64_t before = atomic_fetch_or(&set->homes.bits, bit_of(home));
+    uint64_t before = atomic_fetch_or(&set->homes.bits, BIT_OF(home));
     if (before == 0) {
         atomic_store(&set->slots[home].begun, true);
     } else if ((before & (before - 1)) == 0) {
@@ -154,15 +150,6 @@ ca_arena_t *ca_arena_set_heap(const ca_arena_set_t *set, unsigned index)
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
-
-static void raise_peak(_Atomic size_t *peak, size_t now)
-{
-    size_t before = atomic_load_explicit(peak, memory_order_relaxed);
-
-    while (now > before && !atomic_compare_exchange_weak_explicit(
-                               peak, &before, now, memory_order_relaxed, memory_order_relaxed)) {
-    }
-}
 
 /* As many heaps again become homes. They have no memory of their own yet, and get others'. Who
  * retires the heaps takes the lock that is held here, and looks for more of them after that. */
@@ -224,7 +211,7 @@ void ca_arena_set_publish(ca_arena_t *arena)
     arena->live_told = now_live;
     size_t now = atomic_fetch_add_explicit(&set->live, change, memory_order_relaxed) + change;
     if (change <= SIZE_MAX / 2)
-        raise_peak(&set->live_peak, now);
+        ca_raise_peak(&set->live_peak, now);
 }
 
 size_t ca_arena_set_live_peak(const ca_arena_set_t *set)
@@ -242,10 +229,13 @@ size_t ca_arena_set_reserved_peak(const ca_arena_set_t *set)
     return atomic_load_explicit(&set->reserved_peak, memory_order_relaxed);
 }
 
-bool ca_arena_set_claim(ca_arena_set_t *set, size_t bytes, size_t limit)
+bool ca_arena_set_claim(const ca_arena_t *arena, size_t bytes, size_t limit)
 {
-    size_t before = ca_arena_set_reserved(set);
+    ca_arena_set_t *set = arena->set;
+    size_t before = set ? ca_arena_set_reserved(set) : 0;
 
+    if (!set)
+        return true;
     do {
         if (bytes > limit || before > limit - bytes)
             return false;
@@ -254,9 +244,10 @@ bool ca_arena_set_claim(ca_arena_set_t *set, size_t bytes, size_t limit)
     return true;
 }
 
-void ca_arena_set_obtained(ca_arena_set_t *set)
+void ca_arena_set_obtained(const ca_arena_t *arena)
 {
-    raise_peak(&set->reserved_peak, ca_arena_set_reserved(set));
+    if (arena->set)
+        ca_raise_peak(&arena->set->reserved_peak, ca_arena_set_reserved(arena->set));
 }
 
 void ca_arena_set_forget(const ca_arena_t *arena)
@@ -297,9 +288,10 @@ bool ca_arena_set_rested(const ca_arena_t *arena)
     return arena->shard != 0 || atomic_load(&arena->set->awake) == 0;
 }
 
-void ca_arena_set_give_up(ca_arena_set_t *set, size_t bytes)
+void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes)
 {
-    atomic_fetch_sub_explicit(&set->reserved, bytes, memory_order_relaxed);
+    if (arena->set)
+        atomic_fetch_sub_explicit(&arena->set->reserved, bytes, memory_order_relaxed);
 }
 
 /* --- the other heaps -------------------------------------------------------------------------- */
@@ -315,21 +307,17 @@ size_t ca_arena_set_give_others(ca_arena_t *arena, size_t bytes)
     return given;
 }
 
-static void set_room(ca_arena_t *heap, size_t bytes, ca_free_estimate_t look)
-{
-    ca_lock_take(&heap->lock);
-    heap->look = look;
-    ca_grow_set_free_bytes(heap, bytes);
-    ca_lock_drop(&heap->lock);
-}
-
 void ca_arena_set_note_free_bytes(ca_arena_t *arena, size_t bytes, ca_free_estimate_t look)
 {
     ca_arena_set_t *set = arena->set;
 
-    for (unsigned i = 0; i < ca_arena_set_count(set); i++)
-        if (i != arena->shard)
-            set_room(set->slots[i].heap, bytes, look);
+    for (unsigned i = 1; i < ca_arena_set_count(set); i++) {
+        ca_arena_t *heap = set->slots[(arena->shard + i) % ca_arena_set_count(set)].heap;
+        ca_lock_take(&heap->lock);
+        heap->look = look;
+        ca_grow_set_free_bytes(heap, bytes);
+        ca_lock_drop(&heap->lock);
+    }
 }
 
 /* --- visits ----------------------------------------------------------------------------------- */
@@ -374,12 +362,10 @@ static int take_ready(const visit_t *v)
     size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
     ca_pool_t pool = ca_pool_of(heap_at(v, 0), size);
     uint64_t left = UINT64_MAX >> (64 - ca_arena_set_count(set));
-    unsigned next = tightest(set, bit_of(v->home), pool, size);
+    unsigned next = tightest(set, BIT_OF(v->home), pool, size);
 
-    if (next == NONE)
-        next = tightest(set, left, pool, size);
-    for (; next != NONE; next = tightest(set, left, pool, size)) {
-        left &= ~bit_of(next);
+    for (; next != NONE || (next = tightest(set, left, pool, size)) != NONE; next = NONE) {
+        left &= ~BIT_OF(next);
         if (ca_arena_alloc_ready_on(heap_at(v, next), NULL, v->bytes, v->block, v->address,
                                     v->reused) == 0)
             return 0;
@@ -387,20 +373,16 @@ static int take_ready(const visit_t *v)
     return -EAGAIN;
 }
 
-static int climb_at(const visit_t *v, unsigned rungs, unsigned heap)
-{
-    /* What was freed on the stream is in its own heap; what is ready is so for every stream. */
-    return ca_arena_alloc_rungs(heap_at(v, heap), heap == v->home ? v->stream : NULL, v->bytes,
-                                rungs, v->block, v->address, v->reused);
-}
-
-/* In one heap after the other, home first. */
-static int climb(const visit_t *v, unsigned rungs)
+/* In one heap after the other, home first. What was freed on the stream is in its own heap; what is
+ * ready is so for every stream. */
+static int climb(const visit_t *v, unsigned rungs, bool home_alone)
 {
     int rc = -ENOMEM;
 
-    for (unsigned i = 0; i < ca_arena_set_count(v->set) && rc == -ENOMEM; i++)
-        rc = climb_at(v, rungs, (v->home + i) % ca_arena_set_count(v->set));
+    for (unsigned i = 0; i < (home_alone ? 1 : ca_arena_set_count(v->set)) && rc == -ENOMEM; i++)
+        rc = ca_arena_alloc_rungs(heap_at(v, (v->home + i) % ca_arena_set_count(v->set)),
+                                  i == 0 ? v->stream : NULL, v->bytes, rungs, v->block, v->address,
+                                  v->reused);
     return rc;
 }
 
@@ -456,7 +438,7 @@ int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, b
         if (ready_only)
             return -EAGAIN;
         atomic_store(&set->slots[v.home].begun, true);
-        int rc = climb_at(&v, CA_RUNGS_FIRST, v.home);
+        int rc = climb(&v, CA_RUNGS_FIRST, true);
         if (rc != -ENOMEM)
             return rc;
     }
@@ -468,26 +450,26 @@ int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, b
         return rc;
     /* No heap grows before each was looked at, and none waits while another has something to give.
      * What lies in threads' caches comes last of that: it is dear for those who lose it, and growth
-     * in proportion comes before it. In the order of a stream the others
-     * come after growth: their memory would not come back in it. */
-    rc = stream ? -ENOMEM : climb(&v, CA_RUNGS_PASSED);
-    if (rc == -ENOMEM && !stream)
-        rc = climb_at(&v, CA_RUNGS_OPEN, v.home);
-    if (rc == -ENOMEM && !stream)
-        rc = climb(&v, CA_RUNGS_UNSPARED);
-    if (rc == -ENOMEM && !stream)
-        rc = climb_at(&v, CA_RUNGS_SPARED, v.home);
-    if (rc == -ENOMEM && !stream)
-        rc = climb(&v, CA_RUNGS_CACHES);
-    if (rc == -ENOMEM)
-        rc =
-            climb_at(&v, CA_RUNGS_PASSED | CA_RUNGS_OPEN | CA_RUNGS_SPARED | CA_RUNGS_GROW, v.home);
-    if (rc == -ENOMEM)
-        rc = climb(&v, CA_RUNGS_PASSED | CA_RUNGS_CACHES);
-    if (rc == -ENOMEM)
-        rc = climb(&v, CA_RUNGS_WAIT);
-    if (rc == -ENOMEM)
-        rc = climb(&v, CA_RUNGS_LATE);
-    /* While others were waited for. */
-    return rc == -ENOMEM ? climb(&v, CA_RUNGS_PASSED | CA_RUNGS_CACHES) : rc;
+     * in proportion comes before it. The last row is for what came while others were waited for. */
+    static const struct {
+        unsigned rungs;
+        bool home;  /* there alone */
+        bool plain; /* not in the order of a stream: the others' memory would not come back in it */
+    } visits[] = {
+        {.rungs = CA_RUNGS_PASSED, .plain = true},
+        {.rungs = CA_RUNGS_OPEN, .home = true, .plain = true},
+        {.rungs = CA_RUNGS_UNSPARED, .plain = true},
+        {.rungs = CA_RUNGS_SPARED, .home = true, .plain = true},
+        {.rungs = CA_RUNGS_CACHES, .plain = true},
+        {.rungs = CA_RUNGS_PASSED | CA_RUNGS_OPEN | CA_RUNGS_SPARED | CA_RUNGS_GROW, .home = true},
+        {.rungs = CA_RUNGS_PASSED | CA_RUNGS_CACHES},
+        {.rungs = CA_RUNGS_WAIT},
+        {.rungs = CA_RUNGS_LATE},
+        {.rungs = CA_RUNGS_PASSED | CA_RUNGS_CACHES},
+    };
+    rc = -ENOMEM;
+    for (size_t i = 0; i < sizeof visits / sizeof *visits && rc == -ENOMEM; i++)
+        if (!stream || !visits[i].plain)
+            rc = climb(&v, visits[i].rungs, visits[i].home);
+    return rc;
 }

@@ -118,11 +118,12 @@ void ca_arena_set_publish(ca_arena_t *arena);
 size_t ca_arena_set_reserved(const ca_arena_set_t *set);
 size_t ca_arena_set_reserved_peak(const ca_arena_set_t *set);
 
-/* Before an upstream call that obtains `bytes`: false where the limit leaves no room for them. What
- * comes of the call: ca_arena_set_obtained, or it is given up. */
-bool ca_arena_set_claim(ca_arena_set_t *set, size_t bytes, size_t limit);
-void ca_arena_set_obtained(ca_arena_set_t *set);
-void ca_arena_set_give_up(ca_arena_set_t *set, size_t bytes);
+/* Before an upstream call that obtains `bytes`: false where the limit leaves no room for them
+ * beside what the others of the set have, if it is of one. What comes of the call:
+ * ca_arena_set_obtained, or it is given up. */
+bool ca_arena_set_claim(const ca_arena_t *arena, size_t bytes, size_t limit);
+void ca_arena_set_obtained(const ca_arena_t *arena);
+void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes);
 /* The heap is about to be revived: what the set knows of it, with the first heap all that it knows,
  * is from before. */
 void ca_arena_set_forget(const ca_arena_t *arena);

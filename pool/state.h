@@ -124,6 +124,29 @@ static inline void ca_arena_drop(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
 }
 
+/* What is reserved by all heaps of its set. */
+static inline size_t ca_arena_reserved(const ca_arena_t *arena)
+{
+    return arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
+}
+
+/* What there may be at most: the device, or the limit; SIZE_MAX where that is not known. */
+static inline size_t ca_arena_whole(const ca_arena_t *arena)
+{
+    size_t device = arena->params.device_bytes, limit = arena->params.limit;
+
+    return device && device < limit ? device : limit;
+}
+
+static inline void ca_raise_peak(_Atomic size_t *peak, size_t now)
+{
+    size_t before = atomic_load_explicit(peak, memory_order_relaxed);
+
+    while (now > before && !atomic_compare_exchange_weak_explicit(
+                               peak, &before, now, memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
 /* Bytes that the program has, as far as caches told. What one took out of stock and did not tell of
  * may be freed past it meanwhile: on a stream, or by a thread that has none. */
 static inline size_t ca_arena_in_use(const ca_arena_t *arena)

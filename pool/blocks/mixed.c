@@ -10,8 +10,7 @@ static bool comes_round(const ca_arena_t *arena)
 /* All heaps of a set together. Where it is not known what there is, there is no bound. */
 static size_t stranded_most(const ca_arena_t *arena, bool round)
 {
-    size_t device = arena->params.device_bytes, limit = arena->params.limit;
-    size_t whole = device && device < limit ? device : limit;
+    size_t whole = ca_arena_whole(arena);
     size_t part =
         whole / CA_MIXED_SHARE > CA_SEGMENT_FIRST ? whole / CA_MIXED_SHARE : CA_SEGMENT_FIRST;
 

@@ -23,11 +23,6 @@
 #define LOOK_AGAIN 65536
 
 /* Of the set that the heap belongs to; see arena_set.h. */
-static size_t reserved(const ca_arena_t *arena)
-{
-    return arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
-}
-
 static size_t reserved_peak(const ca_arena_t *arena)
 {
     return arena->set ? ca_arena_set_reserved_peak(arena->set) : arena->reserved_peak;
@@ -53,7 +48,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
     default:
-        return reserved(arena) <= in_proportion(arena);
+        return ca_arena_reserved(arena) <= in_proportion(arena);
     }
 }
 
@@ -66,7 +61,7 @@ bool ca_grow_spares_caches(const ca_arena_t *arena)
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes > arena->params.limit || reserved(arena) > arena->params.limit - bytes;
+    return bytes > arena->params.limit || ca_arena_reserved(arena) > arena->params.limit - bytes;
 }
 
 /* Beside what most blocks are. Few such fill a segment in proportion to what there is. */
@@ -85,12 +80,12 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
 
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
-        return asked <= CA_APART_SMALL && ca_apart_much(arena, reserved(arena))
+        return asked <= CA_APART_SMALL && ca_apart_much(arena, ca_arena_reserved(arena))
                    ? CA_SEGMENT_UNIT
                    : arena->params.segment_first;
     if (pool == CA_POOL_OVERSIZE)
         return CA_SEGMENT_UNIT; /* whatever the request is rounded up to */
-    if (is_trifle(arena, asked) || ca_apart_grows(arena, reserved(arena), asked))
+    if (is_trifle(arena, asked) || ca_apart_grows(arena, ca_arena_reserved(arena), asked))
         return CA_SEGMENT_UNIT;
     if (bytes < least)
         return least;
@@ -113,18 +108,12 @@ bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
     return arena->range && ca_view_needs(arena, bytes, arena->range->unit) == 0;
 }
 
-static void give_up(ca_arena_t *arena, size_t bytes)
-{
-    if (arena->set)
-        ca_arena_set_give_up(arena->set, bytes);
-}
-
 /* Obtains a segment of exactly `segment_bytes`. Drops the lock. */
 static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_block_t **block)
 {
     uint64_t base = 0;
 
-    if (arena->set && !ca_arena_set_claim(arena->set, segment_bytes, arena->params.limit))
+    if (!ca_arena_set_claim(arena, segment_bytes, arena->params.limit))
         return -ENOMEM;
     ca_lock_drop(&arena->lock);
     int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
@@ -134,7 +123,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     if (!ca_arena_serving(arena))
         rc = -EIO; /* what we may have got is gone with its context */
     if (rc < 0) {
-        give_up(arena, segment_bytes);
+        ca_arena_set_give_up(arena, segment_bytes);
         return rc;
     }
     if (base & (CA_PAGE - 1))
@@ -144,7 +133,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
         ca_lock_take(&arena->lock);
-        give_up(arena, segment_bytes);
+        ca_arena_set_give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
     segment->asked = bytes;
@@ -194,14 +183,6 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     return found;
 }
 
-/* One segment that is idle goes back, another heap's where this one has none. Drops the lock. */
-static size_t give_one(ca_arena_t *arena, ca_give_t which)
-{
-    size_t given = ca_give_back(arena, 1, which);
-
-    return given ? given : ca_give_others(arena, 1);
-}
-
 static bool something_to_go(ca_arena_t *arena, ca_give_t which)
 {
     if (!ca_arena_alone(arena))
@@ -209,50 +190,37 @@ static bool something_to_go(ca_arena_t *arena, ca_give_t which)
     return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
 }
 
-/* Gives segments back until `bytes` and what is reserved come to `most`. Each only while nothing
- * runs: the real free waits for all work, some of which may be waiting for this very thread, and
- * there may still be memory. No more than is too much now: other heaps may go on growing. */
+/* Gives segments back, another heap's where this one has none, until `bytes` and what is reserved
+ * come to `most`. Each only while nothing runs: the real free waits for all work, some of which may
+ * be waiting for this very thread, and there may still be memory. No more than is too much now:
+ * other heaps may go on growing. */
 static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
 {
-    size_t now = reserved(arena) + bytes, given;
+    size_t now = ca_arena_reserved(arena) + bytes, given;
 
     for (size_t left = now > most ? now - most : 0; left > 0; left -= given < left ? given : left) {
-        if (reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
-            !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) || !ca_arena_serving(arena))
-            return;
-        given = give_one(arena, which);
-        if (given == 0)
+        if (ca_arena_reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
+            !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) ||
+            !ca_arena_serving(arena) ||
+            !((given = ca_give_back(arena, 1, which)) || (given = ca_give_others(arena, 1))))
             return;
     }
 }
 
-/* So that growing by `bytes` keeps within the highest reserve ever. */
-static void keep_the_peak(ca_arena_t *arena, size_t bytes)
-{
-    give_down_to(arena, bytes, reserved_peak(arena), CA_GIVE_SEGMENTS);
-}
-
 /* What `gc_threshold` allows to be reserved before a growth. */
-static size_t collect_above(const ca_arena_params_t *params)
+static size_t collect_above(const ca_arena_t *arena)
 {
-    size_t whole = params->device_bytes ? params->device_bytes : SIZE_MAX;
+    size_t whole = ca_arena_whole(arena), percent = arena->params.gc_threshold;
 
-    if (whole > params->limit)
-        whole = params->limit;
-    return params->gc_threshold && whole != SIZE_MAX ? whole / 100 * params->gc_threshold
-                                                     : SIZE_MAX;
+    return percent && whole != SIZE_MAX ? whole / 100 * percent : SIZE_MAX;
 }
 
-/* What was idle longest goes, until the reserve is below the threshold. */
-static void collect(ca_arena_t *arena)
+/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
+static size_t room(const ca_arena_t *arena)
 {
-    give_down_to(arena, 0, collect_above(&arena->params), CA_GIVE_OLDEST);
-}
-
-static size_t left_of(const ca_arena_t *arena, size_t available)
-{
-    size_t limit = arena->params.limit, now = reserved(arena);
+    size_t limit = arena->params.limit, now = ca_arena_reserved(arena);
     size_t left = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
+    size_t available = ca_free_estimate_left(&arena->look, now);
 
     return available < left ? available : left;
 }
@@ -260,25 +228,19 @@ static size_t left_of(const ca_arena_t *arena, size_t available)
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
 {
     arena->look.found = bytes;
-    arena->look.held = reserved(arena);
+    arena->look.held = ca_arena_reserved(arena);
 }
 
 /* Asks upstream what it has. What other heaps of the set obtain meanwhile counts as obtained since.
  * Drops the lock. */
 static void look(ca_arena_t *arena)
 {
-    size_t held = reserved(arena);
+    size_t held = ca_arena_reserved(arena);
 
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
     arena->look = (ca_free_estimate_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
-}
-
-/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
-static size_t room(const ca_arena_t *arena)
-{
-    return left_of(arena, ca_free_estimate_left(&arena->look, reserved(arena)));
 }
 
 void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
@@ -322,7 +284,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(arena, bytes);
-    if (pool == CA_POOL_MAIN && ca_apart_much(arena, reserved(arena))) {
+    if (pool == CA_POOL_MAIN && ca_apart_much(arena, ca_arena_reserved(arena))) {
         ca_apart_small(arena);
         pool = ca_pool_of(arena, bytes);
     }
@@ -331,7 +293,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         preferred = whole;
     else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
-    ca_range_review(arena, reserved(arena));
+    ca_range_review(arena, ca_arena_reserved(arena));
     bool ranged = ca_range_wanted(arena, bytes);
     if (ranged) {
         preferred = ca_range_needs(arena, bytes, false);
@@ -341,9 +303,9 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     int rc = -ENOMEM;
 
     ca_give_exported(arena);
-    collect(arena);
-    bool looked =
-        !ca_free_estimate_serves(&arena->look, reserved(arena), preferred, headroom, ca_clock_ns());
+    give_down_to(arena, 0, collect_above(arena), CA_GIVE_OLDEST);
+    bool looked = !ca_free_estimate_serves(&arena->look, ca_arena_reserved(arena), preferred,
+                                           headroom, ca_clock_ns());
     if (looked)
         look(arena);
     note_room(arena, room(arena));
@@ -353,8 +315,8 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         if (ca_grow_over_limit(arena, sizes[i]) ||
             (headroom && (sizes[i] > arena->room || arena->room - sizes[i] < headroom)))
             continue;
-        if (i == 0)
-            keep_the_peak(arena, sizes[i]);
+        if (i == 0) /* so that it keeps within the highest reserve ever */
+            give_down_to(arena, sizes[i], reserved_peak(arena), CA_GIVE_SEGMENTS);
         if (!ca_arena_serving(arena))
             return -EIO;
         rc = ranged ? ca_range_grow(arena, bytes, i > 0, block)
@@ -385,13 +347,10 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
     if (ca_block_withheld(arena, bytes))
         ca_mixed_grows(arena);
     int rc = try_sizes(arena, bytes, headroom, block);
-
     if (rc == -ENOSYS) /* no range after all */
         rc = try_sizes(arena, bytes, headroom, block);
     /* The first badly aligned address may have left too little room; from now on there is slack. */
-    if (rc == -ENOBUFS && arena->slack != slack)
-        rc = try_sizes(arena, bytes, headroom, block);
-    return rc;
+    return rc == -ENOBUFS && arena->slack != slack ? try_sizes(arena, bytes, headroom, block) : rc;
 }
 
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
@@ -412,11 +371,10 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t aske
 {
     if (ca_span_any(base, bytes))
         return;
-    if (arena->set) /* counted as growth is; no limit for what is there */
-        (void)ca_arena_set_claim(arena->set, bytes, SIZE_MAX);
+    (void)ca_arena_set_claim(arena, bytes, SIZE_MAX); /* as growth; no limit for what is there */
     ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
     if (!segment) {
-        give_up(arena, bytes);
+        ca_arena_set_give_up(arena, bytes);
         return;
     }
     segment->asked = asked;

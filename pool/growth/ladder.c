@@ -304,7 +304,7 @@ static bool rung_idle(climb_t *c)
 
 static bool rung_heaps(climb_t *c)
 {
-    size_t all = c->arena->set ? ca_arena_set_reserved(c->arena->set) : 0;
+    size_t all = ca_arena_reserved(c->arena);
 
     return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
 }

@@ -20,23 +20,18 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
     arena->news = true;
     if (arena->reserved > arena->reserved_peak)
         arena->reserved_peak = arena->reserved;
-    if (arena->set)
-        ca_arena_set_obtained(arena->set); /* claimed by who asked upstream */
+    ca_arena_set_obtained(arena); /* claimed before upstream was asked */
 
     total_t *total = total_of(arena);
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
-    size_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak_explicit(
-                             &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed))
-        ;
+    ca_raise_peak(&total->peak, now);
 }
 
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved -= bytes;
     arena->news = true;
-    if (arena->set)
-        ca_arena_set_give_up(arena->set, bytes);
+    ca_arena_set_give_up(arena, bytes);
     if (!arena->retired)
         atomic_fetch_sub_explicit(&total_of(arena)->now, bytes, memory_order_relaxed);
 }

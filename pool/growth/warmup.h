@@ -127,9 +127,7 @@ static inline bool ca_warmup_closes(const ca_arena_t *arena, size_t bytes)
 /* All heaps of a set together. Host memory is no matter of some MiB, and its fences are dear. */
 static inline bool ca_warmup_small(const ca_arena_t *arena)
 {
-    size_t reserved = arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
-
-    return reserved <= CA_SMALL_RESERVED && !arena->params.host;
+    return ca_arena_reserved(arena) <= CA_SMALL_RESERVED && !arena->params.host;
 }
 
 /* Whether a segment need be no larger than what it is for. Once it has settled each growth makes

@@ -40,8 +40,7 @@ size_t ca_range_page_at(const ca_range_t *range, uint64_t at)
  * the device a smaller one: where there is little, each page that one block spoils is much. */
 static size_t page_bytes(const ca_arena_t *arena, size_t unit, size_t more)
 {
-    size_t page = unit, device = arena->params.device_bytes, limit = arena->params.limit;
-    size_t whole = device && device < limit ? device : limit;
+    size_t page = unit, whole = ca_arena_whole(arena);
 
     while (2 * page <= CA_RANGE_PAGE_MOST &&
            2 * page <= (arena->reserved + more) / CA_RANGE_SHARE &&
@@ -315,15 +314,14 @@ static void let_go(ca_arena_t *arena, ca_fill_t *fill)
 {
     ca_mem_unmap(fill->pages, room_of(fill));
     fill->pages = NULL;
-    if (arena->set)
-        ca_arena_set_give_up(arena->set, fill->bytes);
+    ca_arena_set_give_up(arena, fill->bytes);
 }
 
 int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
 {
     ca_range_t *range = arena->range;
 
-    if (arena->set && !ca_arena_set_claim(arena->set, fill->bytes, arena->params.limit))
+    if (!ca_arena_set_claim(arena, fill->bytes, arena->params.limit))
         return -ENOMEM;
     fill->at = fill->hole->address;
     fill->pages = ca_mem_map(room_of(fill));

@@ -519,11 +519,11 @@ static void what_one_heap_is_about_to_obtain_counts_for_the_others(void **state)
 {
     (void)state;
     make(1024 * MIB, fake_params);
-    assert_true(ca_arena_set_claim(set, 40 * MIB, 64 * MIB));
-    assert_false(ca_arena_set_claim(set, 40 * MIB, 64 * MIB));
-    ca_arena_set_give_up(set, 40 * MIB);
-    assert_true(ca_arena_set_claim(set, 64 * MIB, 64 * MIB));
-    ca_arena_set_give_up(set, 64 * MIB);
+    assert_true(ca_arena_set_claim(ca_arena_set_heap(set, 0), 40 * MIB, 64 * MIB));
+    assert_false(ca_arena_set_claim(ca_arena_set_heap(set, 0), 40 * MIB, 64 * MIB));
+    ca_arena_set_give_up(ca_arena_set_heap(set, 0), 40 * MIB);
+    assert_true(ca_arena_set_claim(ca_arena_set_heap(set, 0), 64 * MIB, 64 * MIB));
+    ca_arena_set_give_up(ca_arena_set_heap(set, 0), 64 * MIB);
     sound();
 }
 
