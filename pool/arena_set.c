@@ -438,7 +438,7 @@ int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, b
         if (ready_only)
             return -EAGAIN;
         atomic_store(&set->slots[v.home].begun, true);
-        int rc = climb(&v, CA_RUNGS_FIRST, true);
+        int rc = climb(&v, CA_RUNGS_POLICY, true);
         if (rc != -ENOMEM)
             return rc;
     }

@@ -4,7 +4,6 @@
 #include "pool/cache/cache.h"
 #include "pool/fence/epoch.h"
 #include "pool/growth/grow.h"
-#include "pool/blocks/mixed.h"
 #include "pool/blocks/segment.h"
 #include "pool/growth/warmup.h"
 #include "pool/blocks/span.h"
@@ -21,45 +20,35 @@ static void share_context(const ca_arena_t *from, ca_arena_t *to)
         to->slack = from->slack;
 }
 
-static void move_pending(ca_arena_t *from, ca_arena_t *to, ca_block_t *block)
+static void move_pending(ca_arena_t *to, ca_block_t *block)
 {
-    size_t bytes = ca_block_size(block);
-
     ca_epoch_freed_by(to->whole.open, CA_BY_SEVERAL);
     const ca_epoch_t *epoch = ca_block_epoch(block);
     to->whole.open->foreign |=
         epoch->foreign || (epoch->line->stream && epoch->line->stream->kind == CA_STREAM_ELSEWHERE);
     ca_epoch_pull(block);
-    from->pending -= bytes;
     ca_epoch_push_into(to->whole.open, block);
     ca_block_set_freed(block, to->operations);
-    to->pending += bytes;
-}
-
-static void move_ready(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_pool_t pool)
-{
-    size_t bytes = ca_block_size(block);
-
-    ca_bins_remove(&from->bins[pool], block);
-    from->ready -= bytes;
-    ca_block_set_freed(block, to->operations);
-    ca_bins_insert(&to->bins[pool], block);
-    to->ready += bytes;
 }
 
 static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_segment_t *segment)
 {
+    size_t bytes = ca_block_size(block);
+
     ca_block_place(block)->segment = segment;
     switch (ca_block_state(block)) {
     case CA_BLOCK_PENDING:
-        move_pending(from, to, block);
+        move_pending(to, block);
+        from->pending -= bytes, to->pending += bytes;
         break;
     case CA_BLOCK_READY:
-        move_ready(from, to, block, segment->pool);
+        ca_bins_remove(&from->bins[segment->pool], block);
+        ca_block_set_freed(block, to->operations);
+        ca_bins_insert(&to->bins[segment->pool], block);
+        from->ready -= bytes, to->ready += bytes;
         break;
     default:
-        from->live -= ca_block_size(block);
-        to->live += ca_block_size(block);
+        from->live -= bytes, to->live += bytes;
     }
     from->blocks.live--, from->blocks.made--;
     to->blocks.live++, to->blocks.made++;
@@ -87,7 +76,7 @@ static size_t move_segment(ca_arena_t *from, ca_arena_t *to, ca_segment_t *old)
         move_block(from, to, block, segment);
     ca_span_move(segment->base, segment->bytes, from, to);
     ca_reserved_move(from, to, segment->bytes);
-    ca_mixed_move(from, to, segment);
+    from->stranded -= segment->stranded, to->stranded += segment->stranded;
     ca_arena_note_peak(to);
     return blocks;
 }
@@ -116,15 +105,15 @@ static size_t pending_most(const ca_arena_t *from, const ca_arena_t *to)
     return most > to->whole.open->bytes ? most - to->whole.open->bytes : 0;
 }
 
-/* What was freed in the order of a stream stays where the stream is. */
-bool ca_balance_gives(const ca_arena_t *arena)
-{
-    return ca_arena_serving(arena) && !arena->pins && !arena->streams && !arena->no_fences;
-}
-
 static bool may_get(const ca_arena_t *arena)
 {
     return ca_arena_serving(arena) && !arena->pins && !arena->no_fences;
+}
+
+/* What was freed in the order of a stream stays where the stream is. */
+bool ca_balance_gives(const ca_arena_t *arena)
+{
+    return may_get(arena) && !arena->streams;
 }
 
 static bool may_move(const ca_arena_t *from, const ca_arena_t *to, const ca_segment_t *segment,

@@ -30,20 +30,14 @@ bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment,
            arena->stranded + segment->bytes - segment->live - bytes <= most / ca_arena_heaps(arena);
 }
 
-static void set_stranded(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
-{
-    arena->stranded += bytes - segment->stranded;
-    segment->stranded = bytes;
-}
-
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
 {
     segment->live += bytes;
-    if (ca_mixed_at_home(segment, bytes))
-        return;
     size_t rest = segment->bytes - segment->live;
-    if (!segment->mixed || rest < segment->stranded)
-        set_stranded(arena, segment, rest);
+    if (ca_mixed_at_home(segment, bytes) || (segment->mixed && rest >= segment->stranded))
+        return;
+    arena->stranded += rest - segment->stranded;
+    segment->stranded = rest;
     segment->mixed = true;
 }
 
@@ -52,14 +46,9 @@ void ca_mixed_unlive(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)
     segment->live -= bytes;
     if (segment->live)
         return;
-    set_stranded(arena, segment, 0);
+    arena->stranded -= segment->stranded;
+    segment->stranded = 0;
     segment->mixed = false;
-}
-
-void ca_mixed_move(ca_arena_t *from, ca_arena_t *to, const ca_segment_t *segment)
-{
-    from->stranded -= segment->stranded;
-    to->stranded += segment->stranded;
 }
 
 void ca_mixed_grows(ca_arena_t *arena)
@@ -70,18 +59,12 @@ void ca_mixed_grows(ca_arena_t *arena)
 
 /* --- apart ------------------------------------------------------------------------------------ */
 
-/* Others read it without the lock. */
-static void set_small(ca_arena_t *arena, size_t bytes)
+void ca_apart_small(ca_arena_t *arena, size_t bytes)
 {
     if (bytes > arena->params.max_split)
         bytes = arena->params.max_split;
-    if (arena->params.small < bytes)
+    if (arena->params.small < bytes) /* others read it without the lock, as the next one */
         __atomic_store_n(&arena->params.small, bytes, __ATOMIC_RELAXED);
-}
-
-void ca_apart_small(ca_arena_t *arena)
-{
-    set_small(arena, CA_APART_SMALL);
 }
 
 void ca_apart_refused(ca_arena_t *arena, size_t bytes)
@@ -94,10 +77,10 @@ void ca_apart_refused(ca_arena_t *arena, size_t bytes)
         pieces += segment->live_blocks ? segment->bytes - segment->live : 0;
     if (pieces < bytes)
         return;
-    /* Others read it without the lock. A `max_split` that was chosen stays as it is. */
+    /* A `max_split` that was chosen stays as it is. */
     if (arena->params.max_split == SIZE_MAX) {
         __atomic_store_n(&arena->params.max_split, CA_SEGMENT_UNIT - 1, __ATOMIC_RELAXED);
         arena->apart = true;
     }
-    set_small(arena, CA_SEGMENT_UNIT - 1);
+    ca_apart_small(arena, CA_SEGMENT_UNIT - 1);
 }

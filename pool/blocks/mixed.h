@@ -54,9 +54,6 @@ static inline bool ca_mixed_wakes(const ca_segment_t *segment, size_t bytes)
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes);
 void ca_mixed_unlive(ca_arena_t *arena, ca_segment_t *segment, size_t bytes);
 
-/* Another arena gets it. */
-void ca_mixed_move(ca_arena_t *from, ca_arena_t *to, const ca_segment_t *segment);
-
 /* The pool is about to grow though there is a block that the request would fit in. */
 void ca_mixed_grows(ca_arena_t *arena);
 
@@ -93,8 +90,8 @@ static inline bool ca_apart_grows(const ca_arena_t *arena, size_t reserved, size
            ca_apart_much(arena, reserved);
 }
 
-/* From now on small blocks have segments of their own, for good. */
-void ca_apart_small(ca_arena_t *arena);
+/* From now on blocks of up to `bytes` have segments of their own, for good. */
+void ca_apart_small(ca_arena_t *arena, size_t bytes);
 
 /* Upstream, or the limit, refused a growth. */
 void ca_apart_refused(ca_arena_t *arena, size_t bytes);

@@ -171,7 +171,7 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address)
     return block;
 }
 
-static void make_ready(ca_arena_t *arena, ca_block_t *block)
+void ca_block_give(ca_arena_t *arena, ca_block_t *block)
 {
     block->state = CA_BLOCK_READY;
     arena->ready += ca_block_size(block);
@@ -223,33 +223,23 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
         ca_bins_resize(bins, upper, ca_block_size(upper) + ca_block_size(block));
         dissolve(arena, block);
     } else {
-        make_ready(arena, block);
+        ca_block_give(arena, block);
     }
-}
-
-/* Kept as it is until its segment goes: see export.h. */
-static void retain(ca_arena_t *arena, ca_block_t *block)
-{
-    block->state = CA_BLOCK_EXPORTED;
-    arena->exported += ca_block_size(block);
 }
 
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block)
 {
     if (ca_block_segment(block)->view) {
         ca_view_ready(arena, block);
-        return;
-    }
-    if (block->exported && !CA_MUTATED(reuse_exported)) {
-        retain(arena, block);
-        return;
-    }
-    if (!arena->pins) {
+    } else if (block->exported && !CA_MUTATED(reuse_exported)) {
+        block->state = CA_BLOCK_EXPORTED;
+        arena->exported += ca_block_size(block);
+    } else if (!arena->pins) {
         merge_ready(arena, block);
-        return;
+    } else {
+        ca_block_give(arena, block);
+        arena->unmerged = true;
     }
-    make_ready(arena, block);
-    arena->unmerged = true;
 }
 
 void ca_blocks_merge(ca_arena_t *arena)
@@ -377,7 +367,7 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
         return NULL;
     ca_block_t *skipped = padding ? split(arena, block, padding) : NULL;
     if (skipped)
-        make_ready(arena, skipped);
+        ca_block_give(arena, skipped);
     else if (padding)
         return NULL;
     if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE)
@@ -476,13 +466,6 @@ bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     return true;
 }
 
-/* From a kept view, where the request is one for ranges. */
-static ca_block_t *view(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
-{
-    return arena->range && ca_view_for(bytes) && pool == CA_POOL_MAIN ? ca_view_take(arena, bytes)
-                                                                      : NULL;
-}
-
 /* With `any` from whatever fits. */
 static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
 {
@@ -502,7 +485,7 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
         block = ca_bins_find_same(
             &arena->bins[pool],
             pool == CA_POOL_OVERSIZE ? ca_round_up(bytes, CA_SEGMENT_UNIT) : bytes, alignment);
-    if (arena->pins && !block && (block = view(arena, pool, bytes)))
+    if (arena->pins && !block && (block = ca_view_take(arena, pool, bytes)))
         return block;
     if (!any) /* else any place will do */
         alignment = ca_range_alignment(arena, bytes);
@@ -512,7 +495,7 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
     if (block && !any)
         block = better(arena, pool, bytes, alignment, block);
     if (!block)
-        return arena->range ? view(arena, pool, bytes) : NULL;
+        return ca_view_take(arena, pool, bytes);
     if ((pool == CA_POOL_OVERSIZE && !ca_block_close_enough(block, bytes)) ||
         (ca_export_begins(&arena->params, bytes) &&
          (ca_block_lower(block) || ca_block_upper(block))))
@@ -555,8 +538,7 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)
     return block ? ca_block_take_from(arena, block, bytes) : NULL;
 }
 
-/* --- ranges and views --------------------------------------------------------------------------
- */
+/* --- ranges and views ------------------------------------------------------------------------- */
 
 void ca_block_claim(ca_arena_t *arena, ca_block_t *block)
 {
@@ -571,7 +553,7 @@ ca_block_t *ca_block_lend(ca_arena_t *arena, ca_block_t *block, uint64_t at, siz
     if (at > block->address) {
         if (!(below = split(arena, block, at - block->address)))
             return NULL;
-        make_ready(arena, below);
+        ca_block_give(arena, below);
     }
     if (ca_block_size(block) > bytes)
         lent = split(arena, block, bytes);
@@ -604,9 +586,4 @@ void ca_block_join(ca_arena_t *arena, ca_block_t *block)
     block->touched |= upper->touched;
     ca_block_set_size(block, ca_block_size(block) + ca_block_size(upper));
     dissolve(arena, upper);
-}
-
-void ca_block_give(ca_arena_t *arena, ca_block_t *block)
-{
-    make_ready(arena, block);
 }

@@ -285,7 +285,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(arena, bytes);
     if (pool == CA_POOL_MAIN && ca_apart_much(arena, ca_arena_reserved(arena))) {
-        ca_apart_small(arena);
+        ca_apart_small(arena, CA_APART_SMALL);
         pool = ca_pool_of(arena, bytes);
     }
     size_t preferred = preferred_bytes(arena, pool, bytes);

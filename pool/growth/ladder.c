@@ -417,21 +417,18 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
                  .rc = -ENOMEM,
                  .given = ca_giving_done(),
                  .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
-                 .headroom =
-                     rungs & (CA_RUNGS_GROW | CA_RUNGS_FIRST | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
-                         ? arena->params.headroom
-                         : 0};
+                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
+                                 ? arena->params.headroom
+                                 : 0};
 
     ca_arena_check_order(arena);
     /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
      * those who had something in stock. */
-    bool caches_first = rungs & CA_RUNGS_FIRST ||
-                        (rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after);
+    bool caches_first = rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after;
     bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
                   (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));
 
-    (void)((caches_first && rung_caches(&c)) ||
-           (rungs & (CA_RUNGS_FIRST | CA_RUNGS_POLICY) && rung_policy(&c)) ||
+    (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_POLICY && rung_policy(&c)) ||
            (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
            (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
            (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||

@@ -18,9 +18,8 @@ typedef enum {
     CA_RUNGS_LATE = 32,   /* caches, late */
     CA_RUNGS_SPARED = 64, /* spared */
     CA_RUNGS_ALL = 127,
-    CA_RUNGS_FIRST = 128,    /* caches and policy alone */
-    CA_RUNGS_UNSPARED = 256, /* caches, but of a heap that rather grows */
-    CA_RUNGS_POLICY = 512,   /* policy */
+    CA_RUNGS_UNSPARED = 128, /* caches, but of a heap that rather grows */
+    CA_RUNGS_POLICY = 256,   /* policy */
 } ca_rungs_t;
 
 /* How long what may not be waited for without bound is waited for before an out-of-memory. */

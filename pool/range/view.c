@@ -121,13 +121,13 @@ static ca_block_t *take_pinned(ca_arena_t *arena, size_t bytes)
     return NULL;
 }
 
-ca_block_t *ca_view_take(ca_arena_t *arena, size_t bytes)
+ca_block_t *ca_view_take(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
 {
     ca_range_t *range = arena->range;
     ca_view_t *found = NULL;
     bool looked = false;
 
-    if (bytes > arena->ready)
+    if (!range || !ca_view_for(bytes) || pool != CA_POOL_MAIN || bytes > arena->ready)
         return NULL;
     ca_block_t *pinned = arena->unmerged ? take_pinned(arena, bytes) : NULL;
     if (pinned || arena->pins)

@@ -50,8 +50,8 @@ struct ca_view {
     uint64_t pages[]; /* where they lie in the range */
 };
 
-/* From a kept view; NULL where none serves. */
-ca_block_t *ca_view_take(ca_arena_t *arena, size_t bytes);
+/* From a kept view; NULL where none serves, or the request is none for ranges. */
+ca_block_t *ca_view_take(ca_arena_t *arena, ca_pool_t pool, size_t bytes);
 
 /* The new memory that a view for the request takes, in pages of `page`; SIZE_MAX: none can be made.
  */
