@@ -19,12 +19,7 @@
 static void settle(ca_arena_t *arena)
 {
     ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
-    bool none_before = !arena->whole.closed.head;
-    ca_streams_close(arena);
-    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
-    if (none_before)
-        ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
-    ca_streams_reap(arena, SIZE_MAX, true);
+    ca_ladder_close(arena);
     ca_blocks_merge(arena);
 }
 

@@ -215,14 +215,33 @@ static size_t collect_above(const ca_arena_t *arena)
     return percent && whole != SIZE_MAX ? whole / 100 * percent : SIZE_MAX;
 }
 
+/* What upstream has left by now; what other heaps of the set obtained counts as obtained since. */
+static size_t left(const ca_arena_t *arena)
+{
+    size_t then = arena->look.found + arena->look.held, held = ca_arena_reserved(arena);
+
+    if (arena->look.found == SIZE_MAX)
+        return SIZE_MAX;
+    return then > held ? then - held : 0;
+}
+
+/* Whether obtaining `bytes` may go by that: half of what was found is there then, and twice of what
+ * is to be left. */
+static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
+{
+    size_t now = left(arena);
+
+    return ca_clock_ns() < arena->look.until && now >= bytes &&
+           now - bytes >= arena->look.found / 2 && (now - bytes) / 2 >= leave;
+}
+
 /* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
 static size_t room(const ca_arena_t *arena)
 {
-    size_t limit = arena->params.limit, now = ca_arena_reserved(arena);
-    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
-    size_t available = ca_free_estimate_left(&arena->look, now);
+    size_t limit = arena->params.limit, now = ca_arena_reserved(arena), available = left(arena);
+    size_t allowed = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
 
-    return available < left ? available : left;
+    return available < allowed ? available : allowed;
 }
 
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
@@ -231,8 +250,7 @@ void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
     arena->look.held = ca_arena_reserved(arena);
 }
 
-/* Asks upstream what it has. What other heaps of the set obtain meanwhile counts as obtained since.
- * Drops the lock. */
+/* Asks upstream what it has. Drops the lock. */
 static void look(ca_arena_t *arena)
 {
     size_t held = ca_arena_reserved(arena);
@@ -304,8 +322,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 
     ca_give_exported(arena);
     give_down_to(arena, 0, collect_above(arena), CA_GIVE_OLDEST);
-    bool looked = !ca_free_estimate_serves(&arena->look, ca_arena_reserved(arena), preferred,
-                                           headroom, ca_clock_ns());
+    bool looked = !look_serves(arena, preferred, headroom);
     if (looked)
         look(arena);
     note_room(arena, room(arena));

@@ -19,25 +19,6 @@ typedef struct ca_free_estimate {
     uint64_t until; /* ca_clock_ns */
 } ca_free_estimate_t;
 
-/* What is left by now, where whoever looked holds `held`. */
-static inline size_t ca_free_estimate_left(const ca_free_estimate_t *look, size_t held)
-{
-    if (look->found == SIZE_MAX)
-        return SIZE_MAX;
-    return look->found + look->held > held ? look->found + look->held - held : 0;
-}
-
-/* Whether obtaining `bytes` may go by it at the time `now`: half of what was found is there then,
- * and twice of what is to be left. */
-static inline bool ca_free_estimate_serves(const ca_free_estimate_t *look, size_t held,
-                                           size_t bytes, size_t leave, uint64_t now)
-{
-    size_t left = ca_free_estimate_left(look, held);
-
-    return now < look->until && left >= bytes && left - bytes >= look->found / 2 &&
-           (left - bytes) / 2 >= leave;
-}
-
 /* Whether growing now is better than waiting for pending memory. */
 bool ca_grow_allowed(const ca_arena_t *arena);
 

@@ -155,16 +155,21 @@ static bool rung_joined(climb_t *c)
     return c->block ? over(c, 0) : !ca_arena_serving(c->arena) && over(c, -EIO);
 }
 
-static bool rung_open(climb_t *c)
+void ca_ladder_close(ca_arena_t *arena)
 {
-    ca_arena_t *arena = c->arena;
     bool none_before = !arena->whole.closed.head;
+
     ca_streams_close(arena);
     ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
     /* Fences pass in order: behind an older one this one has not passed either. */
     if (none_before)
         ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
     ca_streams_reap(arena, SIZE_MAX, true);
+}
+
+static bool rung_open(climb_t *c)
+{
+    ca_ladder_close(c->arena);
     return search(c);
 }
 

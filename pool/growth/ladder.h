@@ -22,6 +22,9 @@ typedef enum {
     CA_RUNGS_POLICY = 256,   /* policy */
 } ca_rungs_t;
 
+/* The open epochs are closed and asked about, never waited for. */
+void ca_ladder_close(ca_arena_t *arena);
+
 /* How long what may not be waited for without bound is waited for before an out-of-memory. */
 uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena);
 

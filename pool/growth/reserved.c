@@ -9,11 +9,6 @@ typedef struct total {
 
 static total_t totals[2]; /* [0] device memory, [1] host memory */
 
-static total_t *total_of(const ca_arena_t *arena)
-{
-    return &totals[arena->params.host];
-}
-
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved += bytes;
@@ -22,7 +17,7 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
         arena->reserved_peak = arena->reserved;
     ca_arena_set_obtained(arena); /* claimed before upstream was asked */
 
-    total_t *total = total_of(arena);
+    total_t *total = &totals[arena->params.host];
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
     ca_raise_peak(&total->peak, now);
 }
@@ -33,7 +28,7 @@ void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
     arena->news = true;
     ca_arena_set_give_up(arena, bytes);
     if (!arena->retired)
-        atomic_fetch_sub_explicit(&total_of(arena)->now, bytes, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&totals[arena->params.host].now, bytes, memory_order_relaxed);
 }
 
 void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes)
@@ -47,7 +42,8 @@ void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes)
 
 void ca_reserved_forget(const ca_arena_t *arena)
 {
-    atomic_fetch_sub_explicit(&total_of(arena)->now, arena->reserved, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&totals[arena->params.host].now, arena->reserved,
+                              memory_order_relaxed);
 }
 
 void ca_reserved_reset_after_fork(void)
