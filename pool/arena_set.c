@@ -12,33 +12,9 @@
 #include "pool/blocks/segment.h"
 #include "pool/state.h"
 
-#define LINE 64 /* bytes; no cache line in common */
 #define NONE CA_ARENA_SET_MOST
 #define BIT_OF(heap) (UINT64_C(1) << (heap))
 #define FIRST_MOST ((size_t)1 << 20) /* bytes; requests that a heap's first segment is made for */
-
-typedef struct slot {
-    _Alignas(LINE) ca_arena_t *heap;
-    _Atomic size_t largest[CA_POOLS]; /* the hints; bytes */
-    _Atomic size_t reserved;          /* bytes */
-    _Atomic bool begun;               /* has asked for its first segment, or is to get others' */
-    _Atomic unsigned levelled;        /* requests that found it poor */
-} slot_t;
-
-struct ca_arena_set {
-    ca_arena_homes_t homes;
-    unsigned most; /* heaps */
-    unsigned open_first;
-    _Atomic unsigned count; /* heaps that there are; of a life before too */
-    _Atomic unsigned open;  /* heaps that are homes */
-    _Atomic bool opening;
-    _Atomic unsigned awake;                 /* heaps that have not dropped their memory */
-    _Alignas(LINE) _Atomic size_t reserved; /* with what is claimed */
-    _Atomic size_t reserved_peak;
-    _Alignas(LINE) _Atomic size_t live;
-    _Atomic size_t live_peak;
-    slot_t slots[];
-};
 
 /* Every thread that allocates gets the next one. */
 static unsigned home_of(const ca_arena_set_t *set, const ca_stream_t *stream)
@@ -56,11 +32,6 @@ static size_t first_bytes(unsigned count)
     if (bytes < CA_SEGMENT_UNIT)
         return CA_SEGMENT_UNIT;
     return bytes < CA_SEGMENT_FIRST ? bytes : CA_SEGMENT_FIRST;
-}
-
-unsigned ca_arena_set_count(const ca_arena_set_t *set)
-{
-    return atomic_load_explicit(&set->count, memory_order_acquire);
 }
 
 /* One at a time. False where there is no host memory. */
@@ -83,7 +54,7 @@ static bool add_heap(ca_arena_set_t *set, const ca_upstream_t *upstream, void *c
 ca_arena_set_t *ca_arena_set_create(const ca_upstream_t *upstream, void *context,
                                     const ca_arena_params_t *params, unsigned count, unsigned most)
 {
-    size_t bytes = sizeof(ca_arena_set_t) + most * sizeof(slot_t);
+    size_t bytes = sizeof(ca_arena_set_t) + most * sizeof(ca_arena_set_slot_t);
     ca_arena_set_t *set = ca_mem_map(bytes);
     ca_arena_params_t each = *params;
 
@@ -114,9 +85,9 @@ ca_arena_t *ca_arena_set_home(const ca_arena_set_t *set)
  * second it tells what it has live. */
 static void note_home(ca_arena_set_t *set, unsigned home)
 {
-    if (atomic_load_explicit(&set->homes.bits, memory_order_relaxed) & BIT_OF(home))
+    if (atomic_load_explicit(&set->homes, memory_order_relaxed) & BIT_OF(home))
         return;
-    uint64_t before = atomic_fetch_or(&set->homes.bits, BIT_OF(home));
+    uint64_t before = atomic_fetch_or(&set->homes, BIT_OF(home));
     if (before == 0) {
         atomic_store(&set->slots[home].begun, true);
     } else if ((before & (before - 1)) == 0) {
@@ -126,27 +97,9 @@ static void note_home(ca_arena_set_t *set, unsigned home)
     }
 }
 
-/* What it says there are is there to see. */
-unsigned ca_arena_set_open(const ca_arena_set_t *set)
-{
-    return atomic_load_explicit(&set->open, memory_order_acquire);
-}
-
-unsigned ca_arena_set_in_use(const ca_arena_set_t *set)
-{
-    uint64_t homes = atomic_load_explicit(&set->homes.bits, memory_order_relaxed);
-    /* Seldom more than one, and the count is a call where processors may lack the instruction. */
-    return ca_arena_set_alone(set) ? 1 : (unsigned)__builtin_popcountll(homes);
-}
-
 bool ca_arena_set_is_home(const ca_arena_t *arena)
 {
     return arena->shard == home_of(arena->set, NULL);
-}
-
-ca_arena_t *ca_arena_set_heap(const ca_arena_set_t *set, unsigned index)
-{
-    return index < ca_arena_set_count(set) ? set->slots[index].heap : NULL;
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
@@ -192,7 +145,7 @@ static void tell(_Atomic size_t *field, size_t value)
 void ca_arena_set_publish(ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
-    slot_t *slot = &set->slots[arena->shard];
+    ca_arena_set_slot_t *slot = &set->slots[arena->shard];
 
     arena->news = false;
     if (arena->takes >= CA_ARENA_SET_JUDGED)
@@ -212,21 +165,6 @@ void ca_arena_set_publish(ca_arena_t *arena)
     size_t now = atomic_fetch_add_explicit(&set->live, change, memory_order_relaxed) + change;
     if (change <= SIZE_MAX / 2)
         ca_raise_peak(&set->live_peak, now);
-}
-
-size_t ca_arena_set_live_peak(const ca_arena_set_t *set)
-{
-    return atomic_load_explicit(&set->live_peak, memory_order_relaxed);
-}
-
-size_t ca_arena_set_reserved(const ca_arena_set_t *set)
-{
-    return atomic_load_explicit(&set->reserved, memory_order_relaxed);
-}
-
-size_t ca_arena_set_reserved_peak(const ca_arena_set_t *set)
-{
-    return atomic_load_explicit(&set->reserved_peak, memory_order_relaxed);
 }
 
 bool ca_arena_set_claim(const ca_arena_t *arena, size_t bytes, size_t limit)
@@ -258,7 +196,7 @@ void ca_arena_set_forget(const ca_arena_t *arena)
     if (arena->shard != 0)
         return;
     atomic_store(&set->open, set->open_first);
-    atomic_store(&set->homes.bits, 0);
+    atomic_store(&set->homes, 0);
     atomic_store(&set->reserved, 0);
     atomic_store(&set->reserved_peak, 0);
     atomic_store(&set->live, 0);
@@ -398,7 +336,7 @@ static bool begins(const visit_t *v)
  * it where most is. Seldom: for that the caches there are emptied. */
 static void level(const visit_t *v)
 {
-    slot_t *slots = v->set->slots, *home = &slots[v->home];
+    ca_arena_set_slot_t *slots = v->set->slots, *home = &slots[v->home];
     size_t part = ca_arena_set_reserved(v->set) / ca_arena_set_in_use(v->set);
     size_t mine = atomic_load_explicit(&home->reserved, memory_order_relaxed), most = 0;
     unsigned richest = v->home;

@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "pool/arena.h"
+#include "pool/blocks/block.h"
 #include "pool/growth/grow.h"
 
 #define CA_ARENA_SET_MOST 64u
@@ -54,20 +54,77 @@
  * what its threads' caches have not told (ca_arena_in_use). */
 #define CA_ARENA_SET_TOLD ((size_t)1 << 20)
 
-typedef struct ca_arena_set ca_arena_set_t;
+/* What threads that look for memory read of a heap: no cache line in common with another one's. */
+typedef struct ca_arena_set_slot {
+    _Alignas(64) ca_arena_t *heap;
+    _Atomic size_t largest[CA_POOLS]; /* the hints; bytes */
+    _Atomic size_t reserved;          /* bytes */
+    _Atomic bool begun;               /* has asked for its first segment, or is to get others' */
+    _Atomic unsigned levelled;        /* requests that found it poor */
+} ca_arena_set_slot_t;
 
-/* The beginning of each: what every call looks at. */
-typedef struct ca_arena_set_homes {
-    _Atomic uint64_t bits; /* heaps that were a thread's or a stream's, a bit for each */
-} ca_arena_homes_t;
+typedef struct ca_arena_set {
+    _Atomic uint64_t homes; /* heaps that were a thread's or a stream's, a bit for each */
+    unsigned most;          /* heaps */
+    unsigned open_first;
+    _Atomic unsigned count; /* heaps that there are; of a life before too */
+    _Atomic unsigned open;  /* heaps that are homes */
+    _Atomic bool opening;
+    _Atomic unsigned awake;               /* heaps that have not dropped their memory */
+    _Alignas(64) _Atomic size_t reserved; /* with what is claimed */
+    _Atomic size_t reserved_peak;
+    _Alignas(64) _Atomic size_t live;
+    _Atomic size_t live_peak;
+    ca_arena_set_slot_t slots[];
+} ca_arena_set_t;
 
-/* No more than one was, so that the others have nothing. */
+/* Heaps that there are, which rises only; and those that are a home for threads. What these say
+ * there are is there to see. */
+static inline unsigned ca_arena_set_count(const ca_arena_set_t *set)
+{
+    return atomic_load_explicit(&set->count, memory_order_acquire);
+}
+static inline unsigned ca_arena_set_open(const ca_arena_set_t *set)
+{
+    return atomic_load_explicit(&set->open, memory_order_acquire);
+}
+
+/* No more than one was a home, so that the others have nothing. */
 static inline bool ca_arena_set_alone(const ca_arena_set_t *set)
 {
-    const ca_arena_homes_t *homes = (const ca_arena_homes_t *)(const void *)set;
-    uint64_t bits = atomic_load_explicit(&homes->bits, memory_order_relaxed);
+    uint64_t bits = atomic_load_explicit(&set->homes, memory_order_relaxed);
 
     return !(bits & (bits - 1));
+}
+
+/* Heaps that were a home, 1 at least. Seldom more than one, and the count is a call where
+ * processors may lack the instruction. */
+static inline unsigned ca_arena_set_in_use(const ca_arena_set_t *set)
+{
+    uint64_t bits = atomic_load_explicit(&set->homes, memory_order_relaxed);
+
+    return ca_arena_set_alone(set) ? 1 : (unsigned)__builtin_popcountll(bits);
+}
+
+/* NULL from the last one on. */
+static inline ca_arena_t *ca_arena_set_heap(const ca_arena_set_t *set, unsigned index)
+{
+    return index < ca_arena_set_count(set) ? set->slots[index].heap : NULL;
+}
+
+/* What the set has reserved, growth under way included, and at most at a time; and what of all
+ * heaps together was live at most. */
+static inline size_t ca_arena_set_reserved(const ca_arena_set_t *set)
+{
+    return atomic_load_explicit(&set->reserved, memory_order_relaxed);
+}
+static inline size_t ca_arena_set_reserved_peak(const ca_arena_set_t *set)
+{
+    return atomic_load_explicit(&set->reserved_peak, memory_order_relaxed);
+}
+static inline size_t ca_arena_set_live_peak(const ca_arena_set_t *set)
+{
+    return atomic_load_explicit(&set->live_peak, memory_order_relaxed);
 }
 
 /* `count` arenas as of ca_arena_create, from 1 to CA_ARENA_SET_MOST, and twice as many each time
@@ -76,12 +133,6 @@ static inline bool ca_arena_set_alone(const ca_arena_set_t *set)
  * first, until ca_arena_set_heap gives no more. */
 ca_arena_set_t *ca_arena_set_create(const ca_upstream_t *upstream, void *context,
                                     const ca_arena_params_t *params, unsigned count, unsigned most);
-
-/* Rises only. */
-unsigned ca_arena_set_count(const ca_arena_set_t *set);
-
-/* NULL from the last one on. */
-ca_arena_t *ca_arena_set_heap(const ca_arena_set_t *set, unsigned index);
 
 /* The heap that the calling thread tries first. */
 ca_arena_t *ca_arena_set_home(const ca_arena_set_t *set);
@@ -97,26 +148,13 @@ ca_arena_t *ca_arena_set_home(const ca_arena_set_t *set);
 int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, bool ready_only,
                        ca_block_t **block, uint64_t *address, bool *reused);
 
-/* Of all heaps together. */
-size_t ca_arena_set_live_peak(const ca_arena_set_t *set);
-
 /* --- for the arenas; `arena` is one of a set ------------------------------------------------- */
-
-/* Heaps that are a home for threads. */
-unsigned ca_arena_set_open(const ca_arena_set_t *set);
-
-/* Heaps that were a thread's or a stream's so far, 1 at least: the others have nothing. */
-unsigned ca_arena_set_in_use(const ca_arena_set_t *set);
 
 /* Whether it is the calling thread's. */
 bool ca_arena_set_is_home(const ca_arena_t *arena);
 
 /* Under the arena's lock. */
 void ca_arena_set_publish(ca_arena_t *arena);
-
-/* What the set has reserved, growth under way included, and at most at a time. */
-size_t ca_arena_set_reserved(const ca_arena_set_t *set);
-size_t ca_arena_set_reserved_peak(const ca_arena_set_t *set);
 
 /* Before an upstream call that obtains `bytes`: false where the limit leaves no room for them
  * beside what the others of the set have, if it is of one. What comes of the call:

@@ -276,11 +276,6 @@ static bool rung_pause(climb_t *c)
     return false;
 }
 
-static bool rung_grow(climb_t *c)
-{
-    return !c->refused && grow(c);
-}
-
 /* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
  * as much was given as there is now, since others may go on growing and freeing for ever. The
  * memory is its own, or where `others` says how much these have, the other heaps'. A free waits for
@@ -373,11 +368,6 @@ static bool rung_pending(climb_t *c)
            give_and_grow(c, CA_GIVE_PENDING, 0);
 }
 
-static bool rung_exported(climb_t *c)
-{
-    return ca_export_reclaim(c->arena) && rung_open(c);
-}
-
 /* No plain free ever waits for other contexts' work, so that no program counts on what it holds. */
 static bool only_others(const ca_arena_t *arena)
 {
@@ -408,8 +398,8 @@ static bool rung_late(climb_t *c)
 
 static bool climb_to_growth(climb_t *c)
 {
-    return rung_policy(c) || rung_joined(c) || rung_pause(c) || rung_grow(c) || rung_spare(c) ||
-           rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
+    return rung_policy(c) || rung_joined(c) || rung_pause(c) || (!c->refused && grow(c)) ||
+           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
@@ -439,7 +429,8 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
            (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
            (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
            (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_others(&c) || rung_pending(&c))) ||
-           (rungs & CA_RUNGS_LATE && (rung_exported(&c) || rung_late(&c))));
+           (rungs & CA_RUNGS_LATE &&
+            ((ca_export_reclaim(arena) && rung_open(&c)) || rung_late(&c))));
     if (c.shut)
         ca_caches_open(arena);
     *block = c.block;
