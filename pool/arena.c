@@ -639,7 +639,6 @@ void ca_pool_reset_after_fork(void)
     ca_caches_reset_after_fork();
     ca_span_reset_after_fork();
     ca_pool_reset_requests();
-    ca_reserved_reset_after_fork();
     ca_giving_reset_after_fork();
     ca_order_reset_after_fork();
     ca_ranges_reset_after_fork();

@@ -222,13 +222,12 @@ void ca_arena_leave(ca_arena_t *arena, int cancellation);
 void ca_arena_left(ca_arena_t *arena);
 
 /* The only ways to change `reserved`; they keep the totals of the process too
- * (pool/growth/reserved.c). `forget`: the arena is being retired; what it reserved is gone. */
+ * (pool/growth/giving.c). `forget`: the arena is being retired; what it reserved is gone. */
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
 void ca_reserved_forget(const ca_arena_t *arena);
 /* Between two of a set. */
 void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes);
-void ca_reserved_reset_after_fork(void);
 
 /* Every invariant, with the lock held; see ca_arena_check. */
 const char *ca_check_locked(const ca_arena_t *arena);

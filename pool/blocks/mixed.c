@@ -1,12 +1,6 @@
 /* See mixed.h. */
 #include "pool/blocks/mixed.h"
 
-/* Whether it came round with no more live than when it last grew for this. */
-static bool comes_round(const ca_arena_t *arena)
-{
-    return arena->mixed_again && arena->live_peak <= arena->mixed_peak;
-}
-
 /* All heaps of a set together. Where it is not known what there is, there is no bound. */
 static size_t stranded_most(const ca_arena_t *arena, bool round)
 {
@@ -21,7 +15,8 @@ static size_t stranded_most(const ca_arena_t *arena, bool round)
 
 bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
 {
-    bool round = comes_round(arena);
+    /* It came round with no more live than when it last grew for this. */
+    bool round = arena->mixed_again && arena->live_peak <= arena->mixed_peak;
     size_t most = stranded_most(arena, round);
 
     if (!round && bytes > most / CA_MIXED_LARGE)

@@ -77,17 +77,16 @@ void ca_mixed_grows(ca_arena_t *arena);
 #define CA_APART_SHARE 8u                /* of the device, or the limit */
 #define CA_APART_SMALL ((size_t)1 << 20) /* bytes; larger ones have pages of their own */
 
-/* Whether the pool has so much. `reserved`: by all heaps of its set. */
-static inline bool ca_apart_much(const ca_arena_t *arena, size_t reserved)
+/* Whether the pool has so much. */
+static inline bool ca_apart_much(const ca_arena_t *arena)
 {
-    return arena->room / (CA_APART_SHARE - 1) < reserved;
+    return arena->room / (CA_APART_SHARE - 1) < ca_arena_reserved(arena);
 }
 
 /* Whether a new segment is for this request alone. */
-static inline bool ca_apart_grows(const ca_arena_t *arena, size_t reserved, size_t bytes)
+static inline bool ca_apart_grows(const ca_arena_t *arena, size_t bytes)
 {
-    return ca_round_up(bytes, CA_SEGMENT_UNIT) - bytes <= bytes / 8 &&
-           ca_apart_much(arena, reserved);
+    return ca_round_up(bytes, CA_SEGMENT_UNIT) - bytes <= bytes / 8 && ca_apart_much(arena);
 }
 
 /* From now on blocks of up to `bytes` have segments of their own, for good. */

@@ -21,6 +21,6 @@ bool ca_giving_just_now(void);
  * repeated. No lock of ours may be held. */
 bool ca_giving_wait(unsigned *done);
 
-void ca_giving_reset_after_fork(void);
+void ca_giving_reset_after_fork(void); /* the totals too: see state.h, ca_reserved_raise */
 
 #endif

@@ -33,13 +33,6 @@ static size_t live_peak(const ca_arena_t *arena)
     return ca_arena_alone(arena) ? arena->live_peak : ca_arena_set_live_peak(arena->set);
 }
 
-/* What may be reserved beside what was live at most. What is kept for other processes serves nobody
- * here: it is as good as live. */
-static size_t in_proportion(const ca_arena_t *arena)
-{
-    return live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
-}
-
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
     switch (arena->params.reuse) {
@@ -47,8 +40,9 @@ bool ca_grow_allowed(const ca_arena_t *arena)
         return true;
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
-    default:
-        return ca_arena_reserved(arena) <= in_proportion(arena);
+    default: /* what is kept for other processes serves nobody here: it is as good as live */
+        return ca_arena_reserved(arena) <=
+               live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
     }
 }
 
@@ -64,12 +58,6 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
     return bytes > arena->params.limit || ca_arena_reserved(arena) > arena->params.limit - bytes;
 }
 
-/* Beside what most blocks are. Few such fill a segment in proportion to what there is. */
-static bool is_trifle(const ca_arena_t *arena, size_t bytes)
-{
-    return arena->blocks.live && bytes <= arena->live / arena->blocks.live / CA_GROW_TRIFLE;
-}
-
 /* A part of what there is: kind to small programs, few calls for large ones. Not less than the
  * first segment, but where what is freed meanwhile is asked about before the next one (settle.h).
  */
@@ -80,12 +68,13 @@ static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t as
 
     /* Small blocks live long: in small segments they keep less from going back. */
     if (pool == CA_POOL_SMALL)
-        return asked <= CA_APART_SMALL && ca_apart_much(arena, ca_arena_reserved(arena))
-                   ? CA_SEGMENT_UNIT
-                   : arena->params.segment_first;
+        return asked <= CA_APART_SMALL && ca_apart_much(arena) ? CA_SEGMENT_UNIT
+                                                               : arena->params.segment_first;
     if (pool == CA_POOL_OVERSIZE)
         return CA_SEGMENT_UNIT; /* whatever the request is rounded up to */
-    if (is_trifle(arena, asked) || ca_apart_grows(arena, ca_arena_reserved(arena), asked))
+    /* Few that are little beside most blocks fill a segment in proportion to what there is. */
+    bool trifle = arena->blocks.live && asked <= arena->live / arena->blocks.live / CA_GROW_TRIFLE;
+    if (trifle || ca_apart_grows(arena, asked))
         return CA_SEGMENT_UNIT;
     if (bytes < least)
         return least;
@@ -160,12 +149,6 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
     return segment->live_blocks == 0;
 }
 
-static bool goes_before(const ca_segment_t *segment, const ca_segment_t *other, ca_give_t which)
-{
-    return which == CA_GIVE_OLDEST ? segment->idle_since < other->idle_since
-                                   : segment->bytes > other->bytes;
-}
-
 /* Whoever asks is about to give back: the moment to merge what pin mode left. NULL while it is on.
  */
 static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
@@ -178,7 +161,9 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     /* There may be thousands, and a growth asks. */
     ca_segment_t *first = arena->vacant ? arena->segments : NULL;
     for (ca_segment_t *segment = first; segment; segment = segment->next)
-        if ((!found || goes_before(segment, found, which)) && may_go(arena, segment, which))
+        if ((!found || (which == CA_GIVE_OLDEST ? segment->idle_since < found->idle_since
+                                                : segment->bytes > found->bytes)) &&
+            may_go(arena, segment, which))
             found = segment;
     return found;
 }
@@ -302,7 +287,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     size_t needed = bytes + arena->slack;
     size_t whole = ca_round_up(needed, CA_SEGMENT_UNIT);
     ca_pool_t pool = ca_pool_of(arena, bytes);
-    if (pool == CA_POOL_MAIN && ca_apart_much(arena, ca_arena_reserved(arena))) {
+    if (pool == CA_POOL_MAIN && ca_apart_much(arena)) {
         ca_apart_small(arena, CA_APART_SMALL);
         pool = ca_pool_of(arena, bytes);
     }
@@ -311,7 +296,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         preferred = whole;
     else /* no rest that none of its kind fits in */
         preferred = ca_round_up(preferred / needed * needed, CA_SEGMENT_UNIT);
-    ca_range_review(arena, ca_arena_reserved(arena));
+    ca_range_review(arena);
     bool ranged = ca_range_wanted(arena, bytes);
     if (ranged) {
         preferred = ca_range_needs(arena, bytes, false);

@@ -362,12 +362,6 @@ static bool rung_others(climb_t *c)
     return served;
 }
 
-static bool rung_pending(climb_t *c)
-{
-    return (!c->arena->params.host && give_and_grow(c, CA_GIVE_PASSED, 0)) ||
-           give_and_grow(c, CA_GIVE_PENDING, 0);
-}
-
 /* No plain free ever waits for other contexts' work, so that no program counts on what it holds. */
 static bool only_others(const ca_arena_t *arena)
 {
@@ -428,7 +422,10 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
            (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
            (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
            (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
-           (rungs & CA_RUNGS_WAIT && (rung_wait(&c) || rung_others(&c) || rung_pending(&c))) ||
+           (rungs & CA_RUNGS_WAIT &&
+            (rung_wait(&c) || rung_others(&c) ||
+             (!arena->params.host && give_and_grow(&c, CA_GIVE_PASSED, 0)) ||
+             give_and_grow(&c, CA_GIVE_PENDING, 0))) ||
            (rungs & CA_RUNGS_LATE &&
             ((ca_export_reclaim(arena) && rung_open(&c)) || rung_late(&c))));
     if (c.shut)

@@ -61,20 +61,17 @@ void ca_pool_reset_requests(void)
     atomic_store(&ca_export_own_pool, false);
 }
 
-/* Other threads may be freeing theirs. No cache takes what has no class. */
-static void export_block(ca_block_t *block)
-{
-    __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
-    ca_block_bar_hits(block);
-}
-
-/* The blocks that may be meant; see export.h. */
+/* The blocks that may be meant; see export.h. Other threads may be freeing theirs. No cache takes
+ * what has no class. */
 static void mark(ca_segment_t *segment)
 {
     segment->exported = true;
-    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
-        if (ca_block_state(block) == CA_BLOCK_LIVE)
-            export_block(block);
+    for (ca_block_t *block = segment->first; block; block = ca_block_upper(block)) {
+        if (ca_block_state(block) != CA_BLOCK_LIVE)
+            continue;
+        __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
+        ca_block_bar_hits(block);
+    }
 }
 
 bool ca_export_reclaim(ca_arena_t *arena)

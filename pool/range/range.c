@@ -147,10 +147,10 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
                  : arena->reserved + bytes >= CA_RANGE_FROM || CA_MUTATED(range_small);
 }
 
-void ca_range_review(ca_arena_t *arena, size_t reserved)
+void ca_range_review(ca_arena_t *arena)
 {
     /* Others read it without the lock. */
-    if (arena->range && arena->room / (CA_RANGE_WHOLE_SHARE - 1) < reserved)
+    if (arena->range && arena->room / (CA_RANGE_WHOLE_SHARE - 1) < ca_arena_reserved(arena))
         __atomic_store_n(&arena->params.whole_pages, true, __ATOMIC_RELAXED);
 }
 

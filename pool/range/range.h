@@ -79,8 +79,8 @@ static inline size_t ca_range_round(size_t bytes)
     return bytes < CA_RANGE_WHOLE_BELOW && whole - bytes <= bytes / 8 ? whole : bytes;
 }
 
-/* About to grow: whether they are to from now on. `reserved`: by all heaps of its set. */
-void ca_range_review(ca_arena_t *arena, size_t reserved);
+/* About to grow: whether they are to from now on. */
+void ca_range_review(ca_arena_t *arena);
 
 /* Where a block of `bytes` had best begin; and the bytes to skip in front of it in a ready or lent
  * one, where it begins there or, if that has no room, where it can. */

@@ -264,19 +264,14 @@ size_t ca_view_needs(const ca_arena_t *arena, size_t bytes, size_t page)
     return ready && !range->stuck && ca_range_hole(range, more) ? more : SIZE_MAX;
 }
 
-static bool too_many(const ca_range_t *range, size_t bytes)
-{
-    return range->view_bytes + bytes > CA_VIEWS_MOST * range->held ||
-           range->mappings > CA_MAPPINGS_MOST;
-}
-
 /* Kept views go, oldest first, until there are few enough. False: some may be in flight. Drops the
  * lock. */
 static bool make_room(ca_arena_t *arena, size_t bytes)
 {
     ca_range_t *range = arena->range;
 
-    while (too_many(range, bytes)) {
+    while (range->view_bytes + bytes > CA_VIEWS_MOST * range->held ||
+           range->mappings > CA_MAPPINGS_MOST) {
         if (!ca_nothing_in_flight(arena) || range->walks || arena->pins)
             return false;
         ca_view_t *view = range->oldest;
