@@ -234,17 +234,6 @@ void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes)
 
 /* --- the other heaps -------------------------------------------------------------------------- */
 
-size_t ca_arena_set_give_others(ca_arena_t *arena, size_t bytes)
-{
-    ca_arena_set_t *set = arena->set;
-    size_t given = 0;
-
-    for (unsigned i = 1; i < ca_arena_set_count(set) && given < bytes; i++)
-        given += ca_arena_trim(set->slots[(arena->shard + i) % ca_arena_set_count(set)].heap,
-                               bytes - given);
-    return given;
-}
-
 void ca_arena_set_note_free_bytes(ca_arena_t *arena, size_t bytes, ca_free_estimate_t look)
 {
     ca_arena_set_t *set = arena->set;

@@ -162,8 +162,10 @@ void ca_arena_set_publish(ca_arena_t *arena);
 bool ca_arena_set_claim(const ca_arena_t *arena, size_t bytes, size_t limit);
 void ca_arena_set_obtained(const ca_arena_t *arena);
 void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes);
-/* The heap is about to be revived: what the set knows of it, with the first heap all that it knows,
- * is from before. */
+
+/* The heap is about to be revived: what the set knows of it, with the first heap all, is from
+ * before.
+ */
 void ca_arena_set_forget(const ca_arena_t *arena);
 
 /* The heap is in service again; it has dropped all but its blocks; whether all of the set have, so
@@ -173,11 +175,8 @@ void ca_arena_set_wake(const ca_arena_t *arena);
 void ca_arena_set_rest(const ca_arena_t *arena);
 bool ca_arena_set_rested(const ca_arena_t *arena);
 
-/* Idle segments of the other heaps go back upstream until `bytes` were given. Returns the bytes
- * given. No lock is held, neither here nor in the next. */
-size_t ca_arena_set_give_others(ca_arena_t *arena, size_t bytes);
-
-/* Tells the other heaps how much is left to grow by, and what this one found: they share it. */
+/* Tells the other heaps how much is left to grow by, and what this one found: they share it. No
+ * lock is held. */
 void ca_arena_set_note_free_bytes(ca_arena_t *arena, size_t bytes, ca_free_estimate_t look);
 
 #endif

@@ -41,8 +41,8 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address);
 /* Merges ready neighbours in a segment that was in pin mode. Returns whether there were any. */
 bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment);
 
-/* Finds a ready block for a rounded request, cuts it to size and makes it live. `look`: see
- * ca_bins_find. NULL when nothing fits. */
+/* Cuts a ready block to the size of a rounded request and makes it live. `look`: see ca_bins_find.
+ * NULL when nothing fits. */
 ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
 
 /* The same where there is no other memory: it may strand as much as it will (mixed.h). */

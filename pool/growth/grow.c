@@ -481,8 +481,12 @@ size_t ca_give_others(ca_arena_t *arena, size_t bytes)
 {
     if (!arena->set || !ca_arena_serving(arena))
         return 0;
+    unsigned count = ca_arena_set_count(arena->set);
+    size_t given = 0;
     ca_lock_drop(&arena->lock);
-    size_t given = ca_arena_set_give_others(arena, bytes);
+    for (unsigned i = 1; i < count && given < bytes; i++)
+        given +=
+            ca_arena_trim(ca_arena_set_heap(arena->set, (arena->shard + i) % count), bytes - given);
     ca_lock_take(&arena->lock);
     return given;
 }

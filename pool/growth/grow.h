@@ -62,19 +62,15 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 
 /* Gives segments without live blocks back, largest first, and then pages of its range, until
- * `bytes` were given: with
- * CA_GIVE_IDLE wholly ready ones, with CA_GIVE_OLDEST those that were idle longest first, with
- * CA_GIVE_EXPORTED those of them that another process may see, with CA_GIVE_PENDING also those with
- * pending blocks, whose real free waits as the plain free would have, with CA_GIVE_PASSED those
- * that nothing but other contexts' work may be at (ca_epoch_wait). Of host memory nothing goes
- * while anything runs. Returns the bytes given. */
+ * `bytes` were given. Of host memory nothing goes while anything runs. Returns the bytes given. */
 typedef enum {
-    CA_GIVE_IDLE,
+    CA_GIVE_IDLE,     /* wholly ready ones */
     CA_GIVE_SEGMENTS, /* so, and no pages of a range */
-    CA_GIVE_OLDEST,
-    CA_GIVE_EXPORTED,
-    CA_GIVE_PENDING,
-    CA_GIVE_PASSED,
+    CA_GIVE_OLDEST,   /* so, those that were idle longest first */
+    CA_GIVE_EXPORTED, /* those of them that another process may see */
+    CA_GIVE_PENDING,  /* with pending blocks too: their real free waits as the plain one would have
+                       */
+    CA_GIVE_PASSED,   /* which nothing but other contexts' work may be at (ca_epoch_wait) */
 } ca_give_t;
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which);
 
@@ -87,8 +83,7 @@ void ca_give_exported(ca_arena_t *arena);
  * nothing is in flight for as long as the lock is held. */
 bool ca_nothing_in_flight(ca_arena_t *arena);
 
-/* Idle segments of the other heaps of its set go back, see ca_arena_set_give_others. 0 where the
- * arena is alone. Drops the lock. */
+/* Idle segments of the other heaps of its set go back likewise. Drops the lock. */
 size_t ca_give_others(ca_arena_t *arena, size_t bytes);
 
 /* Merges whatever pin mode left unmerged; only when it is off. No call upstream, as the next. */

@@ -33,9 +33,10 @@
 #define CA_SMALL_EPOCH ((size_t)2 << 20)
 #define CA_SMALL_LIVE 3u /* a part of the reserve that is a good one */
 
-/* What the arena may grow by before it counts. Threads that share a small pool each take what is
- * ready and keep it, and one that finds nothing makes it grow: were that to count, what they all
- * need would come in dozens of steps, with shut caches and a crowded lock from each to the next. */
+/* What the arena may grow by before it counts: among very many live blocks it grows now and then by
+ * chance, and threads that share a small pool each take what is ready and keep it, so that one that
+ * finds nothing makes it grow. Were that to count, what they all need would come in dozens of
+ * steps, with shut caches and a crowded lock from each to the next. */
 static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
 {
     size_t part = arena->settle_from / CA_WARMUP_GROWN;
@@ -45,11 +46,11 @@ static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
     return part > stock ? part : stock;
 }
 
-/* The arena has a new segment. Among very many live blocks it gets one now and then by chance: what
- * is little beside what it had when it last grew, or beside what its threads may keep, does not
- * count until it adds up. Where it had settled, gave nothing back and has no more live than before,
- * it settled too early: it takes twice as long from then on, CA_WARMUP_MOST times as long at most.
- * A segment that it got so that caches need not be emptied does not count: they would be shut. */
+/* The arena has a new segment. Where it had settled, gave nothing back and has no more live than
+ * before, it settled too early: it takes twice as long from then on, CA_WARMUP_MOST times as long
+ * at most. A segment that it got so that caches need not be emptied does not count: they would be
+ * shut.
+ */
 static inline void ca_warmup_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {

@@ -83,7 +83,7 @@ static inline size_t ca_range_round(size_t bytes)
 void ca_range_review(ca_arena_t *arena);
 
 /* Where a block of `bytes` had best begin; and the bytes to skip in front of it in a ready or lent
- * one, where it begins there or, if that has no room, where it can. */
+ * one, so that it does, if there is room. */
 size_t ca_range_alignment(const ca_arena_t *arena, size_t bytes);
 size_t ca_range_padding(const ca_arena_t *arena, const ca_block_t *block, size_t bytes);
 
@@ -101,13 +101,11 @@ int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block
 /* Bytes of pages that could go back. */
 size_t ca_range_idle(const ca_arena_t *arena);
 
-/* Bytes of pages in which nothing lives, whatever may still be at them: what those of segments
- * without a live block are. */
+/* Bytes of pages in which nothing lives, whatever may still be at them. */
 size_t ca_range_vacant(const ca_arena_t *arena);
 
-/* A row of pages that are wholly ready goes back, the highest that there is, up to `bytes` of it
- * and the rest of a page. The caller knows that nothing is in flight, and has held the lock since.
- * Returns the bytes given. Drops the lock. */
+/* The highest row of wholly ready pages goes back, up to `bytes` of it and the rest of a page. The
+ * caller has held the lock since nothing was in flight. Returns the bytes given. Drops the lock. */
 size_t ca_range_give(ca_arena_t *arena, size_t bytes);
 
 /* For every tick of the arena; and what could go back at each of more than `ticks` of them. */
