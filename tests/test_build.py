@@ -30,7 +30,7 @@ def files_below(top):
 
 @pytest.fixture
 def tree(tmp_path):
-    for room in conftest.CORE:
+    for room in conftest.PRODUCT:
         shutil.copytree(conftest.ROOT / room, tmp_path / room)
     return tmp_path
 
@@ -39,23 +39,56 @@ def test_layers_of_this_tree_are_right(tree):
     assert call(SCRIPTS / "check_layers.sh", tree)[0] == 0
 
 
-@pytest.mark.parametrize("room, line", [
+@pytest.mark.parametrize("folder, line", [
+    ("base", '#include "config/options.h"'),
     ("config", '#include "pool/arena.h"'),
     ("config", '#include "../registry/table/registry.h"'),
-    ("registry", '#include "pool/arena.h"'),
+    ("config", '#include "./registry/table/registry.h"'),
+    ("registry/table", '#include "pool/arena.h"'),
+    ("registry/table", '#include "registry/new/new.h"'),
     ("pool", '#include "registry/table/registry.h"'),
-    ("pool", '#include "shim/hooks.h"'),
+    ("pool/fence", '#include "registry/table/registry.h"'),
+    ("pool/fence", '#include "shim/hooks.h"'),
     ("pool", "#  include <cuda.h>"),
-    ("registry", "#include <cuda_runtime_api.h>"),
+    ("registry/report", "#include <cuda_runtime_api.h>"),
     ("pool", "#include SOME_MACRO"),
 ])
-def test_layers_refuse(tree, room, line):
-    (tree / room / "wrong.c").write_text("int x;\n" + line + "\n")
+def test_layers_refuse(tree, folder, line):
+    (tree / folder / "wrong.c").write_text("int x;\n" + line + "\n")
 
     rc, said = call(SCRIPTS / "check_layers.sh", tree)
 
     assert rc != 0
-    assert f"{room}/wrong.c:2" in said
+    assert f"{folder}/wrong.c:2: " in said
+
+
+@pytest.mark.parametrize("folder", ["base/new", "registry", "registry/new", "registry/table/new"])
+def test_layers_refuse_a_folder_without_a_list(tree, folder):
+    (tree / folder).mkdir(exist_ok=True)
+    (tree / folder / "wrong.c").write_text("int x;\n")
+
+    rc, said = call(SCRIPTS / "check_layers.sh", tree)
+
+    assert rc != 0
+    assert f"{folder}/wrong.c:1: {folder}/ is in no list" in said
+
+
+@pytest.mark.parametrize("line, refused", [
+    ("base: config", "config is in no line above"),
+    ("config: base base/new", "base/new is in no line above"),
+    ("base: ", "base has two lines"),
+])
+def test_layers_refuse_a_list_with_an_arrow_up(tmp_path, tree, line, refused):
+    script = tmp_path / "check_layers.sh"
+    text = (SCRIPTS / "check_layers.sh").read_text()
+    first = "layers='\n"
+    assert first in text
+    script.write_text(text.replace(first, first + line + "\n"))
+
+    rc, said = call("sh", script, tree)
+
+    assert rc != 0
+    assert refused in said
 
 
 def test_nobody_yields_for_ever():
