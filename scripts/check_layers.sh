@@ -11,7 +11,11 @@ cd "${1:-$(dirname "$0")/..}"
 layers='
 base:
 config:          base
-registry/stack registry/table registry/names registry/journal registry/report: config base
+registry/stack:  base
+registry/table:  base
+registry/names:  registry/stack base
+registry/journal: registry/table registry/stack base
+registry/report: registry/names registry/table registry/stack config base
 pool/*:          config base
 '
 export layers

@@ -4,40 +4,31 @@
  * writes the record and then the key; killed in between, it was not given to the program yet.
  *
  * What never changes is logged: an entry counts once its head is there, which is written last.
- *
- * Room is allocated in the file before it is mapped, or a full disk would be a SIGBUS in the middle
- * of a store. No descriptor stays open: programs close what they do not know, and get its number
- * for something else. */
+ */
 #include "registry/journal/journal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/new_file.h"
 #include "registry/table/index.h"
 #include "registry/journal/journal_file.h"
+#include "registry/journal/mapped_file.h"
 #include "registry/table/live.h"
 #include "registry/stack/stack.h"
+#include "registry/table/threads.h"
 #include "registry/table/timeline.h"
 
 #define TABLES 16u
 #define LEAST_SLOTS ((uint32_t)1 << 14)
 #define LEAST_LOG ((size_t)256 << 10)
 #define MOST_LOG ((size_t)16 << 20)
-#define NAMES_MOST 65536u /* that are tried */
-#define PIECE ((uint64_t)256 << 10)
-#define INTERRUPTED_MOST 1000u /* times */
 #define LOCK_WAIT_NS UINT64_C(2000000000)
 #define RECORD_WORDS (sizeof(ca_allocation_t) / sizeof(uint64_t))
 #define SEQUENCE_WORD 2 /* of a record */
@@ -51,12 +42,7 @@ typedef struct table {
 _Atomic bool ca_journal_on;
 
 static ca_journal_head_t *head;
-static struct {
-    char path[PATH_MAX]; /* absolute */
-    dev_t device;
-    ino_t inode;
-    uint64_t bytes;
-} file;
+static ca_mapped_file_t file;
 
 static table_t tables[TABLES]; /* added to under the lock */
 static _Atomic uint32_t table_count;
@@ -85,78 +71,15 @@ static bool take_lock(void)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* Beyond a limit of the process's own the kernel would raise SIGXFSZ. */
-static bool within_limit(uint64_t bytes)
-{
-    struct rlimit limit;
-    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-           bytes <= limit.rlim_cur;
-}
-
-/* In pieces: memory of a file system may be allocated from the start again after each signal, and a
- * program may have a timer that is quicker than that. 0 or an errno value. */
-static int allocate(int fd, uint64_t offset, uint64_t bytes)
-{
-    int error = 0;
-    unsigned interrupted = 0;
-    for (uint64_t done = 0; done < bytes && !error;) {
-        uint64_t piece = bytes - done < PIECE ? bytes - done : PIECE;
-        error = posix_fallocate(fd, (off_t)(offset + done), (off_t)piece);
-        if (!error)
-            done += piece;
-        else if (error == EINTR && ++interrupted < INTERRUPTED_MOST)
-            error = 0;
-    }
-    return error;
-}
-
-/* The file's next `bytes`, mapped. NULL with errno. */
-static void *extend(int fd, uint64_t bytes)
-{
-    if (!within_limit(file.bytes + bytes)) {
-        errno = EFBIG;
-        return NULL;
-    }
-    int error = allocate(fd, file.bytes, bytes);
-    void *at = error ? MAP_FAILED
-                     : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)file.bytes);
-    if (at == MAP_FAILED) {
-        error = error ? error : errno;
-        if (ftruncate(fd, (off_t)file.bytes) != 0) /* what was allocated in vain */
-            error = errno;
-        errno = error;
-        return NULL;
-    }
-    file.bytes += bytes;
-    return at;
-}
-
-/* The file as it was made, or -1: somebody may have removed it, or put another in its place. */
-static int reopen(void)
-{
-    struct stat found;
-    int fd = open(file.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 &&
-        (fstat(fd, &found) != 0 || found.st_dev != file.device || found.st_ino != file.inode)) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
 /* A new chunk; NULL with errno where there is no room. Under the lock. */
 static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
 {
     uint32_t count = atomic_load_explicit(&head->chunk_count, memory_order_relaxed);
-    int fd = !atomic_load(&full) && count < CA_JOURNAL_CHUNKS ? reopen() : -1;
     uint64_t offset = file.bytes;
-    struct stat found;
-    void *at = fd >= 0 && fstat(fd, &found) == 0 && (uint64_t)found.st_size == offset
-                   ? extend(fd, bytes)
+    void *at = !atomic_load(&full) && count < CA_JOURNAL_CHUNKS
+                   ? ca_mapped_file_extend(&file, bytes)
                    : NULL;
     int error = errno;
-    if (fd >= 0)
-        close(fd);
     if (at) {
         head->chunks[count] = (ca_journal_chunk_t){kind, slots, offset, bytes};
         atomic_store_explicit(&head->chunk_count, count + 1, memory_order_release);
@@ -243,7 +166,7 @@ static void note_peak(void)
         ;
 }
 
-void ca_journal_add(const ca_allocation_t *record, uint64_t sequence)
+static void add(const ca_allocation_t *record, uint64_t sequence)
 {
     uint64_t words[RECORD_WORDS];
     ca_allocation_t copy = *record;
@@ -264,7 +187,7 @@ void ca_journal_add(const ca_allocation_t *record, uint64_t sequence)
     atomic_fetch_add_explicit(&head->lost, 1, memory_order_relaxed);
 }
 
-void ca_journal_remove(const ca_allocation_t *record)
+static void take_out(const ca_allocation_t *record)
 {
     uint64_t words[RECORD_WORDS];
     memcpy(words, record, sizeof *record);
@@ -293,21 +216,9 @@ static void add_live(const ca_allocation_t *record)
     ca_allocation_t now;
     if (has(record))
         return;
-    ca_journal_add(record, record->sequence);
+    add(record, record->sequence);
     if (!ca_registry_find(record->address, &now) || now.sequence != record->sequence)
-        ca_journal_remove(record);
-}
-
-void ca_journal_add_all(void)
-{
-    ca_allocation_t *records;
-    size_t count;
-    unsigned busy;
-    if (ca_registry_snapshot(&records, &count, &busy) != 0)
-        return;
-    for (size_t i = 0; i < count; i++)
-        add_live(&records[i]);
-    ca_registry_snapshot_free(records, count);
+        take_out(record);
 }
 
 /* --- the log ---------------------------------------------------------------------------------- */
@@ -357,7 +268,7 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     errno = saved;
 }
 
-void ca_journal_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count)
+static void note_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count)
 {
     const ca_entry_stack_t stack = {.id = id, .count = (uint32_t)count, .epoch = epoch};
     if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
@@ -386,7 +297,7 @@ static void find_path(const char *name, char path[PATH_MAX])
     }
 }
 
-void ca_journal_module(const ca_module_t *module)
+static void note_module(const ca_module_t *module)
 {
     static char path[PATH_MAX]; /* one thread notes modules at a time */
     ca_entry_module_t entry = {
@@ -403,7 +314,7 @@ void ca_journal_module(const ca_module_t *module)
     append(CA_ENTRY_MODULE, &entry, sizeof entry, path, strlen(path) + 1);
 }
 
-void ca_journal_freed(const ca_module_t *module)
+static void note_closed(const ca_module_t *module)
 {
     const ca_entry_gone_t gone = {
         .bias = module->bias,
@@ -413,43 +324,46 @@ void ca_journal_freed(const ca_module_t *module)
     append(CA_ENTRY_GONE, &gone, sizeof gone, NULL, 0);
 }
 
-void ca_journal_thread(uint32_t thread, const char *name)
+static void note_thread(uint32_t thread, const char name[CA_THREAD_NAME])
 {
     ca_entry_thread_t entry = {.thread = thread};
     snprintf(entry.name, sizeof entry.name, "%s", name);
     append(CA_ENTRY_THREAD, &entry, sizeof entry, NULL, 0);
 }
 
+/* --- what was known before -------------------------------------------------------------------- */
+
+static void note_stacks(void)
+{
+    uintptr_t frames[CA_STACK_MAX];
+    uint32_t known = (uint32_t)ca_stack_count();
+    for (uint32_t id = 1; id <= known; id++) {
+        size_t count = ca_stack_frames(id, frames, CA_STACK_MAX);
+        note_stack(id, ca_stack_epoch(id), frames, count);
+    }
+}
+
+static void add_live_records(void)
+{
+    ca_allocation_t *records;
+    size_t count;
+    unsigned busy;
+    if (ca_registry_snapshot(&records, &count, &busy) != 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        add_live(&records[i]);
+    ca_registry_snapshot_free(records, count);
+}
+
+void ca_journal_add_all(void)
+{
+    ca_modules_notify_all();
+    ca_threads_notify_all();
+    note_stacks();
+    add_live_records();
+}
+
 /* --- from start to end ------------------------------------------------------------------------ */
-
-/* In a directory that the program may leave. */
-static int make_absolute(const char *path)
-{
-    file.path[0] = '\0';
-    if (path[0] != '/') {
-        if (!getcwd(file.path, sizeof file.path - 1))
-            return -errno;
-        strcat(file.path, "/"); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): has room */
-    }
-    size_t length = strlen(file.path), more = strlen(path);
-    if (length + more >= sizeof file.path)
-        return -ENAMETOOLONG;
-    memcpy(file.path + length, path, more + 1);
-    return 0;
-}
-
-static int create(const ca_journal_about_t *about, char *path, size_t bytes, unsigned *tried)
-{
-    int fd = -1, error = 0;
-    for (*tried = 0; fd < 0 && !error && *tried < NAMES_MOST; ++*tried) {
-        error = ca_new_file_path(about->settled, *tried, path, bytes);
-        if (!error)
-            fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0 && !error && errno != EEXIST)
-            error = -errno;
-    }
-    return fd >= 0 ? fd : error ? error : -EEXIST;
-}
 
 static void describe(const ca_journal_about_t *about)
 {
@@ -468,43 +382,47 @@ static void describe(const ca_journal_about_t *about)
     snprintf(head->unwinder, sizeof head->unwinder, "%s", ca_stack_unwinder());
 }
 
+static void listen_to_all(void)
+{
+    static const ca_registry_listener_t records = {add, take_out};
+    static const ca_modules_listener_t modules = {note_module, note_closed};
+    ca_modules_listen(&modules);
+    ca_stack_listen(note_stack);
+    ca_threads_listen(note_thread);
+    ca_registry_listen(&records);
+}
+
+static void listen_no_more(void)
+{
+    ca_registry_listen(NULL);
+    ca_threads_listen(NULL);
+    ca_stack_listen(NULL);
+    ca_modules_listen(NULL);
+}
+
 int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, unsigned *tried)
 {
-    struct stat made;
-    int fd = create(about, path, bytes, tried);
-    if (fd < 0)
-        return fd;
-    int error = make_absolute(path);
-    if (!error && fstat(fd, &made) != 0)
-        error = -errno;
-    if (!error) {
-        file.device = made.st_dev;
-        file.inode = made.st_ino;
-        file.bytes = 0;
-        head = extend(fd, CA_JOURNAL_HEAD_BYTES);
-        error = head ? 0 : -errno;
-    }
-    close(fd);
-    if (!error && head) {
-        describe(about);
-        errno = ENOSPC;
-        if (!add_log(LEAST_LOG) || !add_table(0))
-            error = -errno;
-    }
+    int error = ca_mapped_file_create(&file, about->settled, path, bytes, tried);
     if (error)
+        return error;
+    errno = ENOSPC;
+    head = ca_mapped_file_extend(&file, CA_JOURNAL_HEAD_BYTES);
+    if (!head || !add_log(LEAST_LOG) || !add_table(0)) {
+        error = -errno;
         unlink(path);
-    atomic_store(&ca_journal_on, !error);
-    return error;
+        return error;
+    }
+    describe(about);
+    atomic_store(&ca_journal_on, true);
+    listen_to_all();
+    return 0;
 }
 
 void ca_journal_end(void)
 {
     int saved = errno, cancel = ca_cancel_hold();
-    int fd = atomic_load(&ca_journal_on) ? reopen() : -1;
-    if (fd >= 0) {
-        unlink(file.path);
-        close(fd);
-    }
+    if (atomic_load(&ca_journal_on))
+        ca_mapped_file_remove(&file);
     ca_cancel_resume(cancel);
     errno = saved;
 }
@@ -512,6 +430,7 @@ void ca_journal_end(void)
 void ca_journal_reset_after_fork(void)
 {
     atomic_store(&ca_journal_on, false);
+    listen_no_more();
     /* The mappings stay: a thread that is not here may have been in the middle of growing them. */
     ca_lock_init(&lock, CA_RANK_MEMORY);
     atomic_store(&table_count, 0);

@@ -10,13 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/text.h"
-#include "registry/report/model.h"
-#include "registry/stack/modules.h"
-#include "registry/table/registry.h"
+#include "registry/table/origin.h"
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* All is written from now on. Read without order: it is set before anything is live. */
+/* What becomes live, and each stack, module and thread that is new, is written from now on: the
+ * journal listens to those who keep them. */
 extern _Atomic bool ca_journal_on;
 
 typedef struct ca_journal_about {
@@ -24,7 +23,7 @@ typedef struct ca_journal_about {
     const char *version; /* of the library */
     const char *rank;    /* empty where there is none */
     unsigned stack_depth;
-    size_t sampled; /* as in ca_model_t */
+    size_t sampled; /* as in ca_origin_t */
 } ca_journal_about_t;
 
 /* Makes the file, which must be a new one, and whose name is then in `path`; `*tried` names were
@@ -34,19 +33,9 @@ int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, 
 /* The process ends by itself: removes the file. */
 void ca_journal_end(void);
 
-/* A record becomes live, or is not any more. Takes no lock but where the file grows; a record that
- * it has no room for is counted. `sequence` is what tells it from others at its address. */
-void ca_journal_add(const ca_allocation_t *record, uint64_t sequence);
-void ca_journal_remove(const ca_allocation_t *record);
-
-/* What was live before the start. */
+/* Writes what was known before the start: modules, threads, stacks, live records. What is new
+ * meanwhile is written twice, which does no harm. May wait for the loader, with no lock held. */
 void ca_journal_add_all(void);
-
-/* What records refer to. Take a lock. They do nothing where there is no journal. */
-void ca_journal_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count);
-void ca_journal_module(const ca_module_t *module);
-void ca_journal_freed(const ca_module_t *module);
-void ca_journal_thread(uint32_t thread, const char *name);
 
 /* In the child of a fork: the file is the parent's. */
 void ca_journal_reset_after_fork(void);
@@ -54,7 +43,7 @@ void ca_journal_reset_after_fork(void);
 /* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct ca_journal_read {
-    ca_model_origin_t origin; /* its strings lie here */
+    ca_origin_t origin; /* its strings lie here */
     char program[64], host[64], rank[16], unwinder[16], version[32];
     uint64_t lost, unlogged;
     unsigned missing; /* parts that its head lists and that are not all there */

@@ -240,7 +240,7 @@ static void read_head(const ca_journal_head_t *head, ca_journal_read_t *read)
     copy_text(read->version, sizeof read->version, head->library);
     read->lost = head->lost;
     read->unlogged = head->unlogged;
-    read->origin = (ca_model_origin_t){
+    read->origin = (ca_origin_t){
         .pid = (long)head->pid,
         .program = read->program,
         .host = read->host,

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/bump.h"
-#include "registry/report/model.h"
+#include "registry/names/frame.h"
 
 typedef struct ca_dwarf ca_dwarf_t;
 

@@ -7,10 +7,11 @@
 #ifndef CA_REGISTRY_NAMES_SYMBOLS_H
 #define CA_REGISTRY_NAMES_SYMBOLS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/bump.h"
-#include "registry/report/model.h"
+#include "registry/names/frame.h"
 
 typedef struct ca_symbols ca_symbols_t;
 

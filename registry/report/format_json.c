@@ -238,7 +238,7 @@ static void write_marks(ca_out_t *out, const ca_model_t *model)
 {
     ca_out_printf(out, "\"marks_dropped\": %llu, \"marks\": [", (number_t)model->marks_dropped);
     for (size_t i = 0; i < model->mark_count; i++) {
-        const ca_model_mark_t *mark = &model->marks[i];
+        const ca_mark_t *mark = &model->marks[i];
         write_next(out, i);
         ca_out_printf(out, "{\"ns\": %llu, \"sequence\": %llu, \"live\": %llu, \"name\": ",
                       (number_t)mark->ns, (number_t)mark->sequence, (number_t)mark->live);
@@ -268,7 +268,7 @@ void ca_format_json(ca_out_t *out, const ca_model_t *model)
     }
     ca_out_printf(out, "],\n\"timeline\": [");
     for (size_t i = 0; i < model->point_count; i++) {
-        const ca_model_point_t *point = &model->points[i];
+        const ca_point_t *point = &model->points[i];
         write_next(out, i);
         ca_out_printf(out, "{\"ns\": %llu, \"sequence\": %llu, \"live\": %llu, \"reserved\": %llu}",
                       (number_t)point->ns, (number_t)point->sequence, (number_t)point->live,

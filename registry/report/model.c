@@ -484,7 +484,7 @@ static void describe_process(maker_t *maker)
         model->sections[i].name = names[i];
 }
 
-static void describe_origin(ca_model_t *model, const ca_model_origin_t *origin)
+static void describe_origin(ca_model_t *model, const ca_origin_t *origin)
 {
     model->version = origin->version;
     model->rank = origin->rank;
@@ -503,7 +503,7 @@ static void copy_marks(maker_t *maker)
     ca_model_t *model = &maker->model;
     if (ca_marks_copy(NULL, &model->marks_dropped) == 0)
         return;
-    ca_model_mark_t *marks = ca_bump_take(&maker->memory, CA_MARKS_MOST * sizeof *marks);
+    ca_mark_t *marks = ca_bump_take(&maker->memory, CA_MARKS_MOST * sizeof *marks);
     size_t count = ca_marks_copy(marks, &model->marks_dropped);
     model->marks = marks;
     model->mark_count = marks ? count : 0;

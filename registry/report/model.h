@@ -11,25 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/history.h"
+#include "registry/names/frame.h"
+#include "registry/table/marks.h"
+#include "registry/table/origin.h"
 #include "registry/table/registry.h"
-
-/* One function at an address. */
-typedef struct ca_place {
-    const char *function; /* NULL where no name is known */
-    const char *file;     /* NULL where no line is known */
-    unsigned line;        /* 0 where none is known */
-} ca_place_t;
-
-/* One return address of a call stack. */
-typedef struct ca_frame {
-    uintptr_t address;    /* the return address */
-    const char *module;   /* path of the object it lies in, or NULL */
-    const char *build_id; /* of that, in hexadecimal, or NULL */
-    uint64_t offset;      /* of the call (address - 1) in the module's file image; 0 without one */
-    size_t place_count;   /* 0 where nothing is known but the module */
-    const ca_place_t *places; /* innermost first: inlined functions before the one they are in */
-    const char *text;         /* all of that in one line, as in the text report */
-} ca_frame_t;
+#include "registry/table/timeline.h"
 
 #define CA_MODEL_NAMES 4 /* threads of a group that are named */
 
@@ -85,23 +71,6 @@ typedef struct ca_model_rule {
     uint64_t groups, count, bytes;
 } ca_model_rule_t;
 
-/* Live and reserved bytes at some moment. */
-typedef struct ca_model_point {
-    uint64_t ns; /* since the start */
-    uint64_t sequence;
-    uint64_t live, reserved; /* bytes */
-} ca_model_point_t;
-
-#define CA_MODEL_MARK_NAME 96 /* bytes, the NUL included */
-
-/* A moment that the program gave a name (cachealloc_mark). */
-typedef struct ca_model_mark {
-    uint64_t ns;       /* since the start */
-    uint64_t sequence; /* of the latest allocation before */
-    uint64_t live;     /* bytes */
-    char name[CA_MODEL_MARK_NAME];
-} ca_model_mark_t;
-
 /* What the pool holds beside live memory; bytes. */
 typedef struct ca_model_pool {
     uint64_t live_blocks, pending, ready, reserved, reserved_peak, pinned_reserved;
@@ -145,24 +114,14 @@ typedef struct ca_model {
     uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
     ca_model_pool_t pool;
     size_t point_count;
-    const ca_model_point_t *points; /* the timeline, oldest first */
+    const ca_point_t *points; /* the timeline, oldest first */
     size_t event_count;
     const ca_model_event_t *events; /* oldest first */
     uint64_t events_dropped;        /* were before those, or were lost */
     size_t mark_count;
-    const ca_model_mark_t *marks; /* oldest first */
-    uint64_t marks_dropped;       /* older ones */
+    const ca_mark_t *marks; /* oldest first */
+    uint64_t marks_dropped; /* older ones */
 } ca_model_t;
-
-/* A process that is not this one: what is live here was live there (journal.h). */
-typedef struct ca_model_origin {
-    long pid;
-    const char *program, *host, *rank, *unwinder, *version;
-    uint64_t start_s; /* since 1970 */
-    unsigned stack_depth;
-    size_t sampled;      /* as in ca_model_t */
-    uint64_t peak_bytes; /* at most so many were ever live */
-} ca_model_origin_t;
 
 struct ca_rules;
 
@@ -175,10 +134,10 @@ typedef struct ca_model_options {
     unsigned leak_depth;  /* innermost frames that tell groups apart and are shown; 0: all */
     unsigned stack_depth; /* most frames that were kept of a stack */
     size_t sampled;       /* as in ca_model_t */
-    const struct ca_rules *rules;    /* for leaks that are known, or NULL */
-    bool quick;                      /* names without libdw, heap and loader: see plain_names.h */
-    bool peak, even_empty;           /* tells of the peak; is no empty one, though nothing leaked */
-    const ca_model_origin_t *origin; /* NULL: this process */
+    const struct ca_rules *rules; /* for leaks that are known, or NULL */
+    bool quick;                   /* names without libdw, heap and loader: see plain_names.h */
+    bool peak, even_empty;        /* tells of the peak; is no empty one, though nothing leaked */
+    const ca_origin_t *origin;    /* NULL: this process */
 } ca_model_options_t;
 
 /* A model of what is live now, and of what destroyed contexts held. Its pool is 0: the caller

@@ -10,7 +10,7 @@
 
 void ca_moments_points(ca_model_t *model, ca_bump_t *memory)
 {
-    ca_model_point_t *points = ca_bump_take(memory, (CA_TIMELINE_MOST + 1) * sizeof *points);
+    ca_point_t *points = ca_bump_take(memory, (CA_TIMELINE_MOST + 1) * sizeof *points);
     model->start_s = ca_timeline_start_s();
     model->point_count = points ? ca_timeline_copy(points) : 0;
     model->points = points;

@@ -13,7 +13,6 @@
 #include "base/bump.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "registry/journal/journal.h"
 
 #define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */
 #define PUT_MOST 65536u               /* of a journal, which may be anybody's */
@@ -24,6 +23,7 @@ static ca_module_t *there; /* those that are, as far as was noted; of whoever ra
 static ca_module_t *_Atomic newest;
 static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
+static const ca_modules_listener_t *_Atomic listener;
 static bool foreign;
 static size_t put, put_gone; /* how many, where that is so */
 
@@ -115,6 +115,25 @@ static void enter(ca_module_t *module)
     atomic_store_explicit(&newest, module, memory_order_release);
 }
 
+static void notify_loaded(const ca_module_t *module)
+{
+    const ca_modules_listener_t *called = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (called)
+        called->loaded(module);
+}
+
+static void notify_closed(const ca_module_t *module)
+{
+    const ca_modules_listener_t *called = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (called)
+        called->closed(module);
+}
+
+void ca_modules_listen(const ca_modules_listener_t *called)
+{
+    atomic_store(&listener, called);
+}
+
 static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoch)
 {
     ca_module_t *module = make(path);
@@ -126,7 +145,7 @@ static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoc
     enter(module);
     module->next_there = there;
     there = module;
-    ca_journal_module(module);
+    notify_loaded(module);
 }
 
 static int visit_module(struct dl_phdr_info *info, size_t bytes, void *arg)
@@ -170,7 +189,7 @@ void ca_modules_note(void)
                 continue;
             }
             atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
-            ca_journal_freed(module);
+            notify_closed(module);
             *link = module->next_there;
         }
         atomic_store_explicit(&latest, visit.epoch, memory_order_release);
@@ -196,7 +215,7 @@ const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch)
     return NULL;
 }
 
-void ca_modules_journal(void)
+void ca_modules_notify_all(void)
 {
     /* Who is noting tells what is new, but nothing of what was known. */
     for (uint64_t begin = ca_clock_ns();
@@ -207,9 +226,9 @@ void ca_modules_journal(void)
     }
     ca_module_t *module = atomic_load_explicit(&newest, memory_order_relaxed);
     for (; module; module = module->next) {
-        ca_journal_module(module);
+        notify_loaded(module);
         if (!is_there(module))
-            ca_journal_freed(module);
+            notify_closed(module);
     }
     atomic_flag_clear_explicit(&noting, memory_order_release);
 }

@@ -38,8 +38,15 @@ uint32_t ca_modules_epoch(void);
 /* The module that `address` lay in at `epoch`, or NULL. */
 const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch);
 
-/* Tells a journal of all that are known. May wait for the loader, with no lock held. */
-void ca_modules_journal(void);
+/* Calls for each module that is noted, and for each that turns out to be closed. The loader's lock
+ * is held for the first. NULL: nothing is called. */
+typedef struct ca_modules_listener {
+    void (*loaded)(const ca_module_t *module), (*closed)(const ca_module_t *module);
+} ca_modules_listener_t;
+void ca_modules_listen(const ca_modules_listener_t *listener);
+
+/* Calls the listener for all that are known. May wait for the loader, with no lock held. */
+void ca_modules_notify_all(void);
 
 /* From another process's journal, for a process whose own modules count for nothing from now on: a
  * copy of `module`, whose `path` may go; and that one went. Not thread-safe. */

@@ -14,7 +14,6 @@
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/mutation.h"
-#include "registry/journal/journal.h"
 #include "registry/stack/stack_cache.h"
 #include "registry/stack/modules.h"
 #include "registry/stack/unload.h"
@@ -48,6 +47,7 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_STACKS);
 static char *chunk; /* under the lock, as is what follows */
 static size_t chunk_left;
 
+static ca_stack_listener_t *_Atomic listener;
 static _Atomic unsigned depth;
 static _Atomic uintptr_t own_low, own_high;
 /* Frames asked for beyond `depth`: as many as had to be left out so far, since each costs time. */
@@ -147,7 +147,9 @@ static uint32_t store(const uintptr_t *frames, size_t count, uint32_t epoch)
     memcpy(stack->frames, frames, count * sizeof *frames);
     (*page)[index & (PAGE_STACKS - 1)] = stack;
     atomic_store_explicit(&stacks, index + 1, memory_order_release);
-    ca_journal_stack(index + 1, epoch, frames, count);
+    ca_stack_listener_t *added = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (added)
+        added(index + 1, epoch, frames, count);
     return index + 1;
 }
 
@@ -183,6 +185,11 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count)
 uint32_t ca_stack_intern_of(const uintptr_t *frames, size_t count, uint32_t epoch)
 {
     return count ? add(hash_frames(frames, count), frames, count, epoch) : 0;
+}
+
+void ca_stack_listen(ca_stack_listener_t *added)
+{
+    atomic_store(&listener, added);
 }
 
 void ca_stack_set_own_range(uintptr_t low, uintptr_t high)

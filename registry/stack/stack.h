@@ -38,6 +38,11 @@ uint32_t ca_stack_epoch(uint32_t id);
 /* See ca_unwind_name. */
 const char *ca_stack_unwinder(void);
 
+/* Called for each stack that is new from now on, under the lock of the stacks. NULL: nothing is. */
+typedef void ca_stack_listener_t(uint32_t id, uint32_t epoch, const uintptr_t *frames,
+                                 size_t count);
+void ca_stack_listen(ca_stack_listener_t *listener);
+
 /* How many different stacks there are. */
 size_t ca_stack_count(void);
 

@@ -10,12 +10,12 @@
 #include "registry/table/timeline.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
-static ca_model_mark_t kept[CA_MARKS_MOST]; /* under the lock: a ring */
-static _Atomic uint64_t added;              /* changes under the lock */
+static ca_mark_t kept[CA_MARKS_MOST]; /* under the lock: a ring */
+static _Atomic uint64_t added;        /* changes under the lock */
 
 void ca_marks_add(const char *name)
 {
-    ca_model_mark_t mark = {.ns = 0};
+    ca_mark_t mark = {.ns = 0};
     ca_text_t text;
     ca_text_init(&text, mark.name, sizeof mark.name);
     ca_text_add(&text, name, strnlen(name, sizeof mark.name));
@@ -30,7 +30,7 @@ void ca_marks_add(const char *name)
     ca_lock_drop(&lock);
 }
 
-size_t ca_marks_copy(ca_model_mark_t *marks, uint64_t *dropped)
+size_t ca_marks_copy(ca_mark_t *marks, uint64_t *dropped)
 {
     *dropped = atomic_load_explicit(&added, memory_order_relaxed);
     if (*dropped == 0 || !ca_lock_take_timed(&lock))

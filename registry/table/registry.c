@@ -21,7 +21,6 @@
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
-#include "registry/journal/journal.h"
 #include "registry/table/lost.h"
 #include "registry/table/peak.h"
 #include "registry/table/table.h"
@@ -42,6 +41,9 @@ ca_table_t ca_table = {
     .stripes[0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
                                   .slots = {.object_bytes = OWN_SLOT_BYTES}},
 };
+
+/* Read without order: it is set before anything is live, or what is live is added after. */
+static const ca_registry_listener_t *_Atomic listener;
 
 const char *ca_kind_name(ca_kind_t kind)
 {
@@ -69,6 +71,11 @@ static ca_stripe_t *claim_shard(uint64_t address)
     return ca_stripe_of(address);
 }
 
+void ca_registry_listen(const ca_registry_listener_t *called)
+{
+    atomic_store(&listener, called);
+}
+
 /* --- totals ----------------------------------------------------------------------------------- */
 
 /* What comes with a record. */
@@ -77,8 +84,9 @@ static inline void account(const ca_allocation_t *record, uint64_t sequence)
     if (!ca_recorder_counts(record))
         return;
     ca_live_add(record->bytes);
-    if (__builtin_expect(atomic_load_explicit(&ca_journal_on, memory_order_relaxed), 0))
-        ca_journal_add(record, sequence);
+    const ca_registry_listener_t *called = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (__builtin_expect(called != NULL, 0))
+        called->added(record, sequence);
 }
 
 static inline void discount(const ca_allocation_t *record)
@@ -86,8 +94,9 @@ static inline void discount(const ca_allocation_t *record)
     if (!ca_recorder_counts(record))
         return;
     ca_live_remove(record->bytes);
-    if (__builtin_expect(atomic_load_explicit(&ca_journal_on, memory_order_relaxed), 0))
-        ca_journal_remove(record);
+    const ca_registry_listener_t *called = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (__builtin_expect(called != NULL, 0))
+        called->removed(record);
 }
 
 void ca_registry_discount(const ca_allocation_t *record)

@@ -166,6 +166,15 @@ uint64_t ca_registry_peak_bytes(void);
  */
 uint64_t ca_registry_sequence(void);
 
+/* Calls for each record that becomes live, aliases left out, before it is found, and for each that
+ * is not any more. With any lock held; `sequence` is the record's, which may not be set in it.
+ * NULL: nothing is called. */
+typedef struct ca_registry_listener {
+    void (*added)(const ca_allocation_t *record, uint64_t sequence);
+    void (*removed)(const ca_allocation_t *record);
+} ca_registry_listener_t;
+void ca_registry_listen(const ca_registry_listener_t *listener);
+
 #define CA_REGISTRY_SHARDS 17
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each

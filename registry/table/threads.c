@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,6 @@
 #include "base/cancel.h"
 #include "base/lock.h"
 #include "base/mem.h"
-#include "registry/journal/journal.h"
 #include "base/lock_timed.h"
 
 #define LEAST_CAPACITY 256
@@ -31,6 +31,7 @@ typedef struct table {
 /* Never taken together with a stripe's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static table_t table; /* under the lock */
+static ca_threads_listener_t *_Atomic listener;
 static bool foreign;
 
 /* The entry of `thread`, or the free one where it belongs; NULL without a table. */
@@ -79,22 +80,34 @@ void ca_threads_put(uint32_t thread, const char name[CA_THREAD_NAME])
     ca_lock_drop(&lock);
 }
 
+static void notify(uint32_t thread, const char *name)
+{
+    ca_threads_listener_t *noted = atomic_load_explicit(&listener, memory_order_relaxed);
+    if (noted)
+        noted(thread, name);
+}
+
+void ca_threads_listen(ca_threads_listener_t *noted)
+{
+    atomic_store(&listener, noted);
+}
+
 void ca_threads_note(uint32_t thread)
 {
     char name[CA_THREAD_NAME] = "";
     int saved = errno;
     prctl(PR_GET_NAME, name);
     ca_threads_put(thread, name);
-    ca_journal_thread(thread, name);
+    notify(thread, name);
     errno = saved;
 }
 
-void ca_threads_journal(void)
+void ca_threads_notify_all(void)
 {
     ca_lock_take(&lock);
     for (size_t i = 0; i < table.capacity; i++)
         if (table.entries[i].thread != 0)
-            ca_journal_thread(table.entries[i].thread, table.entries[i].name);
+            notify(table.entries[i].thread, table.entries[i].name);
     ca_lock_drop(&lock);
 }
 

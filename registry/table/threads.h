@@ -15,8 +15,12 @@ void ca_threads_note(uint32_t thread);
 /* The name of a thread; its number where none is known. For reports: opens a file of /proc. */
 void ca_threads_name(uint32_t thread, char name[CA_THREAD_NAME]);
 
-/* Tells a journal of all that are known. */
-void ca_threads_journal(void);
+/* Called for each thread that is noted from now on. NULL: nothing is. */
+typedef void ca_threads_listener_t(uint32_t thread, const char name[CA_THREAD_NAME]);
+void ca_threads_listen(ca_threads_listener_t *listener);
+
+/* Calls the listener for all that are known, under a lock. */
+void ca_threads_notify_all(void);
 
 /* From another process's journal, whose threads are the only ones from now on. */
 void ca_threads_put_begin(void);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "registry/table/registry.h"
 
 #define STEP 128u /* what a point costs is spread over as many allocations */
 
@@ -11,7 +12,7 @@ _Atomic uint64_t ca_timeline_next = 1;
 
 /* Tried only, never waited for: whoever allocates may hold any other. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
-static ca_model_point_t noted[CA_TIMELINE_MOST]; /* under the lock, as are the next two */
+static ca_point_t noted[CA_TIMELINE_MOST]; /* under the lock, as are the next two */
 static size_t count;
 static uint64_t step = STEP; /* numbers from one point to the next, once the first have passed */
 static _Atomic uint64_t start_ns, start_s;
@@ -35,10 +36,10 @@ uint64_t ca_timeline_start_s(void)
     return atomic_load(&start_s);
 }
 
-static ca_model_point_t point_of(uint64_t sequence)
+static ca_point_t point_of(uint64_t sequence)
 {
     uint64_t (*reserved)(void) = atomic_load(&reserved_bytes);
-    return (ca_model_point_t){
+    return (ca_point_t){
         .ns = ca_timeline_now(),
         .sequence = sequence,
         .live = ca_registry_total().bytes,
@@ -71,7 +72,7 @@ void ca_timeline_note(uint64_t sequence)
     ca_lock_drop(&lock);
 }
 
-size_t ca_timeline_copy(ca_model_point_t *points)
+size_t ca_timeline_copy(ca_point_t *points)
 {
     size_t copied = 0;
     if (ca_lock_try(&lock)) {
@@ -83,7 +84,7 @@ size_t ca_timeline_copy(ca_model_point_t *points)
     return copied;
 }
 
-uint64_t ca_timeline_when(const ca_model_point_t *points, size_t known, uint64_t sequence)
+uint64_t ca_timeline_when(const ca_point_t *points, size_t known, uint64_t sequence)
 {
     size_t low = 0, high = known ? known - 1 : 0; /* the last point is the copy's own moment */
     while (low < high) {

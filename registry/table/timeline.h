@@ -8,10 +8,16 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "registry/report/model.h"
 
 #define CA_TIMELINE_MOST 1024u
 #define CA_TIMELINE_SINGLE 256u /* each of the first allocations has a point */
+
+/* Live and reserved bytes at some moment. */
+typedef struct ca_point {
+    uint64_t ns; /* since the start */
+    uint64_t sequence;
+    uint64_t live, reserved; /* bytes */
+} ca_point_t;
 
 /* From the moment of this call times count, in nanoseconds. `reserved` tells the bytes of the pool,
  * from any thread and without a lock; it may be NULL. */
@@ -33,11 +39,11 @@ static inline void ca_timeline_at(uint64_t sequence)
 
 /* Copies the points, oldest first, and adds one of this moment. Returns how many: up to
  * CA_TIMELINE_MOST and that one, which is what `points` must have room for. */
-size_t ca_timeline_copy(ca_model_point_t *points);
+size_t ca_timeline_copy(ca_point_t *points);
 
 /* When about the allocation of this number was made, by such a copy: not after it. 0 where that is
  * before the first point. */
-uint64_t ca_timeline_when(const ca_model_point_t *points, size_t count, uint64_t sequence);
+uint64_t ca_timeline_when(const ca_point_t *points, size_t count, uint64_t sequence);
 
 void ca_timeline_reset_after_fork(void);
 

@@ -15,7 +15,6 @@
 #include "registry/journal/journal.h"
 #include "registry/stack/modules.h"
 #include "registry/stack/stack.h"
-#include "registry/table/threads.h"
 #include "shim/hooks/api_struct.h"
 #include "shim/life/exit_report.h"
 #include "shim/alloc/fast_path.h"
@@ -73,20 +72,6 @@ static void begin(void)
         ca_warn("journal: the file that was asked for exists, so the journal is in %s", shown);
 }
 
-/* What was known before: who is new meanwhile is told twice, which does no harm. */
-static void tell_known(void)
-{
-    uintptr_t frames[CA_STACK_MAX];
-    uint32_t known = (uint32_t)ca_stack_count();
-    ca_modules_journal();
-    ca_threads_journal();
-    for (uint32_t id = 1; id <= known; id++) {
-        size_t count = ca_stack_frames(id, frames, CA_STACK_MAX);
-        ca_journal_stack(id, ca_stack_epoch(id), frames, count);
-    }
-    ca_journal_add_all();
-}
-
 void ca_keep_journal_start(void)
 {
     int expected = NOT_YET;
@@ -101,7 +86,7 @@ void ca_keep_journal_start(void)
     int cancel = ca_cancel_hold(), saved = errno;
     begin();
     if (atomic_load(&ca_journal_on)) {
-        tell_known();
+        ca_journal_add_all();
         ca_fast_invalidate();
     }
     errno = saved;

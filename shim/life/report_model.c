@@ -57,7 +57,7 @@ ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
     return model;
 }
 
-ca_model_t *ca_report_model_of(const ca_model_origin_t *origin)
+ca_model_t *ca_report_model_of(const ca_origin_t *origin)
 {
     ca_model_options_t options = options_of("journal");
     options.origin = origin;

@@ -15,6 +15,6 @@ void ca_report_model_configure(void);
 ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick);
 
 /* The same of what was read of another process. */
-ca_model_t *ca_report_model_of(const ca_model_origin_t *origin);
+ca_model_t *ca_report_model_of(const ca_origin_t *origin);
 
 #endif

@@ -114,7 +114,7 @@ static const ca_model_group_t made_peak[] = {
     {3, made_strange, 1, CA_KIND_DEVICE, 1, 5, 5, 5, 6, 6, 6000000, 6000000, 0, 0, {0}},
 };
 
-static const ca_model_point_t made_points[] = {{0, 1, 0, 0}, {9000000, 9, 5 << 20, 6 << 20}};
+static const ca_point_t made_points[] = {{0, 1, 0, 0}, {9000000, 9, 5 << 20, 6 << 20}};
 
 #define ALL(list) .group_count = COUNT(list), .groups = (list)
 static const ca_model_t made_model = {

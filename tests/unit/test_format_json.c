@@ -134,7 +134,7 @@ static void frames_are_listed_once_and_null_is_told(void **state)
         {.frame_count = 0},
     };
     static const ca_model_total_t totals[] = {{3, CA_KIND_ASYNC, 2, 40}, {4, CA_KIND_VMM, 1, 2}};
-    static const ca_model_point_t points[] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+    static const ca_point_t points[] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
     ca_model_t model = empty();
     model.rank = "12";
     model.sections[CA_SECTION_PEAK] = (ca_model_section_t){.name = "peak",
@@ -201,7 +201,7 @@ static void frames_are_listed_once_and_null_is_told(void **state)
 static void marks_are_listed_with_their_names(void **state)
 {
     (void)state;
-    static const ca_model_mark_t marks[] = {{1, 2, 3, "a\"\xff"}, {4, 5, 6, ""}};
+    static const ca_mark_t marks[] = {{1, 2, 3, "a\"\xff"}, {4, 5, 6, ""}};
     ca_model_t model = empty();
     model.marks = marks;
     model.mark_count = 2;

@@ -18,7 +18,7 @@
 #define THREADS 4
 #define EACH 2000
 
-static ca_model_mark_t marks[CA_MARKS_MOST];
+static ca_mark_t marks[CA_MARKS_MOST];
 
 static int fresh(void **state)
 {
@@ -65,9 +65,9 @@ static void the_name_is_copied_and_cut(void **state)
     char name[300];
     uint64_t dropped;
     memset(name, 'x', sizeof name);
-    name[CA_MODEL_MARK_NAME - 1] = '\0';
+    name[CA_MARK_NAME - 1] = '\0';
     ca_marks_add(name);
-    name[CA_MODEL_MARK_NAME - 1] = 'x';
+    name[CA_MARK_NAME - 1] = 'x';
     name[sizeof name - 1] = '\0';
     ca_marks_add(name);
     for (size_t i = 0; i + 2 < sizeof name; i += 2)
@@ -76,10 +76,10 @@ static void the_name_is_copied_and_cut(void **state)
     memset(name, 0, sizeof name);
     ca_marks_add(name);
     assert_int_equal(ca_marks_copy(marks, &dropped), 4);
-    assert_int_equal(strlen(marks[0].name), CA_MODEL_MARK_NAME - 1);
+    assert_int_equal(strlen(marks[0].name), CA_MARK_NAME - 1);
     assert_null(strchr(marks[0].name, '.'));
-    assert_int_equal(strlen(marks[1].name), CA_MODEL_MARK_NAME - 1);
-    assert_string_equal(marks[1].name + CA_MODEL_MARK_NAME - 5, "x...");
+    assert_int_equal(strlen(marks[1].name), CA_MARK_NAME - 1);
+    assert_string_equal(marks[1].name + CA_MARK_NAME - 5, "x...");
     const char *end = strchr(marks[2].name, '.');
     assert_non_null(end);
     assert_string_equal(end, "...");

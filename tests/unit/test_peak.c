@@ -135,7 +135,7 @@ static void a_peak_within_a_percent_is_not_copied_again(void **state)
 
 /* --- over time -------------------------------------------------------------------------------- */
 
-static ca_model_point_t points[CA_TIMELINE_MOST + 1];
+static ca_point_t points[CA_TIMELINE_MOST + 1];
 
 static void points_rise_in_time_and_number(void **state)
 {
@@ -155,7 +155,7 @@ static void points_rise_in_time_and_number(void **state)
     assert_int_equal(points[0].sequence, 1);
     assert_int_equal(points[count - 1].live, 10000 * KIB);
     /* About half of what was allocated by then, and it was allocated evenly. */
-    const ca_model_point_t *middle = &points[count / 2];
+    const ca_point_t *middle = &points[count / 2];
     assert_in_range(middle->live, (middle->sequence / 2 - 2) * KIB,
                     (middle->sequence / 2 + 2) * KIB);
 }

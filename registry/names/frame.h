@@ -1,0 +1,26 @@
+/* What is known of a call: its module, and the functions that it is in. */
+#ifndef CA_REGISTRY_NAMES_FRAME_H
+#define CA_REGISTRY_NAMES_FRAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One function at an address. */
+typedef struct ca_place {
+    const char *function; /* NULL where no name is known */
+    const char *file;     /* NULL where no line is known */
+    unsigned line;        /* 0 where none is known */
+} ca_place_t;
+
+/* One return address of a call stack. */
+typedef struct ca_frame {
+    uintptr_t address;    /* the return address */
+    const char *module;   /* path of the object it lies in, or NULL */
+    const char *build_id; /* of that, in hexadecimal, or NULL */
+    uint64_t offset;      /* of the call (address - 1) in the module's file image; 0 without one */
+    size_t place_count;   /* 0 where nothing is known but the module */
+    const ca_place_t *places; /* innermost first: inlined functions before the one they are in */
+    const char *text;         /* all of that in one line, as in the text report */
+} ca_frame_t;
+
+#endif
