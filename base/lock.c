@@ -6,13 +6,26 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/thread_state.h"
+
 #define TRIES 100u /* some 50 us in all, 5 to 150 by the processor */
 #define PAUSES_LEAST 4u
 #define PAUSES_MOST 32u
+
+/* Some milliseconds, where no other thread wants the core. On a busy machine every try may cost a
+ * slice of another's time. */
+#define TIMED_TRIES 10000
+#define TIMED_NS 100000000
+
+#define BACKOFF_SPINS 200u
+#define BACKOFF_YIELDS 100u
+#define BACKOFF_NS 50000u
 
 #if CA_DEBUG
 
@@ -187,4 +200,37 @@ void ca_signal_all(ca_signal_t *signal)
 {
     atomic_fetch_add_explicit(&signal->count, 1, memory_order_relaxed);
     wake(&signal->count, INT_MAX);
+}
+
+bool ca_lock_take_timed(ca_lock_t *lock)
+{
+    if (ca_lock_try(lock))
+        return true;
+    uint64_t begin = ca_clock_ns();
+    for (unsigned tries = 1; tries < TIMED_TRIES && ca_clock_ns() - begin < TIMED_NS; tries++) {
+        sched_yield();
+        if (ca_lock_try(lock))
+            return true;
+    }
+    return false;
+}
+
+void ca_sleep(uint64_t nanoseconds)
+{
+    const struct timespec time = {.tv_sec = (time_t)(nanoseconds / 1000000000u),
+                                  .tv_nsec = (long)(nanoseconds % 1000000000u)};
+    int saved = errno, cancel = ca_cancel_hold();
+    nanosleep(&time, NULL);
+    ca_cancel_resume(cancel);
+    errno = saved;
+}
+
+void ca_backoff(unsigned tries)
+{
+    int saved = errno;
+    if (tries >= BACKOFF_SPINS + BACKOFF_YIELDS)
+        ca_sleep(BACKOFF_NS);
+    else if (tries >= BACKOFF_SPINS)
+        sched_yield();
+    errno = saved;
 }

@@ -119,4 +119,21 @@ static inline void ca_lock_drop(ca_lock_t *lock)
         ca_lock_wake(lock);
 }
 
+/* The same at exit, where exit() may run in a signal handler whose interrupted frame holds the
+ * lock, and would wait for itself. False when the lock stayed in use for as long as only a table
+ * that grows to a huge size keeps one. */
+bool ca_lock_take_timed(ca_lock_t *lock);
+
+/* --- waiting without a lock ------------------------------------------------------------------- */
+
+/* No cancellation points: a thread may not end in a call where it would not without us, with what
+ * the call was for half done. They leave errno alone. */
+
+/* Sleeps for so long, or until a signal handler has run. */
+void ca_sleep(uint64_t nanoseconds);
+
+/* For the nth look at what another thread is changing: it needs the processor, then, as it may be
+ * of lower priority, some time. */
+void ca_backoff(unsigned tries);
+
 #endif

@@ -18,7 +18,7 @@ void ca_mem_unmap(void *memory, size_t bytes);
 typedef struct ca_slab {
     size_t object_bytes; /* rounded up to 16 */
     void *free_list;
-    struct ca_slab_chunk *chunks;
+    struct ca_mem_chunk *chunks;
     size_t next; /* bytes handed out of the newest chunk */
     size_t live; /* objects in use */
 } ca_slab_t;
@@ -27,6 +27,22 @@ void ca_slab_init(ca_slab_t *slab, size_t object_bytes);
 void *ca_slab_take(ca_slab_t *slab); /* zeroed object, or NULL */
 void ca_slab_give(ca_slab_t *slab, void *object);
 void ca_slab_destroy(ca_slab_t *slab);
+
+/* Memory for what is built once and freed together: cut piece by piece, unmapped all at once. Not
+ * thread-safe. All zero is an empty one. */
+typedef struct ca_bump {
+    struct ca_mem_chunk *chunks; /* the newest first */
+    size_t used;                 /* bytes of the newest */
+} ca_bump_t;
+
+/* Zeroed, aligned to 16 bytes, or NULL (for 0 bytes too). */
+void *ca_bump_take(ca_bump_t *bump, size_t bytes);
+
+/* A copy with a NUL behind it, or NULL. */
+char *ca_bump_text(ca_bump_t *bump, const char *text, size_t length);
+
+/* Gives everything back; it is then empty. */
+void ca_bump_free(ca_bump_t *bump);
 
 /* Bytes mapped by this file now: what the statistics call metadata. */
 size_t ca_mem_mapped(void);

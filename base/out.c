@@ -4,7 +4,7 @@
  * has stopped is waited for as long as that takes, as the program's own text would be. */
 #include "base/out.h"
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"

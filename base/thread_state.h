@@ -8,6 +8,7 @@
 #ifndef CA_BASE_THREAD_STATE_H
 #define CA_BASE_THREAD_STATE_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/record.h"
@@ -35,7 +36,7 @@ typedef struct ca_thread {
     struct ca_context *context;
     int64_t
         sample_left; /* bytes to the thread's next sample (registry/table/sample.h); below 0: ask */
-    unsigned holds;  /* of cancellation: see base/cancel.h */
+    unsigned holds;  /* of cancellation: ca_cancel_hold */
     unsigned number; /* ca_thread_number; 0 before it was asked for */
 } ca_thread_t;
 
@@ -55,6 +56,27 @@ static inline void ca_thread_forget(void)
 {
     for (unsigned i = 0; i < CA_APIS; i++)
         ca_thread.generations[i] = CA_THREAD_NO_GENERATION;
+}
+
+/* Thread cancellation, held off while state of ours is half changed or a lock is held around a call
+ * that is a cancellation point: a thread that vanishes there would leave all others waiting. Makes
+ * no system call. */
+
+/* Returns what the matching call is to be given. They nest, and the outermost pair alone asks the C
+ * library: in an order that a signal handler may interrupt. */
+static inline int ca_cancel_hold(void)
+{
+    int before = PTHREAD_CANCEL_DISABLE;
+    if (ca_thread.holds == 0)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    ca_thread.holds++;
+    return before;
+}
+
+static inline void ca_cancel_resume(int before)
+{
+    if (--ca_thread.holds == 0)
+        pthread_setcancelstate(before, NULL);
 }
 
 #endif

@@ -5,13 +5,12 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/cancel.h"
 #include "base/counters.h"
 #include "base/inline.h"
 #include "base/log.h"
 #include "base/thread_state.h"
 #include "base/mutation.h"
-#include "base/lock_timed.h"
+#include "base/lock.h"
 #include "pool/cache/cache.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/range/export.h"

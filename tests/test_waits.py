@@ -4,13 +4,12 @@ import re
 
 import conftest
 
-WAITS = re.compile(r"\b(ca_signal_wait|pthread_cond_(?:timed)?wait|ca_sleep|ca_backoff|sched_yield|"
+WAITS = re.compile(r"\b(ca_signal_wait|pthread_cond_(?:timed)?wait|ca_sleep|ca_backoff|ca_lock_take_timed|sched_yield|"
                    r"sem_(?:timed)?wait|cuCtxSynchronize|cuEventSynchronize|cuStreamSynchronize|poll|FUTEX_WAIT_PRIVATE)"
                    r"(?:\(|, )")
-NO_WAITS = {"base/backoff.h", "base/backoff.c",  # what the others call
-            "base/lock.h", "base/lock.c",        # the same, and short waits for locks
-            "base/old_glibc.h",                    # names
-            "shim/life/leak_report.c"}                    # a deliberate fault alone
+NO_WAITS = {"base/lock.h", "base/lock.c",  # what the others call, and short waits for locks
+            "base/old_glibc.h",            # names
+            "shim/life/leak_report.c"}     # a deliberate fault alone
 
 
 def rows():

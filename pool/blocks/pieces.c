@@ -1,7 +1,7 @@
 /* See pieces.h. */
 #include "pool/blocks/pieces.h"
 
-#include "base/lock_timed.h"
+#include "base/lock.h"
 #include "pool/blocks/block.h"
 #include "pool/state.h"
 

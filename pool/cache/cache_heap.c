@@ -3,7 +3,7 @@
 #include "pool/cache/cache.h"
 
 #include <limits.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/thread_state.h"
 #include "pool/cache/cache_mark.h"
 #include "pool/cache/cache_state.h"

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/counters.h"
 #include "base/mutation.h"
 #include "pool/cache/cache.h"

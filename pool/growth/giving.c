@@ -3,7 +3,6 @@
 #include "pool/growth/giving.h"
 
 #include <stdatomic.h>
-#include "base/backoff.h"
 #include "base/clock.h"
 #include "pool/state.h"
 

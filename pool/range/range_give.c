@@ -1,7 +1,7 @@
 /* What goes back of a range, what is asked of ranges, and their invariants; see range.h. */
 #include <errno.h>
 #include <stdatomic.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/growth/giving.h"
 #include "pool/range/range.h"

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "registry/table/index.h"

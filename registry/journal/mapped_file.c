@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 
 #define NAMES_MOST 65536u /* that are tried */
 #define PIECE ((uint64_t)256 << 10)

@@ -2,7 +2,7 @@
 #ifndef CA_REGISTRY_NAMES_DEMANGLE_H
 #define CA_REGISTRY_NAMES_DEMANGLE_H
 
-#include "base/bump.h"
+#include "base/mem.h"
 
 /* A copy of `name` in `memory`, demangled when it is a C++ name and a demangler is at hand: the
  * process's, or that of a C++ run-time that is opened for it. NULL without memory. For reports

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/bump.h"
+#include "base/mem.h"
 #include "registry/names/frame.h"
 
 typedef struct ca_symbols ca_symbols_t;

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "base/bump.h"
+#include "base/mem.h"
 #include "registry/names/symbols.h"
 
 typedef struct ca_class {

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bump.h"
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/mem.h"
 #include "registry/report/sort.h"
 #include "registry/report/classes.h"

@@ -2,7 +2,7 @@
 #ifndef CA_REGISTRY_REPORT_MOMENTS_H
 #define CA_REGISTRY_REPORT_MOMENTS_H
 
-#include "base/bump.h"
+#include "base/mem.h"
 #include "registry/report/classes.h"
 #include "registry/report/model.h"
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/bump.h"
+#include "base/mem.h"
 #include "registry/report/model.h"
 #include "registry/names/symbols.h"
 

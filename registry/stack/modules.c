@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/bump.h"
+#include "base/mem.h"
 #include "base/clock.h"
 #include "base/lock.h"
 

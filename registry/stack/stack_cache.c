@@ -32,7 +32,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/lock.h"
 #include "base/mutation.h"
 #include "registry/stack/stack_cache_tables.h"

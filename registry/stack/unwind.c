@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/lock.h"
 #include "registry/stack/stack_cache_tables.h"
 #include "registry/stack/readable.h"

@@ -26,7 +26,6 @@
 #define CA_REGISTRY_TABLE_INDEX_H
 
 #include <stddef.h>
-#include "base/backoff.h"
 #include "base/inline.h"
 #include "base/lock.h"
 #include "base/record.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/lock.h"
-#include "base/lock_timed.h"
 
 /* Never taken together with a stripe's lock, whose rank it shares. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);

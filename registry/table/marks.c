@@ -5,7 +5,6 @@
 
 #include "base/lock.h"
 #include "base/text.h"
-#include "base/lock_timed.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 

@@ -3,9 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/lock.h"
-#include "base/lock_timed.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/backoff.h"
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/thread_state.h"

@@ -9,10 +9,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/lock.h"
 #include "base/mem.h"
-#include "base/lock_timed.h"
 
 #define LEAST_CAPACITY 256
 /* Later threads have numbers: 1.3 MB is enough for names. */

@@ -4,10 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/mem.h"
 #include "registry/table/lost.h"
-#include "base/lock_timed.h"
 #include "registry/table/table.h"
 
 #define LEAST_CAPACITY 64

@@ -3,7 +3,6 @@
  * cache, its slot has the stack and the thread of its last allocation. With debug:frees there are
  * no hits, and the ring has every free. */
 #include "shim/alloc/debug_free.h"
-#include "base/backoff.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "config/options.h"

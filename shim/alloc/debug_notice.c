@@ -4,8 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/backoff.h"
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"

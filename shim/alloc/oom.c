@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/history.h"
 #include "base/lock.h"

@@ -2,7 +2,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
-#include "base/bump.h"
+#include "base/mem.h"
 #include "pool/blocks/pieces.h"
 #include "registry/report/holders.h"
 #include "shim/cuda/contexts.h"

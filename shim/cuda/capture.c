@@ -5,7 +5,6 @@
 #include "shim/cuda/capture.h"
 #include <stdatomic.h>
 #include <stddef.h>
-#include "base/backoff.h"
 #include "base/lock.h"
 #include "base/mutation.h"
 #include "config/options.h"

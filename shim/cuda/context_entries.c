@@ -2,7 +2,6 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/lock_timed.h"
 #include "shim/upstream/fences.h"
 #include "shim/upstream/heaps.h"
 #include "shim/alloc/fast_path.h"

@@ -1,5 +1,5 @@
 #include "shim/cuda/contexts.h"
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/mutation.h"
 #include "config/options.h"

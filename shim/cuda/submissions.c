@@ -2,7 +2,7 @@
  * jump to the driver: it looks again before it returns (pool/fence/order.h). */
 #include "shim/cuda/submissions.h"
 #include <stdatomic.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/mutation.h"
 #include "config/options.h"

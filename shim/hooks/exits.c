@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "config/options.h"
 #include "shim/hooks/dlsym.h"
 #include "shim/life/exit_report.h"

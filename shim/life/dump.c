@@ -2,7 +2,7 @@
  * one part of the registry at a time. */
 #include "shim/life/dump.h"
 #include <errno.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/out.h"
 #include "include/cachealloc.h"
 #include "shim/hooks/api_struct.h"

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "config/options.h"

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/backoff.h"
-#include "base/cancel.h"
+#include "base/lock.h"
+#include "base/thread_state.h"
 #include "base/log.h"
 #include "config/options.h"
 #include "base/out.h"

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/log.h"
 #include "base/mutation.h"
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 #include "config/options.h"
 #include "base/path.h"
 #include "base/text.h"

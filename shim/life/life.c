@@ -15,8 +15,8 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "base/backoff.h"
-#include "base/cancel.h"
+#include "base/lock.h"
+#include "base/thread_state.h"
 #include "base/counters.h"
 #include "base/history.h"
 #include "base/log.h"

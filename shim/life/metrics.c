@@ -20,11 +20,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/clock.h"
-#include "base/kept_file.h"
+#include "base/atomic_file.h"
 #include "base/log.h"
-#include "base/new_file.h"
 #include "config/options.h"
 #include "base/out.h"
 #include "base/path.h"

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 #include "config/options.h"
 #include "base/path.h"
 #include "base/text.h"

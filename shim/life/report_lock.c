@@ -1,7 +1,7 @@
 #include "shim/life/report_lock.h"
 #include <stdatomic.h>
 #include <stdint.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "shim/alloc/track.h"
 

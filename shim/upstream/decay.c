@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "config/options.h"
 #include "pool/arena.h"

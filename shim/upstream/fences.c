@@ -1,7 +1,6 @@
 /* See fences.h. Events are recycled per context, in the part of it that they were taken from. */
 #include "shim/upstream/fences.h"
 #include <errno.h>
-#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/mem.h"

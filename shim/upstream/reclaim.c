@@ -1,5 +1,4 @@
 #include "shim/upstream/reclaim.h"
-#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "pool/growth/ladder.h"

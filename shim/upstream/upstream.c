@@ -1,8 +1,7 @@
 /* See upstream.h. */
 #include "shim/upstream/upstream.h"
 #include <errno.h>
-#include "base/backoff.h"
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/history.h"
 #include "base/lock.h"
 #include "base/log.h"

@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include "base/cancel.h"
+#include "base/thread_state.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "shim/cuda/driver_table.h"

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <pthread.h>
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/clock.h"
 #include "pool/growth/giving.h"
 

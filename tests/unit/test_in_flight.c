@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/in_flight.h"
 
 #define THREADS 4u

@@ -1,4 +1,4 @@
-/* Locks, and in debug builds the proof of their order. */
+/* Locks, and in debug builds the proof of their order; waits without a lock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -7,16 +7,17 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -251,6 +252,96 @@ static void release_builds_check_nothing(void **state)
 }
 #endif
 
+/* --- waiting without a lock ------------------------------------------------------------------- */
+
+#define MANY 400u /* tries: by then a backoff sleeps */
+
+static _Atomic bool cancelled, came_back;
+
+static void *wait_cancelled(void *wait)
+{
+    while (!atomic_load(&cancelled)) {
+    }
+    ((void (*)(void))wait)();
+    atomic_store(&came_back, true);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void sleep_once(void)
+{
+    ca_sleep(1000);
+}
+
+static void back_off_often(void)
+{
+    for (unsigned tries = 0; tries < MANY; tries++)
+        ca_backoff(tries);
+}
+
+static void a_thread_is_cancelled_after(void (*wait)(void))
+{
+    pthread_t thread;
+    void *result;
+    atomic_store(&cancelled, false);
+    atomic_store(&came_back, false);
+    assert_int_equal(pthread_create(&thread, NULL, wait_cancelled, (void *)wait), 0);
+    assert_int_equal(pthread_cancel(thread), 0);
+    atomic_store(&cancelled, true);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_true(atomic_load(&came_back));
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+}
+
+static void waiting_is_no_cancellation_point(void **state)
+{
+    (void)state;
+    a_thread_is_cancelled_after(sleep_once);
+    a_thread_is_cancelled_after(back_off_often);
+}
+
+static void a_sleep_takes_its_time(void **state)
+{
+    (void)state;
+    uint64_t begin = ca_clock_ns();
+    ca_sleep(3000000);
+    assert_true(ca_clock_ns() - begin >= 3000000);
+    begin = ca_clock_ns();
+    ca_sleep(1000000001);
+    assert_true(ca_clock_ns() - begin >= 1000000001);
+}
+
+static void nothing(int signal)
+{
+    (void)signal;
+}
+
+static void a_signal_ends_a_sleep_and_errno_stays(void **state)
+{
+    (void)state;
+    struct sigaction old, action = {.sa_handler = nothing};
+    assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
+    struct itimerval often = {.it_interval.tv_usec = 10000, .it_value.tv_usec = 10000};
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    uint64_t begin = ca_clock_ns();
+    errno = E2BIG;
+    ca_sleep(UINT64_C(60000000000));
+    assert_int_equal(errno, E2BIG);
+    assert_true(ca_clock_ns() - begin < UINT64_C(60000000000));
+    assert_int_equal(setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
+}
+
+/* A few looks cost nothing, many give time to others. */
+static void the_more_tries_the_longer(void **state)
+{
+    (void)state;
+    uint64_t begin = ca_clock_ns();
+    for (unsigned i = 0; i < 20; i++)
+        ca_backoff(MANY);
+    assert_true(ca_clock_ns() - begin >= 20 * 50000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +351,10 @@ int main(void)
         cmocka_unit_test(a_signal_wakes_all_that_wait_for_it),
         cmocka_unit_test(a_wait_for_a_signal_ends_when_time_is_up),
         cmocka_unit_test(the_child_of_a_fork_gets_its_locks_back_by_init),
+        cmocka_unit_test(waiting_is_no_cancellation_point),
+        cmocka_unit_test(a_sleep_takes_its_time),
+        cmocka_unit_test(a_signal_ends_a_sleep_and_errno_stays),
+        cmocka_unit_test(the_more_tries_the_longer),
 #if CA_DEBUG
         cmocka_unit_test(debug_builds_stop_at_a_broken_lock_rule),
 #else

@@ -15,7 +15,6 @@
 
 #include <errno.h>
 
-#include "base/bump.h"
 #include "registry/report/glob.h"
 #include "base/mem.h"
 #include "registry/report/sort.h"

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "base/backoff.h"
+#include "base/lock.h"
 #include "base/counters.h"
 #include "registry/table/fast_path.h"
 #include "registry/table/table.h"
