@@ -162,9 +162,10 @@ static int look(const ca_kept_file_t *file, const char *path)
                : -EEXIST;
 }
 
-/* The two change places, and what came out is looked at again: somebody may have been quicker. And
- * ext4 writes a file to the disk at once where it is renamed over another one, while one that is
- * gone in time is never written. Where there is no such call (NFS) it is renamed all the same. */
+/* The two change places, and what came out is looked at again: another process may have been
+ * quicker. And ext4 writes a file to the disk at once where it is renamed over another one, while
+ * one that is removed in time is never written. Where there is no such call (NFS) it is renamed all
+ * the same. */
 static int replace(ca_kept_file_t *file)
 {
     char *next = file->next.temporary;
@@ -183,7 +184,7 @@ static int replace(ca_kept_file_t *file)
 }
 
 /* File systems on the network set the time when a file is closed. */
-static void note(ca_kept_file_t *file)
+static void note_identity(ca_kept_file_t *file)
 {
     struct stat found;
     file->made = lstat(file->path, &found) == 0 && found.st_dev == file->next_device &&
@@ -205,13 +206,13 @@ int ca_kept_file_put(ca_kept_file_t *file)
     if (error)
         return error;
     file->next.temporary[0] = '\0';
-    note(file);
+    note_identity(file);
     return 0;
 }
 
 void ca_kept_file_discard(ca_kept_file_t *file)
 {
-    if (file->next.temporary[0] != '\0') /* all zero it has a descriptor of somebody's */
+    if (file->next.temporary[0] != '\0') /* all zero its descriptor is another file's */
         ca_atomic_file_discard(&file->next);
 }
 

@@ -1,6 +1,6 @@
 /* The library's one clock, and the bound of waits by time; those that count tries have their own.
- * No call here blocks, allocates or takes a lock; any thread may make it, a signal handler too. No
- * hit reads the clock. */
+ * No call here blocks, allocates or takes a lock; any thread may make it, a signal handler too. The
+ * fast path does not read the clock. */
 #ifndef CA_BASE_CLOCK_H
 #define CA_BASE_CLOCK_H
 

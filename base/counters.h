@@ -1,6 +1,6 @@
-/* Counts of events for the whole process, and what a thread keeps for itself so that counting costs
- * a hit no line that another thread writes: its tally. They are read for reports, never for
- * decisions. A thread without a tally counts in the common one. */
+/* Counts of events for the whole process. Each thread keeps its own, so that counting costs the
+ * fast path no cache line that another thread writes. They are read for reports, never for
+ * decisions. A thread without counts of its own adds to the common ones. */
 #ifndef CA_BASE_COUNTERS_H
 #define CA_BASE_COUNTERS_H
 
@@ -18,15 +18,17 @@ typedef struct ca_counters {
 /* Written by its thread alone, read by all. It outlives its thread and is then another's, which
  * counts on from there. */
 typedef struct ca_thread_counts {
-    /* Of hits. One is counted by its api alone, instead of as each of the things that it is: who
-     * reads those adds it (ca_counter_sum). */
+    /* Of the fast path. A call is counted by its api alone, instead of as each of the things that
+     * it is: ca_counter_sum adds it to those. */
     _Atomic uint64_t hit_allocs[CA_APIS], hit_frees[CA_APIS];
     /* The registry's (registry/table/live.h). */
-    _Atomic uint64_t live;   /* allocations less frees, but hits; wraps where others allocated */
-    _Atomic uint64_t credit; /* live bytes that this thread may add without telling anybody */
+    _Atomic uint64_t
+        live; /* allocations less frees, without the fast path's; wraps where others allocated */
+    _Atomic uint64_t credit; /* live bytes that this thread may add without publishing them */
     uint64_t spare_most;     /* its own; 0: not known yet */
-    uint64_t ahead;          /* its own; bytes to tell of in advance: see registry/table/live.h */
-    /* Numbers for its allocations, as they lie in a slot's word: the latest, the last of them. */
+    uint64_t ahead;          /* its own; bytes to publish in advance: see registry/table/live.h */
+    /* Numbers for its allocations, as they lie in a record's state: the latest, the last of them.
+     */
     _Atomic uint64_t sequence, last;
     ca_counters_t counters;
     struct ca_thread_counts *next, *next_left;
@@ -50,24 +52,24 @@ static inline unsigned ca_thread_counts_threads(void)
 
 /* All but the common one. None is ever unmapped. */
 const ca_thread_counts_t *ca_thread_counts_first(void);
-static inline const ca_thread_counts_t *ca_thread_counts_next(const ca_thread_counts_t *tally)
+static inline const ca_thread_counts_t *ca_thread_counts_next(const ca_thread_counts_t *counts)
 {
-    return tally->next;
+    return counts->next;
 }
 
 /* In the child of a fork: everything from 0. */
-void ca_tallies_reset_after_fork(void);
+void ca_thread_counts_reset_after_fork(void);
 
 /* ThreadSanitizer does not see what assembly writes. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-#define CA_TALLY_IN_ONE
+#define CA_COUNT_IN_ONE
 #endif
 
 /* Of an owner: a sum that others may read at any time. From an atomic load and an atomic store the
  * compiler makes three instructions; where one does the same, it is named. */
 static inline void ca_thread_counts_add(_Atomic uint64_t *field, uint64_t n)
 {
-#ifdef CA_TALLY_IN_ONE
+#ifdef CA_COUNT_IN_ONE
     __asm__("addq %1, %0" : "+m"(*field) : "er"(n) : "cc");
 #else
     uint64_t sum = atomic_load_explicit(field, memory_order_relaxed) + n;
@@ -78,7 +80,7 @@ static inline void ca_thread_counts_add(_Atomic uint64_t *field, uint64_t n)
 /* The same the other way. */
 static inline void ca_thread_counts_take(_Atomic uint64_t *field, uint64_t n)
 {
-#ifdef CA_TALLY_IN_ONE
+#ifdef CA_COUNT_IN_ONE
     __asm__("subq %1, %0" : "+m"(*field) : "er"(n) : "cc");
 #else
     ca_thread_counts_add(field, -n);
@@ -87,19 +89,19 @@ static inline void ca_thread_counts_take(_Atomic uint64_t *field, uint64_t n)
 
 #define ca_count_add(name, n)                                                                      \
     do {                                                                                           \
-        ca_thread_counts_t *tally_ = ca_thread_counts;                                             \
-        if (__builtin_expect(tally_ != NULL, 1))                                                   \
-            ca_thread_counts_add(&tally_->counters.name, (uint64_t)(n));                           \
+        ca_thread_counts_t *counts_ = ca_thread_counts;                                            \
+        if (__builtin_expect(counts_ != NULL, 1))                                                  \
+            ca_thread_counts_add(&counts_->counters.name, (uint64_t)(n));                          \
         else                                                                                       \
             atomic_fetch_add_explicit(&ca_thread_counts_common.counters.name, (uint64_t)(n),       \
                                       memory_order_relaxed);                                       \
     } while (0)
 #define ca_count(name) ca_count_add(name, 1)
 
-/* How many more allocations than frees were hits. */
-uint64_t ca_thread_counts_live_hits(const ca_thread_counts_t *tally);
+/* How many more allocations than frees the fast path served. */
+uint64_t ca_thread_counts_live_fast(const ca_thread_counts_t *counts);
 
-/* Of all threads together, hits included. */
+/* Of all threads together, the fast path's calls included. */
 uint64_t ca_counter_sum(size_t offset);
 #define ca_counter_read(name) ca_counter_sum(offsetof(ca_counters_t, name))
 

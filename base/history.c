@@ -45,7 +45,7 @@ void ca_history_add(const ca_event_t *event)
     uint64_t words[WORDS];
     timed.ns = now();
     memcpy(words, &timed, sizeof words);
-    /* A whole round behind, another thread may still be at it: then this one is lost. */
+    /* A thread that is a round of the ring behind may still be writing: then this event is lost. */
     if (atomic_exchange_explicit(&entry->stamp, WRITING, memory_order_acquire) == WRITING)
         return;
     for (size_t i = 0; i < WORDS; i++)
@@ -59,7 +59,7 @@ size_t ca_history_room(void)
     return all < size ? (size_t)all : size;
 }
 
-/* Whoever is a whole round ahead may be writing where one reads: then the stamp is another one. */
+/* A thread that is a round of the ring ahead may be writing here: then the stamp has changed. */
 static bool copy_one(uint64_t number, ca_event_t *event)
 {
     entry_t *entry = &ring[(number - 1) % size];

@@ -11,11 +11,11 @@
 typedef enum {
     CA_EVENT_ALLOC, /* the program was given memory */
     CA_EVENT_FREE,  /* the program freed it; work in flight may still use it */
-    CA_EVENT_READY, /* all such work has passed: the pool may give it out again. Not told of what a
-                       thread keeps for itself */
+    CA_EVENT_READY, /* all such work has passed: the pool may give it out again. Not noted for what
+                       a thread cache keeps */
     CA_EVENT_SEGMENT, /* the pool got memory from the driver */
     CA_EVENT_TRIM,    /* the pool gave it back */
-    CA_EVENT_OOM,     /* the program was told that memory is out; no address */
+    CA_EVENT_OOM,     /* an allocation failed for want of memory; no address */
     CA_EVENTS
 } ca_event_kind_t;
 

@@ -1,9 +1,9 @@
-/* Who is at work on something, for others to wait until nobody is. Counted in parts, each thread in
- * one of them: threads that come and go all the time write no cache line in common.
+/* How many threads are inside a section, for others to wait until none is. Counted in parts, each
+ * thread in one of them: threads that come and go all the time write no cache line in common.
  *
- * A thread enters and then looks whether it may stay; who wants nobody there says so first and then
- * asks. Everything here is sequentially consistent, as both must be: one of the two sees the other.
- * Zeroed, nobody is there. Thread-safe. */
+ * A thread enters and then checks whether it may stay; a thread that wants the section empty says
+ * so first and then asks. Everything here is sequentially consistent, as both must be: one of the
+ * two sees the other. Zeroed, it is empty. Thread-safe. */
 #ifndef CA_BASE_IN_FLIGHT_H
 #define CA_BASE_IN_FLIGHT_H
 
@@ -29,38 +29,38 @@ typedef struct ca_in_flight {
 } ca_in_flight_t;
 
 /* Returns the part, for a thread that leaves at once. */
-static inline unsigned ca_in_flight_enter(ca_in_flight_t *presence)
+static inline unsigned ca_in_flight_enter(ca_in_flight_t *in_flight)
 {
     unsigned part = ca_part_of_thread();
-    atomic_fetch_add(&presence->parts[part].here, 1);
+    atomic_fetch_add(&in_flight->parts[part].here, 1);
     return part;
 }
 
-static inline void ca_in_flight_leave_part(ca_in_flight_t *presence, unsigned part)
+static inline void ca_in_flight_leave_part(ca_in_flight_t *in_flight, unsigned part)
 {
-    atomic_fetch_sub(&presence->parts[part].here, 1);
+    atomic_fetch_sub(&in_flight->parts[part].here, 1);
 }
 
 /* By the thread that entered. */
-static inline void ca_in_flight_leave(ca_in_flight_t *presence)
+static inline void ca_in_flight_leave(ca_in_flight_t *in_flight)
 {
-    ca_in_flight_leave_part(presence, ca_part_of_thread());
+    ca_in_flight_leave_part(in_flight, ca_part_of_thread());
 }
 
-/* Whether anybody is there who entered before this call. */
-static inline bool ca_in_flight_any(const ca_in_flight_t *presence)
+/* Whether a thread is inside that entered before this call. */
+static inline bool ca_in_flight_any(const ca_in_flight_t *in_flight)
 {
     bool any = false;
     for (unsigned i = 0; i < CA_PARTS && !any; i++)
-        any = atomic_load(&presence->parts[i].here) != 0;
+        any = atomic_load(&in_flight->parts[i].here) != 0;
     return any;
 }
 
-/* For the child of a fork, where whoever was there is not. */
-static inline void ca_in_flight_reset(ca_in_flight_t *presence)
+/* For the child of a fork, which has none of the threads that were inside. */
+static inline void ca_in_flight_reset(ca_in_flight_t *in_flight)
 {
     for (unsigned i = 0; i < CA_PARTS; i++)
-        atomic_store(&presence->parts[i].here, 0);
+        atomic_store(&in_flight->parts[i].here, 0);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* For what a hit runs through: a call costs more there than what it saves in size. */
+/* For the fast path: a call costs more there than what it saves in size. */
 #ifndef CA_BASE_INLINE_H
 #define CA_BASE_INLINE_H
 

@@ -1,4 +1,4 @@
-/* Locks, and in debug builds the proof that nobody can wait in a circle: a thread's locks are
+/* Locks, and in debug builds the proof that no threads can wait in a circle: a thread's locks are
  * taken in rising rank. The check comes before the wait, so that a wrong order is reported the
  * first time it is tried and not the first time that it deadlocks. */
 #include "base/lock.h"

@@ -2,8 +2,8 @@
  * builds (CA_DEBUG) check that and keep a count, so that the upstream table can prove that no
  * driver call is made under a lock.
  *
- * Words that the kernel lets threads sleep on: where nobody waits a lock takes two instructions
- * that write, and a dozen in all, of which there are several to each call that is no hit. */
+ * Words that the kernel lets threads sleep on: a lock that no thread waits for takes two
+ * instructions that write, and a dozen in all; a call on the slow path takes several locks. */
 #ifndef CA_BASE_LOCK_H
 #define CA_BASE_LOCK_H
 
@@ -18,7 +18,7 @@ typedef enum {
     CA_RANK_ARENA,        /* pool: one arena */
     CA_RANK_ORDER,        /* pool: what was handed out in flight */
     CA_RANK_SPANS,        /* pool: address ranges of all segments */
-    CA_RANK_REGISTRY,     /* registry: one shard */
+    CA_RANK_REGISTRY,     /* registry: one stripe */
     CA_RANK_STACKS,       /* registry: interned stacks */
     CA_RANK_MEMORY,       /* config: host memory of our own */
 } ca_rank_t;
@@ -35,8 +35,8 @@ typedef struct ca_lock {
         CA_LOCK_FREE, rank_                                                                        \
     }
 
-/* What those who hold a lock tell those who wait for something that it guards. Zeroed it is ready;
- * in the child of a fork it is as good as before. */
+/* How the holder of a lock wakes threads that wait for something that it guards. Zeroed it is
+ * ready; in the child of a fork it is as good as before. */
 typedef struct ca_signal {
     _Atomic uint32_t count; /* of calls of ca_signal_all */
 } ca_signal_t;
@@ -48,7 +48,7 @@ bool ca_signal_wait(ca_signal_t *signal, ca_lock_t *lock, uint64_t until);
  * wakes at once need not wait for the lock. */
 void ca_signal_all(ca_signal_t *signal);
 
-/* Also how an owner makes a lock good again in the child of a fork, whoever held it. */
+/* Also how an owner makes a lock good again in the child of a fork, whichever thread held it. */
 void ca_lock_init(ca_lock_t *lock, ca_rank_t rank);
 
 /* Where it is held: looks for a moment, then sleeps. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* What a pointer to memory from here has: tables keep other things in the rest of a word. The
- * kernel gives higher addresses only to who asks for them by name. */
+ * kernel gives higher addresses only to programs that ask for them by name. */
 #define CA_MEM_POINTER_BITS 48
 
 /* Zeroed pages, or NULL (for 0 bytes too). `bytes` is rounded up to pages. errno is preserved. */

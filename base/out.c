@@ -1,5 +1,5 @@
 /* Text to a descriptor that the host program owns: it may be full, closed, or a pipe whose reader
- * has gone, and none of that may hurt the host. A pipe or a socket that nobody reads is waited for
+ * has gone, and none of that may hurt the host. A pipe or a socket that is not read is waited for
  * so long, also where it blocks, and not again until it takes something. A terminal that its user
  * has stopped is waited for as long as that takes, as the program's own text would be. */
 #include "base/out.h"
@@ -217,7 +217,7 @@ void ca_out_open(ca_out_t *out, int fd)
     out->used = 0;
 }
 
-/* The last that it takes, at the begin of a line. Of what is not on stderr its writer tells. */
+/* The last that it takes, at the begin of a line. The writer of any other file reports it. */
 static void tell_cut(const ca_out_t *out)
 {
     if (out->fd != STDERR_FILENO)

@@ -17,8 +17,8 @@ void ca_out_open(ca_out_t *out, int fd);
 void ca_out_printf(ca_out_t *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Any bytes, as many as there are. */
 void ca_out_bytes(ca_out_t *out, const void *data, size_t length);
-/* For who cannot write all that belongs there: from now on nothing is written, and flushing fails
- * with `error`, a negative errno, unless something else failed before. */
+/* For a writer that cannot write all that belongs there: from now on nothing is written, and
+ * flushing fails with `error`, a negative errno, unless something else failed before. */
 void ca_out_fail(ca_out_t *out, int error);
 /* Writes what is buffered. Returns 0 or the negative errno of the first failure. Where stderr takes
  * no more, a message ends it. Under no lock of ours. */

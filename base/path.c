@@ -10,8 +10,8 @@
 #define VARIABLE_MAX 256 /* bytes of an environment variable's name, its NUL included */
 #define SHOWN_NAME 64    /* bytes of it in a message */
 
-/* RANK is torchrun's, and comes first: who starts Python's processes under another launcher means
- * theirs. The others are set by Open MPI, PMIx, MPICH and Intel MPI, and Slurm. */
+/* RANK is torchrun's, and comes first: a program that starts Python's processes under another
+ * launcher means theirs. The others are set by Open MPI, PMIx, MPICH and Intel MPI, and Slurm. */
 static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                          "SLURM_PROCID"};
 static const char *const local_rank_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
@@ -150,44 +150,44 @@ static void add_host(ca_text_t *out)
     add_value(out, host, false);
 }
 
-void ca_path_expand(const char *pattern, ca_text_t *settled)
+void ca_path_expand(const char *pattern, ca_text_t *expanded)
 {
     for (const char *at = pattern; *at != '\0'; at++) {
         if (*at != '%' || at[1] == '\0') {
-            ca_text_add(settled, at, 1);
+            ca_text_add(expanded, at, 1);
             continue;
         }
         size_t bytes;
         switch (*++at) {
         case 'r':
-            add_rank(settled, ca_path_rank());
+            add_rank(expanded, ca_path_rank());
             break;
         case 'l':
-            add_rank(settled, local_rank());
+            add_rank(expanded, local_rank());
             break;
         case 'h':
-            add_host(settled);
+            add_host(expanded);
             break;
         case 'e':
-            add_value(settled, other ? other->program : program_invocation_short_name, false);
+            add_value(expanded, other ? other->program : program_invocation_short_name, false);
             break;
         case 'q':
             bytes = variable_bytes(at - 1, strlen(at - 1));
             if (bytes) {
                 const char *value = variable(at + 2, bytes - 4);
-                add_value(settled, value ? value : "", true);
+                add_value(expanded, value ? value : "", true);
                 at += bytes - 2;
             }
             break;
         default:
-            ca_text_add(settled, at - 1, 2);
+            ca_text_add(expanded, at - 1, 2);
             break;
         }
     }
 }
 
 /* The working folder with a slash behind it, as a pattern, in an empty text; nothing where it
- * cannot be told: "(unreachable)/x" is no path. */
+ * is not known: "(unreachable)/x" is no path. */
 static void add_folder(ca_text_t *out)
 {
     char *folder = out->buffer;
@@ -211,30 +211,30 @@ static void add_folder(ca_text_t *out)
         ca_text_add(out, "/", 1);
 }
 
-void ca_path_expand_here(const char *pattern, ca_text_t *settled)
+void ca_path_expand_here(const char *pattern, ca_text_t *expanded)
 {
-    add_folder(settled);
-    size_t length = settled->length;
+    add_folder(expanded);
+    size_t length = expanded->length;
     if (length != 0)
-        ca_path_expand(pattern, settled);
-    bool fits = length != 0 && settled->length < settled->bytes;
-    if (!fits || settled->buffer[length] == '/') {
-        ca_text_init(settled, settled->buffer, settled->bytes);
-        ca_path_expand(pattern, settled);
+        ca_path_expand(pattern, expanded);
+    bool fits = length != 0 && expanded->length < expanded->bytes;
+    if (!fits || expanded->buffer[length] == '/') {
+        ca_text_init(expanded, expanded->buffer, expanded->bytes);
+        ca_path_expand(pattern, expanded);
     }
 }
 
-bool ca_path_is_numbered(const char *settled)
+bool ca_path_is_numbered(const char *expanded)
 {
-    for (const char *at = settled; (at = strchr(at, '%')) != NULL && at[1] != '\0'; at += 2)
+    for (const char *at = expanded; (at = strchr(at, '%')) != NULL && at[1] != '\0'; at += 2)
         if (at[1] == 'n')
             return true;
     return false;
 }
 
-void ca_path_finish(const char *settled, unsigned number, ca_text_t *path)
+void ca_path_finish(const char *expanded, unsigned number, ca_text_t *path)
 {
-    for (const char *at = settled; *at != '\0'; at++) {
+    for (const char *at = expanded; *at != '\0'; at++) {
         if (*at != '%' || at[1] == '\0') {
             ca_text_add(path, at, 1);
             continue;

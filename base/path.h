@@ -25,11 +25,11 @@ int ca_path_check(const char *pattern, size_t length, ca_text_t *why);
 
 /* Puts in what the environment decides and leaves %p, %t, %n and %% as they are. To be called with
  * the configuration: later the program may have changed its environment, or be changing it. */
-void ca_path_expand(const char *pattern, ca_text_t *settled);
+void ca_path_expand(const char *pattern, ca_text_t *expanded);
 
 /* The same, in an empty text, for a path that is used later: before one that is relative comes the
- * working folder. It stays relative where that is too long, or has gone. */
-void ca_path_expand_here(const char *pattern, ca_text_t *settled);
+ * working folder. It stays relative where that is too long, or is deleted. */
+void ca_path_expand_here(const char *pattern, ca_text_t *expanded);
 
 /* The process that patterns stand for, where it is not this one: of its rank on its host nothing is
  * known, and variables are this one's all the same. NULL: this one. For a process that makes the
@@ -43,11 +43,11 @@ void ca_path_set_process(const ca_path_process_t *process);
 /* What %p stands for. */
 long ca_path_pid(void);
 
-/* Whether the settled pattern has a %n. */
-bool ca_path_is_numbered(const char *settled);
+/* Whether the expanded pattern has a %n. */
+bool ca_path_is_numbered(const char *expanded);
 
-/* The path that a settled pattern is for this process now. */
-void ca_path_finish(const char *settled, unsigned number, ca_text_t *path);
+/* The path that an expanded pattern is for this process now. */
+void ca_path_finish(const char *expanded, unsigned number, ca_text_t *path);
 
 /* The rank that %r stands for, at most 10 digits, or NULL where no launcher set one. To be copied:
  * it lives in the environment. */

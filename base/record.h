@@ -1,6 +1,6 @@
-/* A place for what is known of one allocation. It is filled, found and emptied by the registry; who
- * has it in memory of his own (the pool, in each block) spares the registry to make one for every
- * allocation. While it is empty, that is not live, `note` is its owner's to use. */
+/* What is known of one allocation. The registry fills, finds and empties it; an owner that has it
+ * in memory of its own (the pool, in each block) saves the registry from making one for every
+ * allocation. While it is empty, that is not live, the owner may use `note`. */
 #ifndef CA_BASE_RECORD_H
 #define CA_BASE_RECORD_H
 
@@ -9,10 +9,10 @@
 #include <stdint.h>
 
 #define CA_RECORD_LIVE 1u
-#define CA_RECORD_LOCKED 2u   /* live, and somebody is reading or changing it */
+#define CA_RECORD_LOCKED 2u   /* live, and a thread is reading or changing it */
 #define CA_RECORD_INDEXED 4u  /* the registry finds it by its address */
-#define CA_RECORD_EMBEDDED 8u /* it lies in somebody else's memory */
-#define CA_RECORD_ENDED 16u   /* its owner's memory is about to go: it stays empty */
+#define CA_RECORD_EMBEDDED 8u /* it lies in its owner's memory */
+#define CA_RECORD_ENDED 16u   /* its owner's memory is about to be discarded: it stays empty */
 /* Bits, as many as one instruction compares; above them the sequence number, so that no state comes
  * twice. */
 #define CA_RECORD_FLAGS 8
@@ -33,22 +33,24 @@ typedef struct ca_record_origin {
     ca_record_pair_t halves[2];
 } ca_record_origin_t;
 
-/* Others may look at the address of a slot that they found by an older one. */
-static inline uint64_t ca_record_address(const ca_record_t *slot)
+/* Other threads may read the address of a record that they found by an older one. */
+static inline uint64_t ca_record_address(const ca_record_t *record)
 {
-    return __atomic_load_n(&slot->address, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&record->address, __ATOMIC_ACQUIRE);
 }
 
-/* While no index has the slot. Whoever reads the new address sees that it had left the index. */
-static inline void ca_record_set_address(ca_record_t *slot, uint64_t address)
+/* While no index has the record. A thread that reads the new address sees that it had left the
+ * index. */
+static inline void ca_record_set_address(ca_record_t *record, uint64_t address)
 {
-    __atomic_store_n(&slot->address, address, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->address, address, __ATOMIC_RELEASE);
 }
 
-/* An owner's new slot. One whose word is 0 counts as ended: that is how discarded memory reads. */
-static inline void ca_record_init(ca_record_t *slot)
+/* An owner's new record. One whose word is 0 counts as ended: that is how discarded memory reads.
+ */
+static inline void ca_record_init(ca_record_t *record)
 {
-    atomic_store_explicit(&slot->word, CA_RECORD_EMBEDDED, memory_order_relaxed);
+    atomic_store_explicit(&record->word, CA_RECORD_EMBEDDED, memory_order_relaxed);
 }
 
 static inline bool ca_record_ended(uint64_t word)
@@ -61,10 +63,10 @@ static inline uint8_t ca_record_flags(uint64_t word)
     return (uint8_t)word;
 }
 
-/* For the owner of an empty slot. */
-static inline bool ca_record_indexed(const ca_record_t *slot)
+/* For the owner of an empty record. */
+static inline bool ca_record_indexed(const ca_record_t *record)
 {
-    return atomic_load_explicit(&slot->word, memory_order_relaxed) & CA_RECORD_INDEXED;
+    return atomic_load_explicit(&record->word, memory_order_relaxed) & CA_RECORD_INDEXED;
 }
 
 #endif

@@ -1,10 +1,10 @@
-/* What the calling thread keeps at hand for its hits (shim/alloc/fast_path.h): one object, since
- * each thread-local one costs a look-up of its address.
+/* What the calling thread keeps at hand for the fast path (shim/alloc/fast_path.h): one object,
+ * since each thread-local one costs a look-up of its address.
  *
- * It is filled in after a call that was no hit, and good for as long as the process's generation
+ * It is filled in after a call on the slow path, and good for as long as the process's generation
  * (shim/life/life.h) is the one that it was filled in under: whatever makes any of it untrue for
- * all threads changes that. What is the thread's own and leaves it (its tally, its cache) is
- * forgotten by who takes it away. */
+ * all threads changes that. What is the thread's own and leaves it (its counts, its cache) is
+ * forgotten by the code that takes it away. */
 #ifndef CA_BASE_THREAD_STATE_H
 #define CA_BASE_THREAD_STATE_H
 
@@ -22,11 +22,11 @@ typedef enum {
 } ca_api_t;
 
 typedef struct ca_thread {
-    uint64_t generations[CA_APIS];  /* of each api: it may be that only one has hits */
+    uint64_t generations[CA_APIS];  /* of each api: it may be that only one has a fast path */
     void (*get_current)(void);      /* the driver's cuCtxGetCurrent */
     const void *handle;             /* what it says while the rest holds */
     struct ca_thread_counts *tally; /* as ca_thread_counts */
-    struct ca_cache *cache;         /* of the thread's, in front of that context's heap */
+    struct ca_cache *cache;         /* of the thread's, in front of that context's arena */
     struct ca_arena *heap;          /* that one */
     size_t cache_most;              /* bytes of the largest request that it may serve */
     const void *pinned_arena;       /* the same of pinned memory, as asked for last, or NULL */
@@ -51,7 +51,7 @@ static inline unsigned ca_thread_number(void)
     return __builtin_expect(known != 0, 1) ? known : ca_thread_number_slow();
 }
 
-/* No hits until it is filled in again. */
+/* No fast path until it is filled in again. */
 static inline void ca_thread_forget(void)
 {
     for (unsigned i = 0; i < CA_APIS; i++)

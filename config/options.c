@@ -98,7 +98,7 @@ COMPLAINT no_more_are_told(const parser_t *parser)
     parser->complain(parser->arg, message.buffer);
 }
 
-/* Counts one refused item; true where it is to be told. */
+/* Counts one refused item; true where it is to be reported. */
 static bool refuse(parser_t *parser)
 {
     parser->refused++;

@@ -79,10 +79,10 @@ typedef void (*ca_complain_t)(void *arg, const char *message);
 void ca_options_default(ca_options_t *options);
 
 /* Parses `text` (may be NULL or empty), which the environment variable `name` has, over what
- * `options` holds. Returns the number of items that were refused; each was told to `complain` (may
- * be NULL) with that name, its position, the key, the value and what is accepted, or the nearest
- * known key. After 16 of them one more message says that the rest is not listed. Messages are
- * shorter than 768 bytes and escaped. Of a key given twice the last value wins; a value that is
+ * `options` holds. Returns the number of items that were refused; each was reported to `complain`
+ * (may be NULL) with that name, its position, the key, the value and what is accepted, or the
+ * nearest known key. After 16 of them one more message says that the rest is not listed. Messages
+ * are shorter than 768 bytes and escaped. Of a key given twice the last value wins; a value that is
  * refused leaves the earlier one. Uses no heap. */
 int ca_options_parse(ca_options_t *options, const char *name, const char *text,
                      ca_complain_t complain, void *arg);

@@ -7,7 +7,7 @@
 #include "base/text.h"
 
 /* `USR1`, `SIGUSR1`, `10`, or `off` (0). -EINVAL: not understood; -ERANGE: no such signal, or one
- * that nobody can or should handle: KILL, STOP, those of faults, the C library's own. */
+ * that no program can or should handle: KILL, STOP, those of faults, the C library's own. */
 int ca_signal_parse(const char *text, size_t length, int *number);
 
 /* Whether it is there to end a process that does not handle it. USR1, USR2 and the real-time ones,

@@ -144,7 +144,7 @@ ca_registry_total_t ca_registry_total(void)
     for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
          one = ca_thread_counts_next(one)) {
         live += atomic_load_explicit(&one->live, memory_order_relaxed) +
-                ca_thread_counts_live_hits(one);
+                ca_thread_counts_live_fast(one);
         spare += atomic_load_explicit(&one->credit, memory_order_relaxed);
     }
     return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0, told > spare ? told - spare : 0};

@@ -177,7 +177,7 @@ static void in_child(void)
     else
         atomic_store(&ca_life_page.same_process, true);
     started_by = getpid();
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     ca_stack_reset_after_fork();
     ca_track_reset_after_fork();

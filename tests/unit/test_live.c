@@ -22,7 +22,7 @@
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     return 0;
 }
@@ -107,7 +107,7 @@ static void the_child_of_a_fork_counts_from_nothing(void **state)
     (void)state;
     ca_thread_counts_join();
     ca_count(splits);
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     assert_null(ca_thread_counts);
     assert_int_equal(ca_counter_read(splits), 0);
     ca_count(splits);

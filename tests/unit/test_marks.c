@@ -23,7 +23,7 @@ static ca_mark_t marks[CA_MARKS_MOST];
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     ca_thread_counts_join();
     ca_timeline_start(NULL);

@@ -18,7 +18,7 @@ static int fresh(void **state)
 {
     (void)state;
     fake_reset((size_t)64 << 30, 0);
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     return 0;
 }

@@ -29,7 +29,7 @@ static uint64_t reserved(void)
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     ca_thread_counts_join();
     ca_timeline_start(reserved);

@@ -34,7 +34,7 @@ static uint64_t fresh_regions(unsigned count)
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     return 0;
 }

@@ -58,7 +58,7 @@ static bool with_tally; /* as the threads of a program that hits its caches have
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     if (with_tally)
         ca_thread_counts_join();
@@ -389,7 +389,7 @@ static void the_child_of_a_fork_starts_empty_and_leaves_the_parent_alone(void **
     assert_int_equal(ca_registry_insert(&record), 0);
     pid_t child = fork();
     if (child == 0) {
-        ca_tallies_reset_after_fork();
+        ca_thread_counts_reset_after_fork();
         ca_registry_reset_after_fork();
         ca_allocation_t own = record_of(BASE + 512, 7);
         bool right = ca_registry_total().count == 0 && !ca_registry_find(BASE, &record) &&

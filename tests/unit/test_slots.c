@@ -17,7 +17,7 @@
 static int fresh(void **state)
 {
     (void)state;
-    ca_tallies_reset_after_fork();
+    ca_thread_counts_reset_after_fork();
     ca_registry_reset_after_fork();
     return 0;
 }
