@@ -1,7 +1,8 @@
 /* Records lie in hash tables: one of fixed size, and where that is crowded another, twice as large.
  * An address is looked for among the CA_JOURNAL_GROUP keys of its group in each, the newest first:
- * with no chain to follow, a key is just cleared when it goes. Who adds a record claims a free key,
- * writes the record and then the key; killed in between, it was not given to the program yet.
+ * with no chain to follow, a key is just cleared when its record is removed. A thread that adds a
+ * record claims a free key, writes the record and then the key; killed in between, it was not given
+ * to the program yet.
  *
  * What never changes is logged: an entry counts once its head is there, which is written last.
  */
@@ -47,15 +48,15 @@ static ca_mapped_file_t file;
 static table_t tables[TABLES]; /* added to under the lock */
 static _Atomic uint32_t table_count;
 
-/* The rank of what is taken last: stacks, shards and the loader's lock may be held. */
+/* The rank of what is taken last: stacks, stripes and the loader's lock may be held. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
 static char *log_at; /* under the lock, as is what follows */
 static size_t log_left, log_bytes;
 static _Atomic bool full;  /* the file grows no more */
 static _Atomic bool stuck; /* the lock was in use for too long */
 
-/* A signal handler that ends the process may have interrupted who has it: waited for once. Others
- * wait for as long as a file system takes to find room. */
+/* A signal handler that ends the process may have interrupted the thread that has it: waited for
+ * once. Others wait for as long as a file system takes to find room. */
 static bool take_lock(void)
 {
     bool taken = ca_lock_try(&lock);
@@ -210,7 +211,7 @@ static bool has(const ca_allocation_t *record)
     return found;
 }
 
-/* Who frees it meanwhile found nothing to remove. */
+/* A thread that frees it meanwhile found nothing to remove. */
 static void add_live(const ca_allocation_t *record)
 {
     ca_allocation_t now;

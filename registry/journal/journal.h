@@ -15,7 +15,7 @@
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* What becomes live, and each stack, module and thread that is new, is written from now on: the
- * journal listens to those who keep them. */
+ * journal listens to the tables that keep them. */
 extern _Atomic bool ca_journal_on;
 
 typedef struct ca_journal_about {

@@ -38,7 +38,7 @@ static int read_whole(int fd, char *to, size_t bytes)
     return 0;
 }
 
-/* A copy: its process, or anybody, may be changing the file. */
+/* A copy: its process, or another, may be changing the file. */
 static int copy_file(const char *path, ca_journal_read_t *read)
 {
     struct stat found;

@@ -62,7 +62,8 @@ static void *extend(ca_mapped_file_t *file, int fd, uint64_t bytes)
     return at;
 }
 
-/* The file as it was made, or -1: somebody may have removed it, or put another in its place. */
+/* The file as it was made, or -1: another process may have removed it, or put another in its place.
+ */
 static int reopen(const ca_mapped_file_t *file)
 {
     struct stat found;

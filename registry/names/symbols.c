@@ -120,7 +120,7 @@ static void note_unreadable(ca_symbols_t *symbols, const char *path)
 }
 
 /* Opens the module that the loader calls `name`. Buffers are static: the report may run on the
- * small stack of whoever calls exit, and there is one user at a time. */
+ * small stack of the thread that calls exit, and there is one user at a time. */
 static opened_t *open_module(ca_symbols_t *symbols, const ca_module_t *module, uintptr_t base,
                              uintptr_t bias, const char *name)
 {

@@ -133,7 +133,7 @@ static bool is_program(const profile_t *profile, const ca_frame_t *frame)
     return slash && profile->model->program && strcmp(slash + 1, profile->model->program) == 0;
 }
 
-/* The first mapping is the program's for who reads it: it gives the profile its name. */
+/* The first mapping is the program's to readers of the format: it gives the profile its name. */
 static void begin_with_program(profile_t *profile)
 {
     for (size_t sort = 0; sort < COUNT(sorts); sort++) {

@@ -3,7 +3,7 @@
  *
  * A report knows no segments. Each device and kind of memory is shown as one, without a gap: its
  * blocks are the groups, as large as all of a group together, largest first, and its frames say the
- * kind. Addresses begin at 0 and are nobody's. The trace of a device has each group as one
+ * kind. Addresses begin at 0 and are not the process's. The trace of a device has each group as one
  * allocation, at the time of its latest: a timeline of it never shows more than was there.
  *
  * With a history (base/history.h) the traces have its events instead, at their own addresses, and

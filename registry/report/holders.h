@@ -1,5 +1,5 @@
-/* Who holds most of the memory of a device, or of the pinned memory of the host, now: for a report
- * that must come at once, in mapped memory and with quick names. */
+/* The stacks that hold most of the memory of a device, or of the pinned memory of the host, now:
+ * for a report that must come at once, in mapped memory and with quick names. */
 #ifndef CA_REGISTRY_REPORT_HOLDERS_H
 #define CA_REGISTRY_REPORT_HOLDERS_H
 

@@ -46,7 +46,7 @@ typedef struct making {
 } making_t;
 
 typedef struct maker {
-    ca_model_t model; /* first: who has it has the maker */
+    ca_model_t model; /* first: a pointer to it is one to the maker */
     ca_model_options_t options;
     ca_bump_t memory;
     ca_classes_t classes;
@@ -359,7 +359,7 @@ static void suppress(maker_t *maker, unsigned number, making_t *making, ca_model
     making->count = kept;
 }
 
-/* Built-in rules that were for nothing are nobody's concern. */
+/* Built-in rules that matched nothing are left out. */
 static size_t drop_unused_builtin(ca_model_rule_t *rules, size_t count)
 {
     size_t kept = 0;
@@ -421,7 +421,7 @@ static void make_sections(maker_t *maker)
 {
     ca_groups_t live, lost;
     making_t leaked = {.count = 0}, destroyed = {.count = 0};
-    int live_error = count_live(&live, &maker->model.shards_busy);
+    int live_error = count_live(&live, &maker->model.stripes_busy);
     int lost_error = count_lost(&lost);
     ca_groups_pack(&live);
     ca_groups_pack(&lost);
@@ -437,7 +437,7 @@ static void make_sections(maker_t *maker)
     ca_groups_free(&lost);
 }
 
-/* Who held most: told beside what is left, and where nothing is. */
+/* The holders at the peak: listed beside what is left, and where nothing is. */
 static void make_peak(maker_t *maker)
 {
     ca_groups_t held;
@@ -551,7 +551,7 @@ void ca_model_free(ca_model_t *model)
 
 bool ca_model_is_empty(const ca_model_t *model)
 {
-    bool empty = model->shards_busy == 0 && !model->even_empty;
+    bool empty = model->stripes_busy == 0 && !model->even_empty;
     for (unsigned i = 0; i < CA_SECTIONS; i++)
         if (i != CA_SECTION_PEAK)
             empty &= model->sections[i].count == 0;

@@ -105,7 +105,7 @@ typedef struct ca_model {
     bool even_empty;
     size_t late_names;         /* frames that have no function for want of time */
     const char *names_missing; /* ca_symbols_missing's */
-    unsigned shards_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
+    unsigned stripes_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
     ca_model_section_t sections[CA_SECTIONS];
     const char *rules_path; /* of the file with the rules, or NULL without one */
     size_t rule_count;

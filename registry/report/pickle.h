@@ -4,7 +4,7 @@
  *   ca_pickle_dict(p); ca_pickle_text(p, "a"); ca_pickle_number(p, 1); ca_pickle_set(p);
  *
  * Strings that come again are references. Must be UTF-8 there: what is not, and control characters,
- * become \xNN. No values but these, so that reading one runs nobody's code. */
+ * become \xNN. No values but these, so that reading one runs no code. */
 #ifndef CA_REGISTRY_REPORT_PICKLE_H
 #define CA_REGISTRY_REPORT_PICKLE_H
 

@@ -125,9 +125,9 @@ static void write_live(ca_out_t *out, const ca_model_t *model)
 {
     const ca_model_section_t *section = &model->sections[CA_SECTION_LEAKED];
     write_total(out, "LEAK SUMMARY", section);
-    if (model->shards_busy != 0)
-        ca_out_printf(out, "(incomplete: %u of %d stripes were in use)\n", model->shards_busy,
-                      CA_REGISTRY_SHARDS);
+    if (model->stripes_busy != 0)
+        ca_out_printf(out, "(incomplete: %u of %d stripes were in use)\n", model->stripes_busy,
+                      CA_REGISTRY_STRIPES);
     write_totals(out, section);
     write_groups(out, model, section);
 }
@@ -200,7 +200,7 @@ static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
     }
 }
 
-/* The largest few of who held most: more is in the other formats. */
+/* The largest few holders at the peak: more is in the other formats. */
 static void write_peak(ca_out_t *out, const ca_model_t *model)
 {
     const ca_model_section_t *peak = &model->sections[CA_SECTION_PEAK];

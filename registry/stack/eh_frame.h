@@ -35,7 +35,7 @@ typedef struct ca_unwind_tables {
 } ca_unwind_tables_t;
 
 /* The rule for the instruction at `address` of a loaded object that stays loaded meanwhile. False
- * where nobody described it. Takes no lock from glibc 2.35 on, before that the loader's. */
+ * where no table describes it. Takes no lock from glibc 2.35 on, before that the loader's. */
 bool ca_frame_rule(uintptr_t address, ca_frame_rule_t *rule);
 
 /* The same by an object's tables. */

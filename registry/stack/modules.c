@@ -1,4 +1,4 @@
-/* One list, the newest first, to which whoever is first adds under a flag: a thread that finds it
+/* One list, the newest first, to which the first thread adds under a flag: a thread that finds it
  * raised, or a signal handler above the very frame, goes on without. The loader counts what it has
  * opened and closed, so nothing is compared while both counts stay, and then with what is there:
  * many may have been closed, and the loader waits. */
@@ -15,11 +15,11 @@
 #include "base/lock.h"
 
 #define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */
-#define PUT_MOST 65536u               /* of a journal, which may be anybody's */
+#define PUT_MOST 65536u               /* of a journal, which may be any file */
 
-static ca_bump_t memory; /* of whoever raised the flag */
+static ca_bump_t memory; /* of the thread that raised the flag */
 static atomic_flag noting = ATOMIC_FLAG_INIT;
-static ca_module_t *there; /* those that are, as far as was noted; of whoever raised the flag */
+static ca_module_t *there; /* those that are, as far as was noted; under the flag */
 static ca_module_t *_Atomic newest;
 static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
@@ -217,7 +217,7 @@ const ca_module_t *ca_modules_find(uintptr_t address, uint32_t epoch)
 
 void ca_modules_notify_all(void)
 {
-    /* Who is noting tells what is new, but nothing of what was known. */
+    /* A thread that is noting announces what is new, but nothing of what was known. */
     for (uint64_t begin = ca_clock_ns();
          atomic_flag_test_and_set_explicit(&noting, memory_order_acquire);) {
         if (ca_clock_ns() - begin > ca_bound(WAIT_NS))

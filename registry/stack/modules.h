@@ -25,7 +25,7 @@ typedef struct ca_module {
     /* It was there in these epochs, `until` not included; 0: it still is, as far as was noted. */
     uint32_t from;
     _Atomic uint32_t until;
-    bool seen; /* of who is noting */
+    bool seen; /* of the thread that is noting */
 } ca_module_t;
 
 /* Looks at what is loaded, and begins an epoch where that has changed. Quick where it has not. May

@@ -123,7 +123,7 @@ static ca_stack_table_t *roomy_table(void)
     return bigger;
 }
 
-/* Writes a new stack and gives it an id, which nobody can look up yet. Under the lock. */
+/* Writes a new stack and gives it an id, which no thread can look up yet. Under the lock. */
 static uint32_t store(const uintptr_t *frames, size_t count, uint32_t epoch)
 {
     uint32_t index = atomic_load_explicit(&stacks, memory_order_relaxed);
@@ -232,7 +232,7 @@ static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
     return own;
 }
 
-/* Without the memo, which may keep it. */
+/* Without the cache, which may keep it. */
 static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame)
 {
     void *frames[CA_STACK_MAX + OWN_FRAMES];

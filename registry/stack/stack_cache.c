@@ -1,4 +1,4 @@
-/* The verified memo of call stacks.
+/* The verified cache of call stacks.
  *
  * What an unwinding finds depends on where it starts and on the stack words that it reads. Both are
  * remembered with the stack's id: from the same return address and the same place on the stack,
@@ -405,6 +405,6 @@ size_t ca_stack_cache_kept(void)
 void ca_stack_cache_reset_after_fork(void)
 {
     ca_stack_cache_tables_reset_after_fork();
-    atomic_fetch_and(&epoch, RESTING - 1); /* whoever was closing a library is not here */
+    atomic_fetch_and(&epoch, RESTING - 1); /* the thread that was closing a library is not here */
     ca_stack_cache_forget();
 }

@@ -1,4 +1,5 @@
-/* Call stacks that a thread has captured before, found again without unwinding: see memo.c. */
+/* Call stacks that a thread has captured before, found again without unwinding: see stack_cache.c.
+ */
 #ifndef CA_REGISTRY_STACK_STACK_CACHE_H
 #define CA_REGISTRY_STACK_STACK_CACHE_H
 

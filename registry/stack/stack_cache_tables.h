@@ -1,5 +1,5 @@
 /* What a thread remembers of its stacks, and that it has a place for it: one table for each thread,
- * which the next thread gets when it ends. For memo.c, which says what is in it. */
+ * which the next thread gets when it ends. For stack_cache.c, which says what is in it. */
 #ifndef CA_REGISTRY_STACK_STACK_CACHE_TABLES_H
 #define CA_REGISTRY_STACK_STACK_CACHE_TABLES_H
 
@@ -60,7 +60,7 @@ typedef struct ca_stack_cache_table {
     /* In use: a signal handler that comes in between leaves it alone. */
     bool busy;
     uint64_t epoch;
-    uint32_t used;  /* units; the first is nobody's */
+    uint32_t used;  /* units; the first is not used */
     uint64_t loads; /* ca_words_loads's, when the first of its stacks was kept */
     size_t hits, misses, kept, spent;
     uintptr_t stack_low, stack_high;

@@ -2,7 +2,7 @@
  *
  * The loader counts what it unloads; most closings unload nothing, and then nothing is forgotten.
  * As long as a library is being closed another thread may already run other code in its place: the
- * memo rests. */
+ * cache rests. */
 #include "registry/stack/unload.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* Libraries that are unloaded: the code at an address becomes another one's.
  *
  * What is known of code by its address goes stale then: libunwind's caches, one of which is each
- * thread's own and cannot be emptied, and the memo of stacks. The loader tells nobody, and to ask
- * it takes its lock; so who closes a library does it through here. */
+ * thread's own and cannot be emptied, and the cache of stacks. The loader tells no other code, and
+ * to ask it takes its lock; so libraries are closed through here. */
 #ifndef CA_REGISTRY_STACK_UNLOAD_H
 #define CA_REGISTRY_STACK_UNLOAD_H
 

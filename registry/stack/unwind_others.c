@@ -95,7 +95,7 @@ static bool open_others(void)
     return true;
 }
 
-/* Once that took too long nobody waits any more. */
+/* Once that took too long no thread waits any more. */
 static bool wait_for_others(void)
 {
     if (atomic_load_explicit(&waited_in_vain, memory_order_relaxed))

@@ -13,7 +13,7 @@
 #include "registry/stack/unload.h"
 
 #define OTHER_STACK_MOST ((uintptr_t)256 << 10) /* bytes, of one that a signal came to */
-#define MADE_FRAME_MOST ((uintptr_t)64 << 10)   /* bytes, of code that nobody described */
+#define MADE_FRAME_MOST ((uintptr_t)64 << 10)   /* bytes, of code that no table describes */
 #define CODE_BYTES 16                           /* that are there where a call returns to */
 
 /* A frame, seen from outside: where it was called from, and both registers there. */
@@ -21,7 +21,7 @@ typedef struct walk {
     uintptr_t returns, sp, fp;
     uintptr_t fp_from;   /* the word that `fp` was read from, as long as nothing depends on it */
     bool interrupted;    /* `returns` is no return: a signal came before the instruction there */
-    bool guessed;        /* `returns` is what a frame pointer led to, of which nobody wrote */
+    bool guessed;        /* `returns` is what a frame pointer led to, which no table says */
     bool described;      /* the frame before it was */
     uintptr_t low, high; /* what may be read */
     const ca_unwind_start_t *start;
@@ -60,7 +60,7 @@ static inline bool get_noted(const walk_t *walk, uintptr_t address, uintptr_t *v
     return get(walk, address, value) && (!walk->log || note(walk->log, address, *value));
 }
 
-/* Most functions save a frame pointer that nobody goes by: it may be any number. */
+/* Most functions save a frame pointer that no code uses: it may be any number. */
 static bool depend_on_fp(walk_t *walk)
 {
     uintptr_t from = walk->fp_from;

@@ -48,9 +48,9 @@ bool ca_words_usable(void);
 /* How many objects the process ever loaded. May take the loader's lock. */
 uint64_t ca_words_loads(void);
 
-/* The frames from start->caller on, at most `max`. Code that nobody described, made at run time, is
- * unwound by its frame pointer where that leads to code that is described. False in `ended` where
- * the way leads out of the stack before. 0 where the start lies outside of it. */
+/* The frames from start->caller on, at most `max`. Code that no table describes, made at run time,
+ * is unwound by its frame pointer where that leads to code that is described. False in `ended`
+ * where the way leads out of the stack before. 0 where the start lies outside of it. */
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
                        bool *ended);
 

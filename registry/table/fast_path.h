@@ -1,5 +1,5 @@
-/* What a hit does to the table of live allocations, in as few instructions as it takes: for whoever
- * has the rest of a hit to put around it (shim/alloc/fast_path.c). All else goes through
+/* What the fast path does to the table of live allocations, in as few instructions as it takes: for
+ * the code with the rest of the fast path around it (shim/alloc/fast_path.c). All else goes through
  * registry.h. */
 #ifndef CA_REGISTRY_TABLE_FAST_PATH_H
 #define CA_REGISTRY_TABLE_FAST_PATH_H
@@ -10,16 +10,16 @@
 
 /* What ca_registry_insert_at does, for a slot that was inserted before at its address. For the
  * owner of the slot's memory while that cannot end; false: not of that sort, nothing has changed.
- * `tally` is the calling thread's, after ca_live_ready. */
+ * `counts` is the calling thread's, after ca_live_ready. */
 CA_INLINE bool ca_registry_insert_again(ca_record_t *slot, const ca_record_origin_t *origin,
                                         ca_kind_t kind, uint64_t bytes, const void *owner,
-                                        uint32_t stack, ca_thread_counts_t *tally)
+                                        uint32_t stack, ca_thread_counts_t *counts)
 {
     const uint8_t flags = CA_RECORD_INDEXED | CA_RECORD_EMBEDDED;
     if (__builtin_expect(ca_record_flags(ca_record_state(slot)) != flags, 0))
         return false;
     ca_record_fill_own(slot, origin, kind, bytes, owner, stack);
-    ca_record_set_state(slot, ca_live_add_ready(tally, bytes) + (flags | CA_RECORD_LIVE));
+    ca_record_set_state(slot, ca_live_add_ready(counts, bytes) + (flags | CA_RECORD_LIVE));
     return true;
 }
 

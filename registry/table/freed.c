@@ -1,7 +1,7 @@
 /* Each place has a version: twice the number of what is in it, odd while that is being written. A
  * reader believes what it copied where the version is the one expected, before and after. A writer
- * that finds a place in the hands of another, who was overtaken by a whole round, leaves it: one
- * record less is known. */
+ * that finds a place in the hands of another, which was overtaken by a round of the ring, leaves
+ * it: one record less is known. */
 #include "registry/table/freed.h"
 
 #include <stdatomic.h>
@@ -44,7 +44,7 @@ void ca_freed_note(const ca_allocation_t *record, uint32_t stack, uint32_t threa
         !atomic_compare_exchange_strong_explicit(&place->version, &version, version_of(number) - 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return;
-        /* Release: who reads one sees the odd version too. */
+        /* Release: a thread that reads one sees the odd version too. */
 #pragma GCC unroll 8
     for (size_t i = 0; i < WORDS - 1; i++) {
         uint64_t word;

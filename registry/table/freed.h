@@ -8,7 +8,7 @@
 #include "registry/table/registry.h"
 
 #define CA_FREED_MOST 4096u /* records */
-#define CA_FREED_FEW 256u   /* that many are kept where nobody asked for more */
+#define CA_FREED_FEW 256u   /* that many are kept unless more are asked for */
 
 typedef struct ca_freed {
     ca_allocation_t record;
@@ -19,8 +19,8 @@ typedef struct ca_freed {
 /* How many are kept from now on, CA_FREED_MOST at most. Before any is noted. */
 void ca_freed_keep(unsigned records);
 
-/* A record was taken out, and its memory has not gone back yet: whoever is given the address next
- * comes later. */
+/* A record was taken out, and its memory has not gone back yet: the thread that is given the
+ * address next comes later. */
 void ca_freed_note(const ca_allocation_t *record, uint32_t stack, uint32_t thread);
 
 /* The latest record whose bytes `address` lies in. False where none is kept. */

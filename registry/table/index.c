@@ -25,7 +25,7 @@ static void end(ca_index_t *index)
     atomic_store_explicit(&index->version, version + 1, memory_order_release);
 }
 
-/* Who walks a stripe that stays locked reads its table beside who writes it: so do all here. */
+/* A walk over a stripe that stays locked reads its table beside the writer: so do all here. */
 static ca_index_table_t *table_of(const ca_index_t *index)
 {
     return atomic_load_explicit(&((ca_index_t *)index)->table, memory_order_acquire);
@@ -134,7 +134,7 @@ ca_record_t *ca_index_at(const ca_index_t *index, size_t place)
 int ca_index_add(ca_index_t *index, uint64_t hash, ca_record_t *slot)
 {
     ca_index_table_t *table = table_of(index);
-    /* The kernel gives such an address only to who asks for it by name. */
+    /* The kernel gives such an address only to a program that asks for it by name. */
     if ((uint64_t)(uintptr_t)slot >> CA_MEM_POINTER_BITS)
         return -ENOMEM;
     if (!table || full(index, table))

@@ -4,19 +4,19 @@
  * upper bits of the address's hash as a tag. The tag alone tells where the search for an entry
  * begins, so that none of the slots is looked at where entries move. A search looks into the slots
  * whose tag fits, and believes what they say of their address: it lies beside the word, which
- * whoever searches needs next.
+ * a search needs next.
  *
  * Writers hold the stripe's lock. Readers take none: they read a version before and after, which is
  * odd while a writer moves entries, and search again where it changed. What they may meet:
  * - An entry that leaves, moves, or lies in a table that was outgrown: the version tells. So such a
- *   table is never unmapped: its pages are given back, and whoever still reads it finds nothing
- *   there, and then a new version.
+ *   table is never unmapped: its pages are given back, and a thread that still reads it finds
+ * nothing there, and then a new version.
  * - A slot that is given another address after the reader saw its entry. Its memory is readable for
  *   good: discarded slots read as zeros, which is no address and not live. A slot changes its
  *   address only after it left the index, thus after the version changed; the address is stored
- *   with release and read with acquire, so who read the new one reads the new version too. While
- *   the version stands, an address that was read is the one that the slot is entered for.
- * - A slot that is taken out or filled again between search and use: whoever uses it locks it by an
+ *   with release and read with acquire, so a thread that read the new one reads the new version
+ * too. While the version stands, an address that was read is the one that the slot is entered for.
+ * - A slot that is taken out or filled again between search and use: its user locks it by an
  *   exchange of the word that the search returned, whose sequence number never comes again, and the
  *   address cannot have changed under a word that stayed.
  *
@@ -129,9 +129,9 @@ CA_INLINE ca_record_t *ca_index_find(ca_index_t *index, uint64_t address, uint64
     }
 }
 
-/* The same without a look at the version, for who then locks the slot by that word: it may miss
- * what is there, but what it finds is right once it is locked. The word was read before the
- * address, and its number never comes again: a slot that had the word then and has it still was
+/* The same without a look at the version, for a caller that then locks the slot by that word: it
+ * may miss what is there, but what it finds is right once it is locked. The word was read before
+ * the address, and its number never comes again: a slot that had the word then and has it still was
  * live all the time, and a live slot keeps its address. */
 CA_INLINE ca_record_t *ca_index_find_unlocked(ca_index_t *index, uint64_t address, uint64_t hash,
                                               uint64_t *word)

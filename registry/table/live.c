@@ -14,7 +14,7 @@ static __attribute__((noinline)) void raise_peak(uint64_t now, uint64_t most)
         ca_peak_reached();
 }
 
-CA_INLINE uint64_t tell(uint64_t bytes)
+CA_INLINE uint64_t publish(uint64_t bytes)
 {
     uint64_t now =
         atomic_fetch_add_explicit(&ca_live.published, bytes, memory_order_relaxed) + bytes;
@@ -25,55 +25,56 @@ CA_INLINE uint64_t tell(uint64_t bytes)
     return now;
 }
 
-CA_INLINE uint64_t untell(uint64_t bytes)
+CA_INLINE uint64_t unpublish(uint64_t bytes)
 {
     return atomic_fetch_sub_explicit(&ca_live.published, bytes, memory_order_relaxed) - bytes;
 }
 
 uint64_t ca_live_publish(uint64_t bytes)
 {
-    return tell(bytes);
+    return publish(bytes);
 }
 
 uint64_t ca_live_unpublish(uint64_t bytes)
 {
-    return untell(bytes);
+    return unpublish(bytes);
 }
 
-static void set_parts(ca_thread_counts_t *tally, uint64_t told)
+static void set_parts(ca_thread_counts_t *counts, uint64_t published)
 {
     unsigned threads = ca_thread_counts_threads();
-    uint64_t part = told / (threads > 1 ? CA_LIVE_SPARE_SHARED * threads : CA_LIVE_SPARE_SHARE);
-    tally->spare_most = part > CA_LIVE_SPARE_LEAST ? part : CA_LIVE_SPARE_LEAST;
-    tally->ahead = threads > 1 ? part / 2 : 0;
+    uint64_t part =
+        published / (threads > 1 ? CA_LIVE_SPARE_SHARED * threads : CA_LIVE_SPARE_SHARE);
+    counts->spare_most = part > CA_LIVE_SPARE_LEAST ? part : CA_LIVE_SPARE_LEAST;
+    counts->ahead = threads > 1 ? part / 2 : 0;
 }
 
-CA_INLINE void tell_own(ca_thread_counts_t *tally, uint64_t bytes)
+CA_INLINE void publish_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    uint64_t ahead = tally->ahead;
-    atomic_store_explicit(&tally->credit, ahead, memory_order_relaxed);
-    uint64_t told = tell(bytes + ahead);
+    uint64_t ahead = counts->ahead;
+    atomic_store_explicit(&counts->credit, ahead, memory_order_relaxed);
+    uint64_t published = publish(bytes + ahead);
     /* Of one that frees, too: else the peak is exact. Alone it sets them when it frees. */
-    if (tally->spare_most && (ahead || ca_thread_counts_threads() > 1))
-        set_parts(tally, told);
+    if (counts->spare_most && (ahead || ca_thread_counts_threads() > 1))
+        set_parts(counts, published);
 }
 
-void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes)
+void ca_live_publish_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    tell_own(tally, bytes);
+    publish_own(counts, bytes);
 }
 
-/* Whoever gets the line with what was told gets it once. */
-void ca_live_leave_credit(ca_thread_counts_t *tally, uint64_t spare)
+/* A thread that gets the line with the published bytes gets it once. */
+void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t spare)
 {
-    if (!tally->spare_most)
-        set_parts(tally, atomic_load_explicit(&ca_live.published, memory_order_relaxed));
-    if (spare > tally->spare_most) {
-        uint64_t keeps = tally->spare_most / 2;
-        set_parts(tally, untell(spare - keeps));
+    if (!counts->spare_most)
+        set_parts(counts, atomic_load_explicit(&ca_live.published, memory_order_relaxed));
+    if (spare > counts->spare_most) {
+        uint64_t keeps = counts->spare_most / 2;
+        set_parts(counts, unpublish(spare - keeps));
         spare = keeps;
     }
-    atomic_store_explicit(&tally->credit, spare, memory_order_relaxed);
+    atomic_store_explicit(&counts->credit, spare, memory_order_relaxed);
 }
 
 static uint64_t batch_at(uint64_t sequence, unsigned threads)
@@ -96,42 +97,42 @@ static uint64_t stale_at(uint64_t sequence, uint64_t batch, unsigned threads)
     return behind > 2 * batch ? behind : 2 * batch;
 }
 
-uint64_t ca_live_next_batch(ca_thread_counts_t *tally)
+uint64_t ca_live_next_batch(ca_thread_counts_t *counts)
 {
     uint64_t so_far = atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
     unsigned threads = ca_thread_counts_threads();
     uint64_t most = batch_at(so_far, threads), behind = stale_at(so_far, most, threads);
-    uint64_t batch = !tally || so_far < CA_TIMELINE_SINGLE ? 1 : most;
+    uint64_t batch = !counts || so_far < CA_TIMELINE_SINGLE ? 1 : most;
     uint64_t before = atomic_fetch_add_explicit(&ca_live.sequence, batch, memory_order_relaxed);
     /* Another thread may put less there after this: until the next batch. */
     if (before + batch > behind)
         atomic_store_explicit(&ca_live.stale, (before + batch - behind) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
-    if (tally) {
-        atomic_store_explicit(&tally->sequence, (before + 1) * CA_RECORD_SEQUENCE_ONE,
+    if (counts) {
+        atomic_store_explicit(&counts->sequence, (before + 1) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
-        atomic_store_explicit(&tally->last, (before + batch) * CA_RECORD_SEQUENCE_ONE,
+        atomic_store_explicit(&counts->last, (before + batch) * CA_RECORD_SEQUENCE_ONE,
                               memory_order_relaxed);
     }
     ca_timeline_at(before + 1);
     return before + 1;
 }
 
-static __attribute__((noinline, cold)) void make_number(ca_thread_counts_t *tally)
+static __attribute__((noinline, cold)) void make_number(ca_thread_counts_t *counts)
 {
-    uint64_t next = ca_live_next_batch(tally);
-    atomic_store_explicit(&tally->sequence, (next - 1) * CA_RECORD_SEQUENCE_ONE,
+    uint64_t next = ca_live_next_batch(counts);
+    atomic_store_explicit(&counts->sequence, (next - 1) * CA_RECORD_SEQUENCE_ONE,
                           memory_order_relaxed);
 }
 
-void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes)
+void ca_live_make_ready(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    if (__builtin_expect(!ca_live_has_number(tally), 0))
-        make_number(tally);
-    uint64_t spare = atomic_load_explicit(&tally->credit, memory_order_relaxed);
+    if (__builtin_expect(!ca_live_has_number(counts), 0))
+        make_number(counts);
+    uint64_t spare = atomic_load_explicit(&counts->credit, memory_order_relaxed);
     if (spare < bytes) {
-        tell_own(tally, bytes - spare);
-        ca_thread_counts_add(&tally->credit, bytes);
+        publish_own(counts, bytes - spare);
+        ca_thread_counts_add(&counts->credit, bytes);
     }
 }
 
@@ -140,14 +141,15 @@ void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes)
 ca_registry_total_t ca_registry_total(void)
 {
     int64_t live = atomic_load_explicit(&ca_live.live, memory_order_relaxed);
-    uint64_t told = atomic_load_explicit(&ca_live.published, memory_order_relaxed), spare = 0;
+    uint64_t published = atomic_load_explicit(&ca_live.published, memory_order_relaxed), spare = 0;
     for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
          one = ca_thread_counts_next(one)) {
         live += atomic_load_explicit(&one->live, memory_order_relaxed) +
                 ca_thread_counts_live_fast(one);
         spare += atomic_load_explicit(&one->credit, memory_order_relaxed);
     }
-    return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0, told > spare ? told - spare : 0};
+    return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0,
+                                 published > spare ? published - spare : 0};
 }
 
 /* The newest batch may not be used up. */

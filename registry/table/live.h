@@ -2,11 +2,11 @@
  * sequence numbers of allocations.
  *
  * Each thread has a part of its own (base/counters.h), or every allocation of every thread would
- * write the same line. Live bytes are `told`, which all threads change, less what each one has to
- * spare: a free leaves its bytes with the thread, up to SPARE_LEAST or a part of what was told, and
- * an allocation takes from there first. Where there are several threads, one that frees, too,
- * and has nothing left to spare tells of some bytes in advance, half of such a part, or the next
- * allocation would find nothing either. So `told` is never less than what is live. Its peak is
+ * write the same line. Live bytes are `published`, which all threads change, less the credit of
+ * each: a free leaves its bytes with the thread, up to SPARE_LEAST or a part of what was published,
+ * and an allocation takes from there first. Where there are several threads, one that frees, too,
+ * and has no credit left publishes some bytes in advance, half of such a part, or the next
+ * allocation would find nothing either. So `published` is never less than what is live. Its peak is
  * exact where there is one thread, or nothing was freed before, else too high by all threads' parts
  * together and SPARE_LEAST for each at most.
  *
@@ -34,91 +34,92 @@
 
 typedef struct ca_live {
     _Alignas(128) _Atomic uint64_t published; /* bytes */
-    _Atomic int64_t live;                     /* of threads without a tally */
+    _Atomic int64_t live;                     /* of threads without counts */
     _Alignas(128) _Atomic uint64_t sequence;
     _Atomic uint64_t stale; /* a batch is dropped where its last number is not above; as in words */
-    _Alignas(128) _Atomic uint64_t peak; /* of `told`: read often, written while a process grows */
+    _Alignas(
+        128) _Atomic uint64_t peak; /* of `published`: read often, written while a process grows */
 } ca_live_t;
 
 extern ca_live_t ca_live;
 
-/* All of what it does beyond its own thread's part. Both return what all have told then. */
+/* All of what it does beyond its own thread's part. Both return what all have published then. */
 uint64_t ca_live_publish(uint64_t bytes);
 uint64_t ca_live_unpublish(uint64_t bytes);
-uint64_t ca_live_next_batch(ca_thread_counts_t *tally);
+uint64_t ca_live_next_batch(ca_thread_counts_t *counts);
 
-/* `tally` is the calling thread's, here and below. It has nothing to spare, and is to tell of so
- * many bytes. */
-void ca_live_publish_own(ca_thread_counts_t *tally, uint64_t bytes);
+/* `counts` is the calling thread's, here and below. It has no credit, and publishes so many
+ * bytes. */
+void ca_live_publish_own(ca_thread_counts_t *counts, uint64_t bytes);
 
-CA_INLINE void ca_live_add_own(ca_thread_counts_t *tally, uint64_t bytes)
+CA_INLINE void ca_live_add_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
     uint64_t spare;
-    ca_thread_counts_add(&tally->live, 1);
-    spare = atomic_load_explicit(&tally->credit, memory_order_relaxed);
+    ca_thread_counts_add(&counts->live, 1);
+    spare = atomic_load_explicit(&counts->credit, memory_order_relaxed);
     if (__builtin_expect(spare >= bytes, 1)) {
-        atomic_store_explicit(&tally->credit, spare - bytes, memory_order_relaxed);
+        atomic_store_explicit(&counts->credit, spare - bytes, memory_order_relaxed);
     } else {
-        ca_live_publish_own(tally, bytes - spare);
+        ca_live_publish_own(counts, bytes - spare);
     }
 }
 
-/* A free leaves its bytes with the thread: what that has to spare then. Up to tally->spare_most it
- * is set; above that it is left to ca_live_leave_credit, which tells the others. */
-CA_INLINE uint64_t ca_live_credit_with(const ca_thread_counts_t *tally, uint64_t bytes)
+/* A free leaves its bytes with the thread: its credit then. Up to counts->spare_most it
+ * is set; above that it is left to ca_live_leave_credit, which publishes it. */
+CA_INLINE uint64_t ca_live_credit_with(const ca_thread_counts_t *counts, uint64_t bytes)
 {
-    return atomic_load_explicit(&tally->credit, memory_order_relaxed) + bytes;
+    return atomic_load_explicit(&counts->credit, memory_order_relaxed) + bytes;
 }
 
-CA_INLINE void ca_live_set_credit(ca_thread_counts_t *tally, uint64_t spare)
+CA_INLINE void ca_live_set_credit(ca_thread_counts_t *counts, uint64_t spare)
 {
-    atomic_store_explicit(&tally->credit, spare, memory_order_relaxed);
+    atomic_store_explicit(&counts->credit, spare, memory_order_relaxed);
 }
 
-void ca_live_leave_credit(ca_thread_counts_t *tally, uint64_t spare);
+void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t spare);
 
 /* Whether the thread has a number left that is not stale. */
-CA_INLINE bool ca_live_has_number(const ca_thread_counts_t *tally)
+CA_INLINE bool ca_live_has_number(const ca_thread_counts_t *counts)
 {
-    uint64_t last = atomic_load_explicit(&tally->last, memory_order_relaxed);
-    return atomic_load_explicit(&tally->sequence, memory_order_relaxed) < last &&
+    uint64_t last = atomic_load_explicit(&counts->last, memory_order_relaxed);
+    return atomic_load_explicit(&counts->sequence, memory_order_relaxed) < last &&
            last > atomic_load_explicit(&ca_live.stale, memory_order_relaxed);
 }
 
 /* The next one, of a thread that has one, as a slot's word has it. */
-CA_INLINE uint64_t ca_live_next_own(ca_thread_counts_t *tally)
+CA_INLINE uint64_t ca_live_next_own(ca_thread_counts_t *counts)
 {
-    uint64_t next = atomic_load_explicit(&tally->sequence, memory_order_relaxed);
+    uint64_t next = atomic_load_explicit(&counts->sequence, memory_order_relaxed);
     next += CA_RECORD_SEQUENCE_ONE;
-    atomic_store_explicit(&tally->sequence, next, memory_order_relaxed);
+    atomic_store_explicit(&counts->sequence, next, memory_order_relaxed);
     return next;
 }
 
-/* `tally` may be NULL. */
-CA_INLINE uint64_t ca_live_number(ca_thread_counts_t *tally)
+/* `counts` may be NULL. */
+CA_INLINE uint64_t ca_live_number(ca_thread_counts_t *counts)
 {
-    if (__builtin_expect(tally && ca_live_has_number(tally), 1))
-        return ca_live_next_own(tally) / CA_RECORD_SEQUENCE_ONE;
-    return ca_live_next_batch(tally);
+    if (__builtin_expect(counts && ca_live_has_number(counts), 1))
+        return ca_live_next_own(counts) / CA_RECORD_SEQUENCE_ONE;
+    return ca_live_next_batch(counts);
 }
 
-/* A hit sees to it before anything else that it needs nothing from beyond its own thread's part:
- * after this, ca_live_add_ready can add `bytes`. A request that then is not served at all may have
- * raised the peak. */
-void ca_live_make_ready(ca_thread_counts_t *tally, uint64_t bytes);
-CA_INLINE void ca_live_ready(ca_thread_counts_t *tally, uint64_t bytes)
+/* The fast path makes sure before anything else that it needs nothing from beyond its own thread's
+ * part: after this, ca_live_add_ready can add `bytes`. A request that then is not served at all may
+ * have raised the peak. */
+void ca_live_make_ready(ca_thread_counts_t *counts, uint64_t bytes);
+CA_INLINE void ca_live_ready(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    if (__builtin_expect(!ca_live_has_number(tally) ||
-                             atomic_load_explicit(&tally->credit, memory_order_relaxed) < bytes,
+    if (__builtin_expect(!ca_live_has_number(counts) ||
+                             atomic_load_explicit(&counts->credit, memory_order_relaxed) < bytes,
                          0))
-        ca_live_make_ready(tally, bytes);
+        ca_live_make_ready(counts, bytes);
 }
 
-/* One more allocation, which is counted as a hit; its number, as a slot's word has it. */
-CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *tally, uint64_t bytes)
+/* One more allocation, which the fast path serves; its number, as a slot's word has it. */
+CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    ca_thread_counts_take(&tally->credit, bytes);
-    return ca_live_next_own(tally);
+    ca_thread_counts_take(&counts->credit, bytes);
+    return ca_live_next_own(counts);
 }
 
 /* All of what a free does. */

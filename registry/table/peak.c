@@ -15,13 +15,13 @@
 _Atomic bool ca_peak_due;
 _Atomic uint64_t ca_peak_next = 1;
 
-/* Never held when a stripe's lock is taken but by who copies: their rank is the same, so it is only
- * tried. */
+/* Never held when a stripe's lock is taken but by the thread that copies: their rank is the same,
+ * so it is only tried. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_groups_t held; /* under the lock, as is the next */
 static ca_peak_moment_t held_at;
 static _Atomic uint64_t not_before; /* ns: until then a copy would cost too much */
-static uint64_t spent;              /* ns, on copies; by who copies */
+static uint64_t spent;              /* ns, on copies; of the thread that copies */
 static void (*_Atomic listener)(void);
 
 void ca_peak_listen(void (*changed)(void))

@@ -1,4 +1,4 @@
-/* Who held the memory when there was most of it: the groups of all live allocations, copied when
+/* What held the memory when there was most of it: the groups of all live allocations, copied when
  * the first of them is freed after a peak that is more than 1% above the last one copied. So a
  * process that grows pays nothing until it frees, and an allocation or free that is no peak's last
  * pays nothing at all. A copy takes time in proportion to the live allocations; after the first

@@ -6,10 +6,10 @@
  * exchange of that word. The index hears of neither: it is written when the block begins or ends.
  *
  * The word holds the sequence number, so a slot that was filled again is not mistaken for what it
- * held before. Whoever reads or changes a live slot locks it, for some instructions.
+ * held before. A thread that reads or changes a live slot locks it, for some instructions.
  *
- * SHARDS independent indexes, each with a lock of its own for those who change it, chosen by the
- * region of the address and the thread that was first there (ca_stripe_of).
+ * STRIPES independent indexes, each with a lock of its own for the threads that change it, chosen
+ * by the region of the address and the thread that was first there (ca_stripe_of).
  *
  * Bytes are added to the totals before the slot is live, and taken off after. */
 #include "registry/table/registry.h"
@@ -29,7 +29,7 @@
 
 #define LOCKED_TRIES 400 /* before a wait for a slot is given up: some milliseconds */
 
-_Static_assert(SHARDS * sizeof(ca_stripe_t) <= UINT16_MAX, "a region's stripe is told in 16 bits");
+_Static_assert(STRIPES * sizeof(ca_stripe_t) <= UINT16_MAX, "a region's stripe is told in 16 bits");
 
 /* Not one of ours until its memory is gone: it may still be in the index. */
 #define ENDED (CA_RECORD_ENDED | CA_RECORD_EMBEDDED)
@@ -37,8 +37,8 @@ _Static_assert(SHARDS * sizeof(ca_stripe_t) <= UINT16_MAX, "a region's stripe is
 #define OWN_SLOT_BYTES ((sizeof(ca_own_record_t) + 15) / 16 * 16)
 
 ca_table_t ca_table = {
-    .stripes[0 ... SHARDS - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
-                                  .slots = {.object_bytes = OWN_SLOT_BYTES}},
+    .stripes[0 ... STRIPES - 1] = {.lock = CA_LOCK_INIT(CA_RANK_REGISTRY),
+                                   .slots = {.object_bytes = OWN_SLOT_BYTES}},
 };
 
 /* Read without order: it is set before anything is live, or what is live is added after. */
@@ -54,15 +54,15 @@ const char *ca_kind_name(ca_kind_t kind)
     return (unsigned)kind < CA_KIND_COUNT ? names[kind] : "unknown";
 }
 
-/* For who is about to enter something, or keeps others from it. Of threads that come at once the
- * first one says. */
-static ca_stripe_t *claim_shard(uint64_t address)
+/* For a thread that is about to enter something, or keeps others from it. Of threads that come at
+ * once the first one says. */
+static ca_stripe_t *claim_stripe(uint64_t address)
 {
     _Atomic uint16_t *region = ca_region_of(address);
     uint16_t none = 0;
     if (atomic_load_explicit(region, memory_order_relaxed) == 0) {
-        size_t own = ca_thread_number() % GROUPS * OWN_SHARDS;
-        size_t stripe = 1 + own + (address >> REGION_SHIFT) % OWN_SHARDS;
+        size_t own = ca_thread_number() % GROUPS * OWN_STRIPES;
+        size_t stripe = 1 + own + (address >> REGION_SHIFT) % OWN_STRIPES;
         atomic_compare_exchange_strong_explicit(region, &none,
                                                 (uint16_t)(stripe * sizeof(ca_stripe_t)),
                                                 memory_order_relaxed, memory_order_relaxed);
@@ -156,7 +156,7 @@ static ca_record_t *new_slot(ca_stripe_t *stripe)
 void ca_stripe_retire_record(ca_stripe_t *stripe, uint64_t address, ca_record_t *slot)
 {
     ca_index_remove(&stripe->index, ca_index_hash(address), slot);
-    /* Whoever has the block may be filling it just now, or ending it. */
+    /* The owner of the block may be filling it just now, or ending it. */
     uint64_t word = atomic_fetch_and(&slot->word, ~(uint64_t)CA_RECORD_INDEXED);
     if (!(word & CA_RECORD_EMBEDDED)) {
         slot->note[0] = (uint64_t)(uintptr_t)stripe->spare;
@@ -166,7 +166,7 @@ void ca_stripe_retire_record(ca_stripe_t *stripe, uint64_t address, ca_record_t 
 
 /* --- the public functions --------------------------------------------------------------------- */
 
-/* A slot of ours, empty by now, unless somebody has filled it again meanwhile. */
+/* A slot of ours, empty by now, unless another thread has filled it again meanwhile. */
 static void drop_empty(uint64_t address, ca_record_t *slot)
 {
     ca_stripe_t *stripe = ca_stripe_of(address);
@@ -238,7 +238,7 @@ static int fill_place(ca_stripe_t *stripe, ca_record_t *slot, const ca_allocatio
 {
     uint64_t address = record->address;
 
-    /* An empty one in a block is the block's: the driver gave its memory to somebody else. */
+    /* An empty one in a block is the block's: the driver gave its memory to another owner. */
     if (slot && ca_record_state(slot) & CA_RECORD_EMBEDDED) {
         ca_stripe_retire_record(stripe, address, slot);
         slot = NULL;
@@ -261,7 +261,7 @@ static int fill_place(ca_stripe_t *stripe, ca_record_t *slot, const ca_allocatio
 static int insert(const ca_allocation_t *record, bool replace)
 {
     uint64_t address = record->address;
-    ca_stripe_t *stripe = claim_shard(address);
+    ca_stripe_t *stripe = claim_stripe(address);
     int result = 0;
 
     if (address == 0)
@@ -300,14 +300,14 @@ static void clear_way(ca_stripe_t *stripe, uint64_t address, ca_record_t *there)
     ca_stripe_retire_record(stripe, address, there);
 }
 
-/* The index learns of a slot in somebody else's memory. -EIO when that memory ends: ca_registry_end
+/* The index learns of a slot in its owner's memory. -EIO when that memory ends: ca_registry_end
  * says so before it takes the stripe's lock, so nothing stays in the index that is about to read as
- * zeros, and nobody has to go for what comes too late. -EEXIST where it does not replace what is
+ * zeros, and no thread has to remove what comes too late. -EEXIST where it does not replace what is
  * there. */
 static int enter_index(ca_record_t *slot, uint64_t address, bool replace)
 {
     uint64_t place = ca_index_hash(address);
-    ca_stripe_t *stripe = claim_shard(address);
+    ca_stripe_t *stripe = claim_stripe(address);
     int result = 0;
 
     ca_lock_take(&stripe->lock);
@@ -330,7 +330,7 @@ static int enter_index(ca_record_t *slot, uint64_t address, bool replace)
  * something of the region just now: both are to lock the same stripe. */
 static void leave_index(ca_record_t *slot, uint64_t address)
 {
-    ca_stripe_t *stripe = claim_shard(address);
+    ca_stripe_t *stripe = claim_stripe(address);
     ca_lock_take(&stripe->lock);
     ca_index_remove(&stripe->index, ca_index_hash(address), slot);
     ca_lock_drop(&stripe->lock);
@@ -346,7 +346,7 @@ static int insert_at(ca_record_t *slot, const ca_allocation_t *record, bool repl
     numbered.sequence = sequence_of(record);
     account(&numbered, numbered.sequence);
     ca_record_fill(slot, CA_RECORD_EMBEDDED, record);
-    /* Nobody else fills it; but its memory may end. */
+    /* No other thread fills it; but its memory may end. */
     while (!ca_record_ended(word)) {
         if (!(word & CA_RECORD_INDEXED) && !entered) {
             result = enter_index(slot, record->address, replace);
@@ -517,7 +517,7 @@ void ca_registry_reset_after_fork(void)
 {
     /* The parent's tables stay mapped: a thread that is not here may have been in the middle of
      * changing them, and the memory lock may not be usable yet. */
-    for (size_t s = 0; s < SHARDS; s++) {
+    for (size_t s = 0; s < STRIPES; s++) {
         ca_lock_init(&ca_table.stripes[s].lock, CA_RANK_REGISTRY);
         ca_index_reset_after_fork(&ca_table.stripes[s].index);
         ca_table.stripes[s].slots = (ca_slab_t){.object_bytes = OWN_SLOT_BYTES};

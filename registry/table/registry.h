@@ -38,8 +38,8 @@ typedef enum {
 const char *ca_kind_name(ca_kind_t kind);
 
 /* A record that is shared says more than whose memory it is: `stream` and `owner` then belong to
- * who marked it (shim/alloc/shared_memory.c), and an erase only copies it. Aliases are names, not
- * allocations: they have 0 bytes, and neither totals nor snapshots count them. */
+ * the code that marked it (shim/alloc/shared_memory.c), and an erase only copies it. Aliases are
+ * names, not allocations: they have 0 bytes, and neither totals nor snapshots count them. */
 typedef enum {
     CA_SHARED_NOT,
     CA_SHARED_HANDLED,  /* an alias, or memory from elsewhere */
@@ -175,7 +175,7 @@ typedef struct ca_registry_listener {
 } ca_registry_listener_t;
 void ca_registry_listen(const ca_registry_listener_t *listener);
 
-#define CA_REGISTRY_SHARDS 17
+#define CA_REGISTRY_STRIPES 17
 
 /* A copy of all live records but aliases, unordered, for the reports. Other threads may go on; each
  * record is whole, the set is one of some moment for each stripe. May be called where a signal
@@ -189,8 +189,8 @@ void ca_registry_snapshot_free(ca_allocation_t *records, size_t count);
 #define CA_REGISTRY_DEVICES 256 /* ordinals that a record may have */
 
 /* Adds up live records but aliases by device and kind, to what is in `totals`. Without a copy, so
- * for who asks again and again; otherwise as a snapshot. False where a part of the registry stays
- * in use. */
+ * for callers that ask again and again; otherwise as a snapshot. False where a part of the registry
+ * stays in use. */
 bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT]);
 
 /* In the child of a fork: forgets everything and makes the locks new. Called from the

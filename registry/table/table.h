@@ -10,7 +10,7 @@
 #include "registry/table/index.h"
 #include "registry/table/registry.h"
 
-#define SHARDS CA_REGISTRY_SHARDS
+#define STRIPES CA_REGISTRY_STRIPES
 #define CACHE_LINES 128 /* two lines: the hardware fetches them in pairs */
 
 typedef struct ca_stripe {
@@ -25,14 +25,14 @@ typedef struct ca_stripe {
  * own thread as far as threads have memory of their own. */
 #define REGION_SHIFT 21 /* segments are multiples of so many bytes */
 #define REGIONS 65536   /* any further one shares with one of these */
-#define OWN_SHARDS 2    /* of a thread, and of each eighth one after it */
-#define GROUPS ((SHARDS - 1) / OWN_SHARDS)
+#define OWN_STRIPES 2   /* of a thread, and of each eighth one after it */
+#define GROUPS ((STRIPES - 1) / OWN_STRIPES)
 
-/* In one object, so that a hit needs one address. */
+/* In one object, so that the fast path needs one address. */
 typedef struct ca_table {
-    /* Bytes from the first stripe. That one is nobody's: it is where nothing was entered yet. */
+    /* Bytes from the first stripe. That one has no thread: it is where nothing was entered yet. */
     _Atomic uint16_t regions[REGIONS];
-    ca_stripe_t stripes[SHARDS];
+    ca_stripe_t stripes[STRIPES];
 } ca_table_t;
 
 extern ca_table_t ca_table;
@@ -176,7 +176,7 @@ CA_INLINE uint64_t ca_record_empty_state(uint64_t word)
     return word & ~(uint64_t)(CA_RECORD_LIVE | CA_RECORD_LOCKED);
 }
 
-/* Live as of `word`, which nobody has locked: locks it. False when it is not as it was. */
+/* Live as of `word`, which no thread has locked: locks it. False when it is not as it was. */
 CA_INLINE bool ca_record_lock(ca_record_t *slot, uint64_t word)
 {
     return atomic_compare_exchange_strong_explicit(&slot->word, &word, word + CA_RECORD_LOCKED,

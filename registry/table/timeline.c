@@ -10,7 +10,7 @@
 
 _Atomic uint64_t ca_timeline_next = 1;
 
-/* Tried only, never waited for: whoever allocates may hold any other. */
+/* Tried only, never waited for: a thread that allocates may hold any other. */
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_point_t noted[CA_TIMELINE_MOST]; /* under the lock, as are the next two */
 static size_t count;

@@ -73,7 +73,8 @@ static void unlock_entry(const entry_t *entry)
     ca_record_set_state(entry->slot, entry->word);
 }
 
-/* Who was interrupted while moving an entry back left it in two places: in the one behind. */
+/* A thread that was interrupted while moving an entry back left it in two places: in the one
+ * behind. */
 static bool is_moved(const ca_stripe_t *stripe, size_t entries, size_t place)
 {
     const ca_record_t *slot = ca_index_at(&stripe->index, place), *other = slot;
@@ -152,7 +153,7 @@ int ca_registry_snapshot(ca_allocation_t **records, size_t *count, unsigned *bus
     /* Slack for what other threads add meanwhile; a stripe that does not fit is tried again. */
     ca_snapshot_t *snapshot =
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
-    for (size_t s = 0; snapshot && s < SHARDS;) {
+    for (size_t s = 0; snapshot && s < STRIPES;) {
         size_t want = 0, before = used;
         int result = copy_shard(&ca_table.stripes[s], snapshot, &used, &want);
         if (result == -EBUSY && wait_for_busy(&waits)) {
@@ -212,7 +213,7 @@ static bool count_shard(ca_stripe_t *stripe,
 bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
 {
     bool whole = true;
-    for (size_t s = 0; whole && s < SHARDS; s++)
+    for (size_t s = 0; whole && s < STRIPES; s++)
         whole = count_shard(&ca_table.stripes[s], totals);
     return whole;
 }
@@ -275,7 +276,7 @@ ca_registry_total_t ca_registry_drop_context(uint16_t context)
     ca_registry_total_t total = {0, 0};
     ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
     progress_t so_far = {0, 0};
-    for (size_t s = 0; s < SHARDS;) {
+    for (size_t s = 0; s < STRIPES;) {
         ca_registry_total_t gone = {0, 0};
         int result = drop_from(&ca_table.stripes[s], context, kept, &gone, &so_far);
         /* A part at a time and with the lock dropped: what is kept stays small. */

@@ -27,7 +27,7 @@ static int fresh(void **state)
 static size_t index_bytes(void)
 {
     size_t bytes = 0;
-    for (size_t s = 0; s < SHARDS; s++) {
+    for (size_t s = 0; s < STRIPES; s++) {
         const ca_index_table_t *table = atomic_load(&ca_table.stripes[s].index.table);
         if (table)
             bytes += ca_round_up(sizeof *table + table->size * sizeof table->entries[0], 4096);

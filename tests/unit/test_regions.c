@@ -68,7 +68,7 @@ static unsigned group_of(uint64_t address)
 {
     const ca_stripe_t *stripe = ca_stripe_of(address);
     assert_ptr_not_equal(stripe, ca_table.stripes);
-    return (unsigned)(stripe - ca_table.stripes - 1) / OWN_SHARDS;
+    return (unsigned)(stripe - ca_table.stripes - 1) / OWN_STRIPES;
 }
 
 static void a_region_is_nobodys_until_something_is_entered(void **state)
