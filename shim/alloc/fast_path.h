@@ -184,7 +184,7 @@ CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind
         return false;
     /* The driver's function may be called by a thread without a context, which takes the other way.
      * The runtime's has one: what is at hand was filled in with one, and forgotten with the last
-     * (driver_contexts.c). */
+     * (driver/contexts.c). */
     if (api == CA_API_DRIVER && (!ca_fast_context(&handle) || !handle))
         return false;
     if (!ca_record_lock(slot, word))

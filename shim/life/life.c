@@ -35,7 +35,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/upstream/decay.h"
-#include "shim/driver/driver_green.h"
+#include "shim/driver/green.h"
 #include "shim/life/dump_signal.h"
 #include "shim/life/exit_report.h"
 #include "shim/life/handler.h"

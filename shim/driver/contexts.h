@@ -1,6 +1,6 @@
 /* The primary contexts, as the hooks of api D saw them. */
-#ifndef CA_SHIM_DRIVER_DRIVER_CONTEXTS_H
-#define CA_SHIM_DRIVER_DRIVER_CONTEXTS_H
+#ifndef CA_SHIM_DRIVER_CONTEXTS_H
+#define CA_SHIM_DRIVER_CONTEXTS_H
 
 #include <stdbool.h>
 #include "shim/cuda/contexts.h"

@@ -1,5 +1,5 @@
 /* Lane D, watching graphs: which of them have what a capture left, for graph_memory.h.
- * Instantiation is in driver_loading.c.
+ * Instantiation is in driver/loading.c.
  *
  * The body of a conditional node that was captured into is known as a graph of its own, which is
  * never destroyed by name: what it touched is kept for good. */

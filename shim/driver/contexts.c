@@ -9,7 +9,7 @@
 #include "shim/upstream/backend_async.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
-#include "shim/driver/driver_contexts.h"
+#include "shim/driver/contexts.h"
 #include "shim/alloc/debug_guard.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/heaps.h"

@@ -5,12 +5,12 @@
 #include "pool/fence/order.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
-#include "shim/driver/driver_contexts.h"
+#include "shim/driver/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/streams.h"
-#include "shim/driver/driver_green.h"
+#include "shim/driver/green.h"
 
 #define GREEN_MAX 256
 
