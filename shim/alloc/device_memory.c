@@ -8,7 +8,7 @@
 #include "shim/alloc/attributes.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/driver/launches.h"
 #include "shim/cuda/mempools.h"
 #include "shim/cuda/streams.h"
@@ -24,8 +24,8 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
     ca_pool_note_request(bytes);
-    int result = ca_heaps_alloc(context, order, ca_debug_padded(bytes),
-                                effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
+    int result = ca_arenas_alloc(context, order, ca_debug_padded(bytes),
+                                 effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
     if (result != 0)
         return result;
     if (order && reused)

@@ -8,7 +8,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/life/pool_stats.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
@@ -62,7 +62,7 @@ static void read_figures(figures_t *now, unsigned device)
     if (context && context->arena && !now->host) {
         size_t idle;
         now->limit = context->limit;
-        now->reserved = ca_heaps_reserved(context, &idle);
+        now->reserved = ca_arenas_reserved(context, &idle);
     }
     ask_driver(now, context);
     ask_graphs(now, device);

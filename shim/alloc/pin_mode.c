@@ -6,7 +6,7 @@
 #include "shim/alloc/pin_mode.h"
 
 #include "base/lock.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wishes` and of every `pin_mode` */
 static size_t wishes;                                   /* calls with `on` not yet taken back */
@@ -26,7 +26,7 @@ void ca_pin_mode_apply(ca_context_t *context)
     ca_lock_take(&lock);
     ca_arena_t *heap;
     if (apply(context, context->arena, 1))
-        for (unsigned i = 1; (heap = ca_heap(context, i)); i++)
+        for (unsigned i = 1; (heap = ca_arenas_at(context, i)); i++)
             ca_arena_pin(heap, wishes > 0); /* as the first */
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
         apply(context, atomic_load(&context->pinned[i]), 2u << i);

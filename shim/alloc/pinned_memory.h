@@ -22,7 +22,7 @@ CUresult ca_pinned_free_plain(const ca_allocation_t *record);
 void ca_pinned_retire_begin(ca_context_t *context);
 void ca_pinned_retire_end(ca_context_t *context);
 
-/* As of ca_heaps_revive. */
+/* As of ca_arenas_revive. */
 bool ca_pinned_revive(ca_context_t *context);
 
 /* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.

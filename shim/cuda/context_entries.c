@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "shim/upstream/fences.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/alloc/pin_mode.h"
 #include "shim/alloc/pinned_memory.h"
@@ -120,10 +120,10 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
     ca_lock_take(&lock);
     ca_context_t *old = rested(device, pooled);
     ca_lock_drop(&lock);
-    bool revived = old && ca_heaps_revive(old);
+    bool revived = old && ca_arenas_revive(old);
     bool whole = revived && ca_pinned_revive(old);
     if (revived && !whole)
-        ca_heaps_retire(old);
+        ca_arenas_retire(old);
     if (whole)
         wipe(old);
     ca_lock_take(&lock);
@@ -187,7 +187,7 @@ ca_context_t *ca_entry_publish(ca_context_t *fresh)
 void ca_entry_put_aside(ca_context_t *fresh)
 {
     atomic_store(&fresh->state, CA_CONTEXT_RETIRED);
-    ca_heaps_retire(fresh);
+    ca_arenas_retire(fresh);
     ca_pinned_retire_begin(fresh);
     ca_pinned_retire_end(fresh);
     ca_entry_rest(fresh);
@@ -246,7 +246,7 @@ bool ca_entry_resume(ca_context_t *context, bool gone)
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
         set_state(context, CA_CONTEXT_SERVING);
     }
-    atomic_fetch_add(&settled_calls, 1); /* first: see ca_ends_wait */
+    atomic_fetch_add(&settled_calls, 1); /* first: see ca_destroys_wait */
     atomic_fetch_sub(&leaving_calls, 1);
     ca_lock_drop(&lock);
     return retire;

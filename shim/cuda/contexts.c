@@ -19,7 +19,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
 #include "shim/upstream/fences.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/life/life.h"
 #include "shim/upstream/order.h"
 #include "shim/alloc/pinned_memory.h"
@@ -116,7 +116,7 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
         };
         if (ca_options.ipc == CA_IPC_DEDICATED)
             ca_pool_dedicate(true);
-        ca_heaps_make(fresh, &params, ca_options.shards);
+        ca_arenas_make(fresh, &params, ca_options.shards);
     }
 
     ca_unseen_context(handle);
@@ -289,12 +289,12 @@ void ca_context_resume(ca_context_t *context, bool gone)
     ca_capture_context_destroyed(context->handle, context->id);
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
     ca_order_forget(context);
-    ca_heaps_retire_begin(context);
+    ca_arenas_retire_begin(context);
     ca_pinned_retire_begin(context);
     ca_backend_async_destroyed(context);
     ca_peak_before_free();
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
-    ca_heaps_retire_end(context);
+    ca_arenas_retire_end(context);
     ca_pinned_retire_end(context);
     ca_shared_drop_context(context->number);
     ca_graph_memory_drop_context(context->number);

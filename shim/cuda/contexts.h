@@ -50,7 +50,7 @@ typedef struct ca_context {
     _Atomic unsigned long long
         id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     _Atomic uint64_t life;    /* of that context; never comes again */
-    ca_arena_t *arena;        /* of its heaps the first: see shim/upstream/heaps.h */
+    ca_arena_t *arena;        /* of its heaps the first: see shim/upstream/arenas.h */
     struct ca_arena_set *set; /* all of them; NULL where there is one */
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/alloc/pinned_memory.c, made on first use. */

@@ -8,7 +8,7 @@
 #include "config/options.h"
 #include "pool/growth/giving.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/life/life.h"
 #include "shim/life/pool_stats.h"
 #include "shim/upstream/upstream.h"
@@ -99,7 +99,7 @@ static bool some_pending(uint8_t device)
 {
     ca_arena_t *heap;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
-        for (unsigned i = 0; c->device == device && (heap = ca_heap(c, i)); i++) {
+        for (unsigned i = 0; c->device == device && (heap = ca_arenas_at(c, i)); i++) {
             ca_arena_stats_t stats;
             ca_arena_stats(heap, &stats);
             if (stats.pending_bytes)

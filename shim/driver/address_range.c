@@ -1,11 +1,12 @@
-/* Lane D, cuMemGetAddressRange: the range of pooled device memory is its segment's, which is what
- * those need who export it or register it. That of pinned memory is the allocation's own: nobody
- * exports it, and some take the range for its size (numba). So is that of memory in an expandable
- * segment: the driver would tell the page there, one of several that a block lies in.
+/* The driver API's hooks: cuMemGetAddressRange. The range of pooled device memory is its segment's,
+ * which is what a program needs that exports or registers it. The range of pinned memory is the
+ * allocation's own: it is never exported, and some programs take the range for its size (numba). So
+ * is the range of memory in an expandable segment: the driver would answer with the page, one of
+ * several that a block lies in.
  *
- * UCX's hooks (libucm) ask for another reason: the program frees, and what they are told counts as
- * freed. UCX would take all live memory behind in the segment for the host's, and have the CPU copy
- * it. They are told the allocation alone. */
+ * UCX's hooks (libucm) ask for another reason: the program frees, and the range that they get
+ * counts as freed. UCX would take all live memory behind it in the segment for the host's, and let
+ * the CPU copy it. They get the allocation alone. */
 #include "shim/driver/address_range.h"
 #include <stdatomic.h>
 #include "pool/range/range.h"
@@ -14,7 +15,7 @@
 
 static bool is_ucx(void *caller)
 {
-    static void *_Atomic other; /* the last that was none: to find a caller's library takes time */
+    static void *_Atomic other; /* the last other caller: to find its library takes time */
     if (atomic_load_explicit(&other, memory_order_relaxed) == caller)
         return false;
     bool is = ca_dlsym_is_ucx(caller);
@@ -46,7 +47,7 @@ CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *by
         return code;
     bool ranged = ca_range_holds(address);
     if (!find_live(address, &record))
-        return ranged ? CUDA_ERROR_NOT_FOUND : code; /* as of memory that was freed */
+        return ranged ? CUDA_ERROR_NOT_FOUND : code; /* as for memory that was freed */
     if (!ranged && record.kind != CA_KIND_PINNED && !is_ucx(__builtin_return_address(0)))
         return code;
     if (base)

@@ -1,4 +1,5 @@
-/* Address ranges of the pool's allocations: see address_range.c. */
+/* Address ranges of the pool's allocations as cuMemGetAddressRange and the pointer attributes
+ * report them. Addresses and bytes as in CUDA. From any thread, with no lock held. */
 #ifndef CA_SHIM_DRIVER_ADDRESS_RANGE_H
 #define CA_SHIM_DRIVER_ADDRESS_RANGE_H
 
@@ -6,8 +7,9 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/cuda_decls.h"
 
-/* The live allocation of the pool's that the address is in, where its range is its own and not its
- * segment's: of pinned memory, and of memory in an expandable segment. False: of none. */
+/* Fills `record` with a copy of the pool's live allocation that the address lies in, where its
+ * range is its own and not its segment's: pinned memory, and memory in an expandable segment. False
+ * for any other address. */
 bool ca_address_range_own(CUdeviceptr address, ca_allocation_t *record);
 
 #endif

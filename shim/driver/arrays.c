@@ -1,9 +1,9 @@
-/* Lane D, tracked: arrays and mipmapped arrays. The driver serves them from device memory, and
- * tries once more after our caches gave theirs back.
+/* The driver API's hooks: arrays and mipmapped arrays, which are tracked. The driver serves them
+ * from device memory, and tries once more after the pool has released its idle memory.
  *
- * They are known by handles, not by addresses. What they count for in reports is what their
- * descriptor says: width x height x depth x channels x bytes of the format. The driver pads and
- * tiles; how much it really took nobody tells. */
+ * They are known by handles, not by addresses. Reports count them by their descriptor: width x
+ * height x depth x channels x bytes of the format. The driver pads and tiles, and does not say how
+ * much it really takes. */
 #include "base/counters.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
@@ -12,8 +12,8 @@
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
 
-/* Bits that a texel takes: of one channel for the plain formats, of the whole for those that say
- * their channels themselves. 0 for one that we do not know. */
+/* Bits of a texel: of one channel for the plain formats, of all channels for formats that include
+ * them. 0 for an unknown format. */
 static size_t texel_bits(CUarray_format format, unsigned channels)
 {
     switch ((unsigned)format) {
@@ -82,13 +82,13 @@ static size_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level)
     size_t width = at_least_1(array->Width >> level);
     size_t height = at_least_1(array->Height >> level);
     size_t depth = at_least_1(layers ? array->Depth : array->Depth >> level);
-    /* Sparse ones and those mapped later take their memory from cuMemCreate, which is counted. */
+    /* Sparse arrays and those mapped later take their memory from cuMemCreate, which is counted. */
     if (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return 0;
     return (width * height * depth * texel_bits(array->Format, array->NumChannels) + 7) / 8;
 }
 
-/* Levels beyond the one of a single texel are not made (cuda.h, cuMipmappedArrayCreate). */
+/* The driver makes no levels below that of a single texel (cuda.h, cuMipmappedArrayCreate). */
 static size_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels)
 {
     size_t bytes = 0;
@@ -122,7 +122,7 @@ CA_EXPORT CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DES
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(&flat, 0);
     CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_reclaim(context), real(array, what)));
+                                CA_WITH_RECLAIM(ca_reclaim(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -134,7 +134,7 @@ CA_EXPORT CUresult CUDAAPI cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D
     ca_context_t *context = ca_context_known();
     size_t bytes = level_bytes(what, 0);
     CUresult code = CA_WITH_OOM(CA_KIND_ARRAY, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_reclaim(context), real(array, what)));
+                                CA_WITH_RECLAIM(ca_reclaim(context), real(array, what)));
     return track(code, CA_KIND_ARRAY, *array, bytes, context);
 }
 
@@ -148,11 +148,11 @@ CA_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *mipmap,
     ca_context_t *context = ca_context_known();
     size_t bytes = mipmap_bytes(what, levels);
     CUresult code = CA_WITH_OOM(CA_KIND_MIPMAP, bytes, CA_OOM_HERE,
-                                CA_WITH_ROOM(ca_reclaim(context), real(mipmap, what, levels)));
+                                CA_WITH_RECLAIM(ca_reclaim(context), real(mipmap, what, levels)));
     return track(code, CA_KIND_MIPMAP, *mipmap, bytes, context);
 }
 
-/* Erased before the driver is called: another thread may be given this handle at once. */
+/* The record is erased before the driver is called: another thread may get this handle at once. */
 
 CA_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
 {

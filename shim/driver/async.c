@@ -1,10 +1,10 @@
-/* Lane D, stream-ordered: cuMemAllocAsync and cuMemFreeAsync from the pool, and allocations from
- * pools of the program's own, which are tracked.
+/* The driver API's hooks: stream-ordered memory. cuMemAllocAsync and cuMemFreeAsync are served from
+ * the pool; allocations from the program's own pools are tracked.
  *
  * On a stream that is being captured an allocation is a node of the graph, and no live allocation.
- * In a context that a program created it is the driver's: there it outlives the context.
- * Memory may be allocated in one way and freed in the other: cuMemFree makes it pending behind all
- * work, cuMemFreeAsync behind one stream's. */
+ * In a context that the program created the driver serves it: there it outlives the context. Memory
+ * may be allocated in one way and freed in the other: cuMemFree makes it pending behind all work,
+ * cuMemFreeAsync behind one stream's. */
 #include <errno.h>
 #include "base/counters.h"
 #include "config/options.h"
@@ -23,7 +23,8 @@
 #include "shim/cuda/streams.h"
 #include "shim/alloc/track.h"
 
-/* Of the stream's device, where it was `before`, or of another one, whose pool it is from. */
+/* Tracks memory on the context of its stream, which was `before`, or on `device` where its pool is
+ * of another device. */
 static void track(CUdeviceptr address, size_t bytes, const ca_context_t *before, CUstream stream,
                   CUdevice device)
 {
@@ -34,7 +35,7 @@ static void track(CUdeviceptr address, size_t bytes, const ca_context_t *before,
         if (!now)
             ca_track_process_alloc(CA_KIND_ASYNC, address, bytes, (uint8_t)device);
     }
-    /* It must be that still: an entry is used again when its context has gone. */
+    /* It must still be that context: an entry is used again when its context was destroyed. */
     if (!now || (before && before != now))
         return;
     if (now->created) /* what the driver serves there outlives it */
@@ -48,9 +49,10 @@ static CUdevice device_of(const ca_context_t *context)
     return context ? context->device : CA_OOM_HERE;
 }
 
-/* On a stream that is not being captured: `given` by the program, `stream` for the pool. */
+/* On a stream that is not being captured: `handle` is the program's, `stream` the one for the pool.
+ */
 static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *address, size_t bytes,
-                           CUstream given, CUstream stream)
+                           CUstream handle, CUstream stream)
 {
     ca_context_t *context;
     ca_stream_t *order;
@@ -67,23 +69,23 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
         }
     }
     ca_count(passed_through);
-    context = ca_streams_context(given);
+    context = ca_streams_context(handle);
     ca_mempool_before_driver(context);
-    CUresult code = CA_WITH_ROOM(ca_reclaim_everywhere(), real(address, bytes, given));
+    CUresult code = CA_WITH_RECLAIM(ca_reclaim_everywhere(), real(address, bytes, handle));
     if (code == CUDA_SUCCESS && *address)
-        track(*address, bytes, context, given, CU_DEVICE_INVALID);
+        track(*address, bytes, context, handle, CU_DEVICE_INVALID);
     return code;
 }
 
 static CUresult alloc_async(__typeof__(cuMemAllocAsync) *real,
                             __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr *address,
-                            size_t bytes, CUstream given, CUstream stream)
+                            size_t bytes, CUstream handle, CUstream stream)
 {
-    if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, given))
-        return real(address, bytes, given);
+    if (!address || !bytes || !ca_life_active() || ca_capture_includes(capturing, handle))
+        return real(address, bytes, handle);
     ca_count(alloc_calls);
-    return CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of(ca_streams_context(given)),
-                       alloc_live(real, address, bytes, given, stream));
+    return CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of(ca_streams_context(handle)),
+                       alloc_live(real, address, bytes, handle, stream));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -99,7 +101,8 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t byt
                        ca_stream_per_thread(stream));
 }
 
-/* Nobody tells the device of a pool that the program made: that of the stream will do. */
+/* Where the driver does not know the device of a pool that the program made, the stream's device
+ * serves. */
 static CUdevice device_of_pool(CUmemoryPool pool, const ca_context_t *context)
 {
     CUdevice device = ca_mempool_device(pool);
@@ -126,8 +129,8 @@ static CUresult alloc_from_pool(__typeof__(cuMemAllocFromPoolAsync) *real,
     ca_mempool_before_driver(context);
     CUresult code =
         CA_WITH_OOM(CA_KIND_ASYNC, bytes, device_of_pool(pool, context),
-                    CA_WITH_ROOM(ca_reclaim_everywhere(), /* where the pool has its memory */
-                                 real(address, bytes, pool, stream)));
+                    CA_WITH_RECLAIM(ca_reclaim_everywhere(), /* where the pool has its memory */
+                                    real(address, bytes, pool, stream)));
     if (code == CUDA_SUCCESS && *address)
         track(*address, bytes, context, stream, device_at(*address));
     return code;
@@ -148,7 +151,7 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, si
                            stream);
 }
 
-/* Of a pooled block, on a stream that is not being captured. */
+/* Frees a pooled block, on a stream that is not being captured. */
 static CUresult free_pooled(const ca_allocation_t *record, CUstream stream)
 {
     ca_context_t *context;
@@ -162,32 +165,32 @@ static CUresult free_pooled(const ca_allocation_t *record, CUstream stream)
 
 static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
                            __typeof__(cuStreamIsCapturing) *capturing, CUdeviceptr address,
-                           CUstream given, CUstream stream)
+                           CUstream handle, CUstream stream)
 {
     ca_allocation_t record;
     if (!address || !ca_life_active())
-        return real(address, given);
+        return real(address, handle);
     ca_count(free_calls);
-    bool captured = ca_capture_includes(capturing, given);
+    bool captured = ca_capture_includes(capturing, handle);
     CUresult code = captured ? CUDA_SUCCESS : ca_capture_check();
     if (code != CUDA_SUCCESS)
         return code;
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)
-                   : ca_debug_explain_refusal(address, real(address, given));
+                   : ca_debug_explain_refusal(address, real(address, handle));
     if (record.shared)
-        return captured ? CUDA_ERROR_INVALID_VALUE : ca_shared_free_async(&record, real, given);
+        return captured ? CUDA_ERROR_INVALID_VALUE : ca_shared_free_async(&record, real, handle);
     if (!record.owner || ca_device_lost(&record))
-        code = real(address, given);
-    else if (captured) /* only a graph's own memory is freed in it */
+        code = real(address, handle);
+    else if (captured) /* a capture frees only memory of its graph */
         code = CUDA_ERROR_INVALID_VALUE;
     else
         code = free_pooled(&record, stream);
     return code == CUDA_SUCCESS ? code : ca_track_refused(&record, CA_FREES_DEVICE, code);
 }
 
-/* Behind the call: before, it could be found done that is not begun. */
+/* Counts the free after the call: counted before it, it could be found done before it has begun. */
 static CUresult in_driver(CUresult code)
 {
     ca_async_pool_note_free();

@@ -1,7 +1,7 @@
-/* Lane D, watching contexts: when one is destroyed or reset its arena goes with it.
+/* The driver API's hooks: contexts. When one is destroyed or reset, its arena is retired with it.
  *
- * The entry is suspended before the driver is called: once a context is destroyed its handle may
- * come again at any moment, and must not find the old arena. */
+ * The entry is suspended before the driver is called: once a context is destroyed its handle may be
+ * used again at any moment, and must not find the old arena. */
 #include <stdatomic.h>
 #include "base/thread_state.h"
 #include "base/mutation.h"
@@ -12,7 +12,7 @@
 #include "shim/driver/contexts.h"
 #include "shim/alloc/debug_guard.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/unseen.h"
 
@@ -36,7 +36,7 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice
 {
     CA_REAL(cuDevicePrimaryCtxRetain);
     ca_unseen_context(ca_primary_of(device));
-    CUresult code = CA_WITH_ROOM(ca_reclaim_on(device), real(context, device));
+    CUresult code = CA_WITH_RECLAIM(ca_reclaim_on(device), real(context, device));
     if (code == CUDA_SUCCESS) {
         ca_primary_note(device, *context);
         ca_context_made(*context, device, false);
@@ -55,14 +55,16 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate(CUcontext *context, unsigned flags, CUdev
 {
     CA_REAL(cuCtxCreate);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, flags, device)), context, device);
+    return made(CA_WITH_RECLAIM(ca_reclaim_on(device), real(context, flags, device)), context,
+                device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
     CA_REAL(cuCtxCreate_v2);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, flags, device)), context, device);
+    return made(CA_WITH_RECLAIM(ca_reclaim_on(device), real(context, flags, device)), context,
+                device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity,
@@ -70,8 +72,9 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v3(CUcontext *context, CUexecAffinityPara
 {
     CA_REAL(cuCtxCreate_v3);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, affinity, count, flags, device)),
-                context, device);
+    return made(
+        CA_WITH_RECLAIM(ca_reclaim_on(device), real(context, affinity, count, flags, device)),
+        context, device);
 }
 
 CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params,
@@ -79,14 +82,15 @@ CA_EXPORT CUresult CUDAAPI cuCtxCreate_v4(CUcontext *context, CUctxCreateParams 
 {
     CA_REAL(cuCtxCreate_v4);
     ca_unseen_context(NULL);
-    return made(CA_WITH_ROOM(ca_reclaim_on(device), real(context, params, flags, device)), context,
-                device);
+    return made(CA_WITH_RECLAIM(ca_reclaim_on(device), real(context, params, flags, device)),
+                context, device);
 }
 
 /* --- which one is current -----------------------------------------------------------------------
  *
- * The runtime's cudaFree makes the device's primary context current in a thread that has none. What
- * a thread has at hand says that it has one, so that a hit need not ask (shim/alloc/fast_path.h).
+ * The runtime's cudaFree makes the device's primary context current in a thread that has none. The
+ * thread state says that a context is current, so that the fast path does not ask the driver
+ * (shim/alloc/fast_path.h).
  */
 
 static CUresult popped(CUresult code)
@@ -119,33 +123,33 @@ CA_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
     return code;
 }
 
-/* --- their ends ---------------------------------------------------------------------------------
+/* --- destroying ---------------------------------------------------------------------------------
  */
 
-/* The driver is about to destroy `handle`, or may be: its entry, or NULL. */
-static ca_context_t *leave(CUcontext handle)
+/* The driver destroys `handle` next, or may do so. Returns its entry, or NULL. */
+static ca_context_t *before_destroy(CUcontext handle)
 {
     ca_guard_before_end(handle);
     return ca_context_suspend(handle);
 }
 
 /* The driver was asked to destroy `handle`, whose entry is `entry` or NULL. */
-static void settle(ca_context_t *entry, CUcontext handle, bool gone)
+static void after_destroy(ca_context_t *entry, CUcontext handle, bool destroyed)
 {
     ca_thread_forget(); /* it may have been current */
-    if (gone)
+    if (destroyed)
         ca_order_stream_ends(0);
     if (entry)
-        ca_context_resume(entry, gone);
-    else if (gone && handle)
+        ca_context_resume(entry, destroyed);
+    else if (destroyed && handle)
         ca_capture_context_destroyed(handle, 0);
 }
 
 static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext context)
 {
-    ca_context_t *entry = leave(context);
+    ca_context_t *entry = before_destroy(context);
     CUresult code = real(context);
-    settle(entry, context, code == CUDA_SUCCESS);
+    after_destroy(entry, context, code == CUDA_SUCCESS);
     return code;
 }
 
@@ -161,9 +165,9 @@ CA_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
     return destroy(real, context);
 }
 
-/* Whether the context is there no more. Its id tells (asked twice, see below), and before CUDA 12
- * whether it can be current. */
-static bool is_gone(const ca_context_t *entry, CUcontext handle)
+/* Whether the context is destroyed. Its id says so (asked twice, see below), and before CUDA 12
+ * whether it can be made current. */
+static bool is_destroyed(const ca_context_t *entry, CUcontext handle)
 {
     const ca_driver_t *driver = ca_driver();
     CUcontext popped;
@@ -176,18 +180,19 @@ static bool is_gone(const ca_context_t *entry, CUcontext handle)
     return false;
 }
 
-/* Destroys it when nobody else is attached: ask afterwards. */
+/* Detaching destroys the context when no other thread is attached, so the driver is asked
+ * afterwards. */
 CA_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext context)
 {
     CA_REAL(cuCtxDetach);
-    ca_context_t *entry = leave(context);
+    ca_context_t *entry = before_destroy(context);
     CUresult code = real(context);
-    settle(entry, context, code == CUDA_SUCCESS && is_gone(entry, context));
+    after_destroy(entry, context, code == CUDA_SUCCESS && is_destroyed(entry, context));
     return code;
 }
 
-/* Whether the primary context is inactive now. Asked twice: an answer that is lost would leave a
- * dead arena in service. When there is none, the context's id decides. */
+/* Whether the primary context is inactive now. The driver is asked twice: a lost answer would leave
+ * a dead arena in service. Where both fail, the context's id decides. */
 bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
 {
     __typeof__(cuDevicePrimaryCtxGetState) *ask = ca_driver()->cuDevicePrimaryCtxGetState;
@@ -201,11 +206,11 @@ bool ca_primary_inactive(CUdevice device, const ca_context_t *entry)
     return entry && ca_context_lost_id(entry);
 }
 
-/* Before CUDA 12 a context has no id, and another thread may have made the primary one anew, with
- * the same handle. Some memory that is kept for it tells: "a unique ID for an allocated memory
- * region" (cuda.h, CU_POINTER_ATTRIBUTE_BUFFER_ID) goes with it. */
+/* Before CUDA 12 a context has no id, and another thread may have made the primary context anew,
+ * with the same handle. A piece of the arena's memory then decides: "a unique ID for an allocated
+ * memory region" (cuda.h, CU_POINTER_ATTRIBUTE_BUFFER_ID) is lost with the old context. */
 typedef struct sample {
-    CUdeviceptr address; /* 0 where there is none, and none is needed */
+    CUdeviceptr address; /* 0: there is none, or none is needed */
     unsigned long long id;
 } sample_t;
 
@@ -215,13 +220,14 @@ static CUresult ask_id(CUdeviceptr address, unsigned long long *id)
     return ask ? ask(id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Of a context that is suspended: nothing of it is given back. */
+/* The context is suspended: nothing of it is released meanwhile. */
 static sample_t sample_of(const ca_context_t *entry)
 {
     sample_t sample = {0, 0};
-    ca_arena_t *heap;
-    for (unsigned i = 0; entry && !entry->id && (heap = ca_heap(entry, i)) && !sample.address; i++)
-        sample.address = ca_arena_address(heap);
+    ca_arena_t *arena;
+    for (unsigned i = 0; entry && !entry->id && (arena = ca_arenas_at(entry, i)) && !sample.address;
+         i++)
+        sample.address = ca_arena_address(arena);
     if (sample.address && ask_id(sample.address, &sample.id) != CUDA_SUCCESS)
         sample.address = 0;
     return sample;
@@ -236,15 +242,15 @@ static bool lost(sample_t sample)
     return code == CUDA_ERROR_INVALID_VALUE || (code == CUDA_SUCCESS && id != sample.id);
 }
 
-/* A release destroys only when the count reaches zero: ask afterwards. */
+/* A release destroys only when the count reaches zero, so the driver is asked afterwards. */
 static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
-    ca_context_t *entry = leave(primary_context);
+    ca_context_t *entry = before_destroy(primary_context);
     const sample_t sample = sample_of(entry);
     CUresult code = real(device);
-    bool gone = code == CUDA_SUCCESS && (ca_primary_inactive(device, entry) || lost(sample));
-    settle(entry, primary_context, gone);
+    bool destroyed = code == CUDA_SUCCESS && (ca_primary_inactive(device, entry) || lost(sample));
+    after_destroy(entry, primary_context, destroyed);
     return code;
 }
 
@@ -260,9 +266,9 @@ CA_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return release(real, device);
 }
 
-/* A reset is on its way while another thread makes the primary context, perhaps anew: it ends what
- * had no entry when it began. */
-static void settle_made_meanwhile(CUdevice device)
+/* While a reset runs another thread may make the primary context, perhaps anew: the reset ends it
+ * too, though it had no entry before the call. */
+static void resume_made_meanwhile(CUdevice device)
 {
     ca_context_t *entry = ca_context_suspend(ca_primary_of(device));
     if (entry)
@@ -272,11 +278,11 @@ static void settle_made_meanwhile(CUdevice device)
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
     CUcontext primary_context = ca_primary_of(device);
-    ca_context_t *entry = leave(primary_context);
+    ca_context_t *entry = before_destroy(primary_context);
     CUresult code = real(device);
-    settle(entry, primary_context, code == CUDA_SUCCESS);
+    after_destroy(entry, primary_context, code == CUDA_SUCCESS);
     if (code == CUDA_SUCCESS)
-        settle_made_meanwhile(device);
+        resume_made_meanwhile(device);
     return code;
 }
 

@@ -1,4 +1,5 @@
-/* Lane D, pooled: cuMemAlloc_v2 and cuMemFree_v2. */
+/* The driver API's hooks: device memory. cuMemAlloc_v2 and cuMemFree_v2 are served from the pool,
+ * and cuMemGetInfo_v2 counts the pool's idle memory as free. */
 #include <errno.h>
 #include "base/counters.h"
 #include "config/options.h"
@@ -7,7 +8,7 @@
 #include "shim/cuda/capture.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
 #include "shim/alloc/oom.h"
@@ -15,8 +16,8 @@
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
 
-/* Memory that the driver serves all the same: tracked. `context` may be NULL: none, or one that is
- * not in service. */
+/* Memory that the driver serves after all is tracked. `context` is NULL where there is none, or it
+ * is not in service. */
 static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, size_t bytes)
 {
     CA_REAL(cuMemAlloc_v2);
@@ -24,9 +25,9 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
     if (ca_backend_async_alloc(context, address, bytes))
         return CUDA_SUCCESS;
     ca_count(passed_through);
-    /* The ladder has had what is this context's, and what lies idle; what other contexts freed, and
-     * is in flight, the plain program would have back. */
-    CUresult code = CA_WITH_ROOM(ca_reclaim(context), real(address, bytes));
+    /* The retry ladder has tried this context's memory and idle memory. What other contexts freed
+     * and is in flight remains: the program without the shim would have it back. */
+    CUresult code = CA_WITH_RECLAIM(ca_reclaim(context), real(address, bytes));
     if (code == CUDA_SUCCESS && address)
         ca_track_driver_alloc(CA_KIND_DEVICE, *address, bytes, before, NULL);
     return code;
@@ -37,7 +38,7 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *addr
     size_t idle;
     if (!context->arena || context->limit == SIZE_MAX)
         return false;
-    if (bytes <= context->limit && ca_heaps_reserved(context, &idle) <= context->limit - bytes)
+    if (bytes <= context->limit && ca_arenas_reserved(context, &idle) <= context->limit - bytes)
         return false;
     *address = 0;
     return true;
@@ -76,7 +77,8 @@ CA_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return CA_WITH_OOM(CA_KIND_DEVICE, bytes, CA_OOM_HERE, alloc(address, bytes));
 }
 
-/* What the arenas of a device would give for one allocation: segments without a live block. */
+/* Bytes that the arenas of a device could release for one allocation: segments without a live
+ * block. */
 static size_t idle_on(uint8_t device)
 {
     size_t idle = 0;
@@ -85,13 +87,13 @@ static size_t idle_on(uint8_t device)
         if (c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
             continue;
         idle += ca_backend_async_idle(c);
-        ca_heaps_reserved(c, &own);
+        ca_arenas_reserved(c, &own);
         idle += own;
     }
     return idle;
 }
 
-/* Programs size their buffers by this: memory that we only cache is free to them. */
+/* Programs size their buffers by this call, so memory that is only cached counts as free. */
 CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CA_REAL(cuMemGetInfo_v2);
@@ -104,11 +106,11 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     size_t idle = idle_on(context->device);
     *free = *free < *total - idle ? *free + idle : *total;
     if (context->limit != SIZE_MAX && context->arena) {
-        size_t own, kept = ca_heaps_reserved(context, &own);
+        size_t own, kept = ca_arenas_reserved(context, &own);
         kept -= own;
-        size_t room = context->limit > kept ? context->limit - kept : 0;
-        if (*free > room)
-            *free = room;
+        size_t left = context->limit > kept ? context->limit - kept : 0;
+        if (*free > left)
+            *free = left;
     }
     return code;
 }
@@ -132,7 +134,8 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     CUresult code = ca_capture_check();
     if (code != CUDA_SUCCESS)
         return code;
-    /* Erased before the memory goes back: another thread may get this address at once. */
+    /* The record is erased before the memory goes back: another thread may get this address at
+     * once. */
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
                    ? ca_track_wrong_free(address)

@@ -1,8 +1,8 @@
-/* Lane D, watching graphs: which of them have what a capture left, for graph_memory.h.
- * Instantiation is in driver/loading.c.
+/* The driver API's hooks: graphs, watched for those that hold memory of a capture
+ * (shim/cuda/graph_memory.h). Instantiation is in loading.c.
  *
  * The body of a conditional node that was captured into is known as a graph of its own, which is
- * never destroyed by name: what it touched is kept for good. */
+ * never destroyed by name: its memory is kept for good. */
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/cuda/submissions.h"
@@ -16,7 +16,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph original)
     return code;
 }
 
-/* It is forgotten first: its handle may be another's at once. */
+/* The graph is forgotten before the call: its handle may be used again at once. */
 
 CA_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
 {
@@ -38,7 +38,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec graph)
     return code;
 }
 
-/* These take over what another graph has. */
+/* These calls copy what another graph holds. */
 
 CA_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph,
                                                     const CUgraphNode *dependencies, size_t count,

@@ -1,5 +1,5 @@
-/* Lane D, watching green contexts. A context made from a green context shares the memory of its
- * device's primary context: it is served from there. */
+/* The driver API's hooks: green contexts. A context made from a green context shares the memory of
+ * its device's primary context, so that context's arena serves it. */
 #include "base/lock.h"
 #include "base/mutation.h"
 #include "pool/fence/order.h"
@@ -16,12 +16,12 @@
 
 static struct {
     CUgreenCtx green;
-    CUcontext context; /* as cuCtxFromGreenCtx told it, or NULL */
+    CUcontext context; /* from cuCtxFromGreenCtx, or NULL */
     CUdevice device;
 } greens[GREEN_MAX];
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
-/* The index of `green`, NULL for a free place; -1 when there is none. Under the lock. */
+/* The index of `green`, or of a free entry for NULL; -1 when there is none. Under the lock. */
 static int index_of(CUgreenCtx green)
 {
     for (int i = 0; i < GREEN_MAX; i++)
@@ -30,7 +30,7 @@ static int index_of(CUgreenCtx green)
     return -1;
 }
 
-/* One that there is no room for is not watched. */
+/* Where the table is full the green context is not watched. */
 static void add(CUgreenCtx green, CUcontext context, CUdevice device)
 {
     ca_lock_take(&lock);
@@ -43,7 +43,8 @@ static void add(CUgreenCtx green, CUcontext context, CUdevice device)
     ca_lock_drop(&lock);
 }
 
-/* The green context keeps the primary alive: retaining it for a moment only asks its handle. */
+/* The green context keeps the primary context alive: it is retained for a moment only to learn its
+ * handle. */
 static CUcontext primary_of(CUdevice device)
 {
     const ca_driver_t *driver = ca_driver();
@@ -56,7 +57,8 @@ static CUcontext primary_of(CUdevice device)
     return primary;
 }
 
-/* The driver tells that `context` is that of `green`: it is served from its primary's arena. */
+/* The driver has answered that `context` is that of `green`: its primary context's arena serves it.
+ */
 static void note(CUgreenCtx green, CUcontext context)
 {
     ca_lock_take(&lock);
@@ -64,8 +66,8 @@ static void note(CUgreenCtx green, CUcontext context)
     bool fresh = at < 0 || !greens[at].context;
     CUdevice device = at < 0 ? 0 : greens[at].device;
     ca_lock_drop(&lock);
-    /* One that we lost count of must not get an arena of its own. Until it is shared, others that
-     * ask for it do the same. */
+    /* A green context that is not in the table must not get an arena of its own. Until it shares
+     * the primary's, later calls that ask for it try again. */
     if (fresh && !CA_MUTATED(green_unwatched))
         ca_context_share(context, at < 0 ? NULL : primary_of(device), device);
     ca_lock_take(&lock);
@@ -75,8 +77,9 @@ static void note(CUgreenCtx green, CUcontext context)
     ca_lock_drop(&lock);
 }
 
-/* The program need not ask for the context to have it: cuStreamGetCtx of one of its streams tells
- * it, too. So it is asked for at once; what that answers is no concern of the program's. */
+/* The program gets the context without cuCtxFromGreenCtx too: cuStreamGetCtx of one of its streams
+ * returns it. So the context is asked for at once; an error of that call does not concern the
+ * program. */
 CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
                                             CUdevice device, unsigned flags)
 {
@@ -84,8 +87,8 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc
     ca_order_end("a green context has streams of its own");
     __typeof__(cuCtxFromGreenCtx) *ask = ca_driver()->cuCtxFromGreenCtx;
     CUcontext context;
-    /* It may be the first to need the primary context. */
-    CUresult code = CA_WITH_ROOM(ca_reclaim_on(device), real(green, resources, device, flags));
+    /* The green context may be the first to need the primary context. */
+    CUresult code = CA_WITH_RECLAIM(ca_reclaim_on(device), real(green, resources, device, flags));
     if (code != CUDA_SUCCESS || !ca_life_active())
         return code;
     add(*green, NULL, device);
@@ -103,13 +106,13 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
     return code;
 }
 
-/* After a green context of its device was destroyed, if `released`. */
-static void settle_primary(ca_context_t *owner, CUcontext handle, CUdevice device, bool released)
+/* After a green context of the device was destroyed, if `released`. */
+static void resume_primary(ca_context_t *owner, CUcontext handle, CUdevice device, bool released)
 {
-    bool gone = released && handle && ca_primary_inactive(device, owner);
+    bool destroyed = released && handle && ca_primary_inactive(device, owner);
     if (owner)
-        ca_context_resume(owner, gone);
-    else if (gone)
+        ca_context_resume(owner, destroyed);
+    else if (destroyed)
         ca_capture_context_destroyed(handle, 0);
 }
 
@@ -120,27 +123,28 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
     int at = index_of(green);
     CUcontext context = at >= 0 ? greens[at].context : NULL;
     CUdevice device = at >= 0 ? greens[at].device : -1;
-    if (at >= 0) { /* before the driver is called: another one may have this handle at once */
+    if (at >= 0) { /* before the call: a new one may get this handle at once */
         greens[at].green = NULL;
         greens[at].context = NULL;
     }
     ca_lock_drop(&lock);
-    /* It holds a reference to the primary context, which may be the last one. Streams of its own
-     * that the program left behind answer with an error from now on (cuda.h). */
+    /* It holds a reference to the primary context, which may be the last one. Streams that the
+     * program left in it return an error from now on (cuda.h). */
     CUcontext primary = ca_primary_of(device);
     ca_streams_forget(context);
     ca_context_t *owner = ca_context_suspend(primary);
     ca_context_t *entry = ca_context_suspend(context);
     CUresult code = real(green);
-    bool gone = code == CUDA_SUCCESS;
-    /* A reset of the primary has ended it before: its reference goes now all the same. */
-    bool released = gone || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    bool destroyed = code == CUDA_SUCCESS;
+    /* A reset of the primary context has destroyed it before: its reference is dropped now all the
+     * same. */
+    bool released = destroyed || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (entry)
-        ca_context_resume(entry, gone);
-    else if (gone && context)
+        ca_context_resume(entry, destroyed);
+    else if (destroyed && context)
         ca_capture_context_destroyed(context, 0);
     if (owner || released)
-        settle_primary(owner, primary, device, released);
+        resume_primary(owner, primary, device, released);
     if (!released && at >= 0)
         add(green, context, device);
     return code;

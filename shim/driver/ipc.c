@@ -1,14 +1,14 @@
-/* Lane D, cuIpcGetMemHandle and cuMemGetHandleForAddressRange: memory that other processes open,
- * and devices on the bus.
+/* The driver API's hooks: cuIpcGetMemHandle and cuMemGetHandleForAddressRange, memory that other
+ * processes and devices on the bus open.
  *
- * The driver's handle is of its whole allocation, with us of the whole segment, and opens the base
- * of that. Programs that ask for the address range, export its base and pass the offset on (UCX,
- * NCCL, Open MPI) need no more than this. One that takes it for granted that its pointer is such a
- * base (PyTorch) is right only where its block begins a segment: any other gets no handle, for it
- * would lead to somebody else's bytes. What may be exported so begins one: see pool/range/export.h,
- * and from the first refusal on every large block has a segment of its own.
+ * The driver's handle names its whole allocation, which is a whole segment here, and opens its
+ * base. Programs that ask for the address range, export its base and pass the offset on (UCX, NCCL,
+ * Open MPI) need no more than this. A program that takes its own pointer for such a base (PyTorch)
+ * is right only where its block begins a segment: any other block gets no handle, since it would
+ * open other allocations' bytes. A block that may be exported begins a segment
+ * (pool/range/export.h), and from the first refusal on every large block has a segment of its own.
  *
- * From the first handle on the memory stays as it is: see there, too. */
+ * From its first handle on the memory is never split, merged or released (see there, too). */
 #include "base/log.h"
 #include "config/options.h"
 #include "pool/range/export.h"
@@ -18,7 +18,7 @@
 #include "shim/upstream/expandable.h"
 #include "shim/life/life.h"
 
-/* What the driver answers for memory that it cannot export, memory of its pools for one. */
+/* The driver's error for memory that it cannot export, that of its pools for example. */
 static CUresult refuse(void)
 {
     ca_pool_dedicate(true);
@@ -33,8 +33,8 @@ static CUresult refuse(void)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Memory of a range has none, wherever in it the address lies. One that a driver gives all the same
- * is not of the allocation. */
+/* Memory of a range has no handle, wherever in the range the address lies. Where a driver returns
+ * one all the same, it is not the allocation's. */
 static CUresult refuse_range(CUresult code)
 {
     ca_expandable_refused("an IPC handle");
@@ -53,15 +53,15 @@ CA_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr
         return refuse();
     ca_order_leave();
     CUresult code = real(handle, address);
-    if (code == CUDA_SUCCESS) /* not before: what is refused, nobody can open */
+    if (code == CUDA_SUCCESS) /* afterwards: a refused call leaves nothing to open */
         ca_pool_export(address);
     return code;
 }
 
 /* A device on the bus reaches the memory by the file descriptor, in no stream's order. "Users are
  * also expected to retrieve a new handle every time the underlying physical allocation(s) ... are
- * changed" (cuda.h): the program knows nothing of ours, so they are changed no more. Not before the
- * call: the program lives there meanwhile. */
+ * changed" (cuda.h): the program does not know of the pool's changes, so there are none from now
+ * on. That begins after the call: the program's allocation is live meanwhile. */
 CA_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address,
                                                          size_t bytes, CUmemRangeHandleType type,
                                                          unsigned long long flags)

@@ -1,4 +1,4 @@
-/* See launches.h. Lane D. */
+/* The driver API's hooks: launches with attributes. See launches.h. */
 #include "shim/driver/launches.h"
 #include <errno.h>
 #include <stdatomic.h>
@@ -10,9 +10,9 @@
 #include "shim/cuda/streams.h"
 #include "shim/cuda/submissions.h"
 
-#define ATTRIBUTES 16u /* that need no memory; there are hardly more kinds */
+#define ATTRIBUTES 16u /* on the stack; there are hardly more kinds */
 
-static _Atomic bool handed; /* anything, on any stream */
+static _Atomic bool handed; /* whether any stream has handed out memory */
 
 void ca_launches_handed(ca_stream_t *stream)
 {
@@ -34,8 +34,8 @@ static CUresult submit(const launch_t *launch, const CUlaunchConfig *config, uns
                      launch->real(config, launch->function, launch->params, launch->extra));
 }
 
-/* As a common launch. */
-static CUresult submit_whole(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
+/* Submits it as a common launch. */
+static CUresult submit_common(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
 {
     CUlaunchAttribute some[ATTRIBUTES], *attributes = some;
     CUlaunchConfig common = *config;
@@ -61,15 +61,15 @@ static bool may_overlap(const CUlaunchConfig *config)
     return false;
 }
 
-/* The stream, if memory was handed out there that a launch is to wait for. */
-static ca_stream_t *reused_on(CUstream given, int per_thread)
+/* The stream, if it handed out memory that a launch has to wait for. */
+static ca_stream_t *reused_on(CUstream handle, int per_thread)
 {
     const ca_driver_t *driver = ca_driver();
     if (!atomic_load_explicit(&handed, memory_order_relaxed) ||
         ca_capture_includes(
-            per_thread ? driver->cuStreamIsCapturing_ptsz : driver->cuStreamIsCapturing, given))
+            per_thread ? driver->cuStreamIsCapturing_ptsz : driver->cuStreamIsCapturing, handle))
         return NULL;
-    return ca_streams_known(per_thread ? ca_stream_per_thread(given) : given);
+    return ca_streams_known(per_thread ? ca_stream_per_thread(handle) : handle);
 }
 
 static CUresult launch_early(const launch_t *launch, const CUlaunchConfig *config, unsigned work)
@@ -80,7 +80,7 @@ static CUresult launch_early(const launch_t *launch, const CUlaunchConfig *confi
     ca_work_captured(work);
     if (!begun)
         return submit(launch, config, work);
-    CUresult code = submit_whole(launch, config, work);
+    CUresult code = submit_common(launch, config, work);
     if (code == CUDA_SUCCESS)
         ca_stream_made_whole(stream, begun);
     return code;

@@ -1,12 +1,12 @@
-/* Lane D, retried only: code and graphs take device memory when they are loaded. Nothing of it is
- * tracked; what the program's cache-free run would have found free is given back, and the call made
- * once more.
+/* The driver API's hooks: code and graphs, which take device memory when they are loaded. These
+ * calls are not tracked, but repeated: when one is out of memory the pool releases what would be
+ * free without the shim, and the call is made once more.
  *
- * Loading is lazy by default: a module's kernels come with cuModuleGetFunction, a library's with
- * cuKernelGetFunction or cuLibraryGetModule in each context, functions are completed by cuFuncLoad,
- * variables take their place when they are first asked for (Programming Guide, "Lazy Loading"). So
- * these calls can run out of memory, too. A kernel that is first loaded by its launch can as well:
- * those launches are not wrapped, and the option `headroom` keeps room for them.
+ * Loading is lazy by default: a module's kernels are loaded by cuModuleGetFunction, a library's by
+ * cuKernelGetFunction or cuLibraryGetModule in each context, functions by cuFuncLoad, and variables
+ * get their memory when they are first asked for (Programming Guide, "Lazy Loading"). So these
+ * calls can run out of memory, too. So can the launch that loads its kernel: those launches are not
+ * wrapped, and the option `headroom` keeps memory free for them.
  *
  * Memory of a graph's nodes is mapped by its launch, or by an upload before (Programming Guide,
  * "First Launch / cudaGraphUpload"), though cuda.h names no shortage there. */
@@ -24,14 +24,14 @@ CA_EXPORT CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path)
 {
     CA_REAL(cuModuleLoad);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_here(), real(module, path));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(module, path));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadData);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(module, image));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
@@ -39,37 +39,37 @@ CA_EXPORT CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *imag
 {
     CA_REAL(cuModuleLoadDataEx);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image, count, options, values));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(module, image, count, options, values));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
     CA_REAL(cuModuleLoadFatBinary);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_here(), real(module, image));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(module, image));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule module,
                                                const char *name)
 {
     CA_REAL(cuModuleGetFunction);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(function, module, name));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(function, module, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes,
                                                 CUmodule module, const char *name)
 {
     CA_REAL(cuModuleGetGlobal_v2);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(address, bytes, module, name));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(address, bytes, module, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuFuncLoad(CUfunction function)
 {
     CA_REAL(cuFuncLoad);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(function));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(function));
 }
 
-/* A library belongs to no context: eager loading loads it into all of them. */
+/* A library belongs to no context: eager loading loads it into every context. */
 
 CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
                                              CUjit_option *jit, void **jit_values,
@@ -78,8 +78,8 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *cod
 {
     CA_REAL(cuLibraryLoadData);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_everywhere(),
-                        real(library, code, jit, jit_values, jit_count, options, values, count));
+    return CA_WITH_RECLAIM(ca_reclaim_everywhere(),
+                           real(library, code, jit, jit_values, jit_count, options, values, count));
 }
 
 CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path,
@@ -89,53 +89,53 @@ CA_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char 
 {
     CA_REAL(cuLibraryLoadFromFile);
     ca_unseen_scan();
-    return CA_WITH_ROOM(ca_reclaim_everywhere(),
-                        real(library, path, jit, jit_values, jit_count, options, values, count));
+    return CA_WITH_RECLAIM(ca_reclaim_everywhere(),
+                           real(library, path, jit, jit_values, jit_count, options, values, count));
 }
 
 CA_EXPORT CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
     CA_REAL(cuLibraryGetModule);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(module, library));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(module, library));
 }
 
 CA_EXPORT CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes,
                                               CUlibrary library, const char *name)
 {
     CA_REAL(cuLibraryGetGlobal);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(address, bytes, library, name));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(address, bytes, library, name));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
     CA_REAL(cuKernelGetFunction);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(function, kernel));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(function, kernel));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
                                                 CUkernel kernel, CUdevice device)
 {
     CA_REAL(cuKernelSetAttribute);
-    return CA_WITH_ROOM(ca_reclaim_on(device), real(attribute, value, kernel, device));
+    return CA_WITH_RECLAIM(ca_reclaim_on(device), real(attribute, value, kernel, device));
 }
 
 CA_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config,
                                                   CUdevice device)
 {
     CA_REAL(cuKernelSetCacheConfig);
-    return CA_WITH_ROOM(ca_reclaim_on(device), real(kernel, config, device));
+    return CA_WITH_RECLAIM(ca_reclaim_on(device), real(kernel, config, device));
 }
 
-/* Stacks, the heap of malloc in kernels and the like: cuda.h names the shortage. */
+/* The limits size stacks, the heap of malloc in kernels and the like; cuda.h names the shortage. */
 CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CA_REAL(cuCtxSetLimit);
-    return CA_WITH_ROOM(ca_reclaim_here(), real(limit, value));
+    return CA_WITH_RECLAIM(ca_reclaim_here(), real(limit, value));
 }
 
 /* A graph's nodes may be of any device. */
 
-/* Their first member, `flags`. */
+/* Their first member is `flags`. */
 static void note_flags(const CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     if (params)
@@ -155,8 +155,8 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *made, CUgraph grap
                                                  CUgraphNode *node, char *log, size_t bytes)
 {
     CA_REAL(cuGraphInstantiate_v2);
-    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, node, log, bytes)),
-                        made, graph);
+    return instantiated(
+        CA_WITH_RECLAIM(ca_reclaim_everywhere(), real(made, graph, node, log, bytes)), made, graph);
 }
 
 CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
@@ -164,7 +164,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgrap
 {
     CA_REAL(cuGraphInstantiateWithFlags);
     ca_unseen_graph(flags);
-    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, flags)), made,
+    return instantiated(CA_WITH_RECLAIM(ca_reclaim_everywhere(), real(made, graph, flags)), made,
                         graph);
 }
 
@@ -173,7 +173,7 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *made, CUgra
 {
     CA_REAL(cuGraphInstantiateWithParams);
     note_flags(params);
-    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, params)), made,
+    return instantiated(CA_WITH_RECLAIM(ca_reclaim_everywhere(), real(made, graph, params)), made,
                         graph);
 }
 
@@ -182,39 +182,41 @@ CA_EXPORT CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *made, 
 {
     CA_REAL(cuGraphInstantiateWithParams_ptsz);
     note_flags(params);
-    return instantiated(CA_WITH_ROOM(ca_reclaim_everywhere(), real(made, graph, params)), made,
+    return instantiated(CA_WITH_RECLAIM(ca_reclaim_everywhere(), real(made, graph, params)), made,
                         graph);
 }
 
 typedef __typeof__(cuGraphLaunch) graph_call_t;
 
-/* A context that ended during the first call, and not since, is missed; of memory that was given
- * back just now nobody knows whether it was there for that call. */
-static __attribute__((noinline, cold)) CUresult once_more(size_t of_real, CUgraphExec graph,
-                                                          CUstream stream)
+/* The retry is prepared after the first call, so it misses a context that was destroyed during that
+ * call and not since. Memory that was released just now may not have been free for that call, so it
+ * does not count as seen. */
+static __attribute__((noinline, cold)) CUresult reclaim_and_retry(size_t of_real, CUgraphExec graph,
+                                                                  CUstream stream)
 {
     graph_call_t *real;
     memcpy(&real, (const char *)ca_driver() + of_real, sizeof real);
-    ca_asked_t asked = ca_asked();
-    asked.given -= ca_giving_just_now();
-    return CA_ONCE_MORE(&asked, ca_reclaim_everywhere(), real(graph, stream));
+    ca_retry_t retry = ca_retry_begin();
+    retry.released -= ca_giving_just_now();
+    return CA_RECLAIM_AND_RETRY(&retry, ca_reclaim_everywhere(), real(graph, stream));
 }
 
-/* Launches are many, and nearly all have their memory: what the others need is in nobody's way. */
-#define WITH_ROOM(symbol)                                                                          \
+/* Launches are many and nearly all succeed: the code for the others stays out of their way. */
+#define WITH_RECLAIM(symbol)                                                                       \
     ({                                                                                             \
         CUresult code_ = real(graph, stream);                                                      \
         __builtin_expect(code_ != CUDA_ERROR_OUT_OF_MEMORY, 1)                                     \
             ? code_                                                                                \
-            : once_more(offsetof(ca_driver_t, symbol), graph, stream);                             \
+            : reclaim_and_retry(offsetof(ca_driver_t, symbol), graph, stream);                     \
     })
 
-/* With both looks. An upload maps memory alone, but in the order of the stream. */
-#define LOOK(symbol, per_thread, work)                                                             \
-    static __attribute__((noinline)) CUresult look_##symbol(CUgraphExec graph, CUstream stream)    \
+/* A call that asks whether reuse in order is on, and repeats itself where it is out of memory. An
+ * upload maps memory alone, but in the order of the stream. */
+#define GRAPH_CALL(symbol, per_thread, work)                                                       \
+    static __attribute__((noinline)) CUresult submit_##symbol(CUgraphExec graph, CUstream stream)  \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
-        return CA_SUBMIT(stream, per_thread, work, WITH_ROOM(symbol));                             \
+        return CA_SUBMIT(stream, per_thread, work, WITH_RECLAIM(symbol));                          \
     }                                                                                              \
     CA_EXPORT CUresult CUDAAPI symbol(CUgraphExec graph, CUstream stream)                          \
     {                                                                                              \
@@ -223,10 +225,10 @@ static __attribute__((noinline, cold)) CUresult once_more(size_t of_real, CUgrap
         graph_call_t *real = driver ? driver->symbol : NULL;                                       \
         if (!real ||                                                                               \
             atomic_load_explicit(&ca_order_current, memory_order_relaxed) != CA_ORDER_OFF)         \
-            return look_##symbol(graph, stream);                                                   \
-        return WITH_ROOM(symbol);                                                                  \
+            return submit_##symbol(graph, stream);                                                 \
+        return WITH_RECLAIM(symbol);                                                               \
     }
-LOOK(cuGraphUpload, 0, CA_WORK)
-LOOK(cuGraphUpload_ptsz, 1, CA_WORK)
-LOOK(cuGraphLaunch, 0, ca_graph_launch_work())
-LOOK(cuGraphLaunch_ptsz, 1, ca_graph_launch_work())
+GRAPH_CALL(cuGraphUpload, 0, CA_WORK)
+GRAPH_CALL(cuGraphUpload_ptsz, 1, CA_WORK)
+GRAPH_CALL(cuGraphLaunch, 0, ca_graph_launch_work())
+GRAPH_CALL(cuGraphLaunch_ptsz, 1, ca_graph_launch_work())

@@ -1,5 +1,6 @@
-/* Lane D, looking up: cuGetProcAddress in its two forms. The real one answers, and its answer is
- * swapped when it is a function that we wrap: so the driver chooses version and variant. */
+/* The driver API's hooks: cuGetProcAddress in its two forms. The real function answers, and its
+ * answer is replaced when it is a function with a wrapper: so the driver chooses version and
+ * variant. */
 #include <stddef.h>
 #include "base/mutation.h"
 #include "shim/cuda/driver_table.h"

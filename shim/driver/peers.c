@@ -1,9 +1,10 @@
-/* Lane D, watching whose work gets at memory of another context: peers, and copies for which the
- * driver is told both contexts. Fences of the memory cover that work from then on (fences.c).
+/* The driver API's hooks: work on memory of another context. Peer access, and copies that name both
+ * contexts, are watched; fences of the memory cover that work from then on
+ * (shim/upstream/fences.c).
  *
- * What cuCtxEnablePeerAccess opens is memory of cuMemAlloc; pages of expandable segments have to be
- * opened one by one, or work of the peer's fails there, or hangs (NVLink). That is done before the
- * program learns that it may begin. */
+ * cuCtxEnablePeerAccess opens memory of cuMemAlloc. Pages of expandable segments have to be opened
+ * one by one, or the peer's work fails there, or hangs (NVLink). They are opened before the program
+ * gets the answer that lets it begin. */
 #include "base/log.h"
 #include "pool/range/range.h"
 #include "shim/upstream/backend_async.h"
@@ -15,14 +16,14 @@
 #include "shim/cuda/streams.h"
 #include "shim/cuda/submissions.h"
 
-/* Not without the driver's own answer: it says, too, that the two devices can. */
+/* Only after the driver's own answer: it also says that the two devices can. */
 static CUresult open_pages(ca_context_t *opened, CUcontext owner)
 {
     __typeof__(cuCtxGetDevice) *ask = ca_driver()->cuCtxGetDevice;
     __typeof__(cuCtxDisablePeerAccess) *close = ca_driver()->cuCtxDisablePeerAccess;
     CUdevice device;
     if (!opened) {
-        ca_ranges_end(); /* it may have some later, and nobody would know */
+        ca_ranges_end(); /* it may get pages later, which would not be open */
         return CUDA_SUCCESS;
     }
     CUresult code = ask ? ask(&device) : CUDA_ERROR_NOT_SUPPORTED;
@@ -43,8 +44,8 @@ CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags
     CA_REAL(cuCtxEnablePeerAccess);
     ca_order_end("a peer reaches the memory");
     ca_expandable_sign("a peer reaches the memory");
-    /* The current context may never allocate, and yet work on the owner's memory from now on: with
-     * an entry the fences cover it. */
+    /* The current context may never allocate, and yet work on the owner's memory from now on:
+     * fences cover it once it has an entry. */
     ca_context_t *peer = ca_context_current(true, NULL);
     ca_context_t *opened = ca_context_of(owner);
     CUresult code = real(owner, flags);
@@ -57,20 +58,20 @@ CA_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext owner, unsigned flags
     return code;
 }
 
-/* Before a copy is submitted: where it is captured, nobody can tell whose stream will run it. The
+/* Before a copy is submitted. Where it is captured, the stream that will run it is not known. The
  * current context counts as well as the stream's, since cuda.h does not say which of the two has
  * the work. */
 static void note_copy(CUcontext to, CUcontext from, CUstream stream)
 {
-    ca_context_t *ends[] = {ca_context_of(to), ca_context_of(from)};
+    ca_context_t *contexts[] = {ca_context_of(to), ca_context_of(from)};
     ca_context_t *users[] = {ca_context_known(), ca_streams_context(stream)};
     bool captured = ca_capture_active();
     for (int i = 0; i < 2; i++) {
-        if (!ends[i])
-            continue; /* no memory of ours */
-        ca_context_reached_by(ends[i], ends[1 - i]);
+        if (!contexts[i])
+            continue; /* its memory is not the pool's */
+        ca_context_reached_by(contexts[i], contexts[1 - i]);
         for (int k = 0; k < 2; k++)
-            ca_context_reached_by(ends[i], captured ? NULL : users[k]);
+            ca_context_reached_by(contexts[i], captured ? NULL : users[k]);
     }
 }
 

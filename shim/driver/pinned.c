@@ -1,4 +1,5 @@
-/* Lane D, pooled: pinned host memory. What the pool cannot serve the driver serves: tracked. */
+/* The driver API's hooks: pinned host memory, served from the pool. What the pool cannot serve the
+ * driver serves, and it is tracked. */
 #include <errno.h>
 #include "base/counters.h"
 #include "config/options.h"
@@ -13,7 +14,7 @@
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
 
-/* Asks the pool. False: the driver is to serve the call. `known` is the current context's entry. */
+/* Asks the pool. False: the driver serves the call. `known` is the current context's entry. */
 static bool pooled(void **address, size_t bytes, unsigned flags, const ca_context_t **known)
 {
     uint64_t pointer;
@@ -35,7 +36,7 @@ static bool pooled(void **address, size_t bytes, unsigned flags, const ca_contex
     return result == 0;
 }
 
-/* The driver served it. */
+/* Tracks what the driver served. */
 static CUresult track(CUresult code, void **address, size_t bytes, const ca_context_t *known)
 {
     ca_count(passed_through);
@@ -51,10 +52,10 @@ CA_EXPORT CUresult CUDAAPI cuMemAllocHost_v2(void **address, size_t bytes)
     if (!ca_life_active())
         return real(address, bytes);
     return CA_WITH_OOM(CA_KIND_PINNED, bytes, CA_OOM_HERE,
-                       CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0,
-                                    pooled(address, bytes, 0, &known)
-                                        ? CUDA_SUCCESS
-                                        : track(real(address, bytes), address, bytes, known)));
+                       CA_WITH_RECLAIM(ca_pinned_trim(SIZE_MAX) > 0,
+                                       pooled(address, bytes, 0, &known)
+                                           ? CUDA_SUCCESS
+                                           : track(real(address, bytes), address, bytes, known)));
 }
 
 CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
@@ -65,10 +66,10 @@ CA_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **address, size_t bytes, unsigned
         return real(address, bytes, flags);
     return CA_WITH_OOM(
         CA_KIND_PINNED, bytes, CA_OOM_HERE,
-        CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0,
-                     pooled(address, bytes, flags, &known)
-                         ? CUDA_SUCCESS
-                         : track(real(address, bytes, flags), address, bytes, known)));
+        CA_WITH_RECLAIM(ca_pinned_trim(SIZE_MAX) > 0,
+                        pooled(address, bytes, flags, &known)
+                            ? CUDA_SUCCESS
+                            : track(real(address, bytes, flags), address, bytes, known)));
 }
 
 static CUresult free_pooled(const ca_allocation_t *record)

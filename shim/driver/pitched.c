@@ -1,11 +1,10 @@
-/* Lane D, pooled: pitched memory. The driver decides the pitch, the pool gives the memory.
+/* The driver API's hooks: pitched memory. The driver decides the pitch, the pool serves the memory.
  *
  * A pitch that the driver answered for a width holds for every width from there up to the pitch
- * itself. That rests on three assumptions, which no documentation states and `facts:layout` asks of
- * hardware: the pitch does not depend on the height, it never falls when the width grows, and a
- * pitch, taken for a width, is its own pitch. A width that nothing was learned about goes to the
- * driver, and the answer is learned; a driver that contradicts itself serves everything from then
- * on. */
+ * itself. That relies on three assumptions, which no documentation states and `facts:layout` asks
+ * of hardware: the pitch does not depend on the height, it never falls when the width grows, and a
+ * pitch, used as a width, is its own pitch. The driver serves a width without a known pitch, and
+ * its answer is learned; a driver that contradicts itself serves every call from then on. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -23,8 +22,9 @@
 
 #define INTERVALS_MAX 256
 
-/* Widths of `least` to `pitch` have that pitch. Sorted by who asks, then by width; disjoint. The
- * lock needs no new start after a fork: a child of a process with a context passes all through. */
+/* Widths from `least` to `pitch` have that pitch. Sorted by device and element size, then by width;
+ * disjoint. The lock is not made anew after a fork: a child of a process with a context passes all
+ * calls through. */
 typedef struct interval {
     uint64_t asker; /* device and element size */
     size_t least, pitch;
@@ -68,7 +68,7 @@ static size_t known_pitch(uint64_t asker, size_t width)
     return pitch;
 }
 
-/* Under the lock: makes room, at the cost of another interval where there is none left. */
+/* Under the lock. A full table drops another interval. */
 static void insert(uint64_t asker, size_t width, size_t pitch)
 {
     if (interval_count == INTERVALS_MAX) {
@@ -103,7 +103,8 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 {
     CA_REAL(cuMemAllocPitch_v2);
     ca_count(passed_through);
-    CUresult code = CA_WITH_ROOM(ca_reclaim(context), real(address, pitch, width, height, element));
+    CUresult code =
+        CA_WITH_RECLAIM(ca_reclaim(context), real(address, pitch, width, height, element));
     if (code != CUDA_SUCCESS)
         return code;
     if (context)

@@ -1,11 +1,12 @@
-/* Lane D, tracked: physical memory of cuMemCreate, known by handles that are counted, and host
- * memory that the program has pinned (registered).
+/* The driver API's hooks: physical memory of cuMemCreate, tracked by handles with reference counts,
+ * and host memory that the program has pinned (registered).
  *
  * A handle belongs to the process, not to a context: cuMemCreate names a device and needs none, and
  * "the memory allocation will be freed when all outstanding mappings to the memory are unmapped and
  * when all outstanding references to the handle are also released" (cuda.h, cuMemRelease). So its
- * record has no context and stays when contexts go. It goes with the last reference that we saw
- * made, or with the last mapping where that is later (mappings.h). */
+ * record has no context and stays when contexts are destroyed. It is erased with the last reference
+ * that a wrapper has seen, or with the last mapping where that is later (shim/upstream/mappings.h).
+ */
 #include "base/counters.h"
 #include "base/mutation.h"
 #include "pool/range/range.h"
@@ -32,16 +33,16 @@ CA_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, siz
     ca_count(alloc_calls);
     CUresult code =
         CA_WITH_OOM(CA_KIND_VMM, bytes, on_device(what) ? what->location.id : CA_OOM_HERE,
-                    CA_WITH_ROOM(on_device(what) && ca_reclaim_on(what->location.id),
-                                 real(handle, bytes, what, flags)));
+                    CA_WITH_RECLAIM(on_device(what) && ca_reclaim_on(what->location.id),
+                                    real(handle, bytes, what, flags)));
     if (code == CUDA_SUCCESS)
         ca_track_process_alloc(CA_KIND_VMM, ca_registry_key(CA_KIND_VMM, *handle), bytes,
                                on_device(what) ? (uint8_t)what->location.id : 0);
     return code;
 }
 
-/* One reference more, where it is to memory that was created here. What comes from another process
- * is an allocation of that one. */
+/* One reference more, where the memory was created in this process. Imported memory is an
+ * allocation of the other process. */
 static CUresult retained(CUresult code, const CUmemGenericAllocationHandle *handle)
 {
     if (code == CUDA_SUCCESS && ca_life_active())
@@ -53,8 +54,8 @@ CA_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHan
                                                        void *address)
 {
     CA_REAL(cuMemRetainAllocationHandle);
-    /* A page of ours is not the allocation, and what the program would map or pass on is lent to
-     * others, or goes: it is answered as for memory of cuMemAlloc. */
+    /* A page of the pool's is not the allocation, and memory that the program would map or pass on
+     * is lent to other blocks, or released. The answer is that for memory of cuMemAlloc. */
     if (ca_life_active() && ca_range_holds((uint64_t)(uintptr_t)address) &&
         !CA_MUTATED(handle_given))
         return CUDA_ERROR_INVALID_VALUE;
@@ -72,7 +73,8 @@ CA_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocation
     return retained(real(handle, from, type), handle);
 }
 
-/* Let go before the driver is called: another thread may be given this handle at once. */
+/* The reference is dropped before the driver is called: another thread may get this handle at once.
+ */
 CA_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CA_REAL(cuMemRelease);
@@ -115,7 +117,7 @@ CA_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
     return code;
 }
 
-/* What can be pinned may be what the pool keeps pinned. */
+/* The pool may hold the memory that could be pinned. */
 CA_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
     CA_REAL(cuMemHostRegister_v2);
@@ -123,7 +125,7 @@ CA_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t bytes, uns
         return real(address, bytes, flags);
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_known();
-    CUresult code = CA_WITH_ROOM(ca_pinned_trim(SIZE_MAX) > 0, real(address, bytes, flags));
+    CUresult code = CA_WITH_RECLAIM(ca_pinned_trim(SIZE_MAX) > 0, real(address, bytes, flags));
     if (code == CUDA_SUCCESS)
         ca_track_driver_alloc(CA_KIND_REGISTERED,
                               ca_registry_key(CA_KIND_REGISTERED, (uint64_t)(uintptr_t)address),

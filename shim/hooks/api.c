@@ -10,7 +10,7 @@
 #include "shim/upstream/backend_async.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/life/life.h"
 #include "shim/alloc/pin_mode.h"
@@ -72,14 +72,14 @@ CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 
 CA_PUBLIC size_t cachealloc_trim(void)
 {
-    size_t given = 0;
+    size_t released = 0;
     ca_graph_memory_release();
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_heaps_trim(c, SIZE_MAX, CA_TRIM_ASKED);
+            released += ca_arenas_trim(c, SIZE_MAX, CA_TRIM_ASKED);
         else if (atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given += ca_backend_async_trim(c, CA_TRIM_ASKED);
-    return given + ca_pinned_trim(SIZE_MAX);
+            released += ca_backend_async_trim(c, CA_TRIM_ASKED);
+    return released + ca_pinned_trim(SIZE_MAX);
 }
 
 CA_PUBLIC int cachealloc_set_pin_mode(int on)

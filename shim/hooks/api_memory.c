@@ -8,7 +8,7 @@
 #include "shim/life/life.h"
 #include "shim/alloc/shared_memory.h"
 
-#define BYTES_MOST ((size_t)1 << 47) /* what a record's field holds, and an address space */
+#define BYTES_MOST ((size_t)1 << 47) /* the limit of a record's field and of an address space */
 
 static uint64_t address_of(const void *pointer)
 {
@@ -47,8 +47,8 @@ static size_t copy_stack(uint32_t stack, void **to, size_t capacity)
     return count;
 }
 
-/* The record of what `address` lies in. */
-static bool look(uint64_t address, ca_allocation_t *record, size_t *names)
+/* Fills `record` with that of the allocation that `address` lies in. */
+static bool find_record(uint64_t address, ca_allocation_t *record, size_t *names)
 {
     if (ca_shared_look(address, record, names))
         return true;
@@ -62,7 +62,7 @@ CA_PUBLIC int cachealloc_info(const void *ptr, cachealloc_info_t *info)
     size_t names;
     if (!info || info->size < sizeof(*info))
         return EINVAL;
-    if (!ptr || !look(address_of(ptr), &record, &names))
+    if (!ptr || !find_record(address_of(ptr), &record, &names))
         return ENOENT;
     bool external = record.kind == CA_KIND_EXTERNAL;
     uint64_t latest = ca_registry_sequence();

@@ -1,9 +1,9 @@
 /* What python/cachealloc.py cannot do itself: drop a reference of Python's from C.
  *
- * A function of Python's that C calls (a ctypes callback) loses the exception that is on its way,
+ * A function of Python's that C calls (a ctypes callback) loses the exception that is being raised,
  * if there is one; a capsule that is refused, for instance, is dropped with the reason set. And
- * after the interpreter's end there is nothing to call. Dropping a reference in C does neither
- * harm: what the object then does in its __del__ keeps exceptions apart. */
+ * after the interpreter has ended there is nothing to call. Dropping a reference in C has neither
+ * problem: what the object then does in its __del__ keeps exceptions apart. */
 #include "include/cachealloc.h"
 #include <errno.h>
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ typedef struct tensor {
 
 _Static_assert(offsetof(tensor_t, object) == 48 && sizeof(tensor_t) == 64, "DLPack's layout");
 
-/* From any thread, holding the interpreter's lock or not. While the interpreter ends it counts as
+/* From any thread, with the interpreter's lock or without. While the interpreter ends it counts as
  * not initialised, and the thread that ends it still drops what its modules held. */
 static void drop(void *object)
 {
@@ -44,7 +44,7 @@ static void delete_tensor(void *tensor)
     drop(((tensor_t *)tensor)->object);
 }
 
-/* A capsule ends. Whoever took the tensor out of it has given it another name. */
+/* The destructor of a capsule. Code that took the tensor out of it has given it another name. */
 static void end_capsule(void *capsule)
 {
     if (python.is_capsule(capsule, tensor_name)) {
@@ -70,7 +70,7 @@ CA_PUBLIC int cachealloc_python(cachealloc_python_t *interface)
         atomic_store_explicit(&known, true, memory_order_release);
     }
     if (!atomic_load_explicit(&known, memory_order_acquire))
-        return EBUSY; /* another thread is just writing it */
+        return EBUSY; /* another thread writes it */
     interface->tensor_name = tensor_name;
     interface->delete_tensor = delete_tensor;
     interface->end_capsule = end_capsule;

@@ -1,4 +1,4 @@
-/* What the public functions share. */
+/* What the public functions share. From any thread. */
 #ifndef CA_SHIM_HOOKS_API_STRUCT_H
 #define CA_SHIM_HOOKS_API_STRUCT_H
 
@@ -7,8 +7,8 @@
 
 #define CA_PUBLIC __attribute__((visibility("default")))
 
-/* Answers with a struct whose size the caller may know otherwise: from an older header, which gets
- * the first fields, or a newer one, whose further fields are zeroed. */
+/* Copies a struct whose size the caller may know otherwise: a caller with an older header gets the
+ * first fields, one with a newer header zeros in the further ones. */
 static inline void ca_api_fill(void *to, size_t to_bytes, const void *from, size_t bytes)
 {
     memcpy(to, from, to_bytes < bytes ? to_bytes : bytes);

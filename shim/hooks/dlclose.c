@@ -1,6 +1,6 @@
-/* Our dlclose: what is known of code by its address must be forgotten when the code goes
- * (registry/stack/unload.h). Nothing else about it changes, and nothing at all where CUDA is not
- * used. */
+/* dlclose, interposed: code is known by its address, and that must be forgotten when the code is
+ * unloaded (registry/stack/unload.h). Nothing else about the call changes, and nothing at all where
+ * CUDA is not used. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ static ca_dlclose_t *real_dlclose(void)
     return real;
 }
 
-/* Whether anything is known of code. */
+/* Whether any stack is known. */
 static bool has_stacks(void)
 {
     return atomic_load(&ca_life_state) == CA_LIFE_ACTIVE &&

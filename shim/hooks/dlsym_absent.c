@@ -12,7 +12,7 @@ static struct link_map *map_of(void *address)
     return address && dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
 }
 
-/* The first of all: the program itself. */
+/* The first link map: the program itself. */
 static struct link_map *program_of(struct link_map *any)
 {
     while (any && any->l_prev)
@@ -27,7 +27,7 @@ static int is_cuda(struct dl_phdr_info *info, size_t bytes, void *unused)
            (strstr(info->dlpi_name, "libcudart") || strstr(info->dlpi_name, "libcuda.so"));
 }
 
-/* Not along the link maps: another thread may be closing one of them. */
+/* Iterates over the loaded objects: another thread may be closing one of the link maps. */
 static bool cuda_is_loaded(void)
 {
     return dl_iterate_phdr(is_cuda, NULL) != 0;
@@ -40,12 +40,13 @@ bool ca_dlsym_absent(void *handle, const char *name, void *caller)
     bool whole = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
     if (!own || (!whole && handle != program)) /* glibc's handles are link maps */
         return false;
-    /* By the program's handle: RTLD_DEFAULT of ours begins with us, whoever comes first. */
+    /* By the program's handle: RTLD_DEFAULT called here begins with this library, even where
+     * another one comes first. */
     if (map_of(ca_dlsym_call(program, name)) != own)
-        return false; /* the answer is not ours */
-    /* Only the program's own look-ups end with what everybody sees. A library that was opened for
-     * itself may see more, and what that is cannot be asked on its behalf: where there is a CUDA it
-     * gets our function, which finds the right one when it is called. */
+        return false; /* another library answers */
+    /* Only the program's own look-ups see the global scope alone. A library that was opened with a
+     * scope of its own may see more, and that scope cannot be asked on its behalf: where there is a
+     * CUDA library it gets this library's function, which finds the right one when it is called. */
     if (whole && map_of(caller) != program && cuda_is_loaded())
         return false;
     return !ca_dlsym_call(RTLD_NEXT, name); /* last, for dlerror */

@@ -1,7 +1,7 @@
-/* What the dlsym stub asks: is this a look-up of a driver function that we wrap?
+/* What the dlsym stub calls: decides whether a look-up is of a driver function that has a wrapper.
  *
- * May run very early (another allocator initialises), in any program, so it touches nothing but
- * its own few words until a driver function is asked for. */
+ * It may run very early (another allocator initialises), in any program, so it touches nothing but
+ * a few variables of its own until a driver function is asked for. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
@@ -21,8 +21,8 @@ static void *no_dlsym(void *handle, const char *name)
     return NULL;
 }
 
-/* The next one after ours, jumped through by the stub; hidden, so that it is reached without the
- * global offset table. Somebody else's interposer, or the C library's. */
+/* The next dlsym after this library's, to which the stub jumps; hidden, so that it is reached
+ * without the global offset table. It is another interposer's, or the C library's. */
 __attribute__((visibility("hidden"))) _Atomic(dlsym_t) ca_dlsym_real;
 
 static _Atomic(dlsym_t) c_library_s;
@@ -30,8 +30,8 @@ static _Atomic(dlsym_t) c_library_s;
 static dlsym_t find_c_library_s(void)
 {
     dlsym_t real = NULL;
-    /* Each architecture's first version comes first: newer glibcs have it too, and a version that
-     * is missing would make dlvsym allocate its message, inside somebody's malloc perhaps. */
+    /* Each architecture's first version comes first: newer glibcs have it too, and a missing
+     * version would make dlvsym allocate its message, perhaps inside a program's malloc. */
     static const char *const versions[] = {
 #if defined(__x86_64__)
         "GLIBC_2.2.5",
@@ -45,8 +45,8 @@ static dlsym_t find_c_library_s(void)
     return real ? real : no_dlsym;
 }
 
-/* The one without a version is of somebody else's interposer where there is one: by the version
- * it would be passed over, and all that goes through it with it. */
+/* The dlsym without a version is another interposer's where there is one: a look-up by version
+ * would pass over it, and all calls that go through it. */
 static dlsym_t real_dlsym(void)
 {
     dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
@@ -59,7 +59,8 @@ static dlsym_t real_dlsym(void)
     return real ? real : plain;
 }
 
-/* RTLD_NEXT and RTLD_DEFAULT count from whoever calls the C library's: that must be us. */
+/* RTLD_NEXT and RTLD_DEFAULT count from the caller of the C library's dlsym: that must be this
+ * library. */
 void *ca_dlsym_call(void *handle, const char *name)
 {
     dlsym_t next = real_dlsym();
@@ -94,8 +95,8 @@ void *ca_dlsym_hook(void *handle, const char *name, void *caller)
         return NULL;
     if (!CA_MUTATED(absent_found) && ca_dlsym_absent(handle, name, caller))
         return CA_DLSYM_NOTHING;
-    /* UCX patches the first bytes of the functions that it finds; in ours, it would hook itself.
-     * RTLD_DEFAULT and RTLD_NEXT are not swapped: two interposers would loop. The driver's
+    /* UCX patches the first bytes of the functions that it finds; in this library's, it would hook
+     * itself. RTLD_DEFAULT and RTLD_NEXT are not replaced: two interposers would loop. The driver's
      * functions are `cu` and a capital; the runtime's and the libraries' are `cuda`, `cublas`, ...
      */
     if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !CA_MUTATED(swap_for_rtld_next)) ||
@@ -104,8 +105,8 @@ void *ca_dlsym_hook(void *handle, const char *name, void *caller)
     ca_mutation_read(); /* the first sign of CUDA in many a process */
     if (CA_MUTATED(dlsym_blind))
         return NULL;
-    /* Resolving looks up names that may not be there; the caller's own look-up comes last, so that
-     * dlerror speaks of that one. NULL repeats it, by a jump, where there is nothing to swap. */
+    /* Resolving looks up names that may not exist; the caller's own look-up comes last, so that
+     * dlerror is about that one. NULL repeats it, by a jump, where there is nothing to replace. */
     ca_driver_resolve(handle);
     void *address = real(handle, name);
     return address ? ca_driver_swap(address) : NULL;

@@ -1,17 +1,17 @@
-/* The ends of a process that skip destructors: _exit and _Exit, interposed, and quick_exit, whose
- * handlers run in the reverse order of their registration: ours is registered at load and so comes
- * last. The report is written before the process ends, once, whichever way that is.
+/* The exits of a process that skip destructors: _exit and _Exit, interposed, and quick_exit, whose
+ * handlers run in the reverse order of their registration: this library's is registered at load and
+ * so comes last. The report is written before the process ends, once, by whichever way it ends.
  *
  * They may be called in a signal handler that interrupted malloc, the loader or this library, and
- * in the child of a vfork, which has the memory of its parent: the first report needs none of
- * these and takes locks only where they are free (ca_exit_report with `quick`), the second touches
- * nothing. A raw system call, an abort and a fatal signal cannot be seen.
+ * in the child of a vfork, which has the memory of its parent: in the first case the report needs
+ * none of these and takes only locks that are free (ca_exit_report with `quick`), in the second
+ * nothing is touched. A raw system call, an abort and a fatal signal cannot be seen.
  *
  * leak_exitcode: a status of 0 becomes another one where leaks were found. At exit that is decided
  * last of all, by a handler that was registered before the loader's own, and so runs after every
- * destructor: it calls exit once more, which goes on with what is left to do (glibc: "recursive
- * calls to exit"), the standard streams above all. No flush of ours waits for a thread that reads
- * one. */
+ * destructor: it calls exit once more, which goes on with the remaining handlers (glibc: "recursive
+ * calls to exit"), the standard streams above all. Nothing here flushes a stream, which would wait
+ * for a thread that reads it. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,17 +29,17 @@
 
 typedef void end_t(int);
 
-/* The status that the process is to have. */
+/* The exit status for the process. */
 static int status_for(int status)
 {
     int leaky = (int)ca_options.leak_exitcode;
     return leaky && (status & 0xff) == 0 && ca_exit_leaked() ? leaky : status;
 }
 
-/* Looked up at load: in a handler the loader may be in use. */
+/* They are looked up at load: in a handler the loader may be in use. */
 static end_t *_Atomic next_exit, *_Atomic next_Exit;
 
-/* Whoever calls these may be anywhere. */
+/* The caller may be in any state. */
 static void report(bool in_handler)
 {
     (void)in_handler;
@@ -57,7 +57,7 @@ static int report_for(int status)
     return status_for(status);
 }
 
-/* Of quick_exit, which tells nobody its status. */
+/* For quick_exit, which passes no status to its handlers. */
 static void at_quick(void)
 {
     report_for(1);
@@ -70,7 +70,7 @@ static void at_last(int status, void *arg)
         exit(status_for(status));
 }
 
-/* Somebody else may have interposed it too. */
+/* Another library may have interposed it too. */
 static __attribute__((noreturn)) void end_by(end_t *next, int status)
 {
     if (next)
@@ -98,7 +98,7 @@ __attribute__((constructor)) static void at_load(void)
 {
     atomic_store(&next_exit, (end_t *)ca_dlsym_call(RTLD_NEXT, "_exit"));
     atomic_store(&next_Exit, (end_t *)ca_dlsym_call(RTLD_NEXT, "_Exit"));
-    /* Without room for a handler that end is as it was. */
+    /* Where the handler cannot be registered, quick_exit writes no report. */
     (void)at_quick_exit(at_quick);
     (void)on_exit(at_last, NULL);
 }

@@ -10,7 +10,7 @@
 
 typedef struct search {
     bool passed_us;
-    char other[PATH_MAX]; /* its path, a copy: it may be closed */
+    char other[PATH_MAX]; /* its path, a copy, since the library may be closed */
 } search_t;
 
 static bool is_ours(const struct dl_phdr_info *module)
@@ -24,7 +24,7 @@ static bool is_ours(const struct dl_phdr_info *module)
     return false;
 }
 
-static int look(struct dl_phdr_info *module, size_t bytes, void *arg)
+static int find_other(struct dl_phdr_info *module, size_t bytes, void *arg)
 {
     search_t *search = arg;
     const char *name = module->dlpi_name ? strrchr(module->dlpi_name, '/') : NULL;
@@ -38,8 +38,8 @@ static int look(struct dl_phdr_info *module, size_t bytes, void *arg)
 
 void ca_other_copy_warn(void)
 {
-    static search_t search; /* not on the stack of whoever allocates first */
-    if (dl_iterate_phdr(look, &search) != 0)
+    static search_t search; /* static, since the first allocating thread may have a small stack */
+    if (dl_iterate_phdr(find_other, &search) != 0)
         ca_warn("%s is loaded too: with two copies of the library calls of the runtime are served "
                 "and tracked by neither; leave one in LD_PRELOAD",
                 search.other);

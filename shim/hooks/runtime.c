@@ -1,6 +1,7 @@
-/* Lane R: the runtime's functions, an optimisation over api D. It only ever answers with success;
- * whatever it cannot serve at once goes to the caller's real function, which comes down into api
- * D. So the runtime initialises contexts, chooses error codes and keeps the last error. */
+/* The runtime API's hooks, an optimisation over the driver API's. They only ever answer with
+ * success, on the fast path; every other call goes to the caller's real function, which comes down
+ * into the driver API's hooks. So the runtime initialises contexts, chooses error codes and keeps
+ * the last error. */
 #include <errno.h>
 #include <stdbool.h>
 #include "base/counters.h"
@@ -31,11 +32,12 @@ static _Thread_local bool delegate_next;
     return cudaErrorSharedObjectSymbolNotFound
 #define REAL(symbol) REAL_OF(symbol, __builtin_return_address(0))
 
-/* What a wrapper goes on with where there is no hit: apart, or it would cost the hits registers. */
-#define NO_HIT static __attribute__((noinline)) cudaError_t
+/* The slow path of a wrapper: a function of its own, since it would cost the fast path registers.
+ */
+#define SLOW_PATH static __attribute__((noinline)) cudaError_t
 
-/* Around a call of a real allocation function: what api D tracks gets the stack as it is here,
- * without the runtime's own frames, the same as a hit at this line. */
+/* Around a call of a real allocation function: the driver API's hooks track the stack as it is
+ * here, without the runtime's own frames, the same as the fast path does. */
 #define WITH_STACK(call)                                                                           \
     ({                                                                                             \
         if (ca_life_active())                                                                      \
@@ -46,7 +48,7 @@ static _Thread_local bool delegate_next;
         code_;                                                                                     \
     })
 
-/* While anything is captured api D asks whether the call is allowed. */
+/* While a stream is captured the driver API's hooks ask whether the call is allowed. */
 static bool may_serve(void)
 {
     return ca_life_active() && ca_options.lane_r && !delegate_next && !ca_capture_active();
@@ -85,7 +87,7 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
            served_alloc(address, (CUdeviceptr)(uintptr_t)pointer);
 }
 
-/* Lane D must find what is not ours to serve. */
+/* Other memory stays registered: the driver API's hooks must find it. */
 static bool take_pooled(const void *address, ca_allocation_t *record)
 {
     uint32_t stack = ca_debug_free_stack();
@@ -96,8 +98,8 @@ static bool take_pooled(const void *address, ca_allocation_t *record)
     return true;
 }
 
-/* The record has been taken; `code` tells whether its block went back. */
-static bool settled_free(const ca_allocation_t *record, CUresult code)
+/* The record has been erased; `code` says whether its block was freed. */
+static bool finish_free(const ca_allocation_t *record, CUresult code)
 {
     if (code != CUDA_SUCCESS) {
         ca_track_restore(record);
@@ -106,16 +108,16 @@ static bool settled_free(const ca_allocation_t *record, CUresult code)
     return served_free();
 }
 
-/* `free_plain` refuses memory of the other sort, which then is api D's to answer for. Where no
- * context is current the runtime makes one first. */
+/* `free_plain` refuses memory of the other kind, for which the driver API's hooks then answer.
+ * Where no context is current the runtime makes one first. */
 static bool serve_free(const void *address, CUresult (*free_plain)(const ca_allocation_t *))
 {
     ca_allocation_t record;
     return ca_context_check_current() == CUDA_SUCCESS && take_pooled(address, &record) &&
-           settled_free(&record, free_plain(&record));
+           finish_free(&record, free_plain(&record));
 }
 
-/* Whether a stream was met before, and what the pool calls it. */
+/* Whether the stream is known, and its handle in the pool. */
 static bool known_order(CUstream stream, ca_context_t **context, ca_stream_t **order)
 {
     return may_serve() && ca_streams_find(stream, false, context, order) == CUDA_SUCCESS &&
@@ -141,10 +143,10 @@ static bool serve_free_async(const void *address, CUstream stream)
     if (!known_order(stream, &context, &order) || !take_pooled(address, &record))
         return false;
     ca_debug_freed(&record, context, stream);
-    return settled_free(&record, ca_device_free_on(&record, order, context));
+    return finish_free(&record, ca_device_free_on(&record, order, context));
 }
 
-NO_HIT malloc_no_hit(void **address, size_t bytes, void *caller)
+SLOW_PATH malloc_slow(void **address, size_t bytes, void *caller)
 {
     uint64_t pointer;
     int large = address ? ca_fast_alloc_large(CA_API_RUNTIME, bytes, &pointer) : -ENOENT;
@@ -165,10 +167,10 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes)
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
-    return malloc_no_hit(address, bytes, __builtin_return_address(0));
+    return malloc_slow(address, bytes, __builtin_return_address(0));
 }
 
-NO_HIT free_no_hit(void *address, void *caller)
+SLOW_PATH free_slow(void *address, void *caller)
 {
     if (address && may_serve() && serve_free(address, ca_device_free_plain))
         return cudaSuccess;
@@ -182,10 +184,10 @@ CA_EXPORT cudaError_t CUDARTAPI cudaFree(void *address)
     uint64_t pointer = (uint64_t)(uintptr_t)address;
     if (ca_fast_free(CA_API_RUNTIME, &pointer))
         return cudaSuccess;
-    return free_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
+    return free_slow((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
 
-NO_HIT malloc_host_no_hit(void **address, size_t bytes, void *caller)
+SLOW_PATH malloc_host_slow(void **address, size_t bytes, void *caller)
 {
     if (address && bytes && may_serve() && serve_pinned(address, bytes, 0))
         return cudaSuccess;
@@ -200,10 +202,10 @@ CA_EXPORT cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes)
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
-    return malloc_host_no_hit(address, bytes, __builtin_return_address(0));
+    return malloc_host_slow(address, bytes, __builtin_return_address(0));
 }
 
-NO_HIT host_alloc_no_hit(void **address, size_t bytes, unsigned flags, void *caller)
+SLOW_PATH host_alloc_slow(void **address, size_t bytes, unsigned flags, void *caller)
 {
     /* The flags' values are the driver's. */
     if (address && bytes && may_serve() && serve_pinned(address, bytes, flags))
@@ -219,10 +221,10 @@ CA_EXPORT cudaError_t CUDARTAPI cudaHostAlloc(void **address, size_t bytes, unsi
         *address = (void *)(uintptr_t)pointer;
         return cudaSuccess;
     }
-    return host_alloc_no_hit(address, bytes, flags, __builtin_return_address(0));
+    return host_alloc_slow(address, bytes, flags, __builtin_return_address(0));
 }
 
-NO_HIT free_host_no_hit(void *address, void *caller)
+SLOW_PATH free_host_slow(void *address, void *caller)
 {
     if (address && may_serve() && serve_free(address, ca_pinned_free_plain))
         return cudaSuccess;
@@ -236,7 +238,7 @@ CA_EXPORT cudaError_t CUDARTAPI cudaFreeHost(void *address)
     uint64_t pointer = (uint64_t)(uintptr_t)address;
     if (address && ca_fast_free_pinned(CA_API_RUNTIME, &pointer))
         return cudaSuccess;
-    return free_host_no_hit((void *)(uintptr_t)pointer, __builtin_return_address(0));
+    return free_host_slow((void *)(uintptr_t)pointer, __builtin_return_address(0));
 }
 
 CA_EXPORT cudaError_t CUDARTAPI cudaMallocManaged(void **address, size_t bytes, unsigned flags)

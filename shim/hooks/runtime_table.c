@@ -3,8 +3,8 @@
  * A search takes the loader's lock, and a thread that holds that lock may be waiting for this one
  * (a library's constructor that starts a thread and joins it). So nothing is searched where the
  * answer is plain: the runtime that was there when the program started serves every module that
- * does not ask for another one by name. Otherwise there is one search per module, and none on a
- * hit, which needs no real function. */
+ * does not ask for another one by name. Otherwise there is one search per module, and none on the
+ * fast path, which needs no real function. */
 #include "shim/hooks/runtime_table.h"
 #include <dlfcn.h>
 #include <link.h>
@@ -22,15 +22,15 @@ static const char *const names[] = {
 #include "shim/hooks/hooks.def"
 };
 
-/* A loaded object. Two that lie in the same place, one after the other, differ in `name`. */
+/* A loaded object. Two that are mapped at the same place, one after the other, differ in `name`. */
 typedef __typeof__(*((struct link_map *)0)->l_ld) dynamic_t;
 typedef struct ca_object {
     const dynamic_t *dynamic;
     uintptr_t base;
-    const char *name; /* the loader's own, while it is loaded; empty for the program */
+    const char *name; /* the loader's, valid while loaded; empty: the program */
 } ca_object_t;
 
-/* What an object's calls go to. Immutable once published. */
+/* The functions that an object's calls reach. Immutable once published. */
 typedef struct ca_module {
     ca_object_t object;
     void *real[CA_RUNTIME_COUNT];
@@ -39,9 +39,9 @@ typedef struct ca_module {
 #define MODULES 256
 static ca_module_t *_Atomic modules[MODULES];
 
-/* The runtime that RTLD_NEXT found when we were loaded. */
+/* The runtime that RTLD_NEXT found when this library was loaded. */
 static ca_module_t first;
-static const char *first_soname; /* NULL where it is no runtime but somebody's interposer */
+static const char *first_soname; /* NULL: no runtime but another interposer */
 
 /* --- objects -------------------------------------------------------------------------------------
  * None of this waits for a thread that is in dlopen: dl_iterate_phdr has a lock of its own. */
@@ -87,7 +87,7 @@ static bool find_without_lock(void *address, ca_object_t *object)
 }
 #endif
 
-/* All zero where there is none. */
+/* All zero where there is no object. */
 static ca_object_t object_of(void *address)
 {
     search_t search = {.address = (uintptr_t)address};
@@ -133,7 +133,7 @@ static const char *runtime_soname(void *address)
 /* --- searching -----------------------------------------------------------------------------------
  */
 
-/* What the program and all that is preloaded have. RTLD_DEFAULT is this library here. */
+/* Searches the program and all preloaded libraries. RTLD_DEFAULT is this library here. */
 static void *first_of_all(const char *name)
 {
     void *program = dlopen(NULL, RTLD_LAZY);
@@ -143,12 +143,12 @@ static void *first_of_all(const char *name)
     return found;
 }
 
-/* What the caller's own library and its dependencies have. An interposer before us, another copy of
- * this library among them, asks for the next one, which it is not itself. */
+/* Searches the caller's own library and its dependencies. An interposer before this library,
+ * another copy of it among them, asks for the next one, which it is not itself. */
 static void *from_caller(const ca_object_t *caller, const char *name)
 {
     if (!caller->dynamic || !caller->name[0])
-        return NULL; /* the main program: its search order is ours */
+        return NULL; /* the main program: the search order here is its own */
     void *handle = dlopen(caller->name, RTLD_LAZY | RTLD_NOLOAD);
     void *real = handle ? ca_dlsym_call(handle, name) : NULL;
     if (handle)
@@ -163,7 +163,7 @@ typedef struct runtimes {
     char name[1024];
 } runtimes_t;
 
-/* A copy: the object may be closed once this has returned. */
+/* The name is copied: the object may be closed once this has returned. */
 static int look_for_runtime(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     runtimes_t *runtimes = arg;
@@ -175,8 +175,8 @@ static int look_for_runtime(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 1;
 }
 
-/* Last resort: a runtime that is loaded somewhere (the caller got our address from another
- * module). */
+/* The last resort: a runtime that is loaded somewhere (the caller got the wrapper's address from
+ * another module). */
 static void *from_any_runtime(const char *name)
 {
     for (size_t passed = 0;; passed++) {
@@ -198,12 +198,11 @@ static void *search(const ca_object_t *caller, const char *name)
         next = NULL;
     if (CA_MUTATED(runtime_next_only))
         return next;
-    /* Somebody else's interposer comes before the runtime; another runtime than the caller's does
-     * not. */
+    /* Another interposer comes before the runtime; another runtime than the caller's does not. */
     void *real = next && (!own || !runtime_soname(next)) ? next : own;
     if (!real)
         real = from_any_runtime(name);
-    /* Keep its library: the pointer is remembered. */
+    /* Its library is kept open, since the pointer is remembered. */
     ca_object_t home = object_of(real);
     if (home.dynamic && home.name[0])
         dlopen(home.name, RTLD_LAZY | RTLD_NOLOAD);
@@ -269,7 +268,7 @@ void *ca_runtime_real(ca_runtime_function_t function, void *caller)
     return found.real[function];
 }
 
-/* While the loader runs constructors nobody else is there to wait for. One look-up where there is
+/* While the loader runs constructors no other thread can be waited for. One look-up where there is
  * no runtime. */
 __attribute__((constructor)) static void look_for_the_first_runtime(void)
 {

@@ -1,5 +1,6 @@
 /* The real runtime functions, found for each caller: a process may hold several runtimes, and a
- * plugin's runtime may be visible to the plugin alone. */
+ * plugin's runtime may be visible to the plugin alone. From any thread; a search takes the loader's
+ * lock. */
 #ifndef CA_SHIM_HOOKS_RUNTIME_TABLE_H
 #define CA_SHIM_HOOKS_RUNTIME_TABLE_H
 
@@ -9,8 +10,8 @@ typedef enum {
     CA_RUNTIME_COUNT
 } ca_runtime_function_t;
 
-/* The function that the code at `caller` (a return address) would have called without us; NULL when
- * there is none. What it finds is remembered per call site, and its library kept open. */
+/* The function that the code at `caller` (a return address) would have called without this library;
+ * NULL when there is none. The answer is remembered per call site, and its library kept open. */
 void *ca_runtime_real(ca_runtime_function_t function, void *caller);
 
 #endif

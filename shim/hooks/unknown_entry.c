@@ -1,4 +1,4 @@
-/* See unknown_entry.h. A trampoline is never given back: the program keeps its address. */
+/* See unknown_entry.h. A trampoline is never freed: the program keeps its address. */
 #include "shim/hooks/unknown_entry.h"
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -38,7 +38,7 @@ void *ca_unknown_called(uint64_t index)
     return atomic_load_explicit(&real[index], memory_order_relaxed);
 }
 
-/* That of `address`, or the next one, which it gets. -1 where all are others'. */
+/* The index of `address`, or the next free one, which it gets. -1 where all are in use. */
 static int index_of(void *address)
 {
     for (int i = 0; i < CA_UNKNOWN_MOST; i++) {

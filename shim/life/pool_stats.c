@@ -1,7 +1,7 @@
 #include "shim/life/pool_stats.h"
 #include <string.h>
 #include "shim/cuda/contexts.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 
 /* False where the arena is in use. */
 static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
@@ -32,7 +32,7 @@ static bool add_heaps(const ca_context_t *context, ca_arena_stats_t *total)
     ca_arena_t *heap;
     bool complete = true;
     size_t live = total->live_bytes, peak = total->live_peak;
-    for (unsigned i = 0; (heap = ca_heap(context, i)); i++)
+    for (unsigned i = 0; (heap = ca_arenas_at(context, i)); i++)
         complete &= add(heap, total);
     if (context->set && ca_arena_set_in_use(context->set) > 1) {
         size_t together = ca_arena_set_live_peak(context->set);
@@ -75,7 +75,8 @@ bool ca_pool_stats_pieces(unsigned device, ca_pieces_t *pieces)
     bool complete = ca_contexts_try_living(living, &count);
     memset(pieces, 0, sizeof(*pieces));
     for (size_t i = 0; i < count; i++)
-        for (unsigned k = 0; living[i]->device == device && (heap = ca_heap(living[i], k)); k++)
+        for (unsigned k = 0; living[i]->device == device && (heap = ca_arenas_at(living[i], k));
+             k++)
             complete &= ca_arena_pieces_try(heap, pieces);
     return complete;
 }

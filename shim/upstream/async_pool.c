@@ -17,7 +17,7 @@ bool ca_async_pool_possible(void)
            driver->cuEventQuery;
 }
 
-/* With internal dependencies an allocation would be made to wait for work that is still running. */
+/* With internal dependencies an allocation would wait for work that is still running. */
 static CUresult make_pool(const ca_driver_t *driver, CUdevice device, CUmemoryPool *pool)
 {
     cuuint64_t keep_all = UINT64_MAX;
@@ -38,7 +38,8 @@ static CUresult make_pool(const ca_driver_t *driver, CUdevice device, CUmemoryPo
     return code;
 }
 
-/* A driver may have a function and not support it: memory goes all its way once. */
+/* A driver may have a function and not support it: memory is allocated and freed once, by every
+ * call. */
 static int try_out(ca_context_t *context, const ca_async_pool_t *made)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
@@ -90,17 +91,17 @@ CUresult ca_async_pool_alloc(const ca_async_pool_t *pool, CUdeviceptr *address, 
     if (code != CUDA_SUCCESS)
         return code;
     code = driver->cuStreamSynchronize(pool->allocs);
-    if (code != CUDA_SUCCESS) { /* once more: freed is only what has been allocated by then */
+    if (code != CUDA_SUCCESS) { /* once more: this frees all that was allocated by then */
         driver->cuStreamSynchronize(pool->allocs);
         driver->cuMemFree_v2(*address);
     }
     return code;
 }
 
-/* --- frees of the program's ---------------------------------------------------------------------
+/* --- the program's own frees in stream order ----------------------------------------------------
  */
 
-static _Atomic unsigned frees, done; /* given to the driver, and known to be done of them */
+static _Atomic unsigned frees, done; /* passed to the driver, and those known to be done */
 static _Atomic bool graphs;
 
 void ca_async_pool_note_free(void)
@@ -115,7 +116,7 @@ void ca_async_pool_note_graph(void)
         atomic_store(&graphs, true);
 }
 
-/* They are done where all devices are idle. */
+/* They are done when all devices are idle. */
 bool ca_async_pool_may_wait(ca_context_t *context)
 {
     void *fence;

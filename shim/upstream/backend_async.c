@@ -1,33 +1,34 @@
 /* See backend_async.h.
  *
- * Memory is allocated on a stream of ours that has nothing else on it, and is usable when that has
+ * Memory is allocated on a stream that carries nothing else, and is usable when that stream has
  * passed. A plain free promises more than cuMemFreeAsync: all work submitted before it, on every
  * stream, may have used the memory. So a fence is recorded behind all that work, and the memory is
- * held here until it has passed; the driver has it back then. A free that stands in the driver's
- * order behind work that is still running would do as well, but for one thing: a driver that runs
- * short of stream-ordered memory may wait for such frees, and that work may be waiting for the very
+ * held here until it has passed; then it is released to the driver. A free in the driver's order
+ * behind work that is still running would do as well, but for one thing: a driver that runs short
+ * of stream-ordered memory may wait for such frees, and that work may be waiting for the very
  * thread that allocates.
  *
- * The driver has it back by cuMemFree, which "will not perform any implicit synchronization when
+ * The memory is released by cuMemFree, which "will not perform any implicit synchronization when
  * the pointer was allocated with cuMemAllocAsync or cuMemAllocFromPoolAsync" (cuda.h), rather than
- * by a free on a stream, which is under way for a moment. One takes about as long as the other
+ * by a free on a stream, which takes effect a moment later. One takes about as long as the other
  * (tests/gpu/results: cudaFree of async memory). [hw] Whether the pool keeps it all the same.
  *
- * Where there is no memory left we wait for the fences of earlier frees, oldest first: for what a
- * plain free of this thread would have waited for, and as long as `oom_wait` says for what other
- * threads freed, and for the work of other contexts, behind which the fences stand too.
+ * When memory runs out an allocation waits for the fences of earlier frees, oldest first: without
+ * bound for work that a plain free of this thread would have waited for, and as long as `oom_wait`
+ * says for memory that other threads freed, and for the work of other contexts, which the fences
+ * cover too.
  *
- * While anything is captured no fence can be recorded, and the plain free of such memory waits for
- * nothing: what is freed then is held until a fence was recorded, later, and has passed. That one
+ * While a stream is captured no fence can be recorded, and the plain free of such memory waits for
+ * nothing: memory freed then is held until a fence was recorded, later, and has passed. That fence
  * also covers work submitted after the free, so no thread waits for it.
  *
- * The program's own frees in the driver's order are there all the same, and an allocation that is
- * none in that order, as the program wrote it, must not wait for them: where some may be under way
- * cuMemAlloc is asked, which waits for nothing.
+ * The program's own frees in the driver's order remain. An allocation that the program did not
+ * write in that order must not wait for them: where some may be under way cuMemAlloc is called,
+ * which waits for nothing.
  *
- * Memory that an explicit pool gave has no IPC handle, and a peer reaches it only where the pool
- * says so. [hw] Whether it dies with its context: we destroy the pool, which goes when its last
- * allocation does. */
+ * Memory of an explicit pool has no IPC handle, and a peer reaches it only where the pool grants
+ * access. [hw] Whether it dies with its context: the pool is destroyed here, and ends with its last
+ * allocation. */
 #include "shim/upstream/backend_async.h"
 #include <errno.h>
 #include "base/clock.h"
@@ -46,28 +47,28 @@
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 
-/* Freed by the program, and not by us yet. */
+/* Memory that the program has freed and that is not released yet. */
 typedef struct ca_async_free {
     struct ca_async_free *next, *prev;
     CUdeviceptr address;
-    void *fence;     /* NULL until it could be recorded */
+    void *fence;     /* NULL until one could be recorded */
     uint64_t number; /* of the fence: see pool/fence/fence_order.h */
-    unsigned users;  /* threads that look at it */
-    bool claimed;    /* one of them changes it, or gives the memory to the driver */
-    bool ended;      /* in no list any more; the last user forgets it */
+    unsigned users;  /* threads that hold a pointer to it */
+    bool claimed;    /* one of them changes it, or releases the memory */
+    bool ended;      /* in no list any more; the last user recycles it */
 } ca_async_free_t;
 
 typedef struct ca_async_backend {
     ca_async_pool_t own;
     ca_async_free_t *first, *last; /* in the order of their fences; some have none yet */
     size_t count;
-    _Atomic bool stuck; /* behind work that was waited for in vain */
+    _Atomic bool stuck; /* an earlier wait for its work timed out */
 } ca_async_backend_t;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t backends = {.object_bytes = sizeof(ca_async_backend_t)};
 static ca_slab_t frees = {.object_bytes = sizeof(ca_async_free_t)};
-static _Atomic bool unusable; /* the driver cannot */
+static _Atomic bool unusable; /* the driver does not support it */
 
 static ca_async_backend_t *backend_of(ca_context_t *context)
 {
@@ -77,7 +78,7 @@ static ca_async_backend_t *backend_of(ca_context_t *context)
     return backend;
 }
 
-/* Made where it is missing; NULL when it cannot be. The context has been entered. */
+/* Makes the back end where it is missing; NULL when that fails. The context has been entered. */
 static ca_async_backend_t *have_backend(ca_context_t *context)
 {
     ca_async_backend_t *backend = backend_of(context);
@@ -95,14 +96,14 @@ static ca_async_backend_t *have_backend(ca_context_t *context)
     }
     backend = context->backend;
     ca_lock_drop(&lock);
-    ca_async_pool_destroy(&made); /* another thread was first, or something could not be had */
+    ca_async_pool_destroy(&made); /* another thread was first, or a part could not be made */
     return backend;
 }
 
-/* --- what is held -------------------------------------------------------------------------------
+/* --- the held memory ----------------------------------------------------------------------------
  */
 
-/* Under the lock, as the next one. */
+/* Under the lock; so is the next function. */
 static void link_last(ca_async_backend_t *backend, ca_async_free_t *free)
 {
     free->next = NULL;
@@ -128,7 +129,7 @@ static void forget(ca_context_t *context, ca_async_free_t *free)
     ca_lock_drop(&lock);
 }
 
-/* False where the context has ended meanwhile: the memory went along. */
+/* False where the context was destroyed meanwhile, and the memory with it. */
 static bool push(const ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free)
 {
     ca_lock_take(&lock);
@@ -139,8 +140,8 @@ static bool push(const ca_context_t *context, ca_async_backend_t *backend, ca_as
     return serves;
 }
 
-/* The oldest one, with `wait` of those that a thread may wait for; NULL: none. One without a fence
- * is claimed. All stay in the list: a second free of the memory is to be known for one. */
+/* The oldest one, with `wait` the oldest that a thread may wait for; NULL: none. One without a
+ * fence is claimed. All stay in the list, so that a second free of the memory is recognised. */
 static ca_async_free_t *use_oldest(ca_async_backend_t *backend, bool wait)
 {
     ca_lock_take(&lock);
@@ -164,9 +165,9 @@ static bool claim(ca_async_free_t *free)
     return !was;
 }
 
-/* What came of a use: nothing; it is `claimed` no more; its fence, recorded now, is the newest; the
- * driver has the memory. */
-typedef enum { UNCHANGED, LEFT, FENCED, GIVEN } change_t;
+/* The result of a use: nothing; it is `claimed` no more; its fence, recorded now, is the newest;
+ * the memory was released to the driver. */
+typedef enum { UNCHANGED, LEFT, FENCED, RELEASED } change_t;
 
 static void end_use(ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free,
                     change_t change)
@@ -174,11 +175,11 @@ static void end_use(ca_context_t *context, ca_async_backend_t *backend, ca_async
     ca_lock_take(&lock);
     if (change != UNCHANGED)
         free->claimed = false;
-    if (!free->ended && (change == FENCED || change == GIVEN))
+    if (!free->ended && (change == FENCED || change == RELEASED))
         unlink_one(backend, free);
     if (!free->ended && change == FENCED)
         link_last(backend, free);
-    free->ended |= change == GIVEN;
+    free->ended |= change == RELEASED;
     bool last = --free->users == 0 && free->ended;
     ca_lock_drop(&lock);
     if (last)
@@ -193,8 +194,8 @@ static size_t held(ca_async_backend_t *backend)
     return count;
 }
 
-/* Of memory that nothing touches any more. */
-static bool give(ca_context_t *context, CUdeviceptr address)
+/* Releases memory that no work uses any more. */
+static bool release(ca_context_t *context, CUdeviceptr address)
 {
     ca_entered_t entered;
     if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
@@ -205,9 +206,9 @@ static bool give(ca_context_t *context, CUdeviceptr address)
     return code == CUDA_SUCCESS;
 }
 
-/* 1, 0 or an error. A plain free of this thread's would have waited for the context's own work; all
- * other may be waiting for this very thread. Of `left` nanoseconds for that it takes what it needs.
- */
+/* 1, 0 or an error. A plain free of this thread would have waited for the context's own work; all
+ * other work may be waiting for this very thread. That wait takes what it needs of `left`
+ * nanoseconds. */
 static int wait_for(ca_context_t *context, ca_async_backend_t *backend, const ca_async_free_t *free,
                     uint64_t *left)
 {
@@ -227,28 +228,29 @@ static int wait_for(ca_context_t *context, ca_async_backend_t *backend, const ca
     return done;
 }
 
-/* One that has passed, unless another thread is faster. */
-static change_t give_one(ca_context_t *context, ca_async_backend_t *backend, ca_async_free_t *free)
+/* Releases one whose fence has passed, unless another thread is faster. */
+static change_t release_one(ca_context_t *context, ca_async_backend_t *backend,
+                            ca_async_free_t *free)
 {
     change_t change = UNCHANGED;
     ca_giving_begin();
     if (claim(free))
-        change = give(context, free->address) ? GIVEN : LEFT;
-    if (change == GIVEN)
+        change = release(context, free->address) ? RELEASED : LEFT;
+    if (change == RELEASED)
         atomic_store(&backend->stuck, false);
-    ca_giving_end(change == GIVEN);
+    ca_giving_end(change == RELEASED);
     return change;
 }
 
-/* Gives the driver what has passed, oldest first. With `left` (see wait_for) the oldest is waited
- * for, and no more are given. Returns whether any was. */
+/* Releases memory whose fences have passed, oldest first. With `left` (see wait_for) it waits for
+ * the oldest, and releases no more than one. Returns whether any was released. */
 static bool collect(ca_context_t *context, ca_async_backend_t *backend, uint64_t *left)
 {
     const ca_upstream_t *cuda = &ca_upstream_cuda;
     ca_async_free_t *free;
-    bool given = false;
+    bool released = false;
     for (size_t tries = held(backend);
-         tries > 0 && !(left && given) && (free = use_oldest(backend, left)) != NULL; tries--) {
+         tries > 0 && !(left && released) && (free = use_oldest(backend, left)) != NULL; tries--) {
         if (!free->fence) {
             int rc = ca_upstream_fence_record(cuda, context, true, &free->fence);
             end_use(context, backend, free, rc == 0 ? FENCED : LEFT);
@@ -258,13 +260,13 @@ static bool collect(ca_context_t *context, ca_async_backend_t *backend, uint64_t
         }
         int passed = left ? wait_for(context, backend, free, left)
                           : ca_upstream_fence_query(cuda, context, free->fence);
-        change_t change = passed == 1 ? give_one(context, backend, free) : UNCHANGED;
+        change_t change = passed == 1 ? release_one(context, backend, free) : UNCHANGED;
         end_use(context, backend, free, change);
-        given |= change == GIVEN;
+        released |= change == RELEASED;
         if (passed != 1 || change == LEFT)
             break;
     }
-    return given;
+    return released;
 }
 
 /* --- allocating ---------------------------------------------------------------------------------
@@ -286,20 +288,20 @@ static CUresult alloc_once(ca_context_t *context, ca_async_backend_t **backend,
     return code;
 }
 
-/* What earlier frees give back is waited for when there is nothing left; not what others free
- * meanwhile, who may go on for ever. */
+/* When no memory is left it waits for earlier frees; not for frees that other threads make
+ * meanwhile, which may never end. */
 static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdeviceptr *address,
                       size_t bytes)
 {
     uint64_t left = ca_options.oom_wait;
-    unsigned given = ca_giving_done();
+    unsigned released = ca_giving_done();
     size_t rounds = *backend ? held(*backend) : 0;
     CUresult code = alloc_once(context, backend, address, bytes);
     if (code == CUDA_ERROR_OUT_OF_MEMORY && rounds > 0 && ca_upstream_trim_driver(context) > 0)
         code = alloc_once(context, backend, address, bytes);
     for (; code == CUDA_ERROR_OUT_OF_MEMORY && rounds > 0 &&
            (collect(context, *backend, NULL) || collect(context, *backend, &left) ||
-            ca_giving_wait(&given));
+            ca_giving_wait(&released));
          rounds--)
         code = alloc_once(context, backend, address, bytes);
     return code;
@@ -308,7 +310,7 @@ static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdev
 bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes)
 {
     CUdeviceptr pointer;
-    /* Of a created context it would outlive it: see ca_mempool_served. */
+    /* Memory of a created context would outlive it: see ca_mempool_served. */
     if (ca_options.backend != CA_BACKEND_ASYNC || !context || context->created ||
         ca_capture_active() || ca_context_has_peers(context) || atomic_load(&unusable) ||
         atomic_load(&context->broken) || !ca_async_pool_possible())
@@ -318,13 +320,13 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
         collect(context, backend, NULL);
     CUresult code = alloc(context, &backend, &pointer, bytes);
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        ca_backend_async_trim(context, CA_TRIM_IDLE); /* before cuMemAlloc is asked */
+        ca_backend_async_trim(context, CA_TRIM_IDLE); /* before cuMemAlloc is called */
     if (code != CUDA_SUCCESS)
         return false;
     if ((ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) ||
         ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, backend->own.allocs, NULL) != 0) {
-        /* Without a record a free could not tell where it came from. */
-        give(context, pointer);
+        /* Without a record a free could not know where the memory came from. */
+        release(context, pointer);
         return false;
     }
     *address = pointer;
@@ -370,7 +372,7 @@ CUresult ca_backend_async_free(const ca_allocation_t *record)
     ca_context_t *context = ca_context_numbered(record->context);
     ca_async_backend_t *backend = context ? backend_of(context) : NULL;
     if (!backend || atomic_load(&context->state) == CA_CONTEXT_RETIRED)
-        return CUDA_SUCCESS; /* its context went while we came here, and took the memory along */
+        return CUDA_SUCCESS; /* the context was destroyed meanwhile, and its memory with it */
     ca_attributes_clear(record->address);
     if (ca_options.free_sync)
         ca_upstream_cuda.synchronize(context, false);
@@ -392,7 +394,7 @@ bool ca_backend_async_holds(uint64_t address)
     return found;
 }
 
-/* --- giving back --------------------------------------------------------------------------------
+/* --- releasing ----------------------------------------------------------------------------------
  */
 
 size_t ca_backend_async_idle(ca_context_t *context)
@@ -404,7 +406,7 @@ size_t ca_backend_async_idle(ca_context_t *context)
     collect(context, backend, NULL);
     if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return 0;
-    size_t kept = ca_mempool_kept(backend->own.pool); /* it is not destroyed meanwhile */
+    size_t kept = ca_mempool_kept(backend->own.pool); /* the pool is not destroyed meanwhile */
     ca_upstream_leave(&entered);
     return kept;
 }
@@ -415,23 +417,23 @@ static size_t trim(ca_context_t *context, ca_async_backend_t *backend)
     collect(context, backend, NULL);
     if (ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return 0;
-    size_t given = ca_mempool_trim(backend->own.pool);
+    size_t released = ca_mempool_trim(backend->own.pool);
     ca_upstream_leave(&entered);
-    return given;
+    return released;
 }
 
-/* All that the thread would have waited for in its own frees, but no more than one of the others:
- * they may go on freeing for ever, and the caller comes again. */
+/* Releases all that the thread would have waited for in its own frees, but no more than one of the
+ * others: other threads may go on freeing for ever, and the caller comes again. */
 static size_t trim_after_waits(ca_context_t *context, ca_async_backend_t *backend)
 {
     uint64_t none = 0, left = ca_options.oom_wait;
     size_t rounds = held(backend);
     while (rounds > 0 && collect(context, backend, &none))
         rounds--;
-    size_t given = trim(context, backend);
-    if (given == 0 && collect(context, backend, &left))
-        given = trim(context, backend);
-    return given;
+    size_t released = trim(context, backend);
+    if (released == 0 && collect(context, backend, &left))
+        released = trim(context, backend);
+    return released;
 }
 
 size_t ca_backend_async_trim(ca_context_t *context, ca_trim_t how)
@@ -439,12 +441,12 @@ size_t ca_backend_async_trim(ca_context_t *context, ca_trim_t how)
     ca_async_backend_t *backend = backend_of(context);
     if (!backend || !ca_driver()->cuMemPoolTrimTo)
         return 0;
-    size_t given = trim(context, backend);
-    if (how == CA_TRIM_SHORTAGE && given == 0)
-        given = ca_upstream_trim_driver(context);
-    if (how == CA_TRIM_SHORTAGE && given == 0)
-        given = trim_after_waits(context, backend);
-    return given;
+    size_t released = trim(context, backend);
+    if (how == CA_TRIM_SHORTAGE && released == 0)
+        released = ca_upstream_trim_driver(context);
+    if (how == CA_TRIM_SHORTAGE && released == 0)
+        released = trim_after_waits(context, backend);
+    return released;
 }
 
 void ca_backend_async_open_to(ca_context_t *context, CUdevice device)
@@ -466,7 +468,7 @@ void ca_backend_async_destroyed(ca_context_t *context)
     ca_async_free_t *free = NULL;
     ca_lock_take(&lock);
     ca_async_backend_t *backend = context->backend;
-    context->backend = NULL; /* a thread that is still at it may read it: it is not given away */
+    context->backend = NULL; /* another thread may still read it: never recycled */
     ca_lock_drop(&lock);
     if (!backend)
         return;

@@ -1,21 +1,21 @@
 /* See decay.h.
  *
- * The thread wakes twice in a decay time, lets each arena look at what is pending, and gives back
+ * The thread wakes twice in a decay time, lets each arena poll its pending blocks, and releases
  * segments that were idle for two whole intervals: for the decay time at least, and half of it more
- * at most. Its driver calls stand where no call of the program stands, so they must never be in the
- * way of one:
+ * at most. The program did not make these driver calls, so they must never delay or break one that
+ * it makes:
  *
- *   - a free that waits for its context comes only when nothing runs there;
- *   - while anything is captured nothing is done. A capture that begins meanwhile is not spoiled:
+ *   - a free that waits for its context is made only when nothing runs there;
+ *   - while a stream is captured nothing is done. A capture that begins meanwhile is not broken:
  *     the thread is in the relaxed mode for good;
- *   - no signal is ever handled on it, and nobody waits for it but the end of the process, for a
+ *   - no signal is ever handled on the thread, and only the end of the process waits for it, for a
  *     call under way and not for long.
  *
- * Without context-wide events (before CUDA 12.5) it makes nothing ready: that would take a wait for
- * all work there is. What was freed last stays until more is freed.
+ * Without context-wide events (before CUDA 12.5) it makes nothing ready: that would need a wait for
+ * all work of the context. What was freed last stays until more is freed.
  *
- * A process whose other threads have all ended by pthread_exit would be kept alive by it; the
- * driver's own threads do so already. */
+ * A process whose other threads have all ended by pthread_exit would be kept alive by this thread;
+ * the driver's own threads do so already. */
 #include "shim/upstream/decay.h"
 #include <limits.h>
 #include <pthread.h>
@@ -29,15 +29,15 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/cuda/helper.h"
 #include "shim/life/life.h"
 #include "shim/upstream/upstream.h"
 
 #define WAKES 2 /* in a decay time */
 #define LEAST_INTERVAL_NS UINT64_C(10000000)
-#define STACK_BYTES ((size_t)256 << 10) /* a driver's calls want some */
-#define STOP_TRIES 200                  /* of half a millisecond */
+#define STACK_BYTES ((size_t)256 << 10) /* enough for a driver's calls */
+#define STOP_TRIES 200                  /* times half a millisecond */
 
 static _Atomic bool started;
 static _Atomic bool stopping; /* the process ends: no driver call begins any more */
@@ -57,14 +57,14 @@ static void round_over(ca_arena_t *arena, uint32_t ticks, bool waits)
 
 static void round_of(ca_context_t *context, uint32_t ticks)
 {
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     if (atomic_load(&context->state) != CA_CONTEXT_SERVING || atomic_load(&context->broken))
         return;
-    for (unsigned i = 0; (heap = ca_heap(context, i)) && may_work(); i++)
-        round_over(heap, ticks, ca_upstream_idle_free_waits());
+    for (unsigned i = 0; (arena = ca_arenas_at(context, i)) && may_work(); i++)
+        round_over(arena, ticks, ca_upstream_idle_free_waits());
     for (unsigned i = 0; i < CA_PINNED_KINDS && may_work(); i++)
-        if ((heap = atomic_load(&context->pinned[i])))
-            round_over(heap, ticks, true);
+        if ((arena = atomic_load(&context->pinned[i])))
+            round_over(arena, ticks, true);
 }
 
 static void work(uint32_t ticks)
@@ -88,7 +88,7 @@ static void *run(void *arg)
     uint32_t ticks = (uint32_t)((decay + interval - 1) / interval);
     while (!atomic_load(&stopping)) {
         ca_sleep(interval);
-        /* In this order: either the end sees us at work, or we see the end. */
+        /* In this order: either the exit handler sees the round, or the round sees the exit. */
         atomic_store(&working, true);
         work(ticks);
         atomic_store(&working, false);
@@ -96,8 +96,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Before the driver's own exit handlers, which were registered before a context could be made: no
- * call of ours meets a driver that is gone. The report neither needs nor waits for this. */
+/* It runs before the driver's own exit handlers, which were registered before a context could be
+ * made: no call of the thread meets a driver that has shut down. The report neither needs nor waits
+ * for this. */
 static void stop(void)
 {
     atomic_store(&stopping, true);
@@ -105,8 +106,8 @@ static void stop(void)
         ca_sleep(500000);
 }
 
-/* Perhaps from a library's constructor, under the loader's lock: the thread takes none, and nobody
- * waits for it here. */
+/* The caller may be a library's constructor, under the loader's lock: the thread does not take that
+ * lock, and nothing waits for the thread here. */
 void ca_decay_start(void)
 {
     if (ca_options.decay == 0 || ca_options.backend != CA_BACKEND_POOL ||

@@ -10,15 +10,15 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/libraries.h"
 
-/* CUDA versions of the drivers (cuDriverGetVersion) that a run of tests/gpu on hardware has shown
- * to do with mapped memory as ranges need it. None has been shown yet. */
+/* CUDA versions of drivers (cuDriverGetVersion) for which a run of tests/gpu on hardware has shown
+ * that mapped memory behaves as ranges need it. There is none yet. */
 static const int proven[] = {0};
 
 /* Libraries that share memory by handles of cuIpcGetMemHandle, or reach it as peers, by the
  * beginnings of their names. Frameworks link NCCL and use it where there are several devices. */
 static const struct {
     const char *begins, *why;
-    bool several; /* devices, or it is of no use */
+    bool several; /* it is used with several devices only */
 } libraries[] = {
     {"libucp.so", "UCX is loaded", false},
     {"libuct.so", "UCX is loaded", false},
@@ -29,8 +29,8 @@ static const struct {
     {"libnccl.so", "NCCL is loaded, and there are several devices", true},
 };
 
-static _Atomic(const char *) sign; /* the first */
-static _Atomic bool on;            /* `auto` has let a context have ranges */
+static _Atomic(const char *) sign; /* the reason that was found first */
+static _Atomic bool on;            /* with `auto` a context has ranges */
 static ca_libraries_seen_t seen;
 
 static bool is_proven(void)
@@ -91,7 +91,7 @@ bool ca_expandable_wanted(void)
         return ca_options.expandable_segments == CA_EXPANDABLE_TRUE;
     if (!is_proven())
         return false;
-    atomic_store(&on, true); /* before the signs are looked at */
+    atomic_store(&on, true); /* before the signs are checked */
     return ca_expandable_may_grow();
 }
 

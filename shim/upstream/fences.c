@@ -1,4 +1,4 @@
-/* See fences.h. Events are recycled per context, in the part of it that they were taken from. */
+/* See fences.h. Events are recycled per context, in the part of it that they came from. */
 #include "shim/upstream/fences.h"
 #include <errno.h>
 #include "base/clock.h"
@@ -10,8 +10,8 @@
 #include "shim/upstream/upstream.h"
 #include "shim/upstream/waiter.h"
 
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* the slab's */
-/* Apart, since each belongs to one thread for long. */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of the slab */
+/* Parts lie apart, since one thread uses each for long. */
 static ca_slab_t slab = {.object_bytes = CA_PART_BYTES};
 _Static_assert(sizeof(ca_event_t) <= CA_PART_BYTES, "one of them each");
 
@@ -44,7 +44,7 @@ static ca_event_t *take_event(ca_context_t *context)
     ca_event_t *event = own->idle;
     if (event)
         own->idle = event->next;
-    /* Before the lock is dropped: who empties the part finds it here or held. */
+    /* Before the lock is dropped: a thread that empties the part finds the event in it or held. */
     atomic_fetch_add(&own->held, 1);
     ca_lock_drop(&own->lock);
     if (!event)
@@ -72,7 +72,7 @@ static void give_event(ca_event_t *event)
     ca_lock_drop(&own->lock);
     if (!kept)
         unmake(event);
-    atomic_fetch_sub(&own->held, 1); /* last: the context may be revived now */
+    atomic_fetch_sub(&own->held, 1); /* last: from here on the context may be revived */
 }
 
 void ca_fence_release(void *arg, void *fence)
@@ -112,7 +112,8 @@ static CUresult make_handle(ca_event_t *event)
 {
     if (event->handle)
         return CUDA_SUCCESS;
-    /* Who waits for it sleeps: otherwise the driver keeps a processor busy for as long. */
+    /* A thread that waits for the event sleeps: otherwise the driver keeps a processor busy for as
+     * long. */
     CUresult code = ca_driver()->cuEventCreate(&event->handle,
                                                CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (code != CUDA_SUCCESS)
@@ -137,31 +138,31 @@ static CUresult record(ca_context_t *context, ca_event_t *event)
     return code;
 }
 
-/* Whether `member` is being destroyed, which may take long and is no business of the owner's. */
+/* Whether `member` is being destroyed, which may take long and does not concern the owner. */
 static bool about_to_go(const ca_context_t *owner, const ca_context_t *member)
 {
     return member != owner && atomic_load(&member->state) == CA_CONTEXT_SUSPENDED;
 }
 
-/* Whether an error of another context's says that nothing runs there any more: it is broken, or was
- * destroyed by a call that nobody could see. */
+/* Whether an error of another context says that nothing runs there any more: it is broken, or was
+ * destroyed by a call that no wrapper saw. */
 static bool runs_nothing(const ca_context_t *owner, const ca_context_t *member, CUresult code)
 {
     return member != owner && (ca_upstream_is_sticky(code) ||
                                (code == CUDA_ERROR_INVALID_CONTEXT && ca_context_lost_id(member)));
 }
 
-/* Whose work is covered: that of the context; of those too that may be at its memory; of all of its
- * device, and of other devices all that ever asked for memory, or freed some on a stream; or of all
- * there are.
+/* The contexts whose work a fence covers: the memory's own; those too that may reach its memory;
+ * all of its device, and of other devices all that ever allocated, or freed on a stream; or every
+ * context.
  *
  * A plain free waits for all work of the memory's own context, and for no other's
  * (tests/gpu/results: "What the H200 said", of two contexts on one device): a program that frees
- * has waited for what others do there, or has made a stream of the memory's own context wait. So no
- * more need be covered. What the simulator and one GPU cannot tell is whether it waits for other
- * devices that reach the memory by themselves: peers, and those that copied from or to it by the
- * driver's cuMemcpyPeer are covered. A free on a stream of another context comes behind that one's
- * work. */
+ * has waited for the others' work itself, or has made a stream of the memory's own context wait. So
+ * no more need be covered. Neither the simulator nor one GPU can show whether the free waits for
+ * other devices that reach the memory by themselves: peers, and those that copied from or to it by
+ * the driver's cuMemcpyPeer are covered. A free on a stream of another context comes behind that
+ * context's work. */
 typedef enum { ITS_CONTEXT, ITS_MEMORY, WIDE, ALL } reach_t;
 
 static bool reaches(const ca_context_t *member, const ca_context_t *context, reach_t reach)
@@ -205,7 +206,7 @@ static int record_over(ca_context_t *context, reach_t reach, void **fence)
         ca_context_t *member = members[i];
         ca_event_t *event = about_to_go(context, member) ? NULL : take_event(member);
         if (!event) {
-            result = -EAGAIN; /* or no host memory: keep the epoch open */
+            result = -EAGAIN; /* or no host memory: the epoch stays open */
             break;
         }
         CUresult code = record(member, event);
@@ -267,11 +268,11 @@ int ca_fence_record_on(void *arg, void *queue, void **fence)
     ca_fence_release(context, event);
     *fence = NULL;
     int result = ca_upstream_result(context, code);
-    return result == -ENOMEM ? -EAGAIN : result; /* it was no device memory that ran out */
+    return result == -ENOMEM ? -EAGAIN : result; /* no device memory ran out */
 }
 
-/* Keeps `member` from being destroyed, for the length of a short call: its events go with it, and
- * one that is gone must not be named. */
+/* Keeps `member` from being destroyed for the length of a short call: its events are destroyed with
+ * it, and a destroyed one must not be named. */
 static bool keep(ca_context_t *member)
 {
     /* In this order: see count_in of shim/upstream/upstream.c. */
@@ -287,13 +288,13 @@ static int join_one(ca_context_t *context, CUstream stream, const ca_event_t *ev
 {
     ca_context_t *member = event->context;
     bool other = member != context;
-    if (other && !keep(member)) /* nothing runs any more in one that has gone */
+    if (other && !keep(member)) /* nothing runs in a destroyed context */
         return atomic_load(&member->state) == CA_CONTEXT_RETIRED ? 0 : -EAGAIN;
     CUresult code = ca_driver()->cuStreamWaitEvent(stream, event->handle, CU_EVENT_WAIT_DEFAULT);
     if (!other)
         return ca_upstream_result(context, code);
     ca_in_flight_leave(&member->entered);
-    /* The peer's error: nothing runs there any more. */
+    /* The error is the peer's: nothing runs there any more. */
     return ca_upstream_is_sticky(code) ? 0 : ca_upstream_result(context, code);
 }
 
@@ -303,7 +304,7 @@ int ca_fence_join(void *arg, void *queue, void *fence)
     ca_entered_t entered;
     if (!ca_driver()->cuStreamWaitEvent)
         return -ENOSYS;
-    if (!ca_capture_recorder_enter()) /* an event from outside spoils a capture */
+    if (!ca_capture_recorder_enter()) /* an event from outside breaks a capture */
         return -EAGAIN;
     CUresult code = ca_upstream_enter(context, &entered);
     int result = ca_upstream_result(context, code);
@@ -315,7 +316,7 @@ int ca_fence_join(void *arg, void *queue, void *fence)
     return result;
 }
 
-/* Asks or waits for one event: 1 passed, 0 not yet, negative errno. */
+/* Polls or waits for one event: 1 passed, 0 not yet, negative errno. */
 static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle, bool wait)
 {
     const ca_driver_t *driver = ca_driver();
@@ -336,8 +337,8 @@ static int event_done(ca_context_t *owner, ca_context_t *context, CUevent handle
     return ca_upstream_result(owner, code);
 }
 
-/* Of which contexts' events: upstream.h, fence_wait. */
-typedef enum { ASK, WAIT_OWN, WAIT_ALL } wait_t;
+/* The contexts whose events it waits for: pool/upstream.h, fence_wait. */
+typedef enum { POLL, WAIT_OWN, WAIT_ALL } wait_t;
 
 /* 1 passed, 0 not yet, negative errno. */
 static int fence_done(void *arg, void *fence, wait_t wait)
@@ -347,7 +348,7 @@ static int fence_done(void *arg, void *fence, wait_t wait)
     for (ca_event_t *event = fence; event; event = event->next) {
         bool waits = wait == WAIT_ALL || (wait == WAIT_OWN && event->context == owner);
         int done = event_done(arg, event->context, event->handle, waits);
-        if (done < 0 || (done == 0 && wait == ASK))
+        if (done < 0 || (done == 0 && wait == POLL))
             return done;
         all &= done;
     }
@@ -356,7 +357,7 @@ static int fence_done(void *arg, void *fence, wait_t wait)
 
 int ca_fence_query(void *arg, void *fence)
 {
-    return fence_done(arg, fence, ASK);
+    return fence_done(arg, fence, POLL);
 }
 
 bool ca_fence_own_idle(ca_context_t *context)
@@ -364,7 +365,7 @@ bool ca_fence_own_idle(ca_context_t *context)
     void *fence = NULL;
     if (record_over(context, ITS_CONTEXT, &fence) != 0)
         return false;
-    bool idle = fence_done(context, fence, ASK) == 1;
+    bool idle = fence_done(context, fence, POLL) == 1;
     ca_fence_release(context, fence);
     return idle;
 }
@@ -377,10 +378,10 @@ static int wait_for_event(ca_context_t *owner, ca_context_t *context, CUevent ha
 #define LEAST_STEP_NS 20000
 #define OTHERS_WAIT_NS ((uint64_t)1000 * 1000 * 1000)
 
-/* A bounded wait without the helper: sleep half as long as the last one took, then ask in steps.
- * Where the device sets the pace waits are alike, and few questions are needed; half, so that a
- * wait that was long once does not make all later ones long. */
-static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds)
+/* A bounded wait without the helper: sleep half as long as the last one took, then poll in steps.
+ * Where the device sets the pace waits are alike, and few polls are needed; half, so that one long
+ * wait does not make all later ones long. */
+static int poll_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds)
 {
     uint64_t begin = ca_clock_ns(), spent = 0;
     uint64_t step = atomic_load_explicit(&context->last_wait_ns, memory_order_relaxed) / 2;
@@ -390,7 +391,7 @@ static int ask_in_steps(ca_context_t *context, void *fence, uint64_t nanoseconds
         if (step > nanoseconds - spent)
             step = nanoseconds - spent;
         ca_sleep(step);
-        int done = fence_done(context, fence, ASK);
+        int done = fence_done(context, fence, POLL);
         spent = ca_clock_ns() - begin;
         if (done == 1)
             atomic_store_explicit(&context->last_wait_ns, spent, memory_order_relaxed);
@@ -407,16 +408,16 @@ int ca_fence_wait(void *arg, void *fence, uint64_t nanoseconds)
     int done = ca_driver()->cuEventSynchronize
                    ? ca_waiter_wait(arg, fence, wait_for_event, nanoseconds)
                    : -EBUSY;
-    return done == -EBUSY ? ask_in_steps(arg, fence, nanoseconds) : done;
+    return done == -EBUSY ? poll_in_steps(arg, fence, nanoseconds) : done;
 }
 
-/* For drivers that record no context. Of a capture that begins meanwhile nobody keeps it away. */
+/* For drivers without context-wide events. A capture that begins meanwhile is not kept away. */
 static int synchronize_each(ca_context_t *context, reach_t reach)
 {
     ca_entered_t entered;
     ca_context_t *members[CA_CONTEXTS_MAX];
     if (!ca_contexts_all_listed())
-        return -EAGAIN; /* it would miss some work */
+        return -EAGAIN; /* it would miss some contexts' work */
     size_t count = fence_members(context, reach, members);
     for (size_t i = 0; i < count; i++) {
         if (ca_capture_active())
@@ -432,8 +433,8 @@ static int synchronize_each(ca_context_t *context, reach_t reach)
     return 0;
 }
 
-/* By an event: to wait for one that was recorded before ends no capture that began since, where
- * cuCtxSynchronize would. */
+/* Waits by an event: a wait for an event that was recorded before breaks no capture that began
+ * since, where cuCtxSynchronize would. */
 static int synchronize_over(ca_context_t *context, reach_t reach)
 {
     void *fence = NULL;
@@ -447,7 +448,7 @@ static int synchronize_over(ca_context_t *context, reach_t reach)
     return result == 1 ? 0 : result == -EIO ? -EIO : -EAGAIN;
 }
 
-/* As ca_waiter_wait_t: for all work of a context. */
+/* A ca_waiter_wait_t for all work of a context. */
 static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent unused)
 {
     ca_entered_t entered;
@@ -462,7 +463,7 @@ static int wait_for_context(ca_context_t *owner, ca_context_t *context, CUevent 
                : ca_upstream_result(owner, code);
 }
 
-/* Whether the helper came to an end with what it was given, as a result of `synchronize`. */
+/* The helper's answer, as a result of `synchronize`. */
 static int waited(ca_context_t *context, ca_event_t *chain, ca_waiter_wait_t *wait)
 {
     int done = chain ? ca_waiter_wait(context, chain, wait, ca_bound(OTHERS_WAIT_NS)) : 1;
@@ -470,14 +471,14 @@ static int waited(ca_context_t *context, ca_event_t *chain, ca_waiter_wait_t *wa
     return done == 1 ? 0 : done == -EIO ? -EIO : -EAGAIN;
 }
 
-/* For the work of all other contexts, but not for long: it may be waiting for this very thread. The
- * helper does so; as long as it waits in vain for an earlier caller this is answered at once. By
- * events where there are any, as above; where those have passed it is done. */
+/* Waits for the work of all other contexts, but not for long: it may be waiting for this very
+ * thread. The helper does the wait; while it still waits for an earlier caller in vain, the answer
+ * comes at once. By events where there are any, as above; when those have passed it is done. */
 static int synchronize_others(ca_context_t *context, reach_t reach)
 {
     void *fence = NULL;
     int result = record_over(context, reach, &fence);
-    if (result == 0 && fence_done(context, fence, ASK) == 1) {
+    if (result == 0 && fence_done(context, fence, POLL) == 1) {
         ca_fence_release(context, fence);
         return 0;
     }
@@ -521,6 +522,6 @@ int ca_fence_synchronize_host(void *arg, bool all)
 void ca_fences_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
-    slab = (ca_slab_t){.object_bytes = CA_PART_BYTES}; /* the parent's stays mapped */
+    slab = (ca_slab_t){.object_bytes = CA_PART_BYTES}; /* the parent's memory stays mapped */
     ca_waiter_reset_after_fork();
 }

@@ -1,6 +1,8 @@
 /* The fences of the pool's upstream on CUDA. A fence is a chain of events, one for each context
- * whose work may touch the memory (cuCtxRecordEvent), or one behind a stream. The functions are as
- * pool/upstream.h says of those in its table; `context` is a ca_context_t. */
+ * whose work may touch the memory (cuCtxRecordEvent), or one behind a stream. The functions keep
+ * the contracts of those in the table of pool/upstream.h: results are 0, 1 or a negative errno,
+ * times nanoseconds, and a fence belongs to the caller until it is released. `context` is a
+ * ca_context_t. From any thread, with no lock held. */
 #ifndef CA_SHIM_UPSTREAM_FENCES_H
 #define CA_SHIM_UPSTREAM_FENCES_H
 
@@ -8,8 +10,8 @@
 #include <stdint.h>
 #include "shim/cuda/contexts.h"
 
-/* Behind all work on device memory of the context, with `all` of every context that may have freed
- * it on one of its streams; `_host`: on host memory, which any context may be at. */
+/* Records behind all work on device memory of the context, with `all` of every context that may
+ * have freed it on one of its streams; `_host`: on host memory, which any context may use. */
 int ca_fence_record(void *context, bool all, void **fence);
 int ca_fence_record_host(void *context, bool all, void **fence);
 int ca_fence_record_on(void *context, void *queue, void **fence);
@@ -21,17 +23,17 @@ void ca_fence_release(void *context, void *fence);
 /* Whether all work of the context alone is done. */
 bool ca_fence_own_idle(ca_context_t *context);
 
-/* For an entry's first context. */
+/* Prepares an entry for its first context. */
 void ca_fences_prepare(ca_context_t *context);
 
-/* Whether somebody has a fence with an event of the context. */
+/* Whether any fence has an event of the context. */
 bool ca_fences_held(const ca_context_t *context);
 
-/* The context is gone, and its events with it: none is kept. */
+/* The context was destroyed, and its events with it: none is reused. */
 void ca_fences_forget(ca_context_t *context);
 
-/* Waits for the same work as a fence would, where there is none. For the context's own work without
- * bound, as the plain free does; for others' that may be at the memory a second at most, as it may
+/* Without a fence, waits for the work that one would cover. For the context's own work without
+ * bound, as the plain free does; for others' that may use the memory a second at most, since it may
  * be waiting for this very thread: then the answer is -EAGAIN. With `all` for as long as it takes.
  */
 int ca_fence_synchronize(void *context, bool all);

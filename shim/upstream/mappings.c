@@ -9,10 +9,10 @@
 #define BUCKETS 256u
 
 typedef struct memory {
-    uint64_t key;   /* of its record */
-    uint64_t spare; /* a key of ours, which no other memory has */
+    uint64_t key;   /* of its allocation record */
+    uint64_t spare; /* a key of this module's, which no other memory has */
     size_t mappings;
-    bool released; /* the record is under `spare`, and this in no bucket */
+    bool released; /* the record has the key `spare`, and no bucket has this entry */
     struct memory *next;
 } memory_t;
 
@@ -25,7 +25,7 @@ typedef struct mapping {
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(memory_t)};
 static memory_t *buckets[BUCKETS];
-static mapping_t *mappings; /* under the lock, as is all of this */
+static mapping_t *mappings; /* under the lock, like everything here */
 static size_t count, capacity;
 static uint64_t last_number;
 
@@ -58,7 +58,7 @@ static void link_out(memory_t *memory)
     *at = memory->next;
 }
 
-/* The first that does not end at or before the address. */
+/* The index of the first mapping that does not end at or before the address. */
 static size_t position(uint64_t address)
 {
     size_t low = 0, high = count;
@@ -115,7 +115,8 @@ void ca_mappings_add(uint64_t address, size_t bytes, uint64_t key)
     ca_lock_drop(&lock);
 }
 
-/* Takes one out of the range. False where there is none; `*key` is of a record that goes, or 0. */
+/* Removes one mapping from the range. False where there is none; `*key` is that of a record to
+ * erase, or 0. */
 static bool remove_one(uint64_t address, size_t bytes, uint64_t *key)
 {
     *key = 0;
@@ -154,7 +155,7 @@ static uint64_t spare_of(uint64_t key)
     return spare;
 }
 
-/* False where it was unmapped meanwhile. */
+/* False where the memory was unmapped meanwhile. */
 static bool release(uint64_t key, uint64_t spare)
 {
     ca_lock_take(&lock);
@@ -168,7 +169,7 @@ static bool release(uint64_t key, uint64_t spare)
     return mapped;
 }
 
-/* The record first: whoever unmaps the memory then finds it. */
+/* The record comes first: a thread that unmaps the memory then finds it. */
 uint64_t ca_mappings_keep(const ca_allocation_t *record)
 {
     ca_allocation_t kept = *record;
@@ -181,7 +182,7 @@ uint64_t ca_mappings_keep(const ca_allocation_t *record)
     return 0;
 }
 
-/* It has a handle again. */
+/* The memory has a handle again. */
 static void reopen(memory_t *memory, uint64_t key)
 {
     memory->released = false;
@@ -225,7 +226,7 @@ void ca_mappings_retain(uint64_t address, uint64_t key)
         ca_registry_retain(key);
 }
 
-/* What the parent mapped stays mapped, for the reason given in registry.c. */
+/* The parent's array stays allocated, for the reason in registry.c. */
 void ca_mappings_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);

@@ -1,8 +1,10 @@
-/* Which memory of cuMemCreate is mapped where. It lives for as long as a mapping of it does, though
- * its handle was released, and so does its record: under the handle's key first, then under a key
- * of ours, as the driver may give the handle's number to other memory.
+/* The program's own virtual memory: which memory of cuMemCreate is mapped where. Such memory lives
+ * for as long as a mapping of it does, though its handle was released, and so does its allocation
+ * record: under the handle's key first, then under a key of this module's, since the driver may use
+ * the handle's number for other memory.
  *
- * Keys are those of the registry. No call is made under a lock of ours. */
+ * Keys are those of the registry; addresses and bytes as in CUDA. From any thread, with no lock
+ * held. */
 #ifndef CA_SHIM_UPSTREAM_MAPPINGS_H
 #define CA_SHIM_UPSTREAM_MAPPINGS_H
 
@@ -10,20 +12,22 @@
 #include <stdint.h>
 #include "registry/table/registry.h"
 
-/* Memory that the driver has mapped. What is not tracked is not followed. */
+/* The driver has mapped the memory. Untracked memory is ignored. */
 void ca_mappings_add(uint64_t address, size_t bytes, uint64_t key);
 
-/* What lay in the range is unmapped: records go with the last mapping. */
+/* The range is unmapped: a record is erased with its last mapping. */
 void ca_mappings_remove(uint64_t address, size_t bytes);
 
-/* The last reference of a handle is about to go, and its record was taken out of the registry: puts
- * it back under a key of ours where the memory is mapped. Returns that key, or 0. */
+/* The last reference of a handle is about to be released, and its record was erased from the
+ * registry: where the memory is mapped, adds it again under a key of this module's. Returns that
+ * key, or 0. */
 uint64_t ca_mappings_keep(const ca_allocation_t *record);
 
-/* The driver did not let the handle go after all. */
+/* The driver has refused to release the handle. */
 void ca_mappings_restore(uint64_t kept, uint64_t key);
 
-/* The program got a handle of what is mapped at the address: one reference more, or one again. */
+/* The program got a handle of the memory that is mapped at the address: counts one more reference,
+ * or the first one again. */
 void ca_mappings_retain(uint64_t address, uint64_t key);
 
 void ca_mappings_reset_after_fork(void);

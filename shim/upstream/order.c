@@ -6,14 +6,15 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/upstream.h"
 
-/* What fills or checks memory does so by streams of our own, and waits. */
+/* Memory is filled and checked on streams of this library's, and waited for: `order` cannot serve
+ * it. */
 static bool may_begin(void)
 {
     return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
            !ca_options.free_sync && !ca_options.zero && !(ca_options.debug & CA_DEBUG_ANY);
 }
 
-/* Without fences behind all work of a context there is nothing to be behind. */
+/* Without context-wide events no fence covers all work of a context. */
 static bool has_fences(void)
 {
     const ca_driver_t *driver = ca_driver();

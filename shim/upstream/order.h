@@ -4,8 +4,8 @@
 
 #include "shim/cuda/contexts.h"
 
-/* The pool has made an arena in this context: order begins there, or ends where there is another
- * one. With no lock held. */
+/* The pool has made an arena for this context: reuse in order begins there, or ends where another
+ * context has one. From any thread, with no lock held. */
 void ca_order_consider(ca_context_t *context);
 
 #endif

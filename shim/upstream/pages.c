@@ -1,10 +1,10 @@
-/* See pages.h. All calls go to the driver itself, past our own wrappers, which track what the
- * program makes and maps.
+/* See pages.h. All calls go to the driver itself, past the wrappers, which track what the program
+ * makes and maps.
  *
- * Whether a device can do it is found out by doing it, once: attributes promise what some drivers
- * then refuse. One page is made, mapped, made accessible and unmapped, with the flag that other
- * devices on the bus may reach it and as one that other processes may be handed, then without the
- * first, then without either. Any error of the last means that there are no pages on the device. */
+ * Whether a device supports pages is found out by a trial, once: attributes promise what some
+ * drivers then refuse. One page is made, mapped, made accessible and unmapped, with the flag that
+ * other devices on the bus may reach it and as one that other processes may open, then without the
+ * flag, then without either. Any error of the last trial means that the device has no pages. */
 #include "shim/upstream/pages.h"
 #include <errno.h>
 #include <stdatomic.h>
@@ -16,14 +16,14 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/upstream/upstream.h"
 
 #define DEVICES 256
 
 typedef enum { UNKNOWN, NONE, PLAIN, SHAREABLE, RDMA } kind_t;
 
-/* By device: what its pages are multiples of, and how they are made. */
+/* By device: the granularity of its pages, and how they are made. */
 static struct {
     _Atomic int kind;
     _Atomic size_t unit;
@@ -61,7 +61,7 @@ static CUresult let_in(unsigned device, CUdeviceptr at, size_t bytes)
     return ca_driver()->cuMemSetAccess(at, bytes, &access, 1);
 }
 
-/* Devices by their bits in `open_to` of a context. */
+/* The word of `open_to` in a context that has the device's bit. */
 static _Atomic uint64_t *word_of(ca_context_t *context, unsigned device)
 {
     return &context->open_to[device / 64];
@@ -72,7 +72,7 @@ static uint64_t bit_of(unsigned device)
     return UINT64_C(1) << device % 64;
 }
 
-/* The context's own device and its peers', all that are known now. */
+/* Makes memory accessible to the context's own device and to all peers that are known now. */
 static CUresult let_all_in(ca_context_t *context, CUdeviceptr at, size_t bytes)
 {
     CUmemAccessDesc access[DEVICES];
@@ -190,7 +190,7 @@ static int make(void *arg, size_t bytes, uint64_t *handle)
     return ca_upstream_result(context, code);
 }
 
-/* What belongs to the process is let go with or without a context. */
+/* Memory that belongs to the process is released with a context or without. */
 static CUresult enter_or_not(ca_context_t *context, ca_entered_t *entered, bool *inside)
 {
     CUresult code = ca_upstream_enter(context, entered);
@@ -204,7 +204,7 @@ static void unreserve(void *arg, uint64_t at, size_t bytes)
     bool inside;
     (void)enter_or_not(arg, &entered, &inside);
     if (ca_driver()->cuMemAddressFree(at, bytes) != CUDA_SUCCESS)
-        ca_driver()->cuMemAddressFree(at, bytes); /* nobody else would */
+        ca_driver()->cuMemAddressFree(at, bytes); /* nothing else frees it */
     if (inside)
         ca_upstream_leave(&entered);
 }
@@ -215,7 +215,7 @@ static void drop(void *arg, uint64_t handle)
     bool inside;
     (void)enter_or_not(arg, &entered, &inside);
     if (ca_driver()->cuMemRelease(handle) != CUDA_SUCCESS)
-        ca_driver()->cuMemRelease(handle); /* nobody else would */
+        ca_driver()->cuMemRelease(handle); /* nothing else frees it */
     if (inside)
         ca_upstream_leave(&entered);
 }
@@ -223,7 +223,7 @@ static void drop(void *arg, uint64_t handle)
 static CUresult unmap_entered(uint64_t at, size_t bytes)
 {
     CUresult code = ca_driver()->cuMemUnmap(at, bytes);
-    /* Once more: nobody else would. */
+    /* Once more: nothing else unmaps it. */
     return code == CUDA_SUCCESS || ca_upstream_is_sticky(code) ? code
                                                                : ca_driver()->cuMemUnmap(at, bytes);
 }
@@ -272,7 +272,8 @@ typedef struct opening {
     CUresult code;
 } opening_t;
 
-/* A page on its way may be mapped, or not yet: then its access is given after this, and to all. */
+/* A page that is being mapped may be mapped already, or not yet: then its access is set after this,
+ * for every peer. */
 static int open_row(void *arg, uint64_t at, size_t bytes, bool sure)
 {
     opening_t *opening = arg;
@@ -286,7 +287,7 @@ CUresult ca_pages_open_to(ca_context_t *context, CUdevice device)
 {
     opening_t opening = {(unsigned)device, CUDA_SUCCESS};
     ca_entered_t entered;
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     int rc = 0;
     if (device < 0 || device >= DEVICES)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -298,8 +299,8 @@ CUresult ca_pages_open_to(ca_context_t *context, CUdevice device)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return code;
-    for (unsigned i = 0; rc == 0 && (heap = ca_heap(context, i)); i++)
-        rc = ca_range_walk(heap, open_row, &opening);
+    for (unsigned i = 0; rc == 0 && (arena = ca_arenas_at(context, i)); i++)
+        rc = ca_range_walk(arena, open_row, &opening);
     ca_upstream_leave(&entered);
     if (rc != 0 && opening.code == CUDA_SUCCESS)
         opening.code = CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,5 +1,7 @@
-/* Physical memory and its addresses (the pool's ca_pages_t) by the driver's virtual memory
- * management. The context argument is a ca_context_t. */
+/* The pool's source of virtual memory (ca_pages_t of pool/upstream.h): makes and maps the physical
+ * memory of expandable segments by the driver's virtual memory management. The context argument of
+ * its functions is a ca_context_t; results are 0 or a negative errno, sizes bytes. From any thread,
+ * with no lock held. */
 #ifndef CA_SHIM_UPSTREAM_PAGES_H
 #define CA_SHIM_UPSTREAM_PAGES_H
 
@@ -8,8 +10,8 @@
 
 extern const ca_pages_t ca_pages_cuda;
 
-/* What ranges of the context hold, and are going to hold, is open to the device from now on. The
- * driver's error where it is not. */
+/* Opens the pages that ranges of the context hold, and all later ones, to the device. Returns the
+ * driver's error where that fails. */
 CUresult ca_pages_open_to(ca_context_t *context, CUdevice device);
 
 void ca_pages_reset_after_fork(void);

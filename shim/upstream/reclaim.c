@@ -8,9 +8,9 @@
 #include "shim/alloc/pinned_memory.h"
 #include "shim/upstream/upstream.h"
 
-/* A call that ran out of memory was allowed while streams are being captured, and the captures live
- * on. Our frees need not be: only with the thread's mode relaxed, for as long as they take. False
- * where that cannot be done: nothing must be freed then. */
+/* While streams are being captured a call that ran out of memory was allowed, and the captures live
+ * on. The pool's frees may break them, so they are made with the thread's capture mode relaxed, for
+ * as long as they take. False where that is not possible: nothing must be freed then. */
 static bool relax(CUstreamCaptureMode *mode)
 {
     __typeof__(cuThreadExchangeStreamCaptureMode) *exchange =
@@ -19,7 +19,7 @@ static bool relax(CUstreamCaptureMode *mode)
     return exchange && exchange(mode) == CUDA_SUCCESS;
 }
 
-/* The mode is what the program goes on with: a call that fails is repeated. */
+/* The program goes on with this mode: a call that fails is repeated. */
 static void restore(CUstreamCaptureMode mode)
 {
     const ca_driver_t *driver = ca_driver();
@@ -32,16 +32,16 @@ bool ca_reclaim_on(CUdevice device)
     CUstreamCaptureMode mode;
     if (device < 0 || device > UINT8_MAX || !ca_life_active())
         return false;
-    /* A capture that begins in another thread from here on is met by ca_upstream_enter. */
+    /* ca_upstream_enter handles a capture that begins in another thread from here on. */
     bool relaxed = ca_capture_active();
     if (relaxed && !relax(&mode))
         return false;
-    size_t given = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_IDLE);
-    if (given == 0)
-        given = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_SHORTAGE);
+    size_t released = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_IDLE);
+    if (released == 0)
+        released = ca_upstream_trim_device((uint8_t)device, NULL, SIZE_MAX, CA_TRIM_SHORTAGE);
     if (relaxed)
         restore(mode);
-    return given > 0;
+    return released > 0;
 }
 
 bool ca_reclaim(const ca_context_t *context)
@@ -49,8 +49,8 @@ bool ca_reclaim(const ca_context_t *context)
     return context && ca_reclaim_on(context->device);
 }
 
-/* The driver is asked and not ca_context_current: a context that holds no memory of ours may be the
- * one that needs some. */
+/* The driver is asked and not ca_context_current: a context without an arena may be the one that
+ * needs memory. */
 bool ca_reclaim_here(void)
 {
     CUdevice device;
@@ -82,28 +82,29 @@ bool ca_reclaim_any(void)
     return ca_reclaim_pinned() || here;
 }
 
-ca_asked_t ca_asked(void)
+ca_retry_t ca_retry_begin(void)
 {
-    return (ca_asked_t){.ends = {.seen = ca_contexts_resumed()}, .given = ca_giving_done()};
+    return (ca_retry_t){.destroys = {.seen = ca_contexts_resumed()}, .released = ca_giving_done()};
 }
 
-/* Longer than ca_context_suspend waits for who is at work in the context. */
-#define ENDS_WAIT_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+/* Longer than ca_context_suspend waits for threads at work in the context. */
+#define DESTROYS_WAIT_NS ((uint64_t)10 * 1000 * 1000 * 1000)
 
-bool ca_ends_wait(ca_ends_t *ends)
+bool ca_destroys_wait(ca_destroys_t *destroys)
 {
     ca_lock_assert_none("the end of a context");
     for (;;) {
-        /* In this order: a call that is done counts there before it stops counting here. */
+        /* In this order: a call that is done counts in the second before it stops counting in the
+         * first. */
         bool any = ca_contexts_leaving() > 0;
-        unsigned settled = ca_contexts_resumed();
+        unsigned resumed = ca_contexts_resumed();
         uint64_t now = ca_clock_ns();
-        if (!ends->until_ns)
-            ends->until_ns = now + ca_bound(ENDS_WAIT_NS);
-        bool done = settled != ends->seen;
-        if (done || !any || now >= ends->until_ns) {
-            ends->seen = settled;
-            return done && now < ends->until_ns;
+        if (!destroys->until_ns)
+            destroys->until_ns = now + ca_bound(DESTROYS_WAIT_NS);
+        bool done = resumed != destroys->seen;
+        if (done || !any || now >= destroys->until_ns) {
+            destroys->seen = resumed;
+            return done && now < destroys->until_ns;
         }
         ca_sleep(50000);
     }

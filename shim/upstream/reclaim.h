@@ -1,4 +1,6 @@
-/* Room for what the driver serves: memory that the pool keeps and nobody uses goes back to it. */
+/* Reclaim for the driver: when one of the program's calls runs out of memory in the driver, the
+ * pool releases idle segments and pinned memory to it, and the call is made again. From any thread,
+ * with no lock held; the calling thread's captures and current context stay as they are. */
 #ifndef CA_SHIM_UPSTREAM_RECLAIM_H
 #define CA_SHIM_UPSTREAM_RECLAIM_H
 
@@ -7,71 +9,70 @@
 #include "pool/growth/giving.h"
 #include "shim/cuda/contexts.h"
 
-/* Each gives back all that lies idle, or where there is nothing what work in flight lets go of: on
- * the device of `context` (NULL: nothing), on a device, on that of the current context, on every
- * device; or pinned memory. Returns whether there was any. The calling thread's captures and
- * context are as before.
- */
+/* Each releases all idle segments, or where there are none waits for fences and releases what they
+ * free: on the device of `context` (NULL: nothing), on a device, on that of the current context, on
+ * every device; or pinned memory. Returns whether anything was released. */
 bool ca_reclaim(const ca_context_t *context);
 bool ca_reclaim_on(CUdevice device);
 bool ca_reclaim_here(void);
 bool ca_reclaim_everywhere(void);
 bool ca_reclaim_pinned(void);
-/* Here and pinned. */
+/* ca_reclaim_here and ca_reclaim_pinned. */
 bool ca_reclaim_any(void);
 
-/* Of calls that may end a context: those that a request has seen, and how long it still waits. */
-typedef struct ca_ends {
+/* The calls in flight that may destroy a context: how many a request has seen end, and until when
+ * it waits for the next. */
+typedef struct ca_destroys {
     unsigned seen;
-    uint64_t until_ns; /* 0 before it waits */
-} ca_ends_t;
+    uint64_t until_ns; /* 0 until it waits */
+} ca_destroys_t;
 
-/* While such a call is under way nothing goes back from its context: what we keep there is the
- * driver's again when the call is done, or ours to give. Waits for that. Whether one was done since
- * the last time: the request is then to be repeated. False where none is under way, or all of the
- * request's waits take too long: the call may be waiting for work that waits for this thread. */
-bool ca_ends_wait(ca_ends_t *ends);
+/* While such a call is in flight no memory of its context is released: afterwards it is the
+ * driver's, or the pool can release it. Waits for the call. True where one has ended since the last
+ * time: the request is then repeated. False where none is in flight, or the request's waits
+ * together take too long: the call may be waiting for work that waits for this thread. */
+bool ca_destroys_wait(ca_destroys_t *destroys);
 
 #define CA_RECLAIM_ROUNDS 8
 
-/* What a request had seen given back before it asked the driver. */
-typedef struct ca_asked {
-    ca_ends_t ends;
-    unsigned given; /* pool/growth/giving.h */
+/* What a request had seen before it called the driver. */
+typedef struct ca_retry {
+    ca_destroys_t destroys;
+    unsigned released; /* pool/growth/giving.h */
     unsigned rounds;
-} ca_asked_t;
+} ca_retry_t;
 
-ca_asked_t ca_asked(void);
+ca_retry_t ca_retry_begin(void);
 
-/* The driver's call, and again while it runs out of memory and we have some to give: what is idle,
- * then what work in flight has to let go of, what another thread gave meanwhile or is giving, then
- * what contexts have that are about to end. `room` is one of the above, evaluated only then: with
- * nothing to give the driver's own code is the answer. It gives all there is, so that a few rounds
- * are enough: to a request that is too large other threads may go on freeing for ever. */
-#define CA_WITH_ROOM(room, call)                                                                   \
+/* The driver's call, and again while it runs out of memory and the pool can release some: idle
+ * segments, then what fences free, then what another thread released meanwhile or is releasing,
+ * then what contexts hold that are about to be destroyed. `reclaim` is one of the functions above,
+ * evaluated only then: with nothing to release the driver's own error is the answer. It releases
+ * all there is, so that a few rounds are enough: for a request that is too large other threads may
+ * go on freeing for ever. */
+#define CA_WITH_RECLAIM(reclaim, call)                                                             \
     ({                                                                                             \
-        ca_asked_t asked_ = ca_asked();                                                            \
+        ca_retry_t retry_ = ca_retry_begin();                                                      \
         CUresult first_ = (call);                                                                  \
         if (first_ == CUDA_ERROR_OUT_OF_MEMORY)                                                    \
-            first_ = CA_ONCE_MORE(&asked_, room, call);                                            \
+            first_ = CA_RECLAIM_AND_RETRY(&retry_, reclaim, call);                                 \
         first_;                                                                                    \
     })
 
-/* The part of it that comes when the call is out of memory; `asked`: ca_asked() before that call.
- */
-#define CA_ONCE_MORE(asked, room, call)                                                            \
+/* The part of it for a call that is out of memory; `retry`: ca_retry_begin() before that call. */
+#define CA_RECLAIM_AND_RETRY(retry, reclaim, call)                                                 \
     ({                                                                                             \
-        ca_asked_t *before_ = (asked);                                                             \
+        ca_retry_t *before_ = (retry);                                                             \
         CUresult code_ = CUDA_ERROR_OUT_OF_MEMORY;                                                 \
         while (code_ == CUDA_ERROR_OUT_OF_MEMORY &&                                                \
                ((before_->rounds++ < CA_RECLAIM_ROUNDS &&                                          \
-                 ((room) || ca_giving_wait(&before_->given))) ||                                   \
-                ca_ends_wait(&before_->ends)))                                                     \
+                 ((reclaim) || ca_giving_wait(&before_->released))) ||                             \
+                ca_destroys_wait(&before_->destroys)))                                             \
             code_ = (call);                                                                        \
         code_;                                                                                     \
     })
 
-/* The same for memory that no function above makes room for. */
-#define CA_WITH_ENDS(call) CA_WITH_ROOM(false, call)
+/* The same for memory that no function above can reclaim. */
+#define CA_WITH_DESTROYS(call) CA_WITH_RECLAIM(false, call)
 
 #endif

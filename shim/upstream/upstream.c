@@ -12,18 +12,19 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
-#include "shim/upstream/heaps.h"
+#include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/cuda/mempools.h"
 #include "shim/upstream/pages.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 
-/* Counts the caller in, unless the context is gone or, for longer than a second, about to go. */
+/* Counts the caller in, unless the context is destroyed or, for longer than a second, being
+ * destroyed. */
 static CUresult count_in(ca_context_t *context)
 {
     for (int tries = 0; tries < 10000; tries++) {
-        /* The count comes before the look at the state; ca_context_suspend does the reverse. */
+        /* The thread is counted before it reads the state; ca_context_suspend does the reverse. */
         ca_in_flight_enter(&context->entered);
         int state = atomic_load(&context->state);
         if (state == CA_CONTEXT_SERVING)
@@ -67,7 +68,7 @@ CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered)
     return CUDA_SUCCESS;
 }
 
-/* What we leave behind is what the program goes on with: a call that fails is repeated. */
+/* The program goes on with this mode: a call that fails is repeated. */
 static void restore_mode(ca_entered_t *entered)
 {
     if (!entered->relaxed)
@@ -131,19 +132,19 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
     }
     if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return -EAGAIN;
-    /* Anything else is no shortage: giving memory back would not help. */
+    /* Any other error is no shortage: releasing memory would not help. */
     return code == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EINVAL;
 }
 
 void ca_upstream_share_free(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     size_t count = ca_contexts_living(living);
     for (size_t i = 0; i < count; i++)
         if (living[i] != finder && living[i]->device == finder->device)
-            for (unsigned k = 0; (heap = ca_heap(living[i], k)); k++)
-                ca_arena_note_free_bytes(heap, bytes);
+            for (unsigned k = 0; (arena = ca_arenas_at(living[i], k)); k++)
+                ca_arena_note_free_bytes(arena, bytes);
 }
 
 static int alloc(void *arg, size_t bytes, uint64_t *address)
@@ -171,7 +172,7 @@ static void note_trim(const ca_context_t *context, uint64_t address, size_t byte
                     .device = context->device, .kind = CA_KIND_DEVICE);
 }
 
-/* It is noted first: another thread may be given the address at once. */
+/* It is noted before the call: another thread may get the address at once. */
 static int release(void *arg, uint64_t address, size_t bytes)
 {
     ca_context_t *context = arg;
@@ -180,7 +181,7 @@ static int release(void *arg, uint64_t address, size_t bytes)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code == CUDA_SUCCESS) {
         code = ca_driver()->cuMemFree_v2(address);
-        /* Once more: the arena has forgotten it, nobody else would give it back. */
+        /* Once more: the arena has dropped the segment, nothing else would free it. */
         if (code != CUDA_SUCCESS && !ca_upstream_is_sticky(code))
             code = ca_driver()->cuMemFree_v2(address);
         ca_upstream_leave(&entered);
@@ -202,8 +203,8 @@ static size_t available(void *arg)
     return free;
 }
 
-/* A stream that no work of the program is on: what we do there waits for nothing but itself. The
- * context has been entered. */
+/* A stream that carries no work of the program: a wait for it waits for this library's calls alone.
+ * The context has been entered. */
 static CUresult own_stream(ca_context_t *context, CUstream *stream)
 {
     const ca_driver_t *driver = ca_driver();
@@ -231,7 +232,7 @@ static CUresult own_stream(ca_context_t *context, CUstream *stream)
     return CUDA_SUCCESS;
 }
 
-/* Which streams a query is asked of makes no difference: ours has nothing on it. */
+/* The answer does not depend on the stream: this one is empty. */
 CUresult ca_upstream_ask_unsafe(void)
 {
     __typeof__(cuStreamQuery) *query = ca_driver()->cuStreamQuery;
@@ -254,9 +255,9 @@ CUresult ca_upstream_ask_unsafe(void)
     return code;
 }
 
-/* Whether cuMemFreeAsync really gives memory of cuMemAlloc back. It takes it (cuda.h names no kind
- * of memory; the programming guide lets cudaFreeAsync free what cudaMalloc gave), but only the
- * driver can tell what becomes of it: the first time we look. */
+/* Whether cuMemFreeAsync really releases memory of cuMemAlloc. It accepts it (cuda.h names no kind
+ * of memory; the programming guide lets cudaFreeAsync free memory of cudaMalloc), but only a trial
+ * shows whether the driver has the memory then: the first free decides. */
 enum { ASYNC_UNKNOWN, ASYNC_FREES, ASYNC_KEEPS };
 static _Atomic int async_free = ASYNC_UNKNOWN;
 
@@ -265,13 +266,13 @@ bool ca_upstream_idle_free_waits(void)
     return atomic_load(&async_free) != ASYNC_FREES;
 }
 
-/* By the plain free, which waits for the whole device: for work that may be waiting for the thread
- * that asks for memory here. So only where that is done soon. */
-static int release_at_rest(ca_context_t *context, uint64_t address, size_t bytes)
+/* Releases a segment by the plain free, which waits for the whole device: for work, too, that may
+ * be waiting for the thread that asks for memory here. So only where that work is done soon. */
+static int release_when_idle(ca_context_t *context, uint64_t address, size_t bytes)
 {
     void *fence;
     if (ca_fence_record(context, false, &fence) != 0)
-        return release(context, address, bytes); /* nobody can tell */
+        return release(context, address, bytes); /* without fences the work is unknown */
     bool busy = atomic_load(&context->busy);
     int passed =
         busy ? ca_fence_query(context, fence) : ca_fence_wait(context, fence, ca_options.oom_wait);
@@ -280,7 +281,7 @@ static int release_at_rest(ca_context_t *context, uint64_t address, size_t bytes
     return passed == 0 ? -EAGAIN : release(context, address, bytes);
 }
 
-/* For memory that nothing touches any more. */
+/* Releases a segment that no work uses any more. */
 static int release_idle(void *arg, uint64_t address, size_t bytes)
 {
     ca_context_t *context = arg;
@@ -288,7 +289,7 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     ca_entered_t entered;
     int known = atomic_load(&async_free);
     if (known == ASYNC_KEEPS || !driver->cuMemFreeAsync)
-        return release_at_rest(arg, address, bytes);
+        return release_when_idle(arg, address, bytes);
     size_t before = known == ASYNC_UNKNOWN ? available(context) : 0;
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
@@ -306,9 +307,9 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     if (!freed) {
         if (!ca_upstream_is_sticky(code))
             atomic_store(&async_free, ASYNC_KEEPS);
-        return release_at_rest(arg, address, bytes);
+        return release_when_idle(arg, address, bytes);
     }
-    /* The driver has the memory, whatever became of the wait: it must not count as refused. */
+    /* The driver has the memory, even if the wait failed: it must not count as refused. */
     bool waited = code == CUDA_SUCCESS;
     if (!ca_upstream_is_sticky(code))
         code = CUDA_SUCCESS;
@@ -320,9 +321,10 @@ static int release_idle(void *arg, uint64_t address, size_t bytes)
     return ca_upstream_result(context, code);
 }
 
-/* Where it waits for nothing that may be waiting for this very thread, by the plain free: only the
- * driver knows whether that waits for a peer. Otherwise, a second after others' work was first
- * waited for, without it. */
+/* Releases a segment that no work of its own context uses any more. Where all that context's work
+ * is done the plain free waits for nothing that may be waiting for this very thread, though only
+ * the driver knows whether it waits for a peer. Otherwise the segment is released without a wait
+ * for the context. */
 static int release_passed(void *arg, uint64_t address, size_t bytes)
 {
     return ca_fence_own_idle(arg) ? release(arg, address, bytes)
@@ -332,34 +334,35 @@ static int release_passed(void *arg, uint64_t address, size_t bytes)
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
                                ca_trim_t how)
 {
-    size_t given = 0;
-    for (ca_context_t *c = ca_context_next(NULL); c && given < bytes; c = ca_context_next(c))
+    size_t released = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c && released < bytes; c = ca_context_next(c))
         if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            given +=
-                c->arena ? ca_heaps_trim(c, bytes - given, how) : ca_backend_async_trim(c, how);
-    return given;
+            released +=
+                c->arena ? ca_arenas_trim(c, bytes - released, how) : ca_backend_async_trim(c, how);
+    return released;
 }
 
 size_t ca_upstream_trim_driver(ca_context_t *context)
 {
     __typeof__(cuDeviceGetDefaultMemPool) *ask = ca_driver()->cuDeviceGetDefaultMemPool;
-    size_t given = 0;
+    size_t released = 0;
     CUmemoryPool pool;
     ca_entered_t entered;
     if (!ask || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return 0;
     if (ask(&pool, context->device) == CUDA_SUCCESS)
-        given = ca_mempool_trim(pool);
+        released = ca_mempool_trim(pool);
     ca_upstream_leave(&entered);
-    return given;
+    return released;
 }
 
-/* Memory pressure: other arenas on the device, then the driver's own pool, give back. */
+/* Memory pressure: other arenas on the device release idle segments, then the driver's own pool is
+ * trimmed. */
 static size_t reclaim(void *arg, size_t bytes)
 {
     ca_context_t *context = arg;
-    size_t given = ca_upstream_trim_device(context->device, context, bytes, CA_TRIM_IDLE);
-    return given < bytes ? given + ca_upstream_trim_driver(context) : given;
+    size_t released = ca_upstream_trim_device(context->device, context, bytes, CA_TRIM_IDLE);
+    return released < bytes ? released + ca_upstream_trim_driver(context) : released;
 }
 
 CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,

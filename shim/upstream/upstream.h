@@ -1,5 +1,7 @@
-/* The pool's upstream on CUDA: memory from cuMemAlloc_v2, fences from shim/upstream/fences.c. The
- * context argument of its functions is a ca_context_t. */
+/* The pool's source of device memory (pool/upstream.h) over the driver: segments from
+ * cuMemAlloc_v2, fences from shim/upstream/fences.c, pages from shim/upstream/pages.c. The context
+ * argument of the table's functions is a ca_context_t; results are 0 or a negative errno, sizes
+ * bytes. From any thread, with no lock held. */
 #ifndef CA_SHIM_UPSTREAM_UPSTREAM_H
 #define CA_SHIM_UPSTREAM_UPSTREAM_H
 
@@ -9,51 +11,52 @@
 extern const ca_upstream_t ca_upstream_cuda;
 
 /* Makes `context` current for a while, and the calling thread's capture mode relaxed while streams
- * are being captured: our calls are not the program's and must not invalidate its captures. */
+ * are being captured: the pool's calls are not the program's and must not invalidate its captures.
+ */
 typedef struct ca_entered {
     ca_context_t *context;
     bool pushed;
-    CUcontext before; /* what was current */
+    CUcontext before; /* the one to restore */
     bool relaxed;
     CUstreamCaptureMode mode;
-    int cancel; /* of the thread's, to be set again */
+    int cancel; /* the thread's cancel state, to be restored */
 } ca_entered_t;
 
-/* 0, or the driver's error; then nothing needs to be left. While a call that may destroy the
- * context is under way it waits for that, a second at most (then CUDA_ERROR_NOT_READY); and that
- * call waits for who has entered: what we ask of a context never meets a dead one. Until it is left
- * the thread is not cancelled: others would wait for it. */
+/* 0, or the driver's error; then nothing needs to be left. While a call is in flight that may
+ * destroy the context it waits for that call, a second at most (then CUDA_ERROR_NOT_READY); and
+ * that call waits for the threads that have entered: no call made here meets a destroyed context.
+ * Until it is left the thread is not cancelled: others would wait for it. */
 CUresult ca_upstream_enter(ca_context_t *context, ca_entered_t *entered);
 void ca_upstream_leave(ca_entered_t *entered);
 
-/* Whether every call on the context answers so from now on. */
+/* Whether the error is sticky: every call on the context returns it from now on. */
 bool ca_upstream_is_sticky(CUresult code);
 
 /* A driver call's answer as a result of the pool's upstream. A sticky error marks the context. */
 int ca_upstream_result(ca_context_t *context, CUresult code);
 
-/* The room that one arena finds on a device is all that the others have. */
+/* The free memory that one arena finds on a device is all that the others have, too. */
 void ca_upstream_share_free(const ca_context_t *finder, size_t bytes);
 
 /* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
- * does nothing else: what the driver answers, and does to the capture, is what it would to
- * cuMemAlloc or cuMemFree. No call of those two does: one gives memory, the other takes a segment.
- * cuda.h (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the
- * rows of cuStreamQuery are those of both (tests/gpu/results: capture). */
+ * does nothing else: the driver's answer, and its effect on the capture, are those of cuMemAlloc or
+ * cuMemFree. It stands for a call that the pool answers without the driver. cuda.h
+ * (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the rows of
+ * cuStreamQuery are those of both (tests/gpu/results: capture). */
 CUresult ca_upstream_ask_unsafe(void);
 
-/* Whether giving idle memory back waits for its context, as far as is known. */
+/* Whether releasing an idle segment waits for its context, as far as is known. */
 bool ca_upstream_idle_free_waits(void);
 
-/* Idle memory of the arenas on a device goes back, `except` (may be NULL) apart, until `bytes` were
- * given. Returns the bytes given. */
+/* Releases idle segments of the arenas on a device, `except` (may be NULL) apart, until `bytes`
+ * were released. Returns the bytes released. */
 size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_t bytes,
                                ca_trim_t how);
 
-/* The driver's own pool on the context's device gives back what it keeps. Returns how much. */
+/* Trims the driver's own pool on the context's device. Returns the bytes released. */
 size_t ca_upstream_trim_driver(ca_context_t *context);
 
-/* Fills memory that nothing is at work on with a byte, and waits for that alone. */
+/* Fills memory that no work uses with a byte, and waits for that alone. */
 CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned char value,
                           size_t bytes);
 
@@ -61,8 +64,8 @@ CUresult ca_upstream_fill(ca_context_t *context, CUdeviceptr address, unsigned c
 CUresult ca_upstream_fill_on(ca_context_t *context, CUdeviceptr address, unsigned char value,
                              size_t bytes, CUstream stream);
 
-/* Copies memory that nothing is at work on; `_on`: after the work of a stream of the context, for
- * which it waits. */
+/* Copies memory that no work uses; `_on`: after the work of a stream of the context, for which it
+ * waits. */
 CUresult ca_upstream_read(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes);
 CUresult ca_upstream_read_on(ca_context_t *context, CUdeviceptr address, void *to, size_t bytes,
                              CUstream stream);

@@ -1,6 +1,6 @@
-/* See upstream_pinned.h. Nobody tells how much can still be pinned, and the one way to give memory
- * back waits for all work: so there is no `available` and no `free_idle`, and the pool gives host
- * memory back only while nothing runs. */
+/* See upstream_pinned.h. The driver does not report how much can still be pinned, and its only free
+ * of pinned memory waits for all work: so the table has no `available` and no `free_idle`, and the
+ * pool releases pinned segments only while nothing runs. */
 #include "shim/upstream/upstream_pinned.h"
 #include "base/clock.h"
 #include "base/history.h"
@@ -43,16 +43,16 @@ static int release(void *arg, uint64_t address, size_t bytes)
     if (code == CUDA_SUCCESS) {
         __typeof__(cuMemFreeHost) *real = ca_driver()->cuMemFreeHost;
         code = real((void *)(uintptr_t)address);
-        if (code != CUDA_SUCCESS) /* nobody else would ever free it */
+        if (code != CUDA_SUCCESS) /* nothing else would ever free it */
             code = real((void *)(uintptr_t)address);
         ca_upstream_leave(&entered);
     }
     return ca_upstream_result(context, code);
 }
 
-/* Whether all work submitted so far is done, or is so soon: it may be waiting for this very thread.
- * 1, 0, or the error of a call that failed. */
-static int comes_to_rest(void *arg)
+/* Waits a second at most for all work submitted so far: it may be waiting for this very thread. 1:
+ * done, 0: not, or the error of a call that failed. */
+static int wait_until_idle(void *arg)
 {
     void *fence;
     int rc = ca_fence_record_host(arg, true, &fence);
@@ -63,14 +63,14 @@ static int comes_to_rest(void *arg)
     return rc;
 }
 
-/* The idle memory of all arenas, the one that asks too: what it has was under work before. A second
- * time where a call failed. */
+/* Releases idle memory of all arenas, the calling one included: work may have used its memory until
+ * now. A second time where a call failed. */
 static size_t reclaim(void *arg, size_t bytes)
 {
-    size_t given = 0;
-    for (int i = 0; i < 2 && given == 0 && comes_to_rest(arg) != 0; i++)
-        given = ca_pinned_trim(bytes);
-    return given;
+    size_t released = 0;
+    for (int i = 0; i < 2 && released == 0 && wait_until_idle(arg) != 0; i++)
+        released = ca_pinned_trim(bytes);
+    return released;
 }
 
 #define ALLOC(flags)                                                                               \

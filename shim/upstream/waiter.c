@@ -1,18 +1,18 @@
 /* See waiter.h. One helper, one job at a time, in one slot:
  *
- *   free -> given (by a caller) -> taken (by the helper) -> answered -> free (by the caller)
- *            |                      |
- *            +-> free               +-> abandoned -> free (by the helper)      when time is up
+ *   free -> submitted (by a caller) -> running (by the helper) -> answered -> free (by the caller)
+ *            |                          |
+ *            +-> free                   +-> abandoned -> free (by the helper)     when time is up
  *
  * The helper works on a copy: the caller's fence is recycled as soon as the caller has returned.
- * What it waits for may never happen, so a job that was abandoned keeps the slot for as long as it
- * takes, and others find it busy; nobody ever waits for the helper without a bound. It cannot be
- * called back: while it waits for work of a context that is being destroyed or released, that call
- * is held up as under any call of ours, a second at most (ca_context_suspend). The destruction then
- * waits for the same work anyway [hw]; a release that does not destroy would not have.
+ * The work it waits for may never end, so an abandoned job keeps the slot for as long as it takes,
+ * and others find it busy; no thread ever waits for the helper without a bound. It cannot be
+ * interrupted: while it waits for work of a context that is being destroyed or released, that call
+ * is held up as by any call of this library, a second at most (ca_context_suspend). The destruction
+ * then waits for the same work anyway [hw]; a release that does not destroy would not have.
  *
- * It is started with the first wait and ends when it has had nothing to do for a second: a process
- * whose threads have all ended must end too. */
+ * It is started with the first wait and ends when it has had no job for a second: a process whose
+ * threads have all ended must end too. */
 #include "shim/upstream/waiter.h"
 #include <errno.h>
 #include <pthread.h>
@@ -25,13 +25,13 @@
 #include "shim/cuda/helper.h"
 
 #define IDLE_NS ((uint64_t)1000 * 1000 * 1000)
-#define STACK_BYTES ((size_t)1 << 20) /* for the driver, and for tools that sit in its calls */
+#define STACK_BYTES ((size_t)1 << 20) /* for the driver, and for tools in its calls */
 
-enum { FREE, GIVEN, TAKEN, ANSWERED, ABANDONED };
+enum { FREE, SUBMITTED, RUNNING, ANSWERED, ABANDONED };
 
-static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* innermost: taken alone */
-static ca_signal_t given, answered;
-static bool helped; /* the helper runs, or is being started */
+static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* innermost */
+static ca_signal_t submitted, answered;
+static bool helped; /* the helper runs, or is starting */
 
 static struct {
     int state;
@@ -46,7 +46,7 @@ static struct {
 } job;
 
 /* Under the lock, which it drops meanwhile. */
-static void tell(ca_signal_t *signal)
+static void wake(ca_signal_t *signal)
 {
     ca_lock_drop(&lock);
     ca_signal_all(signal);
@@ -55,12 +55,12 @@ static void tell(ca_signal_t *signal)
 
 /* --- the helper ------------------------------------------------------------------------------- */
 
-/* Under the lock, which is not held during the waits. */
+/* Under the lock, which is dropped during the waits. */
 static void work(void)
 {
     int answer = 1;
-    job.state = TAKEN;
-    for (size_t i = 0; i < job.count && answer == 1 && job.state == TAKEN; i++) {
+    job.state = RUNNING;
+    for (size_t i = 0; i < job.count && answer == 1 && job.state == RUNNING; i++) {
         ca_context_t *context = job.events[i].context;
         CUevent handle = job.events[i].handle;
         ca_lock_drop(&lock);
@@ -73,7 +73,7 @@ static void work(void)
     }
     job.answer = answer;
     job.state = ANSWERED;
-    tell(&answered);
+    wake(&answered);
 }
 
 static void *help(void *unused)
@@ -82,16 +82,16 @@ static void *help(void *unused)
         ca_driver()->cuThreadExchangeStreamCaptureMode;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     pthread_setname_np(pthread_self(), "cachealloc");
-    /* For good: a capture may begin between any two calls of this thread. */
+    /* Relaxed for good: a capture may begin between any two calls of this thread. */
     if (exchange)
         exchange(&mode);
 
     ca_lock_take(&lock);
-    for (bool in_time = true; in_time || job.state == GIVEN;) {
+    for (bool in_time = true; in_time || job.state == SUBMITTED;) {
         uint64_t until = ca_clock_ns() + IDLE_NS;
-        while (job.state != GIVEN && in_time)
-            in_time = ca_signal_wait(&given, &lock, until);
-        if (job.state == GIVEN) {
+        while (job.state != SUBMITTED && in_time)
+            in_time = ca_signal_wait(&submitted, &lock, until);
+        if (job.state == SUBMITTED) {
             work();
             in_time = true;
         }
@@ -104,7 +104,7 @@ static void *help(void *unused)
 /* --- its callers ------------------------------------------------------------------------------ */
 
 /* Under the lock. */
-static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait)
+static void submit(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait)
 {
     job.wait = wait;
     job.owner = owner;
@@ -114,10 +114,10 @@ static void give(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t 
         job.events[job.count].context = event->context;
         job.events[job.count++].handle = event->handle;
     }
-    job.state = GIVEN;
+    job.state = SUBMITTED;
 }
 
-/* Under the lock, in a slot that is free. */
+/* Under the lock, while the slot is free. */
 static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
                            uint64_t nanoseconds)
 {
@@ -125,9 +125,9 @@ static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_wait
     bool in_time = true;
     int answer = 0;
 
-    give(owner, fence, wait);
+    submit(owner, fence, wait);
     if (helped) {
-        tell(&given);
+        wake(&submitted);
     } else {
         helped = true;
         ca_lock_drop(&lock);
@@ -143,14 +143,14 @@ static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_wait
         in_time = ca_signal_wait(&answered, &lock, until);
     if (job.state == ANSWERED)
         answer = job.answer;
-    job.state = job.state == TAKEN ? ABANDONED : FREE;
+    job.state = job.state == RUNNING ? ABANDONED : FREE;
     return answer;
 }
 
 int ca_waiter_wait(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
                    uint64_t nanoseconds)
 {
-    int cancel = ca_cancel_hold(); /* or the job would stay */
+    int cancel = ca_cancel_hold(); /* a cancelled caller would leave its job behind */
     ca_lock_take(&lock);
     int answer = job.state == FREE ? wait_for_helper(owner, fence, wait, nanoseconds) : -EBUSY;
     ca_lock_drop(&lock);

@@ -45,7 +45,7 @@ static int end_all(void **state)
     return 0;
 }
 
-/* As the shim does (shim/upstream/heaps.c). */
+/* As the shim does (shim/upstream/arenas.c). */
 static int get_on(ca_stream_t *stream, size_t bytes, held_t *held)
 {
     size_t asked = bytes;
