@@ -1,6 +1,6 @@
-/* What this module has to do at the end of the process, or before it is closed. ThreadSanitizer's
- * atexit forgets which module it was asked by, and calls it when it is gone: this is what glibc's
- * own does. */
+/* Registers a function to call at the end of the process, or before this module is closed.
+ * ThreadSanitizer's atexit does not note the calling module, and calls the function after the
+ * module was closed; this is what glibc's own does. */
 #ifndef SIMCUDA_AT_EXIT_H
 #define SIMCUDA_AT_EXIT_H
 

@@ -48,7 +48,7 @@ typedef struct gate {
     bool open, reached;
 } gate_t;
 
-/* For a static one: the stream's thread may still be on its way out when the case has ended. */
+/* For a static gate: the stream's thread may still be leaving it when the case has ended. */
 #define GATE                                                                                       \
     {                                                                                              \
         PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false                          \

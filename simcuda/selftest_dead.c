@@ -93,7 +93,7 @@ void a_set_of_pageable_memory(void)
     end(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* Live when it was submitted, and ordered: only when it happens the memory is gone. */
+/* Live when it was submitted, and ordered: the memory is freed before the access happens. */
 void a_set_behind_the_free_in_its_stream(void)
 {
     gate_t gate = GATE;

@@ -139,7 +139,7 @@ void branches_of_a_graph_keep_their_order(void)
     OK(cuStreamSynchronize(b));
 }
 
-/* What a stream did that is gone by the end counts where it was joined, and only there. */
+/* Work of a stream that is destroyed by the end counts where it was joined, and only there. */
 void a_joined_stream_may_go_before_the_capture_ends(void)
 {
     CUgraph graph = NULL;
@@ -310,7 +310,7 @@ void memory_of_a_graph_is_there_from_its_first_launch_or_upload_on(void) /* SIM:
     CHECK(other != inside); /* the address is the node's */
     OK(cuGraphDestroy(graph));
     OK(cuMemFree(other));
-    OK(cuMemsetD8Async(inside, 1, 1, a)); /* the graph is gone, and nothing lives there */
+    OK(cuMemsetD8Async(inside, 1, 1, a)); /* the graph is destroyed, and nothing is live there */
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(a));
 }
 

@@ -93,7 +93,7 @@ void memory_nodes_added_by_hand_work(void)
 {
     int calls = 0;
     CUDA_HOST_NODE_PARAMS h = {count_fn, &calls};
-    CUDA_MEM_ALLOC_NODE_PARAMS told;
+    CUDA_MEM_ALLOC_NODE_PARAMS answer;
     CUgraphNode node[6];
     CUgraphNodeType type;
     CUdeviceptr freed = 0;
@@ -106,9 +106,9 @@ void memory_nodes_added_by_hand_work(void)
     OK(cuGraphAddHostNode(&last, g, &last, 1, &h));
     OK(cuGraphAddEmptyNode(&last, g, &last, 1));
     frees(p);
-    OK(cuGraphMemAllocNodeGetParams(allocated, &told));
-    CHECK(told.dptr == p && told.bytesize == BYTES && told.accessDescCount == 0);
-    CHECK(told.poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
+    OK(cuGraphMemAllocNodeGetParams(allocated, &answer));
+    CHECK(answer.dptr == p && answer.bytesize == BYTES && answer.accessDescCount == 0);
+    CHECK(answer.poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
     OK(cuGraphMemFreeNodeGetParams(last, &freed));
     CHECK(freed == p);
     IS(CUDA_ERROR_INVALID_VALUE, cuGraphMemFreeNodeGetParams(allocated, &freed));

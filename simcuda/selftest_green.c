@@ -90,17 +90,17 @@ void a_green_context_ends_with_the_reset_of_its_primary(void)
 void streams_of_a_green_context_end_with_it(void)
 {
     CUcontext home = primary(), ctx, of;
-    CUgreenCtx green = make(&ctx), told;
+    CUgreenCtx green = make(&ctx), answer;
     CUstream s, plain;
     IS(CUDA_ERROR_INVALID_VALUE, cuGreenCtxStreamCreate(&s, green, CU_STREAM_DEFAULT, 0));
     OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
     OK(cuStreamCreate(&plain, 0));
     OK(cuStreamGetCtx(s, &of));
     CHECK(of == home || of == ctx); /* the form without _v2, or with it, by the header */
-    OK(cuStreamGetGreenCtx(s, &told));
-    CHECK(told == green);
-    OK(cuStreamGetGreenCtx(plain, &told));
-    CHECK(told == NULL);
+    OK(cuStreamGetGreenCtx(s, &answer));
+    CHECK(answer == green);
+    OK(cuStreamGetGreenCtx(plain, &answer));
+    CHECK(answer == NULL);
     OK(cuGreenCtxDestroy(green));
     IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuStreamQuery(s));
     IS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuStreamDestroy(s));

@@ -124,7 +124,7 @@ void opened_memory_shows_the_same_bytes(void) /* SIM: shared */
     CHECK(answer.first == 0x11 && answer.last == 0x55);
     OK(cuIpcCloseMemHandle(large));
     answer = ask(&other, 'f');
-    CHECK(answer.first == 0 && answer.last == 0); /* fresh memory is zero, whoever wrote to it */
+    CHECK(answer.first == 0 && answer.last == 0); /* fresh memory is zero in every process */
     OK(cuIpcCloseMemHandle(small));
     exporter_end(&other);
 }
@@ -225,7 +225,7 @@ void opened_memory_goes_with_its_context(void) /* SIM: shared */
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-/* Records an event behind a gate, hands it over, and opens the gate when it is told to. */
+/* Records an event behind a gate, hands it over, and opens the gate on request. */
 static void recorder_main(int in, int out)
 {
     gate_t gate = GATE;

@@ -1,4 +1,4 @@
-/* Device memory: limits, bytes, faults, what pointers tell. See selftest.c. */
+/* Device memory: limits, bytes, faults, queries about pointers. See selftest.c. */
 #include "selftest.h"
 
 #include <signal.h>
@@ -99,7 +99,7 @@ void device_access_to_freed_memory_is_a_sticky_error(void)
     OK(cuMemAlloc(&q, 1024));
     OK(cuMemcpyHtoD(p, buf, 64));
     OK(cuMemFree(p));
-    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(p, buf, 64)); /* spoils nothing */
+    IS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(p, buf, 64)); /* breaks nothing */
     OK(cuMemsetD8Async(p, 1, 64, NULL));
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(NULL));
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 1));

@@ -100,7 +100,7 @@ void advice_has_its_errors(void)
     CUdeviceptr plain;
     CUstream s;
     const CUmemLocation device = at(CU_MEM_LOCATION_TYPE_DEVICE, 0),
-                        nobody = at(CU_MEM_LOCATION_TYPE_DEVICE, 99);
+                        missing = at(CU_MEM_LOCATION_TYPE_DEVICE, 99);
     primary();
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     OK(cuMemAlloc(&plain, PAGE));
@@ -118,13 +118,13 @@ void advice_has_its_errors(void)
     IS(CUDA_ERROR_INVALID_VALUE,
        cuMemAdvise_v2(plain, PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
     IS(CUDA_ERROR_INVALID_DEVICE,
-       cuMemAdvise_v2(managed, PAGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, nobody));
-    OK(cuMemAdvise_v2(managed, PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, nobody)); /* "is ignored" */
+       cuMemAdvise_v2(managed, PAGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, missing));
+    OK(cuMemAdvise_v2(managed, PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, missing)); /* "is ignored" */
     IS(CUDA_ERROR_INVALID_VALUE, cuMemAdvise_v2(managed, PAGE, CU_MEM_ADVISE_SET_ACCESSED_BY,
                                                 at(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync_v2(plain, PAGE, device, 0, s));
     IS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync_v2(managed, PAGE, device, 1, s));
-    IS(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync_v2(managed, PAGE, nobody, 0, s));
+    IS(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync_v2(managed, PAGE, missing, 0, s));
     OK(cuMemFree(managed));
     OK(cuMemFree(plain));
 }

@@ -167,7 +167,7 @@ void a_relaunch_behind_the_free(void)
     OK(cuGraphLaunch(x, b));
 }
 
-/* A launch that nobody waits for: allocates, writes, frees. Returns where. */
+/* A launch without a wait for it: allocates, writes, frees. Returns where. */
 static CUdeviceptr temporary_on(CUstream stream)
 {
     CUdeviceptr node;

@@ -179,21 +179,21 @@ void pinned_memory_freed_and_new(void)
 }
 
 /* --- host functions and threads ----------------------------------------------------------------*/
-static gate_t told = GATE;
-static void tells(void *arg)
+static gate_t reported = GATE;
+static void reports(void *arg)
 {
     if (arg) {
         SIMCUDA_RELEASE(arg);
     }
-    gate_open(&told);
+    gate_open(&reported);
 }
 
 static void after_a_host_function(void *token)
 {
     start();
     writes(a);
-    OK(cuLaunchHostFunc(a, tells, token));
-    gate_fn(&told); /* until it is open */
+    OK(cuLaunchHostFunc(a, reports, token));
+    gate_fn(&reported); /* until it is open */
     if (token) {
         SIMCUDA_ACQUIRE(token);
     }
@@ -212,7 +212,7 @@ void a_host_function_that_tells_without_tokens(void)
 
 void a_host_function_that_tells_with_tokens(void)
 {
-    after_a_host_function(&told);
+    after_a_host_function(&reported);
 }
 
 static void *writes_in_b(void *token)
@@ -243,8 +243,8 @@ void threads_with_tokens(void)
     start();
     writes(a);
     OK(cuStreamSynchronize(a));
-    SIMCUDA_RELEASE(&told);
-    in_thread(writes_in_b, &told);
+    SIMCUDA_RELEASE(&reported);
+    in_thread(writes_in_b, &reported);
 }
 
 /* --- stream-ordered memory ---------------------------------------------------------------------*/
@@ -259,7 +259,7 @@ void stream_ordered_memory(void)
     }
 }
 
-/* The driver hands it out again: that is ordered, though nobody else could know. */
+/* The driver hands it out again: that is ordered, though nothing else shows it. */
 void plain_memory_that_a_stream_has_freed(void)
 {
     CUmemoryPool pool;
@@ -409,7 +409,7 @@ static void recycle(bool synchronized)
     if (synchronized) {
         OK(cuStreamSynchronize(a));
     } else {
-        usleep(20000); /* the work is over, and nobody has asked */
+        usleep(20000); /* the work is over, without a query */
     }
     OK(cuStreamDestroy(a));
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
@@ -579,7 +579,7 @@ void unmapping_beside_work(void)
     OK(cuMemAddressReserve(&p, MAPPED, 0, 0, 0));
     map(p);
     writes(a);
-    OK(cuMemUnmap(p, MAPPED)); /* the gate stays shut: behind it would be an illegal address */
+    OK(cuMemUnmap(p, MAPPED)); /* the gate stays closed: behind it is an illegal address */
 }
 
 void unmapping_and_mapping_again_after_synchronizing(void)

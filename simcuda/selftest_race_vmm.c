@@ -121,10 +121,10 @@ void unmapping_the_address_at_work(void)
     start_twice();
     gate_hold(&g, a);
     writes(a);
-    OK(cuMemUnmap(p, MAPPED)); /* the gate stays shut: behind it would be an illegal address */
+    OK(cuMemUnmap(p, MAPPED)); /* the gate stays closed: behind it is an illegal address */
 }
 
-/* What happened by an address that is gone belongs to the memory. */
+/* Accesses by an address that was unmapped belong to the memory. */
 void memory_mapped_elsewhere_beside_work(void)
 {
     start_twice();

@@ -33,7 +33,7 @@ static void expect_code(cudaError_t got, cudaError_t wanted, const char *what, i
 
 #define IS(cond) expect((cond) != 0, #cond, __LINE__)
 #define OK(call) expect_code((call), cudaSuccess, #call, __LINE__)
-/* Fails with `code`, and that is the last error until somebody asks. */
+/* Fails with `code`, and that is the last error until it is read. */
 #define FAILS(call, code)                                                                          \
     do {                                                                                           \
         (void)cudaGetLastError();                                                                  \
@@ -339,7 +339,7 @@ static void test_capture(void)
 
 static void test_pools(void)
 {
-    cudaMemPool_t standard = NULL, current = NULL, mine = NULL;
+    cudaMemPool_t standard = NULL, current = NULL, own = NULL;
     struct cudaMemPoolProps props;
     void *p = NULL;
     unsigned long long keep = 1 << 20, got = 0;
@@ -349,15 +349,15 @@ static void test_pools(void)
     memset(&props, 0, sizeof props);
     props.allocType = cudaMemAllocationTypePinned;
     props.location.type = cudaMemLocationTypeDevice;
-    OK(cudaMemPoolCreate(&mine, &props));
-    OK(cudaMemPoolSetAttribute(mine, cudaMemPoolAttrReleaseThreshold, &keep));
-    OK(cudaMemPoolGetAttribute(mine, cudaMemPoolAttrReleaseThreshold, &got));
+    OK(cudaMemPoolCreate(&own, &props));
+    OK(cudaMemPoolSetAttribute(own, cudaMemPoolAttrReleaseThreshold, &keep));
+    OK(cudaMemPoolGetAttribute(own, cudaMemPoolAttrReleaseThreshold, &got));
     IS(got == keep);
-    OK(cudaMallocFromPoolAsync(&p, 1000, mine, NULL));
+    OK(cudaMallocFromPoolAsync(&p, 1000, own, NULL));
     OK(cudaFreeAsync(p, NULL));
     OK(cudaDeviceSynchronize());
-    OK(cudaMemPoolTrimTo(mine, 0));
-    OK(cudaMemPoolDestroy(mine));
+    OK(cudaMemPoolTrimTo(own, 0));
+    OK(cudaMemPoolDestroy(own));
 }
 
 static void test_driver_entry_point(void)
@@ -461,7 +461,7 @@ static void count_fn(void *arg)
 
 static void test_graph_by_hand(void)
 {
-    struct cudaMemAllocNodeParams alloc, told;
+    struct cudaMemAllocNodeParams alloc, answer;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     cudaGraphNode_t n[5];
@@ -476,8 +476,8 @@ static void test_graph_by_hand(void)
     OK(cudaGraphCreate(&graph, 0));
     OK(cudaGraphAddMemAllocNode(&n[0], graph, NULL, 0, &alloc));
     IS(alloc.dptr != NULL);
-    OK(cudaGraphMemAllocNodeGetParams(n[0], &told));
-    IS(told.dptr == alloc.dptr && told.bytesize == 256);
+    OK(cudaGraphMemAllocNodeGetParams(n[0], &answer));
+    IS(answer.dptr == alloc.dptr && answer.bytesize == 256);
     const struct cudaMemsetParams set = {
         .dst = alloc.dptr, .value = 6, .elementSize = 1, .width = 256, .height = 1};
     OK(cudaGraphAddMemsetNode(&n[1], graph, &n[0], 1, &set));

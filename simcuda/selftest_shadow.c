@@ -9,17 +9,17 @@
 enum { SPACE = 1 << 13, ACTORS = 5, OPERATIONS = 150000, READS = 24, SEEDS = 4 };
 
 static struct byte {
-    sim_who_t write, read[READS];
+    sim_origin_t write, read[READS];
     unsigned reads;
     bool written;
 } plain[SPACE];
 
-static uint64_t at[ACTORS + 1][ACTORS]; /* the last one is what everybody knows */
+static uint64_t at[ACTORS + 1][ACTORS]; /* the last one is what all know */
 static bool found;
 static uint64_t state;
 
-void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
-                    const sim_who_t *before, bool before_write, uint64_t first)
+void sim_race_found(const sim_origin_t *now, bool write, uint64_t lo, uint64_t hi,
+                    const sim_origin_t *before, bool before_write, uint64_t first)
 {
     (void)now, (void)write, (void)lo, (void)hi, (void)before, (void)before_write, (void)first;
     found = true;
@@ -40,27 +40,28 @@ static void join(unsigned to, unsigned from)
     }
 }
 
-static bool unordered(const sim_who_t *w, unsigned actor)
+static bool unordered(const sim_origin_t *w, unsigned actor)
 {
     return at[actor][w->slot] < w->step;
 }
 
-static bool plain_access(struct byte *b, bool write, const sim_who_t *who, unsigned actor)
+static bool plain_access(struct byte *b, bool write, const sim_origin_t *origin, unsigned actor)
 {
     bool race = b->written && unordered(&b->write, actor);
     unsigned kept = 0;
     for (unsigned i = 0; i < b->reads; i++) {
         race |= write && unordered(&b->read[i], actor);
-        if (b->read[i].slot != who->slot) { /* an actor's own later read stands for its earlier */
+        if (b->read[i].slot !=
+            origin->slot) { /* an actor's own later read stands for its earlier */
             b->read[kept++] = b->read[i];
         }
     }
     b->reads = write ? 0 : kept;
     if (write) {
         b->written = true;
-        b->write = *who;
+        b->write = *origin;
     } else {
-        b->read[b->reads++] = *who;
+        b->read[b->reads++] = *origin;
     }
     return race;
 }
@@ -88,18 +89,19 @@ static int differences(uint64_t seed, unsigned *races)
         }
         bool write = kind < 9, expected = false;
         join(actor, ACTORS);
-        sim_who_t who = {.slot = actor, .step = ++at[actor][actor]};
-        sim_clock_t clock = {at[actor], ACTORS, ACTORS}, everybody = {at[ACTORS], ACTORS, ACTORS};
+        sim_origin_t origin = {.slot = actor, .step = ++at[actor][actor]};
+        sim_clock_t clock = {at[actor], ACTORS, ACTORS},
+                    known_by_all = {at[ACTORS], ACTORS, ACTORS};
         unsigned half = lo + 1 + (hi - lo) / 2, gap = below(2); /* two rows, touching or not */
         for (unsigned i = lo; i < hi; i++) {
-            expected |= !(i == half && gap) && plain_access(&plain[i], write, &who, actor);
+            expected |= !(i == half && gap) && plain_access(&plain[i], write, &origin, actor);
         }
         found = false;
-        sim_shadow_access(lo, half < hi ? half : hi, write, &who, &clock);
+        sim_shadow_access(lo, half < hi ? half : hi, write, &origin, &clock);
         if (half + gap < hi) {
-            sim_shadow_access(half + gap, hi, write, &who, &clock);
+            sim_shadow_access(half + gap, hi, write, &origin, &clock);
         }
-        sim_shadow_sweep(n % 3 ? &everybody : NULL);
+        sim_shadow_sweep(n % 3 ? &known_by_all : NULL);
         bad += found != expected;
         *races += found;
     }

@@ -134,7 +134,7 @@ typedef struct other {
     int to, from;
 } other_t;
 
-/* Allocates 32 MiB, says so, and then frees them, ends or waits to be killed, as it is told. */
+/* Allocates 32 MiB, says so, and then frees them, ends or waits to be killed, as ordered. */
 static void other_main(int in, int out)
 {
     CUdeviceptr p;

@@ -337,7 +337,7 @@ void capture_is_noticed_and_spoiled_as_documented(void)
     OK(cuGraphDestroy(graph));
     OK(cuStreamIsCapturing(n, &st));
     CHECK(st == CU_STREAM_CAPTURE_STATUS_NONE);
-    /* a context-wide record spoils it */
+    /* a context-wide record breaks it */
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     IS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxRecordEvent(c, e));
     OK(cuStreamIsCapturing(s, &st));
@@ -345,7 +345,7 @@ void capture_is_noticed_and_spoiled_as_documented(void)
     IS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &graph));
     CHECK(graph == NULL);
     OK(cuCtxRecordEvent(c, e));
-    /* an allocation spoils a global one, unless the thread is relaxed */
+    /* an allocation breaks a global one, unless the thread is relaxed */
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     OK(cuThreadExchangeStreamCaptureMode(&mode));
@@ -369,7 +369,7 @@ static void *end_main(void *stream)
     return NULL;
 }
 
-/* Whether the call is refused, and the capture spoiled by it. */
+/* Whether the call is refused, and the capture broken by it. */
 #define SPOILS(code, call)                                                                         \
     do {                                                                                           \
         OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));                                \

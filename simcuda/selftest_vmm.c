@@ -1,5 +1,5 @@
-/* SIM: reserved addresses, physical memory and what is mapped: the codes, who may access it, what
- * calls cost, what devices cannot do. That the bytes are right, selftest_places.c says. */
+/* SIM: reserved addresses, physical memory and mappings: codes, access by devices, costs of calls,
+ * limits of devices. selftest_places.c checks the bytes. */
 #include "selftest_bodies.h"
 
 #include <time.h>
@@ -136,7 +136,7 @@ void unmapping_waits_for_nothing(void)
     CHECK(stored == -1);
 }
 
-/* --- who may access it -------------------------------------------------------------------------*/
+/* --- access by devices -------------------------------------------------------------------------*/
 void enabled_peers_do_not_reach_mapped_memory(void)
 {
     CUcontext first = primary(), second;
@@ -172,7 +172,7 @@ void each_device_is_given_access(void)
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-/* --- what a pointer tells ----------------------------------------------------------------------*/
+/* --- queries about pointers --------------------------------------------------------------------*/
 #define TOLD(type, what, at)                                                                       \
     ({                                                                                             \
         type told_ = (type)-1;                                                                     \

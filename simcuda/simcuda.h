@@ -2,10 +2,11 @@
  * hardware they are NULL, and the macros below do nothing.
  *
  * SIMCUDA=racecheck:strict orders host threads by these tokens alone: a thread that hands something
- * on says release before it does (unlock, post, pthread_create, the end of a thread), the thread
- * that takes over says acquire after it has (lock, wait, the start of a thread, pthread_join). Any
+ * on calls release before it does (unlock, post, pthread_create, the end of a thread), the thread
+ * that takes over calls acquire after it has (lock, wait, the start of a thread, pthread_join). Any
  * address will do as a token. Host functions may call them too. Under racecheck:1 all host threads
- * share one clock and both do nothing. Neither needs a context; both may be called at any time. */
+ * share one clock and both do nothing. Neither needs a context; both may be called from any thread
+ * at any time. */
 #ifndef SIMCUDA_SIMCUDA_H
 #define SIMCUDA_SIMCUDA_H
 
@@ -19,24 +20,24 @@ extern "C" {
 extern void simcuda_acquire(const void *token) __attribute__((weak));
 extern void simcuda_release(const void *token) __attribute__((weak));
 
-/* From now on the calls of the driver function `link_name` ("cuMemAlloc_v2") are counted that come
- * from the shared object whose file is named `caller` (NULL: from anywhere), and the nth of them
- * fails with `error`, a CUresult, and does nothing. nth 0 only counts. Replaces what was asked for
- * the same function before. Returns 0, or -1 where there is no such function or no such object. */
+/* From now on counts the calls of the driver function `link_name` ("cuMemAlloc_v2") that come from
+ * the shared object whose file is named `caller` (NULL: from anywhere), and lets the nth of them
+ * fail with `error`, a CUresult, and do nothing. nth 0 only counts. Replaces an earlier request for
+ * the same function. Returns 0, or -1 where there is no such function or no such object. */
 extern int simcuda_fail(const char *link_name, const char *caller, uint64_t nth, int error)
     __attribute__((weak));
-/* How many were counted since. */
+/* The calls that were counted since. */
 extern uint64_t simcuda_calls(const char *link_name) __attribute__((weak));
 
 /* What a kernel does, in tests: launches of `function` (CUfunction or CUkernel) run body(argument)
- * when their turn comes, argument being the kernel's first parameter, a pointer. Returns 0, or -1
- * where there is no such function. A body may block, and calls no CUDA function. */
+ * in the order of their stream, argument being the kernel's first parameter, a pointer. Returns 0,
+ * or -1 where there is no such function. A body may block, and calls no CUDA function. */
 extern int simcuda_body(void *function, void (*body)(void *argument)) __attribute__((weak));
 
-/* For bodies and host functions: the kernel or the host function that runs accesses device memory,
- * which no other thread of a program can. Checked as an access of that operation, which may be
- * ordered behind what was submitted before it and before what was submitted since. Return 0, or -1
- * after an illegal address or outside of both. */
+/* For bodies and host functions: the running kernel or host function accesses device memory, which
+ * no other thread of a program can. The race check treats it as an access of that operation, which
+ * may be ordered behind operations submitted before it and before those submitted since. Return 0,
+ * or -1 after an illegal address or outside of both. */
 extern int simcuda_store(uint64_t address, const void *from, size_t bytes) __attribute__((weak));
 extern int simcuda_load(void *to, uint64_t address, size_t bytes) __attribute__((weak));
 
@@ -44,15 +45,15 @@ extern int simcuda_load(void *to, uint64_t address, size_t bytes) __attribute__(
 extern void simcuda_trigger(void) __attribute__((weak));
 extern void simcuda_grid_sync(void) __attribute__((weak));
 
-/* What another device does that has a dma-buf descriptor of cuMemGetHandleForAddressRange: writes
- * or reads those bytes. Returns 0, or -1 where the memory behind the range is not what it was when
- * the descriptor was made. */
+/* What another device does with a dma-buf descriptor of cuMemGetHandleForAddressRange: writes or
+ * reads those bytes. Returns 0, or -1 where the memory behind the range is not the same as when the
+ * descriptor was made. */
 extern int simcuda_dma(int fd, size_t offset, void *bytes, size_t size, int write)
     __attribute__((weak));
 
-/* What is there of cuMemCreate and its brothers, which no context takes along: handles that are not
- * released, mappings, addresses. Physical memory is counted in bytes once, mapped memory as often
- * as it is mapped. */
+/* The memory of cuMemCreate, which does not end with a context: handles that are not released,
+ * mappings, reserved addresses. Physical memory is counted in bytes once, mapped memory as often as
+ * it is mapped. */
 typedef struct simcuda_vmm {
     uint64_t handles, mappings, peak_mappings, reservations;
     uint64_t bytes, mapped_bytes, reserved_bytes;

@@ -1,6 +1,6 @@
 /* Memory that is not linear: arrays and mipmapped arrays. They count against the device's memory
- * and can run out. How elements lie in an array is nobody's business on hardware; here they lie row
- * by row, so that a copy finds them. */
+ * and can run out. Hardware hides how elements lie in an array; here they lie row by row, so that a
+ * copy finds them. */
 #include "sim.h"
 
 #include <stdlib.h>

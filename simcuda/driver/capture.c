@@ -111,7 +111,7 @@ CUresult sim_capture_block_stream_locked(CUstream s)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* A potentially unsafe call: fails, and spoils the captures that forbid it. */
+/* A potentially unsafe call: fails, and invalidates the captures that forbid it. */
 CUresult sim_capture_unsafe(void)
 {
     if (atomic_load_explicit(&capture_count, memory_order_relaxed) == 0) {
@@ -362,23 +362,23 @@ SIM_BOTH(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
 static CUresult update(CUstream h, bool pt, const CUgraphNode *nodes, size_t n, unsigned flags)
 {
     CUstream s;
-    sim_frontier_t given = {0};
+    sim_frontier_t added = {0};
     SIM_TRY(sim_stream_resolve(h, pt, &s));
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (n && !nodes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
     CUresult rc = s->capture ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-    rc = rc == CUDA_SUCCESS ? sim_graph_add_handles(s->capture->graph, nodes, n, &given) : rc;
+    rc = rc == CUDA_SUCCESS ? sim_graph_add_handles(s->capture->graph, nodes, n, &added) : rc;
     if (rc == CUDA_SUCCESS && flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
         sim_graph_let_go(s->capture->graph, &s->frontier);
         s->frontier.n = 0;
     }
     if (rc == CUDA_SUCCESS) {
-        sim_frontier_join(&s->frontier, &given);
+        sim_frontier_join(&s->frontier, &added);
     }
     sim_unlock();
-    free(given.at);
+    free(added.at);
     return rc;
 }
 

@@ -13,7 +13,7 @@ typedef struct span {
     bool device;         /* must be memory that the driver knows */
     bool pageable;       /* host memory that it does not know */
     bool sync;           /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set */
-    sim_device_t *by;    /* who accesses it; NULL: the stream's device */
+    sim_device_t *by;    /* the accessing device; NULL: the stream's */
 } span_t;
 
 static span_t span_of(uint64_t at, size_t pitch, size_t slice, bool device)
@@ -40,9 +40,9 @@ static bool on_device(const span_t *s)
     return s->device && !s->pageable && sim_is_device(s->at);
 }
 
-/* A plain copy from or to device memory that nobody has is refused at once, and spoils nothing:
- * tests/gpu/results/h200-580.json, sticky/copy, from freed memory. The Async forms were not asked;
- * they find out when the stream gets there, as a kernel does. */
+/* A plain copy from or to device memory that is not allocated is refused at once, and breaks
+ * nothing: tests/gpu/results/h200-580.json, sticky/copy, from freed memory. The Async forms were
+ * not asked; they find out when the stream gets there, as a kernel does. */
 static bool nowhere(const span_t *s)
 {
     sim_device_t *d = sim_device_of(s->at);

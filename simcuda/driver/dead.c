@@ -1,7 +1,7 @@
-/* The race check and memory that is not there: an access that is not wholly inside live memory is
- * reported with what became of the place. It is looked at when the operation is submitted, so that
- * the report does not depend on who was faster, and once more when it happens: then it is the error
- * 700, which no correct program gets. */
+/* The race check and memory that is not live: an access that is not wholly inside live memory is
+ * reported with what became of the place. It is checked when the operation is submitted, so that
+ * the report does not depend on timing, and once more when it runs: then it is the error 700, which
+ * no correct program gets. */
 #include "race.h"
 #include "sim.h"
 
@@ -35,7 +35,7 @@ void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx)
 }
 
 /* Whether the bytes are not where sim_access would find them. */
-static bool gone(const sim_device_t *by, uint64_t ptr, size_t bytes, bool write, bool host_ok)
+static bool is_dead(const sim_device_t *by, uint64_t ptr, size_t bytes, bool write, bool host_ok)
 {
     sim_alloc_t a;
     sim_host_t h;
@@ -73,7 +73,7 @@ static void tell_end(char *to, size_t room, uint64_t lo, uint64_t hi)
     pthread_mutex_unlock(&mu);
 }
 
-static void tell(char *to, size_t room, uint64_t lo, uint64_t hi)
+static void describe(char *to, size_t room, uint64_t lo, uint64_t hi)
 {
     sim_alloc_t a;
     sim_vmm_t m;
@@ -96,21 +96,22 @@ static void report(const char *by, uint64_t ptr, size_t bytes, bool write)
     if (!sim_race_count()) {
         return;
     }
-    tell(what, sizeof(what), ptr, ptr + bytes);
+    describe(what, sizeof(what), ptr, ptr + bytes);
     fprintf(stderr, "simcuda: race: %s of [0x%llx,+%llu) by %s is not inside live memory: %s\n",
             write ? "write" : "read", (unsigned long long)ptr, (unsigned long long)bytes, by, what);
 }
 
-bool sim_dead_submitted(CUstream s, const sim_device_t *device, const sim_who_t *who, uint64_t ptr,
-                        size_t bytes, bool write, bool host_ok)
+bool sim_dead_submitted(CUstream s, const sim_device_t *device, const sim_origin_t *origin,
+                        uint64_t ptr, size_t bytes, bool write, bool host_ok)
 {
     char by[160];
     /* After a sticky error no operation does anything. */
-    if (bytes == 0 || atomic_load(&s->ctx->sticky) || !gone(device, ptr, bytes, write, host_ok)) {
+    if (bytes == 0 || atomic_load(&s->ctx->sticky) ||
+        !is_dead(device, ptr, bytes, write, host_ok)) {
         return false;
     }
     atomic_store(&s->ctx->told_dead, true);
-    sim_race_place(by, sizeof(by), who);
+    sim_race_place(by, sizeof(by), origin);
     report(by, ptr, bytes, write);
     return true;
 }

@@ -186,7 +186,7 @@ void sim_pause(uint64_t ns)
 }
 
 /* Undefined, as the CUDA Runtime API says of cudaEventDestroy and cudaStreamDestroy: hardware may
- * take it for another one, or crash, as cuEventQuery of an event did whose context had been reset
+ * use another object, or crash, as cuEventQuery did for an event whose context had been reset
  * (tests/gpu/results/h200-580.md, after_reset/same-thread). */
 void sim_dangling(const char *what)
 {
@@ -368,8 +368,8 @@ void sim_stats_write(const char *path)
     fclose(f);
 }
 
-/* Whose locks these are. A child made by a bare system call runs no handler of pthread_atfork, and
- * has the lock that a thread of its parent held. */
+/* The process that these locks belong to. A child made by a bare system call runs no handler of
+ * pthread_atfork, and has the lock that a thread of its parent held. */
 static pid_t owner;
 
 /* One thread is left. A child of an initialised parent cannot use CUDA, and the file is the

@@ -9,7 +9,8 @@
 
 enum { MAGIC = 0x4556544d };
 
-/* What ended with its context is used again late: who still has the handle is to be noticed. */
+/* An event that ended with its context is used again as late as possible, so that a use of the old
+ * handle is noticed. */
 enum { RESTING = 1024 };
 
 static CUevent free_events;
@@ -334,8 +335,9 @@ SIM_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
          (CUstream hStream, CUevent hEvent, unsigned int Flags),
          wait_event(hStream, pt, hEvent, Flags))
 
-/* Last recorded inside a capture: no query or wait can be answered, and the attempt spoils that
- * capture in every mode (tests/gpu/results/h200-580.json, capture; there of the query alone). */
+/* Last recorded inside a capture: no query or wait can be answered, and the attempt invalidates
+ * that capture in every mode (tests/gpu/results/h200-580.json, capture; there of the query alone).
+ */
 static CUresult not_captured(CUevent e)
 {
     sim_lock();
@@ -345,8 +347,8 @@ static CUresult not_captured(CUevent e)
     return captured ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
-/* A query counts as a potentially unsafe call while somebody captures. NULL is refused before
- * cuInit too (h200-580.json, first_call/cuEventQuery). */
+/* A query counts as a potentially unsafe call during a capture. NULL is refused before cuInit too
+ * (h200-580.json, first_call/cuEventQuery). */
 SIM_API CUresult cuEventQuery(CUevent hEvent)
 {
     SIM_ENTER_IF(cuEventQuery, hEvent != NULL);

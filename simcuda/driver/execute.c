@@ -1,4 +1,4 @@
-/* What an operation does when its turn comes. No lock is held here. After a sticky error the
+/* What an operation does when its stream reaches it. No lock is held here. After a sticky error the
  * context's remaining work does nothing (cuda.h, CUDA_ERROR_ILLEGAL_ADDRESS: "leaves the process in
  * an inconsistent state and any further CUDA work will return the same error"). */
 #include "sim.h"
@@ -162,7 +162,7 @@ void sim_execute(sim_op_t *op)
             sim_run_body(op, op->u.host.fn, op->u.host.data);
         }
         break;
-    case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: is told of the error instead */
+    case SIM_OP_CALLBACK: /* cuda.h, cuStreamAddCallback: it gets the error instead */
         sim_race_host_function(op->clock);
         op->u.host.cb(op->stream->legacy ? NULL : op->stream->as, (CUresult)sticky,
                       op->u.host.data);

@@ -1,14 +1,15 @@
-/* Graphs: what captures leave (graph.c) and what is launched (graph_exec.c).
+/* Graphs: what captures make (graph.c) and what is launched (graph_exec.c). Functions need the
+ * engine lock.
  *
  * Nodes stand in the order of their capture, which respects every dependency, and a launch runs
  * them one after another in the launching stream: independent nodes are not run at the same time,
- * and the race check takes them for ordered.
+ * and the race check treats them as ordered.
  *
  * Memory of an allocation node (CUDA programming guide, "Graph Memory Nodes") has its address from
  * the capture on, and device memory from the first launch or upload of an executable graph until
- * that is destroyed. It can be accessed from an
- * allocation node's launch until the free that follows it has run. A count tells how often it
- * lives, because the next launch may be submitted before this one's free has run. */
+ * that is destroyed. It can be accessed from an allocation node's launch until the free that
+ * follows it has run. A count says how often it is live, because the next launch may be submitted
+ * before this one's free has run. */
 #ifndef SIMCUDA_GRAPH_H
 #define SIMCUDA_GRAPH_H
 

@@ -1,5 +1,5 @@
 /* Executable graphs. A launch puts the nodes into its stream one by one, under one hold of the
- * engine lock, so that nobody's work comes between them. */
+ * engine lock, so that no other thread's work comes between them. */
 #include "graph_node.h"
 
 #include <stdio.h>
@@ -174,7 +174,7 @@ static CUresult may_launch_locked(CUgraphExec x)
         }
         bool alloc = op->kind == SIM_OP_ALLOC;
         if (!sim_heap_graph_change(d, p, alloc ? op->u.alloc.id : 0, SIM_GRAPH_IS_THERE)) {
-            return CUDA_ERROR_INVALID_VALUE; /* its context is gone */
+            return CUDA_ERROR_INVALID_VALUE; /* its context was destroyed */
         }
         bool unfreed = sim_heap_graph_change(d, p, 0, SIM_GRAPH_IS_UNFREED);
         if (alloc ? unfreed && !x->auto_free : !unfreed && !sim_graph_allocates(x->graph, p)) {

@@ -1,7 +1,7 @@
 /* Green contexts, as the comments in cuda.h describe them: a part of the device's multiprocessors
  * (which mean nothing here), streams of their own, and the memory of the primary context. A green
- * context is a context whose `home` is the primary one; what cuCtxFromGreenCtx tells is its handle,
- * with an id of its own [hw]. */
+ * context is a context whose `home` is the primary one; cuCtxFromGreenCtx returns its handle, with
+ * an id of its own [hw]. */
 #include "sim.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { MAGIC = 0x47524e43, SMS = 132 };
 
-struct CUgreenCtx_st { /* never freed: a destroyed one can be told from a live one */
+struct CUgreenCtx_st { /* never freed, so that a destroyed one is recognised */
     unsigned magic;
     bool alive; /* cuGreenCtxDestroy has not been called */
     sim_device_t *dev;
@@ -61,7 +61,7 @@ static int device_of(const CUdevResource *r)
     return device;
 }
 
-static CUresult tell(CUdevResource *r, CUdevResourceType type, int device, unsigned sms)
+static CUresult fill_resource(CUdevResource *r, CUdevResourceType type, int device, unsigned sms)
 {
     if (!r) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ SIM_API CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource
     sim_device_t *d;
     SIM_ENTER(cuDeviceGetDevResource);
     SIM_TRY(sim_device_get(device, &d));
-    return tell(resource, type, d->ordinal, SMS);
+    return fill_resource(resource, type, d->ordinal, SMS);
 }
 
 SIM_API CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource,
@@ -87,7 +87,7 @@ SIM_API CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource,
 {
     SIM_ENTER(cuCtxGetDevResource);
     SIM_TRY(sim_ctx_check(hCtx));
-    return tell(resource, type, hCtx->dev->ordinal, hCtx->green ? hCtx->green->sms : SMS);
+    return fill_resource(resource, type, hCtx->dev->ordinal, hCtx->green ? hCtx->green->sms : SMS);
 }
 
 SIM_API CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups,
@@ -138,7 +138,7 @@ SIM_API CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResou
         }
         sms += resources[i].sm.smCount;
     }
-    CUdevResourceDesc desc = malloc(sizeof(*desc)); /* there is no call that gives it back */
+    CUdevResourceDesc desc = malloc(sizeof(*desc)); /* no call releases it */
     if (!desc) {
         return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     }
@@ -189,7 +189,7 @@ SIM_API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
     return CUDA_SUCCESS;
 }
 
-/* Its work is over, and nobody has to wait for it any more. */
+/* Its work is over, and no call has to wait for it any more. */
 void sim_green_over_locked(CUcontext c)
 {
     sim_host_drop_context(c);
@@ -272,7 +272,7 @@ SIM_API CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resour
 {
     SIM_ENTER(cuGreenCtxGetDevResource);
     SIM_TRY(check(hCtx));
-    return tell(resource, type, hCtx->dev->ordinal, hCtx->sms);
+    return fill_resource(resource, type, hCtx->dev->ordinal, hCtx->sms);
 }
 
 SIM_API CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)

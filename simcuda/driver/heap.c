@@ -277,7 +277,7 @@ sim_alloc_t *sim_heap_find_locked(sim_heap_t *h, CUdeviceptr p)
     return g == SIM_NIL ? NULL : h->rec[g];
 }
 
-/* Of whole pages alone: smaller allocations share theirs with everybody. */
+/* For whole pages alone: smaller allocations share theirs. */
 static bool pool_keeps(sim_heap_t *h, const sim_alloc_t *a)
 {
     size_t bytes = (a->size + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
@@ -342,7 +342,8 @@ static bool graph_freed_locked(sim_alloc_t *a, bool marked)
     return ok;
 }
 
-/* Nobody lives in it: what no executable graph needs goes back, and the record with the node. */
+/* Nothing in it is live: memory that no executable graph needs is freed, and the record with the
+ * node. */
 static void graph_rest_locked(sim_heap_t *h, sim_alloc_t *a)
 {
     if (a->graph.live) {
@@ -483,7 +484,7 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
 }
 
 /* A pool's memory is the device's: it outlives a context that was created (H200: drv_async_context
- * of tests/preload). Whether it outlives a primary one nobody has asked; here it does not. */
+ * of tests/preload). Whether it outlives a primary one is not known [hw]; here it does not. */
 void sim_heap_drop_context(sim_device_t *d, CUcontext ctx)
 {
     pthread_mutex_lock(&d->heap.mu);

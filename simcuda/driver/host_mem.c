@@ -13,8 +13,8 @@
 static pthread_rwlock_t mu = PTHREAD_RWLOCK_INITIALIZER;
 static sim_host_t *ranges;
 static size_t count, cap;
-static _Atomic size_t known; /* count, readable without the lock: most programs have none */
-static _Atomic size_t taken; /* bytes that the driver mapped, all contexts together */
+static _Atomic size_t known;        /* count, readable without the lock: most programs have none */
+static _Atomic size_t pinned_bytes; /* bytes that the driver mapped, all contexts together */
 
 /* Locked: index of the first range that ends behind p. */
 static size_t lower(const char *p)
@@ -66,7 +66,7 @@ static void unmap(const sim_host_t *r)
         sim_managed_forget((uintptr_t)r->base, r->size);
     }
     munmap(r->base, r->mapped);
-    atomic_fetch_sub(&taken, r->mapped);
+    atomic_fetch_sub(&pinned_bytes, r->mapped);
 }
 
 static bool remove_base(const void *p, unsigned kinds, sim_host_t *out)
@@ -134,12 +134,12 @@ static CUresult host_map(CUcontext ctx, size_t bytes, unsigned flags, enum sim_h
     }
     size_t mapped = (bytes + 4095) & ~(size_t)4095;
     void *p = MAP_FAILED;
-    if (atomic_fetch_add(&taken, mapped) + mapped <= sim_opt.host_memory) {
+    if (atomic_fetch_add(&pinned_bytes, mapped) + mapped <= sim_opt.host_memory) {
         p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                  -1, 0);
     }
     if (p == MAP_FAILED) {
-        atomic_fetch_sub(&taken, mapped);
+        atomic_fetch_sub(&pinned_bytes, mapped);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_host_t r = {.base = p,
@@ -170,8 +170,8 @@ static CUresult host_alloc(void **pp, size_t bytes, unsigned flags)
         return CUDA_SUCCESS;
     }
     SIM_TRY(sim_capture_unsafe());
-    /* Unified addressing: the memory is mapped and portable whatever the flags say; the flags that
-     * cuMemHostGetFlags gives always hold DEVICEMAP then. */
+    /* Unified addressing: the memory is mapped and portable whatever the flags say; the flags of
+     * cuMemHostGetFlags always include DEVICEMAP then. */
     return host_map(ctx, bytes, flags | CU_MEMHOSTALLOC_DEVICEMAP, SIM_HOST_ALLOC, pp);
 }
 

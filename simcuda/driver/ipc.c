@@ -1,12 +1,12 @@
-/* Device memory that other processes open (cuIpcGetMemHandle and the rest); of memory alone, events
- * are not modelled.
+/* Device memory that other processes open (cuIpcGetMemHandle and the rest); events are in
+ * ipc_event.c.
  *
  * With shared:PATH the bytes of each device lie in a file without a name, which others reach
- * through /proc. A handle tells the process, its file and the allocation's place and id; behind the
- * bytes the file holds, for each granule, the id of the exported allocation that begins there: so
- * that a handle of what was freed since opens nothing. What is opened takes whole pages of
- * addresses, and no memory: the exporter's pages are mapped there. Without shared:PATH handles are
- * made, for programs that only want one, and cannot be opened. */
+ * through /proc. A handle names the process, its file and the allocation's place and id; behind the
+ * bytes the file holds, for each granule, the id of the exported allocation that begins there: so a
+ * handle of memory that was freed since opens nothing. Opened memory takes whole pages of
+ * addresses, and no device memory: the exporter's pages are mapped there. Without shared:PATH
+ * handles are made, for programs that only want one, and cannot be opened. */
 #include "sim.h"
 
 #include <fcntl.h>
@@ -84,9 +84,9 @@ static void unmap_locked(sim_heap_t *h, const sim_alloc_t *a)
     memset(h->dirty + page, 0, n);
     for (sim_import_t **at = &h->imports; *at; at = &(*at)->next) {
         if ((*at)->base == a->base) {
-            sim_import_t *gone = *at;
-            *at = gone->next;
-            free(gone);
+            sim_import_t *removed = *at;
+            *at = removed->next;
+            free(removed);
             return;
         }
     }
@@ -138,7 +138,7 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     return CUDA_SUCCESS;
 }
 
-/* The exporter's file; -1 where the process is gone, or the allocation is. */
+/* The exporter's file; -1 where the process has ended, or the allocation was freed. */
 static int open_file(const handle_t *handle)
 {
     char path[64];

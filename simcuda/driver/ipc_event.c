@@ -1,9 +1,9 @@
 /* Events that other processes open (cuIpcGetEventHandle).
  *
  * An event with a handle has a place, two counters in a file of its process that others map: how
- * often it was recorded, by whoever has it, and which of these records is over. The record of a
- * busy stream is told to be over by an operation behind its work; who waits for another process's
- * record polls, on the stream in an operation. The race check knows no order between processes. */
+ * often it was recorded, by any process, and which of these records is over. For a busy stream an
+ * operation behind its work reports the record as over; a wait for another process's record polls,
+ * on the stream in an operation. The race check knows no order between processes. */
 #include "sim.h"
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ bool sim_ipc_event_over(CUevent e)
     return is_over(e->place, atomic_load(&e->place->recorded));
 }
 
-static void tell(void *of)
+static void report_done(void *of)
 {
     record_t *r = of;
     uint64_t before = atomic_load(&r->place->over);
@@ -89,7 +89,7 @@ void sim_ipc_event_recorded_locked(CUevent e, CUstream s)
     if (e->points.n == 0) {
         atomic_store(&e->place->over, e->place_number);
     } else {
-        enqueue_locked(s, tell, e->place, e->place_number);
+        enqueue_locked(s, report_done, e->place, e->place_number);
     }
 }
 
@@ -139,7 +139,7 @@ SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
     if (!event->place && open_places_locked() && used < PLACES) {
         event->place = &places[used++];
         event->place_number = 0;
-        if (!sim_event_done_locked(event)) { /* recorded before: that record is told about, too */
+        if (!sim_event_done_locked(event)) { /* an earlier record is reported too */
             for (size_t i = 0; i < event->points.n; i++) {
                 CUstream s = event->points.at[i].stream;
                 if (i == 0) {

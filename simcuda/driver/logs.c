@@ -1,5 +1,5 @@
-/* The driver's log (cuda.h, cuLogsRegisterCallback): callbacks are taken and never called, because
- * this driver logs nothing; what it has to say it says on stderr. */
+/* The driver's log (cuda.h, cuLogsRegisterCallback): callbacks are accepted and never called,
+ * because this driver logs nothing; its messages go to stderr. */
 #include "sim.h"
 
 #include <stdio.h>

@@ -178,9 +178,9 @@ static CUresult advise(CUdeviceptr p, size_t bytes, CUmem_advise advice, CUmemLo
 }
 
 /* The place is the one "that the application requested"; whether it "has completed or even begun"
- * does not matter. It takes its turn in the stream, and is no access: accesses meanwhile are
- * "always coherent and are allowed". What a capture does with it is not documented; no sort of node
- * is a prefetch, so it is refused [hw]. */
+ * does not matter. A prefetch stands in the stream's order, and is no access: accesses meanwhile
+ * are "always coherent and are allowed". What a capture does with it is not documented; no sort of
+ * node is a prefetch, so it is refused [hw]. */
 static CUresult prefetch(CUdeviceptr p, size_t bytes, CUmemLocation l, unsigned flags, CUstream h,
                          bool pt)
 {

@@ -1,4 +1,4 @@
-/* cuMemAlloc, cuMemFree and what tells about them. */
+/* cuMemAlloc, cuMemFree and the queries about their memory. */
 #include "sim.h"
 
 static CUresult mem_alloc(CUdeviceptr *dptr, size_t bytes)
@@ -114,8 +114,8 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return CUDA_SUCCESS;
 }
 
-/* cuda.h, cuMemGetAddressRange: "Both parameters pbase and psize are optional"; NOT_FOUND for
- * a pointer that nobody allocated: h200-580.json, address_range. */
+/* cuda.h, cuMemGetAddressRange: "Both parameters pbase and psize are optional"; NOT_FOUND for a
+ * pointer outside of any allocation: h200-580.json, address_range. */
 SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     CUcontext ctx;

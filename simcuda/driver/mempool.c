@@ -1,7 +1,7 @@
-/* Stream-ordered allocation. The address and the memory are taken when cuMemAllocAsync is called;
- * the free happens when the stream reaches it. Up to its release threshold, 0 by default, the pool
- * keeps the memory then; the rest goes back to the device at once, where a driver may wait for the
- * next synchronization. */
+/* Stream-ordered allocation. cuMemAllocAsync chooses the address and takes the memory when it is
+ * called; the free happens when the stream reaches it. Up to its release threshold, 0 by default,
+ * the pool keeps the memory then; the rest goes back to the device at once, where a driver may wait
+ * for the next synchronization. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -74,7 +74,7 @@ static CUresult alloc(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstre
     pool = pool ? pool : atomic_load(&d->pool);
     CUresult rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(&d->frees)) {
-        sim_wait_device_quietly(d); /* frees that streams have not reached yet give theirs back */
+        sim_wait_device_quietly(d); /* frees that streams have not reached yet return it */
         rc = sim_heap_alloc(d, ctx, bytes, SIM_ASYNC, pool, &p);
     }
     if (rc == CUDA_SUCCESS) {
@@ -214,7 +214,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-/* What it has above `most`, as far as nobody uses it. */
+/* Unused bytes that it has above `most`. */
 static void trim(CUmemoryPool pool, size_t most)
 {
     uint64_t has = atomic_load(&pool->used) + atomic_load(&pool->kept);

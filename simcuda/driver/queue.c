@@ -18,8 +18,8 @@ void sim_lock(void)
     pthread_mutex_lock(&sim_engine_mu);
 }
 
-/* The stream whose thread this one is to wake once it has given the lock up: woken earlier, that
- * thread would have to sleep again until it has it. */
+/* The stream whose thread this one wakes after it has dropped the lock: woken earlier, that thread
+ * would have to sleep again until it has it. */
 static _Thread_local CUstream to_wake;
 
 static void wake(void)
@@ -415,7 +415,7 @@ static bool clear_locked(CUstream s)
 }
 
 /* The caller's thread does the work itself: no thread is made for a program that is synchronous.
- * The stream's own thread waits for its turn by sequence number. */
+ * The stream's own thread waits until its sequence number is next. */
 static void run_here(CUstream s, const sim_op_t *from)
 {
     sim_op_t op = *from;

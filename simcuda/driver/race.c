@@ -16,7 +16,7 @@
 
 enum { LINES = 20, STATUS = 99 };
 
-static sim_clock_t everybody; /* what the host knows, where all threads share one clock */
+static sim_clock_t host_clock; /* what the host knows, where all threads share one clock */
 static uint32_t slots;
 static _Atomic uint64_t races;
 
@@ -64,9 +64,9 @@ void sim_clock_free(sim_clock_t *c)
     *c = (sim_clock_t){0};
 }
 
-static sim_clock_t *mine(void)
+static sim_clock_t *thread_clock(void)
 {
-    return sim_opt.race_strict ? &sim_thread()->known : &everybody;
+    return sim_opt.race_strict ? &sim_thread()->known : &host_clock;
 }
 
 static uint64_t steps(CUstream s)
@@ -74,7 +74,8 @@ static uint64_t steps(CUstream s)
     return s->slot < s->clock.n ? s->clock.at[s->slot] : 0;
 }
 
-/* Every change of a stream's clock is a step of its own, so who has the step has the clock. */
+/* Every change of a stream's clock is a step of its own, so whatever knows the step knows the
+ * clock. */
 static void join_stream(sim_clock_t *to, CUstream s)
 {
     if (!sim_clock_has(to, s->slot, steps(s))) {
@@ -83,8 +84,8 @@ static void join_stream(sim_clock_t *to, CUstream s)
 }
 
 /* --- streams -----------------------------------------------------------------------------------*/
-/* A slot may be given to another stream when everybody knows all its steps: only with the shared
- * clock can that be told, because a new thread knows nothing. */
+/* A slot may be used for another stream when all threads know all its steps: only with the shared
+ * clock is that certain, because a new thread knows nothing. */
 typedef struct retired {
     uint32_t slot;
     uint64_t steps;
@@ -96,7 +97,7 @@ static uint32_t take_slot(void)
 {
     for (size_t tries = 0; !sim_opt.race_strict && tries < 64 && tries < retired_n; tries++) {
         size_t i = retired_at++ % retired_n;
-        if (sim_clock_has(&everybody, retired[i].slot, retired[i].steps)) {
+        if (sim_clock_has(&host_clock, retired[i].slot, retired[i].steps)) {
             uint32_t slot = retired[i].slot;
             retired[i] = retired[--retired_n];
             return slot;
@@ -172,7 +173,7 @@ static void implicit(CUstream s, sim_clock_t *to)
 
 static uint64_t step(CUstream s)
 {
-    sim_clock_join(&s->clock, mine());
+    sim_clock_join(&s->clock, thread_clock());
     implicit(s, &s->clock);
     reach(&s->clock, s->slot + 1);
     uint64_t at = ++s->clock.at[s->slot];
@@ -193,30 +194,30 @@ static void before_kernel(CUstream s, const sim_op_t *op)
         s->kernel_base.n = 0;
         sim_clock_join(&s->kernel_base, &s->clock);
     }
-    sim_clock_join(&s->kernel_base, mine());
+    sim_clock_join(&s->kernel_base, thread_clock());
     implicit(s, &s->kernel_base);
     s->kernel_last = true;
     if (op->u.kernel.programmatic && op->u.kernel.body) {
         s->early_slot = take_slot();
-        s->early_step = 1 + (s->early_slot < everybody.n ? everybody.at[s->early_slot] : 0);
+        s->early_step = 1 + (s->early_slot < host_clock.n ? host_clock.at[s->early_slot] : 0);
         sim_clock_set(&s->clock, s->early_slot, s->early_step);
     }
 }
 
 /* --- accesses ----------------------------------------------------------------------------------*/
-static sim_who_t who_is(CUstream s, uint64_t at)
+static sim_origin_t origin_of(CUstream s, uint64_t at)
 {
-    return (sim_who_t){.step = at,
-                       .slot = s->slot,
-                       .stream = (uint32_t)s->id,
-                       .ctx = (uint32_t)s->ctx_id,
-                       .call = (uint16_t)sim_thread()->current,
-                       .legacy = s->legacy};
+    return (sim_origin_t){.step = at,
+                          .slot = s->slot,
+                          .stream = (uint32_t)s->id,
+                          .ctx = (uint32_t)s->ctx_id,
+                          .call = (uint16_t)sim_thread()->current,
+                          .legacy = s->legacy};
 }
 
-sim_who_t sim_race_who(CUstream s)
+sim_origin_t sim_race_origin(CUstream s)
 {
-    return who_is(s, steps(s));
+    return origin_of(s, steps(s));
 }
 
 /* Device memory and host memory that the driver knows. What a program does to pageable memory, and
@@ -227,7 +228,7 @@ static bool watched(uint64_t at)
     return sim_is_device(at) || sim_host_find((void *)(uintptr_t)at, &h);
 }
 
-static void rows(CUstream s, const sim_device_t *by, const sim_who_t *who, uint64_t at,
+static void rows(CUstream s, const sim_device_t *by, const sim_origin_t *origin, uint64_t at,
                  size_t pitch, size_t slice, size_t width, size_t n, size_t depth, bool write,
                  bool host_ok)
 {
@@ -241,15 +242,15 @@ static void rows(CUstream s, const sim_device_t *by, const sim_who_t *who, uint6
     for (size_t z = 0; z < depth; z++) {
         for (size_t y = 0; y < n; y++) {
             uint64_t lo = at + z * slice + y * pitch;
-            if (sim_dead_submitted(s, by, who, lo, width, write, host_ok)) {
+            if (sim_dead_submitted(s, by, origin, lo, width, write, host_ok)) {
                 return;
             }
-            sim_race_access(lo, lo + width, write, who, &s->clock, NULL);
+            sim_race_access(lo, lo + width, write, origin, &s->clock, NULL);
         }
     }
 }
 
-/* --- what is told by name: tokens of host threads, values in memory ----------------------------*/
+/* --- edges by name: tokens of host threads, values in memory -----------------------------------*/
 typedef struct token {
     const void *name;
     sim_clock_t clock;
@@ -286,43 +287,43 @@ void sim_race_op(CUstream s, const sim_op_t *op)
     if (op->kind == SIM_OP_WAIT_VALUE) { /* behind the writes to it that were submitted before */
         sim_clock_join(&s->clock, &token_of(place(op->u.value.addr))->clock);
     }
-    sim_who_t who = who_is(s, step(s));
+    sim_origin_t origin = origin_of(s, step(s));
     sim_device_t *d;
     sim_alloc_t a;
     switch (op->kind) {
     case SIM_OP_COPY:
-        rows(s, sim_op_by(op, s, false), &who, op->u.copy.src, op->u.copy.src_pitch,
+        rows(s, sim_op_by(op, s, false), &origin, op->u.copy.src, op->u.copy.src_pitch,
              op->u.copy.src_slice, op->u.copy.width, op->u.copy.rows, op->u.copy.depth, false,
              !op->u.copy.src_device);
-        rows(s, sim_op_by(op, s, true), &who, op->u.copy.dst, op->u.copy.dst_pitch,
+        rows(s, sim_op_by(op, s, true), &origin, op->u.copy.dst, op->u.copy.dst_pitch,
              op->u.copy.dst_slice, op->u.copy.width, op->u.copy.rows, op->u.copy.depth, true,
              !op->u.copy.dst_device);
         break;
     case SIM_OP_SET:
-        rows(s, s->ctx->dev, &who, op->u.set.dst, op->u.set.pitch, 0,
+        rows(s, s->ctx->dev, &origin, op->u.set.dst, op->u.set.pitch, 0,
              op->u.set.width * op->u.set.elem, op->u.set.rows, 1, true, false);
         break;
     case SIM_OP_VALUE:
-        rows(s, s->ctx->dev, &who, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &origin, op->u.value.addr, 0, 0, op->u.value.bytes, 1, 1, true, false);
         sim_clock_join(&token_of(place(op->u.value.addr))->clock, &s->clock);
         break;
     case SIM_OP_DISCARD: /* "any reads, writes or prefetches ... simultaneously ... undefined" */
-        rows(s, s->ctx->dev, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &origin, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
         break;
     case SIM_OP_FREE: /* [api] cuMemFreeAsync: an operation of the stream, on all the bytes */
         d = sim_device_of(op->u.free_ptr);
         if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
-            rows(s, s->ctx->dev, &who, a.base, 0, 0, a.size, 1, 1, true, false);
+            rows(s, s->ctx->dev, &origin, a.base, 0, 0, a.size, 1, 1, true, false);
         }
         break;
     case SIM_OP_ALLOC: /* the guide: accesses "are ordered after the allocation node" */
-        who.alloc = true;
-        rows(s, s->ctx->dev, &who, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
+        origin.alloc = true;
+        rows(s, s->ctx->dev, &origin, op->u.alloc.at, 0, 0, op->u.alloc.bytes, 1, 1, true, false);
         break;
     default:
         break;
     }
-    sim_shadow_sweep(sim_opt.race_strict ? NULL : &everybody);
+    sim_shadow_sweep(sim_opt.race_strict ? NULL : &host_clock);
 }
 
 /* [api] cuMemAllocAsync: the memory may be used by work that is ordered after the allocation in
@@ -331,10 +332,10 @@ void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes)
 {
     if (sim_opt.racecheck) {
         sim_lock();
-        sim_who_t who = who_is(s, step(s));
-        who.alloc = true;
+        sim_origin_t origin = origin_of(s, step(s));
+        origin.alloc = true;
         sim_shadow_forget(base, base + bytes);
-        rows(s, s->ctx->dev, &who, base, 0, 0, bytes, 1, 1, true, false);
+        rows(s, s->ctx->dev, &origin, base, 0, 0, bytes, 1, 1, true, false);
         sim_unlock();
     }
 }
@@ -343,8 +344,8 @@ void sim_race_host_write(uint64_t base, uint64_t bytes)
 {
     if (sim_opt.racecheck) {
         sim_lock();
-        sim_who_t who = {.call = (uint16_t)sim_thread()->current, .host = true};
-        sim_shadow_access(base, base + bytes, true, &who, mine());
+        sim_origin_t origin = {.call = (uint16_t)sim_thread()->current, .host = true};
+        sim_shadow_access(base, base + bytes, true, &origin, thread_clock());
         sim_shadow_forget(base, base + bytes);
         sim_unlock();
     }
@@ -387,7 +388,7 @@ void sim_race_context_record(CUcontext ctx, CUevent e)
     if (sim_opt.racecheck) {
         e->clock.n = 0;
         sim_race_of_context(ctx, &e->clock);
-        sim_clock_join(&e->clock, mine());
+        sim_clock_join(&e->clock, thread_clock());
     }
 }
 
@@ -434,7 +435,7 @@ void sim_race_of_context(CUcontext ctx, sim_clock_t *out)
 void sim_race_learn(const sim_clock_t *c)
 {
     if (sim_opt.racecheck) {
-        sim_clock_join(mine(), c);
+        sim_clock_join(thread_clock(), c);
     }
 }
 
@@ -449,9 +450,9 @@ sim_clock_t *sim_race_before(CUstream s)
     return copy;
 }
 
-/* [api] cuLaunchHostFunc: a host function runs after what its stream did before it. What it tells
- * other threads is theirs by their shared clock, or by tokens. What it learns does not reach the
- * operations behind it: they may have been checked before it ran. */
+/* [api] cuLaunchHostFunc: a host function runs after what its stream did before it. Other threads
+ * learn from it by their shared clock, or by tokens. What it learns does not reach the operations
+ * behind it: they may have been checked before it ran. */
 void sim_race_host_function(sim_clock_t *c)
 {
     if (c) {
@@ -459,7 +460,7 @@ void sim_race_host_function(sim_clock_t *c)
         if (sim_opt.race_strict) {
             sim_thread()->known.n = 0;
         }
-        sim_clock_join(mine(), c);
+        sim_clock_join(thread_clock(), c);
         sim_unlock();
         sim_clock_free(c);
         free(c);
@@ -470,7 +471,7 @@ SIM_API void simcuda_release(const void *token)
 {
     if (sim_opt.racecheck && sim_opt.race_strict) {
         sim_lock();
-        sim_clock_join(&token_of(token)->clock, mine());
+        sim_clock_join(&token_of(token)->clock, thread_clock());
         sim_unlock();
     }
 }
@@ -479,13 +480,13 @@ SIM_API void simcuda_acquire(const void *token)
 {
     if (sim_opt.racecheck && sim_opt.race_strict) {
         sim_lock();
-        sim_clock_join(mine(), &token_of(token)->clock);
+        sim_clock_join(thread_clock(), &token_of(token)->clock);
         sim_unlock();
     }
 }
 
 /* --- findings ----------------------------------------------------------------------------------*/
-void sim_race_place(char *to, size_t room, const sim_who_t *w)
+void sim_race_place(char *to, size_t room, const sim_origin_t *w)
 {
     if (w->host) {
         snprintf(to, room, "%s on a host thread", sim_name((enum sim_id)w->call));
@@ -496,11 +497,11 @@ void sim_race_place(char *to, size_t room, const sim_who_t *w)
 }
 
 /* One line for a pair of operations, however many rows and segments they share. */
-void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
-                    const sim_who_t *before, bool before_write, uint64_t at)
+void sim_race_found(const sim_origin_t *now, bool write, uint64_t lo, uint64_t hi,
+                    const sim_origin_t *before, bool before_write, uint64_t at)
 {
-    static sim_who_t last_now, last_before;
-    if (now->host && before->alloc) { /* freed by the host before anybody used it */
+    static sim_origin_t last_now, last_before;
+    if (now->host && before->alloc) { /* freed by the host before any use */
         return;
     }
     if (now->step == last_now.step && now->slot == last_now.slot && !now->host &&

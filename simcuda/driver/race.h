@@ -1,13 +1,13 @@
 /* The race check: clocks and edges (race.c), which accesses each byte has seen (shadow.c), and
- * accesses to memory that is not there (dead.c).
+ * accesses to memory that is not live (dead.c).
  *
  * A clock says, for every stream, how many of its steps are known to be over. Streams are the only
  * actors with steps: what a host thread does to memory through CUDA is an operation of a stream,
  * and a host thread only carries knowledge from one call to the next.
  *
  * Everything is decided when an operation is submitted, by what is known then, so a finding does
- * not depend on who was faster. All functions want the engine lock unless they say otherwise, and
- * do nothing unless sim_opt.racecheck is set. */
+ * not depend on timing. All functions need the engine lock unless they say otherwise, and do
+ * nothing unless sim_opt.racecheck is set. */
 #ifndef SIMCUDA_RACE_H
 #define SIMCUDA_RACE_H
 
@@ -21,14 +21,14 @@ typedef struct sim_clock {
     uint32_t n, cap;
 } sim_clock_t;
 
-typedef struct sim_who { /* one access, for as long as it may matter */
+typedef struct sim_origin { /* one access, for as long as it may matter */
     uint64_t step;
     uint32_t slot, stream, ctx; /* ids, for the report */
     uint16_t call;              /* enum sim_id */
     bool legacy, host, alloc;
     bool wrote;     /* noted as a read, but was a write */
     uint64_t shift; /* of mapped memory: its address, less its place in the device's memory */
-} sim_who_t;
+} sim_origin_t;
 
 struct sim_op;
 struct sim_device;
@@ -52,7 +52,7 @@ void sim_race_wait(CUstream s, const sim_clock_t *c);
 void sim_race_record(CUstream s, CUevent e);
 void sim_race_context_record(CUcontext ctx, CUevent e);
 void sim_race_context_wait(CUcontext ctx, const sim_clock_t *c);
-/* What a wait begun now will have learnt when it is over; then the host thread learns it. */
+/* What a wait that begins now will have learnt when it is over; then the host thread learns it. */
 void sim_race_of_stream(CUstream s, sim_clock_t *out);
 void sim_race_of_context(CUcontext ctx, sim_clock_t *out);
 void sim_race_learn(const sim_clock_t *c);
@@ -60,7 +60,7 @@ sim_clock_t *sim_race_before(CUstream s); /* what the latest operation of s know
 
 /* --- race_alias.c: an access, at whatever addresses the bytes have; behind: NULL, or as of
  * sim_shadow_late */
-void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                      const sim_clock_t *clock, const sim_clock_t *behind);
 
 /* --- race_late.c: accesses that are known when they happen; NULL: no race check */
@@ -71,7 +71,7 @@ void sim_late_synced(sim_late_t *l);
 void sim_late_step(CUstream s, uint64_t step);
 void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write);
 /* race.c, for it: the latest step of s; the slot is over at that step. */
-sim_who_t sim_race_who(CUstream s);
+sim_origin_t sim_race_origin(CUstream s);
 void sim_race_retire(uint32_t slot, uint64_t step);
 
 /* These take the lock. */
@@ -80,9 +80,10 @@ void sim_race_async_alloc(CUstream s, uint64_t base, uint64_t bytes);
 void sim_race_host_write(uint64_t base, uint64_t bytes); /* a free that waits for nothing */
 void sim_race_forget(uint64_t base, uint64_t bytes);     /* new or freed: no history */
 
-/* For a report: counts it, and says whether it is still to be printed; who made an access. */
+/* For a report: counts it, and says whether it is still to be printed; and the text for the origin
+ * of an access. */
 bool sim_race_count(void);
-void sim_race_place(char *to, size_t room, const sim_who_t *w);
+void sim_race_place(char *to, size_t room, const sim_origin_t *w);
 uint64_t sim_race_total(void);
 /* Last thing at exit: if there was a race, the total on stderr and the end with status 99. */
 void sim_race_finish(void);
@@ -92,26 +93,27 @@ void sim_race_finish(void);
 void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx);
 /* Reports an access that is submitted and not wholly inside live memory; true: it is not.
  * by: the device that makes it; host_ok: any host memory will do. */
-bool sim_dead_submitted(CUstream s, const struct sim_device *by, const sim_who_t *who, uint64_t ptr,
-                        size_t bytes, bool write, bool host_ok);
+bool sim_dead_submitted(CUstream s, const struct sim_device *by, const sim_origin_t *origin,
+                        uint64_t ptr, size_t bytes, bool write, bool host_ok);
 /* The same for one that was live when it was submitted; no lock is held. */
 void sim_dead_executed(const struct sim_op *op, uint64_t ptr, size_t bytes, bool write);
 
 /* --- shadow.c ----------------------------------------------------------------------------------*/
-void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                        const sim_clock_t *clock);
-/* Of an access whose operation was submitted before others that may have been checked: what has a
- * step from `behind` on (0: none) comes after it. */
-void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+/* For an access whose operation was submitted before others that may have been checked: an access
+ * with a step from `behind` on (0: none) comes after it. */
+void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                      const sim_clock_t *clock, const sim_clock_t *behind);
 /* Written down as a read, and not checked. */
-void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock);
+void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
+                     const sim_clock_t *clock);
 void sim_shadow_forget(uint64_t lo, uint64_t hi);
-/* Drops accesses that everybody knows of (NULL: none) and joins equal neighbours, when the map has
- * doubled since the last time. */
-void sim_shadow_sweep(const sim_clock_t *everybody);
+/* Drops accesses that all threads know to be over (NULL: none) and joins equal neighbours, when the
+ * map has doubled since the last time. */
+void sim_shadow_sweep(const sim_clock_t *known_by_all);
 /* race.c: access `now` is not ordered after `before`; both touch the byte at `at`. */
-void sim_race_found(const sim_who_t *now, bool write, uint64_t lo, uint64_t hi,
-                    const sim_who_t *before, bool before_write, uint64_t at);
+void sim_race_found(const sim_origin_t *now, bool write, uint64_t lo, uint64_t hi,
+                    const sim_origin_t *before, bool before_write, uint64_t at);
 
 #endif

@@ -5,24 +5,24 @@
 #include "race.h"
 #include "sim.h"
 
-static void one(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+static void one(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                 const sim_clock_t *clock, const sim_clock_t *behind)
 {
     if (behind) {
-        sim_shadow_late(lo, hi, write, who, clock, behind);
+        sim_shadow_late(lo, hi, write, origin, clock, behind);
     } else {
-        sim_shadow_access(lo, hi, write, who, clock);
+        sim_shadow_access(lo, hi, write, origin, clock);
     }
 }
 
-void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                      const sim_clock_t *clock, const sim_clock_t *behind)
 {
     if (!sim_vmm_reserved(lo)) {
-        one(lo, hi, write, who, clock, behind);
+        one(lo, hi, write, origin, clock, behind);
         return;
     }
-    sim_who_t piece = *who;
+    sim_origin_t piece = *origin;
     uint64_t physical;
     for (uint64_t at = lo, n; at < hi && (n = sim_vmm_piece(at, &physical)); at += n) {
         n = n < hi - at ? n : hi - at;

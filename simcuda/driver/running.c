@@ -1,4 +1,4 @@
-/* What test programs give kernels to do: simcuda_body and the functions that a body calls; see
+/* What kernels do in test programs: simcuda_body and the functions that a body calls; see
  * simcuda.h. A kernel that may overlap with the one before it begins in a thread of its own. */
 #include "sim.h"
 #include "module.h"

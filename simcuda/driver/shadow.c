@@ -11,8 +11,8 @@ enum { LEVELS = 20 };
 
 typedef struct seg {
     uint64_t lo, hi;
-    sim_who_t write;
-    sim_who_t *reads;
+    sim_origin_t write;
+    sim_origin_t *reads;
     uint32_t reads_n, reads_cap;
     bool written;
     uint8_t height;
@@ -107,7 +107,7 @@ static void split(uint64_t at)
     }
 }
 
-static void add_read(seg_t *s, const sim_who_t *who, const sim_clock_t *clock)
+static void add_read(seg_t *s, const sim_origin_t *origin, const sim_clock_t *clock)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->reads_n; i++) {
@@ -119,11 +119,11 @@ static void add_read(seg_t *s, const sim_who_t *who, const sim_clock_t *clock)
         s->reads_cap = kept ? kept * 2 : 1;
         s->reads = must(realloc(s->reads, s->reads_cap * sizeof(*s->reads)));
     }
-    s->reads[kept++] = *who;
+    s->reads[kept++] = *origin;
     s->reads_n = kept;
 }
 
-static void write_range(uint64_t lo, uint64_t hi, const sim_who_t *who)
+static void write_range(uint64_t lo, uint64_t hi, const sim_origin_t *origin)
 {
     seg_t *before[LEVELS], *s = find(lo, before);
     if (!s || s->lo >= hi) {
@@ -139,11 +139,12 @@ static void write_range(uint64_t lo, uint64_t hi, const sim_who_t *who)
         s->hi = hi;
     }
     s->written = true;
-    s->write = *who;
+    s->write = *origin;
     s->reads_n = 0;
 }
 
-static void read_range(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock)
+static void read_range(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
+                       const sim_clock_t *clock)
 {
     seg_t *before[LEVELS];
     while (lo < hi) {
@@ -151,22 +152,22 @@ static void read_range(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim
         if (!s || s->lo > lo) {
             s = insert(lo, s && s->lo < hi ? s->lo : hi, before);
         }
-        add_read(s, who, clock);
+        add_read(s, origin, clock);
         lo = s->hi;
     }
 }
 
-static bool is_behind(const sim_clock_t *behind, const sim_who_t *w)
+static bool is_behind(const sim_clock_t *behind, const sim_origin_t *w)
 {
     return behind && w->slot < behind->n && behind->at[w->slot] && w->step >= behind->at[w->slot];
 }
 
-static bool ordered(const sim_clock_t *clock, const sim_clock_t *behind, const sim_who_t *w)
+static bool ordered(const sim_clock_t *clock, const sim_clock_t *behind, const sim_origin_t *w)
 {
     return sim_clock_has(clock, w->slot, w->step) || is_behind(behind, w);
 }
 
-static void check(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+static void check(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                   const sim_clock_t *clock, const sim_clock_t *behind)
 {
     seg_t *before[LEVELS];
@@ -174,18 +175,19 @@ static void check(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
     split(hi);
     for (seg_t *s = find(lo, before); s && s->lo < hi; s = s->next[0]) {
         if (s->written && !ordered(clock, behind, &s->write)) {
-            sim_race_found(who, write, lo, hi, &s->write, true, s->lo);
+            sim_race_found(origin, write, lo, hi, &s->write, true, s->lo);
         }
         for (uint32_t i = 0; write && i < s->reads_n; i++) {
             if (!ordered(clock, behind, &s->reads[i])) {
-                sim_race_found(who, write, lo, hi, &s->reads[i], false, s->lo);
+                sim_race_found(origin, write, lo, hi, &s->reads[i], false, s->lo);
             }
         }
     }
 }
 
 /* What comes after this write stays in the history. */
-static void write_under(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *behind)
+static void write_under(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
+                        const sim_clock_t *behind)
 {
     seg_t *before[LEVELS];
     while (lo < hi) {
@@ -205,37 +207,37 @@ static void write_under(uint64_t lo, uint64_t hi, const sim_who_t *who, const si
         }
         s->reads_n = kept;
         s->written = true;
-        s->write = *who;
+        s->write = *origin;
     }
 }
 
-void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                      const sim_clock_t *clock, const sim_clock_t *behind)
 {
-    check(lo, hi, write, who, clock, behind);
+    check(lo, hi, write, origin, clock, behind);
     if (write) {
-        write_under(lo, hi, who, behind);
+        write_under(lo, hi, origin, behind);
     } else {
-        read_range(lo, hi, who, clock);
+        read_range(lo, hi, origin, clock);
     }
 }
 
-void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_who_t *who,
+void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                        const sim_clock_t *clock)
 {
-    check(lo, hi, write, who, clock, NULL);
+    check(lo, hi, write, origin, clock, NULL);
     if (write) {
-        write_range(lo, hi, who);
+        write_range(lo, hi, origin);
     } else {
-        read_range(lo, hi, who, clock);
+        read_range(lo, hi, origin, clock);
     }
 }
 
-void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_who_t *who, const sim_clock_t *clock)
+void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_origin_t *origin, const sim_clock_t *clock)
 {
     split(lo); /* what is known of a neighbour stays as it is */
     split(hi);
-    read_range(lo, hi, who, clock);
+    read_range(lo, hi, origin, clock);
 }
 
 void sim_shadow_forget(uint64_t lo, uint64_t hi)
@@ -251,19 +253,19 @@ void sim_shadow_forget(uint64_t lo, uint64_t hi)
     }
 }
 
-static void drop_known(seg_t *s, const sim_clock_t *everybody)
+static void drop_known(seg_t *s, const sim_clock_t *known_by_all)
 {
     uint32_t kept = 0;
-    s->written = s->written && !sim_clock_has(everybody, s->write.slot, s->write.step);
+    s->written = s->written && !sim_clock_has(known_by_all, s->write.slot, s->write.step);
     for (uint32_t i = 0; i < s->reads_n; i++) {
-        if (!sim_clock_has(everybody, s->reads[i].slot, s->reads[i].step)) {
+        if (!sim_clock_has(known_by_all, s->reads[i].slot, s->reads[i].step)) {
             s->reads[kept++] = s->reads[i];
         }
     }
     s->reads_n = kept;
 }
 
-static bool same(const sim_who_t *a, const sim_who_t *b)
+static bool same(const sim_origin_t *a, const sim_origin_t *b)
 {
     return a->slot == b->slot && a->step == b->step && a->call == b->call;
 }
@@ -282,7 +284,7 @@ static bool equal(const seg_t *a, const seg_t *b)
     return true;
 }
 
-void sim_shadow_sweep(const sim_clock_t *everybody)
+void sim_shadow_sweep(const sim_clock_t *known_by_all)
 {
     enum { FLOOR = 1024 };
     swept = count < swept ? count : swept;
@@ -295,8 +297,8 @@ void sim_shadow_sweep(const sim_clock_t *everybody)
     }
     for (seg_t *s = first->next[0], *next; s; s = next) {
         next = s->next[0];
-        if (everybody) {
-            drop_known(s, everybody);
+        if (known_by_all) {
+            drop_known(s, known_by_all);
         }
         seg_t *left = before[0];
         bool joins = left != first && left->hi == s->lo && equal(left, s);

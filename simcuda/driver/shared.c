@@ -1,11 +1,11 @@
 /* SIMCUDA=shared:PATH: several processes on one simulated device. A file that all of them map holds
- * a slot for each: who it is, and the physical bytes that it uses on each device. The sum is what
- * the device has given away.
+ * a slot for each: its process, and the physical bytes that it uses on each device. The sum of
+ * these is the device's memory in use.
  *
- * A slot belongs to a process by number and start time: a process that died without a word (and the
- * next one that gets its number) holds nothing. The dead are looked for where a request would
- * otherwise be refused, and when somebody asks how much is free. flock orders the processes: the
- * kernel lets go for one that dies. */
+ * A slot belongs to a process by number and start time: a process that was killed (and the next one
+ * that gets its number) holds nothing. Slots of dead processes are cleared where a request would
+ * otherwise be refused, and when the free memory is asked for. flock orders the processes: the
+ * kernel releases it for one that dies. */
 #include "sim.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static char path[4096];
 static int file = -1;
 static pid_t opener; /* a child that shares its parent's description shares its lock, too */
-static slot_t *slots, *mine;
+static slot_t *slots, *own_slot;
 
 /* When a process started, in the kernel's ticks; 0: there is none, or it is dead and not yet
  * collected. */
@@ -83,7 +83,7 @@ static void lock(void)
 {
     pthread_mutex_lock(&mu);
     if (opener != getpid()) {
-        mine = NULL;
+        own_slot = NULL;
         if (!map_file()) {
             fprintf(stderr, "simcuda: shared: cannot open %s\n", path);
             abort();
@@ -111,7 +111,7 @@ static void bury_locked(void)
 {
     for (int i = 0; i < SLOTS; i++) {
         int32_t pid = atomic_load(&slots[i].pid);
-        if (pid && &slots[i] != mine && start_of(pid) != slots[i].started) {
+        if (pid && &slots[i] != own_slot && start_of(pid) != slots[i].started) {
             clear(&slots[i]);
         }
     }
@@ -121,7 +121,7 @@ static uint64_t others_locked(int device)
 {
     uint64_t sum = 0;
     for (int i = 0; i < SLOTS; i++) {
-        if (&slots[i] != mine && atomic_load(&slots[i].pid)) {
+        if (&slots[i] != own_slot && atomic_load(&slots[i].pid)) {
             sum += atomic_load(&slots[i].used[device]);
         }
     }
@@ -131,27 +131,27 @@ static uint64_t others_locked(int device)
 /* At the first use, not before: a process may fork before it uses CUDA. */
 static bool attach_locked(void)
 {
-    for (int i = 0; !mine && i < SLOTS; i++) {
+    for (int i = 0; !own_slot && i < SLOTS; i++) {
         if (atomic_load(&slots[i].pid) == getpid()) { /* of the program that called exec */
             clear(&slots[i]);
         }
     }
-    for (int pass = 0; !mine && pass < 2; pass++) {
-        for (int i = 0; !mine && i < SLOTS; i++) {
+    for (int pass = 0; !own_slot && pass < 2; pass++) {
+        for (int i = 0; !own_slot && i < SLOTS; i++) {
             if (atomic_load(&slots[i].pid) == 0) {
-                mine = &slots[i];
-                mine->started = start_of(getpid());
-                atomic_store(&mine->pid, getpid());
+                own_slot = &slots[i];
+                own_slot->started = start_of(getpid());
+                atomic_store(&own_slot->pid, getpid());
             }
         }
-        if (!mine) {
+        if (!own_slot) {
             bury_locked();
         }
     }
-    if (!mine) {
+    if (!own_slot) {
         fprintf(stderr, "simcuda: shared: more than %d processes\n", SLOTS);
     }
-    return mine != NULL;
+    return own_slot != NULL;
 }
 
 bool sim_shared_take(int device, size_t bytes)
@@ -162,14 +162,14 @@ bool sim_shared_take(int device, size_t bytes)
     lock();
     bool ok = attach_locked();
     if (ok) {
-        uint64_t own = atomic_load(&mine->used[device]);
+        uint64_t own = atomic_load(&own_slot->used[device]);
         ok = own + others_locked(device) + bytes <= sim_opt.memory;
         if (!ok) {
             bury_locked();
             ok = own + others_locked(device) + bytes <= sim_opt.memory;
         }
         if (ok) {
-            atomic_fetch_add(&mine->used[device], bytes);
+            atomic_fetch_add(&own_slot->used[device], bytes);
         }
     }
     unlock();
@@ -178,8 +178,8 @@ bool sim_shared_take(int device, size_t bytes)
 
 void sim_shared_give(int device, size_t bytes)
 {
-    if (slots && mine) {
-        atomic_fetch_sub(&mine->used[device], bytes);
+    if (slots && own_slot) {
+        atomic_fetch_sub(&own_slot->used[device], bytes);
     }
 }
 
@@ -197,8 +197,8 @@ size_t sim_shared_others(int device)
 
 void sim_shared_close(void)
 {
-    if (slots && mine && atomic_load(&mine->pid) == getpid()) {
-        clear(mine);
+    if (slots && own_slot && atomic_load(&own_slot->pid) == getpid()) {
+        clear(own_slot);
     }
-    mine = NULL;
+    own_slot = NULL;
 }

@@ -116,7 +116,7 @@ static inline CUresult sim_enter(enum sim_id id, bool needs_init)
     return sim_enter_from(id, needs_init, NULL);
 }
 
-/* When the function returns: what latency's brother, SIMCUDA=after, asks for. */
+/* When the function returns: SIMCUDA=after, the counterpart of latency. */
 void sim_leave_slow(enum sim_id id);
 /* The delay of latency: so many times more: the call does something that often. */
 void sim_rule_times(enum sim_id id, size_t more);
@@ -239,9 +239,10 @@ typedef struct sim_runs {
 } sim_runs_t;
 
 bool sim_runs_init(sim_runs_t *r, uint32_t units, uint32_t region);
-void sim_runs_give(sim_runs_t *r, uint32_t first, uint32_t n); /* a fresh run, joined with nobody */
-uint32_t sim_runs_take(sim_runs_t *r, uint32_t n);             /* SIM_NIL: none */
-/* Frees the run; tells the free run that it became part of. */
+/* A fresh run, not joined with its neighbours. */
+void sim_runs_give(sim_runs_t *r, uint32_t first, uint32_t n);
+uint32_t sim_runs_take(sim_runs_t *r, uint32_t n); /* SIM_NIL: none */
+/* Frees the run; answers with the free run that it became part of. */
 void sim_runs_free(sim_runs_t *r, uint32_t first, uint32_t *run_first, uint32_t *run_len);
 void sim_runs_remove(sim_runs_t *r, uint32_t first);                        /* a free run leaves */
 uint32_t sim_runs_find(const sim_runs_t *r, uint32_t unit, uint32_t floor); /* start of live run */
@@ -298,10 +299,10 @@ extern sim_device_t sim_devices[SIM_MAX_DEVICES];
 
 CUresult sim_heap_alloc(sim_device_t *d, CUcontext ctx, size_t bytes, enum sim_kind kind,
                         CUmemoryPool pool, CUdeviceptr *out);
-/* INVALID_VALUE unless a live base, and marked as being freed by a stream or not, as told. */
+/* INVALID_VALUE unless a live base, marked as being freed by a stream or not, as asked. */
 CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked);
 void sim_heap_drop_context(sim_device_t *d, CUcontext ctx);
-/* A pool gives at most so many of the bytes back that it keeps. */
+/* A pool releases at most so many of the bytes that it keeps. */
 void sim_heap_trim(sim_device_t *d, CUmemoryPool pool, size_t bytes);
 /* A copy of the record that holds p; false: none. */
 bool sim_heap_find(sim_device_t *d, CUdeviceptr p, sim_alloc_t *out);
@@ -414,7 +415,7 @@ struct CUctx_st {
     _Atomic bool told_dead; /* race check: an access to dead memory, the cause of a sticky error */
     _Atomic unsigned flags;
     unsigned api_version;
-    _Atomic int attached; /* by cuCtxAttach, besides who made it */
+    _Atomic int attached; /* by cuCtxAttach, beside its creator */
     _Atomic size_t limits[16];
     _Atomic uint32_t peers; /* bit per device */
     /* under the engine lock */
@@ -438,7 +439,7 @@ CUresult sim_ctx_current(CUcontext *out);     /* current, alive, no sticky error
 CUresult sim_ctx_current_any(CUcontext *out); /* current and alive */
 CUresult sim_ctx_of_free(CUcontext *out);     /* sim_ctx_current, or NULL where none is current */
 CUresult sim_ctx_sticky(CUcontext ctx);       /* its sticky error; ctx may be NULL */
-CUresult sim_ctx_check(CUcontext ctx);        /* a handle given by the program */
+CUresult sim_ctx_check(CUcontext ctx);        /* a handle from the program */
 void sim_ctx_fail(CUcontext ctx, CUresult error);
 /* The end of a context: everything of it goes; work under way is waited for first. */
 void sim_ctx_tear_down(CUcontext c);
@@ -466,8 +467,8 @@ CUresult sim_device_get(CUdevice dev, sim_device_t **out);
 void sim_primary_make(sim_device_t *d); /* from cuInit, once */
 void sim_pool_init(sim_device_t *d);
 void sim_pool_count(CUmemoryPool pool, size_t bytes, bool more);
-/* Bytes in whole pages that it has and nobody uses, under the heap's lock; whether it would keep so
- * many more. */
+/* Bytes in whole unused pages that it has, under the heap's lock; whether it would keep so many
+ * more. */
 _Atomic uint64_t *sim_pool_kept(CUmemoryPool pool);
 bool sim_pool_wants(CUmemoryPool pool, size_t bytes);
 void sim_modules_drop_context(CUcontext ctx);
@@ -508,7 +509,7 @@ typedef struct sim_op {
             size_t dst_pitch, src_pitch, width, rows;
             size_t dst_slice, src_slice, depth; /* bytes between slices */
             bool dst_device, src_device;        /* must be memory that the driver knows */
-            sim_device_t *dst_by, *src_by;      /* who accesses it; NULL: the stream's device */
+            sim_device_t *dst_by, *src_by;      /* the accessing device; NULL: the stream's */
             void *staged; /* a pageable source, copied at submission; freed when done */
         } copy;
         struct {
@@ -665,7 +666,7 @@ struct CUevent_st {
 typedef struct sim_ipc_place sim_ipc_place_t;
 CUresult sim_event_check(CUevent e);
 bool sim_ipc_event_foreign(CUevent e); /* last recorded by another process */
-bool sim_ipc_event_over(CUevent e);    /* the last record, whose ever */
+bool sim_ipc_event_over(CUevent e);    /* the last record, by any process */
 void sim_ipc_event_recorded_locked(CUevent e, CUstream s);
 void sim_ipc_event_wait_locked(CUevent e, CUstream s);
 void sim_ipc_event_synchronize(CUevent e);
@@ -698,7 +699,7 @@ sim_capture_t *sim_capture_by_id_locked(uint64_t id);
 bool sim_capture_spoil_locked(uint64_t id); /* false: there is no such capture any more */
 CUresult sim_capture_block_context_locked(CUcontext ctx); /* a call that no capture allows */
 CUresult sim_capture_block_stream_locked(CUstream s);
-CUresult sim_capture_unsafe(void); /* allocation and the like while somebody captures */
+CUresult sim_capture_unsafe(void); /* allocation and the like during a capture */
 void sim_capture_stream_gone_locked(CUstream s);
 
 #endif

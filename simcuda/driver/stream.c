@@ -1,6 +1,6 @@
 /* Streams: handles, the two default streams, and their life. Handle addresses are recycled, last
  * out first in, and never freed: so a point into a stream stays valid when the handle has become
- * another stream. Sequence numbers go on, ids are never given twice. */
+ * another stream. Sequence numbers go on, ids are never used twice. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -12,9 +12,9 @@ enum { MAGIC = 0x5354524d, LEAST = 0, GREATEST = -5 };
 static CUstream free_streams;
 static uint64_t next_id = 1;
 
-/* SIMCUDA=busy_handles: the handle of a stream that was destroyed while it had work is the next
- * one to be given, while the stream goes on under it: then the handle's struct and the struct of
- * the stream that has it are two. Last out, first in. */
+/* SIMCUDA=busy_handles: the handle of a stream that was destroyed while it had work is the next one
+ * that a new stream gets, while the old stream goes on under it: then the handle's struct and the
+ * struct of the stream that has it are two. Last out, first in. */
 static CUstream *busy_handles;
 static size_t busy_n, busy_cap;
 
@@ -41,8 +41,8 @@ static void rest(CUstream s)
     }
 }
 
-/* The handle of a stream that ends: given again at once, with its struct, or when that has nothing
- * more to do. */
+/* Recycles the handle of a stream that ends: at once, with its struct, or when that has no more
+ * work. */
 static void give_handle_back(CUstream s, bool busy)
 {
     CUstream handle = s->as;
@@ -213,7 +213,7 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
     sim_lock();
     bool ok = h->magic == MAGIC;
     h = ok && h->lent_to ? h->lent_to : h;
-    bool gone = ok && !h->alive;
+    bool destroyed = ok && !h->alive;
     bool orphan = ok && h->orphan;
     CUcontext of = h->ctx;
     sim_unlock();
@@ -223,7 +223,7 @@ CUresult sim_stream_resolve(CUstream h, bool pt, CUstream *out)
     if (!ok) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (gone) {
+    if (destroyed) {
         sim_dangling("a stream");
     }
     *out = h;

@@ -1,6 +1,6 @@
-/* Every function of cuda.h that nobody models: it says its name and fails. The definitions are
- * weak, so a file that models a function simply defines it. No CUDA header here: the stubs have
- * no arguments, and a caller's arguments are not looked at. */
+/* Every function of cuda.h that is not modelled: it prints its name and fails. The definitions are
+ * weak, so a file that models a function simply defines it. No CUDA header here: the stubs have no
+ * arguments, and a caller's arguments are ignored. */
 #include <stdio.h>
 
 #define SIM_STUB __attribute__((weak, visibility("protected")))

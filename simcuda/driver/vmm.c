@@ -1,8 +1,8 @@
-/* Physical memory of cuMemCreate and its handles; where it is mapped is vmm_map.c's.
+/* Physical memory of cuMemCreate and its handles; mappings are in vmm_map.c.
  *
  * It belongs to the process and not to a context. "The memory allocation will be freed when all
  * outstanding mappings to the memory are unmapped and when all outstanding references to the handle
- * ... are also released" (cuda.h, cuMemRelease). How much is there, simcuda_vmm tells. */
+ * ... are also released" (cuda.h, cuMemRelease). simcuda_vmm returns how much there is. */
 #include "vmm.h"
 #include "../simcuda.h"
 

@@ -58,6 +58,7 @@ char *sim_vmm_bytes(uint64_t p); /* where the bytes of a mapped address are */
 size_t sim_vmm_count_locked(const reservation_t *r, uint64_t p, size_t size, bool whole);
 
 /* --- vmm_map.c */
-void sim_vmm_empty(const physical_t *p); /* the bytes go: who gets this memory next reads zero */
+/* Drops the bytes: the memory reads zero when it is used again. */
+void sim_vmm_empty(const physical_t *p);
 
 #endif

@@ -1,8 +1,8 @@
-/* What is mapped to reserved addresses, and who may access it.
+/* Mappings of reserved addresses, and the devices that may access them.
  *
  * All physical memory of a device is one file without a name; a mapping shows its part of it at the
- * same offset of the range that has the bytes, so what is mapped side by side is accessed in one
- * piece, and what is mapped twice shows the same bytes. */
+ * same offset of the range that has the bytes, so memory that is mapped side by side is accessed in
+ * one piece, and memory that is mapped twice shows the same bytes. */
 #include "vmm.h"
 #include "../simcuda.h"
 
@@ -48,7 +48,8 @@ static bool show_locked(const reservation_t *r, uint64_t base, size_t size, cons
                 offset_of(p)) != MAP_FAILED;
 }
 
-/* Work that is late must not end the process: it finds bytes that nobody reads. */
+/* Work that runs after an unmapping must not end the process: it finds bytes that no program reads.
+ */
 static void hide_locked(const reservation_t *r, uint64_t base, size_t size)
 {
     mmap(r->bytes + (base - r->base), size, PROT_READ | PROT_WRITE,
@@ -75,7 +76,7 @@ static bool free_locked(const reservation_t *r, uint64_t base, size_t size)
 }
 
 /* "can only create mappings on VA range reservations that are not currently mapped", and of "the
- * entire range" of a handle: offset has to be 0, and size is taken as the handle's [hw]. */
+ * entire range" of a handle: offset has to be 0, and size is read as the handle's [hw]. */
 static CUresult map_locked(CUdeviceptr ptr, size_t size, CUmemGenericAllocationHandle handle)
 {
     physical_t *p = sim_vmm_handle_locked(handle);
@@ -130,7 +131,7 @@ static size_t handles(CUdeviceptr ptr, size_t size)
 
 static mapping_t *unmap_locked(reservation_t *r, uint64_t ptr, size_t size)
 {
-    mapping_t *gone = NULL;
+    mapping_t *removed = NULL;
     for (uint64_t p = ptr; p < ptr + size;) {
         mapping_t *m = sim_vmm_in_locked(r, p);
         p += m->size;
@@ -142,10 +143,10 @@ static mapping_t *unmap_locked(reservation_t *r, uint64_t ptr, size_t size)
         sim_vmm_now.mapped_bytes -= m->size;
         m->memory->mappings--;
         sim_vmm_drop_if_unused_locked(m->memory);
-        m->next = gone;
-        gone = m;
+        m->next = removed;
+        removed = m;
     }
-    return gone;
+    return removed;
 }
 
 /* "cannot unmap a sub-range of an address range mapped by" one call; a gap is refused here too
@@ -164,10 +165,10 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     pthread_mutex_lock(&sim_vmm_mu);
     reservation_t *r = sim_vmm_reservation_locked(ptr);
     bool there = sim_vmm_count_locked(r, ptr, size, true) != 0;
-    mapping_t *gone = there ? unmap_locked(r, ptr, size) : NULL;
+    mapping_t *removed = there ? unmap_locked(r, ptr, size) : NULL;
     pthread_mutex_unlock(&sim_vmm_mu);
-    for (mapping_t *m; (m = gone);) {
-        gone = m->next;
+    for (mapping_t *m; (m = removed);) {
+        removed = m->next;
         sim_race_host_write(m->base, m->size);
         sim_dead_note(m->base, m->size, 0);
         free(m);

@@ -105,7 +105,7 @@ size_t sim_vmm_count_locked(const reservation_t *r, uint64_t p, size_t size, boo
 }
 
 /* --- addresses ---------------------------------------------------------------------------------*/
-/* "Hint address for the start of the address range": taken where nothing else is. */
+/* "Hint address for the start of the address range": used where it is free. */
 static char *reserve(size_t size, size_t alignment, CUdeviceptr hint)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -180,8 +180,7 @@ SIM_API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align
     return CUDA_SUCCESS;
 }
 
-/* "The size must match ... and the ptr given must match"; what is still mapped is in the way [hw].
- */
+/* "The size must match ... and the ptr given must match"; a mapping in it is refused [hw]. */
 SIM_API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
     VMM_ENTER(cuMemAddressFree);

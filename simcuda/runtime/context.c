@@ -1,20 +1,20 @@
 /*
  * Start-up, and which context a call works on.
  *
- * A call binds: if some context is current to the thread, that one is used, whoever made it
+ * A call binds: if some context is current to the thread, that one is used, whichever API made it
  * (CUDA C++ Programming Guide, "Interoperability between Runtime and Driver APIs"); if none is, the
  * primary context of the thread's device is retained and made current. cudaSetDevice does so at
  * once (cuda_runtime_api.h, cudaSetDevice: "the context will be current on device immediately");
  * under SIMCUDA=runtime:11 it only notes the device, and the thread's next call binds it.
  *
- * A device has a retained primary context or none. cudaDeviceReset takes it away; all threads, the
+ * A device has a retained primary context or none. cudaDeviceReset destroys it; all threads, the
  * caller too, still have its handle current, which is how their next call sees that it must be
- * retained again. After cuDevicePrimaryCtxReset only the driver's answer tells, so a call that was
- * answered "destroyed" binds once more and is made again (rt_revive). In a thread in which no
+ * retained again. After cuDevicePrimaryCtxReset only the driver's answer shows it, so a call that
+ * was answered "destroyed" binds once more and is made again (rt_revive). In a thread in which no
  * context is current cudaDeviceReset does nothing (tests/gpu/results/h200-580.json, after_reset).
  *
  * The lock guards the device table only. The driver is called outside of it: two threads may retain
- * the same primary at once, and the one that comes second gives its reference back.
+ * the same primary at once, and the second one releases its reference.
  */
 #include "../at_exit.h"
 #include "rt.h"
@@ -231,7 +231,7 @@ static bool is_primary(CUcontext ctx, CUdevice dev)
     return primary == ctx;
 }
 
-/* Our reference to the device's primary, taken out of the table; NULL: there is none. */
+/* The runtime's reference to the device's primary context, removed from the table; NULL: none. */
 static CUcontext take_primary(int device)
 {
     pthread_mutex_lock(&lock);
@@ -243,7 +243,7 @@ static CUcontext take_primary(int device)
     return primary;
 }
 
-/* With a context of somebody's own current there is no driver state of ours to destroy
+/* With a context that the program made current the runtime has no state to destroy
  * (cuda_runtime_api.h, cudaDeviceReset, second note), and with none neither. */
 RT_FN_UNBOUND(cudaDeviceReset, (void), )
 {
@@ -261,7 +261,7 @@ RT_FN_UNBOUND(cudaDeviceReset, (void), )
 
     CUcontext primary = take_primary(device);
     cudaError_t e = rt_err(rt_legacy.cuDevicePrimaryCtxReset(dev));
-    /* A reset does not give references back (cuda.h, cuDevicePrimaryCtxReset). */
+    /* A reset releases no references (cuda.h, cuDevicePrimaryCtxReset). */
     if (primary != NULL)
         (void)rt_legacy.cuDevicePrimaryCtxRelease(dev);
     atomic_fetch_add(&resets, 1);

@@ -1,5 +1,5 @@
-/* Who sees the runtime's functions. In the real static archive they are hidden symbols (readelf -s
- * libcudart_static.a), so that a program linked with it exports none of them. */
+/* The visibility of the runtime's functions. In the real static archive they are hidden symbols
+ * (readelf -s libcudart_static.a), so that a program linked with it exports none of them. */
 #ifndef SIMCUDA_RUNTIME_EXPORT_H
 #define SIMCUDA_RUNTIME_EXPORT_H
 

@@ -5,7 +5,7 @@
  *   from 11.3    the same with cuGetProcAddress, whose form then had four arguments
  *   before       dlsym for each function, by the linker's name
  *
- * cuda.h tells both forms of cuGetProcAddress and the linker's names; which driver brought what is
+ * cuda.h has both forms of cuGetProcAddress and the linker's names; the versions of drivers are
  * in the release notes and in cudaTypedefs.h (PFN_cuGetProcAddress_v11030, ..._v12000).
  */
 #include "rt.h"

@@ -70,7 +70,7 @@ static cudaError_t describe(const rt_end_t *dst, const rt_end_t *src, struct cud
         c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
     if (dst->array != NULL)
         c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    c.srcHost = src->ptr; /* host or device: the memory type tells which field is looked at */
+    c.srcHost = src->ptr; /* host or device: the memory type says which field is read */
     c.srcDevice = rt_dev(src->ptr);
     c.srcPitch = src->pitch;
     c.srcXInBytes = src->at.x;

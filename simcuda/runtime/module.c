@@ -5,7 +5,7 @@
  * Registering keeps names only and calls no driver. A fat binary becomes a driver library when the
  * first of its kernels or variables is asked for; libraries belong to no context (cuda.h,
  * cuLibraryLoadData), so a device reset does not concern this file. Unregistering comes from atexit
- * handlers, when the driver may be gone: it forgets the names and calls nothing.
+ * handlers, when the driver may have been closed: it forgets the names and calls nothing.
  *
  * One hash table from address to entry, one lock, never held across a driver call: two threads may
  * load the same library, and the second unloads its own.
@@ -166,7 +166,7 @@ cudaError_t rt_symbol(const void *symbol, CUdeviceptr *address, size_t *bytes)
     RT_TRY(rt_err(rt_legacy.cuLibraryGetGlobal(address, &driver_bytes, library, found.name)));
     if (driver_bytes >= found.bytes)
         return cudaSuccess;
-    /* The simulated driver cannot read sizes from code and gives each variable the same. */
+    /* The simulated driver cannot read sizes from code, and every variable has the same. */
     fprintf(stderr, "simcuda: a variable of %zu bytes is not modelled: %s\n", found.bytes,
             found.name);
     return cudaErrorNotSupported;

@@ -2,7 +2,7 @@
  * The simulated CUDA runtime: what its files share.
  *
  * Written from the public headers alone. Every memory, stream and launch call goes down to the
- * driver through a table of function pointers that is filled as NVIDIA's documentation tells
+ * driver through a table of function pointers that is filled as NVIDIA's documentation asks
  * programs to fill theirs: dlopen, one dlsym for cuGetProcAddress_v2, and that for the rest. The
  * table exists twice, once asked for with the legacy flag and once with the per-thread flag, and
  * the _ptds/_ptsz twins of an API are the same body on the other table.
