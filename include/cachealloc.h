@@ -11,13 +11,13 @@
  *
  * Every function is thread-safe and may be called from any thread, whatever CUDA context is
  * current, but not from a host function on a stream or a signal handler. Sizes are bytes. Functions
- * that return int give 0 or an errno value, and leave errno and CUDA's last error alone. Where the
- * library serves nothing, in the child of a fork from a process that used CUDA, those that change
- * something give ENOTSUP.
+ * that return int return 0 or an errno value, and leave errno and CUDA's last error alone. Where
+ * the library serves nothing, in the child of a fork from a process that used CUDA, those that
+ * change something return ENOTSUP.
  *
  * Structs begin with their `size`, which the caller sets: a program that was built with an older
- * header gets the fields that it knows, and what a newer one has more is zeroed. Function names and
- * struct tags differ, so that both work in C++: the type of cachealloc_stats() is
+ * header gets the fields that it knows, and further fields of a newer one are zeroed. Function
+ * names and struct tags differ, so that both work in C++: the type of cachealloc_stats() is
  * cachealloc_stats_t.
  */
 #ifndef CACHEALLOC_H
@@ -46,7 +46,7 @@ CACHEALLOC_API const char *cachealloc_version(void);
 
 #define CACHEALLOC_STATS_VERSION 2
 
-/* Figures of the whole process, all contexts together. Counts are since the start. */
+/* Statistics of the whole process, all contexts together. Counts are since the start. */
 typedef struct cachealloc_stats_s {
     size_t size;         /* set by the caller to sizeof(cachealloc_stats_t) */
     unsigned version;    /* set by the call to CACHEALLOC_STATS_VERSION */
@@ -58,9 +58,8 @@ typedef struct cachealloc_stats_s {
     uint64_t upstream_allocs;
     uint64_t upstream_frees;
     uint64_t live_bytes; /* requested bytes of live allocations of every kind */
-    /* An upper bound of the most there ever were: exact where there is one thread, and else too
-     * high by at most what threads have to spare: 1 MiB each, or a 32nd of it together where that
-     * is more. */
+    /* An upper bound of the most there ever were: exact with one thread, otherwise too high by at
+     * most the threads' local credit: 1 MiB each, or a 32nd of it together where that is more. */
     uint64_t live_peak_bytes;
     uint64_t reserved_bytes; /* device memory that the pool holds from the driver */
     uint64_t reserved_peak_bytes;
@@ -69,13 +68,13 @@ typedef struct cachealloc_stats_s {
     uint64_t fence_waits;
     /* since version 2 */
     uint64_t live_allocations; /* of every kind; one for memory with several names */
-    uint64_t lost_allocations; /* alive when their context was destroyed */
+    uint64_t lost_allocations; /* live when their context was destroyed */
     uint64_t lost_bytes;
     uint64_t block_bytes;         /* of pooled live allocations, rounding included */
-    uint64_t pending_bytes;       /* freed, not yet known to be done with */
+    uint64_t pending_bytes;       /* freed, and perhaps still in use by work */
     uint64_t ready_bytes;         /* free for reuse */
     uint64_t largest_ready_bytes; /* the largest ready block */
-    uint64_t idle_bytes;          /* in segments without a live block, that may go back */
+    uint64_t idle_bytes;          /* in segments without a live block */
     uint64_t segments;
     uint64_t blocks; /* live, pending, ready and exported */
     uint64_t contexts;
@@ -84,8 +83,8 @@ typedef struct cachealloc_stats_s {
     uint64_t passed_through; /* allocation calls left to the driver */
     uint64_t out_of_memory;
     uint64_t wrong_frees;           /* double or interior frees refused */
-    uint64_t stacks;                /* different call stacks kept */
-    uint64_t host_bytes;            /* host memory of the library's own */
+    uint64_t stacks;                /* distinct call stacks kept */
+    uint64_t host_bytes;            /* host memory that the library itself uses */
     uint64_t pinned_reserved_bytes; /* pinned host memory that the pool holds from the driver */
     uint64_t pinned_reserved_peak_bytes;
     uint64_t fence_joins;    /* streams made to wait for memory that another one freed */
@@ -96,31 +95,31 @@ typedef struct cachealloc_stats_s {
  * no CUDA call. */
 CACHEALLOC_API int cachealloc_stats(cachealloc_stats_t *stats);
 
-/* Gives all idle memory of the pool back to the driver, pinned host memory too; with `capture:keep`
- * what was kept for graphs that are destroyed comes back to the pool first. Returns the bytes
- * given, 0 where there were none. The driver may wait for work on the device, and with drivers from
- * before CUDA 12.5 the call waits for all of it. */
+/* Releases all idle memory of the pool to the driver, pinned host memory too; with `capture:keep`
+ * the memory kept for graphs that are destroyed returns to the pool first. Returns the bytes
+ * released, 0 where there were none. The driver may wait for work on the device, and with drivers
+ * from before CUDA 12.5 the call waits for all of it. */
 CACHEALLOC_API size_t cachealloc_trim(void);
 
 /* While pin mode is on freed memory keeps its place in the pool, so that a program that repeats the
- * same allocations gets the same addresses, and nothing is given back to the driver. It is counted:
- * as many calls with 0 as with another value end it, and then memory goes back as usual, all that
+ * same allocations gets the same addresses, and no memory is released to the driver. It is counted:
+ * as many calls with 0 as with another value end it, and then memory is released as usual, all that
  * is idle with cachealloc_trim(). */
 CACHEALLOC_API int cachealloc_set_pin_mode(int on);
 
 /* Gives this moment a name: JSON reports have it with the time, the number of the latest allocation
- * and the live bytes, so that what a program held can be told by its phases. `name` is copied, up
- * to 95 bytes of it; a longer one ends in `...`. The last 1,024 marks are kept, and reports tell
+ * and the live bytes, so that a program's memory can be read by its phases. `name` is copied, up
+ * to 95 bytes of it; a longer one ends in `...`. The last 1,024 marks are kept, and reports say
  * how many came before. Takes some hundred nanoseconds. NULL and a library that serves nothing are
  * no error: nothing happens. */
 CACHEALLOC_API void cachealloc_mark(const char *name);
 
 /* Writes a leak report of what is live now to `path`, which may have the patterns of the option
- * leak_report; NULL: to where that option says, and to stderr where it says off. A file that is
- * there is not replaced: the report then goes to PATH.PID, and a message says so. Its first line
- * ends in `cause dump`. Other threads go on, and what they allocate and free meanwhile is in it or
- * not; allocation calls wait for it for microseconds. It takes as long as names of functions take,
- * and uses the heap.
+ * leak_report; NULL: to where that option says, and to stderr where it says off. An existing file
+ * is not replaced: the report then goes to PATH.PID, and a message says so. Its first line
+ * ends in `cause dump`. Other threads go on, and their allocations and frees meanwhile are in it or
+ * not; allocation calls wait for it for microseconds. Looking up names of functions takes most of
+ * its time, and uses malloc.
  * EINVAL: a bad pattern. EBUSY: another report took 10 s, or this thread was interrupted in its
  * own. ENOMEM: no host memory. Otherwise the error of the file; with NULL the report is then on
  * stderr, and the answer is 0. */
@@ -163,8 +162,8 @@ typedef struct cachealloc_info_s {
     int device;            /* ordinal; 0 for memory that belongs to no device */
     uint32_t thread;       /* id (gettid) of the thread that allocated or registered it */
     void *stream;          /* of a stream-ordered allocation, else NULL */
-    /* Allocations of the process since; no time, which nobody took. Exact while one thread
-     * allocates; with more of them some dozens too many or too few. */
+    /* Allocations of the process since then; times are not recorded. Exact while one thread
+     * allocates; with several some dozens too many or too few. */
     uint64_t age;
     /* The call stack that allocated it: the caller sets where to and how many return addresses,
      * innermost first; the call sets how many there are (0: none was recorded). */
@@ -173,9 +172,9 @@ typedef struct cachealloc_info_s {
     size_t stack_count; /* at most stack_capacity */
 } cachealloc_info_t;
 
-/* Tells what `ptr` points to: a live allocation or one of its names, or for memory of the pool also
+/* Says what `ptr` points to: a live allocation or one of its names, or for memory of the pool also
  * any address inside the block. Fills `info`, which stays the caller's, as does `stack`. EINVAL
- * when `info` is NULL or its `size` is not the whole struct's of version 1 at least; ENOENT when
+ * when `info` is NULL or its `size` is smaller than the struct of version 1; ENOENT when
  * `ptr` leads to no live allocation. Makes no CUDA call. The answer is of the moment of the call;
  * for an address inside a block the call takes time in proportion to the blocks of its segment. */
 CACHEALLOC_API int cachealloc_info(const void *ptr, cachealloc_info_t *info);
@@ -243,8 +242,8 @@ typedef struct cachealloc_python_s {
     void (*delete_registered)(void *ptr, size_t bytes, void *arg);
 } cachealloc_python_t;
 
-/* A process has one interface to Python: of a second call the functions are not used. EINVAL: it is
- * NULL, or not whole. EBUSY: another thread is in its first call. */
+/* A process has one interface to Python: the functions of a second call are not used. EINVAL: it is
+ * NULL, or incomplete. EBUSY: another thread is in its first call. */
 CACHEALLOC_API int cachealloc_python(cachealloc_python_t *interface);
 
 #ifdef __cplusplus

@@ -135,7 +135,7 @@ def _check(what: str, code: int, reason: Optional[str] = None) -> None:
 
 
 def _size(size: Any) -> int:
-    """An int, or what numpy has in its place. ctypes would cut off what has more than 64 bits."""
+    """An int, or numpy's equivalent. ctypes would cut off more than 64 bits."""
     number = operator.index(size)
     if not 0 <= number <= _MOST:
         raise ValueError(f"size {number}: accepted is 0 to {_MOST}")
@@ -172,8 +172,8 @@ def version() -> str:
 
 
 class Stats(NamedTuple):
-    """Figures of the whole process; what they mean stands in cachealloc.h. None is what the
-    preloaded library is too old to know."""
+    """Statistics of the whole process; cachealloc.h says what they mean. A value is None where the
+    preloaded library is too old for it."""
 
     version: int
     incomplete: bool
@@ -225,7 +225,7 @@ class _Stats(ctypes.Structure):
 
 
 def stats() -> Stats:
-    """The figures of this moment. Makes no CUDA call."""
+    """The statistics of this moment. Makes no CUDA call."""
     raw = _Stats(size=ctypes.sizeof(_Stats))
     _check("stats", _function("cachealloc_stats")(ctypes.byref(raw)))
     end = _STATS_ENDS.get(raw.version, Stats._fields[-1])
@@ -236,7 +236,7 @@ def stats() -> Stats:
 
 
 def trim() -> int:
-    """Gives idle memory of the pool back to the driver; how much that was."""
+    """Releases idle memory of the pool to the driver; how many bytes that was."""
     return _function("cachealloc_trim")()
 
 
@@ -247,7 +247,7 @@ def set_pin_mode(on: bool) -> None:
 
 @contextlib.contextmanager
 def pin_mode():
-    """While it is on memory keeps its addresses, and nothing is given back."""
+    """While it is on memory keeps its addresses, and none goes back to the driver."""
     set_pin_mode(True)
     try:
         yield
@@ -256,7 +256,7 @@ def pin_mode():
 
 
 def _path(path: Any) -> Optional[bytes]:
-    """For C, which would take what comes before a null byte for the whole."""
+    """For C, where a null byte would end it."""
     raw = None if path is None else os.fsencode(path)
     if raw and b"\0" in raw:
         raise ValueError(f"path {path!r}: it has a null byte")
@@ -288,7 +288,7 @@ def on_oom(function: Optional[Callable[[int, int, bool], Any]]) -> None:
     def call(size: int, device: int, pinned: int, _: Any) -> int:
         try:
             return 1 if function and function(size, device, bool(pinned)) else 0
-        except BaseException:  # there is nobody above to catch it
+        except BaseException:  # the caller is C, and cannot catch it
             traceback.print_exc()
             return 0
 
@@ -458,10 +458,10 @@ class _Python(ctypes.Structure):
 
 class _Glue:
     """Functions of C that drop what `keep` keeps: a ctypes callback in their place would lose the
-    exception that is on its way, and could not be called after the interpreter's end."""
+    exception that is being raised, and could not be called after the interpreter's end."""
 
     def __init__(self) -> None:
-        python = ctypes.PyDLL(None)  # not ctypes.pythonapi: its signatures are everybody's
+        python = ctypes.PyDLL(None)  # not ctypes.pythonapi, whose signatures are shared
         names = ("Py_IsInitialized", "PyGILState_GetThisThreadState", "PyGILState_Ensure",
                  "PyGILState_Release", "Py_DecRef", "PyCapsule_IsValid", "PyCapsule_GetPointer")
         raw = _Python(ctypes.sizeof(_Python),
@@ -536,7 +536,7 @@ class _Export:
 
 
 class _Memory:
-    """What all views of one memory share: it goes when the last of them has gone."""
+    """What all views of one memory share: it is freed with the last of them."""
 
     __slots__ = ("pointer", "bytes", "owner", "free", "process")
 
@@ -684,7 +684,7 @@ def _load_runtime() -> bool:
 
 
 def _take_error(code: int) -> str:
-    """What it means. It is told by an exception, not also to whoever asks for the last one."""
+    """What it means. The exception reports it, so that it is not the runtime's last error too."""
     text = "no CUDA runtime was found" if code == _NO_RUNTIME else ""
     for name in _RUNTIMES:
         with contextlib.suppress(OSError, AttributeError):
@@ -711,8 +711,8 @@ def _cuda_malloc(size: int) -> int:
 def empty(size: Optional[int] = None, *, shape: Optional[Tuple[int, ...]] = None,
           dtype: Any = "uint8") -> Buffer:
     """A buffer of memory from cudaMalloc on the current device, uninitialised. `size` may be left
-    out where there is a shape. It is freed when the buffer, its views and all that consumers made
-    of it have gone."""
+    out where there is a shape. It is freed with the last of the buffer, its views and all that
+    consumers made of it."""
     item = _DTYPES[_dtype_name(dtype)][1] // 8
     if size is None:
         if shape is None:

@@ -25,7 +25,7 @@ import preload_programs
 import suite
 import vmm_questions
 
-# The pool settles early, so that short programs see both its moods.
+# The warm-up ends early, so that short programs run in it and after it.
 CONF = "settle:16,leak_report:off,oom_report:off"
 STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
@@ -37,7 +37,7 @@ GROUPS = ("platform", "codes_runtime", "codes_driver", "codes_context", "first_c
 # Of these, what a process with the shim is answered as well.
 ANSWERED = ("codes_runtime", "codes_driver", "codes_context", "first_call", "capture",
             "after_reset", "sticky", "handles", "set_device", "teardown")
-# Cases of error parity that want nobody beside them.
+# Cases of error parity that must run alone.
 FILLS = ("malloc_more_than_is_left",)
 SHORT_GROUPS = ("platform", "codes_runtime", "codes_driver", "layout", "capture")
 PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api", "graphs", "peers",
@@ -265,7 +265,7 @@ class Check:
         seeds = [(seed, profile) for seed in range(1, 2 if self.args.short else 1000)
                  for profile in PROFILES]
         program = self.cuda.build / "random"
-        # The simulator sees races besides; it is told of none by a real CUDA.
+        # The simulator reports races besides; real CUDA has no such report.
         sim = "racecheck:1,devices:2"
 
         def both(seed_profile):

@@ -18,7 +18,7 @@ DRAWN = {"samples", "name", "total_bytes", "free_bytes", "multiprocessors", "maj
          "device bytes for the first", "device bytes kept after the frees", "first of them",
          "last of them", "mappings"}
 TIMES = ("_ns", "_us")
-# Addresses that happen to be had are aligned to more than anybody promised; of handles that differ
+# Addresses that happen to be had are aligned to more than is promised; of handles that differ
 # it is drawn in how many bytes.
 MOST = {"common alignment": 4096, "bytes that differ from the first's": 1}
 

@@ -3,7 +3,7 @@
  * threads of the context return, and does what they submit run? Where they do not, a program's
  * other threads hang there with plain CUDA too, and reuse in order may let them wait as long.
  *
- * "nobody" asks the same with nobody asleep: what waits then waits for the kernel itself.
+ * "nobody" asks the same without a sleeping thread: a call that waits then waits for the kernel.
  */
 #include "facts_gate.h"
 

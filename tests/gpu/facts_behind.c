@@ -1,10 +1,10 @@
 /*
- * What cuStreamWaitEvent of an event of cuCtxRecordEvent holds back: reuse in order has a second
- * stream wait so for memory whose old owner may write yet.
+ * What cuStreamWaitEvent of an event of cuCtxRecordEvent holds back: with reuse in order a second
+ * stream waits so for memory whose old owner may write yet.
  *
  * order_copies: small copies to the device, which some drivers put into the command itself, into
  * memory that a kernel writes late. order_waits: kernels, behind work on every kind of stream.
- * order_handles: whether a stream's handle tells which stream it is.
+ * order_handles: whether a stream's handle identifies the stream.
  */
 #include "facts_gate.h"
 
@@ -106,7 +106,7 @@ static seen_t one_copy(const copy_t *c, unsigned char *from, size_t bytes, bool 
     if (!s.waits) {
         memset(from, CHANGED, bytes);
         sleep_ms(1); /* the copy comes first where nothing holds it back */
-        s.waits = atomic_load(&late->open) != 0; /* too late to tell: as if it had waited */
+        s.waits = atomic_load(&late->open) != 0; /* too late to know: as if it had waited */
         gate_open(late);
     }
     gate_join();

@@ -1,9 +1,11 @@
 /*
- * Gates: kernels that run until they are opened, then write where they are told to (facts_gate.c).
+ * Gates: kernels that run until they are opened, then write to a place that they get
+ * (facts_gate.c).
  *
- * What the facts about reuse in order (order_*) are asked with. A hold (facts_hold.c) is one at a
- * time and may be a host function; here there are several, each tells when it runs and when it is
- * over, without a call of the driver's. On the simulator the kernel has a body that does the same.
+ * The facts about reuse in order (order_*) use them. There is one hold (facts_hold.c) at a
+ * time, which may be a host function; there are several gates, each says when it runs and when it
+ * is over, without a call of the driver's. On the simulator the kernel has a body that does the
+ * same.
  */
 #ifndef TESTS_GPU_FACTS_GATE_H
 #define TESTS_GPU_FACTS_GATE_H
@@ -31,13 +33,13 @@ bool gates_ready(void);
 /* One with nothing to write. No more than GATES may be in use at the same time. */
 #define GATES 1024
 gate_t *gate_closed(void);
-gate_t *gate_marking(void); /* is open, so that it tells when its turn has come */
+gate_t *gate_marking(void); /* is open: it says when the stream reaches it */
 CUresult gate_launch(gate_t *gate, CUstream stream);
 /* Whether it is so within that time. */
 bool gate_begins(const gate_t *gate, int ms);
 bool gate_ends(const gate_t *gate, int ms);
 void gate_open(gate_t *gate);
-/* A thread opens it after that time, where nobody has; gate_join waits for the thread. */
+/* A thread opens it after that time, unless it is open; gate_join waits for the thread. */
 void gate_open_after(gate_t *gate, int ms);
 void gate_join(void);
 /* True where it was closed for GATE_LIMIT_MS: the watchdog has opened it then, and what was to be

@@ -1,5 +1,5 @@
 /*
- * Work of streams that are gone, and of green contexts: does cuCtxRecordEvent of the primary
+ * Work of streams that are destroyed, and of green contexts: does cuCtxRecordEvent of the primary
  * context cover it, does the plain cudaFree wait for it? The pool's epochs promise what the second
  * does.
  *
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- work of streams that are gone -------------------------------------------------------------
+/* --- work of streams that are destroyed --------------------------------------------------------
  */
 
 typedef struct gone {

@@ -275,7 +275,7 @@ static size_t pitch_for(size_t width, size_t height)
     return pitch;
 }
 
-/* A pitch that is its own pitch, whatever the height, can be told without asking the driver. */
+/* A pitch that is its own pitch, whatever the height, is known without asking the driver. */
 static void pitch_row(size_t width)
 {
     void *p;

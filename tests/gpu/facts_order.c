@@ -1,8 +1,8 @@
 /*
- * Who waits for whom among streams that CUDA orders by itself (CUDA C++ Programming Guide,
+ * Which streams wait for which, where CUDA orders them by itself (CUDA C++ Programming Guide,
  * "Implicit Synchronization"): the legacy stream and blocking ones, for kernels, copies and host
  * functions, and whether that order outlasts a cuCtxRecordEvent between the two. The random
- * programs of tests/random rest on it, and so does every program that mixes such streams.
+ * programs of tests/random rely on it, and so does every program that mixes such streams.
  */
 #include "facts.h"
 

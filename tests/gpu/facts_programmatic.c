@@ -1,8 +1,8 @@
 /*
  * Programmatic launches: a kernel may begin while the one before it in its stream goes on, if that
  * one allows it, and waits for it at its grid sync. What comes between the two ends that, or does
- * not: a block that is freed and taken in the order of a stream is written too early where neither
- * call ends it.
+ * not: a block that is freed and allocated in the order of a stream is written too early where
+ * neither call ends it.
  */
 #include "facts_gate.h"
 
@@ -59,7 +59,7 @@ static struct {
     CUevent passed, fence;
     CUdeviceptr block, memory, plain;
     void *pinned;
-    bool same; /* the block that was taken is the one that was freed */
+    bool same; /* the allocated block is the one that was freed */
 } w;
 
 /* --- on the simulator --------------------------------------------------------------------------

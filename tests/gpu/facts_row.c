@@ -2,7 +2,7 @@
  * Rows of the fact script, and clocks.
  *
  * A row is built in one buffer and leaves by one write(2): a fact that crashes or is stopped keeps
- * every row before that, and destructors can still report after stdio is gone.
+ * every row before that, and destructors can still report after stdio is closed.
  */
 #include "facts.h"
 

@@ -1,8 +1,8 @@
 /*
- * Launches that come by the wrappers of libcachealloc against launches that are made: what a
+ * Launches that reach the wrappers of libcachealloc against launches that are made: what a
  * library does between the begin and the end of a capture is in the graph, by whatever entry point
- * it came to the driver, and the debug build of libcachealloc counts what came by its wrappers
- * (shim/cuda/seen.h). Without it the graph's count alone is told.
+ * it came to the driver, and the debug build of libcachealloc counts what reached its wrappers
+ * (shim/cuda/seen.h). Without that build the graph's count alone is reported.
  *
  *   ALLOC_CONF=reuse:order LD_PRELOAD=build/libcachealloc-debug.so build/facts --fact order_seen
  *

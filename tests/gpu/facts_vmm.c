@@ -1,6 +1,6 @@
 /*
- * Virtual memory: what the device has of it, which ranges calls take, what a pointer into it tells,
- * and whether copies and sets take memory that consists of several handles.
+ * Virtual memory: what the device has of it, which ranges calls take, what is known of a pointer
+ * into it, and whether copies and sets take memory that consists of several handles.
  */
 #include "facts_vmm.h"
 

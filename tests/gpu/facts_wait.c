@@ -1,6 +1,6 @@
 /*
- * Who waits for whom: what cuCtxRecordEvent covers, and which calls of the plain API wait for work
- * in flight, at which sizes. The pool's epochs rest on the first, its promise not to wait for more
+ * Waits: what cuCtxRecordEvent covers, and which calls of the plain API wait for work
+ * in flight, at which sizes. The pool's epochs rely on the first, its promise not to wait for more
  * than the plain free on the second.
  *
  * A probe holds one stream busy, makes the call, and asks whether the call came back before the

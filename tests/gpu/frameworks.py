@@ -20,7 +20,7 @@ SEED = 1
 
 
 def held_mib():
-    """As the card counts it: what a cache holds for reuse is in use, whoever is asked."""
+    """As the card counts it: memory that a cache holds for reuse is in use."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         asked = subprocess.run(command, text=True, capture_output=True)

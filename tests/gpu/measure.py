@@ -52,7 +52,7 @@ NOT_JUDGED = "not judged on the simulator"
 # Programs of tests/preload, as they are.
 PRELOAD = [("mix", "20000"), ("threads", "8", "500"), ("graphs", "again"), ("pitched", "use"),
            ("versioned", "1")]
-# What a framework's own cache must be told for its allocations to be seen, and what it runs.
+# Settings of a framework's own cache with which its allocations are seen, and what it runs.
 POOL_OFF = {
     "torch": ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, ("training",)),
     "cupy": ({"CUPY_POOL_OFF": "1"}, ("cupy",)),
@@ -68,7 +68,7 @@ def bytes_of(size):
 
 
 class Bench:
-    """A program of tests/bench, which does as many pairs as it is told."""
+    """A program of tests/bench, which makes the number of pairs in its arguments."""
 
     def __init__(self, cuda, allocator, case, threads=1, busy=False):
         program, name, conf = ALLOCATORS[allocator]

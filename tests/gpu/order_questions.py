@@ -147,7 +147,7 @@ def launches(step, cuda):
     torch_lines, more = of_torch(step, counted)
     lines += torch_lines
     for name, made, seen in lines:
-        # Another thread of the library's may launch meanwhile, on a stream that nobody captures.
+        # Another thread of the library's may launch meanwhile, on a stream that is not captured.
         if seen != "" and seen < made:
             step.fail(f"{name}: {made} launches made, {seen} seen by the wrappers")
     step.tables.append(("Launches in a capture", [("", "made", "seen by the wrappers"), *lines]))

@@ -137,7 +137,7 @@ SAME = [
     (("weak_api_host",), STATUS),
 ]
 
-# What asks how much of the device is free, and wants nobody beside it.
+# Programs that ask how much of the device is free, and must run alone.
 WHOLE = ("meminfo",)
 
 # (command, exit status), with the shim alone.

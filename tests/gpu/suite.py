@@ -79,7 +79,7 @@ class Cuda:
         self.env["LD_LIBRARY_PATH"] = ":".join([folder] * bool(folder) + inherited)
 
     def environment(self, conf=None, sim=None, more=None):
-        """For a process under the shim, unless conf is None. sim is told to the simulator alone."""
+        """For a process under the shim, unless conf is None. sim is for the simulator alone."""
         env = {**self.env, **(more or {})}
         if conf is not None:
             env.update(LD_PRELOAD=str(self.library), ALLOC_CONF=conf)
@@ -168,7 +168,7 @@ def python_with(cuda, package):
     """A python that can import the package and sees the GPU with it."""
     if cuda.simulated:
         raise Missing(f"{package} needs kernels, which the simulator has not")
-    # It takes most of the GPU's memory for itself when it starts, unless told otherwise.
+    # It takes most of the GPU's memory for itself when it starts, unless it is set otherwise.
     more = {**OWN_LIBRARIES, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     why = f"no python here has {package}"
     for python in dict.fromkeys(filter(None, (sys.executable, shutil.which("python3")))):

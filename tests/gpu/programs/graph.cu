@@ -1,7 +1,7 @@
 // A CUDA graph: captured, instantiated and launched many times, with allocations before, during (in
 // relaxed mode, where that is allowed; what frees must wait), between and after. Its buffers stay
-// live; what lies beside them is written and freed all the time, so that memory which was given to
-// two shows in what the graph computes.
+// live; memory beside them is written and freed all the time, so that memory of two owners shows in
+// what the graph computes.
 #include "program.cuh"
 
 enum { N = 1 << 16, BLOCK = 256, LAUNCHES = 8 };

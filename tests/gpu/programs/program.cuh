@@ -73,8 +73,9 @@ __host__ __device__ static inline unsigned mix32(unsigned x)
     return x ^ x >> 16;
 }
 
-// Writes the pattern of `tag`, holds the memory for a while and looks whether anybody else wrote
-// there: only who has memory alone sees its own words again. One block, so that none is late.
+// Writes the pattern of `tag`, holds the memory for a while and checks whether another kernel wrote
+// there: its own words are unchanged only where it has the memory alone. One block, so that all of
+// it runs at once.
 __global__ void own(unsigned *words, unsigned n, unsigned tag, unsigned hold_ns,
                     unsigned long long *wrong)
 {

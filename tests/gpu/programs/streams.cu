@@ -1,6 +1,6 @@
 // Many streams, plain cudaMalloc and cudaFree, kernels in flight all the time: each buffer is freed
 // while the kernel that writes and verifies it still runs, and the next allocation is written at
-// once on another stream. Memory that is given away before that kernel's end shows as a foreign
+// once on another stream. Memory that is handed out before that kernel's end shows as a foreign
 // word in it. `unsafe` does just that, by a list of its own: there the check must fail.
 #include "program.cuh"
 
