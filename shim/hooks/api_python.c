@@ -13,7 +13,7 @@
 
 static cachealloc_python_t python; /* written once, before `known` */
 static atomic_bool known;
-static atomic_flag taken = ATOMIC_FLAG_INIT;
+static atomic_flag claimed = ATOMIC_FLAG_INIT;
 
 static const char tensor_name[] = "dltensor";
 
@@ -65,7 +65,7 @@ CA_PUBLIC int cachealloc_python(cachealloc_python_t *interface)
         !interface->this_thread || !interface->ensure || !interface->release || !interface->drop ||
         !interface->is_capsule || !interface->content)
         return EINVAL;
-    if (!atomic_flag_test_and_set(&taken)) {
+    if (!atomic_flag_test_and_set(&claimed)) {
         python = *interface;
         atomic_store_explicit(&known, true, memory_order_release);
     }

@@ -12,7 +12,7 @@ typedef struct ca_event {
     struct ca_event *next;
     ca_context_t *context;
     CUevent handle;
-    unsigned part; /* of the context that it was taken from */
+    unsigned part; /* of the context that it came from */
 } ca_event_t;
 
 /* Waits for one event of `owner`'s fence without bound: 1 passed, 0 not yet, or a negative errno.
