@@ -44,7 +44,7 @@ void ca_freed_note(const ca_allocation_t *record, uint32_t stack, uint32_t threa
         !atomic_compare_exchange_strong_explicit(&place->version, &version, version_of(number) - 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return;
-    /* Release: a thread that reads one sees the odd version too. */
+        /* Release: a thread that reads one sees the odd version too. */
 #pragma GCC unroll 8
     for (size_t i = 0; i < WORDS - 1; i++) {
         uint64_t word;

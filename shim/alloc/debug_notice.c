@@ -15,8 +15,8 @@
 #include "registry/stack/stack.h"
 #include "registry/names/symbols.h"
 #include "registry/table/threads.h"
-#include "shim/cuda/helper.h"
-#include "shim/life/report_lock.h"
+#include "shim/upstream/helper.h"
+#include "shim/alloc/report_lock.h"
 
 #define WAIT_MS 1000
 #define STACK_BYTES ((size_t)512 << 10) /* libdw wants some */

@@ -8,12 +8,12 @@
 #include "registry/table/freed.h"
 #include "registry/journal/journal.h"
 #include "registry/table/peak.h"
-#include "shim/alloc/attributes.h"
+#include "shim/upstream/attributes.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/life/life.h"
-#include "shim/life/recorder.h"
+#include "shim/alloc/recorder.h"
 
 static const char none;                              /* no context has this handle */
 static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for who has none */

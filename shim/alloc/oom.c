@@ -18,7 +18,7 @@
 #include "shim/life/life.h"
 #include "shim/alloc/oom_report.h"
 #include "shim/alloc/track.h"
-#include "shim/life/report_lock.h"
+#include "shim/alloc/report_lock.h"
 
 /* --- the program's function ------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/upstream/arenas.h"
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pool_stats.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 

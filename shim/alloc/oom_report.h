@@ -7,7 +7,7 @@
 #include "registry/table/registry.h"
 
 /* Writes the report of a call that asked for `bytes`. For whoever has the turn
- * (shim/life/report_lock.h), under no lock. Format (checked by tests); what is not known or does
+ * (shim/alloc/report_lock.h), under no lock. Format (checked by tests); what is not known or does
  * not apply is left out:
  *
  *   cachealloc[PID]: warning: out of memory: <bytes> bytes, device <n>, <kind> memory

@@ -3,10 +3,10 @@
 #include <sys/sysinfo.h>
 #include "config/options.h"
 #include "pool/cache/cache.h"
-#include "shim/alloc/attributes.h"
+#include "shim/upstream/attributes.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/alloc/pin_mode.h"
+#include "shim/upstream/pin_mode.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 #include "shim/upstream/upstream_pinned.h"

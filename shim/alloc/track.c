@@ -11,7 +11,7 @@
 #include "registry/table/threads.h"
 #include "shim/alloc/debug_free.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/recorder.h"
+#include "shim/alloc/recorder.h"
 
 _Thread_local uint32_t ca_track_runtime_stack;
 

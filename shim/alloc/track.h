@@ -11,7 +11,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/cuda_decls.h"
 #include "shim/alloc/debug_free.h"
-#include "shim/life/recorder.h"
+#include "shim/alloc/recorder.h"
 
 /* The stack of the runtime call under way in this thread, set by api R before it goes down into
  * the driver: one line of the program has one stack, whichever api served it. 0 for none. */

@@ -5,7 +5,7 @@
 #include "shim/upstream/fences.h"
 #include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
-#include "shim/alloc/pin_mode.h"
+#include "shim/upstream/pin_mode.h"
 #include "shim/alloc/pinned_memory.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);

@@ -68,8 +68,8 @@ typedef struct ca_context {
     bool listed;             /* in the list of all */
     _Atomic uint16_t number; /* from 1; comes again after all others did */
     uint8_t device;          /* ordinal */
-    unsigned
-        pin_mode; /* shim/alloc/pin_mode.c, under its lock: a bit for each arena that is pinned */
+    unsigned pin_mode; /* shim/upstream/pin_mode.c, under its lock: a bit for each arena that is
+                          pinned */
 
     /* shim/upstream/backend_async.c, under its lock. */
     struct ca_async_backend *backend;

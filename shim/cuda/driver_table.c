@@ -7,7 +7,7 @@
 #include "pool/fence/order.h"
 #include "shim/hooks/dlsym.h"
 #include "shim/cuda/submissions.h"
-#include "shim/hooks/unknown_entry.h"
+#include "shim/driver/unknown_entry.h"
 
 ca_driver_t *_Atomic ca_driver_published;
 

@@ -16,7 +16,7 @@
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
-#include "shim/cuda/mempools.h"
+#include "shim/upstream/mempools.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/upstream/reclaim.h"

@@ -5,7 +5,7 @@
  * "the memory allocation will be freed when all outstanding mappings to the memory are unmapped and
  * when all outstanding references to the handle are also released" (cuda.h, cuMemRelease). So its
  * record has no context and stays when contexts are destroyed. It is erased with the last reference
- * that a wrapper has seen, or with the last mapping where that is later (shim/upstream/mappings.h).
+ * that a wrapper has seen, or with the last mapping where that is later (shim/driver/mappings.h).
  */
 #include "base/counters.h"
 #include "base/mutation.h"
@@ -13,7 +13,7 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/life/life.h"
-#include "shim/upstream/mappings.h"
+#include "shim/driver/mappings.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/upstream/reclaim.h"

@@ -13,8 +13,8 @@
 #include "shim/upstream/arenas.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/life/life.h"
-#include "shim/alloc/pin_mode.h"
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pin_mode.h"
+#include "shim/upstream/pool_stats.h"
 
 CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 {

@@ -15,7 +15,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/life/life.h"
-#include "shim/cuda/mempools.h"
+#include "shim/upstream/mempools.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/hooks/runtime_table.h"
 #include "shim/cuda/streams.h"

@@ -31,7 +31,7 @@
 #include "config/signals.h"
 #include "shim/life/dump.h"
 #include "shim/life/exit_report.h"
-#include "shim/cuda/helper.h"
+#include "shim/upstream/helper.h"
 #include "shim/life/life.h"
 
 #define EXIT_WAIT_MS 60000            /* as for any other thread's report */

@@ -16,9 +16,9 @@
 #include "shim/cuda/graph_memory.h"
 #include "shim/life/leak_report.h"
 #include "shim/life/metrics.h"
-#include "shim/life/recorder.h"
-#include "shim/life/pool_stats.h"
-#include "shim/life/report_lock.h"
+#include "shim/alloc/recorder.h"
+#include "shim/upstream/pool_stats.h"
+#include "shim/alloc/report_lock.h"
 
 /* For a report that another thread is at: names of large programs take their time, and it would end
  * half written. Whoever calls _exit may have interrupted it. */

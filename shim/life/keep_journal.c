@@ -21,7 +21,7 @@
 #include "shim/life/leak_report.h"
 #include "shim/life/life.h"
 #include "shim/life/report_model.h"
-#include "shim/life/report_lock.h"
+#include "shim/alloc/report_lock.h"
 
 #define SHOWN_PATH 400 /* bytes of a path in a message */
 #define WAIT_MS 10000  /* for another thread's report */

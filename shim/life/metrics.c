@@ -30,7 +30,7 @@
 #include "base/text.h"
 #include "registry/table/timeline.h"
 #include "shim/life/prometheus.h"
-#include "shim/cuda/helper.h"
+#include "shim/upstream/helper.h"
 #include "shim/life/stats_page.h"
 
 #define STACK_BYTES ((size_t)128 << 10)

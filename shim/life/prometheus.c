@@ -9,7 +9,7 @@
 #include "registry/stack/stack.h"
 #include "registry/table/timeline.h"
 #include "shim/cuda/contexts.h"
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pool_stats.h"
 
 /* Of the pool on each device: name, member of ca_arena_stats_t, help. */
 #define POOL_FIGURES(X)                                                                            \

@@ -3,7 +3,7 @@
 #include "include/cachealloc.h"
 #include "config/options.h"
 #include "registry/report/suppress.h"
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pool_stats.h"
 
 static ca_rules_t rules;
 

@@ -40,10 +40,10 @@
 #include "pool/fence/fence_order.h"
 #include "pool/growth/giving.h"
 #include "shim/upstream/async_pool.h"
-#include "shim/alloc/attributes.h"
+#include "shim/upstream/attributes.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/cuda/mempools.h"
+#include "shim/upstream/mempools.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 

@@ -14,7 +14,7 @@
 #include "shim/upstream/fences.h"
 #include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
-#include "shim/cuda/mempools.h"
+#include "shim/upstream/mempools.h"
 #include "shim/upstream/pages.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);

@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/cuda/helper.h"
+#include "shim/upstream/helper.h"
 
 #define IDLE_NS ((uint64_t)1000 * 1000 * 1000)
 #define STACK_BYTES ((size_t)1 << 20) /* for the driver, and for tools in its calls */

@@ -1,5 +1,5 @@
 /* See unknown_entry.h. A trampoline is never freed: the program keeps its address. */
-#include "shim/hooks/unknown_entry.h"
+#include "shim/driver/unknown_entry.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ static const char *const known[] = {
 #include "shim/hooks/known_entries.def"
 };
 
-/* shim/hooks/unknown_trampolines.S */
+/* shim/driver/unknown_trampolines.S */
 extern __attribute__((visibility("hidden"))) const char ca_unknown_trampolines[];
 __attribute__((visibility("hidden"))) void *ca_unknown_called(uint64_t index);
 

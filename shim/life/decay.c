@@ -16,7 +16,7 @@
  *
  * A process whose other threads have all ended by pthread_exit would be kept alive by this thread;
  * the driver's own threads do so already. */
-#include "shim/upstream/decay.h"
+#include "shim/life/decay.h"
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,7 +30,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"
-#include "shim/cuda/helper.h"
+#include "shim/upstream/helper.h"
 #include "shim/life/life.h"
 #include "shim/upstream/upstream.h"
 

@@ -2,7 +2,7 @@
  *
  * A release threshold alone changes no meaning, but a program that sets one has chosen the driver's
  * pool and tuned it. A high-water mark that is reset is a counter's, and changes nothing. */
-#include "shim/cuda/mempools.h"
+#include "shim/upstream/mempools.h"
 #include <stdatomic.h>
 #include "base/log.h"
 #include "config/options.h"
@@ -10,7 +10,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"
 #include "shim/life/life.h"
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pool_stats.h"
 #include "shim/upstream/upstream.h"
 
 #define DEVICES_MAX 256

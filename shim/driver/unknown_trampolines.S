@@ -3,7 +3,7 @@
  *   real = ca_unknown_called(n);    // with all registers kept that may hold arguments
  *   jump to real
  */
-#include "shim/hooks/unknown_entry.h"
+#include "shim/driver/unknown_entry.h"
 
 #if defined(__x86_64__)
     .text

@@ -1,6 +1,6 @@
 /* A trace of the program's device allocations, for build/replay: `record:PATH`. */
-#ifndef CA_SHIM_LIFE_RECORDER_H
-#define CA_SHIM_LIFE_RECORDER_H
+#ifndef CA_SHIM_ALLOC_RECORDER_H
+#define CA_SHIM_ALLOC_RECORDER_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

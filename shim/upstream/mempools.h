@@ -1,7 +1,7 @@
 /* Which stream-ordered allocations go through to the driver: those of a program that has customised
  * the pool that they come from, and of contexts that it created. */
-#ifndef CA_SHIM_CUDA_MEMPOOLS_H
-#define CA_SHIM_CUDA_MEMPOOLS_H
+#ifndef CA_SHIM_UPSTREAM_MEMPOOLS_H
+#define CA_SHIM_UPSTREAM_MEMPOOLS_H
 
 #include <stdbool.h>
 #include <stddef.h>

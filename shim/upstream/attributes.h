@@ -1,6 +1,6 @@
 /* Attributes that a program sets on memory and that must not stay with it when it is reused. */
-#ifndef CA_SHIM_ALLOC_ATTRIBUTES_H
-#define CA_SHIM_ALLOC_ATTRIBUTES_H
+#ifndef CA_SHIM_UPSTREAM_ATTRIBUTES_H
+#define CA_SHIM_UPSTREAM_ATTRIBUTES_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -8,7 +8,7 @@
  * Drivers refuse the flag for mapped memory, so for what lies in an expandable segment. Nobody can
  * stand in for it: where it is asked for the host, or a device on the bus, reads behind copies that
  * have not waited. So the program is told, and gets other memory from then on. */
-#include "shim/alloc/attributes.h"
+#include "shim/upstream/attributes.h"
 #include <string.h>
 #include "base/lock.h"
 #include "base/log.h"

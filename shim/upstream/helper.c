@@ -1,4 +1,4 @@
-#include "shim/cuda/helper.h"
+#include "shim/upstream/helper.h"
 #include <pthread.h>
 #include <signal.h>
 #include "base/lock.h"

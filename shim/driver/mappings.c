@@ -1,6 +1,6 @@
 /* See mappings.h. Mappings lie in an array that is sorted by address: there are thousands at most,
  * most are added behind the last one, and the driver takes longer for each. */
-#include "shim/upstream/mappings.h"
+#include "shim/driver/mappings.h"
 #include <stdbool.h>
 #include <string.h>
 #include "base/lock.h"

@@ -1,7 +1,7 @@
 /* One report at a time: their buffers are static, since they are written on the stack of whoever
  * calls exit, or of a signal handler. */
-#ifndef CA_SHIM_LIFE_REPORT_LOCK_H
-#define CA_SHIM_LIFE_REPORT_LOCK_H
+#ifndef CA_SHIM_ALLOC_REPORT_LOCK_H
+#define CA_SHIM_ALLOC_REPORT_LOCK_H
 
 #include <stdbool.h>
 

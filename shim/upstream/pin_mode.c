@@ -3,7 +3,7 @@
  * The wish is stored first, then applied to the contexts there are; a new context is published
  * first, then looks at the wish: so none is missed. One that both sides find is pinned once,
  * because each context remembers whether it is. */
-#include "shim/alloc/pin_mode.h"
+#include "shim/upstream/pin_mode.h"
 
 #include "base/lock.h"
 #include "shim/upstream/arenas.h"

@@ -5,8 +5,8 @@
  *
  * Keys are those of the registry; addresses and bytes as in CUDA. From any thread, with no lock
  * held. */
-#ifndef CA_SHIM_UPSTREAM_MAPPINGS_H
-#define CA_SHIM_UPSTREAM_MAPPINGS_H
+#ifndef CA_SHIM_DRIVER_MAPPINGS_H
+#define CA_SHIM_DRIVER_MAPPINGS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "shim/life/report_lock.h"
+#include "shim/alloc/report_lock.h"
 #include <stdatomic.h>
 #include <stdint.h>
 #include "base/lock.h"

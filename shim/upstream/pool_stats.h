@@ -1,6 +1,6 @@
 /* Figures of all arenas together. */
-#ifndef CA_SHIM_LIFE_POOL_STATS_H
-#define CA_SHIM_LIFE_POOL_STATS_H
+#ifndef CA_SHIM_UPSTREAM_POOL_STATS_H
+#define CA_SHIM_UPSTREAM_POOL_STATS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Threads of our own. */
-#ifndef CA_SHIM_CUDA_HELPER_H
-#define CA_SHIM_CUDA_HELPER_H
+#ifndef CA_SHIM_UPSTREAM_HELPER_H
+#define CA_SHIM_UPSTREAM_HELPER_H
 
 #include <stddef.h>
 

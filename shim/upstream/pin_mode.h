@@ -1,6 +1,6 @@
 /* Pin mode for the whole process: see ca_arena_pin in pool/arena.h. */
-#ifndef CA_SHIM_ALLOC_PIN_MODE_H
-#define CA_SHIM_ALLOC_PIN_MODE_H
+#ifndef CA_SHIM_UPSTREAM_PIN_MODE_H
+#define CA_SHIM_UPSTREAM_PIN_MODE_H
 
 #include <stdbool.h>
 #include "shim/cuda/contexts.h"

@@ -4,7 +4,7 @@
  * exit, in one go. An allocation's id is its number in the registry, which never comes again, as
  * addresses do. What goes with its context is not freed in the trace, nor what its end comes
  * before. */
-#include "shim/life/recorder.h"
+#include "shim/alloc/recorder.h"
 #include <errno.h>
 #include <limits.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "shim/life/pool_stats.h"
+#include "shim/upstream/pool_stats.h"
 #include <string.h>
 #include "shim/cuda/contexts.h"
 #include "shim/upstream/arenas.h"
