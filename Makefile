@@ -90,7 +90,7 @@ $B/obj/registry/stack/memo.o: ALL_CFLAGS += -falign-loops=32
 # More loads every argument of a launch into a register that has to be saved: a third more.
 $B/obj/shim/cuda/submissions.o: ALL_CFLAGS += -O1
 # Runs while a sanitizer's own run-time is being initialised: it must not need one.
-$B/obj/shim/hooks/dlsym_hook.o: SANITIZE :=
+$B/obj/shim/hooks/dlsym_hook.o $B/obj/shim/cuda/real_dlsym.o: SANITIZE :=
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@

@@ -15,7 +15,7 @@
 #include "shim/alloc/debug_fill.h"
 #include "shim/alloc/debug_notice.h"
 #include "shim/upstream/fences.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 

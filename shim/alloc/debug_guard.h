@@ -5,7 +5,7 @@
 #include "config/options.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/cuda_decls.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 
 typedef enum { CA_GUARD_FREE, CA_GUARD_EXIT, CA_GUARD_CONTEXT } ca_guard_when_t;
 

@@ -9,7 +9,6 @@
 #include "shim/alloc/debug_fill.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/upstream/arenas.h"
-#include "shim/driver/launches.h"
 #include "shim/upstream/mempools.h"
 #include "shim/cuda/streams.h"
 #include "shim/alloc/track.h"
@@ -29,7 +28,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     if (result != 0)
         return result;
     if (order && reused)
-        ca_launches_handed(order);
+        ca_streams_reused(order);
     if (ca_debug_fill(context, pointer, bytes, reused, order ? &stream : NULL) != CUDA_SUCCESS) {
         ca_cached_free(block);
         return -EIO;

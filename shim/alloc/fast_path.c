@@ -12,7 +12,7 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/recorder.h"
 
 static const char none;                              /* no context has this handle */

@@ -15,7 +15,7 @@
 #include "registry/table/fast_path.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/track.h"
 
 /* Something changed that decides whether there may be hits, or that threads rely on in theirs: what

@@ -1,7 +1,6 @@
 /* See oom.h. The report is for whoever gets the turn at once: what is out of memory waits for
  * nobody, and the next one will be like it. */
 #include "shim/alloc/oom.h"
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include "base/thread_state.h"
@@ -11,11 +10,8 @@
 #include "base/log.h"
 #include "config/options.h"
 #include "base/out.h"
-#include "include/cachealloc.h"
-#include "shim/hooks/api_struct.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
 #include "shim/alloc/oom_report.h"
 #include "shim/alloc/track.h"
 #include "shim/alloc/report_lock.h"
@@ -59,16 +55,13 @@ bool ca_oom_retry(ca_kind_t kind, size_t bytes, CUdevice device)
     return again == 1;
 }
 
-CA_PUBLIC int cachealloc_on_oom(cachealloc_oom_t wanted, void *arg)
+void ca_oom_set_function(cachealloc_oom_t wanted, void *arg)
 {
-    if (!ca_life_active())
-        return ENOTSUP;
     ca_lock_take(&lock);
     function = wanted;
     argument = arg;
     atomic_store(&has_function, wanted != NULL);
     ca_lock_drop(&lock);
-    return 0;
 }
 
 /* --- the report ------------------------------------------------------------------------------- */

@@ -4,10 +4,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "include/cachealloc.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/cuda_decls.h"
 
 #define CA_OOM_HERE ((CUdevice)-1) /* the current context's device */
+
+/* The program's own function, or NULL for none (cachealloc_on_oom). */
+void ca_oom_set_function(cachealloc_oom_t wanted, void *arg);
 
 /* Asks the program's own function (cachealloc_on_oom) for memory. Whether the call is to be made
  * once more. Under no lock of ours; false inside that function. */

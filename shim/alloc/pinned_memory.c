@@ -1,59 +1,15 @@
 #include "shim/alloc/pinned_memory.h"
 #include <errno.h>
-#include <sys/sysinfo.h>
 #include "config/options.h"
 #include "pool/cache/cache.h"
 #include "shim/upstream/attributes.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/pin_mode.h"
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 #include "shim/upstream/upstream_pinned.h"
 
-#define KEPT_MOST ((size_t)256 << 20)   /* idle bytes of an arena, in whole segments */
-#define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
-
-/* What the machine has; 0 when unknown. */
-static size_t host_bytes(void)
-{
-    struct sysinfo machine;
-
-    return sysinfo(&machine) == 0 ? (size_t)machine.totalram * machine.mem_unit : 0;
-}
-
-/* The arena for `flags`, made where it is missing and asked for. */
-static ca_arena_t *arena_for(ca_context_t *context, unsigned flags, bool create)
-{
-    ca_arena_t *arena = atomic_load_explicit(&context->pinned[flags], memory_order_acquire);
-    if (arena || !create)
-        return arena;
-    ca_arena_params_t params = {
-        .max_split = ca_options.max_split,
-        .limit = SIZE_MAX,
-        .reuse = (ca_reuse_t)ca_options.reuse,
-        .reuse_wait_ns = ca_options.reuse_wait,
-        .oom_wait_ns = ca_options.oom_wait,
-        .thread_cache = ca_options.thread_cache,
-        .settle = ca_options.settle,
-        .granule = CA_PAGE, /* direct I/O and network cards want pages */
-        .segment_first = SEGMENT_FIRST,
-        .host = true,
-        .device_bytes = host_bytes(),
-    };
-    ca_arena_t *fresh = ca_arena_create(&ca_upstream_pinned[flags], context, &params);
-    if (!fresh)
-        return NULL;
-    if (!atomic_compare_exchange_strong(&context->pinned[flags], &arena, fresh)) {
-        ca_arena_retire(fresh); /* another thread was first */
-        return arena;
-    }
-    ca_pin_mode_apply(context);
-    /* Either we see that the context is gone, or whoever retires its arenas sees this one. */
-    if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
-        ca_arena_retire(fresh);
-    return fresh;
-}
+#define KEPT_MOST ((size_t)256 << 20) /* idle bytes of an arena, in whole segments */
 
 int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_device_effort_t effort,
                     void **address)
@@ -65,7 +21,7 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     if (flags >= CA_PINNED_KINDS || !context->arena ||
         atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
-    ca_arena_t *arena = arena_for(context, flags, !ready_only);
+    ca_arena_t *arena = ca_pinned_arena(context, flags, !ready_only);
     if (!arena)
         return -EIO;
     int result =
@@ -119,48 +75,4 @@ CUresult ca_pinned_free_plain(const ca_allocation_t *record)
     ca_cached_free(record->owner);
     keep_little(context, arena, record->bytes);
     return CUDA_SUCCESS;
-}
-
-/* One that is made between the two retires itself: see arena_for. */
-void ca_pinned_retire_begin(ca_context_t *context)
-{
-    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
-        context->leaving_pinned[i] = atomic_load(&context->pinned[i]);
-        if (context->leaving_pinned[i])
-            ca_arena_retire_begin(context->leaving_pinned[i]);
-    }
-}
-
-void ca_pinned_retire_end(ca_context_t *context)
-{
-    for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
-        if (context->leaving_pinned[i])
-            ca_arena_retire_end(context->leaving_pinned[i]);
-}
-
-bool ca_pinned_revive(ca_context_t *context)
-{
-    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
-        ca_arena_t *arena = atomic_load(&context->pinned[i]);
-        if (!arena || ca_arena_revive(arena))
-            continue;
-        while (i-- > 0)
-            if ((arena = atomic_load(&context->pinned[i])))
-                ca_arena_retire(arena);
-        return false;
-    }
-    return true;
-}
-
-size_t ca_pinned_trim(size_t bytes)
-{
-    size_t given = 0;
-    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
-        for (unsigned i = 0; i < CA_PINNED_KINDS && given < bytes; i++) {
-            ca_arena_t *arena = atomic_load(&c->pinned[i]);
-            if (arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-                given += ca_arena_trim(arena, bytes - given);
-        }
-    }
-    return given;
 }

@@ -18,15 +18,4 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
  * means that the driver would have refused, device memory too: put the record back then. */
 CUresult ca_pinned_free_plain(const ca_allocation_t *record);
 
-/* The context is gone, and its pinned memory with it. */
-void ca_pinned_retire_begin(ca_context_t *context);
-void ca_pinned_retire_end(ca_context_t *context);
-
-/* As of ca_arenas_revive. */
-bool ca_pinned_revive(ca_context_t *context);
-
-/* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.
- * Gives nothing while the device is at work. */
-size_t ca_pinned_trim(size_t bytes);
-
 #endif

@@ -390,12 +390,13 @@ bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names)
     return found;
 }
 
-void ca_shared_drop_context(uint16_t context)
+void ca_shared_drop_context(const ca_context_t *context)
 {
+    uint16_t number = atomic_load(&context->number);
     ca_lock_take(&lock);
     for (ca_names_t *names = all, *next; names; names = next) {
         next = names->next;
-        if (names->context == context)
+        if (names->context == number)
             forget(names);
     }
     ca_lock_drop(&lock);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "registry/table/registry.h"
-#include "shim/cuda/cuda_decls.h"
+#include "shim/cuda/contexts.h"
 
 typedef void ca_deleter_t(void *address, size_t bytes, void *argument);
 
@@ -35,7 +35,7 @@ int ca_shared_unregister(uint64_t address);
 bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names);
 
 /* The records of a context that is gone were dropped: forgets its aliases, calling nothing. */
-void ca_shared_drop_context(uint16_t context);
+void ca_shared_drop_context(const ca_context_t *context);
 
 void ca_shared_reset_after_fork(void);
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/driver_table.h"
 
 #define LATER_MOST 2048 /* of more references that are not bound yet the rest is not looked at */

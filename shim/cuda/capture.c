@@ -12,11 +12,9 @@
 #include "pool/fence/order.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/alloc/fast_path.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/cuda/stream_id.h"
 #include "shim/cuda/streams.h"
-#include "shim/upstream/upstream.h"
 
 #define CAPTURES_MAX 1024
 
@@ -44,18 +42,6 @@ static void count(int by)
         ca_order_hold(true);
     else if (before > 0 && before + by == 0)
         ca_order_hold(false);
-}
-
-CUresult ca_capture_check(void)
-{
-    if (!ca_capture_active() ||
-        (ca_options.capture == CA_CAPTURE_KEEP && ca_options.backend == CA_BACKEND_POOL))
-        return CUDA_SUCCESS;
-    CUresult code = ca_upstream_ask_unsafe();
-    return code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
-                   code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-               ? code
-               : CUDA_SUCCESS;
 }
 
 bool ca_capture_recorder_enter(void)

@@ -19,11 +19,6 @@ static inline bool ca_capture_active(void)
     return atomic_load(&ca_capturing) > 0;
 }
 
-/* Before an allocation or a free that the pool would serve. CUDA_SUCCESS, or what the driver
- * answers to such a call of this thread's, because a capture forbids it: then it has had the same
- * effect on that capture. With `capture:keep` nothing is forbidden. */
-CUresult ca_capture_check(void);
-
 /* Whether this one is; `ask` is the driver's cuStreamIsCapturing or its per-thread twin. */
 bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream);
 

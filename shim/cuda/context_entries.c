@@ -2,11 +2,8 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "shim/upstream/fences.h"
-#include "shim/upstream/arenas.h"
-#include "shim/alloc/fast_path.h"
-#include "shim/upstream/pin_mode.h"
-#include "shim/alloc/pinned_memory.h"
+#include "base/lock.h"
+#include "shim/cuda/life_state.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static ca_slab_t slab = {.object_bytes = sizeof(ca_context_t)};
@@ -77,7 +74,7 @@ static ca_context_t *rested(CUdevice device, bool pooled)
     for (size_t left = resting_count; left > CA_CONTEXTS_RESTING; left--, at = &(*at)->later) {
         ca_context_t *context = *at;
         if (context->device != device || !context->arena != !pooled || context->leaving ||
-            ca_in_flight_any(&context->entered) || ca_fences_held(context))
+            ca_in_flight_any(&context->entered) || ca_context_memory.in_use(context))
             continue;
         *at = context->later;
         if (resting_end == &context->later)
@@ -112,7 +109,6 @@ static void wipe(ca_context_t *context)
     atomic_store(&context->open_to_peers, false);
     for (size_t i = 0; i < sizeof(context->open_to) / sizeof(context->open_to[0]); i++)
         atomic_store(&context->open_to[i], 0);
-    ca_pin_mode_forget(context);
 }
 
 ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice device, bool pooled)
@@ -120,10 +116,7 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
     ca_lock_take(&lock);
     ca_context_t *old = rested(device, pooled);
     ca_lock_drop(&lock);
-    bool revived = old && ca_arenas_revive(old);
-    bool whole = revived && ca_pinned_revive(old);
-    if (revived && !whole)
-        ca_arenas_retire(old);
+    bool whole = old && ca_context_memory.revive(old);
     if (whole)
         wipe(old);
     ca_lock_take(&lock);
@@ -137,7 +130,7 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
         fresh->life = 1 + atomic_fetch_add(&lives, 1);
         if (fresh != old) { /* whoever walks past the old one reads it */
             fresh->device = (uint8_t)device;
-            ca_fences_prepare(fresh);
+            ca_context_memory.prepare(fresh);
         }
     }
     return fresh;
@@ -187,9 +180,8 @@ ca_context_t *ca_entry_publish(ca_context_t *fresh)
 void ca_entry_put_aside(ca_context_t *fresh)
 {
     atomic_store(&fresh->state, CA_CONTEXT_RETIRED);
-    ca_arenas_retire(fresh);
-    ca_pinned_retire_begin(fresh);
-    ca_pinned_retire_end(fresh);
+    ca_context_memory.retire_begin(fresh);
+    ca_context_memory.retire_end(fresh);
     ca_entry_rest(fresh);
 }
 

@@ -3,30 +3,15 @@
 #include "base/log.h"
 #include "base/mutation.h"
 #include "config/options.h"
-#include "pool/range/export.h"
-#include "pool/range/range.h"
 #include "pool/fence/order.h"
+#include "pool/range/range.h"
 #include "registry/table/peak.h"
 #include "registry/table/registry.h"
-#include "shim/upstream/attributes.h"
-#include "shim/upstream/backend_async.h"
 #include "shim/cuda/capture.h"
-#include "shim/cuda/graph_memory.h"
 #include "shim/cuda/context_entries.h"
-#include "shim/life/decay.h"
-#include "shim/life/dump_signal.h"
-#include "shim/life/keep_journal.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/expandable.h"
-#include "shim/upstream/fences.h"
-#include "shim/upstream/arenas.h"
-#include "shim/life/life.h"
-#include "shim/upstream/order.h"
-#include "shim/alloc/pinned_memory.h"
-#include "shim/upstream/pin_mode.h"
-#include "shim/life/metrics.h"
-#include "shim/alloc/shared_memory.h"
-#include "shim/upstream/upstream.h"
+#include "shim/cuda/graph_memory.h"
+#include "shim/cuda/life_state.h"
 #include "shim/cuda/unseen.h"
 
 _Thread_local ca_context_memo_t ca_context_memo;
@@ -64,28 +49,6 @@ bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
            (code == CUDA_SUCCESS && (now != context->handle || other_id(context)));
 }
 
-/* Bytes that the device has, or 0 when that cannot be told. */
-static size_t ca_context_total_bytes(CUdevice device)
-{
-    size_t bytes = 0;
-    __typeof__(cuDeviceTotalMem_v2) *get = ca_driver()->cuDeviceTotalMem_v2;
-    return get && get(&bytes, device) == CUDA_SUCCESS ? bytes : 0;
-}
-
-/* What `limit` means on this device, in bytes. */
-static size_t limit_on(CUdevice device)
-{
-    if (!ca_options.limit.percent)
-        return ca_options.limit.bytes;
-    size_t total = ca_context_total_bytes(device);
-    if (total)
-        return total / 100 * ca_options.limit.percent +
-               total % 100 * ca_options.limit.percent / 100;
-    ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
-                 device);
-    return SIZE_MAX;
-}
-
 static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
 {
     if (!ca_life_active() || !ca_entry_room()) /* reads the options that an arena is made with */
@@ -95,44 +58,17 @@ static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
     if (!fresh)
         return NULL;
     fresh->created = created;
-    if (pooled && !fresh->arena) {
-        fresh->limit = limit_on(device);
-        ca_arena_params_t params = {
-            .max_split = ca_options.max_split,
-            .limit = fresh->limit,
-            .headroom = ca_options.headroom,
-            .reuse = (ca_reuse_t)ca_options.reuse,
-            .reuse_wait_ns = ca_options.reuse_wait,
-            .oom_wait_ns = ca_options.oom_wait,
-            .thread_cache = ca_options.thread_cache,
-            .settle = ca_options.settle,
-            .size_classes = ca_options.size_classes.bytes,
-            .size_class_count = ca_options.size_classes.count,
-            .small = ca_options.small,
-            .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
-            .gc_threshold = ca_options.gc_threshold,
-            .expandable = ca_expandable_wanted(),
-            .device_bytes = ca_context_total_bytes(device),
-        };
-        if (ca_options.ipc == CA_IPC_DEDICATED)
-            ca_pool_dedicate(true);
-        ca_arenas_make(fresh, &params, ca_options.shards);
-    }
-
+    if (pooled)
+        ca_context_memory.make(fresh);
     ca_unseen_context(handle);
     ca_unseen_device(device);
     ca_unseen_scan();
-    ca_keep_journal_start(); /* before anything is allocated in it */
+    ca_modules_context_made();
     ca_context_t *context = ca_entry_publish(fresh);
     if (context != fresh)
         ca_entry_put_aside(fresh); /* another thread was first */
-    else
-        ca_pin_mode_apply(context);
-    ca_life_context_in_use();
-    ca_order_consider(context);
-    ca_decay_start();
-    ca_dump_signal_start();
-    ca_metrics_start();
+    ca_context_memory.published(context, context == fresh);
+    ca_modules_context_first();
     return context;
 }
 
@@ -289,17 +225,12 @@ void ca_context_resume(ca_context_t *context, bool gone)
     ca_capture_context_destroyed(context->handle, context->id);
     /* The arenas first: a free that has its record already finds its own retired and is ignored. */
     ca_order_forget(context);
-    ca_arenas_retire_begin(context);
-    ca_pinned_retire_begin(context);
-    ca_backend_async_destroyed(context);
+    ca_context_memory.retire_begin(context);
     ca_peak_before_free();
     ca_registry_total_t lost = ca_registry_drop_context(context->number);
-    ca_arenas_retire_end(context);
-    ca_pinned_retire_end(context);
-    ca_shared_drop_context(context->number);
+    ca_context_memory.retire_end(context);
     ca_graph_memory_drop_context(context->number);
-    ca_attributes_drop_context(context->number);
-    ca_fences_forget(context);
+    ca_modules_context_retired(context);
     ca_entry_rest(context);
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive", device,
@@ -335,11 +266,4 @@ ca_context_t *ca_context_of(CUcontext handle)
 {
     ca_context_t *context = ca_entry_find(handle);
     return context && context->shares ? context->shares : context;
-}
-
-void ca_contexts_reset_after_fork(void)
-{
-    ca_entries_reset_after_fork();
-    ca_upstream_reset_after_fork();
-    ca_pin_mode_reset_after_fork();
 }

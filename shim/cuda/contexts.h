@@ -202,6 +202,37 @@ ca_context_t *ca_context_numbered(uint16_t number);
  * in front, and stay when they are revived, so a walk needs no lock. */
 ca_context_t *ca_context_next(const ca_context_t *context);
 
-void ca_contexts_reset_after_fork(void);
+/* --- what lies above ----------------------------------------------------------------------------
+ *
+ * This folder includes nothing of the folders above it; they act on a context's life by these. */
+
+/* The memory of a context: its arenas, its events, what the driver's pool holds for it. */
+typedef struct ca_context_memory {
+    /* A new entry: its events' locks. */
+    void (*prepare)(ca_context_t *context);
+    /* An entry that no other thread knows yet gets arenas, unless it is revived with its own. */
+    void (*make)(ca_context_t *context);
+    /* A thread made an entry for the context and published it, or another one did first (not
+     * `fresh`); NULL: there is no place for it. */
+    void (*published)(ca_context_t *context, bool fresh);
+    /* The context is destroyed. The arenas end first: a free that has its record already finds its
+     * own retired and is ignored. The registry drops the context's records between the two. */
+    void (*retire_begin)(ca_context_t *context);
+    void (*retire_end)(ca_context_t *context);
+    /* Whether an epoch of some context still waits for its events. */
+    bool (*in_use)(const ca_context_t *context);
+    /* A retired entry becomes another context's on the same device: its arenas serve again. False
+     * leaves them retired. */
+    bool (*revive)(ca_context_t *context);
+} ca_context_memory_t;
+
+extern const ca_context_memory_t ca_context_memory; /* shim/upstream/arenas.c */
+
+/* The modules that want to know (shim/life/modules.def): a context gets its entry, and nothing is
+ * allocated in it yet; contexts are served from now on; the context is destroyed, its arenas and
+ * its records are dropped. Without a lock held; the first two for each context. */
+void ca_modules_context_made(void);
+void ca_modules_context_first(void);
+void ca_modules_context_retired(const ca_context_t *context);
 
 #endif

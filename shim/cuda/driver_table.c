@@ -5,9 +5,8 @@
 #include "base/mem.h"
 #include "base/mutation.h"
 #include "pool/fence/order.h"
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/submissions.h"
-#include "shim/driver/unknown_entry.h"
 
 ca_driver_t *_Atomic ca_driver_published;
 
@@ -164,8 +163,7 @@ static void *wrapper_of(const char *name, int version, cuuint64_t flags)
 void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags)
 {
     void *swapped = ca_driver_swap(address);
-    if (swapped != address || !name || is_ours(address))
+    if (swapped != address || is_ours(address))
         return swapped;
-    void *wrapper = wrapper_of(name, version, flags);
-    return wrapper ? wrapper : ca_unknown_entry(address, name);
+    return name ? wrapper_of(name, version, flags) : NULL;
 }

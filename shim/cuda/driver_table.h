@@ -50,7 +50,7 @@ bool ca_driver_wraps(const char *symbol);
 void *ca_driver_swap(void *address);
 
 /* The same for an answer of cuGetProcAddress: where the address is not the one that dlsym gives,
- * the question decides: name, CUDA version, flags. */
+ * the question decides: name, CUDA version, flags. NULL: we wrap no such function. */
 void *ca_driver_swap_query(void *address, const char *name, int version, cuuint64_t flags);
 
 #endif

@@ -403,6 +403,20 @@ ca_stream_t *ca_streams_of(const ca_allocation_t *record, ca_context_t *context)
     return found && ca_stream_number(found) == number ? found : NULL;
 }
 
+static _Atomic bool any_reused;
+
+void ca_streams_reused(ca_stream_t *stream)
+{
+    if (!atomic_load_explicit(&any_reused, memory_order_relaxed))
+        atomic_store(&any_reused, true);
+    ca_stream_handed(stream);
+}
+
+bool ca_streams_any_reused(void)
+{
+    return atomic_load_explicit(&any_reused, memory_order_relaxed);
+}
+
 void ca_known_streams_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_CONTEXTS);

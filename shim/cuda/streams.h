@@ -35,6 +35,11 @@ void ca_streams_destroyed(CUstream stream);
 /* All streams that were made in `owner`, NULL or a green context, may be gone after this. */
 void ca_streams_forget(CUcontext owner);
 
+/* Memory that had been served before was served again in the order of the stream; and whether any
+ * was, on any stream. */
+void ca_streams_reused(ca_stream_t *stream);
+bool ca_streams_any_reused(void);
+
 /* In a per-thread twin the null stream is the thread's own. */
 static inline CUstream ca_stream_per_thread(CUstream stream)
 {

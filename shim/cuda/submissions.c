@@ -8,7 +8,7 @@
 #include "config/options.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/cuda/seen.h"
 #include "shim/cuda/unseen.h"
 

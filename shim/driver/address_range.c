@@ -7,11 +7,11 @@
  * UCX's hooks (libucm) ask for another reason: the program frees, and the range that they get
  * counts as freed. UCX would take all live memory behind it in the segment for the host's, and let
  * the CPU copy it. They get the allocation alone. */
-#include "shim/driver/address_range.h"
 #include <stdatomic.h>
 #include "pool/range/range.h"
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/cuda/driver_table.h"
+#include "shim/upstream/attributes.h"
 
 static bool is_ucx(void *caller)
 {
@@ -24,19 +24,6 @@ static bool is_ucx(void *caller)
     return is;
 }
 
-/* The live allocation that an address of ours is in. */
-static bool find_live(CUdeviceptr address, ca_allocation_t *record)
-{
-    uint64_t block = ca_pool_owns(address) ? ca_pool_block_at(address) : 0;
-    return block && ca_registry_find(block, record) && address - record->address < record->bytes;
-}
-
-bool ca_address_range_own(CUdeviceptr address, ca_allocation_t *record)
-{
-    return find_live(address, record) &&
-           (record->kind == CA_KIND_PINNED || ca_range_holds(address));
-}
-
 CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes,
                                                    CUdeviceptr address)
 {
@@ -46,8 +33,8 @@ CA_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *by
     if (code != CUDA_SUCCESS || !ca_pool_owns(address))
         return code;
     bool ranged = ca_range_holds(address);
-    if (!find_live(address, &record))
-        return ranged ? CUDA_ERROR_NOT_FOUND : code; /* as for memory that was freed */
+    if (!ca_address_find(address, &record))
+        return ranged ? CUDA_ERROR_NOT_FOUND : code; /* as of memory that was freed */
     if (!ranged && record.kind != CA_KIND_PINNED && !is_ucx(__builtin_return_address(0)))
         return code;
     if (base)

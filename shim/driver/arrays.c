@@ -7,7 +7,7 @@
 #include "base/counters.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/oom.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"

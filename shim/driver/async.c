@@ -15,13 +15,14 @@
 #include "shim/alloc/debug_fill.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/mempools.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/streams.h"
 #include "shim/alloc/track.h"
+#include "shim/upstream/upstream.h"
 
 /* Tracks memory on the context of its stream, which was `before`, or on `device` where its pool is
  * of another device. */
@@ -56,7 +57,7 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
 {
     ca_context_t *context;
     ca_stream_t *order;
-    if (ca_options.async == CA_ASYNC_POOL && ca_capture_check() == CUDA_SUCCESS &&
+    if (ca_options.async == CA_ASYNC_POOL && ca_upstream_capture_check() == CUDA_SUCCESS &&
         ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
         ca_mempool_served(context)) {
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);
@@ -172,7 +173,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         return real(address, handle);
     ca_count(free_calls);
     bool captured = ca_capture_includes(capturing, handle);
-    CUresult code = captured ? CUDA_SUCCESS : ca_capture_check();
+    CUresult code = captured ? CUDA_SUCCESS : ca_upstream_capture_check();
     if (code != CUDA_SUCCESS)
         return code;
     if (!ca_track_erase(address, &record))

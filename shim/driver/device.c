@@ -10,11 +10,27 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"
 #include "shim/alloc/fast_path.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/oom.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
+#include "shim/upstream/upstream.h"
+
+/* Memory of backend:async. Without a record a free could not tell where it came from. */
+static bool alloc_from_async(ca_context_t *context, CUdeviceptr *address, size_t bytes)
+{
+    CUdeviceptr pointer;
+    CUstream stream;
+    if (!ca_backend_async_alloc(context, &pointer, bytes, &stream))
+        return false;
+    if (ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, stream, NULL) != 0) {
+        ca_backend_async_untracked(context, pointer);
+        return false;
+    }
+    *address = pointer;
+    return true;
+}
 
 /* Memory that the driver serves after all is tracked. `context` is NULL where there is none, or it
  * is not in service. */
@@ -22,7 +38,7 @@ static CUresult alloc_from_driver(ca_context_t *context, CUdeviceptr *address, s
 {
     CA_REAL(cuMemAlloc_v2);
     const ca_context_t *before = context ? context : ca_context_known();
-    if (ca_backend_async_alloc(context, address, bytes))
+    if (alloc_from_async(context, address, bytes))
         return CUDA_SUCCESS;
     ca_count(passed_through);
     /* The retry ladder has tried this context's memory and idle memory. What other contexts freed
@@ -47,7 +63,7 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *addr
 static CUresult alloc(CUdeviceptr *address, size_t bytes)
 {
     ca_context_t *context = ca_context_current(true, NULL);
-    if (!context || ca_capture_check() != CUDA_SUCCESS)
+    if (!context || ca_upstream_capture_check() != CUDA_SUCCESS)
         return alloc_from_driver(context, address, bytes);
     int result = ca_device_alloc(context, bytes, CA_DEVICE_ANY, address);
     if (result == 0) {
@@ -131,7 +147,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
     if (ca_fast_free(CA_API_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
-    CUresult code = ca_capture_check();
+    CUresult code = ca_upstream_capture_check();
     if (code != CUDA_SUCCESS)
         return code;
     /* The record is erased before the memory goes back: another thread may get this address at

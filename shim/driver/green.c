@@ -7,7 +7,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/driver/contexts.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/streams.h"
 #include "shim/driver/green.h"

@@ -16,7 +16,7 @@
 #include "pool/range/range.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 
 /* The driver's error for memory that it cannot export, that of its pools for example. */
 static CUresult refuse(void)

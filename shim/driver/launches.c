@@ -1,5 +1,10 @@
-/* The driver API's hooks: launches with attributes. See launches.h. */
-#include "shim/driver/launches.h"
+/* Launches that may begin before the kernel in front of them has ended (programmatic stream
+ * serialization), and memory that is freed and allocated again in the order of a stream. A pair of
+ * such calls submits nothing, so nothing stands between the kernel that had the memory and the one
+ * that gets it. Whether the driver's own calls do nobody says: a program may rely on it. So the
+ * first such launch on a stream after a reuse there is made as a common one, which waits for all
+ * before it; the attribute is a permission, and no program can tell. What is captured stays as it
+ * is: a graph as a whole waits for what is before it. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -11,15 +16,6 @@
 #include "shim/cuda/submissions.h"
 
 #define ATTRIBUTES 16u /* on the stack; there are hardly more kinds */
-
-static _Atomic bool handed; /* whether any stream has handed out memory */
-
-void ca_launches_handed(ca_stream_t *stream)
-{
-    if (!atomic_load_explicit(&handed, memory_order_relaxed))
-        atomic_store(&handed, true);
-    ca_stream_handed(stream);
-}
 
 typedef struct launch {
     __typeof__(cuLaunchKernelEx) *real;
@@ -65,7 +61,7 @@ static bool may_overlap(const CUlaunchConfig *config)
 static ca_stream_t *reused_on(CUstream handle, int per_thread)
 {
     const ca_driver_t *driver = ca_driver();
-    if (!atomic_load_explicit(&handed, memory_order_relaxed) ||
+    if (!ca_streams_any_reused() ||
         ca_capture_includes(
             per_thread ? driver->cuStreamIsCapturing_ptsz : driver->cuStreamIsCapturing, handle))
         return NULL;

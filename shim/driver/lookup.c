@@ -4,6 +4,15 @@
 #include <stddef.h>
 #include "base/mutation.h"
 #include "shim/cuda/driver_table.h"
+#include "shim/driver/unknown_entry.h"
+
+static void *answer(void *address, const char *name, int version, cuuint64_t flags)
+{
+    void *swapped = ca_driver_swap_query(address, name, version, flags);
+    if (swapped || !name)
+        return swapped ? swapped : address;
+    return ca_unknown_entry(address, name);
+}
 
 CA_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **function, int version,
                                                cuuint64_t flags,
@@ -15,7 +24,7 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **functi
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = real(symbol, function, version, flags, status);
     if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
-        *function = ca_driver_swap_query(*function, symbol, version, flags);
+        *function = answer(*function, symbol, version, flags);
     return code;
 }
 
@@ -28,6 +37,6 @@ CA_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **function,
         real = ca_driver()->cuGetProcAddress_v2;
     CUresult code = real(symbol, function, version, flags, status);
     if (code == CUDA_SUCCESS && function && *function && !CA_MUTATED(lookup_blind))
-        *function = ca_driver_swap_query(*function, symbol, version, flags);
+        *function = answer(*function, symbol, version, flags);
     return code;
 }

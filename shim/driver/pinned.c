@@ -7,12 +7,14 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/fast_path.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/oom.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/shared_memory.h"
 #include "shim/alloc/track.h"
+#include "shim/upstream/upstream.h"
+#include "shim/upstream/upstream_pinned.h"
 
 /* Asks the pool. False: the driver serves the call. `known` is the current context's entry. */
 static bool pooled(void **address, size_t bytes, unsigned flags, const ca_context_t **known)
@@ -26,7 +28,7 @@ static bool pooled(void **address, size_t bytes, unsigned flags, const ca_contex
     ca_count(alloc_calls);
     ca_context_t *context = ca_context_current(true, NULL);
     *known = context ? context : ca_context_known();
-    if (!context || !address || !bytes || ca_capture_check() != CUDA_SUCCESS)
+    if (!context || !address || !bytes || ca_upstream_capture_check() != CUDA_SUCCESS)
         return false;
     int result = ca_pinned_alloc(context, flags, bytes, CA_DEVICE_ANY, address);
     if (result == 0)
@@ -88,7 +90,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFreeHost(void *address)
     if (ca_fast_free_pinned(CA_API_DRIVER, &pointer))
         return CUDA_SUCCESS;
     ca_count(free_calls);
-    CUresult code = ca_capture_check();
+    CUresult code = ca_upstream_capture_check();
     if (code != CUDA_SUCCESS)
         return code;
     if (!ca_track_erase(pointer, &record))

@@ -14,7 +14,7 @@
 #include "shim/cuda/capture.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/oom.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
@@ -119,7 +119,7 @@ static CUresult alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t 
     ca_context_t *context = ca_context_current(true, NULL);
     size_t learned = context ? known_pitch(asker_of(context, element), width) : 0, bytes;
     if (!learned || __builtin_mul_overflow(learned, height, &bytes) ||
-        ca_capture_check() != CUDA_SUCCESS)
+        ca_upstream_capture_check() != CUDA_SUCCESS)
         return alloc_from_driver(context, address, pitch, width, height, element);
     int result = ca_device_alloc_kind(context, CA_KIND_PITCHED, bytes, CA_DEVICE_ANY, address);
     if (result == 0) {

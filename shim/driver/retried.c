@@ -3,7 +3,6 @@
  * idle memory of both kinds, and the call is made once more. A copy that is out of memory has not
  * begun. */
 #include "shim/cuda/driver_table.h"
-#include "shim/alloc/pinned_memory.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/submissions.h"
 

@@ -12,12 +12,12 @@
 #include "pool/range/range.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/driver/mappings.h"
 #include "shim/alloc/oom.h"
-#include "shim/alloc/pinned_memory.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/alloc/track.h"
+#include "shim/upstream/upstream_pinned.h"
 
 static bool on_device(const CUmemAllocationProp *what)
 {

@@ -6,15 +6,16 @@
 #include "registry/table/marks.h"
 #include "registry/table/registry.h"
 #include "registry/stack/stack.h"
+#include "shim/alloc/oom.h"
 #include "shim/hooks/api_struct.h"
 #include "shim/upstream/backend_async.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/graph_memory.h"
 #include "shim/upstream/arenas.h"
-#include "shim/alloc/pinned_memory.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/pin_mode.h"
 #include "shim/upstream/pool_stats.h"
+#include "shim/upstream/upstream_pinned.h"
 
 CA_PUBLIC int cachealloc_stats(cachealloc_stats_t *stats)
 {
@@ -87,6 +88,14 @@ CA_PUBLIC int cachealloc_set_pin_mode(int on)
     if (!ca_life_active())
         return ENOTSUP;
     ca_pin_mode_set(on != 0);
+    return 0;
+}
+
+CA_PUBLIC int cachealloc_on_oom(cachealloc_oom_t wanted, void *arg)
+{
+    if (!ca_life_active())
+        return ENOTSUP;
+    ca_oom_set_function(wanted, arg);
     return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "registry/table/registry.h"
 #include "registry/stack/stack.h"
 #include "shim/hooks/api_struct.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/shared_memory.h"
 
 #define BYTES_MOST ((size_t)1 << 47) /* the limit of a record's field and of an address space */

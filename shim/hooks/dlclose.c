@@ -7,8 +7,8 @@
 #include "config/options.h"
 #include "registry/stack/unload.h"
 #include "shim/cuda/cuda_decls.h"
-#include "shim/hooks/dlsym.h"
-#include "shim/life/life.h"
+#include "shim/cuda/real_dlsym.h"
+#include "shim/cuda/life_state.h"
 
 typedef int ca_dlclose_t(void *handle);
 

@@ -3,7 +3,7 @@
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 
 static struct link_map *map_of(void *address)
 {

@@ -3,90 +3,17 @@
  * It may run very early (another allocator initialises), in any program, so it touches nothing but
  * a few variables of its own until a driver function is asked for. */
 #include <dlfcn.h>
-#include <link.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include "base/mutation.h"
 #include "shim/hooks/dlsym.h"
 #include "shim/hooks/dlsym_absent.h"
 #include "shim/cuda/driver_table.h"
-
-typedef void *(*dlsym_t)(void *, const char *);
-
-static void *no_dlsym(void *handle, const char *name)
-{
-    (void)handle;
-    (void)name;
-    return NULL;
-}
-
-/* The next dlsym after this library's, to which the stub jumps; hidden, so that it is reached
- * without the global offset table. It is another interposer's, or the C library's. */
-__attribute__((visibility("hidden"))) _Atomic(dlsym_t) ca_dlsym_real;
-
-static _Atomic(dlsym_t) c_library_s;
-
-static dlsym_t find_c_library_s(void)
-{
-    dlsym_t real = NULL;
-    /* Each architecture's first version comes first: newer glibcs have it too, and a missing
-     * version would make dlvsym allocate its message, perhaps inside a program's malloc. */
-    static const char *const versions[] = {
-#if defined(__x86_64__)
-        "GLIBC_2.2.5",
-#else
-        "GLIBC_2.17",
-#endif
-        "GLIBC_2.34"
-    };
-    for (size_t i = 0; !real && i < sizeof(versions) / sizeof(versions[0]); i++)
-        real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-    return real ? real : no_dlsym;
-}
-
-/* The dlsym without a version is another interposer's where there is one: a look-up by version
- * would pass over it, and all calls that go through it. */
-static dlsym_t real_dlsym(void)
-{
-    dlsym_t real = atomic_load_explicit(&ca_dlsym_real, memory_order_acquire);
-    if (real)
-        return real;
-    dlsym_t plain = find_c_library_s();
-    real = CA_MUTATED(dlsym_next_skipped) ? NULL : (dlsym_t)plain(RTLD_NEXT, "dlsym");
-    atomic_store_explicit(&c_library_s, plain, memory_order_relaxed);
-    atomic_store_explicit(&ca_dlsym_real, real ? real : plain, memory_order_release);
-    return real ? real : plain;
-}
-
-/* RTLD_NEXT and RTLD_DEFAULT count from the caller of the C library's dlsym: that must be this
- * library. */
-void *ca_dlsym_call(void *handle, const char *name)
-{
-    dlsym_t next = real_dlsym();
-    bool counts = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-    return (counts ? atomic_load_explicit(&c_library_s, memory_order_relaxed) : next)(handle, name);
-}
-
-void *ca_dlsym_of_c_library(void)
-{
-    real_dlsym();
-    return (void *)atomic_load_explicit(&c_library_s, memory_order_relaxed);
-}
-
-bool ca_dlsym_is_ucx(void *caller)
-{
-    Dl_info info;
-    if (!dladdr(caller, &info) || !info.dli_fname)
-        return false;
-    const char *base = strrchr(info.dli_fname, '/');
-    return strncmp(base ? base + 1 : info.dli_fname, "libucm", strlen("libucm")) == 0 &&
-           !CA_MUTATED(ucx_swapped);
-}
+#include "shim/cuda/real_dlsym.h"
 
 void *ca_dlsym_hook(void *handle, const char *name, void *caller)
 {
-    dlsym_t real = real_dlsym();
+    ca_dlsym_t real = ca_dlsym_next();
     if (CA_MUTATED(dlsym_called)) {
         void *found = real(handle, name);
         return found ? found : CA_DLSYM_NOTHING;

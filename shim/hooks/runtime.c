@@ -14,7 +14,7 @@
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/fast_path.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/mempools.h"
 #include "shim/alloc/pinned_memory.h"
 #include "shim/hooks/runtime_table.h"

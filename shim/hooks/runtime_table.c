@@ -15,7 +15,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/mutation.h"
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 
 static const char *const names[] = {
 #define CA_RUNTIME(symbol) #symbol,

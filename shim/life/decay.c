@@ -31,7 +31,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"
 #include "shim/upstream/helper.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/upstream.h"
 
 #define WAKES 2 /* in a decay time */

@@ -7,7 +7,7 @@
 #include "include/cachealloc.h"
 #include "shim/hooks/api_struct.h"
 #include "shim/life/leak_report.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/alloc/report_lock.h"
 
 #define WAIT_MS 10000 /* for another thread's report: names of large programs take their time */

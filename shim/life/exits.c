@@ -20,7 +20,7 @@
 #include <unistd.h>
 #include "base/thread_state.h"
 #include "config/options.h"
-#include "shim/hooks/dlsym.h"
+#include "shim/cuda/real_dlsym.h"
 #include "shim/life/exit_report.h"
 #include "shim/life/handler.h"
 #include "shim/life/life.h"

@@ -19,7 +19,7 @@
 #include "shim/life/exit_report.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/life/leak_report.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/life/report_model.h"
 #include "shim/alloc/report_lock.h"
 

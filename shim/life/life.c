@@ -3,63 +3,35 @@
  * Nothing happens before the first allocation call: the library rides in every child of the
  * program, bash and make included, and must stay silent and cheap there. The report is written from
  * our destructor: after the program's atexit handlers and static destructors, before those of the
- * libraries, which may go on freeing. Where destructors are skipped ends.c has it written. No lock
+ * libraries, which may go on freeing. Where destructors are skipped exits.c has it written. No lock
  * and no table is ever destroyed. */
 #include "shim/life/life.h"
-#include <elf.h>
-#include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
+#include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include "base/lock.h"
 #include "base/thread_state.h"
-#include "base/counters.h"
 #include "base/history.h"
 #include "base/log.h"
 #include "base/mutation.h"
-#include "config/options.h"
 #include "base/out.h"
+#include "config/options.h"
+#include "pool/arena.h"
 #include "registry/table/peak.h"
 #include "registry/table/registry.h"
-#include "registry/stack/stack.h"
 #include "registry/table/timeline.h"
-#include "pool/arena.h"
-#include "shim/upstream/attributes.h"
-#include "shim/upstream/backend_async.h"
-#include "shim/cuda/capture.h"
-#include "shim/cuda/graph_memory.h"
-#include "shim/cuda/contexts.h"
-#include "shim/alloc/debug_fill.h"
-#include "shim/life/decay.h"
-#include "shim/driver/green.h"
-#include "shim/life/dump_signal.h"
+#include "shim/alloc/track.h"
+#include "shim/cuda/life_state.h"
+#include "shim/hooks/other_copy.h"
 #include "shim/life/exit_report.h"
 #include "shim/life/handler.h"
-#include "shim/alloc/fast_path.h"
-#include "shim/life/keep_journal.h"
-#include "shim/life/leak_report.h"
-#include "shim/driver/mappings.h"
-#include "shim/alloc/oom.h"
-#include "shim/hooks/other_copy.h"
-#include "shim/life/metrics.h"
-#include "shim/alloc/recorder.h"
-#include "shim/life/report_model.h"
-#include "shim/cuda/streams.h"
-#include "shim/cuda/submissions.h"
-#include "shim/alloc/shared_memory.h"
-#include "shim/alloc/track.h"
-#include "shim/alloc/report_lock.h"
+#include "shim/life/modules.h"
 
-_Atomic int ca_life_state = CA_LIFE_ASLEEP;
 static _Atomic bool context_seen;
 static pid_t started_by;
-
-/* Not initialized: only pages that are of no file can be wiped. */
-ca_life_page_t ca_life_page;
 
 #define NOT_ASKED (-1) /* as a value of `backend` */
 #define NAME "ALLOC_CONF"
@@ -111,18 +83,6 @@ static void step_aside(int asked)
             "(backend:pool to cache all the same)");
 }
 
-/* What options mean that are settled once. */
-static void settle(void)
-{
-    ca_leak_report_configure();
-    ca_report_model_configure();
-    ca_recorder_configure();
-    ca_keep_journal_configure();
-    ca_metrics_configure();
-    ca_debug_configure();
-    ca_submissions_configure();
-}
-
 int ca_life_peek_reuse(void)
 {
     static ca_options_t quiet;
@@ -144,7 +104,7 @@ static void read_configuration(void)
     ca_options_default(&ca_options);
     /* Set-user-id programs run with the rights of another: their caller configures nothing. */
     if (getauxval(AT_SECURE)) {
-        settle();
+        ca_modules_configure();
         return;
     }
     const char *conf = getenv(NAME);
@@ -159,14 +119,14 @@ static void read_configuration(void)
     ca_options_parse(&ca_options, NAME, conf, say, NULL);
     ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
     step_aside(quiet.backend);
-    settle();
+    ca_modules_configure();
     if (ca_options.help || ca_options.print)
         show_configuration();
 }
 
 static void in_child(void)
 {
-    ca_submissions_reset_after_fork();
+    ca_modules_fork_asleep();
     if (atomic_load(&ca_life_state) == CA_LIFE_ASLEEP)
         return;
     if (atomic_load(&ca_life_state) == CA_LIFE_STARTING) /* by a thread that does not exist here */
@@ -177,31 +137,7 @@ static void in_child(void)
     else
         atomic_store(&ca_life_page.same_process, true);
     started_by = getpid();
-    ca_thread_counts_reset_after_fork();
-    ca_registry_reset_after_fork();
-    ca_stack_reset_after_fork();
-    ca_track_reset_after_fork();
-    ca_pool_reset_after_fork();
-    ca_contexts_reset_after_fork();
-    ca_known_streams_reset_after_fork();
-    ca_capture_reset_after_fork();
-    ca_graph_memory_reset_after_fork();
-    ca_green_reset_after_fork();
-    ca_attributes_reset_after_fork();
-    ca_shared_reset_after_fork();
-    ca_mappings_reset_after_fork();
-    ca_decay_reset_after_fork();
-    ca_backend_async_reset_after_fork();
-    ca_recorder_reset_after_fork();
-    ca_history_reset_after_fork();
-    ca_keep_journal_reset_after_fork();
-    ca_dump_signal_reset_after_fork();
-    ca_metrics_reset_after_fork();
-    ca_report_lock_reset_after_fork();
-    ca_oom_reset_after_fork();
-    ca_exit_report_reset_after_fork();
-    ca_debug_reset_after_fork();
-    ca_fast_invalidate();
+    ca_modules_fork_child();
 }
 
 static uint64_t reserved_bytes(void)

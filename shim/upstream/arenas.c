@@ -1,8 +1,18 @@
 #include "shim/upstream/arenas.h"
 #include <errno.h>
 #include <sched.h>
+#include "base/log.h"
+#include "config/options.h"
 #include "pool/cache/cache.h"
+#include "pool/fence/order.h"
+#include "pool/range/export.h"
+#include "shim/cuda/driver_table.h"
+#include "shim/upstream/backend_async.h"
+#include "shim/upstream/expandable.h"
+#include "shim/upstream/fences.h"
+#include "shim/upstream/pin_mode.h"
 #include "shim/upstream/upstream.h"
+#include "shim/upstream/upstream_pinned.h"
 
 #define ARENAS_MOST 4u
 
@@ -20,7 +30,7 @@ static unsigned arenas_by_processors(void)
     return arenas;
 }
 
-void ca_arenas_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
+static void make_heaps(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
 {
     unsigned most = count;
     if (count == 0) {
@@ -40,27 +50,21 @@ ca_arena_t *ca_arenas_at(const ca_context_t *context, unsigned index)
     return context->set ? ca_arena_set_heap(context->set, index) : NULL;
 }
 
-void ca_arenas_retire_begin(ca_context_t *context)
+static void retire_heaps_begin(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
         ca_arena_retire_begin(arena);
 }
 
-void ca_arenas_retire_end(ca_context_t *context)
+static void retire_heaps_end(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
         ca_arena_retire_end(arena);
 }
 
-void ca_arenas_retire(ca_context_t *context)
-{
-    ca_arenas_retire_begin(context);
-    ca_arenas_retire_end(context);
-}
-
-bool ca_arenas_revive(ca_context_t *context)
+static bool revive_heaps(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++) {
@@ -127,3 +131,128 @@ size_t ca_arenas_trim(const ca_context_t *context, size_t bytes, ca_trim_t how)
         released += ca_arena_trim_as(arena, bytes - released, how);
     return released;
 }
+
+/* --- the memory of a context -------------------------------------------------------------------
+ */
+
+/* Bytes that the device has, or 0 when that cannot be told. */
+static size_t device_bytes(CUdevice device)
+{
+    size_t bytes = 0;
+    __typeof__(cuDeviceTotalMem_v2) *get = ca_driver()->cuDeviceTotalMem_v2;
+    return get && get(&bytes, device) == CUDA_SUCCESS ? bytes : 0;
+}
+
+/* What `limit` means on this device, in bytes. */
+static size_t limit_on(CUdevice device)
+{
+    if (!ca_options.limit.percent)
+        return ca_options.limit.bytes;
+    size_t total = device_bytes(device);
+    if (total)
+        return total / 100 * ca_options.limit.percent +
+               total % 100 * ca_options.limit.percent / 100;
+    ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
+                 device);
+    return SIZE_MAX;
+}
+
+static void make(ca_context_t *context)
+{
+    if (context->arena) /* the entry is revived, with its arenas */
+        return;
+    context->limit = limit_on(context->device);
+    ca_arena_params_t params = {
+        .max_split = ca_options.max_split,
+        .limit = context->limit,
+        .headroom = ca_options.headroom,
+        .reuse = (ca_reuse_t)ca_options.reuse,
+        .reuse_wait_ns = ca_options.reuse_wait,
+        .oom_wait_ns = ca_options.oom_wait,
+        .thread_cache = ca_options.thread_cache,
+        .settle = ca_options.settle,
+        .size_classes = ca_options.size_classes.bytes,
+        .size_class_count = ca_options.size_classes.count,
+        .small = ca_options.small,
+        .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
+        .gc_threshold = ca_options.gc_threshold,
+        .expandable = ca_expandable_wanted(),
+        .device_bytes = device_bytes(context->device),
+    };
+    if (ca_options.ipc == CA_IPC_DEDICATED)
+        ca_pool_dedicate(true);
+    make_heaps(context, &params, ca_options.shards);
+}
+
+/* What fills or checks memory does so by streams of our own, and waits. */
+static bool may_begin(void)
+{
+    return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
+           !ca_options.free_sync && !ca_options.zero && !(ca_options.debug & CA_DEBUG_ANY);
+}
+
+/* Without fences behind all work of a context there is nothing to be behind. */
+static bool has_fences(void)
+{
+    const ca_driver_t *driver = ca_driver();
+
+    return driver->cuCtxRecordEvent && driver->cuStreamWaitEvent && driver->cuEventQuery;
+}
+
+/* Reuse in order (pool/fence/order.h) begins in the first context, and ends where there is another
+ * one. */
+static void consider_order(ca_context_t *context)
+{
+    ca_context_t *living[CA_CONTEXTS_MAX];
+
+    if (!may_begin() || !has_fences())
+        return;
+    if (ca_contexts_living(living) > 1)
+        ca_order_end("there is a second context");
+    else
+        ca_order_start(&ca_upstream_cuda, context, ca_options.reuse_wait);
+}
+
+static void published(ca_context_t *context, bool fresh)
+{
+    if (fresh)
+        ca_pin_mode_apply(context);
+    consider_order(context);
+}
+
+static void retire_begin(ca_context_t *context)
+{
+    retire_heaps_begin(context);
+    ca_pinned_retire_begin(context);
+    ca_backend_async_destroyed(context);
+}
+
+static void retire_end(ca_context_t *context)
+{
+    retire_heaps_end(context);
+    ca_pinned_retire_end(context);
+    ca_fences_forget(context);
+}
+
+static bool revive(ca_context_t *context)
+{
+    if (!revive_heaps(context))
+        return false;
+    if (ca_pinned_revive(context)) {
+        ca_pin_mode_forget(context);
+        return true;
+    }
+    retire_heaps_begin(context);
+    retire_heaps_end(context);
+    return false;
+}
+
+const ca_context_memory_t ca_context_memory = {
+    .prepare = ca_fences_prepare,
+    .make = make,
+    .published = published,
+    .retire_begin = retire_begin,
+    .retire_end = retire_end,
+    .in_use = ca_fences_held,
+    .revive = revive,
+};

@@ -17,11 +17,10 @@
 #include "pool/fence/order.h"
 #include "pool/range/range.h"
 #include "registry/table/registry.h"
-#include "shim/driver/address_range.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
-#include "shim/alloc/fast_path.h"
+#include "shim/cuda/life_state.h"
 #include "shim/cuda/unseen.h"
 
 #define MARKS_MAX 1024
@@ -106,10 +105,10 @@ void ca_attributes_clear(uint64_t address)
         set_flag(address, 1);
 }
 
-void ca_attributes_drop_context(uint16_t context)
+void ca_attributes_drop_context(const ca_context_t *context)
 {
     if (ca_attributes_any())
-        take_off(0, context, NULL);
+        take_off(0, atomic_load(&context->number), NULL);
 }
 
 /* The driver is asked for its own allocations alone: it answers in the context that is current. */
@@ -193,6 +192,18 @@ CA_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_at
         unset(address);
     /* What cannot be set is not set. */
     return code == CUDA_ERROR_NOT_SUPPORTED && ca_range_holds(address) ? CUDA_SUCCESS : code;
+}
+
+bool ca_address_find(uint64_t address, ca_allocation_t *record)
+{
+    uint64_t block = ca_pool_owns(address) ? ca_pool_block_at(address) : 0;
+    return block && ca_registry_find(block, record) && address - record->address < record->bytes;
+}
+
+bool ca_address_range_own(uint64_t address, ca_allocation_t *record)
+{
+    return ca_address_find(address, record) &&
+           (record->kind == CA_KIND_PINNED || ca_range_holds(address));
 }
 
 static void tell_context(void *value, uint16_t number)

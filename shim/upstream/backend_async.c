@@ -44,7 +44,6 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/mempools.h"
-#include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 
 /* Memory that the program has freed and that is not released yet. */
@@ -307,7 +306,8 @@ static CUresult alloc(ca_context_t *context, ca_async_backend_t **backend, CUdev
     return code;
 }
 
-bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes)
+bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes,
+                            CUstream *stream)
 {
     CUdeviceptr pointer;
     /* Memory of a created context would outlive it: see ca_mempool_served. */
@@ -323,14 +323,18 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
         ca_backend_async_trim(context, CA_TRIM_IDLE); /* before cuMemAlloc is called */
     if (code != CUDA_SUCCESS)
         return false;
-    if ((ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) ||
-        ca_track_alloc(CA_KIND_DEVICE, pointer, bytes, context, backend->own.allocs, NULL) != 0) {
-        /* Without a record a free could not know where the memory came from. */
+    if (ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) {
         release(context, pointer);
         return false;
     }
     *address = pointer;
+    *stream = backend->own.allocs;
     return true;
+}
+
+void ca_backend_async_untracked(ca_context_t *context, CUdeviceptr address)
+{
+    release(context, address);
 }
 
 /* --- freeing ------------------------------------------------------------------------------------

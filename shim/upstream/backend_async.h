@@ -9,10 +9,15 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/contexts.h"
 
-/* Serves and tracks `bytes`. False where cuMemAlloc has to: another back end is in use, the driver
- * lacks a function, a stream is captured, the context's memory is open to peers, or memory is short
- * even after all earlier frees were released. */
-bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes);
+/* Serves `bytes`, which the caller tracks on `stream`: by that a free knows where they came from
+ * (ca_backend_async_gave). False when cuMemAlloc has to: another back end is in use, the
+ * driver lacks something, a stream is being captured, the context's memory is open to peers, or
+ * there is no memory left even after all that was freed before has come back. */
+bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t bytes,
+                            CUstream *stream);
+
+/* Takes back what could not be tracked. */
+void ca_backend_async_untracked(ca_context_t *context, CUdeviceptr address);
 
 /* Whether the memory of a record, which has been erased, came from this back end. */
 bool ca_backend_async_gave(const ca_allocation_t *record);

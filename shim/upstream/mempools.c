@@ -9,7 +9,7 @@
 #include "pool/growth/giving.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"
-#include "shim/life/life.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/pool_stats.h"
 #include "shim/upstream/upstream.h"
 

@@ -4,9 +4,9 @@
 #include "pool/growth/ladder.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/life.h"
-#include "shim/alloc/pinned_memory.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/upstream.h"
+#include "shim/upstream/upstream_pinned.h"
 
 /* While streams are being captured a call that ran out of memory was allowed, and the captures live
  * on. The pool's frees may break them, so they are made with the thread's capture mode relaxed, for

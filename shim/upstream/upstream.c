@@ -13,7 +13,7 @@
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
 #include "shim/upstream/arenas.h"
-#include "shim/alloc/fast_path.h"
+#include "shim/cuda/life_state.h"
 #include "shim/upstream/mempools.h"
 #include "shim/upstream/pages.h"
 
@@ -232,8 +232,13 @@ static CUresult own_stream(ca_context_t *context, CUstream *stream)
     return CUDA_SUCCESS;
 }
 
-/* The answer does not depend on the stream: this one is empty. */
-CUresult ca_upstream_ask_unsafe(void)
+/* Which streams a query is asked of makes no difference: ours has nothing on it. */
+/* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
+ * does nothing else: what the driver answers, and does to the capture, is what it would to
+ * cuMemAlloc or cuMemFree. No call of those two does: one gives memory, the other takes a segment.
+ * cuda.h (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the
+ * rows of cuStreamQuery are those of both (tests/gpu/results: capture). */
+static CUresult ask_unsafe(void)
 {
     __typeof__(cuStreamQuery) *query = ca_driver()->cuStreamQuery;
     ca_context_t *context = ca_context_current(false, NULL);
@@ -255,9 +260,21 @@ CUresult ca_upstream_ask_unsafe(void)
     return code;
 }
 
-/* Whether cuMemFreeAsync really releases memory of cuMemAlloc. It accepts it (cuda.h names no kind
- * of memory; the programming guide lets cudaFreeAsync free memory of cudaMalloc), but only a trial
- * shows whether the driver has the memory then: the first free decides. */
+CUresult ca_upstream_capture_check(void)
+{
+    if (!ca_capture_active() ||
+        (ca_options.capture == CA_CAPTURE_KEEP && ca_options.backend == CA_BACKEND_POOL))
+        return CUDA_SUCCESS;
+    CUresult code = ask_unsafe();
+    return code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+                   code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+               ? code
+               : CUDA_SUCCESS;
+}
+
+/* Whether cuMemFreeAsync really gives memory of cuMemAlloc back. It takes it (cuda.h names no kind
+ * of memory; the programming guide lets cudaFreeAsync free what cudaMalloc gave), but only the
+ * driver can tell what becomes of it: the first time we look. */
 enum { ASYNC_UNKNOWN, ASYNC_FREES, ASYNC_KEEPS };
 static _Atomic int async_free = ASYNC_UNKNOWN;
 

@@ -38,12 +38,10 @@ int ca_upstream_result(ca_context_t *context, CUresult code);
 /* The free memory that one arena finds on a device is all that the others have, too. */
 void ca_upstream_share_free(const ca_context_t *finder, size_t bytes);
 
-/* Makes a call that is potentially unsafe in a capture, in the calling thread's own mode, and that
- * does nothing else: the driver's answer, and its effect on the capture, are those of cuMemAlloc or
- * cuMemFree. It stands for a call that the pool answers without the driver. cuda.h
- * (cuThreadExchangeStreamCaptureMode) has one rule for all such calls, and on hardware the rows of
- * cuStreamQuery are those of both (tests/gpu/results: capture). */
-CUresult ca_upstream_ask_unsafe(void);
+/* Before an allocation or a free that the pool would serve. CUDA_SUCCESS, or what the driver
+ * answers to such a call of this thread's, because a capture forbids it: then it has had the same
+ * effect on that capture. With `capture:keep` nothing is forbidden. */
+CUresult ca_upstream_capture_check(void);
 
 /* Whether releasing an idle segment waits for its context, as far as is known. */
 bool ca_upstream_idle_free_waits(void);

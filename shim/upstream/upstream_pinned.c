@@ -2,15 +2,18 @@
  * of pinned memory waits for all work: so the table has no `available` and no `free_idle`, and the
  * pool releases pinned segments only while nothing runs. */
 #include "shim/upstream/upstream_pinned.h"
+#include <sys/sysinfo.h>
 #include "base/clock.h"
 #include "base/history.h"
+#include "config/options.h"
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
-#include "shim/alloc/pinned_memory.h"
+#include "shim/upstream/pin_mode.h"
 #include "shim/upstream/upstream.h"
 
 #define IDLE_WAIT_NS ((uint64_t)1000 * 1000 * 1000) /* before an out-of-memory */
+#define SEGMENT_FIRST ((size_t)2 << 20) /* it is dear: the pages are taken from the machine */
 
 _Static_assert((CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
                 CU_MEMHOSTALLOC_WRITECOMBINED) == CA_PINNED_KINDS - 1,
@@ -101,3 +104,90 @@ ALLOC(7)
 const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS] = {
     TABLE(0), TABLE(1), TABLE(2), TABLE(3), TABLE(4), TABLE(5), TABLE(6), TABLE(7),
 };
+
+/* --- the arenas ------------------------------------------------------------------------------- */
+
+/* What the machine has; 0 when unknown. */
+static size_t host_bytes(void)
+{
+    struct sysinfo machine;
+
+    return sysinfo(&machine) == 0 ? (size_t)machine.totalram * machine.mem_unit : 0;
+}
+
+ca_arena_t *ca_pinned_arena(ca_context_t *context, unsigned flags, bool create)
+{
+    ca_arena_t *arena = atomic_load_explicit(&context->pinned[flags], memory_order_acquire);
+    if (arena || !create)
+        return arena;
+    ca_arena_params_t params = {
+        .max_split = ca_options.max_split,
+        .limit = SIZE_MAX,
+        .reuse = (ca_reuse_t)ca_options.reuse,
+        .reuse_wait_ns = ca_options.reuse_wait,
+        .oom_wait_ns = ca_options.oom_wait,
+        .thread_cache = ca_options.thread_cache,
+        .settle = ca_options.settle,
+        .granule = CA_PAGE, /* direct I/O and network cards want pages */
+        .segment_first = SEGMENT_FIRST,
+        .host = true,
+        .device_bytes = host_bytes(),
+    };
+    ca_arena_t *fresh = ca_arena_create(&ca_upstream_pinned[flags], context, &params);
+    if (!fresh)
+        return NULL;
+    if (!atomic_compare_exchange_strong(&context->pinned[flags], &arena, fresh)) {
+        ca_arena_retire(fresh); /* another thread was first */
+        return arena;
+    }
+    ca_pin_mode_apply(context);
+    /* Either we see that the context is gone, or the thread that retires its arenas sees this one.
+     */
+    if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
+        ca_arena_retire(fresh);
+    return fresh;
+}
+
+/* One that is made between the two retires itself: see ca_pinned_arena. */
+void ca_pinned_retire_begin(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
+        context->leaving_pinned[i] = atomic_load(&context->pinned[i]);
+        if (context->leaving_pinned[i])
+            ca_arena_retire_begin(context->leaving_pinned[i]);
+    }
+}
+
+void ca_pinned_retire_end(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
+        if (context->leaving_pinned[i])
+            ca_arena_retire_end(context->leaving_pinned[i]);
+}
+
+bool ca_pinned_revive(ca_context_t *context)
+{
+    for (unsigned i = 0; i < CA_PINNED_KINDS; i++) {
+        ca_arena_t *arena = atomic_load(&context->pinned[i]);
+        if (!arena || ca_arena_revive(arena))
+            continue;
+        while (i-- > 0)
+            if ((arena = atomic_load(&context->pinned[i])))
+                ca_arena_retire(arena);
+        return false;
+    }
+    return true;
+}
+
+size_t ca_pinned_trim(size_t bytes)
+{
+    size_t given = 0;
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
+        for (unsigned i = 0; i < CA_PINNED_KINDS && given < bytes; i++) {
+            ca_arena_t *arena = atomic_load(&c->pinned[i]);
+            if (arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
+                given += ca_arena_trim(arena, bytes - given);
+        }
+    }
+    return given;
+}
