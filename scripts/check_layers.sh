@@ -4,7 +4,8 @@
 #
 # A line is a layer: its folders, a colon, and what they may include beside each other. That is in
 # lines further up, so that no two layers include each other. `room/*` is a room with all its
-# folders. A room without a line is not looked at.
+# folders. A room without a line is not looked at. A .def of
+# shim/ is a list of names without code: each folder of the room makes its own table of it.
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
@@ -17,7 +18,17 @@ registry/names:  registry/stack base
 registry/journal: registry/table registry/stack base
 registry/report: registry/names registry/table registry/stack config base
 pool/*:          config base
+include:
+shim/cuda:       core
+shim/upstream:   shim/cuda core
+shim/alloc:      shim/upstream shim/cuda core
+shim/driver:     shim/alloc shim/upstream shim/cuda core
+shim/hooks:      shim/alloc shim/upstream shim/cuda core
+shim/life:       shim/hooks shim/driver shim/alloc shim/upstream shim/cuda core
 '
+# The rooms below shim/.
+core='registry/stack registry/table registry/names registry/journal registry/report pool/*'
+layers=$(echo "$layers" | sed "s,\<core\$,$core config base include,")
 export layers
 
 # One room of each folder that has a line.
@@ -86,6 +97,8 @@ find $rooms -type f \( -name '*.[chS]' -o -name '*.def' \) -exec awk '
         else if (FILENAME !~ /^shim\// &&
                  name ~ /[Cc]uda|CUDA|^(cu[A-Z]|cupti|nv|crt\/)|(driver|vector|builtin)_types/)
             refuse("CUDA header")
+        else if (FILENAME ~ /^shim\// && name ~ /^shim\/.*\.def$/)
+            next
         else if (kind == "\"" && index(name, "/")) {
             to = entry(parent(name))
             if (to == "" || !index(allowed[folder], " " to " "))

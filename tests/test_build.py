@@ -30,7 +30,7 @@ def files_below(top):
 
 @pytest.fixture
 def tree(tmp_path):
-    for room in conftest.PRODUCT:
+    for room in (*conftest.PRODUCT, "include"):
         shutil.copytree(conftest.ROOT / room, tmp_path / room)
     return tmp_path
 
@@ -59,6 +59,11 @@ def test_layers_of_this_tree_are_right(tree):
     ("pool", "#  include <cuda.h>"),
     ("registry/report", "#include <cuda_runtime_api.h>"),
     ("pool", "#include SOME_MACRO"),
+    ("shim/cuda", '#include "shim/upstream/upstream.h"'),
+    ("shim/upstream", '#include "shim/alloc/track.h"'),
+    ("shim/alloc", '#include "shim/life/life.h"'),
+    ("shim/driver", '#include "shim/hooks/api_struct.h"'),
+    ("shim/hooks", '#include "shim/driver/mappings.h"'),
 ])
 def test_layers_refuse(tree, folder, line):
     (tree / folder / "wrong.c").write_text("int x;\n" + line + "\n")
