@@ -1,7 +1,13 @@
-/* What a hit does in the calling thread's cache, in as few instructions as it takes: for cache.c,
- * and for whoever has the rest of a hit to put around it (shim/alloc/fast_path.c). Between
- * ca_cache_enter and ca_cache_leave the heap is not retired and no other thread is in the cache:
- * nothing there may wait, lock or call out. */
+/* The thread cache, the contract of the fast path (shim/alloc/fast_path.h) with the pool; cache.c
+ * uses it too. A cache stands in front of one arena and has a queue of blocks for each size class:
+ *
+ *   enter, enter_with  the cache is this thread's alone until it leaves; with a block: if the cache
+ *                      stands in front of the block's arena. False while another thread is in it
+ *   take               the oldest block of a class, live now, if its epoch has passed; or NULL
+ *   put                queues a live block, pending in the open epoch; says whether that is due
+ *   leave_hit          other threads may come in again
+ *
+ * Inside, the arena is not retired, and nothing may wait, lock or call out. */
 #ifndef CA_POOL_CACHE_CACHE_HIT_H
 #define CA_POOL_CACHE_CACHE_HIT_H
 

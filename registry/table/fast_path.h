@@ -1,6 +1,13 @@
-/* What the fast path does to the table of live allocations, in as few instructions as it takes: for
- * the code with the rest of the fast path around it (shim/alloc/fast_path.c). All else goes through
- * registry.h. */
+/* Record state, the contract of the fast path (shim/alloc/fast_path.h) with the table of live
+ * allocations. A record lies in its block, indexed by its address, and has a state word:
+ *
+ *   insert_again    not live -> live; by the owner of the block, which no other thread has
+ *   find_unlocked   an optimistic look-up: the record and the word that was seen; not believed yet
+ *   ca_record_lock  live, as of that word -> locked; fails where any thread came in between
+ *   release_held    locked -> live, unchanged
+ *   erase_held      locked -> not live; the block may then be anyone's
+ *
+ * While it is locked nothing may wait. Everything else goes through registry.h. */
 #ifndef CA_REGISTRY_TABLE_FAST_PATH_H
 #define CA_REGISTRY_TABLE_FAST_PATH_H
 

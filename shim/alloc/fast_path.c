@@ -29,7 +29,8 @@ static bool allowed(const ca_life_page_t *page)
            !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);
 }
 
-/* Whoever comes second looks again: the last generation says what held after the last change. */
+/* The thread that comes second asks again: the last generation says what held after the last
+ * change. */
 void ca_fast_invalidate(void)
 {
     ca_life_page_t *page = &ca_life_page;

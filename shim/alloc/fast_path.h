@@ -1,9 +1,26 @@
-/* Hits: allocations and frees that the calling thread's stock serves (pool/cache/cache.h), in one
- * piece and in as few instructions as it takes. They do what the general way does (device_memory.c,
- * pinned_memory.c, track.c), for what is plain; false means that nothing has changed, and that the
- * general way is to be gone. Whatever is rare, and whatever an option asks for, is not plain.
+/* The fast path: allocations and frees that the calling thread's cache serves, without a lock or a
+ * system call; of the driver it calls cuCtxGetCurrent alone. It does what the slow path does
+ * (device_memory.c, pinned_memory.c, track.c), for what is plain: whatever is rare, and whatever an
+ * option asks for, is not. False means that nothing has changed and that the slow path serves.
  *
- * No lock, no system call, and of the driver only cuCtxGetCurrent. */
+ *   cudaMalloc                                cudaFree
+ *     the thread's state holds                  the thread's state holds
+ *     the driver's context is the same          an optimistic look-up finds the record
+ *     the call stack is recognised              the record is locked by its state word
+ *     the cache is entered                      the cache is entered
+ *     a ready block is taken out                the block is put in
+ *     its record becomes live                   its record stops being live
+ *     the cache is left                         the cache is left
+ *     the call is counted                       the call and its bytes are counted
+ *
+ * It stands on three contracts, each with its terms at the top of its file:
+ *   - thread state (base/thread_state.h): what the thread remembers holds while its generation is
+ *     the process's (shim/cuda/life_state.h), which is odd while the fast path is allowed;
+ *   - record state (registry/table/fast_path.h): a record is the first member of its block;
+ *   - thread cache (pool/cache/cache_hit.h): between enter and leave the cache is this thread's.
+ *
+ * Instructions are counted (tests/test_bench.py): one look-up of each thing, and nothing worked out
+ * before the driver's call that would have to be saved over it. */
 #ifndef CA_SHIM_ALLOC_FAST_PATH_H
 #define CA_SHIM_ALLOC_FAST_PATH_H
 
@@ -18,48 +35,54 @@
 #include "shim/cuda/life_state.h"
 #include "shim/alloc/track.h"
 
-/* Something changed that decides whether there may be hits, or that threads rely on in theirs: what
- * they have at hand holds no more. */
-void ca_fast_invalidate(void);
+/* --- rare parts, out of line (fast_path.c) ------------------------------------------------------
+ */
 
-/* After a call that was no hit: the next one of this api, or below, may be. */
+/* After a call of the slow path: the next one of this API, or below, may be fast. */
 void ca_fast_remember(ca_api_t api);
 
-/* The first record of a block. Takes the index's lock. Where it cannot be had the hit is none, and
- * not counted. */
+/* The first record of a block: takes the index's lock. False where it cannot be had: then the call
+ * is not served and not counted. */
 bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind_t kind,
                         uint32_t stack);
 
-/* What is rare at the end of a free: it has more to spare than it may keep, or a cache whose epoch
- * is to be closed. Last of all, so that the rest calls nothing and has no register to save. */
+/* The end of a free whose thread has more local credit than it may keep, or of which a cache's
+ * epoch is due to close. It comes last: the rest then calls nothing and saves no register. */
 void ca_fast_finish_free(ca_thread_counts_t *tally, uint64_t spare, ca_cache_t *due);
 
-/* What no cache keeps, by one visit to the thread's heap: as it is there, or its fence has passed.
- * 0, or -EAGAIN where that has none, or -ENOENT where this was not the way to ask. */
+/* What no cache keeps, by one visit to the thread's home arena: a block that is ready, or whose
+ * fence has passed. 0, or -EAGAIN where the arena has none, or -ENOENT where the call is not plain.
+ */
 int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address);
 
-/* The same for a free, of a slot that is locked by that word, and is not any more. False where
- * nothing has changed. */
+/* The same for a free, of a record that is locked by that word and is not any more afterwards.
+ * False where nothing has changed. */
 bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_t kind);
 
-/* Whether this thread has hits at hand. Never in the child of a fork. */
-CA_INLINE bool ca_fast_ready(ca_api_t api)
+/* Defined below, in the order of a reader. */
+CA_INLINE bool ca_fast_ready(ca_api_t api);
+CA_INLINE bool ca_fast_context(CUcontext *handle);
+CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack);
+CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
+                            uint32_t stack, uint64_t *address);
+CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
+                           bool *due);
+CA_INLINE ca_cache_t *ca_fast_enter_other(const ca_block_t *block);
+
+/* --- one cudaMalloc, from its top to its end ----------------------------------------------------
+ */
+
+/* Both count the call where they serve it. */
+CA_INLINE bool ca_fast_alloc(ca_api_t api, size_t bytes, uint64_t *address)
 {
-    return ca_thread.generations[api] ==
-           atomic_load_explicit(&ca_life_page.generation, memory_order_relaxed);
+    uint32_t stack;
+    return ca_fast_ready(api) && ca_fast_begin(bytes, ca_thread.cache_most, &stack) &&
+           ca_fast_take(api, ca_thread.cache, CA_KIND_DEVICE, bytes, stack, address);
 }
 
-/* The current context's handle, which may be NULL. False where the driver cannot tell. */
-CA_INLINE bool ca_fast_context(CUcontext *handle)
-{
-    ca_lock_assert_none("driver call");
-    __typeof__(cuCtxGetCurrent) *get = (__typeof__(cuCtxGetCurrent) *)ca_thread.get_current;
-    return get(handle) == CUDA_SUCCESS;
-}
-
-/* All of a hit of at most `most` bytes that calls out, where hits are ready; since nothing may
- * inside the cache: other threads may wait for whoever is there. The current context first: what is
- * worked out after it need not be saved over that call. */
+/* Everything that calls out. Nothing may call out inside the cache, where other threads wait for
+ * this one. The current context comes first: what is worked out after it need not be saved over
+ * that call. */
 CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack)
 {
     CUcontext handle;
@@ -72,6 +95,7 @@ CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack)
     return true;
 }
 
+/* Everything inside the cache, and the count. */
 CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
                             uint32_t stack, uint64_t *address)
 {
@@ -88,21 +112,104 @@ CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, siz
     bool noted =
         ca_registry_insert_again(&block->slot, &ca_thread.origin, kind, bytes, block, stack, tally);
     *address = block->address;
-    /* A context that is retired drops its records after it has shut the caches. */
+    /* A context that is retired locks the caches out first and then drops its records. */
     ca_cache_leave_hit(cache);
     ca_thread_counts_add(&tally->hit_allocs[api], 1);
     return __builtin_expect(noted, 1) || ca_fast_note_first(api, block, bytes, kind, stack);
 }
 
-/* These count the call. False where nothing has changed. */
-CA_INLINE bool ca_fast_alloc(ca_api_t api, size_t bytes, uint64_t *address)
+/* --- one cudaFree, from its top to its end ------------------------------------------------------
+ */
+
+/* Where it does not serve, `*address` is what it was, but read from the record, so that no register
+ * has to hold it until then. */
+CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind)
 {
-    uint32_t stack;
-    return ca_fast_ready(api) && ca_fast_begin(bytes, ca_thread.cache_most, &stack) &&
-           ca_fast_take(api, ca_thread.cache, CA_KIND_DEVICE, bytes, stack, address);
+    uint64_t word;
+    CUcontext handle;
+    ca_cache_t *cache;
+    bool due;
+    if (!ca_fast_ready(api))
+        return false;
+    ca_record_t *slot = ca_registry_find_unlocked(*address, &word);
+    if (!slot)
+        return false;
+    /* A thread without a context may call the driver's function, and takes the slow path. One that
+     * calls the runtime's has a context: its state was filled in with one, and is forgotten with
+     * the last (driver_contexts.c). */
+    if (api == CA_API_DRIVER && (!ca_fast_context(&handle) || !handle))
+        return false;
+    if (!ca_record_lock(slot, word))
+        return false;
+    uint32_t bytes = (uint32_t)ca_record_bytes(slot); /* a size class has no larger ones */
+    if (__builtin_expect(!ca_fast_put(slot, word, kind, &cache, &due), 0)) {
+        *address = ca_record_address(slot);
+        return ca_fast_free_large(api, slot, word, kind);
+    }
+    ca_thread_counts_t *tally = ca_thread.tally;
+    ca_thread_counts_add(&tally->hit_frees[api], 1);
+    uint64_t spare = ca_live_credit_with(tally, bytes);
+    if (__builtin_expect(due || spare > tally->spare_most, 0))
+        ca_fast_finish_free(tally, spare, due ? cache : NULL);
+    else
+        ca_live_set_credit(tally, spare);
+    return true;
 }
 
-/* In front of the current context's heap of such memory, or NULL. */
+/* Puts the block of a locked record into a cache, or leaves everything as it is. */
+CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
+                           bool *due)
+{
+    ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
+    ca_cache_t *cache = ca_thread.cache;
+    size_t mark = ca_cache_mark_of(block);
+    if (!ca_record_plain(slot, kind) || !ca_cache_has_class(mark))
+        return false;
+    if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
+        !(cache = ca_fast_enter_other(block)))
+        return false;
+    bool taken = ca_cache_put(cache, mark - 1, block, due);
+    /* Before the cache is left: the next owner of the memory must find no record of it. */
+    if (__builtin_expect(taken, 1))
+        ca_registry_erase_held(slot, word);
+    ca_cache_leave_hit(cache);
+    *into = cache;
+    return taken;
+}
+
+/* Of cuMemFree, and of the runtime's above it; then of pinned memory. */
+CA_INLINE bool ca_fast_free(ca_api_t api, uint64_t *address)
+{
+    return ca_fast_take_back(api, address, CA_KIND_DEVICE);
+}
+
+CA_INLINE bool ca_fast_free_pinned(ca_api_t api, uint64_t *address)
+{
+    return ca_fast_take_back(api, address, CA_KIND_PINNED);
+}
+
+/* --- what both ask the thread's state -----------------------------------------------------------
+ */
+
+/* Whether the thread's state holds. Never in the child of a fork. */
+CA_INLINE bool ca_fast_ready(ca_api_t api)
+{
+    return ca_thread.generations[api] ==
+           atomic_load_explicit(&ca_life_page.generation, memory_order_relaxed);
+}
+
+/* The current context's handle, which may be NULL. False where the driver cannot tell. */
+CA_INLINE bool ca_fast_context(CUcontext *handle)
+{
+    ca_lock_assert_none("driver call");
+    __typeof__(cuCtxGetCurrent) *get = (__typeof__(cuCtxGetCurrent) *)ca_thread.get_current;
+    return get(handle) == CUDA_SUCCESS;
+}
+
+/* --- caches of other arenas than the current context's: pinned memory, other contexts ------------
+ */
+
+/* In front of the current context's arena of pinned memory with these flags, or NULL. */
 CA_INLINE ca_cache_t *ca_fast_pinned_cache(unsigned flags)
 {
     if (__builtin_expect(ca_thread.pinned_arena && ca_thread.pinned_flags == flags, 1))
@@ -128,7 +235,7 @@ CA_INLINE bool ca_fast_alloc_pinned(ca_api_t api, size_t bytes, unsigned flags, 
     return cache && ca_fast_take(api, cache, CA_KIND_PINNED, bytes, stack, address);
 }
 
-/* The thread's cache for a block of another heap than the current context's, or NULL. */
+/* The thread's cache in front of another arena than its home, or NULL. */
 CA_INLINE ca_cache_t *ca_fast_other_cache(const ca_arena_t *arena)
 {
     if (__builtin_expect(arena && arena == ca_thread.pinned_arena, 1))
@@ -141,78 +248,12 @@ CA_INLINE ca_cache_t *ca_fast_other_cache(const ca_arena_t *arena)
                : NULL;
 }
 
-/* The cache in front of the block's heap, entered, where that is none that is at hand. */
+/* The same for a block's arena, entered. */
 CA_INLINE ca_cache_t *ca_fast_enter_other(const ca_block_t *block)
 {
     const ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_RELAXED);
     ca_cache_t *cache = ca_fast_other_cache(arena);
     return cache && ca_cache_enter_with(cache, block) ? cache : NULL;
-}
-
-/* Puts the block of a slot that is locked into a cache, or leaves all as it is. */
-CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
-                           bool *due)
-{
-    ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
-    ca_cache_t *cache = ca_thread.cache;
-    size_t mark = ca_cache_mark_of(block);
-    if (!ca_record_plain(slot, kind) || !ca_cache_has_class(mark))
-        return false;
-    if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
-        !(cache = ca_fast_enter_other(block)))
-        return false;
-    bool taken = ca_cache_put(cache, mark - 1, block, due);
-    if (__builtin_expect(taken, 1)) /* first: who is given the memory next finds nothing known */
-        ca_registry_erase_held(slot, word);
-    ca_cache_leave_hit(cache);
-    *into = cache;
-    return taken;
-}
-
-/* Where it is no hit, `*address` is what it was: but read from the slot, so that no register has to
- * hold it until then. */
-CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind)
-{
-    uint64_t word;
-    CUcontext handle;
-    ca_cache_t *cache;
-    bool due;
-    if (!ca_fast_ready(api))
-        return false;
-    ca_record_t *slot = ca_registry_find_unlocked(*address, &word);
-    if (!slot)
-        return false;
-    /* The driver's function may be called by a thread without a context, which takes the other way.
-     * The runtime's has one: what is at hand was filled in with one, and forgotten with the last
-     * (driver/contexts.c). */
-    if (api == CA_API_DRIVER && (!ca_fast_context(&handle) || !handle))
-        return false;
-    if (!ca_record_lock(slot, word))
-        return false;
-    uint32_t bytes = (uint32_t)ca_record_bytes(slot); /* no class has larger ones */
-    if (__builtin_expect(!ca_fast_put(slot, word, kind, &cache, &due), 0)) {
-        *address = ca_record_address(slot);
-        return ca_fast_free_large(api, slot, word, kind);
-    }
-    ca_thread_counts_t *tally = ca_thread.tally;
-    ca_thread_counts_add(&tally->hit_frees[api], 1);
-    uint64_t spare = ca_live_credit_with(tally, bytes);
-    if (__builtin_expect(due || spare > tally->spare_most, 0))
-        ca_fast_finish_free(tally, spare, due ? cache : NULL);
-    else
-        ca_live_set_credit(tally, spare);
-    return true;
-}
-
-/* Of cuMemFree, and of the runtime's above it; then of pinned memory. */
-CA_INLINE bool ca_fast_free(ca_api_t api, uint64_t *address)
-{
-    return ca_fast_take_back(api, address, CA_KIND_DEVICE);
-}
-
-CA_INLINE bool ca_fast_free_pinned(ca_api_t api, uint64_t *address)
-{
-    return ca_fast_take_back(api, address, CA_KIND_PINNED);
 }
 
 #endif
