@@ -11,7 +11,7 @@
 #include "shim/cuda/stream_id.h"
 
 /* Whether look-ups are answered with the wrappers of shim/hooks/submissions.def: the program's
- * configuration, asked for once without waking the library (shim/life/life.h). */
+ * configuration, asked for once without waking the library (shim/cuda/life_state.h). */
 bool ca_submissions_wanted(void);
 
 void ca_submissions_reset_after_fork(void);
