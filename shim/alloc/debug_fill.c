@@ -33,7 +33,8 @@ static bool poisons(void)
 
 /* --- what is given ---------------------------------------------------------------------------- */
 
-/* A byte, or NOT_FILLED. Who wants zeros gets them: fresh memory of the driver's has them. */
+/* A byte, or NOT_FILLED. A program that wants zeros gets them: fresh memory of the driver's has
+ * them. */
 static int given_byte(bool reused)
 {
     if (ca_options.zero)

@@ -1,9 +1,9 @@
 /* Patterns in memory, for the options `debug` and `zero`: what is given is filled, what is freed is
- * filled too (poison), and behind what is given lies a guard that nobody may write to (redzone).
+ * filled too (poison), and behind what is served lies a guard that nothing may write to (redzone).
  *
  * Memory is filled at its free once the work that the plain free would have waited for has passed,
  * for which it waits; what is freed on a stream, in the order of that stream. So no work that may
- * still use the memory finds it changed, and whoever reads it later finds the pattern. While
+ * still use the memory finds it changed, and a later read finds the pattern. While
  * anything is captured, or where a wait fails, memory is freed as it is. */
 #ifndef CA_SHIM_ALLOC_DEBUG_FILL_H
 #define CA_SHIM_ALLOC_DEBUG_FILL_H

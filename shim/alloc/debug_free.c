@@ -100,7 +100,7 @@ static void describe_cached(const ca_pool_cached_t *cached, found_t *found)
 }
 
 /* What was freed says nothing of an address that came again since: in memory of the driver's, and
- * where its context went, nobody can tell. */
+ * where its context went is not known. */
 static bool find_freed(uint64_t address, bool pooled, ca_freed_t *freed)
 {
     if (!ca_freed_find(address, freed))

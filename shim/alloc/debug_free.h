@@ -9,7 +9,7 @@
 uint32_t ca_debug_take_stack(void);
 
 /* With debug:frees the calling thread's stack, for the free under way; else 0. Before the record is
- * taken out: it takes a while, in which nobody could tell what is freed. */
+ * taken out: it takes a while, in which no record would say what is freed. */
 static inline uint32_t ca_debug_free_stack(void)
 {
     return __builtin_expect(ca_options.debug & CA_DEBUG_FREES, 0) ? ca_debug_take_stack() : 0;

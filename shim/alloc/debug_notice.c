@@ -21,7 +21,7 @@
 #define WAIT_MS 1000
 #define STACK_BYTES ((size_t)512 << 10) /* libdw wants some */
 
-/* Names that a helper looks up. Whoever comes last gives it back. */
+/* Names that a helper looks up. The thread that comes last gives it back. */
 typedef struct job {
     enum { ASKED, ANSWERED, LEFT } _Atomic state;
     unsigned count;
@@ -172,7 +172,7 @@ void ca_notice_say(const ca_notice_t *notice)
     int saved = errno;
     ca_lock_assert_none("a message");
     int cancel = ca_cancel_hold();
-    ca_out_t *out = ca_mem_map(sizeof *out); /* not on the stack of whoever frees */
+    ca_out_t *out = ca_mem_map(sizeof *out); /* not on the stack of the thread that frees */
     job_t *job = name_frames(notice, make_job(notice));
     if (out) {
         write_notice(out, notice, job);

@@ -2,9 +2,9 @@
  * the program may not get that far.
  *
  * Names need the loader's lock, the host's heap and more of a stack than the caller may have. The
- * caller may hold the one (from a library's constructor) or wait for who holds the other: so a
- * thread of ours looks names up, for a second at most. Where that does not answer frames are shown
- * as module and offset. */
+ * caller may hold the one (from a library's constructor) or wait for the thread that holds the
+ * other: so a thread of ours looks names up, for a second at most. Where that does not answer
+ * frames are shown as module and offset. */
 #ifndef CA_SHIM_ALLOC_DEBUG_NOTICE_H
 #define CA_SHIM_ALLOC_DEBUG_NOTICE_H
 

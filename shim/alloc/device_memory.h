@@ -1,4 +1,4 @@
-/* Device memory from the pool: what api D and api R share. */
+/* Device memory from the pool: what driver and runtime hooks share. */
 #ifndef CA_SHIM_ALLOC_DEVICE_MEMORY_H
 #define CA_SHIM_ALLOC_DEVICE_MEMORY_H
 

@@ -16,7 +16,7 @@
 #include "shim/alloc/recorder.h"
 
 static const char none;                              /* no context has this handle */
-static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for who has none */
+static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for threads that have none */
 
 static bool allowed(const ca_life_page_t *page)
 {

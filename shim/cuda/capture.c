@@ -1,4 +1,4 @@
-/* Lane D, watching stream capture, for the gate of capture.h.
+/* Driver hooks that watch stream capture, for the gate of capture.h.
  *
  * The capturing streams are kept by handle. Begin-capture closes the gate before it calls the
  * driver and waits for recorders under way, which are inside one short driver call. */
@@ -66,7 +66,7 @@ bool ca_capture_includes(__typeof__(cuStreamIsCapturing) *ask, CUstream stream)
 }
 
 /* Closes the gate before a begin call. Returns whether it did: not in a child that cannot use CUDA,
- * where nobody would ever leave. */
+ * where the gate would never open again. */
 static bool close_gate(void)
 {
     if (!ca_life_active())

@@ -12,7 +12,7 @@ static uint16_t last_number;
 static _Atomic uint64_t lives;
 
 /* The entries that are not retired. Written under the lock; every epoch that is closed reads them,
- * without it where `version` says that nobody wrote meanwhile. Odd: somebody does. */
+ * without it where `version` says that no thread wrote meanwhile. Odd: one does. */
 static ca_context_t *_Atomic living[CA_CONTEXTS_MAX];
 static _Atomic size_t living_count;
 static _Atomic unsigned version;
@@ -57,7 +57,7 @@ static void drop_living(size_t at)
     atomic_fetch_add(&version, 1);
 }
 
-/* A retired entry, or one that nobody ever found, waits for another life. Under the lock. */
+/* A retired entry, or one that no thread ever found, waits for another life. Under the lock. */
 static void rest(ca_context_t *context)
 {
     context->later = NULL;
@@ -66,8 +66,8 @@ static void rest(ca_context_t *context)
     resting_count++;
 }
 
-/* Takes out the first that may be revived for a context on `device`, or NULL: nobody is in it, no
- * epoch of another context waits for its events, and it has an arena, or none. */
+/* Takes out the first that may be revived for a context on `device`, or NULL: no thread is in it,
+ * no epoch of another context waits for its events, and it has an arena, or none. */
 static ca_context_t *rested(CUdevice device, bool pooled)
 {
     ca_context_t **at = &resting;
@@ -128,7 +128,7 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
         fresh->handle = handle;
         fresh->id = id;
         fresh->life = 1 + atomic_fetch_add(&lives, 1);
-        if (fresh != old) { /* whoever walks past the old one reads it */
+        if (fresh != old) { /* a walk past the old one reads it */
             fresh->device = (uint8_t)device;
             ca_context_memory.prepare(fresh);
         }

@@ -12,8 +12,8 @@ ca_context_t *ca_entry_find(CUcontext handle);
 /* Whether one more can be published. */
 bool ca_entry_room(void);
 
-/* An entry that nobody can find yet, with arenas if it is `pooled` and not new. NULL without host
- * memory. */
+/* An entry that no thread can find yet, with arenas if it is `pooled` and not new. NULL without
+ * host memory. */
 ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice device, bool pooled);
 
 /* Puts a blank one in front of all, unless there is an entry for its handle. Returns the handle's

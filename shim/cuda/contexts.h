@@ -3,7 +3,7 @@
  * An entry is never unmapped: calls in other threads may hold it. When its context is destroyed it
  * is retired, and a context that later gets the same handle gets another entry. When many more have
  * been retired it is revived for another context of the same device: together with its arenas, so
- * that little changes under who comes late, and only where nobody is known to be at work with it.
+ * that little changes under a thread that comes late, and only where none is known to work with it.
  * What is kept from one call to the next names an entry together with its `life`. */
 #ifndef CA_SHIM_CUDA_CONTEXTS_H
 #define CA_SHIM_CUDA_CONTEXTS_H
@@ -100,7 +100,7 @@ typedef struct ca_context_memo {
 extern _Thread_local ca_context_memo_t ca_context_memo;
 extern _Atomic unsigned ca_context_generation;
 
-/* The entry of `handle` if the thread was told it last, else NULL. No driver call. */
+/* The entry of `handle` if the thread found it last, else NULL. No driver call. */
 static inline ca_context_t *ca_context_again(CUcontext handle)
 {
     const ca_context_memo_t *memo = &ca_context_memo;
@@ -130,7 +130,8 @@ ca_context_t *ca_context_suspend(CUcontext handle);
  * driver call; otherwise the last such call puts it back into service. */
 void ca_context_resume(ca_context_t *context, bool gone);
 
-/* How many such calls are under way, and how many there have been whose context was settled. */
+/* How many such calls are under way, and how many there have been whose context has resumed or
+ * ended. */
 unsigned ca_contexts_leaving(void);
 unsigned ca_contexts_resumed(void);
 
@@ -164,7 +165,7 @@ bool ca_contexts_all_listed(void);
  * With NULL for the primary the driver serves it. */
 void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
 
-/* Whether `address`, which by our tables is in memory of `context`, is somebody else's by now. The
+/* Whether `address`, which by our tables is in memory of `context`, is another owner's by now. The
  * driver gives addresses away while the call that destroys their context is still under way, and
  * the tables follow when it has returned. The driver is asked, but only from the moment on where
  * such a call has begun. */
@@ -180,8 +181,8 @@ bool ca_context_lost_id(const ca_context_t *context);
  * many. */
 size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX]);
 
-/* The same for a report, which may have interrupted who is at them: false where they stay in use,
- * and then 0 of them. */
+/* The same for a report, which may have interrupted a thread that uses them: false where they stay
+ * in use, and then 0 of them. */
 bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count);
 
 /* The current context's entry, for its number: one that is about to be destroyed too. Made where it

@@ -127,7 +127,7 @@ typedef struct ca_egl_frame { /* CUeglFrame, by value */
     CUresult CUDAAPI symbol params;
 #include "shim/hooks/submissions.def"
 
-/* Lane R: the runtime's functions, as cuda_runtime_api.h declares them. */
+/* Runtime hooks: the runtime's functions, as cuda_runtime_api.h declares them. */
 cudaError_t CUDARTAPI cudaMalloc(void **address, size_t bytes);
 cudaError_t CUDARTAPI cudaFree(void *address);
 cudaError_t CUDARTAPI cudaMallocHost(void **address, size_t bytes);

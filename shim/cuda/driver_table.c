@@ -104,7 +104,7 @@ const ca_driver_t *ca_driver_resolve(void *handle)
         return &nothing;
     fill(driver, handle);
     if (!driver->cuMemAlloc_v2) {
-        /* Not a driver: somebody asked another library for a name that begins like ours. */
+        /* Not a driver: the program asked another library for a name that begins like ours. */
         ca_mem_unmap(driver, sizeof(*driver));
         return &nothing;
     }

@@ -36,7 +36,7 @@ static inline const ca_driver_t *ca_driver(void)
 }
 
 /* In a wrapper: `real` is the driver's function, or the wrapper returns at once (no driver, or one
- * without this function: nobody can have got here through a look-up then). */
+ * without this function: no look-up can have led here then). */
 #define CA_REAL(symbol)                                                                            \
     __typeof__(symbol) *real = ca_driver()->symbol;                                                \
     if (!real)                                                                                     \

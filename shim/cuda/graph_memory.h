@@ -1,6 +1,6 @@
 /* Memory that captures touched, with `capture:keep`. The pool then serves every call in a capture,
  * and what was allocated or freed while streams are captured may be in a graph: once freed it is
- * kept, at its address and in nobody's hands, for as long as a graph that may name it is there, and
+ * kept, at its address and unused, for as long as a graph that may name it is there, and
  * then until cachealloc_trim.
  *
  * Captures are numbered. A block, a graph and an executable graph each have the range of numbers

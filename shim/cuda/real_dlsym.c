@@ -14,7 +14,7 @@ static void *no_dlsym(void *handle, const char *name)
 }
 
 /* The next one after ours, jumped through by the stub; hidden, so that it is reached without the
- * global offset table. Somebody else's interposer, or the C library's. */
+ * global offset table. Another interposer's, or the C library's. */
 __attribute__((visibility("hidden"))) _Atomic(ca_dlsym_t) ca_dlsym_real;
 
 static _Atomic(ca_dlsym_t) c_library_s;
@@ -23,7 +23,7 @@ static ca_dlsym_t find_c_library_s(void)
 {
     ca_dlsym_t real = NULL;
     /* Each architecture's first version comes first: newer glibcs have it too, and a version that
-     * is missing would make dlvsym allocate its message, inside somebody's malloc perhaps. */
+     * is missing would make dlvsym allocate its message, inside a malloc perhaps. */
     static const char *const versions[] = {
 #if defined(__x86_64__)
         "GLIBC_2.2.5",
@@ -37,7 +37,7 @@ static ca_dlsym_t find_c_library_s(void)
     return real ? real : no_dlsym;
 }
 
-/* The one without a version is of somebody else's interposer where there is one: by the version
+/* The one without a version is another interposer's where there is one: by the version
  * it would be passed over, and all that goes through it with it. */
 ca_dlsym_t ca_dlsym_next(void)
 {
@@ -51,7 +51,7 @@ ca_dlsym_t ca_dlsym_next(void)
     return real ? real : plain;
 }
 
-/* RTLD_NEXT and RTLD_DEFAULT count from whoever calls the C library's: that must be us. */
+/* RTLD_NEXT and RTLD_DEFAULT count from the caller of the C library's: that must be us. */
 void *ca_dlsym_call(void *handle, const char *name)
 {
     ca_dlsym_t next = ca_dlsym_next();

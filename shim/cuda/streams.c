@@ -172,7 +172,7 @@ static pthread_key_t at_thread_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_key;
 
-/* The thread ends, and nobody can record a fence on its default stream any more. */
+/* The thread ends, and no fence can be recorded on its default stream any more. */
 static void leave(void *unused)
 {
     mine_t *left = mine;
@@ -193,7 +193,7 @@ static void make_key(void)
     have_key = pthread_key_create(&at_thread_exit, leave) == 0;
 }
 
-/* NULL without memory, and where nobody would tell of the thread's end. */
+/* NULL without memory, and where the thread's end would go unnoticed. */
 static mine_t *make_mine(void)
 {
     if (mine)
@@ -230,7 +230,7 @@ static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 
 /* --- all others ------------------------------------------------------------------------------- */
 
-/* A context that ended took its streams along, of which nobody tells: those beside the handle's
+/* A context that ended took its streams along, without a call: those beside the handle's
  * place go. Under the lock. */
 static void sweep(CUstream handle)
 {
@@ -269,7 +269,7 @@ static ca_stream_t *publish(CUstream handle, CUcontext owner, ca_context_t *cont
     return stream;
 }
 
-/* Whose stream it is. NULL with success: nobody's that we serve. */
+/* Whose stream it is. NULL with success: of none that we serve. */
 static CUresult owner_of(CUstream handle, CUcontext *owner, ca_context_t **context)
 {
     __typeof__(cuStreamGetCtx) *ask = ca_driver()->cuStreamGetCtx;
@@ -314,12 +314,12 @@ static CUresult find_default(CUstream handle, bool ask, ca_context_t **context, 
     if (current != (*context)->handle) {
         CUresult code = ask ? owner_of(handle, &owner, &of) : CUDA_SUCCESS;
         if (!ask || code != CUDA_SUCCESS)
-            *context = NULL; /* api D asks */
+            *context = NULL; /* the driver hooks ask */
         return code;
     }
     *found = own_stream(*context, ask);
     if (!*found && !ask)
-        *context = NULL; /* api D makes it */
+        *context = NULL; /* the driver hooks make it */
     return CUDA_SUCCESS;
 }
 

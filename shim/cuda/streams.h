@@ -22,7 +22,7 @@ CUresult ca_streams_find(CUstream stream, bool ask, ca_context_t **context, ca_s
 ca_stream_t *ca_streams_known(CUstream stream);
 
 /* The pool's stream that pooled memory of `context` was allocated on, by its record. NULL where
- * that is gone, or nobody can tell. */
+ * that was destroyed, or where it is not known. */
 ca_stream_t *ca_streams_of(const ca_allocation_t *record, ca_context_t *context);
 
 /* The entry of the context that a stream is of, served or not: of the current one for the default

@@ -1,5 +1,5 @@
-/* Lane D, the order of work: the wrappers made from shim/hooks/submissions.def. A wrapper does not
- * jump to the driver: it looks again before it returns (pool/fence/order.h). */
+/* Driver hooks for the order of work: the wrappers made from shim/hooks/submissions.def. A wrapper
+ * does not jump to the driver: it looks again before it returns (pool/fence/order.h). */
 #include "shim/cuda/submissions.h"
 #include <stdatomic.h>
 #include "base/lock.h"

@@ -75,7 +75,7 @@ static inline unsigned ca_launch_work(const CUlaunchConfig *config)
 /* What is captured will be a graph's. */
 void ca_work_captured(unsigned work);
 
-/* Of events: CA_WORK_HELD once the program has one that somebody else records. */
+/* Of events: CA_WORK_HELD once the program has one that another process records. */
 extern __attribute__((visibility("hidden"))) _Atomic unsigned ca_event_work_now;
 static inline unsigned ca_event_work(void)
 {

@@ -42,7 +42,8 @@ static const CUuuid known_tables[] = {
 };
 
 static atomic_flag looking = ATOMIC_FLAG_INIT;
-static bool linked; /* what was there before the first context has been seen; by who looks */
+static bool
+    linked; /* what was there before the first context has been seen; for the thread that looks */
 static bool seen[LIBRARIES];
 
 static bool ended(void)

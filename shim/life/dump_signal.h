@@ -7,7 +7,7 @@
  * for it. Under no lock of ours. */
 void ca_dump_signal_start(void);
 
-/* Where the signal is ending the process, the caller, who ends it too, does not return: it waits
+/* Where the signal is ending the process, the caller, which ends it too, does not return: it waits
  * for that, no longer than `wait_ms`, and then has it end at once. Otherwise does nothing. May be
  * called in a signal handler. */
 void ca_dump_signal_end(unsigned wait_ms);

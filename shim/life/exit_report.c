@@ -21,14 +21,14 @@
 #include "shim/alloc/report_lock.h"
 
 /* For a report that another thread is at: names of large programs take their time, and it would end
- * half written. Whoever calls _exit may have interrupted it. */
+ * half written. A thread that calls _exit may have interrupted it. */
 #define WAIT_MS 60000
 #define QUICK_WAIT_MS 1000
 #define QUICK_SIGNAL_WAIT_MS 10000 /* the thread that writes that one is none of the program's */
 
 static _Atomic bool begun;  /* at the end of the process, once */
 static _Atomic bool leaked; /* as it found */
-static ca_out_t out;        /* 8 KiB that need not be on the stack of whoever calls exit */
+static ca_out_t out;        /* 8 KiB that need not be on the stack of the thread that calls exit */
 
 static void write_stats(void)
 {
@@ -101,7 +101,7 @@ static void write_all(void (*write_report)(bool quick), bool quick, bool has_tur
 /* A second one waits for the first: it ends the process. */
 static void report_once(void (*write_report)(bool quick), bool quick)
 {
-    ca_metrics_end(); /* whoever has the turn */
+    ca_metrics_end(); /* whichever thread has the report lock */
     bool has_turn = ca_report_lock_take(quick ? QUICK_WAIT_MS : WAIT_MS);
     if (!atomic_exchange(&begun, true))
         write_all(write_report, quick, has_turn);

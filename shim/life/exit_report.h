@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
-/* Writes it once, whoever comes first. Makes no CUDA call; other threads may still run. `quick`:
- * with what a signal handler may use, and waiting for nobody who may be waiting for it. Where a
- * signal is ending the process it does not return. */
+/* Writes it once, for the first call. Makes no CUDA call; other threads may still run. `quick`:
+ * with what a signal handler may use, and without a wait for a thread that may wait for this one.
+ * Where a signal is ending the process it does not return. */
 void ca_exit_report(bool quick);
 
 /* The same by the thread that a signal has end the process: the leak report is of what is live, as

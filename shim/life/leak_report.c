@@ -1,6 +1,6 @@
 /* The leak report goes to stderr, to a descriptor by one of its names in /dev, to a device, a pipe
  * or a socket, or into a new file for each format. A file that is there already is never touched:
- * it may be another rank's or a forked child's, and a symbolic link may be somebody's trap. */
+ * it may be another rank's or a forked child's, and a symbolic link may be a trap. */
 #include "shim/life/leak_report.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -210,7 +210,7 @@ static int descriptor(const char *path)
     return digits > 0 && digits < 7 && number[digits] == '\0' ? atoi(number) : -1;
 }
 
-/* A device, a pipe or a socket that is there. A pipe that nobody reads must not hold up the exit.
+/* A device, a pipe or a socket that is there. A pipe without a reader must not hold up the exit.
  */
 static int write_special(const report_t *report)
 {
@@ -343,7 +343,7 @@ uint64_t ca_leak_report_miss(void)
 
 uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
 {
-    static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
+    static char path[PATH_MAX]; /* not on the stack of the thread that calls exit */
     uint64_t leaks = leaks_now();
     bool wanted = is_wanted(leaks);
     /* Where nothing is written the exit status still wants to know what rules do not excuse. */

@@ -11,8 +11,8 @@
 /* Keeps what the environment says of the destination. Once, with the configuration. */
 void ca_leak_report_configure(void);
 
-/* All but one are for whoever has the turn (shim/alloc/report_lock.h), make no CUDA call, and let
- * other threads run. */
+/* All but one are for the thread that has the report lock (shim/alloc/report_lock.h), make no CUDA
+ * call, and let other threads run. */
 
 /* At the end of the process: writes the report where something leaked, through `out`. What cannot
  * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how

@@ -1,7 +1,7 @@
 /* See publish.h.
  *
  * All that touches a file is done by the helper, removing it at the end too: a file system that
- * hangs then holds nobody up but the helper, and the end of the process for END_MS. Nothing is
+ * hangs then holds up only the helper, and the end of the process for END_MS. Nothing is
  * mapped and no descriptor stays open: a file that is cut off raises no SIGBUS, and programs close
  * what they do not know. A process that is killed, aborts or becomes another program by exec leaves
  * its files.
@@ -84,7 +84,7 @@ void ca_metrics_configure(void)
         ca_warn("metrics: the path is too long: there is no file");
     else if (text.length > strlen(ENDING) &&
              strcmp(settled + text.length - strlen(ENDING), ENDING) == 0)
-        settled[text.length - strlen(ENDING)] = '\0'; /* what tells names apart comes before it */
+        settled[text.length - strlen(ENDING)] = '\0'; /* what distinguishes names comes before it */
     else
         ending_added = true;
 }
@@ -279,7 +279,7 @@ void ca_metrics_start(void)
     if (!(metrics.wanted || page.wanted) || atomic_exchange(&started, true))
         return;
     if (!getcwd(folder, sizeof folder - 1))
-        folder[0] = '\0'; /* which the thread may leave no more than anybody else */
+        folder[0] = '\0'; /* which the thread may leave no more than any other */
     else
         strcat(folder, "/"); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): has room */
     int code = ca_helper_start(run, NULL, STACK_BYTES);

@@ -21,7 +21,7 @@ void ca_stats_page_configure(void)
         memcpy(runtime, value, strlen(value) + 1);
 }
 
-/* A folder below /tmp may have been made by anybody, or be a link to anywhere. */
+/* A folder below /tmp may have been made by any user, or be a link to anywhere. */
 static int own_folder(const char *path)
 {
     struct stat found;
