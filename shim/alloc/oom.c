@@ -1,5 +1,5 @@
-/* See oom.h. The report is for whoever gets the turn at once: what is out of memory waits for
- * nobody, and the next one will be like it. */
+/* See oom.h. The report needs the report lock at once: a call that is out of memory does
+ * not wait, and the next one will be like it. */
 #include "shim/alloc/oom.h"
 #include <stdatomic.h>
 #include <stdint.h>

@@ -17,7 +17,7 @@ void ca_oom_set_function(cachealloc_oom_t wanted, void *arg);
  * once more. Under no lock of ours; false inside that function. */
 bool ca_oom_retry(ca_kind_t kind, size_t bytes, CUdevice device);
 
-/* Says what was asked, what there is and who holds it, as often as `oom_report` allows. Under no
+/* Says what was asked, what there is and what holds it, as often as `oom_report` allows. Under no
  * lock of ours. Allocates nothing from the heap; nothing large is on the stack. */
 void ca_oom_report(ca_kind_t kind, size_t bytes, CUdevice device);
 

@@ -6,7 +6,7 @@
 #include "base/out.h"
 #include "registry/table/registry.h"
 
-/* Writes the report of a call that asked for `bytes`. For whoever has the turn
+/* Writes the report of a call that asked for `bytes`. For the thread that has the report lock
  * (shim/alloc/report_lock.h), under no lock. Format (checked by tests); what is not known or does
  * not apply is left out:
  *

@@ -1,5 +1,5 @@
-/* Pinned host memory from the pool: what api D and api R share. An arena for each combination of
- * flags, made at first use: memory keeps the flags that it was obtained with. */
+/* Pinned host memory from the pool: what driver and runtime hooks share. An arena for each
+ * combination of flags, made at first use: memory keeps the flags that it was obtained with. */
 #ifndef CA_SHIM_ALLOC_PINNED_MEMORY_H
 #define CA_SHIM_ALLOC_PINNED_MEMORY_H
 

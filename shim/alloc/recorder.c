@@ -34,7 +34,7 @@ _Atomic bool ca_recorder_on;
 static event_t *table;
 static _Atomic size_t claimed;
 static uint64_t began;         /* microseconds */
-static char settled[PATH_MAX]; /* patterns of the process still in it */
+static char pattern[PATH_MAX]; /* patterns of the process still in it */
 
 static uint64_t now_us(void)
 {
@@ -46,7 +46,7 @@ void ca_recorder_configure(void)
     ca_text_t text;
     if (strcmp(ca_options.record, "off") == 0)
         return;
-    ca_text_init(&text, settled, sizeof settled);
+    ca_text_init(&text, pattern, sizeof pattern);
     ca_path_expand_here(ca_options.record, &text);
     table = text.length < text.bytes ? ca_mem_map(TABLE_BYTES) : NULL;
     if (!table) {
@@ -122,8 +122,8 @@ static int name_file(ca_atomic_file_t *file, char *path, size_t bytes)
     char wanted[SHOWN_PATH], given[SHOWN_PATH];
     unsigned tried;
     escape(wanted, path);
-    int error = ca_new_file_name(file, settled, path, bytes, &tried);
-    if (!error && tried > 1 && !ca_path_is_numbered(settled)) {
+    int error = ca_new_file_name(file, pattern, path, bytes, &tried);
+    if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
         escape(given, path);
         ca_warn("record: %s exists, so the trace is in %s", wanted, given);
     }
@@ -134,8 +134,8 @@ static int write_file(ca_out_t *out, char *path, size_t bytes)
 {
     static ca_atomic_file_t file;
     struct stat found;
-    int error = ca_new_file_path(settled, 0, path, bytes);
-    /* Beside a device or a pipe there would be a file that nobody meant. */
+    int error = ca_new_file_path(pattern, 0, path, bytes);
+    /* Beside a device or a pipe there would be a file that was not meant. */
     if (!error && lstat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISLNK(found.st_mode))
         error = S_ISDIR(found.st_mode) ? -EISDIR : -ENOTSUP;
     if (!error)
@@ -154,7 +154,7 @@ static int write_file(ca_out_t *out, char *path, size_t bytes)
 
 void ca_recorder_write(ca_out_t *out)
 {
-    static char path[PATH_MAX]; /* not on the stack of whoever calls exit */
+    static char path[PATH_MAX]; /* not on the stack of the thread that calls exit */
     char shown[SHOWN_PATH];
     if (!table || atomic_load(&claimed) == 0)
         return;

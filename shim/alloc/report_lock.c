@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "shim/alloc/track.h"
 
-/* No mutex: who waits must know whether it waits for itself. */
+/* No mutex: a thread that waits must know whether it waits for itself. */
 static _Atomic uint32_t holder; /* thread id, or 0 */
 
 bool ca_report_lock_take(unsigned wait_ms)

@@ -97,7 +97,7 @@ int ca_track_insert(ca_context_t *context, const ca_allocation_t *record)
 {
     if (!context)
         return insert(record, true);
-    /* A call that may destroy it waits for whoever is in there. */
+    /* A call that may destroy it waits for the threads that are in there. */
     ca_in_flight_enter(&context->entered);
     int result = insert(record, atomic_load(&context->state) == CA_CONTEXT_SERVING);
     ca_in_flight_leave(&context->entered);

@@ -1,4 +1,4 @@
-/* Records of allocations: what the wrappers tell the registry. */
+/* Records of allocations: what the wrappers note in the registry. */
 #ifndef CA_SHIM_ALLOC_TRACK_H
 #define CA_SHIM_ALLOC_TRACK_H
 
@@ -13,8 +13,9 @@
 #include "shim/alloc/debug_free.h"
 #include "shim/alloc/recorder.h"
 
-/* The stack of the runtime call under way in this thread, set by api R before it goes down into
- * the driver: one line of the program has one stack, whichever api served it. 0 for none. */
+/* The stack of the runtime call under way in this thread, set by the runtime hooks before they go
+ * down into the driver: one line of the program has one stack, whichever API served it. 0 for none.
+ */
 extern _Thread_local uint32_t ca_track_runtime_stack;
 
 /* The configuration was read. */
@@ -38,7 +39,7 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t 
 
 /* The same for memory that the driver gave while `before` was the current context's entry (or none
  * was known). Where the context was destroyed meanwhile, and perhaps made anew by another thread,
- * nobody can tell whose the memory is: it is then not tracked. */
+ * the memory's owner is not known: it is then not tracked. */
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,
                            const ca_context_t *before, CUstream stream);
 

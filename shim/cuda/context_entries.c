@@ -22,7 +22,7 @@ static ca_context_t *resting, **resting_end = &resting;
 static size_t resting_count;
 
 /* Calls under way that may destroy a context, and those that are done. */
-static _Atomic unsigned leaving_calls, settled_calls;
+static _Atomic unsigned leaving_calls, resumed_calls;
 
 /* Some context has no entry, so that no fence would cover its work. */
 static _Atomic bool unlisted;
@@ -258,7 +258,7 @@ unsigned ca_contexts_leaving(void)
 
 unsigned ca_contexts_resumed(void)
 {
-    return atomic_load(&settled_calls);
+    return atomic_load(&resumed_calls);
 }
 
 /* Under the lock, or what comes of it is not believed: entries are never unmapped. */

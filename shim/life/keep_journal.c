@@ -26,7 +26,7 @@
 #define SHOWN_PATH 400 /* bytes of a path in a message */
 #define WAIT_MS 10000  /* for another thread's report */
 
-static char settled[PATH_MAX], rank[16]; /* patterns of the process still in the path */
+static char pattern[PATH_MAX], rank[16]; /* patterns of the process still in the path */
 enum { NOT_YET, STARTING, STARTED };
 static _Atomic int state = STARTED;
 
@@ -38,7 +38,7 @@ void ca_keep_journal_configure(void)
     const char *found = ca_path_rank();
     ca_text_init(&text, rank, sizeof rank);
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
-    ca_text_init(&text, settled, sizeof settled);
+    ca_text_init(&text, pattern, sizeof pattern);
     ca_path_expand(ca_options.journal, &text);
     if (text.length < text.bytes)
         atomic_store(&state, NOT_YET);
@@ -57,7 +57,7 @@ static void begin(void)
 {
     static char path[PATH_MAX], shown[SHOWN_PATH]; /* one thread comes here */
     const ca_journal_about_t about = {
-        .settled = settled,
+        .settled = pattern,
         .version = cachealloc_version(),
         .rank = rank,
         .stack_depth = ca_options.stack_depth,
@@ -68,7 +68,7 @@ static void begin(void)
     escape(shown, path);
     if (error)
         ca_warn("journal: cannot make %s (%s): there is none", shown, strerror(-error));
-    else if (tried > 1 && !ca_path_is_numbered(settled))
+    else if (tried > 1 && !ca_path_is_numbered(pattern))
         ca_warn("journal: the file that was asked for exists, so the journal is in %s", shown);
 }
 
@@ -97,7 +97,7 @@ void ca_keep_journal_start(void)
 void ca_keep_journal_reset_after_fork(void)
 {
     ca_journal_reset_after_fork();
-    if (strcmp(ca_options.journal, "off") != 0 && settled[0] != '\0')
+    if (strcmp(ca_options.journal, "off") != 0 && pattern[0] != '\0')
         atomic_store(&state, NOT_YET);
 }
 

@@ -69,7 +69,7 @@ typedef struct report {
     char *path; /* where it goes, PATH_MAX bytes */
 } report_t;
 
-static target_t settled; /* what leak_report says */
+static target_t configured; /* what leak_report says */
 static char aside[PATH_MAX];
 static char rank[16];
 
@@ -87,7 +87,7 @@ static const format_t *format_of(const char *path)
 }
 
 /* `later`: the working folder may be another one when the report is written. */
-static void settle(const char *path, target_t *target, bool later)
+static void expand(const char *path, target_t *target, bool later)
 {
     ca_text_t text;
     ca_text_init(&text, target->pattern, sizeof target->pattern);
@@ -107,7 +107,7 @@ void ca_leak_report_configure(void)
     const char *found = ca_path_rank();
     ca_text_init(&text, rank, sizeof rank);
     ca_text_add(&text, found ? found : "", found ? strlen(found) : 0);
-    settle(ca_options.leak_report, &settled, true);
+    expand(ca_options.leak_report, &configured, true);
     ca_text_init(&text, aside, sizeof aside);
     ca_path_expand_here(ASIDE, &text);
 }
@@ -353,7 +353,7 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
         ca_driver()->cuCtxSynchronize();
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
     ca_model_t *model = ca_report_model(NULL, rank, quick);
-    report_t report = {.out = out, .model = model, .target = &settled, .path = path};
+    report_t report = {.out = out, .model = model, .target = &configured, .path = path};
     if (!model)
         ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
     else if (wanted && !ca_model_is_empty(model))
@@ -375,13 +375,13 @@ int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
         return error ? error : -ENOMEM;
     ca_path_set_process(process);
     if (path)
-        settle(path, &asked, false);
+        expand(path, &asked, false);
     else if (strcmp(ca_options.leak_report, "off") == 0)
-        settle("stderr", &asked, true);
+        expand("stderr", &asked, true);
     else if (process)
-        settle(ca_options.leak_report, &asked, true);
+        expand(ca_options.leak_report, &asked, true);
     else
-        report.target = &settled;
+        report.target = &configured;
     error = write_formats(&report, !path);
     ca_path_set_process(NULL);
     return path ? error : 0; /* without a path it is on stderr now */

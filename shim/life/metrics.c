@@ -54,7 +54,7 @@ typedef struct target {
 
 static target_t metrics = {.option = "metrics", .mode = 0644}, page = {.option = "stats_page"};
 static bool ending_added;
-static char settled[PATH_MAX]; /* of metrics: patterns of the process still in it */
+static char pattern[PATH_MAX]; /* of metrics: patterns of the process still in it */
 static char folder[PATH_MAX];  /* where a relative path begins */
 static char labels[1536], rank[16];
 static uint64_t began;
@@ -77,14 +77,14 @@ void ca_metrics_configure(void)
     metrics.interval = ca_options.metrics_interval;
     if (!metrics.wanted)
         return;
-    ca_text_init(&text, settled, sizeof settled);
+    ca_text_init(&text, pattern, sizeof pattern);
     ca_path_expand(ca_options.metrics, &text);
     metrics.wanted = text.length < text.bytes;
     if (!metrics.wanted)
         ca_warn("metrics: the path is too long: there is no file");
     else if (text.length > strlen(ENDING) &&
-             strcmp(settled + text.length - strlen(ENDING), ENDING) == 0)
-        settled[text.length - strlen(ENDING)] = '\0'; /* what distinguishes names comes before it */
+             strcmp(pattern + text.length - strlen(ENDING), ENDING) == 0)
+        pattern[text.length - strlen(ENDING)] = '\0'; /* what distinguishes names comes before it */
     else
         ending_added = true;
 }
@@ -148,12 +148,12 @@ static int metrics_path(char *path, size_t bytes, unsigned tried)
 {
     ca_text_t text;
     ca_text_init(&text, path, bytes);
-    if (settled[0] != '/')
+    if (pattern[0] != '/')
         ca_text_add(&text, folder, strlen(folder));
     size_t length = text.length;
     if (length + strlen(ENDING) >= bytes)
         return -ENAMETOOLONG;
-    int error = ca_new_file_path(settled, tried, path + length, bytes - length - strlen(ENDING));
+    int error = ca_new_file_path(pattern, tried, path + length, bytes - length - strlen(ENDING));
     if (error)
         return error;
     length = strlen(path);
@@ -203,7 +203,7 @@ static void tell(target_t *target, int error)
     ca_text_t text;
     ca_text_init(&text, shown, sizeof shown);
     ca_text_escape(&text, target->file.path, strlen(target->file.path), sizeof shown - 1);
-    if (error == 0 && target->tried > 0 && !target->named && !ca_path_is_numbered(settled))
+    if (error == 0 && target->tried > 0 && !target->named && !ca_path_is_numbered(pattern))
         ca_warn("%s: the file that was asked for exists, so it is %s", target->option, shown);
     if (error == 0 || target->told)
         return;
