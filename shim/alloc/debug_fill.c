@@ -31,7 +31,7 @@ static bool poisons(void)
     return ca_options.debug & CA_DEBUG_POISON;
 }
 
-/* --- what is given ---------------------------------------------------------------------------- */
+/* --- what is served --------------------------------------------------------------------------- */
 
 /* A byte, or NOT_FILLED. A program that wants zeros gets them: fresh memory of the driver's has
  * them. */
@@ -117,7 +117,7 @@ void ca_debug_freed_slow(const ca_allocation_t *record, const ca_context_t *wher
         return;
     if (where == context && reaches(context, stream))
         freed_on(context, record, stream);
-    else /* another context's stream cannot be told to work on it here */
+    else /* another context's stream cannot work on it here */
         freed_now(context, record);
 }
 

@@ -1,5 +1,6 @@
-/* Patterns in memory, for the options `debug` and `zero`: what is given is filled, what is freed is
- * filled too (poison), and behind what is served lies a guard that nothing may write to (redzone).
+/* Patterns in memory, for the options `debug` and `zero`: what is served is filled, what is freed
+ * is filled too (poison), and behind what is served lies a guard that nothing may write to
+ * (redzone).
  *
  * Memory is filled at its free once the work that the plain free would have waited for has passed,
  * for which it waits; what is freed on a stream, in the order of that stream. So no work that may
@@ -33,7 +34,7 @@ static inline size_t ca_debug_padded(size_t bytes)
 }
 
 /* Makes memory that the pool gives look as the options want it; in the order of `*stream`, or where
- * that is NULL at once. `reused`: some of it was given before. With no lock held. */
+ * that is NULL at once. `reused`: some of it was served before. With no lock held. */
 CUresult ca_debug_fill_slow(ca_context_t *context, CUdeviceptr address, size_t bytes, bool reused,
                             const CUstream *stream);
 static inline CUresult ca_debug_fill(ca_context_t *context, CUdeviceptr address, size_t bytes,

@@ -1,7 +1,7 @@
 /* What was there is known from the ring of freed records (registry/table/freed.h). Frees that were
- * hits are not in it, or each would cost more; but where such a block still lies in a thread's
- * cache, its slot has the stack and the thread of its last allocation. With debug:frees there are
- * no hits, and the ring has every free. */
+ * those of the fast path are not in it, or each would cost more; but where such a block still lies
+ * in a thread's cache, its record has the stack and the thread of its last allocation. With
+ * debug:frees there is no fast path, and the ring has every free. */
 #include "shim/alloc/debug_free.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -22,7 +22,7 @@ typedef struct found {
     enum { NOTHING, LIVE, FREED } what;
     ca_freed_t was; /* of LIVE its record alone */
     bool rounded;   /* its bytes are the block's: at most so many were asked for */
-    bool unsure;    /* hits may have come since */
+    bool unsure;    /* frees of the fast path may have come since */
 } found_t;
 
 uint32_t ca_debug_take_stack(void)
@@ -78,7 +78,7 @@ static bool find_live(uint64_t address, bool pooled, ca_allocation_t *record)
     return start && start != address && ca_registry_find(start, record);
 }
 
-/* From the block's slot. */
+/* From the block's record. */
 static void describe_cached(const ca_pool_cached_t *cached, found_t *found)
 {
     const ca_context_t *context = cached->context;

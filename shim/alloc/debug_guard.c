@@ -23,7 +23,8 @@
 
 typedef unsigned long long number_t;
 
-/* A context is looked at when it may go, and again when it does; so each allocation is told once.
+/* A context is looked at when it may go, and again when it does; so each allocation is reported
+ * once.
  */
 static bool is_new(uint64_t sequence)
 {
@@ -80,9 +81,9 @@ static bool at_rest(ca_context_t *context, bool host)
     return rc == 1;
 }
 
-/* Through the kernel, which answers where the memory has gone: another thread may free it and trim
- * while we look. By a pipe, since process_vm_readv may be forbidden in a container, and reads no
- * mapping of a device. */
+/* Through the kernel, which answers where the memory is unmapped: another thread may free it and
+ * trim while we look. By a pipe, since process_vm_readv may be forbidden in a container, and reads
+ * no mapping of a device. */
 static bool copy_host(const void *from, unsigned char *guard)
 {
     int ends[2];

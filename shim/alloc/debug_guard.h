@@ -9,9 +9,9 @@
 
 typedef enum { CA_GUARD_FREE, CA_GUARD_EXIT, CA_GUARD_CONTEXT } ca_guard_when_t;
 
-/* Tells where `guard`, a copy of what lies behind the allocation, was written to, and when that was
- * found: as the caller frees it, at exit, before its context may be destroyed. With no lock held;
- * may wait for a second. */
+/* Reports where `guard`, a copy of what lies behind the allocation, was written to, and when that
+ * was found: as the caller frees it, at exit, before its context may be destroyed. With no lock
+ * held; may wait for a second. */
 void ca_guard_check(const ca_allocation_t *record, const unsigned char *guard,
                     ca_guard_when_t when);
 

@@ -40,7 +40,7 @@ void ca_fast_invalidate(void)
     while (!atomic_compare_exchange_weak(&page->generation, &old, generation));
 }
 
-/* The current context, if allocations of it may be hits. */
+/* The current context, if it may serve on the fast path. */
 static ca_context_t *current(void)
 {
     ca_context_t *context = ca_context_again(ca_context_memo.handle);
@@ -49,13 +49,13 @@ static ca_context_t *current(void)
     return context && context->arena && !atomic_load(&context->broken) ? context : NULL;
 }
 
-/* The thread's heap of device memory. */
+/* The thread's home arena of device memory. */
 static ca_arena_t *home(const ca_context_t *context)
 {
     return context->set ? ca_arena_set_home(context->set) : context->arena;
 }
 
-/* In front of a heap. */
+/* The thread's cache in front of an arena, or the closed one. */
 static ca_cache_t *cache_before(const ca_arena_t *heap)
 {
     ca_cache_t *cache = ca_cache_memo(heap);
@@ -63,7 +63,7 @@ static ca_cache_t *cache_before(const ca_arena_t *heap)
 }
 
 /* The generation is read before all that it vouches for. Without a cache in front of the context's
- * heap there are hits for pinned memory, and for what is freed to others. */
+ * arena the fast path serves pinned memory, and frees to other arenas. */
 void ca_fast_remember(ca_api_t api)
 {
     uint64_t generation = atomic_load_explicit(&ca_life_page.generation, memory_order_acquire);
@@ -112,7 +112,7 @@ static bool is_large(size_t bytes)
     return bytes > CA_CACHE_ALWAYS && bytes > ca_cache_get(&ca_thread.cache->most);
 }
 
-/* Of memory that is out of the heap already. A call that may destroy the context waits. */
+/* Of memory that is out of the arena already. A call that may destroy the context waits. */
 static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
 {
     ca_context_t *context = ca_thread.context;
@@ -191,6 +191,6 @@ bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind
         ca_thread_counts_take(&ca_thread.tally->hit_allocs[api], 1);
         return false;
     }
-    ca_thread_counts_take(&ca_thread.tally->live, 1); /* counted with the hits */
+    ca_thread_counts_take(&ca_thread.tally->live, 1); /* the fast path counts it */
     return true;
 }

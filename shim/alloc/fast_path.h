@@ -198,7 +198,7 @@ CA_INLINE bool ca_fast_ready(ca_api_t api)
            atomic_load_explicit(&ca_life_page.generation, memory_order_relaxed);
 }
 
-/* The current context's handle, which may be NULL. False where the driver cannot tell. */
+/* The current context's handle, which may be NULL. False where the driver does not say. */
 CA_INLINE bool ca_fast_context(CUcontext *handle)
 {
     ca_lock_assert_none("driver call");

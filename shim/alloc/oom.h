@@ -1,4 +1,4 @@
-/* Out of memory: what is done about it, and said, before the program is told. */
+/* Out of memory: what is done about it, and said, before the program sees it. */
 #ifndef CA_SHIM_ALLOC_OOM_H
 #define CA_SHIM_ALLOC_OOM_H
 

@@ -20,7 +20,7 @@
 
 typedef struct figures {
     size_t asked;
-    bool host;        /* pinned memory, of which the driver tells nothing */
+    bool host;        /* pinned memory, of which the driver says nothing */
     bool told;        /* by the driver: */
     size_t free, all; /* bytes of the device */
     size_t graphs;    /* of this process */
@@ -32,7 +32,7 @@ typedef struct figures {
     ca_holders_t holders;
 } figures_t;
 
-/* The driver's own figures, not those that count what we cache as free. */
+/* The driver's own numbers, not those that count what we cache as free. */
 static void ask_driver(figures_t *now, ca_context_t *context)
 {
     __typeof__(cuMemGetInfo_v2) *ask = ca_driver()->cuMemGetInfo_v2;

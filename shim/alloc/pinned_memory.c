@@ -39,10 +39,10 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     return 0;
 }
 
-/* Pages that stay pinned are lost to all others, malloc included, and nothing tells when the
- * machine runs short. So what is kept for later is bounded: beyond that a free does what the
- * driver's would have done, it waits for its context's work, and all that is idle goes back. Not
- * each time for what comes and goes by hits. */
+/* Pages that stay pinned are lost to all others, malloc included, and nothing says when the machine
+ * runs short. So what is kept for later is bounded: beyond that a free does what the driver's would
+ * have done, it waits for its context's work, and all that is idle goes back. Not each time for
+ * what comes and goes by the fast path. */
 static void keep_little(ca_context_t *context, ca_arena_t *arena, size_t bytes)
 {
     ca_arena_stats_t now;

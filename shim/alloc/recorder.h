@@ -16,7 +16,7 @@ extern _Atomic bool ca_recorder_on;
 void ca_recorder_configure(void);
 
 /* The record was just inserted, and its address is not yet the program's; or it was just taken out,
- * and its memory not yet given back. So no other thread comes in between with the same memory. */
+ * and its memory not yet released. So no other thread comes in between with the same memory. */
 void ca_recorder_alloc(const ca_allocation_t *record);
 void ca_recorder_free(const ca_allocation_t *record);
 

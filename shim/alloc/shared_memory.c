@@ -5,8 +5,9 @@
  *
  * Memory from elsewhere: the record's `stream` is the deleter and its `owner` the argument.
  *
- * Shared records change under one lock, and only here, except that those of a context that is gone
- * are dropped by the registry: then what is looked for is not there, and there is nothing to do. */
+ * Shared records change under one lock, and only here, except that those of a context that was
+ * destroyed are dropped by the registry: then what is looked for is not there, and there is nothing
+ * to do. */
 #include "shim/alloc/shared_memory.h"
 #include <errno.h>
 #include "base/counters.h"

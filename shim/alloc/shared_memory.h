@@ -24,7 +24,7 @@ CUresult ca_shared_free_async(const ca_allocation_t *name, __typeof__(cuMemFreeA
 int ca_shared_alias(uint64_t owner, uint64_t alias);
 
 /* Memory from elsewhere joins the registry. 0, -EEXIST: the address is live, -EINVAL: without a
- * deleter the driver would be given memory of the pool, -ENOMEM. */
+ * deleter the driver would get memory of the pool, -ENOMEM. */
 int ca_shared_register(uint64_t address, size_t bytes, ca_deleter_t *deleter, void *argument);
 /* And leaves it; no deleter is called. 0, -ENOENT: it is none, -EBUSY: it has aliases. */
 int ca_shared_unregister(uint64_t address);
@@ -34,7 +34,8 @@ int ca_shared_unregister(uint64_t address);
  * `*names` is how many names are live. */
 bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names);
 
-/* The records of a context that is gone were dropped: forgets its aliases, calling nothing. */
+/* The records of a context that was destroyed were dropped: forgets its aliases, calling nothing.
+ */
 void ca_shared_drop_context(const ca_context_t *context);
 
 void ca_shared_reset_after_fork(void);

@@ -29,7 +29,7 @@ uint32_t ca_track_get_thread(void)
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char _end[] __attribute__((visibility("hidden")));
 
-/* Every allocation has its stack, and the unwinder is open: hits need not ask for more. */
+/* Every allocation has its stack, and the unwinder is open: the fast path need not ask for more. */
 static _Atomic bool always;
 
 uint32_t ca_track_stack(void)

@@ -7,7 +7,7 @@
 
 /* Whether there is one. Where the loader has opened and closed nothing since the last time, which
  * is one call of the loader's, only what was not bound then is looked at, a word each; `changed`
- * tells. By one thread at a time. */
+ * says. By one thread at a time. */
 bool ca_bindings_past_us(bool *changed);
 
 #endif

@@ -24,15 +24,15 @@ static _Alignas(CA_PART_BYTES) ca_in_flight_t recorders;
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS);
 static struct {
     CUstream stream;
-    CUcontext context;        /* whose stream it is, or NULL when that could not be told */
+    CUcontext context;        /* whose stream it is, or NULL when that is not known */
     unsigned long long id;    /* of that context, */
     unsigned long long owner; /* and of its primary, for a green one; 0 where there are none */
     uint64_t number;          /* of the capture: shim/cuda/graph_memory.c */
 } captures[CAPTURES_MAX];
 static size_t capture_count;
 
-/* While anything is captured no call is a hit: the driver is asked first whether it is allowed, or
- * what it touches is noted for the graph. */
+/* While anything is captured no call takes the fast path: the driver is asked first whether it is
+ * allowed, or what it touches is noted for the graph. */
 static void count(int by)
 {
     int before = atomic_fetch_add(&ca_capturing, by);

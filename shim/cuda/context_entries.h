@@ -26,8 +26,8 @@ void ca_entry_put_aside(ca_context_t *fresh);
 /* A call begins that may destroy the context. Returns its entry, suspended, or NULL. */
 ca_context_t *ca_entry_suspend(CUcontext handle);
 
-/* That call is done. True where the context is gone and this is the first to say so: the entry is
- * retired, and the caller drops what it had, then lets it rest. */
+/* That call is done. True where the context was destroyed and this is the first to say so: the
+ * entry is retired, and the caller drops what it had, then lets it rest. */
 bool ca_entry_resume(ca_context_t *context, bool gone);
 
 /* A retired entry waits for another life. */

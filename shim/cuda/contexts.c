@@ -37,7 +37,7 @@ bool ca_context_lost_id(const ca_context_t *context)
 
 bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
 {
-    /* Addresses of ranges are given back by us, and the driver names no context for them. */
+    /* Addresses of ranges are released by us, and the driver names no context for them. */
     if (!context || atomic_load(&context->state) == CA_CONTEXT_SERVING || ca_range_holds(address) ||
         CA_MUTATED(lost_addresses_kept))
         return false;
@@ -82,7 +82,7 @@ static ca_context_t *make(CUcontext handle)
     return make_for(handle, device, false);
 }
 
-/* NULL also for one that was destroyed behind our back, its handle given to another context. */
+/* NULL also for one that was destroyed behind our back, its handle used for another context. */
 static ca_context_t *entry_of(CUcontext handle)
 {
     ca_context_t *context = ca_entry_find(handle);

@@ -22,19 +22,19 @@
  * in a call while as many contexts ended. */
 #define CA_CONTEXTS_RESTING 1024
 #define CA_PINNED_KINDS 8         /* combinations of cuMemHostAlloc's flags */
-#define CA_CONTEXT_REACHED_MOST 8 /* that are told apart */
+#define CA_CONTEXT_REACHED_MOST 8 /* that are distinguished */
 
 typedef enum {
     CA_CONTEXT_SERVING,
     CA_CONTEXT_SUSPENDED, /* may be destroyed at any moment: everything goes through */
-    CA_CONTEXT_RETIRED,   /* destroyed: its memory and its events are gone */
+    CA_CONTEXT_RETIRED,   /* destroyed: with its memory and its events */
 } ca_context_state_t;
 
 /* Events for fences, shim/upstream/fences.c: in parts, or threads that close epochs would all wait
  * for the same cache lines. */
 typedef struct ca_event_part {
     ca_lock_t lock;
-    struct ca_event *idle; /* under the lock; they come back to the part they were taken from */
+    struct ca_event *idle; /* under the lock; they come back to the part that they are of */
     _Atomic unsigned held; /* of this part, by fences */
     char apart[CA_PART_BYTES - sizeof(ca_lock_t) - sizeof(void *) - sizeof(unsigned)];
 } ca_event_part_t;
@@ -126,8 +126,8 @@ CUresult ca_context_check_current(void);
  * driver call of ours is at work on it (a second at most). Returns its entry, or NULL where there
  * is none. */
 ca_context_t *ca_context_suspend(CUcontext handle);
-/* That call is done. If the context is `gone` its arena, records and events are dropped, without a
- * driver call; otherwise the last such call puts it back into service. */
+/* That call is done. If the context was destroyed (`gone`) its arena, records and events are
+ * dropped, without a driver call; otherwise the last such call puts it back into service. */
 void ca_context_resume(ca_context_t *context, bool gone);
 
 /* How many such calls are under way, and how many there have been whose context has resumed or
@@ -171,7 +171,7 @@ void ca_context_share(CUcontext green, CUcontext primary, CUdevice device);
  * such a call has begun. */
 bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address);
 
-/* Whether the driver no longer tells the id that the context had. */
+/* Whether the driver no longer has the id that the context had. */
 bool ca_context_lost_id(const ca_context_t *context);
 
 /* The entries that are not retired. Any of them may submit work that touches another's memory: by

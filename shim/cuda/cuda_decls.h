@@ -111,7 +111,7 @@ CUresult CUDAAPI cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CU
 CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *copy);
 CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
 
-/* What submits work; newer headers then tell where a declaration is wrong. The types are those of
+/* What submits work; newer headers then refuse a declaration that is wrong. The types are those of
  * CUDA 3.1, when addresses of devices had 32 bits, and of headers that need other libraries'. */
 #ifndef __CUDA_API_VERSION_INTERNAL
 typedef unsigned CUdeviceptr_v1;

@@ -50,7 +50,7 @@ void ca_graph_memory_release(void);
 /* Bytes that are kept, rounding included. */
 size_t ca_graph_memory_bytes(void);
 
-/* Its memory is gone. */
+/* The context was destroyed with its memory. */
 void ca_graph_memory_drop_context(uint16_t context);
 void ca_graph_memory_reset_after_fork(void);
 

@@ -18,7 +18,7 @@ typedef struct ca_libraries_seen {
     _Atomic unsigned long long opened, closed;
 } ca_libraries_seen_t;
 
-/* Whether it has opened or closed anything since, or does not tell: one call of the loader's. */
+/* Whether it has opened or closed anything since, or does not say: one call of the loader's. */
 bool ca_libraries_changed(ca_libraries_seen_t *seen);
 
 #endif

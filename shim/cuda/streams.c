@@ -16,7 +16,7 @@ typedef struct known {
     CUstream handle;
     CUcontext owner; /* a green one, or the context's own handle */
     ca_context_t *context;
-    uint64_t life; /* of the context: with another one the stream is gone */
+    uint64_t life; /* of the context: with another one the stream has ended */
     ca_stream_t *stream;
 } known_t;
 

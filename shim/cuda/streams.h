@@ -32,7 +32,7 @@ ca_context_t *ca_streams_context(CUstream stream);
 /* Around cuStreamDestroy: before the call. */
 void ca_streams_destroyed(CUstream stream);
 
-/* All streams that were made in `owner`, NULL or a green context, may be gone after this. */
+/* All streams that were made in `owner`, NULL or a green context, may have ended after this. */
 void ca_streams_forget(CUcontext owner);
 
 /* Memory that had been served before was served again in the order of the stream; and whether any

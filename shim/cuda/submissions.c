@@ -12,7 +12,7 @@
 #include "shim/cuda/seen.h"
 #include "shim/cuda/unseen.h"
 
-/* --- what cannot be told of one call alone ------------------------------------------------------
+/* --- what one call alone does not show ------------------------------------------------------
  */
 
 _Atomic unsigned ca_event_work_now;

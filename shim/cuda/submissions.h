@@ -22,7 +22,7 @@ void ca_submissions_configure(void);
 /* For a wait. */
 #define CA_EVERY_STREAM ((CUstream) ~(uintptr_t)0)
 
-/* `call` with its two looks. The pool is told a handle that means the same stream to the driver's
+/* `call` with its two looks. The pool gets a handle that means the same stream to the driver's
  * functions that are no per-thread twins. The second look comes before the wrapper returns,
  * whatever the answer: a call that failed may have submitted a part. */
 #define CA_SUBMIT(on, per_thread, kind, call)                                                      \

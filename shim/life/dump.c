@@ -16,7 +16,7 @@ int ca_dump(const char *cause, const char *path)
 {
     static ca_out_t out;
     int saved = errno, result = -EBUSY;
-    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the lock */
     if (ca_report_lock_take(WAIT_MS)) {
         result = ca_leak_report_dump(&out, cause, path);
         ca_report_lock_drop();

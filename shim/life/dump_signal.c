@@ -6,11 +6,11 @@
  *
  * A signal that is there to end the process, and would have ended it, ends it: once the report is
  * written the helper restores what was there before us and raises the signal, so that a parent that
- * waits for the process is told what it would be told without us. Until then the program's threads
+ * waits for the process sees what it would see without us. Until then the program's threads
  * run on. One whose call the signal interrupted may call exit: it waits for the helper, since
- * without us it would be gone. A report may take its time, or be stuck; the second signal, unless
- * it comes at the heels of the first, as where a terminal and a launcher both send it, does not
- * wait.
+ * without us it would have ended. A report may take its time, or be stuck; the second signal,
+ * unless it comes at the heels of the first, as where a terminal and a launcher both send it, does
+ * not wait.
  *
  * A process whose other threads have all ended by pthread_exit is kept alive by the helper, as by
  * the driver's own threads. */

@@ -82,7 +82,7 @@ static void write_live(bool quick)
         ca_warn("dump_signal: no report: %s", strerror(-error));
 }
 
-/* The leak report alone needs the turn. */
+/* The leak report alone needs the report lock. */
 static void write_all(void (*write_report)(bool quick), bool quick, bool has_turn)
 {
     if (has_turn)

@@ -51,7 +51,7 @@ static size_t read_stack(uintptr_t address, void *to, size_t bytes)
     return got > 0 ? (size_t)got : 0;
 }
 
-/* The kernel's frame begins with the return address, and the ucontext_t that follows tells which
+/* The kernel's frame begins with the return address, and the ucontext_t that follows says which
  * alternate stack there was. */
 static bool frame_is_on_alternate_stack(uintptr_t frame)
 {

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-/* Calls it, and tells it whether the calling thread is in a signal handler. Where that is on an
+/* Calls it with whether the calling thread is in a signal handler. Where that is on an
  * alternate stack, calls it on one of ours, of 64 KiB, and not at all while another thread has
  * that. Whether a thread is in a handler takes some hundred system calls, no lock and no memory. On
  * other processors than x86-64 only a handler on an alternate stack is known. */

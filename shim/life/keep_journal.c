@@ -155,7 +155,7 @@ CA_PUBLIC int cachealloc_report_journal(const char *journal, const char *path)
         ca_modules_are_foreign())
         return EBUSY;
     int saved = errno, error = -EBUSY;
-    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the turn */
+    int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the lock */
     if (ca_report_lock_take(WAIT_MS)) {
         error = report(journal, path);
         ca_report_lock_drop();

@@ -271,7 +271,8 @@ static int write_format(const report_t *report, bool alone)
     }
 }
 
-/* Tells what could not be written. Somewhere what leaked must be said: `told` says that a text did.
+/* Warns of what could not be written. Somewhere what leaked must be said: `told` says that a text
+ * did.
  */
 static void fall_back(report_t *report, int error, bool told)
 {
@@ -283,7 +284,7 @@ static void fall_back(report_t *report, int error, bool told)
         report->format = &formats[CA_FORMAT_TEXT];
         error = told ? 0 : write_report(report, ca_out_stderr());
     }
-    if (error && error != -EAGAIN) /* which was told where it was cut */
+    if (error && error != -EAGAIN) /* which was reported where it was cut */
         ca_warn("leak_report: the report is not complete: %s", strerror(-error));
 }
 
@@ -295,7 +296,7 @@ static unsigned chosen_formats(const target_t *target)
     return own && chosen == 1u << CA_FORMAT_TEXT ? 1u << (own - formats) : chosen;
 }
 
-/* Returns the first error. `falls_back`: and tells what could not be written. */
+/* Returns the first error. `falls_back`: warns of what could not be written. */
 static int write_formats(report_t *report, bool falls_back)
 {
     unsigned chosen = chosen_formats(report->target);

@@ -19,8 +19,8 @@ void ca_leak_report_configure(void);
  * many allocations leaked, reported or not. */
 uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
 
-/* In its place where the turn cannot be had: tells that there is none, and returns the same, leaks
- * that are known included. */
+/* In its place where the report lock cannot be had: says that there is none, and returns the same,
+ * leaks that are known included. */
 uint64_t ca_leak_report_miss(void);
 
 /* While it runs: what is live, to the file that `path`, with the patterns of leak_report, names.

@@ -92,7 +92,7 @@ int ca_life_peek_reuse(void)
     if (!getauxval(AT_SECURE)) {
         ca_options_parse(&quiet, NAME, getenv(NAME), NULL, NULL);
         ca_options_parse(&quiet, ALIAS, getenv(ALIAS), NULL, NULL);
-        if (quiet.reuse == CA_REUSE_ORDER) /* its end may be told of before anything is allocated */
+        if (quiet.reuse == CA_REUSE_ORDER) /* its end may be logged before anything is allocated */
             ca_log_set_level((ca_log_level_t)quiet.log);
     }
     return quiet.reuse;

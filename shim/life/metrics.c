@@ -46,7 +46,7 @@
 typedef struct target {
     const char *option; /* in messages */
     bool wanted, named, told;
-    unsigned tried; /* names that were taken */
+    unsigned tried; /* names that were in use */
     mode_t mode;
     uint64_t interval, due; /* nanoseconds */
     ca_kept_file_t file;

@@ -27,8 +27,8 @@
 
 typedef unsigned long long number_t;
 
-/* One thread writes. A device and a kind that had live memory once are told from then on: a figure
- * that is gone is another thing than one that is 0. */
+/* One thread writes. A device and a kind that had live memory once are written from then on: a
+ * metric that vanishes is another thing than one that is 0. */
 static ca_registry_total_t live[CA_REGISTRY_DEVICES][CA_KIND_COUNT];
 static bool seen[CA_REGISTRY_DEVICES][CA_KIND_COUNT];
 static ca_arena_stats_t pools[CA_REGISTRY_DEVICES];

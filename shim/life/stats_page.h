@@ -13,8 +13,8 @@ void ca_stats_page_configure(void);
  * the path is that of the folder. */
 int ca_stats_page_path(char *path, size_t bytes);
 
-/* When this process began, in clock ticks since the boot: what tells it from a later one of the
- * same id. 0 where /proc does not say. */
+/* When this process began, in clock ticks since the boot: what distinguishes it from a later one of
+ * the same id. 0 where /proc does not say. */
 uint64_t ca_stats_page_began(void);
 
 #endif
