@@ -238,7 +238,7 @@ bool ca_entry_resume(ca_context_t *context, bool gone)
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
         set_state(context, CA_CONTEXT_SERVING);
     }
-    atomic_fetch_add(&settled_calls, 1); /* first: see ca_destroys_wait */
+    atomic_fetch_add(&resumed_calls, 1); /* first: see ca_destroys_wait */
     atomic_fetch_sub(&leaving_calls, 1);
     ca_lock_drop(&lock);
     return retire;
