@@ -305,11 +305,11 @@ def test_wrong_use(launch):
 
 
 @pytest.mark.parametrize("name, says", [
-    ("shared", "is linked with the shared runtime: lanes R and D"),
-    ("shared_12", "is linked with the shared runtime: lanes R and D"),
-    ("static", "has the static runtime in it or opens the driver: lane D"),
-    ("driver", "is linked with the driver: lane D"),
-    ("opener", "is linked with no CUDA: lane D for modules that bring it, lanes R and D for"),
+    ("shared", "is linked with the shared runtime: runtime and driver hooks"),
+    ("shared_12", "is linked with the shared runtime: runtime and driver hooks"),
+    ("static", "has the static runtime in it or opens the driver: driver hooks"),
+    ("driver", "is linked with the driver: driver hooks"),
+    ("opener", "is linked with no CUDA: driver hooks for modules that bring it, runtime hooks too for"),
 ])
 def test_the_lane_is_told(launch, name, says):
     result = launch("check", MATRIX / name)
@@ -342,7 +342,7 @@ def test_run_tells_the_lane_first_where_asked(launch):
 
     assert result.rc == 0
     assert result.err == f"cachealloc: {MATRIX}/shared is linked with the shared runtime: " \
-                         "lanes R and D\n"
+                         "runtime and driver hooks\n"
 
 
 def test_a_library_of_the_program_may_bring_the_runtime(launch, tmp_path):
@@ -352,7 +352,7 @@ def test_a_library_of_the_program_may_bring_the_runtime(launch, tmp_path):
                     "-Wl,--no-as-needed,--allow-shlib-undefined", "-learly"], check=True)
 
     paths = f"{tmp_path}:{conftest.BUILD}/simcuda"
-    assert "lanes R and D" in launch("check", tmp_path / "x", env={"LD_LIBRARY_PATH": paths}).out
+    assert "runtime and driver hooks" in launch("check", tmp_path / "x", env={"LD_LIBRARY_PATH": paths}).out
     told = launch("check", tmp_path / "x").out
     assert f"{tmp_path}/x wants libearly.so, which is not found\n" in told
 
@@ -365,7 +365,7 @@ def test_of_a_script_the_interpreter_counts(launch, tmp_path):
         (tmp_path / name).chmod(0o755)
         told = launch("check", tmp_path / name,
                       env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}).out
-        assert told == f"{tmp_path}/inner is linked with the shared runtime: lanes R and D\n"
+        assert told == f"{tmp_path}/inner is linked with the shared runtime: runtime and driver hooks\n"
 
 
 # --- installed ------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ function total(title) {
         if (section.incomplete)
             sum.incomplete.push(position);
     });
-    // Which of the stacks that are not listed are the same nobody knows.
+    // Which of the stacks that are not listed are the same is not known.
     if (processes.length > 1) {
         const listed = new Set(data.groups[title].map((group) => group[GROUP.stack]));
         sum.stacks = Math.max(sum.stacks, listed.size);

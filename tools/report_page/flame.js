@@ -60,8 +60,8 @@ const flame = (() => {
         const [first, end] = range || [0, (focus.children || []).length];
         const left = range ? focus.children[first].x0 : focus.x0;
         const right = range ? focus.children[end - 1].x1 : focus.x1;
-        const room = range && end < focus.children.length ? width - MORE : width;
-        const scale = room / Math.max(1e-12, right - left), place = (x) => (x - left) * scale;
+        const space = range && end < focus.children.length ? width - MORE : width;
+        const scale = space / Math.max(1e-12, right - left), place = (x) => (x - left) * scale;
         while (waiting.length) {
             const node = waiting.pop(), all = node.children || [];
             const below = node === focus ? all.slice(first, end) : all;

@@ -67,7 +67,7 @@ def module_name(frame):
 
 
 def compact(name, report, frames, stacks):
-    """(what the page is told of a process, its groups); frames and stacks are Numbered."""
+    """(what the page says of a process, its groups); frames and stacks are Numbered."""
     own = []
     for frame in report["frames"]:
         places = [[place["function"], place["file"], place["line"]] for place in frame["places"]]
@@ -98,7 +98,7 @@ def compact(name, report, frames, stacks):
 
 
 def merge(named, unreadable):
-    """What the page is told: see data.js. `named` are (file name, report)."""
+    """The data of the page: see data.js. `named` are (file name, report)."""
     kept = latest_of_each(named)
     frames, stacks = Numbered(), Numbered()
     processes, groups = [], {title: [] for title in reports.SECTIONS}
@@ -138,7 +138,7 @@ def make(data, d3):
     page = (HERE / "page.html").read_text(encoding="utf-8")
     pieces = {"POLICY": policy, "TITLE": title(data), "STYLE": style, "DATA": embedded(data),
               "D3": d3, "SCRIPT": script}
-    # In one pass: what stands in a piece is never taken for a place of the next.
+    # In one pass: what stands in a piece is never read as a place of the next.
     before, *rest = page.split("{{")
     out = [before]
     for part in rest:

@@ -1,6 +1,6 @@
 """Reads JSON leak reports (schema "cachealloc-report", version 1), checks all that the page uses.
 
-A report that is read is one that fits: whoever comes after need not look again. What does not fit
+A report that is read is one that fits: the code after it need not look again. What does not fit
 is a Bad with the place and what is accepted there. Keys that are not known are passed over.
 """
 

@@ -59,10 +59,10 @@ const table = (() => {
             line.after(details(row));
         }
         button.setAttribute("aria-expanded", open.has(row.key));
-        tellOpened();
+        announceOpened();
     }
 
-    function tellOpened() {
+    function announceOpened() {
         opened(rows.filter((row) => open.has(row.key)).flatMap((row) => row.parts));
     }
 
@@ -138,7 +138,7 @@ const table = (() => {
 
     function order() {
         const sign = down ? -1 : 1;
-        // The same order always: by bytes where the column does not tell.
+        // The same order always: by bytes where the column is the same.
         rows.sort((a, b) => sign * sort.compare(a, b) || b.bytes - a.bytes || a.stack - b.stack);
         head();
         body();
@@ -173,7 +173,7 @@ const table = (() => {
             whole = of;
             shown = PART;
             order();
-            tellOpened();
+            announceOpened();
         },
     };
 })();

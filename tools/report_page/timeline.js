@@ -41,7 +41,7 @@ const timeline = (() => {
     }
 
     // A few points for each pixel, the extremes among them: nothing that could be seen is lost.
-    function thinned(x) {
+    function sampled(x) {
         const kept = [];
         let bucket = [], column = -1;
         const flush = () => {
@@ -138,7 +138,7 @@ const timeline = (() => {
         const svg = d3.select(box).append("svg").attr("width", width).attr("height", HEIGHT)
             .attr("aria-hidden", "true");
         axes(svg, x, y, width);
-        const shown = thinned(x), line = (key) => d3.line().curve(d3.curveStepAfter)
+        const shown = sampled(x), line = (key) => d3.line().curve(d3.curveStepAfter)
             .x((point) => x(point.ns)).y((point) => y(point[key]))(shown);
         svg.append("path").attr("class", "area live").attr("d", d3.area().curve(d3.curveStepAfter)
             .x((point) => x(point.ns)).y0(y(0)).y1((point) => y(point.live))(shown));
