@@ -2,8 +2,8 @@
  * since each thread-local one costs a look-up of its address.
  *
  * It is filled in after a call on the slow path, and good for as long as the process's generation
- * (shim/cuda/life_state.h) is the one that it was filled in under: whatever makes any of it untrue for
- * all threads changes that. What is the thread's own and leaves it (its counts, its cache) is
+ * (shim/cuda/life_state.h) is the one that it was filled in under: whatever makes any of it untrue
+ * for all threads changes that. What is the thread's own and leaves it (its counts, its cache) is
  * forgotten by the code that takes it away. */
 #ifndef CA_BASE_THREAD_STATE_H
 #define CA_BASE_THREAD_STATE_H

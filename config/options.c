@@ -14,9 +14,10 @@
 #include <errno.h>
 #include <string.h>
 
-#define CA_OPTION(name_, type_, default_, least_, most_, choices_, help_, when_)                   \
+#define CA_OPTION(name_, level_, type_, default_, least_, most_, choices_, help_, when_, example_) \
     {                                                                                              \
         .name = #name_,                                                                            \
+        .level = CA_LEVEL_##level_,                                                                \
         .type = CA_TYPE_##type_,                                                                   \
         .offset = offsetof(ca_options_t, name_),                                                   \
         .default_text = (default_),                                                                \
@@ -25,12 +26,22 @@
         .choices = (choices_),                                                                     \
         .help = (help_),                                                                           \
         .when = (when_),                                                                           \
+        .example = (example_),                                                                     \
     },
 const ca_option_t ca_option_table[] = {
 #include "config/options.def"
 };
 #undef CA_OPTION
 const size_t ca_option_count = sizeof ca_option_table / sizeof ca_option_table[0];
+
+#define CA_OPTION(...)
+#define CA_RENAMED(old_, name_, choice_) {.old = #old_, .name = #name_, .choice = (choice_)},
+const ca_renamed_t ca_renamed_table[] = {
+#include "config/options.def"
+};
+#undef CA_OPTION
+#define RENAMED_COUNT (sizeof ca_renamed_table / sizeof ca_renamed_table[0])
+const size_t ca_renamed_count = RENAMED_COUNT;
 
 /* A message shows that much of what the user wrote. */
 #define SHOWN_KEY 64
@@ -63,6 +74,8 @@ typedef struct parser {
     ca_complain_t complain;
     void *arg;
     int refused;
+    bool named[RENAMED_COUNT];                                   /* the old key was used */
+    enum { NOT_SET, SET_TRUE, SET_FALSE } choice[RENAMED_COUNT]; /* by an old key with a choice */
 } parser_t;
 
 void ca_options_default(ca_options_t *options)
@@ -89,7 +102,7 @@ static size_t position(const parser_t *parser, const char *at)
     return count;
 }
 
-COMPLAINT no_more_are_told(const parser_t *parser)
+COMPLAINT no_more_are_listed(const parser_t *parser)
 {
     char buffer[MESSAGE_MAX];
     ca_text_t message;
@@ -98,14 +111,14 @@ COMPLAINT no_more_are_told(const parser_t *parser)
     parser->complain(parser->arg, message.buffer);
 }
 
-/* Counts one refused item; true where it is to be reported. */
+/* Counts one refused item; true where it gets a message. */
 static bool refuse(parser_t *parser)
 {
     parser->refused++;
     if (!parser->complain)
         return false;
     if (parser->refused == COMPLAINTS_MAX + 1)
-        no_more_are_told(parser);
+        no_more_are_listed(parser);
     return parser->refused <= COMPLAINTS_MAX;
 }
 
@@ -135,6 +148,21 @@ COMPLAINT unknown_key(parser_t *parser, span_t key)
         ca_text_printf(&message, "\", did you mean \"%s\"?", nearest);
     else
         ca_text_printf(&message, "\"; help:true lists the keys");
+    message_end(parser, &message);
+}
+
+/* Once for each key: it is no mistake. */
+COMPLAINT renamed_key(parser_t *parser, const ca_renamed_t *renamed, span_t key)
+{
+    char buffer[MESSAGE_MAX];
+    ca_text_t message;
+    bool *named = &parser->named[renamed - ca_renamed_table];
+    if (*named || !parser->complain)
+        return;
+    *named = true;
+    message_start(parser, &message, buffer, key.at);
+    ca_text_printf(&message, "\"%s\" is now \"%s%s%s\"; the old name still works", renamed->old,
+                   renamed->name, renamed->choice[0] ? ":" : "", renamed->choice);
     message_end(parser, &message);
 }
 
@@ -231,6 +259,21 @@ static const ca_option_t *find_option(span_t key)
     return NULL;
 }
 
+static const ca_renamed_t *find_renamed(span_t key)
+{
+    for (size_t i = 0; i < RENAMED_COUNT; i++) {
+        const char *name = ca_renamed_table[i].old;
+        if (strlen(name) == key.length && memcmp(name, key.at, key.length) == 0)
+            return &ca_renamed_table[i];
+    }
+    return NULL;
+}
+
+static const ca_option_t *option_of(const ca_renamed_t *renamed)
+{
+    return find_option((span_t){renamed->name, strlen(renamed->name)});
+}
+
 static void read_quoted(const char *at, value_t *value)
 {
     char quote = *at;
@@ -291,6 +334,47 @@ static void set_option(parser_t *parser, const ca_option_t *option, const value_
     }
 }
 
+/* `true` or `false` of an old key that is a choice of a SET today; anything else is read as that
+ * SET's value, so that a message says what is accepted there. */
+static bool set_choice(parser_t *parser, const ca_renamed_t *renamed, const value_t *value)
+{
+    static const ca_option_t old = {.type = CA_TYPE_BOOL};
+    bool on;
+    if (!renamed->choice[0] || value->wrong || value->length > sizeof value->undoubled ||
+        ca_value_parse(&old, value->meant, value->length, &on))
+        return false;
+    parser->choice[renamed - ca_renamed_table] = on ? SET_TRUE : SET_FALSE;
+    return true;
+}
+
+static void set_renamed(parser_t *parser, const ca_renamed_t *renamed, span_t key,
+                        const value_t *value)
+{
+    renamed_key(parser, renamed, key);
+    if (!set_choice(parser, renamed, value))
+        set_option(parser, option_of(renamed), value);
+}
+
+/* After all items: the old key and the option that it is a choice of may stand in any order. */
+static void apply_choices(parser_t *parser)
+{
+    for (size_t i = 0; i < RENAMED_COUNT; i++) {
+        if (parser->choice[i] == NOT_SET)
+            continue;
+        const ca_renamed_t *renamed = &ca_renamed_table[i];
+        const ca_option_t *option = option_of(renamed);
+        unsigned *chosen = (unsigned *)((char *)parser->options + option->offset);
+        unsigned off, choice;
+        ca_value_parse(option, "off", strlen("off"), &off);
+        ca_value_parse(option, renamed->choice, strlen(renamed->choice), &choice);
+        *chosen &= ~(off | choice);
+        if (parser->choice[i] == SET_TRUE)
+            *chosen |= choice;
+        if (*chosen == 0)
+            *chosen = off;
+    }
+}
+
 /* Reads the item at `at`; returns where it ends. */
 static const char *read_item(parser_t *parser, const char *at)
 {
@@ -305,23 +389,27 @@ static const char *read_item(parser_t *parser, const char *at)
     value_t value;
     read_value(has_value ? stop + 1 : stop, &value);
     const ca_option_t *option = find_option(key);
+    const ca_renamed_t *renamed = option ? NULL : find_renamed(key);
     if (key.length == 0)
         missing_key(parser, start);
-    else if (!option)
-        unknown_key(parser, key);
-    else
+    else if (option)
         set_option(parser, option, &value);
+    else if (renamed)
+        set_renamed(parser, renamed, key, &value);
+    else
+        unknown_key(parser, key);
     return value.end;
 }
 
 int ca_options_parse(ca_options_t *options, const char *name, const char *text,
                      ca_complain_t complain, void *arg)
 {
-    parser_t parser = {name, text, options, complain, arg, 0};
+    parser_t parser = {name, text, options, complain, arg, 0, {false}, {NOT_SET}};
     while (text && *text != '\0') {
         text = read_item(&parser, text);
         if (*text == ',')
             text++;
     }
+    apply_choices(&parser);
     return parser.refused;
 }

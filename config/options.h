@@ -34,13 +34,14 @@ typedef struct ca_choice {
 enum { CA_BACKEND_POOL, CA_BACKEND_OFF, CA_BACKEND_ASYNC };
 enum { CA_REUSE_AUTO, CA_REUSE_GROW, CA_REUSE_WAIT, CA_REUSE_ORDER };
 enum { CA_EXPANDABLE_AUTO, CA_EXPANDABLE_TRUE, CA_EXPANDABLE_FALSE };
-enum { CA_ASYNC_POOL, CA_ASYNC_DRIVER };
+enum { CA_STREAM_ORDERED_POOL, CA_STREAM_ORDERED_DRIVER };
 enum { CA_CAPTURE_DRIVER, CA_CAPTURE_KEEP };
 enum { CA_IPC_AUTO, CA_IPC_DEDICATED };
 #define CA_ROUNDUP_STEPS(position) ((position) ? 1u << ((position)-1) : 0u)
 enum { CA_STACKS_ALL, CA_STACKS_SAMPLE, CA_STACKS_OFF };
 enum { CA_PEAK_LEAKS, CA_PEAK_ALWAYS, CA_PEAK_OFF };
 enum { CA_STATS_OFF, CA_STATS_EXIT };
+enum { CA_HELP_FALSE, CA_HELP_TRUE, CA_HELP_ALL };
 /* A SET option has the bit 1 << position of each choice that was made. */
 enum {
     CA_FORMAT_TEXT,
@@ -50,8 +51,13 @@ enum {
     CA_FORMAT_PYTORCH,
     CA_FORMATS
 };
-enum { CA_DEBUG_FREES = 1 << 1, CA_DEBUG_POISON = 1 << 2, CA_DEBUG_REDZONE = 1 << 3 };
-#define CA_DEBUG_ANY (CA_DEBUG_FREES | CA_DEBUG_POISON | CA_DEBUG_REDZONE)
+enum {
+    CA_DEBUG_FREES = 1 << 1,
+    CA_DEBUG_POISON = 1 << 2,
+    CA_DEBUG_REDZONE = 1 << 3,
+    CA_DEBUG_ZERO = 1 << 4
+};
+#define CA_DEBUG_ANY (CA_DEBUG_FREES | CA_DEBUG_POISON | CA_DEBUG_REDZONE | CA_DEBUG_ZERO)
 
 #define CA_FIELD_SIZE(name) size_t name;
 #define CA_FIELD_SHARE(name) ca_share_t name;
@@ -67,7 +73,7 @@ enum { CA_DEBUG_FREES = 1 << 1, CA_DEBUG_POISON = 1 << 2, CA_DEBUG_REDZONE = 1 <
 #define CA_FIELD_SIGNAL(name) int name; /* 0: off */
 
 typedef struct ca_options {
-#define CA_OPTION(name, type, ...) CA_FIELD_##type(name)
+#define CA_OPTION(name, level, type, ...) CA_FIELD_##type(name)
 #include "config/options.def"
 #undef CA_OPTION
 } ca_options_t;
@@ -79,11 +85,12 @@ typedef void (*ca_complain_t)(void *arg, const char *message);
 void ca_options_default(ca_options_t *options);
 
 /* Parses `text` (may be NULL or empty), which the environment variable `name` has, over what
- * `options` holds. Returns the number of items that were refused; each was reported to `complain`
- * (may be NULL) with that name, its position, the key, the value and what is accepted, or the
- * nearest known key. After 16 of them one more message says that the rest is not listed. Messages
- * are shorter than 768 bytes and escaped. Of a key given twice the last value wins; a value that is
- * refused leaves the earlier one. Uses no heap. */
+ * `options` holds. Returns the number of items that were refused; `complain` (may be NULL) gets
+ * each with that name, its position, the key, the value and what is accepted, or the nearest known
+ * key. After 16 of them one more message says that the rest is not listed. A key of an earlier
+ * version is read as what it means today, and its first use gets a message of its own. Messages are
+ * shorter than 768 bytes and escaped. Of a key given twice the last value wins; a value that is
+ * refused leaves the earlier one. Allocates nothing. */
 int ca_options_parse(ca_options_t *options, const char *name, const char *text,
                      ca_complain_t complain, void *arg);
 
@@ -92,7 +99,8 @@ int ca_options_parse(ca_options_t *options, const char *name, const char *text,
  * ca_log, which would cut and escape it: show it with ca_out_printf. */
 int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes);
 
-/* Calls `line` for every line of the help table, current values included. */
+/* Calls `line` for every line of the help table, current values included: of the basic options, or
+ * of all by level where `help` is CA_HELP_ALL. */
 void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
                      void *arg);
 

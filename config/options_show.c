@@ -1,4 +1,4 @@
-/* `print:true` and `help:true`. */
+/* `print:true`, `help:true` and `help:all`. */
 #include "config/options.h"
 #include "base/text.h"
 #include "config/values.h"
@@ -69,15 +69,17 @@ static void show_value(const ca_option_t *option, const char *value, ca_text_t *
     }
 }
 
-void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
-                     void *arg)
+typedef void (*line_t)(void *arg, const char *text);
+
+static void show_level(const ca_options_t *options, ca_level_t level, line_t line, void *arg)
 {
     char buffer[LINE_MAX_BYTES];
     ca_text_t out;
 
-    line(arg, "ALLOC_CONF=key:value,key:value");
     for (size_t i = 0; i < ca_option_count; i++) {
         const ca_option_t *option = &ca_option_table[i];
+        if (option->level != level)
+            continue;
 
         ca_text_init(&out, buffer, sizeof buffer);
         ca_text_printf(&out, "  %s:", option->name);
@@ -94,4 +96,19 @@ void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const 
         ca_text_mark_cut(&out);
         line(arg, buffer);
     }
+}
+
+void ca_options_help(const ca_options_t *options, line_t line, void *arg)
+{
+    static const char *const about[CA_LEVELS] = {
+        "Basic:", "Advanced, for special programs:", "Experimental; they may change or end:"};
+    line(arg, "ALLOC_CONF=key:value,key:value");
+    for (ca_level_t level = 0; level < CA_LEVELS; level++) {
+        if (options->help == CA_HELP_ALL)
+            line(arg, about[level]);
+        if (options->help == CA_HELP_ALL || level == CA_LEVEL_BASIC)
+            show_level(options, level, line, arg);
+    }
+    if (options->help != CA_HELP_ALL)
+        line(arg, "help:all lists all options");
 }

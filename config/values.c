@@ -24,16 +24,25 @@ static int in_range(const ca_option_t *option, uint64_t value)
     return value < option->least || value > option->most ? -ERANGE : 0;
 }
 
-static int parse_bool(const char *text, size_t length, bool *value)
+/* The first of the words that mean the same, or NULL. */
+static const char *bool_word(const char *text, size_t length)
 {
     for (size_t i = 0; i < COUNT(yes_words); i++) {
-        bool yes = ca_word_same(text, length, yes_words[i]);
-        if (yes || ca_word_same(text, length, no_words[i])) {
-            *value = yes;
-            return 0;
-        }
+        if (ca_word_same(text, length, yes_words[i]))
+            return yes_words[0];
+        if (ca_word_same(text, length, no_words[i]))
+            return no_words[0];
     }
-    return -EINVAL;
+    return NULL;
+}
+
+static int parse_bool(const char *text, size_t length, bool *value)
+{
+    const char *word = bool_word(text, length);
+    if (!word)
+        return -EINVAL;
+    *value = word == yes_words[0];
+    return 0;
 }
 
 /* The choice at `index` of `a|b|c`, or NULL. */
@@ -59,7 +68,7 @@ static bool same_choice(const char *choice, size_t bytes, const char *text, size
     return ca_word_same(text, length, word);
 }
 
-static int parse_enum(const char *choices, const char *text, size_t length, int *value)
+static int find_choice(const char *choices, const char *text, size_t length, int *value)
 {
     const char *choice;
     size_t bytes;
@@ -69,6 +78,14 @@ static int parse_enum(const char *choices, const char *text, size_t length, int 
             return 0;
         }
     return -EINVAL;
+}
+
+/* Where true or false is a choice, the other words of a bool mean it too. */
+static int parse_enum(const char *choices, const char *text, size_t length, int *value)
+{
+    const char *word = bool_word(text, length);
+    int rc = find_choice(choices, text, length, value);
+    return rc && word ? find_choice(choices, word, strlen(word), value) : rc;
 }
 
 /* Takes the entry at `*at` of a list joined with `+`, without the spaces around it. False where it
@@ -101,7 +118,7 @@ static int parse_set(const char *choices, const char *text, size_t length, unsig
         size_t bytes;
         int position;
         more = take_entry(text, length, &at, &entry, &bytes);
-        int rc = parse_enum(choices, entry, bytes, &position);
+        int rc = find_choice(choices, entry, bytes, &position);
         if (rc)
             return rc;
         chosen |= 1u << position;
@@ -430,6 +447,12 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
         print_range(option, CA_TYPE_SIZE, out);
         break;
     }
+}
+
+const char *ca_level_name(ca_level_t level)
+{
+    static const char *const names[CA_LEVELS] = {"basic", "advanced", "experimental"};
+    return names[level];
 }
 
 const char *ca_value_type_name(ca_type_t type)

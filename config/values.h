@@ -21,25 +21,44 @@ typedef enum {
     CA_TYPE_SIGNAL,
 } ca_type_t;
 
-/* One line of options.def. */
+/* What a user knows of an option: those to know first, those for special programs, and those that
+ * measurements choose, which may change or end with any version. */
+typedef enum { CA_LEVEL_BASIC, CA_LEVEL_ADVANCED, CA_LEVEL_EXPERIMENTAL, CA_LEVELS } ca_level_t;
+
+/* One CA_OPTION of options.def. */
 typedef struct ca_option {
     const char *name;
+    ca_level_t level;
     ca_type_t type;
     size_t offset; /* in ca_options_t */
     const char *default_text;
     uint64_t least, most;
     const char *choices;
     const char *help;
-    const char *when; /* to change it, and to what */
+    const char *when;    /* to change it, and to what */
+    const char *example; /* a value that differs from the default */
 } ca_option_t;
 
 /* The table, in the order of options.def. */
 extern const ca_option_t ca_option_table[];
 extern const size_t ca_option_count;
 
+/* One CA_RENAMED of options.def: a key of an earlier version, and what it is today. */
+typedef struct ca_renamed {
+    const char *old, *name;
+    const char
+        *choice; /* `true` for the old key is this choice of a SET; "": the value is the same */
+} ca_renamed_t;
+
+extern const ca_renamed_t ca_renamed_table[];
+extern const size_t ca_renamed_count;
+
 /* The known key that was probably meant: at most two edits away, or one the beginning of the other;
  * NULL where there is none. */
 const char *ca_option_nearest(const char *key, size_t key_length);
+
+/* `basic`, `advanced` or `experimental`. */
+const char *ca_level_name(ca_level_t level);
 
 /* `size`, `bool`, ... */
 const char *ca_value_type_name(ca_type_t type);

@@ -1,4 +1,4 @@
-/* Several heaps for one context's device memory (`shards:N`): threads that would wait for each
+/* Several heaps for one context's device memory (`arenas:N`): threads that would wait for each
  * other's lock mostly find different ones. Each heap is an arena of its own, with its lock,
  * segments and epochs; what concerns all of them together is here.
  *

@@ -60,25 +60,68 @@ static void add_neighbours(ca_text_t *page, const ca_option_t *option, bool man)
         ca_text_printf(page, "\n");
 }
 
+static const char *const about[CA_LEVELS] = {
+    "those to know first", "for programs with a special need",
+    "what only measurements of the library can choose; they may change or end with any version"};
+
+static void add_links(ca_text_t *page, ca_level_t level)
+{
+    const char *before = "";
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const char *name = ca_option_table[i].name;
+        if (ca_option_table[i].level != level)
+            continue;
+        ca_text_printf(page, "%s[`%s`](#%s)", before, name, name);
+        before = ", ";
+    }
+}
+
+static void add_option(ca_text_t *page, const ca_option_t *option)
+{
+    char buffer[1024];
+    ca_text_t accepted;
+    ca_text_init(&accepted, buffer, sizeof buffer);
+    ca_value_accepted(option, &accepted);
+    ca_text_printf(page, "\n### `%s`\n\n", option->name);
+    add_sentence(page, option->help);
+    ca_text_printf(page,
+                   "\n- Default: `%s`. Accepted: %s.\n- When to change it: ", option->default_text,
+                   buffer);
+    ca_text_printf(page, "%s.\n", option->when);
+    add_neighbours(page, option, false);
+    ca_text_printf(page, "- Example: `ALLOC_CONF=%s:%s`\n", option->name, option->example);
+}
+
+/* "Basic" */
+static void add_level(ca_text_t *page, ca_level_t level)
+{
+    const char *name = ca_level_name(level);
+    ca_text_printf(page, "%c%s", name[0] - 'a' + 'A', name + 1);
+}
+
 static void make_page(ca_text_t *page)
 {
-    for (size_t i = 0; i < ca_option_count; i++)
-        ca_text_printf(page, "[`%s`](#%s)%s", ca_option_table[i].name, ca_option_table[i].name,
-                       i + 1 == ca_option_count ? "\n"
-                       : i % 6 == 5             ? ",\n"
-                                                : ", ");
-    for (size_t i = 0; i < ca_option_count; i++) {
-        const ca_option_t *option = &ca_option_table[i];
-        char buffer[1024];
-        ca_text_t accepted;
-        ca_text_init(&accepted, buffer, sizeof buffer);
-        ca_value_accepted(option, &accepted);
-        ca_text_printf(page, "\n### `%s`\n\n", option->name);
-        add_sentence(page, option->help);
-        ca_text_printf(page, "\n- Default: `%s`. Accepted: %s.\n- When to change it: ",
-                       option->default_text, buffer);
-        ca_text_printf(page, "%s.\n", option->when);
-        add_neighbours(page, option, false);
+    ca_text_printf(page, "| level | what for | options |\n|---|---|---|\n");
+    for (ca_level_t level = 0; level < CA_LEVELS; level++) {
+        ca_text_printf(page, "| %s | %s | ", ca_level_name(level), about[level]);
+        add_links(page, level);
+        ca_text_printf(page, " |\n");
+    }
+    for (ca_level_t level = 0; level < CA_LEVELS; level++) {
+        ca_text_printf(page, "\n## ");
+        add_level(page, level);
+        ca_text_printf(page, "\n");
+        for (size_t i = 0; i < ca_option_count; i++)
+            if (ca_option_table[i].level == level)
+                add_option(page, &ca_option_table[i]);
+    }
+    ca_text_printf(page, "\n## Old names\n\n"
+                         "They work for one release; a line on stderr names the new one.\n\n"
+                         "| old | today |\n|---|---|\n");
+    for (size_t i = 0; i < ca_renamed_count; i++) {
+        const ca_renamed_t *renamed = &ca_renamed_table[i];
+        ca_text_printf(page, "| `%s` | [`%s%s%s`](#%s) |\n", renamed->old, renamed->name,
+                       renamed->choice[0] ? ":" : "", renamed->choice, renamed->name);
     }
 }
 
@@ -91,24 +134,35 @@ static void add_roff(ca_text_t *page, const char *text)
     ca_text_add(page, "\n", 1);
 }
 
+static void add_man_option(ca_text_t *page, const ca_option_t *option)
+{
+    char buffer[1024];
+    ca_text_t accepted;
+    ca_text_init(&accepted, buffer, sizeof buffer);
+    ca_value_accepted(option, &accepted);
+    ca_text_printf(page, ".TP\n.B %s\n", option->name);
+    add_roff(page, option->help);
+    ca_text_printf(page, ".br\nDefault ");
+    add_roff(page, option->default_text);
+    ca_text_printf(page, ".br\nAccepted: ");
+    add_roff(page, buffer);
+    ca_text_printf(page, ".br\nWhen to change it: ");
+    add_roff(page, option->when);
+    add_neighbours(page, option, true);
+    ca_text_printf(page, ".br\nExample: %s:", option->name);
+    add_roff(page, option->example);
+}
+
 /* No text begins with a dot or an apostrophe, which would be a request. */
 static void make_man(ca_text_t *page)
 {
-    for (size_t i = 0; i < ca_option_count; i++) {
-        const ca_option_t *option = &ca_option_table[i];
-        char buffer[1024];
-        ca_text_t accepted;
-        ca_text_init(&accepted, buffer, sizeof buffer);
-        ca_value_accepted(option, &accepted);
-        ca_text_printf(page, ".TP\n.B %s\n", option->name);
-        add_roff(page, option->help);
-        ca_text_printf(page, ".br\nDefault ");
-        add_roff(page, option->default_text);
-        ca_text_printf(page, ".br\nAccepted: ");
-        add_roff(page, buffer);
-        ca_text_printf(page, ".br\nWhen to change it: ");
-        add_roff(page, option->when);
-        add_neighbours(page, option, true);
+    for (ca_level_t level = 0; level < CA_LEVELS; level++) {
+        ca_text_printf(page, ".SS ");
+        add_level(page, level);
+        ca_text_printf(page, ": %s\n", about[level]);
+        for (size_t i = 0; i < ca_option_count; i++)
+            if (ca_option_table[i].level == level)
+                add_man_option(page, &ca_option_table[i]);
     }
 }
 
@@ -129,7 +183,7 @@ static char *read_file(const char *path)
 
 int main(int argc, char **argv)
 {
-    static char buffer[65536];
+    static char buffer[1 << 17];
     ca_text_t table;
     ca_text_init(&table, buffer, sizeof buffer);
     bool man = argc == 2 && strcmp(argv[1], "--man") == 0;

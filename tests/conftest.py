@@ -140,7 +140,7 @@ def program():
     return lambda name: BUILD / "tests" / "preload" / name
 
 
-SETTLES_EARLY = "settle:16"
+SETTLES_EARLY = "x_warmup:16"
 # Running out of memory is what many a program here is about; test_oom.py sees what is said of it.
 EXPECTS_OOM = "oom_report:off"
 
@@ -149,7 +149,7 @@ def settings(conf, preload=True):
     """What the environment of a program has where it runs under the shim, or only has ALLOC_CONF."""
     if not preload:
         return {} if conf is None else {"ALLOC_CONF": conf}
-    if "settle" not in (conf or ""):
+    if "x_warmup" not in (conf or ""):
         conf = ",".join(filter(None, (conf, SETTLES_EARLY)))
     if "oom_report" not in conf:
         conf = ",".join(filter(None, (conf, EXPECTS_OOM)))

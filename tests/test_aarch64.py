@@ -15,7 +15,7 @@ CROSS = conftest.ROOT / "build-aarch64"
 CROSS_ROOT = pathlib.Path("/usr/aarch64-linux-gnu")
 EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 COMPILER = shutil.which("aarch64-linux-gnu-gcc")
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 POOLED = 50
 
 pytestmark = [

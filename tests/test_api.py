@@ -8,7 +8,7 @@ import pytest
 import conftest
 import leak_report
 
-MODES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
+MODES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("backend:off", id="tracking"), pytest.param("backend:async", id="driver-pool")]
 PROGRAMS = ["api_names", "api_external", "api_query", "api_threads", "drv_api_life"]
 VERSION = re.search(r'^#define CACHEALLOC_VERSION "(\d+\.\d+\.\d+)"$',
@@ -131,7 +131,7 @@ def test_names_of_dead_contexts_leave_no_host_memory_behind(run, program, conf):
     succeeds(run([program("drv_api_life"), "host"], conf=quiet(conf), sim="memory:4G"))
 
 
-@pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+@pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
 @pytest.mark.parametrize("what", ["again", "short"])
 def test_pin_mode_keeps_addresses_and_gives_nothing_back(run, program, what, lane):
     """And after it a trim leaves nothing: all that the driver gave, the driver has again."""

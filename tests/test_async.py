@@ -7,9 +7,9 @@ import pytest
 import conftest
 import leak_report
 
-CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
-         pytest.param("reuse:wait", id="wait"), pytest.param("async:driver", id="driver"),
-         pytest.param("zero:true", id="zero"), pytest.param("backend:off", id="tracking")]
+CONFS = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
+         pytest.param("reuse:wait", id="wait"), pytest.param("stream_ordered:driver", id="driver"),
+         pytest.param("debug:zero", id="zero"), pytest.param("backend:off", id="tracking")]
 CASES = [("pairs", 500), ("streams", 2000), ("mixed",), ("held",), ("destroyed",), ("pool",),
          ("thread",), ("own",), ("joined",), ("deadlock",), ("blocking",)]
 # A stream that is made to wait for a held one waits for the gate. The driver's own pool may do the
@@ -66,27 +66,27 @@ def test_no_race(run, program, case, conf):
                  sim=f"racecheck:1,{sim}" if sim else "racecheck:1"))
 
 
-@pytest.mark.parametrize("conf", ["async:driver", "backend:off"])
+@pytest.mark.parametrize("conf", ["stream_ordered:driver", "backend:off"])
 def test_memory_of_the_driver_s_pool_is_the_device_s_that_it_is_on(run, program, conf):
-    result = run([program("both_elsewhere"), "tracked"], conf=f"async:driver,{conf}",
+    result = run([program("both_elsewhere"), "tracked"], conf=f"stream_ordered:driver,{conf}",
                  sim="devices:2")
 
     assert result.rc == 0, result.err
     assert leak_report.parse(result.err).totals == {(1, "async"): (3 << 20, 2)}
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "stream_ordered:driver", "backend:async"])
 def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf):
     succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2", "reuse:wait"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "arenas:2", "reuse:wait"])
 def test_what_a_stream_frees_is_found_while_older_work_is_held(run, program, conf):
     succeeds(run([program("async"), "behind"], conf=conf, sim="memory:64M", timeout=10))
 
 
 @pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
-    None, "lane_r:false", "lane_r:true", "async:driver", "backend:async", "backend:off"))])
+    None, "x_runtime_hooks:false", "x_runtime_hooks:true", "stream_ordered:driver", "backend:async", "backend:off"))])
 @pytest.mark.parametrize("how", [(), ("plain",), ("legacy",), ("plain", "legacy")], ids=str)
 def test_a_free_on_another_device_s_stream_waits_for_that(run, program, how, preload, conf):
     """The other device has never allocated: plain frees do not wait for it."""
@@ -97,7 +97,7 @@ def test_a_free_on_another_device_s_stream_waits_for_that(run, program, how, pre
     assert not preload or leak_report.nothing_leaked(result.err), result.err
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 @pytest.mark.parametrize("how", [("name",), ("plain", "name"), ("plain", "name", "legacy")],
                          ids=str)
 def test_a_name_that_is_freed_on_another_device_s_stream_waits_too(run, program, how, conf):
@@ -105,7 +105,7 @@ def test_a_name_that_is_freed_on_another_device_s_stream_waits_too(run, program,
 
 
 @pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
-    None, "lane_r:false", "shards:2", "async:driver", "backend:async", "backend:off"))])
+    None, "x_runtime_hooks:false", "arenas:2", "stream_ordered:driver", "backend:async", "backend:off"))])
 @pytest.mark.parametrize("how", [("plain",), ("legacy",), ("plain", "legacy")], ids=str)
 def test_nor_does_a_shortage_give_such_memory_away(run, program, how, preload, conf):
     """The real free waits for the memory's own context alone."""
@@ -126,7 +126,7 @@ def test_what_goes_on_beside_it_holds_up_no_plain_free(run, program, case):
 
 @pytest.mark.parametrize("case, size, conf", [
     *((case, size, None) for case in BESIDE for size in (8 * MIB, 300_000, 1000)),
-    *((case, 8 * MIB, conf) for case in BESIDE for conf in ("lane_r:false", "shards:2"))])
+    *((case, 8 * MIB, conf) for case in BESIDE for conf in ("x_runtime_hooks:false", "arenas:2"))])
 def test_nor_is_memory_kept_from_use_for_it(run, program, case, size, conf):
     """Nobody waits, and there is room for three times what is live, or the first segments."""
     result = run([program("both_beside"), case, size, 300], conf=conf, stats=True,
@@ -151,7 +151,7 @@ OVERLAP = [*(("runtime", "made", how) for how in ("next", "later", "many", "larg
            ("driver", "made", "next"), ("runtime", "legacy", "next"), ("runtime", "own", "next")]
 
 
-@pytest.mark.parametrize("conf", [None, "reuse:order", "shards:2", "thread_cache:0"])
+@pytest.mark.parametrize("conf", [None, "reuse:order", "arenas:2", "thread_cache:0"])
 @pytest.mark.parametrize("lane, stream, how", OVERLAP, ids=str)
 def test_a_launch_that_may_begin_early_is_behind_what_had_its_memory(run, program, lane, stream, how,
                                                                      conf):
@@ -252,7 +252,7 @@ def test_that_it_goes_through_is_said_with_the_reason(run, program):
         "threshold of its default memory pool"]
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 def test_a_high_water_mark_that_is_reset_changes_nothing(run, program, conf):
     result = run([program("async"), "marks"], conf=conf, stats=True)
 
@@ -260,7 +260,7 @@ def test_a_high_water_mark_that_is_reset_changes_nothing(run, program, conf):
     assert calls(result, "cuMemPoolSetAttribute") == 200 and not calls(result, "cuMemAllocAsync")
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "shards:2"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "arenas:2"])
 @pytest.mark.parametrize("keep, least, most", [(1000, 64, 80), (20, 0, 20), (0, 0, 10)])
 def test_trimming_the_default_pool_reaches_what_stands_for_its_memory(run, program, keep, least, most,
                                                                       conf):
@@ -271,14 +271,14 @@ def test_trimming_the_default_pool_reaches_what_stands_for_its_memory(run, progr
     assert least << 20 <= result.sim["devices"][0]["live_bytes"] <= most << 20
 
 
-@pytest.mark.parametrize("conf", ["async:driver", "backend:off"])
+@pytest.mark.parametrize("conf", ["stream_ordered:driver", "backend:off"])
 def test_of_a_pool_that_is_the_driver_s_only_that_is_trimmed(run, program, conf):
     result = run([program("async"), "trim", 0], conf=conf, stats=True)
 
     assert (result.rc, result.err) == (0, "") and calls(result, "cuMemPoolTrimTo") == 1
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 @pytest.mark.parametrize("case", ["tuned", "left"])
 def test_what_the_cache_holds_goes_back_when_a_pool_is_tuned(run, program, case, conf):
     """Else the program has it twice, beside what the driver's pool is told to keep."""

@@ -505,7 +505,7 @@ def instructions(*args):
     return counts
 
 
-def per_call(run, build, tmp_path, call, preload=True, conf="stacks:off,settle:0",
+def per_call(run, build, tmp_path, call, preload=True, conf="stacks:off,x_warmup:0",
              sim=SMALL_DEVICE):
     """(instructions of all files, of the shim) for each call. Start-up and warm-up cancel."""
     few, many = (instructions(run, build, tmp_path, call, count, preload, conf, sim)
@@ -553,32 +553,32 @@ def test_a_hit_takes_few_instructions(run, build, tmp_path):
 
 @release
 def test_a_hit_takes_no_more_in_order(run, build, tmp_path):
-    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0")
-    ordered, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0,reuse:order")
+    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0")
+    ordered, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0,reuse:order")
     print(f"{ordered - one:+.1f}")
     assert ordered <= one + 20
 
 
 @release
 def test_a_hit_takes_few_instructions_with_its_stack_too(run, build, tmp_path):
-    everything, _ = per_call(run, build, tmp_path, "pair", conf="stacks:all,settle:0")
+    everything, _ = per_call(run, build, tmp_path, "pair", conf="stacks:all,x_warmup:0")
     print(f"{everything:.1f}")
     assert everything <= STACK_CEILING
 
 
 @release
 def test_a_hit_that_is_not_sampled_takes_hardly_one_instruction_more(run, build, tmp_path):
-    off, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0")
+    off, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0")
     # Between samples; the one that each thread begins with is drawn while it warms up.
-    sampled, _ = per_call(run, build, tmp_path, "pair", conf="stacks:sample:1T,settle:0")
+    sampled, _ = per_call(run, build, tmp_path, "pair", conf="stacks:sample:1T,x_warmup:0")
     print(f"{sampled - off:+.1f}")
     assert sampled <= off + SAMPLE_CEILING
 
 
 @release
 def test_a_hit_takes_no_more_where_there_are_several_heaps(run, build, tmp_path):
-    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0")
-    several, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,settle:0,shards:4")
+    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0")
+    several, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0,arenas:4")
     print(f"{several - one:+.1f}")
     assert several <= one + 1
 
@@ -606,14 +606,14 @@ def large_pair(run, build, tmp_path, call, conf):
 @pytest.mark.parametrize("mib", LARGE_CEILINGS)
 def test_a_large_pair_takes_few_instructions(run, build, tmp_path, mib):
     assert 0 < large_pair(run, build, tmp_path, f"{mib}_MiB",
-                          "stacks:off,settle:0") <= LARGE_CEILINGS[mib]
+                          "stacks:off,x_warmup:0") <= LARGE_CEILINGS[mib]
 
 
 @release
 @pytest.mark.parametrize("call", ORDER_CEILINGS)
 def test_a_large_pair_in_order_takes_fewer(run, build, tmp_path, call):
     assert 0 < large_pair(run, build, tmp_path, call,
-                          "stacks:off,settle:0,reuse:order") <= ORDER_CEILINGS[call]
+                          "stacks:off,x_warmup:0,reuse:order") <= ORDER_CEILINGS[call]
 
 
 @release
@@ -630,7 +630,7 @@ def test_a_thread_that_is_woken_need_not_wait_for_the_lock(run, build, tmp_path)
 @release
 def test_a_growth_takes_no_more_where_there_are_many_segments(run, build, tmp_path):
     # One for each request, which is above `max_split`; thousands of them at the end.
-    ours = per_call(run, build, tmp_path, "grow", conf="stacks:off,settle:0,max_split:1M",
+    ours = per_call(run, build, tmp_path, "grow", conf="stacks:off,x_warmup:0,max_split:1M",
                     sim=LARGE_DEVICE)[1]
     print(f"{ours:.1f}")
     assert 0 < ours <= GROWTH_CEILING
@@ -647,7 +647,7 @@ def test_a_stream_that_ends_takes_as_many_beside_thousands_of_others(run, build,
 @pytest.mark.parametrize("reuse", ["auto", "order"])
 def test_a_launch_takes_few_instructions_more(run, build, tmp_path, reuse):
     plain = per_call(run, build, tmp_path, "launch", preload=False)[0]
-    everything, ours = per_call(run, build, tmp_path, "launch", conf=f"stacks:off,settle:0,reuse:{reuse}")
+    everything, ours = per_call(run, build, tmp_path, "launch", conf=f"stacks:off,x_warmup:0,reuse:{reuse}")
     print(f"{ours:.1f}")
     assert 0 < ours <= LAUNCH_CEILING and everything == plain + ours
 
@@ -668,7 +668,7 @@ def test_an_asynchronous_copy_never_enters_the_shim(run, build, tmp_path):
 
 @release
 def test_where_its_stream_is_looked_at_it_takes_few_instructions(run, build, tmp_path):
-    ours = per_call(run, build, tmp_path, "copy", conf="stacks:off,settle:0,reuse:order")[1]
+    ours = per_call(run, build, tmp_path, "copy", conf="stacks:off,x_warmup:0,reuse:order")[1]
     print(f"{ours:.1f}")
     assert 0 < ours <= LAUNCH_CEILING
 

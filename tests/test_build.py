@@ -497,8 +497,9 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
 def test_the_manual_page_has_every_option(tmp_path):
     make("install", "PREFIX=/opt", f"DESTDIR={tmp_path}")
     page = tmp_path / "opt/share/man/man7/cachealloc.7"
-    keys = re.findall(r"^CA_OPTION\(\s*(\w+),", (conftest.ROOT / "config/options.def").read_text(),
-                      re.MULTILINE)
+    rows = re.findall(r"^CA_OPTION\((\w+), ([A-Z]+),",
+                      (conftest.ROOT / "config/options.def").read_text(), re.MULTILINE)
+    keys = [key for level in ("BASIC", "ADVANCED", "EXPERIMENTAL") for key, of in rows if of == level]
 
     assert re.findall(r"^\.TP\n\.B (\w+)\n(?=.*\n\.br\nDefault)", page.read_text(),
                       re.MULTILINE) == keys

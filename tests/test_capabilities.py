@@ -9,13 +9,13 @@ import conftest
 import leak_report
 
 OPTIONS = (conftest.ROOT / "config" / "options.def").read_text()
-BACK_ENDS = re.search(r'^CA_OPTION\(\s*backend, ENUM, "pool", 0, 0, "([^"]+)"', OPTIONS,
+BACK_ENDS = re.search(r'^CA_OPTION\(\s*backend, BASIC, ENUM, "pool", 0, 0, "([^"]+)"', OPTIONS,
                       re.MULTILINE)[1].split("|")
 ELEVEN = "32K+256K+1M+2M+4M+8M+16M+32M+64M+128M+256M"
 MIB = 1 << 20
 
 
-@pytest.fixture(params=["lane_r:true", "lane_r:false"])
+@pytest.fixture(params=["x_runtime_hooks:true", "x_runtime_hooks:false"])
 def capable(run, program, request):
     """Runs a case of capabilities.c (or another program) in each lane; it must end well, silently
     unless `silent` is False."""
@@ -90,7 +90,7 @@ def test_retry_ladder(capable):
 
 def test_small_and_large_pools(capable):
     # So large a device that what cutting may strand is no matter.
-    one, two = (capable("two_pools", conf=conf, sim="memory:80G") for conf in ("small:0", "small:1M"))
+    one, two = (capable("two_pools", conf=conf, sim="memory:80G") for conf in ("x_small:0", "x_small:1M"))
 
     assert (one.out, two.out) == (f"1 1 {64 * MIB}\n", f"2 3 {10 * MIB}\n")
 
@@ -158,9 +158,9 @@ def test_per_thread_workspaces(capable):
     hits take no lock (unit/test_cache). With as many heaps as threads each has its own segments."""
     capable("workspaces", name="capabilities_threads")
     capable("workspaces", name="capabilities_threads", conf="thread_cache:0")
-    capable("workspaces", name="capabilities_threads", conf="shards:8")
-    capable("own", name="capabilities_threads", conf="shards:8")
+    capable("workspaces", name="capabilities_threads", conf="arenas:8")
+    capable("own", name="capabilities_threads", conf="arenas:8")
 
 
 def test_capacity_hints_with_lazy_best_fit_addresses(capable):
-    capable("hints", name="capabilities_threads", conf="shards:4,reuse:wait", sim="memory:2G")
+    capable("hints", name="capabilities_threads", conf="arenas:4,reuse:wait", sim="memory:2G")

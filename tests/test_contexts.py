@@ -6,9 +6,9 @@ import conftest
 import leak_report
 
 MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
-         pytest.param(True, "lane_r:false", id="driver-lane"),
+         pytest.param(True, "x_runtime_hooks:false", id="driver-lane"),
          pytest.param(True, "backend:off", id="tracking")]
-POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+POOLED = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 ROUNDS = 10 if conftest.SANITIZER else 50
 SEEDS = [1, 2, 3, 4]
 
@@ -141,7 +141,7 @@ def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
 
 
 @pytest.mark.parametrize("how, conf", [("", None), ("streams", None), ("threads", None),
-                                       ("streams", "shards:3"), ("streams", "backend:off"),
+                                       ("streams", "arenas:3"), ("streams", "backend:off"),
                                        ("threads", "backend:off")])
 def test_contexts_that_come_and_go_leave_nothing_behind(run, program, how, conf):
     result = run([program("drv_ctx_many"), 1600 if conftest.SANITIZER else 6000, how],
@@ -191,7 +191,7 @@ def test_frees_from_other_devices(run, program, threads, devices, preload, conf)
 
 
 @pytest.mark.parametrize("conf, says", [(None, "did not wait"), ("free_sync:true", "waited"),
-                                        ("lane_r:false", "did not wait")])
+                                        ("x_runtime_hooks:false", "did not wait")])
 def test_a_context_works_on_beside_a_broken_one(run, program, conf, says):
     result = run([program("drv_broken_peer"), 200], conf=quiet(conf), sim="memory:1G", stats=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 import leak_report
 
-LANES = ["lane_r:true", "lane_r:false"]
+LANES = ["x_runtime_hooks:true", "x_runtime_hooks:false"]
 HEAD = re.compile(r"^cachealloc\[\d+\]: warning: (.*)$")
 FREE = re.compile(r"^free of (0x[0-9a-f]+): (.*); refused$")
 
@@ -66,7 +66,7 @@ def test_a_double_free_names_what_was_freed(run, program, kind, size, lane):
 @pytest.mark.parametrize("kind", ["device", "pinned"])
 def test_a_double_free_after_a_hit_names_where_it_came_from(run, program, kind):
     """The block in stock knows its stack, not its exact size."""
-    result = run([program("misuse"), "hits", kind, 1000], conf="settle:0")
+    result = run([program("misuse"), "hits", kind, 1000], conf="x_warmup:0")
     notice = the_notice(result)
 
     assert re.search(rf": it was freed before and was up to \d+ bytes of {kind} memory on device 0;",
@@ -90,13 +90,13 @@ def test_with_frees_the_first_free_is_shown_too(run, program, kind, lane):
 @pytest.mark.parametrize("lane", LANES)
 def test_with_frees_what_was_hits_is_known_exactly(run, program, lane):
     notice = the_notice(run([program("misuse"), "hits", "device"],
-                            conf=f"debug:frees,settle:0,{lane}"))
+                            conf=f"debug:frees,x_warmup:0,{lane}"))
 
     assert " and was 1000 bytes of device memory" in notice.line
     assert goes_through(notice.stacks["freed"], "frees_first", "hits")
 
 
-@pytest.mark.parametrize("conf", ["lane_r:true", "lane_r:false", "debug:frees", "settle:0",
+@pytest.mark.parametrize("conf", ["x_runtime_hooks:true", "x_runtime_hooks:false", "debug:frees", "x_warmup:0",
                                   "debug:poison+redzone", "backend:off"])
 def test_of_two_threads_that_free_one_is_refused_and_told(run, program, conf):
     for _ in range(5):
@@ -164,7 +164,7 @@ def test_many_wrong_frees_do_not_flood(run, program):
 
 def test_under_the_loader_s_lock_places_are_shown_without_names(run, program):
     """The names need that lock: the free must come back without."""
-    result = run([program("plugin_host"), program("plugin_misuse.so")], conf="lane_r:false")
+    result = run([program("plugin_host"), program("plugin_misuse.so")], conf="x_runtime_hooks:false")
     notice = the_notice(result)
 
     assert result.out == "1000\n"
@@ -206,10 +206,10 @@ def test_without_poison_memory_is_as_it_was_left(run, program):
 
 
 def test_zeros_come_before_poison(run, program):
-    result = run([program("misuse"), "look", "device"], conf="debug:poison,zero:true")
+    result = run([program("misuse"), "look", "device"], conf="debug:poison+zero")
 
     assert result.out == "fresh 00 00\nwritten 11 11\nfreed df df\n"
-    assert run(program("zero"), conf="debug:poison+redzone,zero:true").out == "clean\n"
+    assert run(program("zero"), conf="debug:poison+redzone+zero").out == "clean\n"
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -327,7 +327,7 @@ def test_off_costs_nothing(run, program):
 
 def test_a_wait_ends_no_capture_that_begins_meanwhile(run, build):
     """A thread frees, and waits; another one begins to capture."""
-    for conf in ("free_sync:true,settle:16", "debug:poison", "debug:redzone"):
+    for conf in ("free_sync:true,x_warmup:16", "debug:poison", "debug:redzone"):
         result = run([build / "random", "--seed", 23, "--ops", 1000, "--profile", "graphs"],
                      conf=conf, sim="devices:2")
         assert (result.rc, result.err) == (0, ""), (conf, result.err)

@@ -23,7 +23,7 @@ def test_demo_verifies_its_result(run, build, preload):
     assert re.match(r"^tiles: .*, 0 pixels wrong\n$", result.out)
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off"])
 def test_report_names_both_places(run, build, conf):
     report = leak_report.parse(run(build / "demo" / "tiles", conf=conf).err, at_rest=True)
 

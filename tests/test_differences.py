@@ -24,7 +24,7 @@ def test_a_freed_pointer_still_looks_like_device_memory(run, program):
 def test_stream_ordered_memory_is_of_no_memory_pool(run, program):
     assert lines(run(program("drv_async_views"), preload=False)) == ["of a pool", "has no handle"]
     assert lines(run(program("drv_async_views"))) == ["of no pool", "has a handle"]
-    assert lines(run(program("drv_async_views"), conf="async:driver")) == ["of a pool",
+    assert lines(run(program("drv_async_views"), conf="stream_ordered:driver")) == ["of a pool",
                                                                            "has no handle"]
 
 
@@ -51,7 +51,7 @@ def test_what_is_refused_has_the_output_that_the_driver_gives_it(run, program, c
     assert plain[0] == "cuMemAlloc: 2, 0"
 
 
-@pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+@pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
 def test_the_limit_may_be_a_share_of_what_the_device_has(run, program, lane):
     count, code = lines(run(program("at_limit"), sim="memory:256M", conf=f"limit:25%,{lane}"))[0].split()
     assert 6 <= int(count) <= 8

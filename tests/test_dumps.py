@@ -10,7 +10,7 @@ import pytest
 import conftest
 import leak_report
 
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("backend:off", id="tracking")]
 DUMPS = 4 if conftest.SANITIZER else 20
 

@@ -11,7 +11,7 @@ import leak_report
 
 KNOWN_HANDLERS = pytest.mark.skipif(platform.machine() != "x86_64",
                                     reason="a handler is not told from others")
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 
 
 def joined(*items):

@@ -55,9 +55,9 @@ RANGES = {"cuMemAddressReserve", "cuMemAddressFree", "cuMemSetAccess",
           # Of `auto`, where a driver is proven.
           "cuDeviceGetCount", "cuDriverGetVersion"}
 # What only an option makes the shim call.
-OPTIONS = {"cuMemsetD8Async": "zero:true", "cuDeviceTotalMem_v2": "limit:90%",
-           "cuMemAllocAsync": "async:driver",
-           "cuMemAllocAsync_ptsz": "async:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone"}
+OPTIONS = {"cuMemsetD8Async": "debug:zero", "cuDeviceTotalMem_v2": "limit:90%",
+           "cuMemAllocAsync": "stream_ordered:driver",
+           "cuMemAllocAsync_ptsz": "stream_ordered:driver", "cuMemcpyDtoHAsync_v2": "debug:redzone"}
 # Asked once in a process.
 ONCE = {"cuDeviceGetAttribute"}
 ELSEWHERE = {"cuEventRecord",    # a deliberate fault alone
@@ -161,7 +161,7 @@ def failed_none(one, out):
 
 @pytest.mark.parametrize("lane", LANES)
 def test_the_program_reaches_every_function(faults, lane):
-    called = counts(*faults([(f"lane_r:{lane}", SIM, ("count",))]))
+    called = counts(*faults([(f"x_runtime_hooks:{lane}", SIM, ("count",))]))
 
     assert list(called) == FUNCTIONS
     assert [name for name in CALLED if max(called[name]) == 0] == []
@@ -176,7 +176,7 @@ def test_an_option_makes_it_reach_the_others(faults):
 
 @DEPTHS
 def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once, depth):
-    every_call_fails_once([(name, "async:driver", SIM) for name in
+    every_call_fails_once([(name, "stream_ordered:driver", SIM) for name in
                            ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync")])
 
 
@@ -184,7 +184,7 @@ def test_each_call_to_the_driver_s_own_pool_fails_once(every_call_fails_once, de
 @DEPTHS
 @pytest.mark.parametrize("lane", LANES)
 def test_each_call_fails_once(every_call_fails_once, lane, depth):
-    every_call_fails_once([(name, f"lane_r:{lane}", SIM) for name in CALLED if name not in ONCE])
+    every_call_fails_once([(name, f"x_runtime_hooks:{lane}", SIM) for name in CALLED if name not in ONCE])
 
 
 @LONG
@@ -192,17 +192,17 @@ def test_each_call_fails_once(every_call_fails_once, lane, depth):
 def test_each_call_fails_once_with_other_options(every_call_fails_once, depth):
     every_call_fails_once([
         *[(name, conf, SIM) for name, conf in OPTIONS.items()],
-        ("cuStreamSynchronize", "zero:true", SIM),
+        ("cuStreamSynchronize", "debug:zero", SIM),
         ("cuCtxRecordEvent", "free_sync:true", SIM),
         ("cuEventSynchronize", "free_sync:true", SIM),
         ("cuCtxSynchronize", "free_sync:true", f"{SIM},without:cuCtxRecordEvent"),
-        ("cuMemFree_v2", "lane_r:true", f"{SIM},without:cuMemFreeAsync"),
+        ("cuMemFree_v2", "x_runtime_hooks:true", f"{SIM},without:cuMemFreeAsync"),
         ("cuMemPoolCreate", "backend:async", SIM),
         ("cuMemPoolDestroy", "backend:async", SIM),
         ("cuMemPoolGetAttribute", "backend:async", SIM),
         ("cuMemFree_v2", "backend:async", SIM),
         ("cuStreamSynchronize", "backend:async", SIM),
-        ("cuCtxSynchronize", "lane_r:true", f"{SIM},without:cuCtxRecordEvent")])
+        ("cuCtxSynchronize", "x_runtime_hooks:true", f"{SIM},without:cuCtxRecordEvent")])
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -220,7 +220,7 @@ def test_a_context_that_cannot_be_popped_is_not_left_current(run, program, first
 def test_a_failure_in_a_fresh_process(faults, depth):
     """700 is an error after which a context is of no use; 801 says that a function is missing. Of
     many the first call fails, one amid them and the last."""
-    (said,) = faults([("lane_r:true", SIM, ("count",))])
+    (said,) = faults([("x_runtime_hooks:true", SIM, ("count",))])
     first = {name: calls for name, (calls, _) in counts(said).items()}
 
     def which(name):
@@ -233,5 +233,5 @@ def test_a_failure_in_a_fresh_process(faults, depth):
             numbers |= {first[name]}
         return sorted(numbers - {0})
 
-    faults([("lane_r:true", SIM, ("first", name, number, error)) for name in CALLED
+    faults([("x_runtime_hooks:true", SIM, ("first", name, number, error)) for name in CALLED
             for number in which(name) for error in (700, 801)])

@@ -34,7 +34,7 @@ def test_no_code_of_the_library_computes_so():
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="where traps are to be had")
 @pytest.mark.parametrize("look", ["flags", "traps"])
-@pytest.mark.parametrize("conf", [None, "stacks:sample:64K", "lane_r:false", "backend:off",
+@pytest.mark.parametrize("conf", [None, "stacks:sample:64K", "x_runtime_hooks:false", "backend:off",
                                   "debug:frees+poison+redzone"])
 def test_traps_and_flags_are_the_programs(run, program, tmp_path, conf, look):
     result = run([program("fp_traps"), look, tmp_path / "dump"],

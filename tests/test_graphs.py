@@ -7,8 +7,8 @@ import pytest
 import conftest
 import leak_report
 
-CONFS = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
-         pytest.param("async:driver", id="async-driver")]
+CONFS = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
+         pytest.param("stream_ordered:driver", id="async-driver")]
 CASES = [("again",), ("flight",), ("destroyed",), ("threads",), ("contexts",)]
 SIM = {"contexts": "devices:2"}
 UNSUPPORTED, INVALIDATED = 900, 901
@@ -46,7 +46,7 @@ def test_memory_of_the_graph_itself_is_the_drivers(run, program, conf):
     result = run([program("graphs"), "again"], conf=conf, stats=True)
 
     succeeds(result)
-    if conf != "async:driver":
+    if conf != "stream_ordered:driver":
         assert result.sim["calls"]["cuMemAllocAsync"] == 1
         assert result.sim["calls"]["cuMemFreeAsync"] == 1
 
@@ -70,7 +70,7 @@ def test_calls_in_a_capture_have_their_codes_with_the_pool(run, program, mode, w
     assert result.out == plainly
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "async:driver", "backend:async",
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "stream_ordered:driver", "backend:async",
                                   "backend:async,capture:keep"])
 @pytest.mark.parametrize("mode, who, says", DURING)
 def test_each_call_in_a_capture_is_answered_as_without_a_pool(run, program, mode, who, says, conf):
@@ -91,8 +91,8 @@ def test_with_keep_the_pool_serves_in_every_capture_and_spoils_none(run, program
     assert result.out == FINE
 
 
-@pytest.mark.parametrize("conf", ["capture:keep", "capture:keep,lane_r:false",
-                                  "capture:keep,debug:poison+redzone", "capture:keep,shards:4"])
+@pytest.mark.parametrize("conf", ["capture:keep", "capture:keep,x_runtime_hooks:false",
+                                  "capture:keep,debug:poison+redzone", "capture:keep,arenas:4"])
 @pytest.mark.parametrize("case", ["replay", "outlives", "two"])
 def test_memory_that_a_capture_touched_is_kept_for_its_graph(run, program, case, conf):
     # A guard behind each allocation makes what `two` reckons with larger.

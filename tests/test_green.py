@@ -33,7 +33,7 @@ def test_a_free_on_a_default_stream_comes_behind_its_own_work(run, program, conf
     assert (result.rc, result.err) == (0, "")
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off", "debug:poison"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off", "debug:poison"])
 def test_a_stream_of_the_thread_that_the_driver_refuses_is_refused(run, program, conf):
     """An H100 has none with a green context current (tests/gpu/results/h100-580.json, green)."""
     plain = run([program("both_green")], preload=False, sim="racecheck:1")

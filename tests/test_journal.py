@@ -23,7 +23,7 @@ from test_leak_corpus import check_sections, command, json_sections, same_stacks
 SCRIPT = conftest.ROOT / "tools" / "cachealloc-journal"
 # The script under the shim reads with this very library, not with one of another build.
 READER = [sys.executable, SCRIPT, "--library", conftest.SHIM]
-LANES = ["lane_r:true", "lane_r:false"]
+LANES = ["x_runtime_hooks:true", "x_runtime_hooks:false"]
 # At the end of a corpus program its journal would be removed. What it says beyond that end, or
 # cannot say, is not the report's: these programs have a line `journal: REASON`.
 CORPUS = [program for program in test_leak_corpus.ROWS if not program.value("journal")]

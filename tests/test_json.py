@@ -13,7 +13,7 @@ import leak_report
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads((conftest.ROOT / "tests" / "report.schema.json").read_text())
 
-REPORTS = [("leaks", [], ""), ("leaks", ["stacks", 6], ""), ("leaks", ["lines"], "lane_r:false"),
+REPORTS = [("leaks", [], ""), ("leaks", ["stacks", 6], ""), ("leaks", ["lines"], "x_runtime_hooks:false"),
            ("leaks", ["threads"], ""), ("leaks", ["many", 500], "backend:off"),
            ("leaks", [], "leak_max:1"), ("leaks", [], "leak_min:5000"), ("leaks", [], "stacks:off"),
            ("leaks", ["last"], "leak_depth:2"), ("leaks", ["none"], ""), ("multi_ctx", [], ""),
@@ -148,7 +148,7 @@ def test_the_timeline_and_the_times_of_groups_rise(run, program, tmp_path):
         assert (group["first_ns"] < group["last_ns"]) == (group["first"] < group["last"])
 
 
-@pytest.mark.parametrize("conf", ["", "lane_r:false"])
+@pytest.mark.parametrize("conf", ["", "x_runtime_hooks:false"])
 def test_the_history_has_the_last_events(run, program, tmp_path, conf):
     """The last allocations and frees of each address follow each other, and what is never freed
     leaked."""

@@ -13,7 +13,7 @@ import leak_report
 TOTALS = {(0, "device"): (300077, 4), (0, "pinned"): (4096, 1), (0, "managed"): (6000, 2)}
 GROUPS = [(300000, 3, "device", "forget_tiles"), (6000, 2, "managed", "forget_tables"),
           (4096, 1, "pinned", "forget_tiles"), (77, 1, "device", "forget_tables")]
-EVERYWHERE = [None, "lane_r:false", "backend:off"]
+EVERYWHERE = [None, "x_runtime_hooks:false", "backend:off"]
 
 
 def leaks(run, program, conf=None, *arguments, **kwargs):

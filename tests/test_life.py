@@ -13,7 +13,7 @@ import pytest
 import conftest
 import leak_report
 
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 OWN_SIGNALS = pytest.mark.skipif(conftest.SANITIZER is not None,
                                  reason="a sanitizer's run-time handles that signal itself")
 # The frames that a cancelled thread leaves behind stay poisoned, and its stack is used once more:
@@ -312,7 +312,7 @@ def test_a_report_file_may_get_the_number_of_stderr(run, program, tmp_path):
     assert leaks([(tmp_path / "leaks").read_text()]) == [(2222, 1)]
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "leak_report:/cannot-be-opened"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "leak_report:/cannot-be-opened"])
 def test_the_report_needs_no_descriptor(run, program, conf):
     expected = run([program("life_ends"), "descriptors"], preload=False)
     assert (expected.rc, expected.out, expected.err) == (4, "", "")
@@ -379,7 +379,7 @@ OWN_CALLS = ("cuCtxRecordEvent", "cuEventRecord", "cuEventQuery", "cuEventSynchr
 
 
 @CANCELS
-@pytest.mark.parametrize("conf", ["backend:async", "backend:async,lane_r:false", "free_sync:true"])
+@pytest.mark.parametrize("conf", ["backend:async", "backend:async,x_runtime_hooks:false", "free_sync:true"])
 def test_a_cancelled_thread_does_not_end_in_a_driver_call_of_ours(run, program, tmp_path, conf):
     expected, _ = unchanged(run, [program("life_threads"), "pending"], tmp_path, conf,
                             sim=",".join(f"latency:{call}=60000" for call in OWN_CALLS))

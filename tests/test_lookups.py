@@ -26,7 +26,7 @@ def same(run, cmd, **kwargs):
     return expected
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 @pytest.mark.parametrize("sim", [None, "driver:12020", "without:cuGetProcAddress_v2"])
 def test_every_look_up_answers_as_without_the_shim(run, program, sim, conf):
     lines = same(run, [program("lookups")], sim=sim, conf=conf)

@@ -35,7 +35,7 @@ def upstream_allocations(result):
 
 
 @pytest.mark.parametrize("name", ["mix", "drv_mix"])
-@pytest.mark.parametrize("conf", [None, "lane_r:false"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 def test_mix_is_the_same_and_takes_few_segments(run, program, plain, name, conf):
     result = mix(run, program, name, conf=conf)
 
@@ -55,7 +55,7 @@ def test_mix_through_the_driver_is_the_same_without_the_shim(run, program, plain
 
 
 @pytest.mark.parametrize("seed, conf", [(2, "max_split:1M"), (3, "limit:1G"), (4, "stacks:off"),
-                                        (5, "zero:true")])
+                                        (5, "debug:zero")])
 def test_mix_holds_under_other_settings(run, program, seed, conf):
     """Small live sets: 64 buffers at most, so that 1 GiB is room enough for 250 MiB."""
     cmd = [program("mix"), CALLS // 10, 64, seed]

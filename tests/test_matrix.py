@@ -21,7 +21,7 @@ def test_process_is_served(tmp_path, row, lane):
     ("dlsym_blind", "linked-static", "both lanes"),
     ("dlsym_blind", "python-ctypes-cuda", "both lanes"),
     ("lookup_blind", "linked-shared", "both lanes"),
-    ("lookup_blind", "driver-11.4-shared", "lane_r:false")])
+    ("lookup_blind", "driver-11.4-shared", "x_runtime_hooks:false")])
 def test_a_row_fails_without_the_fix(tmp_path, mutation, name, lane):
     row, = (row for row in rows.ROWS if row.name == name)
     rows.check(row, lane, tmp_path, "none")

@@ -40,7 +40,7 @@ class Session:
         full = conftest.plain_env({
             "LD_LIBRARY_PATH": conftest.BUILD / "simcuda",
             "LD_PRELOAD": " ".join([*conftest.SANITIZER_PRELOAD, str(conftest.SHIM)]),
-            "ALLOC_CONF": f"leak_report:off,settle:16,{conf}", **(env or {})})
+            "ALLOC_CONF": f"leak_report:off,x_warmup:16,{conf}", **(env or {})})
         self.errors = errors
         with open(errors, "a", encoding="utf-8") as err:
             self.process = subprocess.Popen([program], env=full, text=True, stdin=subprocess.PIPE,

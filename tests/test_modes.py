@@ -37,12 +37,12 @@ def test_a_request_that_fits_only_as_it_is_goes_to_the_driver(run, program, conf
 def test_small_blocks_do_not_break_up_large_ones(run, program):
     # So large a device that what cutting may strand is no matter.
     mixed, apart = (printed(run, [program("modes"), 4, 64 * MIB, 4096], conf, sim="memory:80G")[1]
-                    for conf in (WAITS, f"{WAITS},small:1M"))
+                    for conf in (WAITS, f"{WAITS},x_small:1M"))
 
     assert (mixed, apart) == (64 * MIB, 10 * MIB)
 
 
-@pytest.mark.parametrize("conf", ["small:1M", "small:16M", "max_split:1M", "gc_threshold:1"])
+@pytest.mark.parametrize("conf", ["x_small:1M", "x_small:16M", "max_split:1M", "gc_threshold:1"])
 @pytest.mark.parametrize("count, size", [(1, 130 * MIB), (3, 70 * MIB), (8, 25 * MIB),
                                          (200, MIB), (2000, 100 << 10)])
 def test_what_fits_the_device_is_served(run, program, conf, count, size):
@@ -84,7 +84,7 @@ def sanitized(run, program, conf, variable=SET_BY_IT[0]):
 
 
 @pytest.mark.parametrize("variable", SET_BY_IT)
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "stats:exit"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "stats:exit"])
 def test_under_compute_sanitizer_the_driver_has_every_allocation(run, program, conf, variable):
     plain = run([program("pairs"), "hot", 1000], preload=False, stats=True)
 

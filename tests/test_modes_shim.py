@@ -137,7 +137,7 @@ class TestMemoryPressure:
 class TestShards:
     """What is promised of the pool holds for all heaps of a context together."""
 
-    @pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+    @pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
     @pytest.mark.parametrize("case, conf, sim", [
         ("full", "headroom:0", "memory:256M"),
         ("full", "headroom:0", "memory:256M,without:cuCtxRecordEvent"),
@@ -146,16 +146,16 @@ class TestShards:
         ("fork", "reuse:wait", "memory:2G"),
     ])
     def test_what_is_promised_holds_for_all_heaps(self, run, program, case, conf, sim, lane):
-        succeeds(run([program("shards"), case], conf=f"shards:4,{lane},{conf}", sim=sim))
+        succeeds(run([program("shards"), case], conf=f"arenas:4,{lane},{conf}", sim=sim))
 
     def test_they_go_with_their_context(self, run, program):
-        result = run([program("shards"), "reset"], conf="shards:4,leak_report:off", stats=True)
+        result = run([program("shards"), "reset"], conf="arenas:4,leak_report:off", stats=True)
 
         assert result.rc == 0, result.err
         assert result.sim["devices"][0]["live_bytes"] == 0
 
     def test_idle_memory_of_all_goes_back(self, run, program):
-        result = run([program("decay"), "idle"], conf=f"shards:4,{DECAY}")
+        result = run([program("decay"), "idle"], conf=f"arenas:4,{DECAY}")
 
         succeeds(result)
         assert result.out == "given back\n"
@@ -170,18 +170,18 @@ class TestShards:
         (["held", "any"], "memory:256M"),
     ], ids=lambda value: "-".join(map(str, value)) if isinstance(value, list) else "")
     def test_programs_run(self, run, program, cmd, sim):
-        succeeds(run([program(cmd[0]), *cmd[1:]], conf="shards:4", sim=sim))
+        succeeds(run([program(cmd[0]), *cmd[1:]], conf="arenas:4", sim=sim))
 
     @pytest.mark.parametrize("case", ["own", "used", "threads", "idle", "again", "devices"])
     def test_no_new_deadlock(self, run, program, case):
-        succeeds(run([program("deadlock"), case, 256 << 10, 64], conf="shards:4", timeout=10,
+        succeeds(run([program("deadlock"), case, 256 << 10, 64], conf="arenas:4", timeout=10,
                      sim="memory:256M,devices:2"))
 
     @pytest.mark.parametrize("profile", programs.PROFILES)
     @pytest.mark.parametrize("small", [False, True])
     def test_random_programs_do_the_same_without_a_race(self, monkeypatch, profile, small):
         _, conf, sim = programs.CONFIGURATIONS["small" if small else "shim"]
-        same_as_plain(monkeypatch, profile, f"shards:4,{conf}", sim, range(330, 334))
+        same_as_plain(monkeypatch, profile, f"arenas:4,{conf}", sim, range(330, 334))
 
 
 # --- back ends ------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class TestBackEnds:
         sim = programs.CONFIGURATIONS["small"][2] if small else ""
         same_as_plain(monkeypatch, profile, ASYNC, sim, range(300, 306))
 
-    @pytest.mark.parametrize("conf", [ASYNC, f"{ASYNC},lane_r:false"])
+    @pytest.mark.parametrize("conf", [ASYNC, f"{ASYNC},x_runtime_hooks:false"])
     def test_another_device_is_not_waited_for_without_bound(self, run, program, conf):
         """While that works no free comes back, and in the last rounds memory is short."""
         succeeds(run([program("deadlock"), "peers", 16 << 20, 4, "room"],

@@ -6,7 +6,7 @@ import types
 import pytest
 
 
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane"),
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("backend:off", id="tracking")]
 SIM = "memory:64M"
 MIB = 1 << 20
@@ -101,7 +101,7 @@ def test_every_way_to_ask_is_reported(run, program, way, kind, conf):
     assert bool(hint_of(report, "ulimit -l")) == (kind == "pinned")
 
 
-@pytest.mark.parametrize("conf", [*LANES, "async:driver"])
+@pytest.mark.parametrize("conf", [*LANES, "stream_ordered:driver"])
 @pytest.mark.parametrize("way", ["async", "pool", "vmm"])
 def test_the_device_is_that_of_the_memory(run, program, way, conf):
     """Another one is current."""
@@ -132,7 +132,7 @@ def test_memory_in_pieces_is_told(run, program):
 
 
 @pytest.mark.parametrize("kept, working, helps", [
-    (1100, 9216, "small:2048K"), (1300, 9000, "small:2048K"), (1200, 7000, "small:2048K")])
+    (1100, 9216, "x_small:2048K"), (1300, 9000, "x_small:2048K"), (1200, 7000, "x_small:2048K")])
 def test_the_option_that_it_names_helps(run, program, kept, working, helps):
     """And is no larger than it need be; without it the same program is out of memory."""
     arguments, conf = ["loader", kept, working], "leak_report:off,oom_report:60s"

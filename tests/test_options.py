@@ -5,7 +5,10 @@ import re
 import conftest
 
 TABLE = (conftest.ROOT / "config" / "options.def").read_text()
-KEYS = re.findall(r"^CA_OPTION\(\s*(\w+),", TABLE, re.MULTILINE)
+LEVELS = dict(re.findall(r"^CA_OPTION\((\w+), ([A-Z]+),", TABLE, re.MULTILINE))
+KEYS = list(LEVELS)
+BASIC = [key for key in KEYS if LEVELS[key] == "BASIC"]
+RENAMED = re.findall(r'^CA_RENAMED\((\w+), (\w+), "(\w*)"\)$', TABLE, re.MULTILINE)
 LABELS = re.findall(r'^CA_COUNTER\(\w+, "([^"]+)"\)',
                     (conftest.ROOT / "base" / "counters.def").read_text(), re.MULTILINE)
 
@@ -80,7 +83,7 @@ def test_a_choice_that_is_none_is_told_with_those_there_are(run, program):
 
 
 def test_values_out_of_range_are_told(run, program):
-    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "lane_r:maybe",
+    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "x_runtime_hooks:maybe",
                  "stacks:sample", "stacks:sample:0", "stacks:sample:2T", "stacks:all:1M"):
         err = said(run, program, item)
         assert len(err.splitlines()) == 1 and item.partition(":")[0] in err, err
@@ -95,27 +98,53 @@ def test_sizes_and_separators_mean_the_same(run, program):
 
 
 def test_print_can_be_pasted_back(run, program, tmp_path):
-    conf = (f"backend:off,lane_r:false,max_split:96M,limit:75%,leak_report:'{tmp_path}/a b,%p',"
+    conf = (f"backend:off,x_runtime_hooks:false,max_split:96M,limit:75%,leak_report:'{tmp_path}/a b,%p',"
             "leak_min:1K,leak_max:5,report_format:text+pprof,stacks:sample:512K,stack_depth:9,"
-            "zero:true,log:info")
+            "debug:frees+zero,log:info")
     line = effective(run, program, conf)
 
     again = effective(run, program, line)
 
     assert again == line
-    for key, expected in (("backend", "off"), ("lane_r", "false"), ("max_split", "96M"),
+    for key, expected in (("backend", "off"), ("x_runtime_hooks", "false"), ("max_split", "96M"),
                           ("limit", "75%"), ("leak_max", "5"), ("report_format", "text+pprof"),
                           ("stacks", "sample:512K"),
-                          ("stack_depth", "9"), ("zero", "true"), ("log", "info")):
+                          ("stack_depth", "9"), ("debug", "frees+zero"), ("log", "info")):
         assert value(line, key) == expected
 
 
-def test_help_lists_every_key_with_its_value(run, program):
-    err = said(run, program, "help:true,leak_max:13")
+def test_every_row_has_its_level():
+    assert len(KEYS) == TABLE.count("\nCA_OPTION(") > 40
+    assert set(LEVELS.values()) == {"BASIC", "ADVANCED", "EXPERIMENTAL"}
 
-    for key in KEYS:
-        assert re.search(rf"\b{key}:", err), key
-    assert "leak_max:13" in err
+
+def test_help_lists_the_basic_options_or_all_with_their_values(run, program):
+    for conf, keys in (("help:true,leak_exitcode:13", BASIC), ("help:all,leak_exitcode:13", KEYS)):
+        err = said(run, program, conf)
+        assert set(re.findall(r"^  (\w+):", err, re.MULTILINE)) == set(keys)
+        assert "  leak_exitcode:13  (" in err
+    assert re.findall(r"^(Basic|Advanced|Experimental)\b", err, re.MULTILINE) == [
+        "Basic", "Advanced", "Experimental"]
+    assert "help:all" in said(run, program, "help:true").splitlines()[-1]
+
+
+def test_an_old_name_works_and_is_told_once_with_the_new_one(run, program):
+    """All in one: each has its line, and the values are those of the new names."""
+    values = {"async": "driver", "lane_r": "false", "settle": "5", "shards": "2", "small": "1M",
+              "zero": "true"}
+    assert set(values) == {old for old, _, _ in RENAMED}
+    old = ",".join(2 * [f"{key}:{value}" for key, value in values.items()])
+    new = ",".join(f"{name}:{choice or values[key]}" for key, name, choice in RENAMED)
+
+    lines = said(run, program, f"x_warmup:0,{old}").splitlines()
+
+    assert len(lines) == len(RENAMED), lines
+    for key, name, choice in RENAMED:
+        today = f"{name}:{choice}" if choice else name
+        assert len([line for line in lines if "warning: ALLOC_CONF character " in line and line.endswith(
+            f'"{key}" is now "{today}"; the old name still works')]) == 1, lines
+    assert effective(run, program, f"x_warmup:0,{old},log:error") == effective(
+        run, program, f"{new},log:error")
 
 
 def test_alias(run, program):
@@ -189,7 +218,7 @@ def test_every_option_that_the_compatibility_page_names_is_accepted(run, program
     settings = {setting.replace("/reports", str(tmp_path)) for setting in settings}
     keys = {setting.partition(":")[0] for setting in settings}
 
-    assert {"backend", "limit", "decay", "ipc", "leak_report", "journal", "async"} <= keys
+    assert {"backend", "limit", "decay", "ipc", "leak_report", "journal", "stream_ordered"} <= keys
     for setting in settings:
         assert said(run, program, setting, cwd=tmp_path) == "", setting
 

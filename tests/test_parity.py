@@ -41,7 +41,7 @@ def allowed(row):
 
 @pytest.mark.parametrize("preload, conf", [
     pytest.param(False, None, id="without-the-shim"), pytest.param(True, None, id="with-the-shim"),
-    pytest.param(True, "lane_r:false", id="through-the-driver-lane-alone"),
+    pytest.param(True, "x_runtime_hooks:false", id="through-the-driver-lane-alone"),
     pytest.param(True, "backend:off", id="with-the-pool-off")])
 def test_every_row_answers_as_the_table_says(run, build, tmp_path, preload, conf):
     pooled = preload and conf != "backend:off"

@@ -9,9 +9,9 @@ import conftest
 import leak_report
 
 MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
-         pytest.param(True, "lane_r:false", id="driver-lane"),
+         pytest.param(True, "x_runtime_hooks:false", id="driver-lane"),
          pytest.param(True, "backend:off", id="tracking")]
-POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+POOLED = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 FENCES = {"cuCtxRecordEvent", "cuEventQuery", "cuEventCreate"}
 PINNED = {"cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost"}
 ROUNDS = 200 if conftest.SANITIZER else 2000
@@ -146,12 +146,12 @@ def test_old_driver_runs(run, program, cmd, conf):
 
 
 def test_zero_gives_zeros_in_reused_memory(run, program):
-    for lane in ("lane_r:true", "lane_r:false"):
-        assert run([program("pinned_life"), "zero"], conf=f"zero:true,{lane}").out == "clean\n"
+    for lane in ("x_runtime_hooks:true", "x_runtime_hooks:false"):
+        assert run([program("pinned_life"), "zero"], conf=f"debug:zero,{lane}").out == "clean\n"
         assert run([program("pinned_life"), "zero"], conf=lane).out == "dirty\n"
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off"])
 def test_leaks_are_reported_as_pinned(run, program, conf):
     report = leak_report.parse(run([program("pinned_life"), "leak"], conf=conf).err)
 
@@ -195,7 +195,7 @@ def test_the_race_check_sees_memory_that_is_handed_out_at_once(run, program, mut
 
 @pytest.mark.parametrize("preload, conf, waits", [
     (False, None, True), (True, "backend:off", True), (True, "free_sync:true", True),
-    (True, "free_sync:true,lane_r:false", True), (True, None, False), (True, "lane_r:false", False)])
+    (True, "free_sync:true,x_runtime_hooks:false", True), (True, None, False), (True, "x_runtime_hooks:false", False)])
 def test_the_free_is_a_barrier_where_it_is_asked_for(run, program, preload, conf, waits):
     result = run([program("pinned_life"), "barrier"], preload=preload, conf=conf)
 
@@ -220,7 +220,7 @@ def test_a_capture_is_not_spoiled_for_it(run, program, conf):
 
 
 @pytest.mark.parametrize("preload, conf, code", [(False, None, 2), (True, "backend:off", 2),
-                                                 (True, None, 0), (True, "lane_r:false", 0)])
+                                                 (True, None, 0), (True, "x_runtime_hooks:false", 0)])
 def test_registering_gets_what_the_pool_keeps_pinned(run, program, preload, conf, code):
     result = run([program("pinned_kept"), "register"], preload=preload, conf=conf,
                  sim="fail:cuMemHostRegister_v2@1=CUDA_ERROR_OUT_OF_MEMORY")
@@ -257,7 +257,7 @@ def test_an_upstream_failure_is_survived(run, program, name, nth):
 
 @pytest.mark.parametrize("preload, conf, case", [
     (False, None, "same"), (False, None, "portable"),
-    *((True, conf, case) for conf in (None, "lane_r:false", "free_sync:true")
+    *((True, conf, case) for conf in (None, "x_runtime_hooks:false", "free_sync:true")
       for case in ("same", "portable", "used"))])
 @pytest.mark.parametrize("sim", ["", "host_memory:128M", "without:cuCtxRecordEvent",
                                  "host_memory:128M,without:cuCtxRecordEvent"])

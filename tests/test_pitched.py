@@ -7,9 +7,9 @@ import pytest
 import leak_report
 
 MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
-         pytest.param(True, "lane_r:false", id="driver-lane"),
+         pytest.param(True, "x_runtime_hooks:false", id="driver-lane"),
          pytest.param(True, "backend:off", id="tracking")]
-POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+POOLED = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 
 
 def succeeds(result):
@@ -66,7 +66,7 @@ def test_a_driver_that_contradicts_what_was_learned_answers_all(run, program):
     assert "50 x 3 of 4: 0, 1024" in plain.out
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off"])
 def test_leaks_are_reported_as_pitched(run, program, conf):
     report = leak_report.parse(run([program("pitched"), "leak"], conf=conf).err)
 

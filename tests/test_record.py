@@ -39,7 +39,7 @@ def test_the_trace_has_what_the_program_did(run, program, tmp_path):
     assert sorted(check(events(path)).values()) == [77, 100000, 100000, 100000]
 
 
-@pytest.mark.parametrize("conf", ["", ",lane_r:false", ",thread_cache:0", ",backend:off"])
+@pytest.mark.parametrize("conf", ["", ",x_runtime_hooks:false", ",thread_cache:0", ",backend:off"])
 @pytest.mark.parametrize("cmd", [["threads", 8, 500], ["async", "streams", 200], ["mix", 3000, 100]],
                          ids=lambda cmd: cmd[0])
 def test_what_was_recorded_replays(run, build, program, tmp_path, cmd, conf):

@@ -338,7 +338,7 @@ def test_small_programs_hold_one_small_segment(run, build, tmp_path, live):
     # Where the simulated device is late, on a busy machine, more is held: the least counts.
     for _ in range(3):
         rows = rows_of(run([build / "replay", "--json", "--policy", "cachealloc", *scaled,
-                            tmp_path / "made"], conf="settle:131072", timeout=120))
+                            tmp_path / "made"], conf="x_warmup:131072", timeout=120))
         assert [row["trace"] for row in rows] == sorted(made)
         over = [row for row in rows if row["peak_upstream_bytes"] > most]
         if not over:
@@ -379,7 +379,7 @@ SIX = ("torch_medium_ctx1024_training", "torch_medium_ctx1024_inference",
 def held(run, build, paths, *flags):
     """Geometric mean of peak live over peak held, by the pool as users have it."""
     rows = rows_of(run([build / "replay", "--json", "--policy", "cachealloc", *flags, *paths],
-                       conf="settle:131072", sim="memory:80G", timeout=120))
+                       conf="x_warmup:131072", sim="memory:80G", timeout=120))
     assert len(rows) == len(paths)
     return statistics.geometric_mean(row["efficiency"] for row in rows)
 

@@ -8,7 +8,7 @@ import pytest
 import conftest
 import leak_report
 
-LANES = [None, "lane_r:false"]
+LANES = [None, "x_runtime_hooks:false"]
 POOLED = 50  # upstream allocations at most, for a thousand calls that the pool can serve
 
 
@@ -58,7 +58,7 @@ def test_a_python_extension_is_served(run, program, conf):
     check_plugin(run([shutil.which("python3"), "-c", code], conf=conf, stats=True))
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off", "stacks:off"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off", "stacks:off"])
 def test_a_constructor_may_wait_for_a_thread_that_allocates_first(run, program, conf):
     """The loader's lock is held meanwhile, and CUDA is in use: the plain call needs it no more."""
     for preload in (False, True):
@@ -281,7 +281,7 @@ def test_procaddr_answers_as_the_driver_does(run, program):
 
 def test_both_lanes_count_an_allocation_once(run, program):
     """A miss passes lane R, the runtime and lane D: it is one call of the program."""
-    for conf in ("stats:exit", "stats:exit,lane_r:false"):
+    for conf in ("stats:exit", "stats:exit,x_runtime_hooks:false"):
         result = run([program("versioned"), 1000], conf=conf)
         assert any(line.split()[-1:] == ["1000"] for line in result.err.splitlines()
                    if "allocation calls" in line), result.err

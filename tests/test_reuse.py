@@ -10,7 +10,7 @@ import conftest
 import leak_report
 import run_rows
 
-LANES = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 MIB = 1 << 20
 
 # A driver from before 12.5: nothing can be recorded behind a whole context.
@@ -45,13 +45,13 @@ PEERS = [("deadlock", "access", *size) for size in SIZES[:2]]
 ROOM = [("deadlock", case, *size, "room")
         for case in ("own", "idle", "threads", "again", "grow") for size in ((16 * MIB, 8), (0, 60))]
 OPTIONS = ["reuse:auto", "reuse:grow", "reuse:wait", "reuse_wait:1ms", "reuse:wait,reuse_wait:1ms",
-           "headroom:0", "headroom:64M", "free_sync:true", "max_split:1M", "lane_r:false",
-           "small:1M", "gc_threshold:1"]
+           "headroom:0", "headroom:64M", "free_sync:true", "max_split:1M", "x_runtime_hooks:false",
+           "x_small:1M", "gc_threshold:1"]
 
 
 WITH_OPTIONS = [FULL[i] for i in (0, 1, 2, 5, 10, 15, 20)] + ROOM[:1] + ROOM[-2:]
 AT_THE_LIMIT = [cmd for cmd in FULL if cmd[1] in ("own", "threads", "again")]
-LIMITS = ["limit:192M", "limit:192M,reuse:wait", "limit:192M,lane_r:false"]
+LIMITS = ["limit:192M", "limit:192M,reuse:wait", "limit:192M,x_runtime_hooks:false"]
 
 
 def memory(cmd, sim=None):
@@ -88,7 +88,7 @@ def test_a_peer_that_waits_for_this_thread_is_not_waited_for_without_bound(finis
     """Nor is there an error that plain CUDA does not have: its own free gets what nobody is at but
     perhaps the peer."""
     finish([(cmd, {"sim": memory(cmd), "conf": conf, "env": conftest.shortened()}) for cmd in PEERS
-            for conf in ("reuse:auto", "reuse:wait", "lane_r:false", "headroom:0", "free_sync:true")])
+            for conf in ("reuse:auto", "reuse:wait", "x_runtime_hooks:false", "headroom:0", "free_sync:true")])
 
 
 def test_no_new_deadlock_with_options(finish):
@@ -104,7 +104,7 @@ def test_no_new_deadlock_on_an_old_driver(finish):
     finish([(cmd, {"sim": memory(cmd, OLD)}) for cmd in FULL + ROOM])
 
 
-@pytest.mark.parametrize("conf", [None, "shards:4", "lane_r:false"], ids=name)
+@pytest.mark.parametrize("conf", [None, "arenas:4", "x_runtime_hooks:false"], ids=name)
 @pytest.mark.parametrize("kind", ["device", "array"])
 def test_out_of_memory_is_said_while_another_thread_goes_on_freeing(run, program, kind, conf):
     succeeds(run([program("oom_busy"), kind], conf=conf, sim="memory:256M", timeout=20))
@@ -120,9 +120,9 @@ def test_so_it_is_where_the_drivers_pool_serves(run, program):
 
 WAYS = ("malloc", "async", "pitch", "pool", "array", "create", "module", "pinned", "managed")
 ORDERED_NOT = tuple(way for way in WAYS if way not in ("async", "pool"))
-BEHIND_OPTIONS = [None, "lane_r:false", "limit:48M", "reuse:grow", "reuse:wait", "headroom:0",
-                  "thread_cache:0", "shards:4", "free_sync:true", "backend:async", "backend:off",
-                  "async:driver"]
+BEHIND_OPTIONS = [None, "x_runtime_hooks:false", "limit:48M", "reuse:grow", "reuse:wait", "headroom:0",
+                  "thread_cache:0", "arenas:4", "free_sync:true", "backend:async", "backend:off",
+                  "stream_ordered:driver"]
 
 
 @pytest.mark.parametrize("old", [None, OLD], ids=["fences", "no-fences"])
@@ -187,7 +187,7 @@ def test_how_long_it_waits_is_an_option(run, program, conf):
     assert 300 <= int(result.out) < 3000
 
 
-@pytest.mark.parametrize("conf", ["backend:async", "backend:async,lane_r:false"])
+@pytest.mark.parametrize("conf", ["backend:async", "backend:async,x_runtime_hooks:false"])
 def test_what_was_waited_for_in_vain_once_is_forgotten_when_it_ends(run, program, conf):
     result = run([program("behind_again")], sim="memory:64M",
                  conf=f"leak_report:off,oom_report:0s,oom_wait:300ms,{conf}")
@@ -218,7 +218,7 @@ def test_an_allocation_waits_when_memory_is_short_and_then_succeeds(run, program
 
 @pytest.mark.parametrize("preload, conf", [(False, None), (True, "backend:off"),
                                            (True, "free_sync:true"),
-                                           (True, "free_sync:true,lane_r:false")])
+                                           (True, "free_sync:true,x_runtime_hooks:false")])
 @pytest.mark.parametrize("size", [16 * MIB, 256 << 10])
 def test_the_plain_free_waits_for_a_held_stream(run, program, preload, conf, size):
     """Also where the host-side barrier is asked for."""
@@ -257,7 +257,7 @@ timed = pytest.mark.skipif(bool(conftest.SANITIZER), reason="counted without a s
 
 
 @timed
-@pytest.mark.parametrize("conf", ["stats:exit", "stats:exit,lane_r:false"], ids=name)
+@pytest.mark.parametrize("conf", ["stats:exit", "stats:exit,x_runtime_hooks:false"], ids=name)
 @pytest.mark.parametrize("kind", ["live", "hot"])
 def test_at_any_lag_less_than_a_record_and_two_queries_for_fifty_frees(run, program, kind, conf):
     """How far behind the device is, the machine decides. Far behind, half of the queries may fail,
@@ -270,7 +270,7 @@ def test_at_any_lag_less_than_a_record_and_two_queries_for_fifty_frees(run, prog
     assert synchronised == 0
 
 
-@pytest.mark.parametrize("conf", ["stats:exit", "stats:exit,lane_r:false"], ids=name)
+@pytest.mark.parametrize("conf", ["stats:exit", "stats:exit,x_runtime_hooks:false"], ids=name)
 @pytest.mark.parametrize("kind", ["live", "hot"])
 @pytest.mark.parametrize("lag", [20, 40, 60])
 def test_less_than_a_record_and_a_query_for_fifty_frees_of_a_known_lag(run, program, kind, lag,
@@ -403,7 +403,7 @@ def test_old_driver_is_waited_for_far_less_often_than_once_a_free(run, program, 
 # --- what cudaMemGetInfo tells --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "lane_r:false"),
+@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "x_runtime_hooks:false"),
                                            (True, "backend:off"), (True, "headroom:0"),
                                            (True, "max_split:1M")])
 @pytest.mark.parametrize("memory", ["256M", "1G"])
@@ -411,7 +411,7 @@ def test_free_memory_can_be_allocated_and_comes_back(run, program, preload, conf
     succeeds(run(program("meminfo"), preload=preload, conf=conf, sim=f"memory:{memory}"))
 
 
-@pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+@pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
 @pytest.mark.parametrize("limit", ["256M", "25%"])
 def test_free_memory_is_what_the_limit_leaves(run, program, lane, limit):
     succeeds(run([program("meminfo"), 256 * MIB], conf=f"limit:{limit},{lane}", sim="memory:1G"))
@@ -429,8 +429,8 @@ def sizes_in_pairs(seed):
     return [(round(size * rng.uniform(1.03, 3.5)) + 1, size) for size in kept]
 
 
-@pytest.mark.parametrize("conf", ["settle:131072", "settle:131072,lane_r:false",
-                                  "settle:131072,shards:2"])
+@pytest.mark.parametrize("conf", ["x_warmup:131072", "x_warmup:131072,x_runtime_hooks:false",
+                                  "x_warmup:131072,arenas:2"])
 @pytest.mark.parametrize("order", [(), ("async",)], ids=["plain", "async"])
 @pytest.mark.parametrize("pairs", [PAIRS_OF_SIZES, sizes_in_pairs(35)], ids=["given", "random"])
 def test_as_many_layers_fit_as_without(run, program, pairs, order, conf):
@@ -447,12 +447,12 @@ def test_as_many_layers_of_pinned_memory_fit_as_without(run, program):
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
     pair = machine // 240, machine // 400
     counts = [int(run([program("fits"), "layers", *pair, "pinned"], sim=f"host_memory:{machine}M",
-                      preload=preload, conf="settle:131072" if preload else None).out)
+                      preload=preload, conf="x_warmup:131072" if preload else None).out)
               for preload in (False, True)]
     assert counts[1] >= 0.97 * counts[0], (pair, counts)
 
 
-@pytest.mark.parametrize("conf", [None, "settle:131072", "shards:2"])
+@pytest.mark.parametrize("conf", [None, "x_warmup:131072", "arenas:2"])
 @pytest.mark.parametrize("live, most", [(16000, 2048), (16000, 4096), (19000, 1024), (19000, 3000)])
 def test_large_blocks_in_disorder_are_hardly_ever_refused(run, program, live, most, conf):
     """Where a fifth of the device is not asked for: one allocation in a dozen programs at most (one

@@ -129,7 +129,7 @@ def test_a_row_has_the_environment_that_run_gives(run, tmp_path):
     code = "import os; print(*(os.environ.get(n) for n in ('ALLOC_CONF', 'SIMCUDA', 'LD_PRELOAD')))"
     cmd = [sys.executable, "-c", code]
     for how in ({"preload": False}, {"preload": False, "conf": "a:1", "sim": "b:2"}, {},
-                {"conf": "lane_r:false,settle:3", "sim": "memory:1G"}):
+                {"conf": "x_runtime_hooks:false,x_warmup:3", "sim": "memory:1G"}):
         expected = run(cmd, **how).out
         said = run_rows.run_rows(run, tmp_path, [run_rows.row("one", cmd, **how)])
         assert said == [expected]

@@ -8,10 +8,10 @@ import conftest
 import leak_report
 
 MODES = [pytest.param(False, None, id="plain"), pytest.param(True, None, id="shim"),
-         pytest.param(True, "lane_r:false", id="driver-lane"),
+         pytest.param(True, "x_runtime_hooks:false", id="driver-lane"),
          pytest.param(True, "backend:off", id="tracking"),
          pytest.param(True, "backend:async", id="driver-pool")]
-POOLED = [pytest.param(None, id="shim"), pytest.param("lane_r:false", id="driver-lane")]
+POOLED = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane")]
 ROUNDS = 300 if conftest.SANITIZER else 2000
 
 
@@ -49,7 +49,7 @@ def test_runs(run, program, cmd, sim, preload, conf):
 
 def test_sync_memops_stays_where_it_cannot_be_told_apart(run, program):
     """1,100 blocks have it, and there are 1,024 marks."""
-    for conf in None, "lane_r:false", "backend:async":
+    for conf in None, "x_runtime_hooks:false", "backend:async":
         result = run([program("drv_sync_memops"), "many"], conf=conf)
         assert result.rc == 0, result.err
         assert result.err.count("SYNC_MEMOPS stays set on some pooled memory") == 1
@@ -84,9 +84,9 @@ def test_cached_memory_serves_a_big_request(run, program, conf):
         result.sim["calls"].get("cuMemFreeAsync", 0) > 0
 
 
-@pytest.mark.parametrize("lane", ["lane_r:true", "lane_r:false"])
+@pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
 def test_zero_gives_zeros_in_reused_memory(run, program, lane):
-    result = run(program("zero"), conf=f"zero:true,{lane}", stats=True)
+    result = run(program("zero"), conf=f"debug:zero,{lane}", stats=True)
 
     succeeds(result)
     assert result.out == "clean\n"

@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 """
 
 
-@pytest.mark.parametrize("conf", [None, "lane_r:false", "backend:off", "stack_depth:64"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "backend:off", "stack_depth:64"])
 def test_stacks_that_start_alike_are_told_apart(run, program, conf):
     result = run(program("same_start"), conf=conf)
 
@@ -288,7 +288,7 @@ def assert_as_often(found, number, size, every):
     assert abs(found - number * chance) <= 5 * math.sqrt(number * chance * (1 - chance)), found
 
 
-@pytest.mark.parametrize("conf", ["", "lane_r:false", "backend:off", "thread_cache:0"])
+@pytest.mark.parametrize("conf", ["", "x_runtime_hooks:false", "backend:off", "thread_cache:0"])
 @pytest.mark.parametrize("number, size", [(20000, 1000), (1000, 200000), (200, 4000000)])
 def test_stacks_are_sampled_by_bytes(run, program, conf, number, size):
     result = run([program("sampled"), number, size], conf=f"stacks:sample:128K,{conf}")

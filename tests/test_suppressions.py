@@ -28,7 +28,7 @@ def amount(section):
     return section.bytes, section.count
 
 
-@pytest.mark.parametrize("conf", ["", "lane_r:false", "backend:off"])
+@pytest.mark.parametrize("conf", ["", "x_runtime_hooks:false", "backend:off"])
 def test_what_a_rule_is_for_is_counted_and_not_listed(report, conf):
     found, said = report("# known since June\n\n  leak:forget_tables  \nleak:nowhere\n", conf)
 
@@ -173,7 +173,7 @@ PYTORCH = [(4000, 1, "leak:getCUDABlasLtWorkspace"), (3000, 1, "leak:CachingHost
 
 
 @pytest.mark.parametrize("ends", [[], ["_exit"]])
-@pytest.mark.parametrize("conf", ["", "lane_r:false", "backend:off"])
+@pytest.mark.parametrize("conf", ["", "x_runtime_hooks:false", "backend:off"])
 def test_what_pytorch_keeps_on_purpose_is_counted_and_not_listed(run, program, conf, ends):
     """After _exit by the names that the linker knows. A tensor that its allocator takes past the
     cache is the program's, and a leak."""

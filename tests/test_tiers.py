@@ -29,7 +29,7 @@ def names(items):
 
 
 CROSS = [item("test_a", preload=preload, conf=conf, size=size) for size in (1, 2)
-         for preload, conf in ((False, None), (True, None), (True, "lane_r:false"), (True, "x"))]
+         for preload, conf in ((False, None), (True, None), (True, "x_runtime_hooks:false"), (True, "x"))]
 
 
 def test_check_has_each_case_once_with_the_library_and_no_option():

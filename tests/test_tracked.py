@@ -9,7 +9,7 @@ import pytest
 import leak_report
 import test_faults
 
-CONFS = [None, "lane_r:false", "backend:off"]
+CONFS = [None, "x_runtime_hooks:false", "backend:off"]
 # (bytes, count) of one of each kind: what their descriptors say, the mipmap's levels added up.
 ARRAYS = (1000 * 50 * 8 + 64 * 32 * 5 * 8, 2)
 EACH = {(0, "array"): ARRAYS, (0, "mipmap"): (64 * 16 + 32 * 8 + 16 * 4 + 8 * 2, 1),
@@ -255,7 +255,7 @@ def test_a_context_gets_memory_that_was_freed(run, program, preload, conf, way):
 
 
 @pytest.mark.parametrize("way", ["pool", "stream"])
-@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "async:driver")])
+@pytest.mark.parametrize("preload, conf", [(False, None), (True, None), (True, "stream_ordered:driver")])
 def test_another_device_s_pool_gets_memory_that_was_freed_there(run, program, preload, conf, way):
     result = run([program("drv_room_device"), way], preload=preload, conf=conf,
                  sim="memory:256M,devices:2")

@@ -37,7 +37,7 @@ static bool poisons(void)
  * them. */
 static int given_byte(bool reused)
 {
-    if (ca_options.zero)
+    if (ca_options.debug & CA_DEBUG_ZERO)
         return reused ? 0 : NOT_FILLED;
     return poisons() ? CA_DEBUG_GIVEN : NOT_FILLED;
 }

@@ -40,7 +40,7 @@ CUresult ca_debug_fill_slow(ca_context_t *context, CUdeviceptr address, size_t b
 static inline CUresult ca_debug_fill(ca_context_t *context, CUdeviceptr address, size_t bytes,
                                      bool reused, const CUstream *stream)
 {
-    if (__builtin_expect(!ca_options.zero && !(ca_options.debug & CA_DEBUG_ANY), 1))
+    if (__builtin_expect(!(ca_options.debug & CA_DEBUG_ANY), 1))
         return CUDA_SUCCESS;
     return ca_debug_fill_slow(context, address, bytes, reused, stream);
 }

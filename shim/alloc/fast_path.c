@@ -22,8 +22,8 @@ static bool allowed(const ca_life_page_t *page)
 {
     int state = atomic_load(&ca_life_state);
     return (state == CA_LIFE_STARTING || state == CA_LIFE_ACTIVE) &&
-           atomic_load(&page->same_process) && !ca_capture_active() && !ca_options.zero &&
-           !ca_options.free_sync && !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
+           atomic_load(&page->same_process) && !ca_capture_active() && !ca_options.free_sync &&
+           !(ca_options.debug & CA_DEBUG_ANY) && !ca_attributes_any() &&
            !atomic_load(&ca_peak_due) && !atomic_load(&ca_recorder_on) &&
            !atomic_load(&ca_history_on) && !atomic_load(&ca_journal_on) &&
            !CA_MUTATED(reuse_pending) && !CA_MUTATED(pinned_reuse);
@@ -95,7 +95,7 @@ void ca_fast_remember(ca_api_t api)
         ca_thread.origin = ca_record_origin(context->device, context->number, ca_track_thread());
     }
     ca_thread.generations[CA_API_DRIVER] = generation;
-    if (api == CA_API_RUNTIME && ca_options.lane_r)
+    if (api == CA_API_RUNTIME && ca_options.x_runtime_hooks)
         ca_thread.generations[CA_API_RUNTIME] = generation;
 }
 

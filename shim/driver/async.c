@@ -57,7 +57,8 @@ static CUresult alloc_live(__typeof__(cuMemAllocAsync) *real, CUdeviceptr *addre
 {
     ca_context_t *context;
     ca_stream_t *order;
-    if (ca_options.async == CA_ASYNC_POOL && ca_upstream_capture_check() == CUDA_SUCCESS &&
+    if (ca_options.stream_ordered == CA_STREAM_ORDERED_POOL &&
+        ca_upstream_capture_check() == CUDA_SUCCESS &&
         ca_streams_find(stream, true, &context, &order) == CUDA_SUCCESS && context &&
         ca_mempool_served(context)) {
         int result = ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_ANY, address);

@@ -51,7 +51,7 @@ static _Thread_local bool delegate_next;
 /* While a stream is captured the driver API's hooks ask whether the call is allowed. */
 static bool may_serve(void)
 {
-    return ca_life_active() && ca_options.lane_r && !delegate_next && !ca_capture_active();
+    return ca_life_active() && ca_options.x_runtime_hooks && !delegate_next && !ca_capture_active();
 }
 
 static bool served_alloc(void **address, CUdeviceptr pointer)
@@ -129,8 +129,8 @@ static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
     CUdeviceptr pointer;
     ca_context_t *context;
     ca_stream_t *order;
-    return ca_options.async == CA_ASYNC_POOL && known_order(stream, &context, &order) &&
-           ca_mempool_served(context) &&
+    return ca_options.stream_ordered == CA_STREAM_ORDERED_POOL &&
+           known_order(stream, &context, &order) && ca_mempool_served(context) &&
            ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
            served_alloc(address, pointer);
 }

@@ -170,10 +170,10 @@ static void make(ca_context_t *context)
         .reuse_wait_ns = ca_options.reuse_wait,
         .oom_wait_ns = ca_options.oom_wait,
         .thread_cache = ca_options.thread_cache,
-        .settle = ca_options.settle,
+        .settle = ca_options.x_warmup,
         .size_classes = ca_options.size_classes.bytes,
         .size_class_count = ca_options.size_classes.count,
-        .small = ca_options.small,
+        .small = ca_options.x_small,
         .roundup = CA_ROUNDUP_STEPS(ca_options.roundup),
         .gc_threshold = ca_options.gc_threshold,
         .expandable = ca_expandable_wanted(),
@@ -181,14 +181,14 @@ static void make(ca_context_t *context)
     };
     if (ca_options.ipc == CA_IPC_DEDICATED)
         ca_pool_dedicate(true);
-    make_heaps(context, &params, ca_options.shards);
+    make_heaps(context, &params, ca_options.arenas);
 }
 
 /* What fills or checks memory does so by streams of our own, and waits. */
 static bool may_begin(void)
 {
     return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
-           !ca_options.free_sync && !ca_options.zero && !(ca_options.debug & CA_DEBUG_ANY);
+           !ca_options.free_sync && !(ca_options.debug & CA_DEBUG_ANY);
 }
 
 /* Without fences behind all work of a context there is nothing to be behind. */

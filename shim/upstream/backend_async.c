@@ -323,7 +323,8 @@ bool ca_backend_async_alloc(ca_context_t *context, CUdeviceptr *address, size_t 
         ca_backend_async_trim(context, CA_TRIM_IDLE); /* before cuMemAlloc is called */
     if (code != CUDA_SUCCESS)
         return false;
-    if (ca_options.zero && ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) {
+    if ((ca_options.debug & CA_DEBUG_ZERO) &&
+        ca_upstream_fill(context, pointer, 0, bytes) != CUDA_SUCCESS) {
         release(context, pointer);
         return false;
     }

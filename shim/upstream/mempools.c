@@ -239,7 +239,8 @@ CA_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     CA_REAL(cuMemPoolTrimTo);
     CUresult code = real(pool, keep);
-    if (code == CUDA_SUCCESS && ca_life_active() && ca_options.async == CA_ASYNC_POOL)
+    if (code == CUDA_SUCCESS && ca_life_active() &&
+        ca_options.stream_ordered == CA_STREAM_ORDERED_POOL)
         trim_ours(pool, keep);
     return code;
 }

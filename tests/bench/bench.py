@@ -40,7 +40,7 @@ ALLOCATORS = {
     "cachealloc_sample": ("cuda", "cuda", "stacks:sample:1M,stack_depth:16"),
     "cachealloc_order": ("cuda", "cuda", "stacks:off,reuse:order"),
     "cachealloc_before": ("cuda", "cuda", "stacks:off"),
-    "cachealloc_shards2": ("cuda", "cuda", "stacks:off,shards:2"),
+    "cachealloc_shards2": ("cuda", "cuda", "stacks:off,arenas:2"),
     "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
     "rmm_binning": ("rmm", "rmm_binning", None),

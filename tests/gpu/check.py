@@ -26,7 +26,7 @@ import suite
 import vmm_questions
 
 # The warm-up ends early, so that short programs run in it and after it.
-CONF = "settle:16,leak_report:off,oom_report:off"
+CONF = "x_warmup:16,leak_report:off,oom_report:off"
 STATISTICS = CONF + ",stats:exit"
 SERVED = re.compile(r"served from cached memory +(\d+)")
 BY_KERNELS = re.compile(r"(\d+) by kernels")
@@ -43,8 +43,8 @@ SHORT_GROUPS = ("platform", "codes_runtime", "codes_driver", "layout", "capture"
 PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api", "graphs", "peers",
             "contexts", "resets")
 # In turns, beside the pool as it is.
-MORE = ("backend:async", "debug:frees+poison+redzone", "zero:true,settle:16", "reuse:grow,settle:16",
-        "free_sync:true,settle:16", "shards:4,settle:16", "reuse:wait,settle:16")
+MORE = ("backend:async", "debug:frees+poison+redzone", "debug:zero,x_warmup:16", "reuse:grow,x_warmup:16",
+        "free_sync:true,x_warmup:16", "arenas:4,x_warmup:16", "reuse:wait,x_warmup:16")
 NO_TIME = "not run: no time was left"
 
 
@@ -283,7 +283,7 @@ class Check:
                 return 0, 0, 0
             served = 0
             more = MORE[(seed + len(profile)) % len(MORE)]
-            for conf in ("settle:16", "lane_r:false,settle:16", more):
+            for conf in ("x_warmup:16", "x_runtime_hooks:false,x_warmup:16", more):
                 ours = self.cuda.run(command, step.left(40),
                                      f"leak_report:off,stats:exit,{conf}", sim)
                 if ours.rc is None and step.left() < 1:
@@ -320,7 +320,7 @@ class Check:
         cuda_programs.needed(self.cuda)
         cases = [(name, kind, static) for name in cuda_programs.PROGRAMS
                  for kind, static in cuda_programs.kinds(self.cuda)]
-        confs = (None, STATISTICS, STATISTICS + ",lane_r:false", STATISTICS + ",reuse:grow")
+        confs = (None, STATISTICS, STATISTICS + ",x_runtime_hooks:false", STATISTICS + ",reuse:grow")
 
         def run(case):
             name, kind, static = case

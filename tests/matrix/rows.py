@@ -24,7 +24,7 @@ SIM = conftest.BUILD / "simcuda"
 SUM = "8887103366\n"  # of pattern.h, in every language
 ALLOCATIONS = 200     # at least so many make the work
 POOLED = 20           # at most so many of them may reach the driver
-LANES = {"both lanes": None, "lane_r:false": "lane_r:false"}
+LANES = {"both lanes": None, "x_runtime_hooks:false": "x_runtime_hooks:false"}
 
 
 @dataclasses.dataclass(frozen=True)

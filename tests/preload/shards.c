@@ -1,4 +1,4 @@
-/* Several heaps in one context (shards:4): what is promised of the pool holds for all of them. The
+/* Several heaps in one context (arenas:4): what is promised of the pool holds for all of them. The
  * threads leave memory in each; the rest is asked by the program's own.
  *
  * shards full    what the other heaps hold idle makes room (256 MiB of device)

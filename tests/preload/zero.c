@@ -1,5 +1,5 @@
 /* Counts the bytes of reused memory that are not zero: fills buffers, frees them, allocates them
- * again and looks. With zero:true there must be none; without, there usually are. */
+ * again and looks. With debug:zero there must be none; without, there usually are. */
 #include <cuda_runtime_api.h>
 #include "check.h"
 

@@ -22,19 +22,19 @@ DIFFERENT = -1001  # instead of 0: the run printed something else than the one w
 # live, and not much more: the pool has to give back and to wait.
 CONFIGURATIONS = {
     "plain": (False, "", ""),
-    "shim": (True, "settle:16", ""),
-    "lane_d": (True, "lane_r:false,settle:16", ""),
+    "shim": (True, "x_warmup:16", ""),
+    "lane_d": (True, "x_runtime_hooks:false,x_warmup:16", ""),
     "small": (True, "headroom:0", "memory:{memory}"),
-    "order": (True, "reuse:order,settle:16", ""),
+    "order": (True, "reuse:order,x_warmup:16", ""),
     "wait": (True, "reuse:wait", ""),
-    "sync": (True, "free_sync:true,settle:16", ""),
-    "debug": (True, "debug:frees+poison+redzone,settle:16", ""),
+    "sync": (True, "free_sync:true,x_warmup:16", ""),
+    "debug": (True, "debug:frees+poison+redzone,x_warmup:16", ""),
 }
 # What needs a shim of its own: they hold too little for segments that grow (`range_small`).
 OTHERS = {
-    "expandable": (True, "expandable_segments:true,settle:16", ""),
+    "expandable": (True, "expandable_segments:true,x_warmup:16", ""),
     "expandable_small": (True, "expandable_segments:true,headroom:0", "memory:{memory}"),
-    "expandable_order": (True, "expandable_segments:true,reuse:order,settle:16,decay:1ms", ""),
+    "expandable_order": (True, "expandable_segments:true,reuse:order,x_warmup:16,decay:1ms", ""),
 }
 ASYNC = ("mixed", "resets", "async", "api", "graphs")  # who has stream-ordered memory: others need no "wait"
 # All others: 48M. Pin mode gives nothing back.

@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "random"
 import programs  # noqa: E402
 
 # Short of memory all the time; the second settles early, so that more of it is hits.
-RUNS = {"libcachealloc.so": "", "libcachealloc-debug.so": ",settle:2000"}
+RUNS = {"libcachealloc.so": "", "libcachealloc-debug.so": ",x_warmup:2000"}
 SIM = "memory:256M,devices:3"
 
 

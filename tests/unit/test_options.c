@@ -194,6 +194,36 @@ static void defaults_are_what_the_table_says(void **state)
     }
 }
 
+static void every_example_is_read_and_changes_something(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        char item[256], buffer[1024];
+        ca_text_t text;
+        snprintf(item, sizeof item, "%s:%s", option->name, option->example);
+        assert_int_equal(parse(item), 0);
+        assert_int_equal(complaints.count, 0);
+        ca_text_init(&text, buffer, sizeof buffer);
+        ca_value_print(option, (char *)&options + option->offset, &text);
+        assert_string_not_equal(buffer, option->default_text);
+    }
+}
+
+static void the_experimental_options_are_those_named_so(void **state)
+{
+    size_t of_level[CA_LEVELS] = {0};
+    (void)state;
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const ca_option_t *option = &ca_option_table[i];
+        of_level[option->level]++;
+        assert_int_equal(option->level == CA_LEVEL_EXPERIMENTAL,
+                         strncmp(option->name, "x_", 2) == 0);
+    }
+    assert_in_range(of_level[CA_LEVEL_BASIC], 10, 14);
+    assert_true(of_level[CA_LEVEL_ADVANCED] > 0 && of_level[CA_LEVEL_EXPERIMENTAL] > 0);
+}
+
 static void null_and_empty_items_change_nothing(void **state)
 {
     static const char *const texts[] = {NULL, "", " ", ",", " , ,\t,\n"};
@@ -210,10 +240,10 @@ static void null_and_empty_items_change_nothing(void **state)
 static void colons_equals_signs_and_spaces_all_separate(void **state)
 {
     (void)state;
-    assert_int_equal(parse(" limit : 64M ,leak_max=7,, \tzero = YES\n, log:Debug "), 0);
+    assert_int_equal(parse(" limit : 64M ,leak_max=7,, \tfree_sync = YES\n, log:Debug "), 0);
     assert_int_equal(options.limit.bytes, 64u << 20);
     assert_int_equal(options.leak_max, 7);
-    assert_true(options.zero);
+    assert_true(options.free_sync);
     assert_int_equal(options.log, 4);
 }
 
@@ -349,19 +379,26 @@ static void sets_are_choices_joined_with_plus(void **state)
 
 static void all_spellings_of_a_boolean_are_read(void **state)
 {
-    static const char *const yes[] = {"zero:true", "zero:1", "zero:on", "zero:yes", "zero:TRUE"};
-    static const char *const no[] = {"zero:false", "zero:0", "zero:off", "zero:no", "zero:Off"};
+    static const char *const yes[] = {"free_sync:true", "free_sync:1", "free_sync:on",
+                                      "free_sync:yes", "free_sync:TRUE"};
+    static const char *const no[] = {"free_sync:false", "free_sync:0", "free_sync:off",
+                                     "free_sync:no", "free_sync:Off"};
     (void)state;
     for (size_t i = 0; i < 5; i++) {
         char both[64];
         assert_int_equal(parse(yes[i]), 0);
-        assert_true(options.zero);
-        snprintf(both, sizeof both, "zero:true,%s", no[i]);
+        assert_true(options.free_sync);
+        snprintf(both, sizeof both, "free_sync:true,%s", no[i]);
         assert_int_equal(parse(both), 0);
-        assert_false(options.zero);
+        assert_false(options.free_sync);
     }
-    assert_int_equal(parse("zero:2"), 1);
-    assert_int_equal(parse("zero:tru"), 1);
+    assert_int_equal(parse("free_sync:2"), 1);
+    assert_int_equal(parse("free_sync:tru"), 1);
+    assert_int_equal(parse("help:1"), 0);
+    assert_int_equal(options.help, CA_HELP_TRUE);
+    assert_int_equal(parse("expandable_segments:off"), 0);
+    assert_int_equal(options.expandable_segments, CA_EXPANDABLE_FALSE);
+    assert_int_equal(parse("stats:true"), 1); /* is none of its words */
 }
 
 static void quoted_values_may_hold_commas_and_quotes(void **state)
@@ -415,8 +452,9 @@ static void an_unknown_key_is_named_with_its_place_and_a_suggestion(void **state
         const char *text, *says;
     } rows[] = {
         {"limt:1G", "character 1: unknown key \"limt\", did you mean \"limit\"?"},
-        {"zero:1, stakcs:all", "character 9: unknown key \"stakcs\", did you mean \"stacks\""},
-        {"lane-r:1", "did you mean \"lane_r\""},
+        {"print:1, stakcs:all", "character 10: unknown key \"stakcs\", did you mean \"stacks\""},
+        {"x-runtime-hook:1", "did you mean \"x_runtime_hooks\""},
+        {"warmup:1", "did you mean \"x_warmup\""},
         {"LIMIT:1G", "did you mean \"limit\""},
         {"max_split_size:1G", "did you mean \"max_split\""},
         {"back:pool", "did you mean \"backend\""},
@@ -477,24 +515,24 @@ static void a_bad_value_is_told_with_what_is_accepted_and_the_earlier_stays(void
     assert_says("stats:never is not understood; accepted: off, exit; stays off");
     assert_int_equal(parse("leak_max:4294967297"), 1);
     assert_says("leak_max:4294967297 is out of range; accepted: 1 to 1000000; stays 20");
-    assert_int_equal(parse("zero:maybe"), 1);
+    assert_int_equal(parse("free_sync:maybe"), 1);
     assert_says("accepted: true, false");
 }
 
 static void one_bad_item_does_not_spoil_the_others(void **state)
 {
     (void)state;
-    assert_int_equal(parse("leak_max:3,bogus:'a,b',limit:x,:5,zero,zero:1"), 4);
+    assert_int_equal(parse("leak_max:3,bogus:'a,b',limit:x,:5,print,print:1"), 4);
     assert_int_equal(complaints.count, 4);
     assert_int_equal(options.leak_max, 3);
-    assert_true(options.zero);
+    assert_true(options.print);
 }
 
 static void missing_keys_and_values_are_told(void **state)
 {
     (void)state;
-    assert_int_equal(parse("zero:1,:5"), 1);
-    assert_says("character 8: a key is missing");
+    assert_int_equal(parse("print:1,:5"), 1);
+    assert_says("character 9: a key is missing");
     assert_int_equal(parse("limit"), 1);
     assert_says("limit: has no value");
     assert_int_equal(parse("leak_report:"), 1);
@@ -630,11 +668,85 @@ static void noise_is_counted_but_not_all_listed(void **state)
     assert_non_null(strstr(complaints.last, "more items"));
 }
 
+/* --- old names -------------------------------------------------------------------------------- */
+
+static const ca_option_t *option_named(const char *name)
+{
+    for (size_t i = 0; i < ca_option_count; i++)
+        if (strcmp(ca_option_table[i].name, name) == 0)
+            return &ca_option_table[i];
+    return NULL;
+}
+
+static void an_old_name_works_and_is_told_once_with_the_new_one(void **state)
+{
+    (void)state;
+    assert_true(ca_renamed_count > 0);
+    for (size_t i = 0; i < ca_renamed_count; i++) {
+        const ca_renamed_t *renamed = &ca_renamed_table[i];
+        const ca_option_t *option = option_named(renamed->name);
+        const char *value = renamed->choice[0] ? "true" : option->example;
+        const char *meant = renamed->choice[0] ? renamed->choice : option->example;
+        char text[256], expected[256];
+        ca_options_t as_new;
+        assert_null(option_named(renamed->old));
+        snprintf(text, sizeof text, "%s:%s", renamed->name, meant);
+        assert_int_equal(parse(text), 0);
+        as_new = options;
+        snprintf(text, sizeof text, "print:0,%s:%s, %s=%s", renamed->old, value, renamed->old,
+                 value);
+
+        assert_int_equal(parse(text), 0);
+
+        assert_memory_equal(&options, &as_new, sizeof options);
+        snprintf(expected, sizeof expected,
+                 "ALLOC_CONF character 9: \"%s\" is now \"%s%s%s\"; the old name still works",
+                 renamed->old, renamed->name, renamed->choice[0] ? ":" : "", renamed->choice);
+        assert_int_equal(complaints.count, 1);
+        assert_string_equal(complaints.first, expected);
+    }
+}
+
+static void an_old_switch_is_a_choice_beside_the_others(void **state)
+{
+    static const struct {
+        const char *text, *debug;
+    } rows[] = {{"zero:true", "zero"},
+                {"zero:1,debug:frees", "frees+zero"},
+                {"debug:frees+redzone,zero:on", "frees+redzone+zero"},
+                {"zero:true,zero:false", "off"},
+                {"debug:poison+zero,zero:false", "poison"},
+                {"zero:false", "off"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ca_option_t *option = option_named("debug");
+        char buffer[64];
+        ca_text_t text;
+        assert_int_equal(parse(rows[i].text), 0);
+        ca_text_init(&text, buffer, sizeof buffer);
+        ca_value_print(option, &options.debug, &text);
+        assert_string_equal(buffer, rows[i].debug);
+    }
+}
+
+static void a_bad_value_of_an_old_name_is_told_as_the_new_ones(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("settle:x"), 1);
+    assert_int_equal(complaints.count, 2);
+    assert_string_equal(complaints.last, "ALLOC_CONF character 8: x_warmup:x is not understood; "
+                                         "accepted: 0 to 1000000000; stays 131072");
+    assert_int_equal(parse("zero:maybe,zero,zero:"), 3);
+    assert_string_equal(complaints.last, "ALLOC_CONF character 22: debug: has no value; accepted: "
+                                         "off, frees, poison, redzone, zero, or several joined "
+                                         "with +; stays off");
+}
+
 static void a_missing_complainer_is_no_problem(void **state)
 {
     (void)state;
     ca_options_default(&options);
-    assert_int_equal(ca_options_parse(&options, "ALLOC_CONF", "x:1,limit:y,zero", NULL, NULL), 3);
+    assert_int_equal(ca_options_parse(&options, "ALLOC_CONF", "x:1,limit:y,print", NULL, NULL), 3);
 }
 
 /* --- showing ---------------------------------------------------------------------------------- */
@@ -712,24 +824,33 @@ static void count_line(void *arg, const char *text)
     strcat(strcat(all, text), "\n");
 }
 
-static void help_names_every_key_with_its_value(void **state)
+static void help_names_the_basic_options_or_all_with_their_values(void **state)
 {
     static char all[65536];
     (void)state;
-    assert_int_equal(parse("limit:3G"), 0);
-    ca_options_help(&options, count_line, all);
-    for (size_t i = 0; i < ca_option_count; i++) {
-        assert_non_null(strstr(all, ca_option_table[i].name));
-        assert_non_null(strstr(all, ca_option_table[i].help));
+    for (int every = 0; every < 2; every++) {
+        all[0] = '\0';
+        assert_int_equal(parse(every ? "limit:3G,help:all" : "limit:3G,help:true"), 0);
+        ca_options_help(&options, count_line, all);
+        for (size_t i = 0; i < ca_option_count; i++) {
+            const ca_option_t *option = &ca_option_table[i];
+            bool shown = every || option->level == CA_LEVEL_BASIC;
+            char start[64];
+            snprintf(start, sizeof start, "\n  %s:", option->name);
+            assert_int_equal(strstr(all, start) != NULL, shown);
+            assert_int_equal(strstr(all, option->help) != NULL, shown);
+        }
+        assert_non_null(
+            strstr(all, "limit:3G  (size or %; default inf; accepted: 1M to inf, or 1% to 100%)"));
+        assert_int_equal(strstr(all, "\nhelp:all lists all") != NULL, !every);
+        assert_int_equal(strstr(all, "\nExperimental") != NULL, every);
     }
-    assert_non_null(
-        strstr(all, "limit:3G  (size or %; default inf; accepted: 1M to inf, or 1% to 100%)"));
 }
 
 static void help_cuts_a_long_value(void **state)
 {
     static char all[65536];
-    char text[1024] = "size_classes:";
+    char text[1024] = "help:all,size_classes:";
     (void)state;
     for (int i = 0; i < CA_LIST_MAX; i++)
         sprintf(text + strlen(text), "%s%d", i ? "+" : "", 1000001 + i);
@@ -811,6 +932,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_what_the_table_says),
+        cmocka_unit_test(every_example_is_read_and_changes_something),
+        cmocka_unit_test(the_experimental_options_are_those_named_so),
         cmocka_unit_test(null_and_empty_items_change_nothing),
         cmocka_unit_test(colons_equals_signs_and_spaces_all_separate),
         cmocka_unit_test(every_spelling_of_a_size_is_read),
@@ -835,11 +958,14 @@ int main(void)
         cmocka_unit_test(roundup_takes_powers_of_two_only),
         cmocka_unit_test(a_choice_may_have_a_size),
         cmocka_unit_test(noise_is_counted_but_not_all_listed),
+        cmocka_unit_test(an_old_name_works_and_is_told_once_with_the_new_one),
+        cmocka_unit_test(an_old_switch_is_a_choice_beside_the_others),
+        cmocka_unit_test(a_bad_value_of_an_old_name_is_told_as_the_new_ones),
         cmocka_unit_test(a_missing_complainer_is_no_problem),
         cmocka_unit_test(what_is_printed_is_read_back_to_the_same_values),
         cmocka_unit_test(a_value_of_every_type_is_read_back),
         cmocka_unit_test(print_tells_the_length_it_would_have_had),
-        cmocka_unit_test(help_names_every_key_with_its_value),
+        cmocka_unit_test(help_names_the_basic_options_or_all_with_their_values),
         cmocka_unit_test(help_cuts_a_long_value),
         cmocka_unit_test(any_bytes_are_survived),
     };
