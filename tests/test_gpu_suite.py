@@ -202,8 +202,8 @@ def test_a_kit_needs_no_toolkit():
 @pytest.mark.other_build
 @RELEASE
 def test_the_kit_is_all_that_the_suite_needs(tmp_path):
-    """And what CONTRIBUTING sends along with it."""
-    line, = re.findall(r"^rsync -aR (.*) HOST:", (conftest.ROOT / "CONTRIBUTING.md").read_text(),
+    """And what the page on testing sends along with it."""
+    line, = re.findall(r"^rsync -aR (.*) HOST:", (conftest.ROOT / "docs/internals/testing.md").read_text(),
                        re.M)
     *files, kit = line.split()
     assert kit == "build-portable/gpu-kit"

@@ -40,7 +40,7 @@ def test_nvcc_program(run, tmp_path, source, arch):
 
     expected = run(binary, sim=sim, preload=False)
     assert expected.rc == 0, expected.err
-    for conf in (None, "lane_r:false", "backend:off"):
+    for conf in (None, "x_runtime_hooks:false", "backend:off"):
         result = run(binary, sim=sim, conf=conf)
         assert (result.rc, result.out) == (0, expected.out), result.err
 
@@ -88,7 +88,7 @@ needs_programs = pytest.mark.skipif(
 @pytest.mark.parametrize("source", PROGRAMS, ids=lambda path: path.name)
 def test_program_of_the_hardware_suite(run, source, arch):
     binary = BUILT / "shared" / source.stem
-    for preload, conf in ((False, None), (True, None), (True, "lane_r:false")):
+    for preload, conf in ((False, None), (True, None), (True, "x_runtime_hooks:false")):
         result = run([binary, 2, "dry"], sim=f"arch:{arch},kernel_ns:5000", conf=conf,
                      preload=preload)
         assert result.rc == 0, result.err
@@ -105,7 +105,7 @@ def test_what_the_programs_check_is_not_always_right(run, name):
 
 @needs_programs
 def test_programs_run_where_the_kit_does():
-    """CONTRIBUTING promises it from glibc 2.34 on."""
+    """docs/internals/testing.md promises it from glibc 2.34 on."""
     for binary in [*BUILT.iterdir(), *(BUILT / "shared").iterdir()]:
         if binary.is_file():
             symbols = subprocess.run(["readelf", "-W", "--dyn-syms", binary], text=True, check=True,

@@ -1,5 +1,5 @@
-"""Each known trap has a test that fails when what avoids the trap is removed (CONTRIBUTING has the
-table). Here the tests named are run under such a shim: a fault of base/mutation.h, or a shim that
+"""Each known trap has a test that fails when what avoids the trap is removed: the table of
+docs/internals/testing.md. Here the tests named are run under such a shim: a fault of base/mutation.h, or a shim that
 is linked wrongly."""
 
 import re
@@ -77,7 +77,7 @@ def test_every_trap_is_listed():
     header = (conftest.ROOT / "base" / "mutation.h").read_text()
     traps = re.search(r"#define CA_TRAPS\(X\)(.*?)\n\n", header, re.DOTALL)[1]
     assert sorted(TRAPS) == sorted(re.findall(r"X\((\w+)\)", traps))
-    table = (conftest.ROOT / "CONTRIBUTING.md").read_text()
+    table = (conftest.ROOT / "docs/internals/testing.md").read_text()
     assert [trap for trap in TRAPS if f"`{trap}`" not in table] == []
 
 

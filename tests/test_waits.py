@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table of waits, and the sources: neither has one that the other lacks."""
+"""The table of waits of docs/internals/testing.md, and the sources: neither has one that the other lacks."""
 
 import re
 
@@ -13,7 +13,7 @@ NO_WAITS = {"base/lock.h", "base/lock.c",  # what the others call, and short wai
 
 
 def rows():
-    text = (conftest.ROOT / "CONTRIBUTING.md").read_text()
+    text = (conftest.ROOT / "docs/internals/testing.md").read_text()
     table = text.split("## Where a call waits")[1].split("\n## ")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")]
             for line in table.splitlines() if line.startswith("| `")]
