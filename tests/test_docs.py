@@ -137,7 +137,7 @@ def test_the_words_are_the_fields():
 
 
 # How many each folder has: what stands there from before. A ceiling may only fall.
-CEILINGS = {"base": 86, "config": 0, "include": 1, "pool": 403, "python": 1, "registry": 145,
+CEILINGS = {"base": 86, "config": 0, "include": 1, "pool": 403, "python": 1, "registry": 144,
             "shim": 298, "tools": 1}
 
 
