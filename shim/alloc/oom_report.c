@@ -121,7 +121,7 @@ static void write_pieces(ca_out_t *out, const figures_t *now)
     ca_out_printf(out,
                   "hint: %llu bytes are cached in pieces, between buffers that live: `%s:%lluK` "
                   "gives those segments of their own\n",
-                  BYTES(now->pool.ready_bytes), small ? "small" : "max_split",
+                  BYTES(now->pool.ready_bytes), small ? "x_small" : "max_split",
                   BYTES((small ? small : split) >> 10));
 }
 
