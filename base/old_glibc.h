@@ -13,14 +13,14 @@
 
 #if defined(__x86_64__)
 #define CA_STAT_VERSION 1
-#define CA_RENAMED(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_" version)
+#define CA_OLD_SYMBOL(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_" version)
 #elif defined(__aarch64__)
 #define CA_STAT_VERSION 0
-#define CA_RENAMED(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_2.17")
+#define CA_OLD_SYMBOL(name, old, version) __asm__(".symver " #name "," #old "@GLIBC_2.17")
 #else
 #error "BUILD=portable knows x86_64 and aarch64"
 #endif
-#define CA_OLD_NAME(name, version) CA_RENAMED(name, name, version)
+#define CA_OLD_NAME(name, version) CA_OLD_SYMBOL(name, name, version)
 
 CA_OLD_NAME(dladdr, "2.2.5");
 CA_OLD_NAME(dladdr1, "2.3.3");
@@ -41,10 +41,10 @@ CA_OLD_NAME(sem_post, "2.2.5");
 CA_OLD_NAME(sem_trywait, "2.2.5");
 CA_OLD_NAME(sem_wait, "2.2.5");
 
-CA_RENAMED(__isoc23_strtol, strtol, "2.2.5");
-CA_RENAMED(__isoc23_strtoll, strtoll, "2.2.5");
-CA_RENAMED(__isoc23_strtoul, strtoul, "2.2.5");
-CA_RENAMED(__isoc23_strtoull, strtoull, "2.2.5");
+CA_OLD_SYMBOL(__isoc23_strtol, strtol, "2.2.5");
+CA_OLD_SYMBOL(__isoc23_strtoll, strtoll, "2.2.5");
+CA_OLD_SYMBOL(__isoc23_strtoul, strtoul, "2.2.5");
+CA_OLD_SYMBOL(__isoc23_strtoull, strtoull, "2.2.5");
 
 extern int __xstat(int version, const char *path, struct stat *found);
 extern int __lxstat(int version, const char *path, struct stat *found);

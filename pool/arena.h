@@ -58,8 +58,9 @@ typedef struct ca_arena_params {
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
-    uint64_t oom_wait_ns;   /* the same before an out-of-memory, for what is late: see
-                               ca_epoch_overdue;   a tenth of it where that was in vain the last time */
+    uint64_t oom_wait_ns;   /* the same before an out-of-memory, for fences that are not safe to
+                               block on: see ca_epoch_overdue; a tenth of it where that was in vain
+                               the last time */
     size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
     size_t segment_first;   /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
     bool expandable;        /* ranges that grow, where upstream has pages: pool/range/range.h */
