@@ -16,7 +16,7 @@
 /* --- trim ------------------------------------------------------------------------------------- */
 
 /* What has passed is ready, and nothing stays in an open epoch that a fence can be had for. */
-static void settle(ca_arena_t *arena)
+static void drain(ca_arena_t *arena)
 {
     ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
     ca_ladder_close(arena);
@@ -28,22 +28,22 @@ static void settle(ca_arena_t *arena)
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
 {
     uint64_t end, now;
-    size_t given = 0, waits = arena->whole.closed.count;
+    size_t released = 0, waits = arena->whole.closed.count;
 
-    for (; waits > 0 && given < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) >= 0;
+    for (; waits > 0 && released < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) >= 0;
          waits--)
-        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    size_t late = waits + ca_streams_closed(arena);
+        released += ca_give_back(arena, bytes - released, CA_GIVE_IDLE);
+    size_t unsafe = waits + ca_streams_closed(arena);
     end = ca_clock_ns() + ca_unsafe_wait_ns(arena);
-    for (; late > 0 && given < bytes && (now = ca_clock_ns()) < end &&
+    for (; unsafe > 0 && released < bytes && (now = ca_clock_ns()) < end &&
            ca_epoch_wait(arena, CA_EPOCHS_ALL, end - now) == 1;
-         late--)
-        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    if (given < bytes && ca_streams_reap(arena, SIZE_MAX, true) > 0)
-        given += ca_give_back(arena, bytes - given, CA_GIVE_IDLE);
-    if (given < bytes && !arena->params.host)
-        given += ca_give_back(arena, bytes - given, CA_GIVE_PASSED);
-    return given;
+         unsafe--)
+        released += ca_give_back(arena, bytes - released, CA_GIVE_IDLE);
+    if (released < bytes && ca_streams_reap(arena, SIZE_MAX, true) > 0)
+        released += ca_give_back(arena, bytes - released, CA_GIVE_IDLE);
+    if (released < bytes && !arena->params.host)
+        released += ca_give_back(arena, bytes - released, CA_GIVE_PASSED);
+    return released;
 }
 
 size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
@@ -55,19 +55,19 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
         ca_caches_flush_idle(arena);
     else
         ca_caches_lock_out(arena);
-    settle(arena);
+    drain(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
-    size_t given = how == CA_TRIM_LOOK ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
-    if (how == CA_TRIM_SHORTAGE && given < bytes)
-        given += give_after_waits(arena, bytes - given);
-    if (given)
+    size_t released = how == CA_TRIM_LOOK ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    if (how == CA_TRIM_SHORTAGE && released < bytes)
+        released += give_after_waits(arena, bytes - released);
+    if (released)
         ca_warmup_gave(arena);
     if (how != CA_TRIM_LOOK)
         ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
-    return given;
+    return released;
 }
 
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes)
@@ -117,19 +117,19 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
         segment = ca_epoch_device_idle(arena) ? idle_longer(arena, ticks) : NULL;
     else if (segment) /* what is ready in order may be in flight, and the real free does not wait */
         segment = ca_nothing_in_flight(arena) ? idle_longer(arena, ticks) : NULL;
-    size_t given = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
+    size_t released = segment ? ca_give_segment(arena, segment, CA_FREE_IDLE) : 0;
     size_t pages = segment || !ca_arena_serving(arena) ? 0 : ca_range_idle_longer(arena, ticks);
-    while (given < pages && ca_nothing_in_flight(arena)) {
-        size_t more = ca_range_give(arena, pages - given);
+    while (released < pages && ca_nothing_in_flight(arena)) {
+        size_t more = ca_range_give(arena, pages - released);
         if (!more)
             break;
-        given += more;
+        released += more;
     }
-    if (given)
+    if (released)
         ca_warmup_gave(arena);
     ca_arena_leave(arena, cancellation);
     ca_arena_drop(arena);
-    return given;
+    return released;
 }
 
 /* --- pin mode --------------------------------------------------------------------------------- */

@@ -41,7 +41,7 @@ static size_t first_within(uint64_t base)
 }
 
 /* For two. */
-static int make_room(void)
+static int reserve_spans(void)
 {
     if (spans && count + 2 <= capacity)
         return 0;
@@ -71,7 +71,7 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
     uint64_t end = base + bytes;
 
     ca_lock_take(&lock);
-    int rc = make_room();
+    int rc = reserve_spans();
     if (rc == 0) {
         size_t at = upper_bound(base), behind;
 

@@ -46,8 +46,8 @@ static size_t scale(const ca_arena_t *arena)
     return arena->no_fences ? CA_SYNC_SCALE : 1;
 }
 
-/* See fence_order.h. Of what the calling thread's cache has taken since it told, only this much is
- * known. */
+/* See fence_order.h. The calling thread's cache may have taken blocks since it last published. The
+ * arena knows no more of those than the two numbers that are read here. */
 static uint64_t freed_after(const ca_arena_t *arena)
 {
     const ca_cache_t *cache = arena->caches ? ca_cache_find_own(arena) : NULL;
@@ -60,10 +60,11 @@ static uint64_t freed_after(const ca_arena_t *arena)
 
 void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
 {
-    epoch->by = epoch->by == CA_BY_NOBODY || epoch->by == thread ? thread : CA_BY_SEVERAL;
+    epoch->by = epoch->by == CA_BY_NO_THREAD || epoch->by == thread ? thread : CA_BY_SEVERAL;
 }
 
-/* Nobody waits without bound for work of a single stream: no plain free would have. */
+/* The epoch of a stream keeps CA_FENCE_NONE: no thread waits without bound for the work of a single
+ * stream, as no plain free would have. */
 ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
 {
     ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
@@ -202,7 +203,7 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
         next = ca_block_later(block);
         ca_epoch_push_into(epoch, block);
     }
-    if (newer->by != CA_BY_NOBODY)
+    if (newer->by != CA_BY_NO_THREAD)
         ca_epoch_freed_by(epoch, newer->by);
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
     epoch->foreign |= newer->foreign;
@@ -304,7 +305,7 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began)
     return covering;
 }
 
-/* Of an epoch that is gone. With the lock dropped. */
+/* Of an epoch that was released. The caller has dropped the lock. */
 static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
 {
     if (!lent || ca_order_give_up(fence))
@@ -349,16 +350,16 @@ void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
             ca_fence_note_free(arena->context, epoch->number);
             ca_arena_note_free(arena, epoch->number);
         }
-        /* What they tell of later came after this fence. A free need not ask them all: where memory
-         * is short, which is where anybody waits, they keep nothing. */
+        /* What the caches publish later came after this fence. A free need not ask them all: a
+         * thread waits only where memory is short, and there the caches keep nothing. */
         if (by == CA_BY_ALLOC)
             ca_caches_publish(arena);
     }
     list_append(&line->closed, epoch);
 }
 
-/* Takes note of a query's or wait's answer about a closed epoch, and returns it. Drops the lock. */
-static int settle(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
+/* Applies the answer of a query or a wait to a closed epoch, and returns it. Drops the lock. */
+static int apply_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
 {
     epoch->users--;
     if (arena->retired)
@@ -420,7 +421,7 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool force
             answer = ca_upstream_fence_query(arena->upstream, arena->context, epoch->fence);
             ca_lock_take(&arena->lock);
         }
-        if (settle(arena, epoch, answer) != 1) {
+        if (apply_answer(arena, epoch, answer) != 1) {
             line->failed_at = arena->operations;
             line->query_after = arena->operations + (CA_QUERY_BACKOFF << line->failures);
             line->failures += line->failures < CA_QUERY_DOUBLINGS;
@@ -434,8 +435,8 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool force
     return passed;
 }
 
-/* In order a free need not ask: what has not passed serves as well. A few do, lest the list grow
- * without end. */
+/* With reuse in order a free need not poll: what has not passed serves as well. It polls from this
+ * many closed epochs on, or the list would grow without end. */
 #define IN_ORDER_BEHIND 64u
 
 bool ca_epoch_in_order(const ca_arena_t *arena)
@@ -556,7 +557,7 @@ void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line)
         ca_epoch_reap(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
 }
 
-/* The line that has waited longest for nobody knows how long: the first with anything closed. */
+/* The first queue that has a closed epoch. It is not known which one has waited longest. */
 static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
     if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
@@ -615,10 +616,10 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     arena->operations++; /* time has passed, and what no line had ready may be by now */
     epoch->own_passed |= nanoseconds == CA_WAIT_OWN && answer == 0;
     if (!several || answer < 0)
-        return settle(arena, epoch, answer);
+        return apply_answer(arena, epoch, answer);
     /* Those before it first, each by its own fence. */
     bool passed = epoch->passed;
-    if (settle(arena, epoch, 0) < 0)
+    if (apply_answer(arena, epoch, 0) < 0)
         return -EIO;
     return ca_epoch_reap(arena, line, place, true) > 0 || passed;
 }
@@ -639,7 +640,7 @@ int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue)
     ca_lock_drop(&arena->lock);
     int rc = ca_upstream_fence_join(arena->upstream, arena->context, queue, epoch->fence);
     ca_lock_take(&arena->lock);
-    settle(arena, epoch, rc == -EIO ? -EIO : 0);
+    apply_answer(arena, epoch, rc == -EIO ? -EIO : 0);
     return rc;
 }
 

@@ -3,13 +3,13 @@
  *   open     takes the blocks freed now; exactly one per arena
  *   closing  detached; a thread is recording its fence, outside the lock
  *   closed   has its fence; in a FIFO, because fences of one context pass in order
- *   passed   its blocks are ready; gone once nobody asks about its fence any more
+ *   passed   its blocks are ready; released once no thread uses its fence any more
  *
  * A fence is recorded after the frees that it covers, never before: work submitted in between would
  * be missed. A thread may wait without bound for the fences that were recorded before a plain free
  * of its own: that free would have waited for all that they cover. Others cover work that may be
- * waiting for this very thread, whichever thread freed the memory, and are called late: for them
- * there is a bound, ca_arena_params_t's oom_wait_ns.
+ * waiting for this very thread, whichever thread freed the memory. They are not safe to block on:
+ * a wait for them has a bound, ca_arena_params_t's oom_wait_ns.
  *
  * Every function takes the arena with its lock held and returns so; those that call upstream drop
  * the lock meanwhile, and say so. */
@@ -41,7 +41,7 @@ struct ca_epoch {
     bool lent;       /* its fence is, or was, a debt (order.h): it serves without another one */
     struct ca_cache_mark *marks; /* what thread caches freed, that its fence covers too */
     unsigned users;              /* threads asking about the fence, outside the lock */
-    unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NOBODY;
+    unsigned by;                 /* the one thread whose plain frees are in it, see CA_BY_NO_THREAD;
                                     once it is closed: whose plain free closed it */
     uint64_t began, number;      /* of its fence, before and after its record: fence_order.h */
     void *fence;
@@ -67,7 +67,7 @@ struct ca_line {
 
 typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 
-#define CA_BY_NOBODY 0u          /* it is empty */
+#define CA_BY_NO_THREAD 0u       /* it is empty */
 #define CA_BY_SEVERAL UINT32_MAX /* or by a call that does not wait */
 
 /* A new epoch for the line; NULL when there is no host memory. */
@@ -196,8 +196,8 @@ int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
  * which are other contexts' events too. Drops the lock. */
 void ca_epochs_end(ca_arena_t *arena, ca_line_t *line);
 
-/* Whether everything submitted to the context so far is done: one fence, recorded and asked about
- * at once. False where that cannot be told. Drops the lock. */
+/* Whether everything submitted to the context so far is done: this records one fence and queries it
+ * at once. False where there is no answer. Drops the lock. */
 bool ca_epoch_device_idle(ca_arena_t *arena);
 
 #endif

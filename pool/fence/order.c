@@ -1,6 +1,7 @@
-/* See order.h. The lock guards debts and who has paid; all else is single words that are read
- * without it. A block is freed only after the submissions that touch it have returned, and handed
- * on only after the request has: that orders what other threads see here. */
+/* See order.h. The lock guards the debts and the streams that have paid; all else is single words,
+ * which threads read without it. A program frees a block only after the submissions that touch it
+ * have returned, and uses it again only after the allocation has: that orders what other threads
+ * see here. */
 #include "pool/fence/order.h"
 
 #include "base/counters.h"
@@ -37,7 +38,7 @@ static _Atomic uint64_t
 static struct {
     uint64_t stream, opened; /* it was made to wait for all debts of then */
 } payers[PAYERS];
-static unsigned next_payer, gone_on; /* as a payer */
+static unsigned next_payer, payer_submissions; /* as a payer */
 
 static const ca_upstream_t *upstream;
 static uint64_t wait_ns;
@@ -108,7 +109,8 @@ static void recount(void)
     atomic_store(&ca_order_newest, most);
 }
 
-/* Under the lock: the fence, if nobody needs it any more, and nobody else releases it. */
+/* The fence, if neither a debt nor an epoch needs it any more: then the caller alone releases it.
+ * The lock is held. */
 static void *unused_fence(debt_t *debt)
 {
     void *fence = debt->owed || debt->users ? NULL : debt->fence;
@@ -129,8 +131,8 @@ static uint64_t next_number(void)
 }
 
 /* The number comes before the mark, and both before the record. A submission that is behind the
- * record looks again after them, and takes the mark away before its memory is freed; whoever finds
- * a mark that was made after that finds a number from after it, too. */
+ * record looks again after them, and takes the mark away before its memory is freed; a thread that
+ * finds a mark that was made after that finds a number from after it, too. */
 uint64_t ca_order_record_begins(void)
 {
     ca_lock_take(&lock);
@@ -210,8 +212,9 @@ bool ca_order_give_up(void *fence)
     return unused;
 }
 
-/* So has what was recorded before it was begun: as long as anything is owed each submission
- * elsewhere is dear. Whoever comes to its place releases the fence. */
+/* Fences that were recorded before this one was begun have passed too. Their debts end here,
+ * because each submission to another stream is dear while there are any. The thread that uses the
+ * place of the debt next releases its fence. */
 void ca_order_passed(const void *context, uint64_t began)
 {
     if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) != context)
@@ -242,7 +245,7 @@ static bool slept_for(const debt_t *debt, const void *context)
 }
 
 /* By a thread that plain CUDA would not have made to wait. Returns whether it has passed. */
-static bool wait_late(void *context, void *fence)
+static bool wait_with_bound(void *context, void *fence)
 {
     static _Atomic bool said;
 
@@ -284,7 +287,7 @@ static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
         return ca_upstream_fence_wait(upstream, context, debt->fence, CA_WAIT_OWN) == 1;
     if (way == WAIT_OWN)
         return false;
-    bool done = wait_late(context, debt->fence);
+    bool done = wait_with_bound(context, debt->fence);
     if (!done && way == JOIN)
         (void)ca_upstream_fence_join(upstream, context, queue, debt->fence);
     return done;
@@ -362,7 +365,7 @@ static void pay(uint64_t stream, void *queue, unsigned work, uint64_t now)
     for (unsigned i = 0; i < PAYERS; i++)
         has_paid |=
             payers[i].stream == stream && (payers[i].opened >= now || CA_MUTATED(order_flag));
-    bool asks = has_paid && ++gone_on % ASKS_AGAIN == 0;
+    bool asks = has_paid && ++payer_submissions % ASKS_AGAIN == 0;
     ca_lock_drop(&lock);
     if (has_paid && !(work & CA_WORK_COPY)) {
         if (asks) /* a program may never free anything again, which would find out */
@@ -404,10 +407,11 @@ static bool stop(const char *why)
     return true;
 }
 
-/* The stream is the current one from now on; false where more is owed than it has waited for. Not
- * before it has: other threads that submit to it do not come by once it is. The first change is
- * none, as nothing was submitted before. One by the thread that made the last one, too, is the last
- * that need be told of: until a fence is begun, all that this thread submits is behind none. */
+/* Makes the stream the current one; false where there is a debt that it has not waited for. It has
+ * to wait first, because threads that submit to the current stream do not come here. The first
+ * stream is no change, as nothing was submitted before it. Where one thread makes two changes in a
+ * row, the hooks need not report the next: until a fence is begun, all that this thread submits is
+ * behind none. */
 static bool change(uint64_t stream, uint64_t paid)
 {
     unsigned thread = ca_thread_number();

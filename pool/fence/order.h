@@ -192,8 +192,8 @@ static inline bool ca_order_is_quiet(uint64_t current)
 }
 
 /* The number that the newest fence was begun at, where nothing has been submitted since; else 0.
- * What is freed now is behind that fence, too, once it is recorded: whoever submitted work that may
- * be at it has returned. It says nothing where memory may not be handed out in flight. */
+ * What is freed now is behind that fence, too, once it is recorded: the calls that submitted work
+ * on it have returned. It says nothing where the pool may not hand out memory in flight. */
 static inline uint64_t ca_order_quiet_since(void)
 {
     return ca_order_is_quiet(atomic_load(&ca_order_current)) ? atomic_load(&ca_order_gate.quiet)
@@ -202,13 +202,13 @@ static inline uint64_t ca_order_quiet_since(void)
 
 /* A fence begun and recorded at these numbers becomes a debt, if that may be: false where not. The
  * fence stays the caller's too, until it gives it up. `former`: the one that it gives up for it, or
- * NULL. `released`: up to two that nobody names any more, or NULL, which the caller releases when
- * it holds no lock. */
+ * NULL. `released`: up to two that neither a debt nor an epoch names any more, or NULL, which the
+ * caller releases when it holds no lock. */
 bool ca_order_take(const void *context, void *fence, uint64_t began, uint64_t number, void *former,
                    void *released[2]);
 
-/* The caller does not name the fence any more that it handed in. True: nor does anybody else, so
- * that the caller releases it. */
+/* The caller stops naming the fence that it handed in. True: no debt names it either, so that the
+ * caller releases it. */
 bool ca_order_give_up(void *fence);
 
 /* A fence of the context that was begun at this number has passed. */

@@ -11,7 +11,7 @@
 #include "pool/blocks/segment.h"
 #include "pool/state.h"
 
-#define SPARE_LOOK 2 /* streams that are gone, asked about before one is made */
+#define SPARE_LOOK 2 /* destroyed streams that are polled before an object is made */
 
 /* Bytes from one stream to the next. Their places in a thread's cache come of their addresses
  * (ca_cache_ordered_at): with 256 those of the first eight are different, with 192 they are not. */
@@ -72,11 +72,11 @@ ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
     return stream->arena;
 }
 
-/* --- those with something to ask or to wait for ------------------------------------------------
+/* --- streams with something to poll or to wait for ---------------------------------------------
  *
- * A program may have thousands of streams, and an allocation that asks looks at each: so at these
- * alone. One comes into the list with a block. It goes when nobody walks there, since the lock is
- * dropped on the way. */
+ * A program may have thousands of streams, and an allocation that polls looks at each of these. So
+ * the list has only the streams that have pending blocks. A stream enters it with its first block.
+ * It leaves only while no thread walks the list, because the lock is dropped on the way. */
 
 static bool at_rest(const ca_stream_t *stream)
 {
@@ -148,9 +148,9 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
         return open->count >= CA_STREAM_EPOCH_BLOCKS || open->bytes >= CA_STREAM_LEGACY_BYTES;
     if (most > CA_STREAM_EPOCH_BYTES)
         most = CA_STREAM_EPOCH_BYTES;
-    /* A single block is what a pair on one stream has in here: that makes no call. But on a
-     * thread's own stream nobody else can record a fence: behind all work, later, it might wait for
-     * ever. */
+    /* An allocation and its free on one stream leave a single block here, which makes no call. But
+     * on a thread's own stream no other thread can record a fence: one that is recorded later,
+     * behind all work, might never pass. */
     bool lone = open->count == 1 && !open->line->stream->confined;
     return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
 }
@@ -308,36 +308,36 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
     return NULL;
 }
 
-static void add_gone(ca_arena_t *arena, ca_stream_t *stream)
+static void add_destroyed(ca_arena_t *arena, ca_stream_t *stream)
 {
-    stream->next_gone = NULL;
-    *(arena->gone_last ? &arena->gone_last->next_gone : &arena->gone) = stream;
+    stream->next_destroyed = NULL;
+    *(arena->gone_last ? &arena->gone_last->next_destroyed : &arena->gone) = stream;
     arena->gone_last = stream;
 }
 
-static ca_stream_t *take_gone(ca_arena_t *arena)
+static ca_stream_t *take_destroyed(ca_arena_t *arena)
 {
     ca_stream_t *stream = arena->gone;
 
-    arena->gone = stream->next_gone;
+    arena->gone = stream->next_destroyed;
     if (!arena->gone)
         arena->gone_last = NULL;
     return stream;
 }
 
-/* One that is gone and whose work is done. Those that went first are asked, and go behind the
- * others where they are still at work: one that works for ever is in nobody's way. Drops the lock.
- */
+/* The object of a stream that was destroyed and whose work is done. The ones that were destroyed
+ * first are polled first, and move behind the others where they still work: so a stream that works
+ * for ever holds no other one up. Drops the lock. */
 static ca_stream_t *spare(ca_arena_t *arena)
 {
     for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
-        ca_stream_t *stream = take_gone(arena);
+        ca_stream_t *stream = take_destroyed(arena);
         ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
             return NULL;
         if (at_rest(stream))
             return stream;
-        add_gone(arena, stream);
+        add_destroyed(arena, stream);
     }
     return NULL;
 }
@@ -372,9 +372,9 @@ static ca_stream_t *make(ca_arena_t *arena)
 
 static void number(ca_arena_t *arena, ca_stream_t *stream)
 {
-    uint16_t given = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
+    uint16_t next = arena->stream_numbers < UINT16_MAX ? ++arena->stream_numbers : 0;
 
-    __atomic_store_n(&stream->number, given, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->number, next, __ATOMIC_RELAXED);
 }
 
 /* One that is there as long as the arena: no thread's, and never gone. */
@@ -480,7 +480,7 @@ void ca_stream_retire(ca_stream_t *stream)
     ca_lock_take(&arena->lock);
     if (!arena->retired && !stream->gone) {
         int cancellation = ca_arena_enter(arena);
-        stream->gone = true; /* nobody begins to record on it from here on */
+        stream->gone = true; /* no thread begins to record on it from here on */
         arena->living_streams--;
         ca_caches_give_stream(arena, stream);
         if (!stream->confined) {
@@ -490,7 +490,7 @@ void ca_stream_retire(ca_stream_t *stream)
         wait_for_recorders(stream);
         if (!arena->retired) {
             evacuate(stream);
-            add_gone(arena, stream);
+            add_destroyed(arena, stream);
         }
         ca_arena_leave(arena, cancellation);
     }

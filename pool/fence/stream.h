@@ -4,7 +4,7 @@
  * behind the work of this stream alone. Meanwhile it is as good as ready for an allocation on the
  * same stream: whatever the new owner submits there runs after what the old one did. It is then
  * taken out of its epoch again, so that a pair on one stream costs no call upstream. When the
- * fence passes, it is ready for everybody.
+ * fence passes, it is ready for every stream.
  *
  * An allocation on another stream need not wait for that: it may take the block at once and make
  * its own stream wait for the fence ("join"), as the driver's own pool does. Only a fence recorded
@@ -46,7 +46,7 @@ typedef enum { CA_STREAM_COMMON, CA_STREAM_LEGACY, CA_STREAM_ELSEWHERE } ca_stre
 struct ca_stream {
     ca_stream_t *next;
     ca_stream_t *next_busy;
-    ca_stream_t *next_gone; /* the one that went after it */
+    ca_stream_t *next_destroyed; /* the one that went after it */
     ca_arena_t *arena;
     void *queue;
     ca_line_t line;

@@ -20,9 +20,9 @@ void ca_giving_begin(void)
 }
 
 /* In this order: one that is not seen under way any more is seen done. */
-void ca_giving_end(bool given)
+void ca_giving_end(bool released)
 {
-    if (given) {
+    if (released) {
         atomic_store(&last_ns, ca_clock_ns());
         atomic_fetch_add(&pieces, 1);
     }

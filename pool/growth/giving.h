@@ -8,7 +8,7 @@
 
 /* Around each piece; it counts as given only where upstream took it. */
 void ca_giving_begin(void);
-void ca_giving_end(bool given);
+void ca_giving_end(bool released);
 
 /* How many pieces were given so far: to be asked before the request for memory that may fail. */
 unsigned ca_giving_done(void);

@@ -181,13 +181,14 @@ static bool something_to_go(ca_arena_t *arena, ca_give_t which)
  * other heaps may go on growing. */
 static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
 {
-    size_t now = ca_arena_reserved(arena) + bytes, given;
+    size_t now = ca_arena_reserved(arena) + bytes, released;
 
-    for (size_t left = now > most ? now - most : 0; left > 0; left -= given < left ? given : left) {
+    for (size_t left = now > most ? now - most : 0; left > 0;
+         left -= released < left ? released : left) {
         if (ca_arena_reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
             !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) ||
             !ca_arena_serving(arena) ||
-            !((given = ca_give_back(arena, 1, which)) || (given = ca_give_others(arena, 1))))
+            !((released = ca_give_back(arena, 1, which)) || (released = ca_give_others(arena, 1))))
             return;
     }
 }
@@ -254,7 +255,7 @@ void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
 }
 
 /* Takes note of it, in all heaps of the set. Drops the lock. */
-static void note_room(ca_arena_t *arena, size_t bytes)
+static void note_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     ca_grow_set_free_bytes(arena, bytes);
     if (arena->set) {
@@ -272,14 +273,14 @@ void ca_grow_look_again(ca_arena_t *arena)
     arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
     look(arena);
     if (ca_arena_serving(arena))
-        note_room(arena, room(arena));
+        note_free_bytes(arena, room(arena));
 }
 
 /* Upstream has got so much back. Drops the lock. */
-static void add_room(ca_arena_t *arena, size_t bytes)
+static void add_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     if (arena->room < SIZE_MAX - bytes && !arena->retired)
-        note_room(arena, arena->room + bytes);
+        note_free_bytes(arena, arena->room + bytes);
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -310,7 +311,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     bool looked = !look_serves(arena, preferred, headroom);
     if (looked)
         look(arena);
-    note_room(arena, room(arena));
+    note_free_bytes(arena, room(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
@@ -328,12 +329,12 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         if (rc == -ENOMEM && !looked) { /* others have got it since */
             looked = true;
             look(arena);
-            note_room(arena, room(arena));
+            note_free_bytes(arena, room(arena));
         }
     }
     if (rc == -ENOMEM && !headroom) {
         ca_grow_set_found(arena, 0);
-        note_room(arena, 0);
+        note_free_bytes(arena, 0);
     }
     return rc;
 }
@@ -407,7 +408,7 @@ size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how)
     if (rc == -EIO)
         ca_arena_stop(arena);
     if (rc == 0)
-        add_room(arena, bytes);
+        add_free_bytes(arena, bytes);
     ca_giving_end(rc == 0);
     return rc == 0 ? bytes : 0;
 }
@@ -441,34 +442,34 @@ static ca_segment_t *next_that_may_go(ca_arena_t *arena, ca_give_t which)
 /* Pages go only where nothing is in flight, whatever `which` says of the rest. */
 static size_t give_pages(ca_arena_t *arena, size_t bytes, ca_give_t which)
 {
-    size_t given = 0, more = 1;
+    size_t released = 0, more = 1;
 
     if (which == CA_GIVE_SEGMENTS || which == CA_GIVE_EXPORTED)
         return 0;
-    while (given < bytes && more && ca_range_idle(arena) &&
+    while (released < bytes && more && ca_range_idle(arena) &&
            (CA_MUTATED(unmap_unfenced) || ca_nothing_in_flight(arena))) {
-        more = ca_range_give(arena, bytes - given);
-        given += more;
+        more = ca_range_give(arena, bytes - released);
+        released += more;
         if (more)
-            add_room(arena, more);
+            add_free_bytes(arena, more);
     }
-    return given;
+    return released;
 }
 
 size_t ca_give_back(ca_arena_t *arena, size_t bytes, ca_give_t which)
 {
-    size_t given = 0;
+    size_t released = 0;
     ca_segment_t *segment;
 
     arena->round++;
     if (bytes > arena->reserved) /* others may go on growing and freeing meanwhile */
         bytes = arena->reserved;
-    while (given < bytes && (segment = next_that_may_go(arena, which)))
-        given += ca_give_segment(arena, segment,
-                                 which == CA_GIVE_PENDING  ? CA_FREE_PENDING
-                                 : which == CA_GIVE_PASSED ? CA_FREE_PASSED
-                                                           : CA_FREE_IDLE);
-    return given < bytes ? given + give_pages(arena, bytes - given, which) : given;
+    while (released < bytes && (segment = next_that_may_go(arena, which)))
+        released += ca_give_segment(arena, segment,
+                                    which == CA_GIVE_PENDING  ? CA_FREE_PENDING
+                                    : which == CA_GIVE_PASSED ? CA_FREE_PASSED
+                                                              : CA_FREE_IDLE);
+    return released < bytes ? released + give_pages(arena, bytes - released, which) : released;
 }
 
 void ca_give_exported(ca_arena_t *arena)
@@ -482,11 +483,11 @@ size_t ca_give_others(ca_arena_t *arena, size_t bytes)
     if (!arena->set || !ca_arena_serving(arena))
         return 0;
     unsigned count = ca_arena_set_count(arena->set);
-    size_t given = 0;
+    size_t released = 0;
     ca_lock_drop(&arena->lock);
-    for (unsigned i = 1; i < count && given < bytes; i++)
-        given +=
-            ca_arena_trim(ca_arena_set_heap(arena->set, (arena->shard + i) % count), bytes - given);
+    for (unsigned i = 1; i < count && released < bytes; i++)
+        released += ca_arena_trim(ca_arena_set_heap(arena->set, (arena->shard + i) % count),
+                                  bytes - released);
     ca_lock_take(&arena->lock);
-    return given;
+    return released;
 }

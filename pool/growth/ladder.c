@@ -49,14 +49,14 @@
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
-#define HARVEST_MOST 16                                 /* epochs asked about before growing */
-#define LATE_STEPS 16                                   /* of the last wait */
+#define REAP_MOST 16                                    /* epochs asked about before growing */
+#define OVERDUE_STEPS 16                                /* of the last wait */
 #define OWN_WAITS 100                                   /* times reuse_wait, but at most */
 #define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
 #define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
 /* Allocations and frees from one climb that shuts the caches before anything else to the next: see
  * tests/replay/NOTES.md. */
-#define SHUT_BACKOFF 4096
+#define LOCKOUT_BACKOFF 4096
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -66,13 +66,13 @@ typedef struct climb {
     ca_block_t *block;
     int rc;
     bool grown;
-    bool refused; /* upstream, or the limit, gave no memory */
-    bool any;     /* cuts what it finds, see mixed.h: there is no other memory */
-    bool shut;    /* the caches are, until it is over */
-    bool spares;  /* what grows is for their sake */
+    bool refused;    /* upstream, or the limit, gave no memory */
+    bool any;        /* cuts what it finds, see mixed.h: there is no other memory */
+    bool locked_out; /* the caches are, until it is over */
+    bool spares;     /* what grows is for their sake */
     size_t headroom;
-    size_t waits;   /* that are left */
-    unsigned given; /* see giving.h */
+    size_t waits;      /* that are left */
+    unsigned released; /* see giving.h */
 } climb_t;
 
 /* Each of these returns true when the climb is over: c->rc says how. */
@@ -139,8 +139,8 @@ static bool rung_passed(climb_t *c)
 {
     if (!c->arena->whole.closed.head && !c->arena->busy)
         return false; /* as before the climb */
-    ca_epoch_reap(c->arena, &c->arena->whole, HARVEST_MOST, false);
-    ca_streams_reap(c->arena, HARVEST_MOST, false);
+    ca_epoch_reap(c->arena, &c->arena->whole, REAP_MOST, false);
+    ca_streams_reap(c->arena, REAP_MOST, false);
     return search(c);
 }
 
@@ -175,10 +175,10 @@ static bool rung_open(climb_t *c)
 
 static bool rung_caches(climb_t *c)
 {
-    if (c->shut)
+    if (c->locked_out)
         return false;
-    c->shut = true;
-    c->arena->shut_after = c->arena->operations + SHUT_BACKOFF;
+    c->locked_out = true;
+    c->arena->shut_after = c->arena->operations + LOCKOUT_BACKOFF;
     /* Where each block is a large part of all there is, all merge. */
     if (ca_warmup_small(c->arena))
         ca_caches_lock_out(c->arena);
@@ -192,7 +192,7 @@ static bool rung_caches(climb_t *c)
  * the one that helped would be in vain, and put off those that frees ask. */
 static bool rung_asked(climb_t *c)
 {
-    for (unsigned asked = 0; asked < HARVEST_MOST; asked++)
+    for (unsigned asked = 0; asked < REAP_MOST; asked++)
         if (!ca_epoch_reap(c->arena, &c->arena->whole, 1, true))
             return false;
         else if (search(c))
@@ -223,7 +223,7 @@ static bool rung_spared(climb_t *c)
     return found;
 }
 
-static size_t harvest_all(ca_arena_t *arena)
+static size_t reap_all(ca_arena_t *arena)
 {
     return ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true) +
            ca_streams_reap(arena, SIZE_MAX, true);
@@ -236,15 +236,15 @@ static size_t harvest_all(ca_arena_t *arena)
  * freed may pass while the oldest epoch waits for this very thread. */
 static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 {
-    bool late = which == CA_EPOCHS_ALL;
-    uint64_t begin = ca_clock_ns(), spent = 0, step = late ? ns / LATE_STEPS : ns;
+    bool all = which == CA_EPOCHS_ALL;
+    uint64_t begin = ca_clock_ns(), spent = 0, step = all ? ns / OVERDUE_STEPS : ns;
     unsigned in_vain = 0;
 
-    while (c->waits > 0 && spent < ns && in_vain < (late ? LATE_STEPS : 1)) {
+    while (c->waits > 0 && spent < ns && in_vain < (all ? OVERDUE_STEPS : 1)) {
         int answer = ca_epoch_wait(c->arena, which, step < ns - spent ? step : ns - spent);
         if (answer < 0)
             break;
-        if (search(c) || (harvest_all(c->arena) > 0 && search(c)))
+        if (search(c) || (reap_all(c->arena) > 0 && search(c)))
             return true;
         in_vain += answer == 0;
         c->waits -= answer == 1;
@@ -282,14 +282,14 @@ static bool rung_pause(climb_t *c)
  * the context: while the driver still has memory, one at a time, and none while anything runs. */
 static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
 {
-    size_t left = others ? others : c->arena->reserved, given;
+    size_t left = others ? others : c->arena->reserved, released;
 
-    for (; left > 0; left -= given < left ? given : left) {
+    for (; left > 0; left -= released < left ? released : left) {
         size_t most = c->headroom ? 1 : c->bytes;
         if (c->headroom && !ca_epoch_device_idle(c->arena))
             break;
-        given = others ? ca_give_others(c->arena, most) : ca_give_back(c->arena, most, which);
-        if (given == 0)
+        released = others ? ca_give_others(c->arena, most) : ca_give_back(c->arena, most, which);
+        if (released == 0)
             break;
         if (search(c) || grow(c))
             return true;
@@ -302,7 +302,7 @@ static bool rung_idle(climb_t *c)
     return give_and_grow(c, CA_GIVE_IDLE, 0);
 }
 
-static bool rung_heaps(climb_t *c)
+static bool rung_arenas(climb_t *c)
 {
     size_t all = ca_arena_reserved(c->arena);
 
@@ -316,17 +316,18 @@ static bool rung_reclaim(climb_t *c)
     bool over_limit = ca_grow_over_limit(arena, c->bytes); /* that others give changes nothing */
 
     ca_lock_drop(&arena->lock);
-    size_t given = over_limit ? 0 : ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
-    bool gave = ca_giving_wait(&c->given);
+    size_t released =
+        over_limit ? 0 : ca_upstream_reclaim(arena->upstream, arena->context, c->bytes);
+    bool gave = ca_giving_wait(&c->released);
     ca_lock_take(&arena->lock);
-    return search(c) || ((given > 0 || gave) && grow(c));
+    return search(c) || ((released > 0 || gave) && grow(c));
 }
 
 /* Others' frees wait likewise. */
 static bool rung_spare(climb_t *c)
 {
     return c->headroom && c->refused &&
-           (rung_idle(c) || rung_heaps(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
+           (rung_idle(c) || rung_arenas(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
 }
 
 static bool rung_headroom(climb_t *c)
@@ -344,7 +345,7 @@ static bool rung_wait(climb_t *c)
     for (c->waits = c->arena->whole.closed.count; c->waits > 0; c->waits--) {
         if ((answer = ca_epoch_wait(c->arena, CA_EPOCHS_OWED, CA_WAIT_OWN)) < 0)
             break;
-        if (answer == 1 && (search(c) || (harvest_all(c->arena) > 0 && search(c)) || rung_idle(c)))
+        if (answer == 1 && (search(c) || (reap_all(c->arena) > 0 && search(c)) || rung_idle(c)))
             return true;
     }
     return search(c);
@@ -382,7 +383,7 @@ uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena)
     return most / ca_arena_heaps(arena);
 }
 
-static bool rung_late(climb_t *c)
+static bool rung_overdue(climb_t *c)
 {
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
     bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_unsafe_wait_ns(c->arena));
@@ -393,7 +394,7 @@ static bool rung_late(climb_t *c)
 static bool climb_to_growth(climb_t *c)
 {
     return rung_policy(c) || rung_joined(c) || rung_pause(c) || (!c->refused && grow(c)) ||
-           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_heaps(c) || rung_reclaim(c);
+           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_arenas(c) || rung_reclaim(c);
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
@@ -404,7 +405,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
                  .bytes = bytes,
                  .asked = asked,
                  .rc = -ENOMEM,
-                 .given = ca_giving_done(),
+                 .released = ca_giving_done(),
                  .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
                  .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
                                  ? arena->params.headroom
@@ -427,8 +428,8 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
              (!arena->params.host && give_and_grow(&c, CA_GIVE_PASSED, 0)) ||
              give_and_grow(&c, CA_GIVE_PENDING, 0))) ||
            (rungs & CA_RUNGS_LATE &&
-            ((ca_export_reclaim(arena) && rung_open(&c)) || rung_late(&c))));
-    if (c.shut)
+            ((ca_export_reclaim(arena) && rung_open(&c)) || rung_overdue(&c))));
+    if (c.locked_out)
         ca_caches_open(arena);
     *block = c.block;
     *grown = c.grown;

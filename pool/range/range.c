@@ -49,7 +49,7 @@ static size_t page_bytes(const ca_arena_t *arena, size_t unit, size_t more)
     return page;
 }
 
-static bool make_room(ca_range_t *range, size_t more)
+static bool grow_pages(ca_range_t *range, size_t more)
 {
     if (range->count + more <= range->capacity)
         return true;
@@ -72,7 +72,7 @@ static bool add_pages(ca_range_t *range, uint64_t at, size_t bytes, size_t page,
 {
     size_t count = (bytes + page - 1) / page, first = ca_range_page_at(range, at);
 
-    if (!make_room(range, count))
+    if (!grow_pages(range, count))
         return false;
     memmove(range->pages + first + count, range->pages + first,
             (range->count - first) * sizeof *range->pages);
@@ -305,14 +305,14 @@ static ca_block_t *claim(ca_arena_t *arena, const ca_fill_t *fill)
     return block;
 }
 
-static size_t room_of(const ca_fill_t *fill)
+static size_t fill_bytes(const ca_fill_t *fill)
 {
     return (fill->bytes / fill->page + 1) * sizeof(ca_page_t);
 }
 
 static void let_go(ca_arena_t *arena, ca_fill_t *fill)
 {
-    ca_mem_unmap(fill->pages, room_of(fill));
+    ca_mem_unmap(fill->pages, fill_bytes(fill));
     fill->pages = NULL;
     ca_arena_set_give_up(arena, fill->bytes);
 }
@@ -324,7 +324,7 @@ int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
     if (!ca_arena_set_claim(arena, fill->bytes, arena->params.limit))
         return -ENOMEM;
     fill->at = fill->hole->address;
-    fill->pages = ca_mem_map(room_of(fill));
+    fill->pages = ca_mem_map(fill_bytes(fill));
     fill->block = NULL;
     if (fill->pages && add_pages(range, fill->at, fill->bytes, fill->page, &fill->count) &&
         !(fill->block = claim(arena, fill)))
@@ -371,7 +371,7 @@ int ca_range_fill_end(ca_arena_t *arena, ca_fill_t *fill, int rc)
         ca_range_forget_pages(range, fill->at, fill->count);
     }
     if (rc == 0 && !arena->retired) {
-        ca_mem_unmap(fill->pages, room_of(fill));
+        ca_mem_unmap(fill->pages, fill_bytes(fill));
         ca_reserved_raise(arena, fill->bytes);
         return 0;
     }

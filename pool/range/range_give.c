@@ -143,38 +143,38 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
         ca_range_lend(arena, bytes, true, &block) < 0)
         return 0;
     uint64_t at = block->address;
-    size_t given = ca_block_size(block), first = ca_range_page_at(range, at);
-    size_t count = ca_range_page_at(range, at + given) - first, room = count * sizeof(ca_page_t);
+    size_t released = ca_block_size(block), first = ca_range_page_at(range, at);
+    size_t count = ca_range_page_at(range, at + released) - first, room = count * sizeof(ca_page_t);
     ca_page_t *pages = ca_mem_map(room);
     if (!pages) {
         ca_block_ready(arena, block);
         return 0;
     }
-    ca_view_t *views = ca_view_detach(arena, at, given);
+    ca_view_t *views = ca_view_detach(arena, at, released);
     for (size_t i = 0; i < count; i++) {
         pages[i] = range->pages[first + i].page;
         range->pages[first + i].made = false; /* on its way out */
     }
-    range->held -= given;
+    range->held -= released;
     range->mappings -= count;
-    arena->leaving += given;
+    arena->leaving += released;
     ca_giving_begin();
     ca_lock_drop(&arena->lock);
     ca_view_unmap(arena, views);
-    int rc = ca_upstream_unmap(arena->upstream, arena->context, at, given);
+    int rc = ca_upstream_unmap(arena->upstream, arena->context, at, released);
     for (size_t i = 0; i < count && rc == 0; i++)
         ca_upstream_drop(arena->upstream, arena->context, pages[i].handle);
     ca_lock_take(&arena->lock);
     ca_mem_unmap(pages, room);
-    arena->leaving -= given;
+    arena->leaving -= released;
     if (rc == 0) {
         ca_range_forget_pages(range, at, count);
-        ca_reserved_lower(arena, given);
+        ca_reserved_lower(arena, released);
     } else { /* they stay */
         first = ca_range_page_at(range, at);
         for (size_t i = 0; i < count; i++)
             range->pages[first + i].made = true;
-        range->held += given;
+        range->held += released;
         range->mappings += count;
     }
     if (rc == -EIO)
@@ -186,7 +186,7 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
         ca_range_make_hole(arena, block);
     else
         ca_block_ready(arena, block);
-    return rc == 0 ? given : 0;
+    return rc == 0 ? released : 0;
 }
 
 void ca_range_tick(ca_arena_t *arena)

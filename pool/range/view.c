@@ -266,7 +266,7 @@ size_t ca_view_needs(const ca_arena_t *arena, size_t bytes, size_t page)
 
 /* Kept views go, oldest first, until there are few enough. False: some may be in flight. Drops the
  * lock. */
-static bool make_room(ca_arena_t *arena, size_t bytes)
+static bool drop_oldest(ca_arena_t *arena, size_t bytes)
 {
     ca_range_t *range = arena->range;
 
@@ -455,7 +455,7 @@ int ca_view_make(ca_arena_t *arena, size_t bytes, size_t page, ca_block_t **bloc
     making_t m = {.left = bytes};
     ca_range_t *range = arena->range;
 
-    if (!make_room(arena, bytes))
+    if (!drop_oldest(arena, bytes))
         return ca_arena_serving(arena) ? -ENOSYS : -EIO;
     m.end = &m.lent;
     int rc = begin(arena, &m, page);
