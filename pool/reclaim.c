@@ -1,6 +1,6 @@
-/* Memory that goes back though no growth here needs it: because somebody asked for it, the program
- * or a call that found none left, or because it was idle for long. And pin mode, in which none
- * does; see arena.h. */
+/* Memory that goes back though no growth here needs it: because the program asks for it, because a
+ * call found none left, or because it was idle for long. And pin mode, in which none goes back; see
+ * arena.h. */
 #include <limits.h>
 #include "base/clock.h"
 #include "pool/cache/cache.h"
@@ -15,7 +15,7 @@
 
 /* --- trim ------------------------------------------------------------------------------------- */
 
-/* What has passed is ready, and nothing stays in an open epoch that a fence can be had for. */
+/* Makes what has passed ready, and closes every open epoch that can get a fence. */
 static void drain(ca_arena_t *arena)
 {
     ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
@@ -23,8 +23,8 @@ static void drain(ca_arena_t *arena)
     ca_blocks_merge(arena);
 }
 
-/* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where that comes
- * first they are not made as long again in vain. */
+/* The same waits as before an out-of-memory of the pool itself: see ladder.c. Where the
+ * ladder has waited in vain just before, these waits are shorter (CA_STUCK_SHARE). */
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
 {
     uint64_t end, now;

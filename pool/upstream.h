@@ -62,7 +62,7 @@ typedef struct ca_upstream {
      * can reach it: no plain free is known to wait for those. May be NULL, as above. */
     int (*free_passed)(void *context, uint64_t address, size_t bytes);
 
-    /* Bytes that could be allocated now, SIZE_MAX when that cannot be told. May be NULL. */
+    /* Bytes that could be allocated now, SIZE_MAX when the driver does not know. May be NULL. */
     size_t (*available)(void *context);
 
     /* Makes a fence behind everything submitted so far, without waiting; with `all` behind the work
@@ -70,7 +70,7 @@ typedef struct ca_upstream {
      * the caller until fence_release, which may recycle it. */
     int (*fence_record)(void *context, bool all, void **fence);
     /* The same behind the work of one stream, which the caller names by `queue`. NULL: streams are
-     * not told apart, ca_arena_stream gives none. */
+     * not distinguished, ca_arena_stream returns none. */
     int (*fence_record_on)(void *context, void *queue, void **fence);
     /* Makes what is submitted to a stream from now on wait for the fence, on the device. */
     int (*fence_join)(void *context, void *queue, void *fence);
@@ -87,8 +87,8 @@ typedef struct ca_upstream {
      * that such a fence covers. -EAGAIN where others may still be at the memory. */
     int (*synchronize)(void *context, bool all);
 
-    /* Asks whoever else caches memory on this device (other arenas, the driver's own pool) to give
-     * back what is idle. Returns bytes given back. May be NULL. */
+    /* Asks all that cache memory on this device (other arenas, the driver's own pool) to give back
+     * what is idle. Returns bytes given back. May be NULL. */
     size_t (*reclaim)(void *context, size_t bytes);
 
     /* The address of a block's slot that is in an index is its address no more. Called

@@ -14,7 +14,7 @@
 #define CA_BIN_SUBS 32u
 #define CA_BIN_ROWS 45u                 /* up to 2^57 bytes, an address space */
 #define CA_BYTES_MOST ((size_t)1 << 40) /* larger requests are refused before they get here */
-#define CA_BIN_LOOK 16u                 /* blocks compared in one bin on the hit path */
+#define CA_BIN_LOOK 16u                 /* blocks of one bin that an allocation compares */
 
 typedef struct ca_bins {
     uint64_t rows;

@@ -11,7 +11,7 @@ typedef enum {
     CA_BLOCK_LIVE = 1,
     CA_BLOCK_PENDING,
     CA_BLOCK_READY,
-    CA_BLOCK_CACHED,   /* in a thread's cache: live to the heap, which does not ask for it back */
+    CA_BLOCK_CACHED,   /* in a thread's cache: the arena counts it as live */
     CA_BLOCK_EXPORTED, /* freed, and kept as it is: see pool/range/export.h */
     CA_BLOCK_LENT, /* of a range: its memory is used by other addresses: see pool/range/range.h */
     CA_BLOCK_HOLE, /* addresses without memory */
@@ -31,9 +31,10 @@ typedef enum {
 typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
-/* What a hit touches: a cache line of its own, so that threads whose blocks are beside each other
- * do not wait for each other's lines. The rest is in its place (ca_block_place). Pointers of 48
- * bits (CA_MEM_POINTER_BITS) leave room for others: the functions below read and set them. */
+/* What the fast path touches. It has a cache line of its own, so that threads whose blocks are beside
+ * each other do not wait for each other's lines. The rest is in the block's place (ca_block_place).
+ * Pointers take 48 bits (CA_MEM_POINTER_BITS), which leaves bits for other fields: the functions
+ * below read and set them. */
 struct ca_block {
     union {
         ca_record_t slot; /* what is known of it while it is live: the caller's */
@@ -217,9 +218,10 @@ struct ca_segment {
 #define CA_BLOCK_COLORS 4u
 #define CA_BLOCK_KEPT (CA_BLOCK_COLORS - 1)
 
-/* The block objects of one arena, recycled through free lists. A chunk has those that one thread
- * made, and each fourth besides: a hit writes its block, and processors fetch the next lines ahead,
- * of the next page too, which takes them away from the thread that is using them. */
+/* The block objects of one arena, recycled through free lists. A chunk has the objects of one color,
+ * which one thread makes, and each fourth thread besides. The fast path writes its block, and
+ * processors fetch the next lines ahead, of the next page too, which takes them away from the thread
+ * that is using them: so a page has one color. */
 typedef struct ca_block_slab {
     ca_block_page_t *chunks; /* while `bytes` is 0: zeros of a life before, or NULL */
     struct {
@@ -237,7 +239,7 @@ typedef struct ca_block_slab {
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */
 void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block);
 
-/* Gives the pages back but keeps the addresses: whoever still has a block's pointer reads zeros.
+/* Gives the pages back but keeps the addresses: a thread that still has a block's pointer reads zeros.
  * The first chunk is for the blocks of the arena's next life, if it has one. */
 void ca_block_discard(ca_block_slab_t *slab);
 
@@ -247,8 +249,8 @@ static inline ca_block_state_t ca_block_state(const ca_block_t *block)
     return (ca_block_state_t)__atomic_load_n(&block->state, __ATOMIC_RELAXED);
 }
 
-/* Of one that is handed out, or was: it is touched too. In one store, without the lock; the heap
- * looks at the states of neighbours. */
+/* Of a block that is handed out, or was: it is touched too. One store sets both, without the lock,
+ * because the arena reads the states of neighbours meanwhile. */
 static inline void ca_block_set_state(ca_block_t *block, ca_block_state_t state)
 {
     __atomic_store_n(&block->state_touched, (uint16_t)((unsigned)state | 1u << 8),
@@ -266,7 +268,7 @@ static inline bool ca_block_touch(ca_block_t *block)
     return before;
 }
 
-/* All of what a hit reads. */
+/* All that the fast path reads of it. */
 static inline void ca_block_prefetch(const ca_block_t *block)
 {
     __builtin_prefetch(block);

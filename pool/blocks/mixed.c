@@ -1,7 +1,7 @@
 /* See mixed.h. */
 #include "pool/blocks/mixed.h"
 
-/* All heaps of a set together. Where it is not known what there is, there is no bound. */
+/* Of all arenas of a set together. Where the size of the device is not known there is no bound. */
 static size_t stranded_most(const ca_arena_t *arena, bool round)
 {
     size_t whole = ca_arena_whole(arena);

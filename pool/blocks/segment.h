@@ -57,8 +57,8 @@ ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes);
 /* The same from a given ready block. */
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 
-/* Makes a pending block, or the lowest `bytes` of it, live again: for who need not wait. NULL when
- * there is no host memory. */
+/* Makes a pending block, or the lowest `bytes` of it, live again, for a request that need not wait.
+ * NULL when there is no host memory. */
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes);
 
 /* A live block is pending, in no epoch yet. */
@@ -73,11 +73,11 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes);
 /* Makes a block ready that is in no list: merges it with its ready neighbours, if not pinned. */
 void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 
-/* A program that frees a large block soon wants one of just that size. So what has passed is merged
- * only with the next request that none of it fits exactly, and until then is pending, in the epoch
- * arena->passed: what is cut and chosen for all other requests is the same as if it were merged at
- * once. Not while the arena settles (settle.h), where what is exact may be kept whole at the cost
- * of what fits best. */
+/* A program that frees a large block soon wants one of just that size. So a large block that has
+ * passed is merged only by the next request that none of them fits exactly, and until then is
+ * pending, in the epoch arena->passed: what is cut and chosen for all other requests is the same as
+ * if it were merged at once. Not in warm-up (warmup.h), where that could keep an exact block whole at
+ * the cost of the one that fits best. */
 static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
     return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->settling && !arena->pins &&

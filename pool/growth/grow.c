@@ -1,4 +1,4 @@
-/* How much is asked of upstream, and what is given back; see grow.h. */
+/* How much the pool asks of upstream, and what it gives back; see grow.h. */
 #include "pool/growth/grow.h"
 
 #include <errno.h>
@@ -18,11 +18,11 @@
 #include "pool/state.h"
 #include "pool/range/view.h"
 
-/* Allocations and frees from one look at what upstream has to the next, while it is too little for
- * caches: others may have given back what they had, of which nobody tells. */
+/* Allocations and frees between two looks at what upstream has, while that is too little for
+ * caches: another process may have given memory back, which nothing reports. */
 #define LOOK_AGAIN 65536
 
-/* Of the set that the heap belongs to; see arena_set.h. */
+/* Of the set that the arena belongs to; see arena_set.h. */
 static size_t reserved_peak(const ca_arena_t *arena)
 {
     return arena->set ? ca_arena_set_reserved_peak(arena->set) : arena->reserved_peak;
@@ -40,7 +40,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
         return true;
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
-    default: /* what is kept for other processes serves nobody here: it is as good as live */
+    default: /* memory that is kept for other processes counts as live: it serves no request */
         return ca_arena_reserved(arena) <=
                live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
     }
@@ -58,9 +58,9 @@ bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
     return bytes > arena->params.limit || ca_arena_reserved(arena) > arena->params.limit - bytes;
 }
 
-/* A part of what there is: kind to small programs, few calls for large ones. Not less than the
- * first segment, but where what is freed meanwhile is asked about before the next one (settle.h).
- */
+/* A part of what is reserved: a small program holds little, and a large one makes few calls. Not
+ * less than the first segment, except in warm-up, where freed memory is polled before the next
+ * growth (warmup.h). */
 static size_t preferred_bytes(const ca_arena_t *arena, ca_pool_t pool, size_t asked)
 {
     size_t bytes = arena->reserved / CA_SEGMENT_SHARE;
@@ -110,7 +110,7 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
     if (rc == -EIO)
         ca_arena_stop(arena);
     if (!ca_arena_serving(arena))
-        rc = -EIO; /* what we may have got is gone with its context */
+        rc = -EIO; /* a segment that was obtained went with its context */
     if (rc < 0) {
         ca_arena_set_give_up(arena, segment_bytes);
         return rc;
@@ -149,8 +149,8 @@ static bool may_go(const ca_arena_t *arena, const ca_segment_t *segment, ca_give
     return segment->live_blocks == 0;
 }
 
-/* Whoever asks is about to give back: the moment to merge what pin mode left. NULL while it is on.
- */
+/* The caller is about to give memory back, so this first merges what pin mode left. NULL in pin
+ * mode. */
 static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
 {
     ca_segment_t *found = NULL;
@@ -158,7 +158,7 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
     if (arena->pins)
         return NULL;
     ca_pin_merge(arena);
-    /* There may be thousands, and a growth asks. */
+    /* Every growth comes here, and there may be thousands of segments. */
     ca_segment_t *first = arena->vacant ? arena->segments : NULL;
     for (ca_segment_t *segment = first; segment; segment = segment->next)
         if ((!found || (which == CA_GIVE_OLDEST ? segment->idle_since < found->idle_since
@@ -175,10 +175,10 @@ static bool something_to_go(ca_arena_t *arena, ca_give_t which)
     return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
 }
 
-/* Gives segments back, another heap's where this one has none, until `bytes` and what is reserved
- * come to `most`. Each only while nothing runs: the real free waits for all work, some of which may
- * be waiting for this very thread, and there may still be memory. No more than is too much now:
- * other heaps may go on growing. */
+/* Gives segments back, another arena's where this one has none, until `bytes` and what is reserved
+ * come to `most`. Each goes only while nothing runs: the real free waits for all work, some of
+ * which may be waiting for this very thread, and there may still be memory. The excess is measured
+ * once, because other arenas may go on growing. */
 static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
 {
     size_t now = ca_arena_reserved(arena) + bytes, released;
@@ -201,7 +201,8 @@ static size_t collect_above(const ca_arena_t *arena)
     return percent && whole != SIZE_MAX ? whole / 100 * percent : SIZE_MAX;
 }
 
-/* What upstream has left by now; what other heaps of the set obtained counts as obtained since. */
+/* What upstream has left by now. What other arenas of the set obtained counts as obtained since the
+ * look. */
 static size_t left(const ca_arena_t *arena)
 {
     size_t then = arena->look.found + arena->look.held, held = ca_arena_reserved(arena);
@@ -211,8 +212,8 @@ static size_t left(const ca_arena_t *arena)
     return then > held ? then - held : 0;
 }
 
-/* Whether obtaining `bytes` may go by that: half of what was found is there then, and twice of what
- * is to be left. */
+/* Whether that is good enough for obtaining `bytes`: afterwards half of what was found remains, and
+ * twice as much as has to be left. */
 static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
 {
     size_t now = left(arena);
@@ -221,7 +222,8 @@ static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
            now - bytes >= arena->look.found / 2 && (now - bytes) / 2 >= leave;
 }
 
-/* Room for growth, headroom aside: what upstream has, and what the limit leaves. */
+/* Bytes that the arena may grow by, headroom aside: what upstream has, and what the limit leaves.
+ */
 static size_t room(const ca_arena_t *arena)
 {
     size_t limit = arena->params.limit, now = ca_arena_reserved(arena), available = left(arena);
@@ -254,7 +256,7 @@ void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
     ca_caches_review(arena);
 }
 
-/* Takes note of it, in all heaps of the set. Drops the lock. */
+/* Notes this number of free bytes in all arenas of the set. Drops the lock. */
 static void note_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     ca_grow_set_free_bytes(arena, bytes);
@@ -276,7 +278,7 @@ void ca_grow_look_again(ca_arena_t *arena)
         note_free_bytes(arena, room(arena));
 }
 
-/* Upstream has got so much back. Drops the lock. */
+/* Upstream has `bytes` more, which it got back. Drops the lock. */
 static void add_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     if (arena->room < SIZE_MAX - bytes && !arena->retired)
@@ -367,8 +369,9 @@ ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes)
     return block ? block : ca_block_take_elsewhere(arena, bytes);
 }
 
-/* A segment that upstream would not take back is ours again. What was pending in it is still. Not
- * where its context is ending and another one has the addresses: we had left the index. */
+/* A segment that upstream would not take back returns to the arena. What was pending in it still
+ * is. Not where its context is ending and another one has the addresses: the index had lost them.
+ */
 static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t asked, ca_pool_t pool,
                      bool idle)
 {

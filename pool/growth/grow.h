@@ -10,12 +10,13 @@
 
 #define CA_LOOK_SERVES_NS 10000000u
 
-/* What the driver said that it has left, and how long one goes by that: while it was long more than
- * is wanted, so that what others obtain meanwhile changes nothing. On hardware to ask takes about
- * as long as to allocate (tests/gpu/results, cuMemGetInfo). All zero: never asked. Bytes. */
+/* What the driver said that it has left, in bytes, and how long that answer serves. It serves while
+ * it was far more than is wanted, so that what other processes obtain meanwhile changes nothing. On
+ * hardware the question takes about as long as an allocation (tests/gpu/results, cuMemGetInfo). All
+ * zero: the driver was never asked. */
 typedef struct ca_free_estimate {
     size_t found;   /* SIZE_MAX where the driver does not know, 0 where it has refused since */
-    size_t held;    /* what whoever looks had obtained by then */
+    size_t held;    /* what the arena, or its set, had obtained by then */
     uint64_t until; /* ca_clock_ns */
 } ca_free_estimate_t;
 
@@ -25,26 +26,26 @@ bool ca_grow_allowed(const ca_arena_t *arena);
 /* Whether it takes no memory: what is ready has just to be mapped in one piece (view.h). */
 bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes);
 
-/* Whether the heap rather grows than that several threads lose what they have in stock. Not where
- * little is live, beside which a segment is much, and not of host memory. */
+/* Whether the arena grows before it takes the cached blocks of several threads. Not where little is
+ * live, beside which a segment is much, and not of host memory. */
 bool ca_grow_spares_caches(const ca_arena_t *arena);
 
-/* Whether a thread that has few blocks of `bytes` in stock, and others more, rather gets new memory
- * than to ask about the few again and again: where the pool has settled, as long as that is no
- * growth that counts (settle.h). */
+/* Whether a thread that has cached few blocks of `bytes`, where other threads have more, gets new
+ * memory before it polls for its few again and again. That is so once warm-up is over, as long as
+ * the growth does not count (warmup.h). */
 bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
 
 /* Whether the limit leaves no room for a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
-/* What upstream has left, as somebody found just now. */
+/* What upstream has left, as the caller has just found. */
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
 
-/* How much is left to grow by. Caches may open or shut. */
+/* How much is left to grow by. That may open the caches or lock them out. */
 void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes);
 
-/* For a free that has closed its epoch: where room was short when somebody last looked, which may
- * be long ago, this looks again. Drops the lock. */
+/* For a free that has closed its epoch: where free memory was short at the last look, which may be
+ * long ago, this looks again. Drops the lock. */
 void ca_grow_look_again(ca_arena_t *arena);
 
 /* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
@@ -83,7 +84,7 @@ void ca_give_exported(ca_arena_t *arena);
  * nothing is in flight for as long as the lock is held. */
 bool ca_nothing_in_flight(ca_arena_t *arena);
 
-/* Idle segments of the other heaps of its set go back likewise. Drops the lock. */
+/* Gives idle segments of the other arenas of its set back likewise. Drops the lock. */
 size_t ca_give_others(ca_arena_t *arena, size_t bytes);
 
 /* Merges whatever pin mode left unmerged; only when it is off. No call upstream, as the next. */

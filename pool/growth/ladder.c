@@ -3,9 +3,9 @@
  *
  *   passed      epochs whose fence has passed
  *   open        the open epochs: closed and queried, never waited for
- *   spared      as policy, so that threads keep what they have in stock: see ca_grow_spares_caches
- *   caches      what threads have in stock, as much as it takes; until the climb is over frees go
- *               where it looks. This comes first now and then: see ca_ladder_climb
+ *   spared      as policy, so that threads keep their cached blocks: see ca_grow_spares_caches
+ *   caches      the cached blocks of threads, as many as it takes; until the climb is over frees go
+ *               to the arena. This comes first now and then: see ca_ladder_climb
  *   policy      a new segment, while the reserve is in proportion to what was ever live, and
  *               closed epochs, asked once more, did not help
  *   joined      in the order of a stream: what was freed on others, with this one made to wait
@@ -15,21 +15,22 @@
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
- *   heaps       so do those of the other heaps of its set (arena_set.h), then growth
- *   reclaim     others who cache memory on this device give back, or are about to, then growth
- *   wait        every epoch closed by then that is not late, oldest first, without bound for the
- *               work of its own context
+ *   arenas      so do those of the other arenas of its set (arena_set.h), then growth
+ *   reclaim     others that cache memory on this device give back, or are about to, then growth
+ *   wait        every epoch closed by then that is safe to block on, oldest first, without bound
+ *               for the work of its own context
  *   others      a bounded wait for the work of other contexts too, which no plain free is known to
  *               wait for and which may be waiting for this very thread
  *   pending     segments whose blocks are all pending or ready go to the real free, then growth;
  *               first those that only other contexts' work may still be at
  *   exported    what other processes may still see, though the program freed it (export.h)
- *   late        a bounded wait (oom_wait) for all other epochs, those of streams too
+ *   overdue     a bounded wait (oom_wait) for all other epochs, those of streams too
  *
  * The unbounded waits come when the driver has nothing left, and only for what a plain free of this
- * very thread would have waited for: see epoch.h. What another thread freed it would have had
- * without a wait, once that free had returned: hence the bound is a long one. Without fences there
- * is nothing to wait for but all work: what is in the open epoch then is not, see ca_epoch_due.
+ * very thread would have waited for: see epoch.h. In plain CUDA this thread would have had what
+ * another thread freed without a wait, once that free had returned: hence the bound is a long one.
+ * Without fences there is nothing to wait for but all work, so that the ladder does not wait for
+ * the open epoch: see ca_epoch_due.
  *
  * A thread that is obtaining a segment holds the arena's turn; others wait for it and search again.
  * No turn is held during a wait for the context: its work may be waiting for one of them. */
@@ -54,7 +55,7 @@
 #define OWN_WAITS 100                                   /* times reuse_wait, but at most */
 #define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
 #define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
-/* Allocations and frees from one climb that shuts the caches before anything else to the next: see
+/* Allocations and frees between two climbs that lock the caches out before anything else: see
  * tests/replay/NOTES.md. */
 #define LOCKOUT_BACKOFF 4096
 
@@ -188,8 +189,9 @@ static bool rung_caches(climb_t *c)
            ((c->arena->whole.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
 }
 
-/* However lately they had not: a segment costs more than a question. One by one: the question after
- * the one that helped would be in vain, and put off those that frees ask. */
+/* Polls however lately the last query failed, because a segment costs more than a query. It polls
+ * one epoch at a time: the query after the one that helped would fail, and put off those of frees.
+ */
 static bool rung_asked(climb_t *c)
 {
     for (unsigned asked = 0; asked < REAP_MOST; asked++)
@@ -209,8 +211,7 @@ static bool rung_policy(climb_t *c)
     return rung_asked(c) || grow(c);
 }
 
-/* Where that comes to nothing, for whatever reason, the climb goes on as if it had not been tried.
- */
+/* Where that comes to nothing, for whatever reason, the climb goes on as if it had not tried. */
 static bool rung_spared(climb_t *c)
 {
     if (!ca_grow_spares_caches(c->arena))
@@ -229,11 +230,11 @@ static size_t reap_all(ca_arena_t *arena)
            ca_streams_reap(arena, SIZE_MAX, true);
 }
 
-/* Before an out-of-memory nobody waits for what others free meanwhile: they may go on for ever. So
- * no more often than there were epochs when it began. */
-
-/* Waits for epochs, oldest first, for `ns` in all. For those of all lines in steps: what streams
- * freed may pass while the oldest epoch waits for this very thread. */
+/* Waits for epochs, oldest first, for `ns` in all, and for at most c->waits of them. Before an
+ * out-of-memory the caller sets that to the epochs that there are: other threads may go on freeing
+ * for ever, and the climb does not wait for what they free meanwhile. Where it waits for the epochs
+ * of all queues it does so in steps, because what streams freed may pass while the oldest epoch
+ * waits for this very thread. */
 static bool wait_bounded(climb_t *c, ca_which_t which, uint64_t ns)
 {
     bool all = which == CA_EPOCHS_ALL;
@@ -276,10 +277,11 @@ static bool rung_pause(climb_t *c)
     return false;
 }
 
-/* Gives back about as much as is needed, tries to grow, and goes on while that helps neither: until
- * as much was given as there is now, since others may go on growing and freeing for ever. The
- * memory is its own, or where `others` says how much these have, the other heaps'. A free waits for
- * the context: while the driver still has memory, one at a time, and none while anything runs. */
+/* Gives back about as much as is needed, tries to grow, and repeats that while neither helps. It
+ * stops once it has given back as much as there was at its start, because other threads may go on
+ * growing and freeing for ever. The memory is the arena's own or, where `others` says how much they
+ * have, that of the other arenas. A real free waits for the context: so while the driver still has
+ * memory they go one at a time, and none goes while anything runs. */
 static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
 {
     size_t left = others ? others : c->arena->reserved, released;
@@ -412,8 +414,8 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
                                  : 0};
 
     ca_arena_check_order(arena);
-    /* What they have merges with what is free, and larger blocks stay whole; but it is dear for
-     * those who had something in stock. */
+    /* Cached blocks merge with ready ones, and larger blocks stay whole; but the threads that lose
+     * them pay for that. So this comes first only after LOCKOUT_BACKOFF operations. */
     bool caches_first = rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after;
     bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
                   (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));

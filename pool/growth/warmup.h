@@ -1,21 +1,22 @@
-/* Memory first, then time. While a program is still growing, each block that is cut though another
- * one would have fitted, and each that a thread keeps for itself, makes the pool grow more: what it
- * then holds it holds for long. Once it has not grown for a while its sizes come round again, and
- * hits can be had cheaply. So after a growth the arena is careful for params.settle allocations and
- * frees, longer where it grows again without need:
+/* Warm-up: memory first, then time. While a program is still growing, each block that is cut though
+ * another one would have fitted, and each that a thread keeps for itself, makes the pool grow more,
+ * and it holds for long what it then has. Once it has not grown for a while its sizes come round
+ * again, and the fast path can serve them. So a growth begins a warm-up of `x_warmup` allocations
+ * and frees, or of more where the arena grows again without need. In warm-up
  *
- *   caches   are shut: every request takes the block that fits best
+ *   caches   are locked out: every request takes the block that fits best
  *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once
- *   requests of CA_CAREFUL_ASKS or more ask what was freed before they take anything
+ *   requests of CA_CAREFUL_ASKS or more poll what was freed before they take anything
  *   growth   is by little at a time
  *
  * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is:
- * there frees close their epoch when it holds what a request asks for, once a good part is live,
- * and growth is by little once it has settled, too.
+ * there frees close their epoch when it holds CA_CAREFUL_ASKS, once a good part is live, and growth
+ * is by little after warm-up, too.
  *
- * Where the device lags behind, so that asking is in vain, the caches stay shut, but nothing more
- * is asked or closed. What all this is worth is in tests/replay/NOTES.md. Every function takes the
- * arena with its lock held, and none drops it. */
+ * Where the device lags behind, so that polling is in vain, the caches stay locked out, but warm-up
+ * polls and closes nothing more. What all this is worth is in tests/replay/NOTES.md.
+ *
+ * Every function takes the arena with its lock held, and none drops it. */
 #ifndef CA_POOL_GROWTH_WARMUP_H
 #define CA_POOL_GROWTH_WARMUP_H
 
@@ -24,19 +25,19 @@
 
 #define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
 #define CA_CAREFUL_ASKS ((size_t)64 << 10)
-#define CA_WARMUP_MOST 64u                   /* times params.settle */
+#define CA_WARMUP_MOST 64u                   /* times `x_warmup` */
 #define CA_WARMUP_MORE 64u                   /* so little of what was live at most is no more, */
 #define CA_WARMUP_GROWN 32u                  /* and so little of what was reserved no growth, */
 #define CA_WARMUP_MANY 65536u                /* four times as much among so many blocks */
-#define CA_WARMUP_THREAD ((size_t)4 << 20)   /* bytes for the stock of each thread but the first */
+#define CA_WARMUP_THREAD ((size_t)4 << 20)   /* cached bytes of each thread but the first */
 #define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
 #define CA_SMALL_EPOCH ((size_t)2 << 20)
 #define CA_SMALL_LIVE 3u /* a part of the reserve that is a good one */
 
-/* What the arena may grow by before it counts: among very many live blocks it grows now and then by
- * chance, and threads that share a small pool each take what is ready and keep it, so that one that
- * finds nothing makes it grow. Were that to count, what they all need would come in dozens of
- * steps, with shut caches and a crowded lock from each to the next. */
+/* What the arena may grow by before the growth counts. Among very many live blocks it grows now and
+ * then by chance. Threads that share a small pool each take what is ready and keep it, so that one
+ * that finds nothing makes it grow. If that counted, the memory that they all need would come in
+ * dozens of steps, with the caches locked out and a crowded lock between two of them. */
 static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
 {
     size_t part = arena->settle_from / CA_WARMUP_GROWN;
@@ -46,11 +47,10 @@ static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
     return part > stock ? part : stock;
 }
 
-/* The arena has a new segment. Where it had settled, gave nothing back and has no more live than
- * before, it settled too early: it takes twice as long from then on, CA_WARMUP_MOST times as long
- * at most. A segment that it got so that caches need not be emptied does not count: they would be
- * shut.
- */
+/* The arena has a new segment. Where its warm-up was over, it gave nothing back and no more is live
+ * than before, warm-up was too short: it takes twice as long from then on, CA_WARMUP_MOST times as
+ * long at most. A segment that was obtained to keep the caches full does not count, because warm-up
+ * would lock them out. */
 static inline void ca_warmup_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {
@@ -75,21 +75,22 @@ static inline void ca_warmup_grown(ca_arena_t *arena, size_t bytes)
     ca_caches_lock_out(arena);
 }
 
-/* The arena gave memory back that nobody was short of here. That it grows again shows nothing. */
+/* The arena gave memory back that no request here needed. So its next growth shows nothing. */
 static inline void ca_warmup_gave(ca_arena_t *arena)
 {
     arena->settle = 0;
 }
 
-/* Whether it stays careful with its frees, cuts and growth, and threads keep small blocks alone,
- * which lie apart (CA_ORDER_SMALL): in order (pool/fence/order.h), where nothing need be asked; and
- * with a range (pool/range/range.h), for what threads keep between large blocks holds pages. */
+/* Whether warm-up never ends for its frees, cuts and growth, and threads keep small blocks alone,
+ * which lie apart (CA_ORDER_SMALL). That is so with reuse in order (pool/fence/order.h), where
+ * nothing need be polled, and with a range (pool/range/range.h), because what threads keep between
+ * large blocks holds pages. */
 static inline bool ca_warmup_never(const ca_arena_t *arena)
 {
     return (arena->params.reuse == CA_POOL_REUSE_ORDER && !arena->params.host) || arena->range;
 }
 
-/* For every allocation and free: whether the time has come. */
+/* Every allocation and free calls this, which ends warm-up when its time has come. */
 static inline void ca_warmup_step(ca_arena_t *arena)
 {
     if (!arena->settling || arena->operations < arena->settles_at)
@@ -99,20 +100,20 @@ static inline void ca_warmup_step(ca_arena_t *arena)
     ca_caches_open(arena);
 }
 
-/* Whether there are fences, and the last question was answered with yes. */
+/* Whether there are fences, and the last query found its fence passed. */
 static inline bool ca_warmup_keeps_up(const ca_arena_t *arena)
 {
     return !arena->no_fences && !arena->whole.failures;
 }
 
-/* Whether the arena is careful, and to ask may help. */
+/* Whether the arena is in warm-up, and polling may help. */
 static inline bool ca_warmup_may_ask(const ca_arena_t *arena)
 {
     return arena->careful && ca_warmup_keeps_up(arena);
 }
 
-/* Whether a request is to ask about what was freed before anything is cut for it. In pin mode what
- * was freed last is taken anyway. */
+/* Whether a request polls what was freed before a block is cut for it. In pin mode it takes what
+ * was freed last anyway. */
 static inline bool ca_warmup_asks(const ca_arena_t *arena, size_t bytes)
 {
     return bytes >= CA_CAREFUL_ASKS && ca_warmup_may_ask(arena) && arena->whole.closed.head &&
@@ -125,21 +126,22 @@ static inline bool ca_warmup_closes(const ca_arena_t *arena, size_t bytes)
     return bytes > CA_CAREFUL_CLOSES && ca_warmup_may_ask(arena);
 }
 
-/* All heaps of a set together. Host memory is no matter of some MiB, and its fences are dear. */
+/* Of all arenas of a set together. Some MiB of host memory do not matter, and its fences are dear.
+ */
 static inline bool ca_warmup_small(const ca_arena_t *arena)
 {
     return ca_arena_reserved(arena) <= CA_SMALL_RESERVED && !arena->params.host;
 }
 
-/* Whether a segment need be no larger than what it is for. Once it has settled each growth makes
- * the arena careful again, for twice as long: that is for small programs. */
+/* Whether a segment need be no larger than what it is for. After warm-up that is for small programs
+ * alone, because each growth begins another warm-up, which is twice as long. */
 static inline bool ca_warmup_grows_by_little(const ca_arena_t *arena)
 {
     return arena->params.settle && arena->segments && ca_warmup_keeps_up(arena) &&
            (arena->careful || ca_warmup_small(arena));
 }
 
-/* What an epoch of plain frees may hold where room is no matter, in bytes. */
+/* What an epoch of plain frees may hold, in bytes, where free memory is not short. */
 static inline size_t ca_warmup_epoch_bytes(const ca_arena_t *arena)
 {
     if (!ca_warmup_may_ask(arena) || !ca_warmup_small(arena))

@@ -6,7 +6,7 @@
  *
  *   its blocks    that the export may have meant are kept as they are once they are freed and the
  *                 work on them is done (CA_BLOCK_EXPORTED), while there is other memory: the other
- *                 process may still look, and must not find somebody else's data there
+ *                 process may still read them, and must not find the data of another block
  *   the segment   goes back upstream as soon as nothing lives in it: by the next free that closes
  *                 an epoch, or before the next growth, as by the plain free
  *
@@ -14,8 +14,8 @@
  * there, or from one that asked for the address range and passes on offsets: it may mean every
  * block that is live at that time. (An address inside is not exported: the shim refuses that.)
  *
- * The rest of the segment goes on to be used: nobody can have told the other process about it, and
- * what is cut from it later is that process's business only once it is exported, too. */
+ * The pool goes on using the rest of the segment: no export can have meant it, and what is cut from
+ * it later concerns the other process only once it is exported, too. */
 #ifndef CA_POOL_RANGE_EXPORT_H
 #define CA_POOL_RANGE_EXPORT_H
 
@@ -35,15 +35,15 @@ ca_export_t ca_pool_export(uint64_t address);
 /* What a handle of `address` would be. Thread-safe. */
 ca_export_t ca_pool_exports(uint64_t address);
 
-/* The program asks for device memory, or frees it: all but hits, which are small. One whose
- * requests are whole segment units but for a few, and that keeps most of them, has a pool of its
- * own. Such pools share their pieces with other processes (PyTorch's does), taking each for an
+/* The program asks for device memory, or frees it. The fast path does not call these, as its blocks
+ * are small. A program whose requests are whole segment units but for a few, and that keeps most of
+ * them, has a pool of its own. Such pools share their pieces with other processes (PyTorch's does), taking each for an
  * allocation of the driver's; so each begins a segment, as long as the program goes on like that.
  * It asks seldom, so that this costs little. At the start no more than half of the requests may
  * be others: what begins a segment there stays apart for long, and a program without such a pool
  * would hold more. */
 #define CA_EXPORT_OTHERS 16u
-#define CA_EXPORT_OTHERS_MOST 4096u /* nobody counts any longer: it has none */
+#define CA_EXPORT_OTHERS_MOST 4096u /* from here on nothing is counted: it has none */
 void ca_pool_note_request(size_t bytes);
 void ca_pool_note_free(size_t bytes);
 void ca_pool_reset_requests(void); /* none were made */
@@ -53,8 +53,8 @@ void ca_pool_reset_requests(void); /* none were made */
  * memory left they share other segments all the same. */
 void ca_pool_dedicate(bool on);
 
-/* Before an out-of-memory: what is kept becomes pending after all. A correct program has made sure
- * that nobody looks at it any more before it freed it: the driver would have taken it back at once.
+/* Before an out-of-memory: what is kept becomes pending after all. A correct program has made sure,
+ * before it freed it, that no process uses it any more: the driver would have taken it back at once.
  * Under the arena's lock. Returns whether there was any. */
 bool ca_export_reclaim(ca_arena_t *arena);
 

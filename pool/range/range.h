@@ -1,5 +1,5 @@
-/* Ranges: memory that grows and shrinks in place. Where upstream has pages (upstream.h), and a heap
- * holds CA_RANGE_FROM, what it grows by comes from one segment, as large as all the memory that
+/* Ranges: memory that grows and shrinks in place. Where upstream has pages (upstream.h), and an arena
+ * holds CA_RANGE_FROM, it grows in one segment, as large as all the memory that
  * there is and more, whose addresses get their memory page by page:
  *
  *   hole      addresses without memory are blocks in a state of their own; the last one is all that
@@ -16,7 +16,7 @@
  *   lent      memory that is used at other addresses (view.h), or that comes or goes while the lock
  *             is dropped. To its neighbours such a block is live
  *
- * Memory comes before time in such a heap, as long as it lives: see ca_warmup_never.
+ * Such an arena stays in warm-up as long as it lives: see ca_warmup_never.
  *
  * What counts as reserved is pages, never addresses. A page is unmapped only once nothing is in
  * flight there, which unmapping does not wait for: what is ready in order (order.h) has to pass
@@ -93,7 +93,7 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes);
 /* The memory that growth for it takes; `fine`: in pages as small as they can be. */
 size_t ca_range_needs(const ca_arena_t *arena, size_t bytes, bool fine);
 
-/* Grows the heap's range, which it makes where there is none, and takes the request from it.
+/* Grows the arena's range, which it makes where there is none, and takes the request from it.
  * Results are those of ca_grow, or -ENOSYS: no range serves it, and other segments may. Drops the
  * lock. */
 int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block);
@@ -186,7 +186,7 @@ void ca_range_make_hole(ca_arena_t *arena, ca_block_t *block);
  * mappings a peer has to be let into. */
 bool ca_range_holds(uint64_t address);
 
-/* A device on the bus has [address, address + bytes), which somebody lives in: the pages keep their
+/* A device on the bus has [address, address + bytes), where a block is live: the pages keep their
  * addresses from now on, for good, and are mapped at no others. */
 void ca_range_pin(uint64_t address, size_t bytes);
 
@@ -195,9 +195,9 @@ void ca_ranges_end(void);
 
 /* Visits all that is mapped at the time, of ranges and views, in rows without a gap, and unmaps
  * nothing meanwhile. `sure` is false for a page that is on its way: another thread maps or unmaps
- * it meanwhile. A view that is on its way is not among it, and mapped anew after this. So who wants
- * each mapping to have something has `map` see to it first, and then visits those that began
- * before. Stops where `visit` does not give 0, and returns what it gave. */
+ * it meanwhile. A view that is on its way is not visited, and is mapped anew after this. So a caller that
+ * wants each mapping to have something first makes `map` see to it, and then visits the mappings that
+ * began before. Stops where `visit` does not return 0, and returns what it returned. */
 typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes, bool sure);
 int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg);
 

@@ -238,7 +238,7 @@ void ca_range_end(ca_arena_t *arena)
     size_t space = range->segment->bytes;
     arena->range = NULL;
     __atomic_store_n(&arena->params.whole_pages, false, __ATOMIC_RELAXED);
-    int cancellation = ca_cancel_hold(); /* nobody else would give back the rest */
+    int cancellation = ca_cancel_hold(); /* no other thread would give back the rest */
     ca_lock_drop(&arena->lock);
     if (!CA_MUTATED(range_left)) {
         ca_view_unmap(arena, range->newest);
