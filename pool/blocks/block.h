@@ -31,10 +31,10 @@ typedef enum {
 typedef struct ca_segment ca_segment_t;
 typedef struct ca_epoch ca_epoch_t;
 
-/* What the fast path touches. It has a cache line of its own, so that threads whose blocks are beside
- * each other do not wait for each other's lines. The rest is in the block's place (ca_block_place).
- * Pointers take 48 bits (CA_MEM_POINTER_BITS), which leaves bits for other fields: the functions
- * below read and set them. */
+/* What the fast path touches. It has a cache line of its own, so that threads whose blocks are
+ * beside each other do not wait for each other's lines. The rest is in the block's place
+ * (ca_block_place). Pointers take 48 bits (CA_MEM_POINTER_BITS), which leaves bits for other
+ * fields: the functions below read and set them. */
 struct ca_block {
     union {
         ca_record_t slot; /* what is known of it while it is live: the caller's */
@@ -218,10 +218,10 @@ struct ca_segment {
 #define CA_BLOCK_COLORS 4u
 #define CA_BLOCK_KEPT (CA_BLOCK_COLORS - 1)
 
-/* The block objects of one arena, recycled through free lists. A chunk has the objects of one color,
- * which one thread makes, and each fourth thread besides. The fast path writes its block, and
- * processors fetch the next lines ahead, of the next page too, which takes them away from the thread
- * that is using them: so a page has one color. */
+/* The block objects of one arena, recycled through free lists. A chunk has the objects of one
+ * color: those that one thread made, and each fourth thread besides. The fast path writes its
+ * block, and processors fetch the next lines ahead, of the next page too, which takes them away
+ * from the thread that is using them: so a page has one color. */
 typedef struct ca_block_slab {
     ca_block_page_t *chunks; /* while `bytes` is 0: zeros of a life before, or NULL */
     struct {
@@ -239,8 +239,8 @@ typedef struct ca_block_slab {
 ca_block_t *ca_block_new(ca_block_slab_t *slab); /* NULL when there is no host memory */
 void ca_block_delete(ca_block_slab_t *slab, ca_block_t *block);
 
-/* Gives the pages back but keeps the addresses: a thread that still has a block's pointer reads zeros.
- * The first chunk is for the blocks of the arena's next life, if it has one. */
+/* Gives the pages back but keeps the addresses: a thread that still has a block's pointer reads
+ * zeros. The first chunk is for the blocks of the arena's next life, if it has one. */
 void ca_block_discard(ca_block_slab_t *slab);
 
 /* Of any block: between live and cached it changes without the lock. */

@@ -33,8 +33,8 @@ ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
     return pool_of(arena, bytes);
 }
 
-/* A block that was not in use. Its slot's word stays as it is, empty: a thread that found the slot by
- * an address that it no longer has may be reading it. */
+/* A block that was not in use. Its slot's word stays as it is, empty: a thread that found the slot
+ * by an address that it no longer has may be reading it. */
 static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segment_t *segment,
                      ca_arena_t *arena)
 {

@@ -76,8 +76,8 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 /* A program that frees a large block soon wants one of just that size. So a large block that has
  * passed is merged only by the next request that none of them fits exactly, and until then is
  * pending, in the epoch arena->passed: what is cut and chosen for all other requests is the same as
- * if it were merged at once. Not in warm-up (warmup.h), where that could keep an exact block whole at
- * the cost of the one that fits best. */
+ * if it were merged at once. Not in warm-up (warmup.h), where that could keep an exact block whole
+ * at the cost of the one that fits best. */
 static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
     return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->settling && !arena->pins &&

@@ -37,11 +37,11 @@ ca_export_t ca_pool_exports(uint64_t address);
 
 /* The program asks for device memory, or frees it. The fast path does not call these, as its blocks
  * are small. A program whose requests are whole segment units but for a few, and that keeps most of
- * them, has a pool of its own. Such pools share their pieces with other processes (PyTorch's does), taking each for an
- * allocation of the driver's; so each begins a segment, as long as the program goes on like that.
- * It asks seldom, so that this costs little. At the start no more than half of the requests may
- * be others: what begins a segment there stays apart for long, and a program without such a pool
- * would hold more. */
+ * them, has a pool of its own. Such pools share their pieces with other processes (PyTorch's does),
+ * taking each for an allocation of the driver's; so each begins a segment, as long as the program
+ * goes on like that. It asks seldom, so that this costs little. At the start no more than half of
+ * the requests may be others: what begins a segment there stays apart for long, and a program
+ * without such a pool would hold more. */
 #define CA_EXPORT_OTHERS 16u
 #define CA_EXPORT_OTHERS_MOST 4096u /* from here on nothing is counted: it has none */
 void ca_pool_note_request(size_t bytes);
@@ -54,8 +54,8 @@ void ca_pool_reset_requests(void); /* none were made */
 void ca_pool_dedicate(bool on);
 
 /* Before an out-of-memory: what is kept becomes pending after all. A correct program has made sure,
- * before it freed it, that no process uses it any more: the driver would have taken it back at once.
- * Under the arena's lock. Returns whether there was any. */
+ * before it freed it, that no process uses it any more: the driver would have taken it back at
+ * once. Under the arena's lock. Returns whether there was any. */
 bool ca_export_reclaim(ca_arena_t *arena);
 
 /* Whether a request of `bytes` is such a one. */

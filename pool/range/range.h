@@ -1,6 +1,6 @@
-/* Ranges: memory that grows and shrinks in place. Where upstream has pages (upstream.h), and an arena
- * holds CA_RANGE_FROM, it grows in one segment, as large as all the memory that
- * there is and more, whose addresses get their memory page by page:
+/* Ranges: memory that grows and shrinks in place. Where upstream has pages (upstream.h), and an
+ * arena holds CA_RANGE_FROM, it grows in one segment, as large as all the memory that there is and
+ * more, whose addresses get their memory page by page:
  *
  *   hole      addresses without memory are blocks in a state of their own; the last one is all that
  *             has never had any. Growth fills as much as is needed of the hole where, with what is
@@ -195,9 +195,10 @@ void ca_ranges_end(void);
 
 /* Visits all that is mapped at the time, of ranges and views, in rows without a gap, and unmaps
  * nothing meanwhile. `sure` is false for a page that is on its way: another thread maps or unmaps
- * it meanwhile. A view that is on its way is not visited, and is mapped anew after this. So a caller that
- * wants each mapping to have something first makes `map` see to it, and then visits the mappings that
- * began before. Stops where `visit` does not return 0, and returns what it returned. */
+ * it meanwhile. A view that is on its way is not visited, and is mapped anew after this. So a
+ * caller that wants each mapping to have something first makes `map` see to it, and then visits the
+ * mappings that began before. Stops where `visit` does not return 0, and returns what it returned.
+ */
 typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes, bool sure);
 int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg);
 
