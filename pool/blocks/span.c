@@ -75,8 +75,7 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena)
     if (rc == 0) {
         size_t at = upper_bound(base), behind;
 
-        /* A span that is there already is of a context that died: that is reported late or never.
-         */
+        /* A span that is there already is of a context that died, which may go unreported. */
         if (at > 0 && spans[at - 1].begin == base) {
             at--;
         } else if (at > 0 && spans[at - 1].end > base) {

@@ -171,7 +171,7 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena);
 size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **taken);
 
 typedef enum {
-    CA_EPOCHS_OWED,  /* that are not late */
+    CA_EPOCHS_OWED,  /* that are safe to block on */
     CA_EPOCHS_FREED, /* that a plain free came after, whichever thread's: for short waits, since the
                         fences of others may wait for this thread, and it is the fewest that do */
     CA_EPOCHS_ALL,   /* the oldest of any line */

@@ -197,8 +197,7 @@ void ca_ranges_end(void);
  * nothing meanwhile. `sure` is false for a page that is on its way: another thread maps or unmaps
  * it meanwhile. A view that is on its way is not visited, and is mapped anew after this. So a
  * caller that wants each mapping to have something first makes `map` see to it, and then visits the
- * mappings that began before. Stops where `visit` does not return 0, and returns what it returned.
- */
+ * mappings that began before. Stops where `visit` does not return 0, and returns that. */
 typedef int ca_range_visit_t(void *arg, uint64_t at, size_t bytes, bool sure);
 int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg);
 

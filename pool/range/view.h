@@ -6,12 +6,13 @@
  *             more. The first mapping stays, and so does the page
  *   in use    it is a segment with one block (CA_POOL_VIEW), whose memory is lent: those blocks of
  *             the range serve no request. Its free is like any other: its block is pending, and
- * when its epoch has passed what was lent is ready again, and merges kept      the mapping stays
- * all the same, with a hole for a block. Once its pages are ready again, it serves a request that
- * needs all of them, without a call upstream: so no page of a view in use can go back. A program
- * that repeats itself makes no further views given up  the one that served longest ago, where all
- * of them have more than CA_VIEWS_MOST times the addresses that the range has memory; and those
- * over a page that goes back
+ *             when its epoch has passed what was lent is ready again, and merges
+ *   kept      the mapping stays all the same, with a hole for a block. Once its pages are ready
+ *             again, it serves a request that needs all of them, without a call upstream: so no
+ *             page of a view in use can go back. A program that repeats itself makes no further
+ *             views
+ *   given up  the one that served longest ago, where all of them have more than CA_VIEWS_MOST
+ *             times the addresses that the range has memory; and those over a page that goes back
  *
  * An owner uses one address, and the next owner's work is behind the last one's, as ever, so that
  * it does not matter by which address either of them came: a page that is ready in order (order.h)
@@ -73,8 +74,7 @@ void ca_view_merge(ca_arena_t *arena);
 void ca_view_pin(ca_arena_t *arena, ca_view_t *view);
 
 /* Takes the views with pages in [at, at + bytes), none of which is in use, out of the arena.
- * Returns them in a row, by `older`, for the second function, which unmaps them and holds no lock.
- */
+ * Returns them in a row, by `older`, for the second function, which unmaps them without a lock. */
 ca_view_t *ca_view_detach(ca_arena_t *arena, uint64_t at, size_t bytes);
 void ca_view_unmap(const ca_arena_t *arena, ca_view_t *views);
 
