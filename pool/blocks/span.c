@@ -58,7 +58,7 @@ static int reserve_spans(void)
     return 0;
 }
 
-/* Puts the span in place of those from `at` to before `behind`. There is room. */
+/* Puts the span in place of those from `at` to before `behind`. The caller reserved the space. */
 static void put(size_t at, size_t behind, ca_span_t span)
 {
     memmove(spans + at + 1, spans + behind, (count - behind) * sizeof *spans);

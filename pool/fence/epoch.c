@@ -102,11 +102,11 @@ void ca_epoch_pull(ca_block_t *block)
     ca_epoch_pull_from(epoch, block);
 }
 
-/* Bytes that the open epoch of plain frees may hold. What is in it cannot be waited for: where
- * memory is short, keep it small. Without fences it cannot even be asked about: a request for all
- * the room there is and up to this much more is refused where a plain free would have made it fit.
- * So the share shrinks by what the epoch may grow: a few MiB at most while there is less than 1 GiB
- * of room, under 1% of it always; and nothing is kept from the first refusal on, where room is 0.
+/* Bytes that the open epoch of plain frees may hold. No thread can wait for what is in it: so it is
+ * small where memory is short. Without fences it cannot even be polled: a request for all the free
+ * memory and up to this much more is refused where a plain free would have made it fit. So the
+ * share shrinks by what the epoch may grow: a few MiB at most while less than 1 GiB is free, under
+ * 1% of that always. From the first refusal on, where arena->room is 0, the epoch keeps nothing.
  * Nor may a refused close put the next one off there: no allocation makes up for it. */
 static size_t holds(const ca_arena_t *arena)
 {
@@ -613,7 +613,7 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
     ca_lock_take(&arena->lock);
-    arena->operations++; /* time has passed, and what no line had ready may be by now */
+    arena->operations++; /* time has passed, and more may be ready by now */
     epoch->own_passed |= nanoseconds == CA_WAIT_OWN && answer == 0;
     if (!several || answer < 0)
         return apply_answer(arena, epoch, answer);

@@ -18,7 +18,7 @@
 
 #include "pool/blocks/block.h"
 
-#define CA_EPOCH_ROOM_SHARE 8 /* an epoch holds at most this share of the room left to grow */
+#define CA_EPOCH_ROOM_SHARE 8 /* an epoch holds at most this share of what is left to grow by */
 #define CA_EPOCHS_BEHIND 3u   /* closed epochs: more of them than this are too many */
 #define CA_QUERY_DOUBLINGS 3  /* of that number, while queries go on failing */
 #define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
@@ -52,7 +52,7 @@ typedef struct ca_epoch_list {
     size_t count;
 } ca_epoch_list_t;
 
-/* A line of epochs, whose fences pass in order. An arena has one for plain frees, whose fences
+/* A fence queue: epochs whose fences pass in order. An arena has one for plain frees, whose fences
  * stand behind all work there is, and one for each stream that memory is freed on
  * (pool/fence/stream.h), whose fences stand behind that stream's work alone. */
 struct ca_line {
@@ -70,10 +70,10 @@ typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 #define CA_BY_NO_THREAD 0u       /* it is empty */
 #define CA_BY_SEVERAL UINT32_MAX /* or by a call that does not wait */
 
-/* A new epoch for the line; NULL when there is no host memory. */
+/* A new epoch for the queue; NULL when there is no host memory. */
 ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line);
 
-/* Gives the line its open epoch. -ENOMEM when there is no host memory. */
+/* Gives the queue its open epoch. -ENOMEM when there is no host memory. */
 int ca_fence_queue_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream);
 
 /* A plain free of a large block, where it is quiet since a fence was begun at `began`
@@ -88,10 +88,10 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began);
  * ca_block_take would come to. */
 ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes);
 
-/* Puts a pending block into the line's open epoch, or takes one out of whichever epoch it is in. */
+/* Puts a pending block into the queue's open epoch, or takes one out of the epoch that has it. */
 void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
-/* The same into a given epoch of a line of plain frees, and out of one. */
+/* The same into a given epoch of the queue of plain frees, and out of one. */
 static inline void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
 {
     ca_block_set_epoch(block, epoch);
@@ -123,7 +123,7 @@ static inline void ca_epoch_pull_from(ca_epoch_t *epoch, ca_block_t *block)
 /* Its lowest `bytes` are another block by now. */
 void ca_epoch_shrink(ca_block_t *block, size_t bytes);
 
-/* What an epoch may hold where `live` bytes were live at most and room is no matter. */
+/* What an epoch may hold where `live` bytes were live at most and free memory is not short. */
 static inline size_t ca_epoch_bytes(size_t live)
 {
     if (live < CA_EPOCH_BYTES)
@@ -156,7 +156,7 @@ void ca_epoch_synchronize(ca_arena_t *arena);
 size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced);
 
 /* The same for a free that has closed an epoch: as many as come, and one more while more than a few
- * wait, or a line that once fell behind would stay behind. */
+ * wait, or a queue that once fell behind would stay behind. */
 void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line);
 
 /* Whether memory in flight may serve now (order.h). */
@@ -174,7 +174,7 @@ typedef enum {
     CA_EPOCHS_OWED,  /* that are safe to block on */
     CA_EPOCHS_FREED, /* that a plain free came after, whichever thread's: for short waits, since the
                         fences of others may wait for this thread, and it is the fewest that do */
-    CA_EPOCHS_ALL,   /* the oldest of any line */
+    CA_EPOCHS_ALL,   /* the oldest of any queue */
 } ca_which_t;
 
 /* Waits for closed epochs. Without bound (CA_WAIT_OWN) for the oldest alone that was not waited for

@@ -1,6 +1,6 @@
 /* Streams that memory is freed on (cuMemFreeAsync).
  *
- * A block freed on a stream is pending in that stream's own line of epochs, whose fences stand
+ * A block freed on a stream is pending in that stream's own fence queue, whose fences stand
  * behind the work of this stream alone. Meanwhile it is as good as ready for an allocation on the
  * same stream: whatever the new owner submits there runs after what the old one did. It is then
  * taken out of its epoch again, so that a pair on one stream costs no call upstream. When the
@@ -22,8 +22,8 @@
  *              record of the fence is: whatever is submitted after it to any of these streams runs
  *              behind it, so that an allocation on the legacy stream may take the block then
  *   elsewhere  All streams of other contexts, whose order is not ours to record. The fence stands
- *              behind the work of every context, which may take long: in a line of its own, so that
- *              nothing else has to wait. Never taken before the fence has passed
+ *              behind the work of every context, which may take long: in a queue of its own, so
+ *              that nothing else has to wait. Never taken before the fence has passed
  *
  * The object of a stream that was destroyed serves another one once its work is done, or a program
  * with a stream for each request would fill the host's memory with them.

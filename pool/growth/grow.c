@@ -354,7 +354,7 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
     int rc = try_sizes(arena, bytes, headroom, block);
     if (rc == -ENOSYS) /* no range after all */
         rc = try_sizes(arena, bytes, headroom, block);
-    /* The first badly aligned address may have left too little room; from now on there is slack. */
+    /* The first badly aligned address may have left too little; from now on there is slack. */
     return rc == -ENOBUFS && arena->slack != slack ? try_sizes(arena, bytes, headroom, block) : rc;
 }
 

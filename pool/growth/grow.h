@@ -35,7 +35,7 @@ bool ca_grow_spares_caches(const ca_arena_t *arena);
  * the growth does not count (warmup.h). */
 bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes);
 
-/* Whether the limit leaves no room for a segment of `bytes`. */
+/* Whether the limit refuses a segment of `bytes`. */
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes);
 
 /* What upstream has left, as the caller has just found. */

@@ -150,7 +150,7 @@ typedef struct ca_fill {
     ca_block_t *block; /* that part of the hole; lent, as those beside it are */
 } ca_fill_t;
 
-/* 0, -ENOMEM: the limit leaves no room, or -ENOSYS: there is no host memory. Then, without the
+/* 0, -ENOMEM: the limit refuses, or -ENOSYS: there is no host memory. Then, without the
  * lock, upstream is asked. And with it: `rc` is what that answered; -EIO: the arena is retired, and
  * what has come goes with the rest. Unless the last gives 0 all is as before the first. */
 int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill);

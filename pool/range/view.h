@@ -31,7 +31,7 @@
 
 #define CA_VIEW_LEAST ((size_t)16 << 20) /* bytes of a request that gets one */
 #define CA_VIEWS_MOST 2u
-#define CA_MAPPINGS_MOST ((size_t)200000) /* pages mapped; drivers have no room for many more */
+#define CA_MAPPINGS_MOST ((size_t)200000) /* pages mapped; drivers map few more */
 
 static inline bool ca_view_for(size_t bytes)
 {
