@@ -84,7 +84,7 @@ static uint64_t of_apis(const _Atomic uint64_t *calls, unsigned from)
 
 uint64_t ca_thread_counts_live_fast(const ca_thread_counts_t *counts)
 {
-    return of_apis(counts->hit_allocs, 0) - of_apis(counts->hit_frees, 0);
+    return of_apis(counts->fast_allocs, 0) - of_apis(counts->fast_frees, 0);
 }
 
 /* What a thread's calls on the fast path add to a counter. */
@@ -93,13 +93,13 @@ static uint64_t fast_in(const ca_thread_counts_t *counts, size_t offset)
     switch (offset) {
     case offsetof(ca_counters_t, alloc_calls):
     case offsetof(ca_counters_t, pool_hits):
-        return of_apis(counts->hit_allocs, 0);
+        return of_apis(counts->fast_allocs, 0);
     case offsetof(ca_counters_t, lane_r_allocs):
-        return of_apis(counts->hit_allocs, CA_API_RUNTIME);
+        return of_apis(counts->fast_allocs, CA_API_RUNTIME);
     case offsetof(ca_counters_t, free_calls):
-        return of_apis(counts->hit_frees, 0);
+        return of_apis(counts->fast_frees, 0);
     case offsetof(ca_counters_t, lane_r_frees):
-        return of_apis(counts->hit_frees, CA_API_RUNTIME);
+        return of_apis(counts->fast_frees, CA_API_RUNTIME);
     default:
         return 0;
     }

@@ -20,7 +20,7 @@ typedef struct ca_counters {
 typedef struct ca_thread_counts {
     /* Of the fast path. A call is counted by its api alone, instead of as each of the things that
      * it is: ca_counter_sum adds it to those. */
-    _Atomic uint64_t hit_allocs[CA_APIS], hit_frees[CA_APIS];
+    _Atomic uint64_t fast_allocs[CA_APIS], fast_frees[CA_APIS];
     /* The registry's (registry/table/live.h). */
     _Atomic uint64_t
         live; /* allocations less frees, without the fast path's; wraps where others allocated */

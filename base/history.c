@@ -53,7 +53,7 @@ void ca_history_add(const ca_event_t *event)
     atomic_store_explicit(&entry->stamp, number, memory_order_release);
 }
 
-size_t ca_history_room(void)
+size_t ca_history_count(void)
 {
     uint64_t all = atomic_load(&claimed);
     return all < size ? (size_t)all : size;
@@ -72,11 +72,11 @@ static bool copy_one(uint64_t number, ca_event_t *event)
     return atomic_load_explicit(&entry->stamp, memory_order_relaxed) == number;
 }
 
-size_t ca_history_copy(ca_event_t *events, size_t room, uint64_t *dropped)
+size_t ca_history_copy(ca_event_t *events, size_t space, uint64_t *dropped)
 {
     uint64_t last = atomic_load(&claimed);
     size_t copied = 0;
-    for (uint64_t number = last > room ? last - room + 1 : 1; number <= last && copied < room;
+    for (uint64_t number = last > space ? last - space + 1 : 1; number <= last && copied < space;
          number++)
         copied += copy_one(number, &events[copied]);
     *dropped = last - copied;

@@ -47,10 +47,10 @@ void ca_history_add(const ca_event_t *event);
             ca_history_add(&(ca_event_t){__VA_ARGS__});                                            \
     } while (0)
 
-/* Copies the events, oldest first, into as much as ca_history_room says at the time; returns how
+/* Copies the events, oldest first, into as much as ca_history_count says at the time; returns how
  * many. `*dropped` counts those that were before them, or that other threads are writing. */
-size_t ca_history_room(void);
-size_t ca_history_copy(ca_event_t *events, size_t room, uint64_t *dropped);
+size_t ca_history_count(void);
+size_t ca_history_copy(ca_event_t *events, size_t space, uint64_t *dropped);
 
 void ca_history_reset_after_fork(void);
 

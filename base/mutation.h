@@ -9,10 +9,10 @@
 #define CA_TRAPS(X)                                                                                \
     X(dlsym_called)        /* the real dlsym is called, not jumped to */                           \
     X(swap_for_rtld_next)  /* what others look up behind us is swapped too */                      \
-    X(absent_found)        /* our exports are found where nobody else has the name */              \
+    X(absent_found)        /* our exports are found where no other module has the name */          \
     X(ucx_swapped)         /* what patches the code of functions gets ours to patch */             \
     X(driver_not_kept)     /* the driver's addresses are remembered, its library is not kept */    \
-    X(dlsym_next_skipped)  /* of dlsym the C library's is next, whoever else has one */            \
+    X(dlsym_next_skipped)  /* of dlsym the C library's is next, though others have one */          \
     X(status_needed)       /* cuGetProcAddress without a place for the status is refused */        \
     X(empty_name_refused)  /* as is one for "" */                                                  \
     X(fifth_argument_read) /* the form with four arguments has a fifth */                          \
@@ -26,15 +26,15 @@
     X(green_unwatched)         /* contexts of green contexts have memory of their own */           \
     X(release_destroys)        /* the first release of a primary context ends it */                \
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
-    X(memo_unverified)         /* a stack is known again by where it starts */                     \
-    X(memo_returns_only)       /* or by the return addresses that it had */                        \
-    X(unload_unseen)           /* nobody notices that a library was closed */                      \
+    X(stack_unverified)        /* a stack is known again by where it starts */                     \
+    X(stack_returns_only)      /* or by the return addresses that it had */                        \
+    X(unload_unseen)           /* it goes unnoticed that a library was closed */                   \
     X(unload_cached)           /* or what is known of frames is kept even so */                    \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
     X(report_calls_cuda)       /* the report at exit asks the driver */                            \
     X(report_too_early)        /* it is written before handlers that run later */                  \
     X(tables_end)              /* nothing is known any more once it is written */                  \
-    X(pid_unchecked)           /* whoever runs the destructors writes it */                        \
+    X(pid_unchecked)           /* any process that runs destructors writes it */                   \
     X(fork_child_serves)       /* the child of a fork goes on with its parent's memory */          \
     X(wiped_page_ignored)      /* as does the child of a clone */
 
@@ -45,7 +45,7 @@
     X(order_lazily_recorded) /* a fence is recorded when its memory is asked for */                \
     X(order_counted_by_heap) /* another thread's free counts as the thread's own */                \
     X(order_by_free_async)   /* so does one by a call that waits for nothing */                    \
-    X(order_flag)            /* who has waited once is behind all that comes */                    \
+    X(order_flag)            /* a stream that waited once is behind all that comes */              \
     X(order_unnumbered)      /* fences pass in the order of the list */                            \
     X(order_open_epoch)      /* what has no fence yet serves too */                                \
     X(order_false_proof)     /* whatever was waited for, all has passed */                         \
@@ -80,7 +80,7 @@
     X(overlap_kept)         /* a launch begins before what had its memory has ended */             \
     X(order_jumps)          /* a submission is looked at before its call alone */                  \
     X(order_once)           /* or after its call alone */                                          \
-    X(order_unseen)         /* nobody looks for submissions that are not seen */                   \
+    X(order_unseen)         /* submissions that are not seen are not looked for */                 \
     X(view_pages_kept)      /* what a view uses serves by its first address too */                 \
     X(view_early)           /* it does so as soon as the view is freed */                          \
     X(view_pinned_returned) /* or once it has passed, in pin mode too */                           \
@@ -106,7 +106,7 @@ typedef enum {
 
 #if CA_DEBUG
 extern _Atomic(ca_mutation_t) ca_mutation;
-/* By whoever comes first, and again by others. An unknown name is told. */
+/* Called by the first of our code that runs, and again by others. Warns of an unknown name. */
 void ca_mutation_read(void);
 #define CA_MUTATED(name) (ca_mutation == CA_MUTATION_##name)
 #else

@@ -77,9 +77,9 @@ int ca_out_stderr(void)
  * otherwise a piece, of whole lines where there are any. */
 static size_t piece_of(int fd, const char *text, size_t length)
 {
-    int queued = 0, room = fcntl(fd, F_GETPIPE_SZ);
-    if (length <= PIECE || (ioctl(fd, FIONREAD, &queued) == 0 && room > queued &&
-                            (size_t)(room - queued) >= length + 2 * (size_t)PIPE_BUF))
+    int queued = 0, space = fcntl(fd, F_GETPIPE_SZ);
+    if (length <= PIECE || (ioctl(fd, FIONREAD, &queued) == 0 && space > queued &&
+                            (size_t)(space - queued) >= length + 2 * (size_t)PIPE_BUF))
         return length;
     const char *newline = memrchr(text, '\n', PIECE);
     return newline ? (size_t)(newline - text) + 1 : PIECE;
@@ -218,7 +218,7 @@ void ca_out_open(ca_out_t *out, int fd)
 }
 
 /* The last that it takes, at the begin of a line. The writer of any other file reports it. */
-static void tell_cut(const ca_out_t *out)
+static void warn_cut(const ca_out_t *out)
 {
     if (out->fd != STDERR_FILENO)
         return;
@@ -234,7 +234,7 @@ int ca_out_flush(ca_out_t *out)
     if (out->used && !out->error) {
         out->error = -ca_out_write(out->fd, out->buffer, out->used, wait_ms);
         if (out->error == EAGAIN)
-            tell_cut(out);
+            warn_cut(out);
     }
     out->used = 0;
     return -out->error;
@@ -243,11 +243,11 @@ int ca_out_flush(ca_out_t *out)
 /* Appends to the buffer; false, with nothing appended, where it does not fit. */
 static bool append(ca_out_t *out, const char *format, va_list args)
 {
-    size_t room = sizeof out->buffer - out->used;
-    int length = vsnprintf(out->buffer + out->used, room, format, args);
+    size_t space = sizeof out->buffer - out->used;
+    int length = vsnprintf(out->buffer + out->used, space, format, args);
     if (length < 0)
         return true; /* cannot be shown, now or later */
-    if ((size_t)length >= room)
+    if ((size_t)length >= space)
         return false;
     out->used += (size_t)length;
     return true;
@@ -259,8 +259,8 @@ void ca_out_bytes(ca_out_t *out, const void *data, size_t length)
     while (length > 0) {
         if (out->used == sizeof out->buffer)
             ca_out_flush(out);
-        size_t room = sizeof out->buffer - out->used;
-        size_t taken = length < room ? length : room;
+        size_t space = sizeof out->buffer - out->used;
+        size_t taken = length < space ? length : space;
         memcpy(out->buffer + out->used, at, taken);
         out->used += taken;
         at += taken;

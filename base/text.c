@@ -18,8 +18,8 @@ void ca_text_init(ca_text_t *text, char *buffer, size_t bytes)
 void ca_text_add(ca_text_t *text, const char *piece, size_t length)
 {
     if (text->length < text->bytes) {
-        size_t room = text->bytes - text->length - 1;
-        size_t taken = length < room ? length : room;
+        size_t space = text->bytes - text->length - 1;
+        size_t taken = length < space ? length : space;
         memcpy(text->buffer + text->length, piece, taken);
         text->buffer[text->length + taken] = '\0';
     }

@@ -22,14 +22,14 @@ typedef enum {
 } ca_api_t;
 
 typedef struct ca_thread {
-    uint64_t generations[CA_APIS];  /* of each api: it may be that only one has a fast path */
-    void (*get_current)(void);      /* the driver's cuCtxGetCurrent */
-    const void *handle;             /* what it says while the rest holds */
-    struct ca_thread_counts *tally; /* as ca_thread_counts */
-    struct ca_cache *cache;         /* of the thread's, in front of that context's arena */
-    struct ca_arena *heap;          /* that one */
-    size_t cache_most;              /* bytes of the largest request that it may serve */
-    const void *pinned_arena;       /* the same of pinned memory, as asked for last, or NULL */
+    uint64_t generations[CA_APIS];   /* of each api: it may be that only one has a fast path */
+    void (*get_current)(void);       /* the driver's cuCtxGetCurrent */
+    const void *handle;              /* what it says while the rest holds */
+    struct ca_thread_counts *counts; /* as ca_thread_counts */
+    struct ca_cache *cache;          /* of the thread's, in front of that context's arena */
+    struct ca_arena *arena;          /* that one */
+    size_t cache_most;               /* bytes of the largest request that it may serve */
+    const void *pinned_arena;        /* the same of pinned memory, as asked for last, or NULL */
     struct ca_cache *pinned_cache;
     unsigned pinned_flags;
     ca_record_origin_t origin; /* of its memory in that context */

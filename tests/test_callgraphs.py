@@ -71,7 +71,8 @@ def test_without_a_limit_a_coroutines_stack_is_not_taken_for_the_threads(run):
 
 
 # A stale rule leads nowhere more often than astray: test_unwind_words has `unload_cached`.
-@pytest.mark.parametrize("fault", ["none", "memo_unverified", "memo_returns_only", "unload_unseen"])
+@pytest.mark.parametrize("fault", ["none", "stack_unverified", "stack_returns_only",
+                                   "unload_unseen"])
 def test_a_comparison_that_is_weaker_is_noticed(run, fault):
     if not (FOLDER / "debug").exists():
         pytest.skip("deliberate faults need a debug build")

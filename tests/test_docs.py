@@ -137,8 +137,8 @@ def test_the_words_are_the_fields():
 
 
 # How many each folder has: what stands there from before. A ceiling may only fall.
-CEILINGS = {"base": 86, "config": 0, "include": 1, "pool": 403, "python": 1, "registry": 144,
-            "shim": 298, "tools": 1}
+CEILINGS = {"base": 2, "config": 0, "include": 0, "pool": 403, "python": 0, "registry": 0,
+            "shim": 8, "tools": 0}
 
 
 @pytest.mark.parametrize("room", CEILINGS)

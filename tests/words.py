@@ -23,10 +23,14 @@ class Word(typing.NamedTuple):
 
 THING = ("(threads?|blocks?|calls?|callers?|kernels?|process(es)?|programs?|segments?|streams?|"
          "libraries|library|drivers?)")
+# Names of statistics: programs read them from cachealloc.h, cachealloc.py, JSON and Prometheus.
+USERS_SEE = {"lanes?": "^lane r (allocs|frees)$", "hits?": "^pool hits$", "shards?": "^shards busy$",
+             "wrong frees?": "^wrong frees$"}
 WORDS = [
-    Word("lanes?", "runtime hooks, driver hooks"),
+    Word("lanes?", "runtime hooks, driver hooks", EVERYWHERE, USERS_SEE["lanes?"]),
     Word("(no )?hits?", "fast path, slow path", EVERYWHERE,
-         "cache hits?|hits (and|or) misses|hit rate|^hits$",  # a search has hits too
+         # a search has hits too
+         f"cache hits?|hits (and|or) misses|hit rate|^hits$|{USERS_SEE['hits?']}",
          ("base", "config", "include", "pool", "registry", "shim")),
     Word("the general way", "slow path", ("pages", "comments")),
     Word("settl(e|es|ed|ing)", "warm-up, drain, apply, decide"),
@@ -48,8 +52,8 @@ WORDS = [
     Word("presence", "in-flight count"),
     Word("patience", "timed lock"),
     Word("turns?", "report lock", ("names",)),
-    Word("shards?", "arena set, arena, table stripe"),
-    Word("heaps?", "arena", CODE, "(no|host's|C library's) heap"),
+    Word("shards?", "arena set, arena, table stripe", EVERYWHERE, USERS_SEE["shards?"]),
+    Word("heaps?", "arena", CODE, "(no|host's|C library's) heap|heap sort"),
     Word("visiting", "remote cache"),
     Word("late", "not safe to block on, overdue", ("names",)),
     Word("^ca line( t)?$", "fence queue", ("names",), rooms=("pool", "shim")),
@@ -57,7 +61,7 @@ WORDS = [
     Word("(with|ca) ends", "pending destroys", ("names",)),
     Word("room", "reclaim, free memory", ("names",)),
     Word("figures", "statistics, metrics", ("names",)),
-    Word("wrong frees?", "invalid free"),
+    Word("wrong frees?", "invalid free", EVERYWHERE, USERS_SEE["wrong frees?"]),
     Word("gone", "destroyed, unloaded", ("names",)),
     Word("given|taken", "released, acquired", ("names",), rooms=("pool",)),
     Word("who(ever|m)?", "the thread that, the code that", CODE),

@@ -233,7 +233,7 @@ static bool add_log(size_t bytes)
 }
 
 /* Room for an entry; NULL where there is none. Under the lock. */
-static char *take_room(size_t bytes)
+static char *take_space(size_t bytes)
 {
     if (log_left < bytes && !add_log(log_bytes < MOST_LOG ? log_bytes * 2 : log_bytes))
         return NULL;
@@ -254,7 +254,7 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     memcpy(&word, &entry, sizeof word);
     int saved = errno, cancel = ca_cancel_hold();
     bool taken = take_lock();
-    char *at = taken ? take_room(bytes) : NULL;
+    char *at = taken ? take_space(bytes) : NULL;
     if (at) {
         memcpy(at + sizeof entry, fixed, fixed_bytes);
         if (more_bytes)
@@ -317,12 +317,12 @@ static void note_module(const ca_module_t *module)
 
 static void note_closed(const ca_module_t *module)
 {
-    const ca_entry_gone_t gone = {
+    const ca_entry_unloaded_t unloaded = {
         .bias = module->bias,
         .from = module->from,
         .until = atomic_load_explicit(&module->until, memory_order_relaxed),
     };
-    append(CA_ENTRY_GONE, &gone, sizeof gone, NULL, 0);
+    append(CA_ENTRY_UNLOADED, &unloaded, sizeof unloaded, NULL, 0);
 }
 
 static void note_thread(uint32_t thread, const char name[CA_THREAD_NAME])
@@ -403,7 +403,7 @@ static void listen_no_more(void)
 
 int ca_journal_start(const ca_journal_about_t *about, char *path, size_t bytes, unsigned *tried)
 {
-    int error = ca_mapped_file_create(&file, about->settled, path, bytes, tried);
+    int error = ca_mapped_file_create(&file, about->expanded, path, bytes, tried);
     if (error)
         return error;
     errno = ENOSPC;

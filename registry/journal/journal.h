@@ -1,5 +1,5 @@
-/* A file that says at every moment what is live: a mapping that all who open it share, so that it
- * is whole when the process was killed. Another process makes the report of it.
+/* A file that says at every moment what is live: a mapping that all processes share which open it,
+ * so that it is whole when the process was killed. Another process makes the report of it.
  *
  * Nothing is flushed: what a process wrote outlives it, a machine that stops takes it along. */
 #ifndef CA_REGISTRY_JOURNAL_JOURNAL_H
@@ -19,9 +19,9 @@
 extern _Atomic bool ca_journal_on;
 
 typedef struct ca_journal_about {
-    const char *settled; /* the path, as ca_path_expand made it */
-    const char *version; /* of the library */
-    const char *rank;    /* empty where there is none */
+    const char *expanded; /* the path, as ca_path_expand made it */
+    const char *version;  /* of the library */
+    const char *rank;     /* empty where there is none */
     unsigned stack_depth;
     size_t sampled; /* as in ca_origin_t */
 } ca_journal_about_t;

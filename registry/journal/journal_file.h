@@ -49,7 +49,7 @@ _Static_assert(sizeof(ca_journal_head_t) <= CA_JOURNAL_HEAD_BYTES, "a page");
 typedef enum {
     CA_ENTRY_STACK = 1,
     CA_ENTRY_MODULE,
-    CA_ENTRY_GONE,
+    CA_ENTRY_UNLOADED,
     CA_ENTRY_THREAD,
 } ca_entry_kind_t;
 
@@ -71,10 +71,10 @@ typedef struct ca_entry_module {
 } ca_entry_module_t;
 
 /* A module is not there any more. */
-typedef struct ca_entry_gone {
+typedef struct ca_entry_unloaded {
     uint64_t bias;
     uint32_t from, until;
-} ca_entry_gone_t;
+} ca_entry_unloaded_t;
 
 typedef struct ca_entry_thread {
     uint32_t thread;

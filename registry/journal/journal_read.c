@@ -131,7 +131,7 @@ static void read_module(const char *at, size_t left)
 static void read_entry(reader_t *reader, const ca_entry_t *entry, const char *at)
 {
     size_t left = entry->bytes - sizeof *entry;
-    ca_entry_gone_t gone;
+    ca_entry_unloaded_t unloaded;
     ca_entry_thread_t thread;
     switch (entry->kind) {
     case CA_ENTRY_STACK:
@@ -140,9 +140,9 @@ static void read_entry(reader_t *reader, const ca_entry_t *entry, const char *at
     case CA_ENTRY_MODULE:
         read_module(at, left);
         break;
-    case CA_ENTRY_GONE:
-        if (take(&at, &left, &gone, sizeof gone))
-            ca_modules_put_gone((uintptr_t)gone.bias, gone.from, gone.until);
+    case CA_ENTRY_UNLOADED:
+        if (take(&at, &left, &unloaded, sizeof unloaded))
+            ca_modules_put_unloaded((uintptr_t)unloaded.bias, unloaded.from, unloaded.until);
         break;
     case CA_ENTRY_THREAD:
         if (take(&at, &left, &thread, sizeof thread) && thread.thread != 0) {

@@ -1,4 +1,4 @@
-/* The demangler is the C++ run-time's. A program may have none that everybody sees: one in C whose
+/* The demangler is the C++ run-time's. A program may have none that all modules see: one in C whose
  * plugins are C++, one that is linked to it statically, or C++ that needs nothing of it. So the
  * run-times are asked by their names too, and in the end libstdc++ is opened, for us alone. */
 #include "registry/names/demangle.h"

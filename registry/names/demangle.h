@@ -6,7 +6,7 @@
 
 /* A copy of `name` in `memory`, demangled when it is a C++ name and a demangler is at hand: the
  * process's, or that of a C++ run-time that is opened for it. NULL without memory. For reports
- * only: uses the heap and the loader; not thread-safe. */
+ * only: uses the C library's heap and the loader; not thread-safe. */
 const char *ca_demangle(const char *name, ca_bump_t *memory);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * libdw.so.1 is opened with dlopen at the first use. Only local files are ever read: the module
  * itself and separate debug files, by build id or by the name that the module gives, beside it. For
- * reports only: uses the heap; not thread-safe. */
+ * reports only: uses the C library's heap; not thread-safe. */
 #ifndef CA_REGISTRY_NAMES_DWARF_H
 #define CA_REGISTRY_NAMES_DWARF_H
 

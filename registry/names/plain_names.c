@@ -119,12 +119,12 @@ static void add_line(const char *line)
         mapping_count++;
 }
 
-/* Into `room` bytes behind what is there already; 0 at the end, or where it cannot be read. */
-static size_t read_more(int fd, char *to, size_t room)
+/* Into `space` bytes behind what is there already; 0 at the end, or where it cannot be read. */
+static size_t read_more(int fd, char *to, size_t space)
 {
     ssize_t got;
     do
-        got = read(fd, to, room);
+        got = read(fd, to, space);
     while (got < 0 && errno == EINTR);
     return got > 0 ? (size_t)got : 0;
 }
@@ -290,7 +290,7 @@ ca_plain_name_t ca_plain_names_find(uintptr_t pc)
     if (open_file(mapping, &header) &&
         linked_address(&header, pc - mapping->start + mapping->offset, &found.offset)) {
         found.function = function_at(&header, found.offset);
-        found.is_late = !found.function && left_ns == 0;
+        found.timed_out = !found.function && left_ns == 0;
     }
     return found;
 }

@@ -1,4 +1,4 @@
-/* Names for code addresses where neither the heap, nor the loader, nor libdw may be asked: in a
+/* Names for code addresses where neither malloc, nor the loader, nor libdw may be asked: in a
  * signal handler that interrupted one of them, on the way out of a process, amid an out of memory.
  *
  * What /proc says of the mapped files is read once, and their symbol tables with pread, for two
@@ -25,7 +25,7 @@ typedef struct ca_plain_name {
                              another one by now */
     const char *module;   /* path of the file, which may be gone; NULL where none is mapped */
     uint64_t offset;      /* in it, as the linker counts */
-    bool is_late;         /* there was no time left to look for the function */
+    bool timed_out;       /* there was no time left to look for the function */
 } ca_plain_name_t;
 
 /* What is known of the code at `pc`: any bytes, until the next call. */

@@ -48,7 +48,7 @@ typedef struct opened {
 struct ca_symbols {
     ca_bump_t *memory;
     bool quick; /* by plain_names.c */
-    size_t late;
+    size_t timed_out;
     ca_fp_state_t fp;    /* of the thread, while it has libdw at hand */
     const char *missing; /* why names are, or NULL */
     opened_t *modules;
@@ -303,7 +303,7 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
     int error = ca_plain_names_error(&path);
     if (error)
         note_missing(symbols, path, error);
-    symbols->late += name.is_late;
+    symbols->timed_out += name.timed_out;
     if (!name.module) {
         if (module)
             look_up_noted(symbols, pc, module, frame);
@@ -368,7 +368,7 @@ bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
 
 /* The first thread's bounds come from /proc. Without it there is the limit, and what the kernel put
  * above the stack. */
-static bool has_room_by_limit(uintptr_t here)
+static bool suffices_by_limit(uintptr_t here)
 {
     enum { UNLIMITED_TAKEN_AS = 8 << 20 };
     uintptr_t high = getauxval(AT_EXECFN);
@@ -381,14 +381,14 @@ static bool has_room_by_limit(uintptr_t here)
 
 /* Whether the calling thread's stack has room for libdw, which takes some 170 KiB of it: what ends
  * a program may be a thread with a small one, or come where the limit is low. */
-static bool has_room(void)
+static bool stack_suffices(void)
 {
     pthread_attr_t attributes;
     void *low = NULL;
     size_t bytes = 0;
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return has_room_by_limit(here);
+        return suffices_by_limit(here);
     bool known = pthread_attr_getstack(&attributes, &low, &bytes) == 0;
     pthread_attr_destroy(&attributes);
     return known && here - (uintptr_t)low < bytes && here - (uintptr_t)low >= STACK_LEAST;
@@ -396,7 +396,7 @@ static bool has_room(void)
 
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
 {
-    if (!has_room())
+    if (!stack_suffices())
         return ca_symbols_open_quick(memory);
     ca_modules_note();
     ca_symbols_t *symbols = ca_bump_take(memory, sizeof *symbols);
@@ -425,7 +425,7 @@ const char *ca_symbols_missing(const ca_symbols_t *symbols)
 
 size_t ca_symbols_from_loader(const ca_symbols_t *symbols)
 {
-    return symbols ? symbols->late : 0;
+    return symbols ? symbols->timed_out : 0;
 }
 
 void ca_symbols_close(ca_symbols_t *symbols)

@@ -2,8 +2,8 @@
  * asked for and never looks anything up over the network; without it, the loader and the dynamic
  * symbol table give function and module+offset.
  *
- * For reports only: libdw uses the heap, dladdr takes the loader's lock. Not thread-safe; one user
- * at a time. */
+ * For reports only: libdw uses the C library's heap, dladdr takes the loader's lock. Not
+ * thread-safe; one user at a time. */
 #ifndef CA_REGISTRY_NAMES_SYMBOLS_H
 #define CA_REGISTRY_NAMES_SYMBOLS_H
 
@@ -29,7 +29,7 @@ typedef struct ca_named {
  * stack left it is the quick one. Closed by the same thread, which has no floating-point traps
  * until then. */
 ca_symbols_t *ca_symbols_open(ca_bump_t *memory);
-/* The same without libdw, heap and loader, as plain_names.h has it. */
+/* The same without libdw, malloc and loader, as plain_names.h has it. */
 ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);
 /* Why functions and lines are missing, where that is because a file could not be read: "FILE:
  * reason"; else NULL. */

@@ -201,7 +201,7 @@ static void append_event(snapshot_t *snapshot, const block_t *block)
 }
 
 /* What the viewer calls an event, or NULL where it knows none such. A free is both requested and
- * complete: when the pool may use the memory again is not told of all. */
+ * complete: when the pool may use the memory again is not known of all. */
 static const char *action_of(ca_event_kind_t event)
 {
     static const char *const actions[CA_EVENTS] = {

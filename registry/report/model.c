@@ -533,7 +533,7 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         maker->model.now_ns = ca_timeline_now();
         copy_marks(maker);
     }
-    maker->model.late_names = ca_symbols_from_loader(maker->classes.symbols);
+    maker->model.timed_out_names = ca_symbols_from_loader(maker->classes.symbols);
     maker->model.names_missing = ca_symbols_missing(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);

@@ -103,7 +103,7 @@ typedef struct ca_model {
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
     size_t leak_max, leak_min;
     bool even_empty;
-    size_t late_names;         /* frames that have no function for want of time */
+    size_t timed_out_names;    /* frames that have no function for want of time */
     const char *names_missing; /* ca_symbols_missing's */
     unsigned stripes_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
     ca_model_section_t sections[CA_SECTIONS];
@@ -135,14 +135,14 @@ typedef struct ca_model_options {
     unsigned stack_depth; /* most frames that were kept of a stack */
     size_t sampled;       /* as in ca_model_t */
     const struct ca_rules *rules; /* for leaks that are known, or NULL */
-    bool quick;                   /* names without libdw, heap and loader: see plain_names.h */
+    bool quick;                   /* names without libdw, malloc and loader: see plain_names.h */
     bool peak, even_empty;        /* tells of the peak; is no empty one, though nothing leaked */
     const ca_origin_t *origin;    /* NULL: this process */
 } ca_model_options_t;
 
 /* A model of what is live now, and of what destroyed contexts held. Its pool is 0: the caller
- * may set it. NULL without host memory. Names come by libdw, which uses the heap. Needs no CUDA,
- * takes none of our locks for long; one at a time; cannot be cancelled. */
+ * may set it. NULL without host memory. Names come by libdw, which uses the C library's heap. Needs
+ * no CUDA, takes none of our locks for long; one at a time; cannot be cancelled. */
 ca_model_t *ca_model_make(const ca_model_options_t *options);
 void ca_model_free(ca_model_t *model); /* NULL is allowed */
 

@@ -74,21 +74,21 @@ static void make_event(lookups_t *lookups, const ca_event_t *event, ca_model_eve
 
 void ca_moments_events(ca_model_t *model, ca_bump_t *memory, ca_classes_t *classes)
 {
-    size_t room = ca_history_room();
+    size_t space = ca_history_count();
     lookups_t lookups = {.memory = memory, .classes = classes};
     lookups.stack_count = ca_stack_count() + 1;
-    model->events_dropped = room;
-    if (room == 0)
+    model->events_dropped = space;
+    if (space == 0)
         return;
-    ca_event_t *events = ca_mem_map(room * sizeof *events);
-    ca_model_event_t *made = ca_bump_take(memory, room * sizeof *made);
+    ca_event_t *events = ca_mem_map(space * sizeof *events);
+    ca_model_event_t *made = ca_bump_take(memory, space * sizeof *made);
     lookups.stacks = ca_bump_take(memory, lookups.stack_count * sizeof *lookups.stacks);
     if (events && made && lookups.stacks) {
-        model->event_count = ca_history_copy(events, room, &model->events_dropped);
+        model->event_count = ca_history_copy(events, space, &model->events_dropped);
         model->events = made;
         for (size_t i = 0; i < model->event_count; i++)
             make_event(&lookups, &events[i], &made[i]);
     }
     if (events)
-        ca_mem_unmap(events, room * sizeof *events);
+        ca_mem_unmap(events, space * sizeof *events);
 }

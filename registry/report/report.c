@@ -261,10 +261,10 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules)
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);
-    if (model->late_names != 0)
+    if (model->timed_out_names != 0)
         ca_out_printf(out,
                       "(%zu frames are module and offset alone: there was no time for all names)\n",
-                      model->late_names);
+                      model->timed_out_names);
     if (model->names_missing)
         ca_out_printf(out, "(functions and lines are missing where files cannot be read: %s)\n",
                       model->names_missing);

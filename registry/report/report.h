@@ -37,14 +37,14 @@
  * zeros when nothing is. A group is what went through the same functions, on one device and of one
  * kind; lines are those of its earliest stack. Sizes are there where they differ; sequence numbers
  * count the allocations of the process, and are one where they are the same; of one thread there is
- * its name, "thread main"; of more than are named the list ends in "...". Shards are in use where
+ * its name, "thread main"; of more than are named the list ends in "...". Stripes are in use where
  * exit was called by a signal handler that interrupted an allocation: it may be missing. What was
  * alive in contexts that are gone, with cudaDeviceReset for instance, has its own heading and its
  * own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
  * counts nowhere else, and is not listed; the rules are, those that were for nothing too.
  * `print_rules` adds a rule for each group that is listed, by its innermost function that has a
- * name. The peak is told where the model has it, by its five largest groups; what leaked is among
- * it. */
+ * name. The peak is reported where the model has it, by its five largest groups; what leaked is
+ * among it. */
 void ca_format_text(ca_out_t *out, const ca_model_t *model, bool print_rules);
 
 #endif

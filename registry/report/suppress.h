@@ -36,7 +36,7 @@ typedef struct ca_rules {
     ca_bump_t memory;
 } ca_rules_t;
 
-/* Reads the rules in the file `path`, which must stay valid. What is wrong in it is told in
+/* Reads the rules in the file `path`, which must stay valid. What is wrong in it is reported in
  * warnings with file, line and what is accepted; the rest counts. No heap. 0 or a negative errno,
  * with no rules. */
 int ca_suppress_read(ca_rules_t *rules, const char *path);

@@ -523,7 +523,7 @@ static bool small(int64_t offset)
 }
 
 /* False where the rule is none of those that there are. */
-static bool told(const state_t *state, ca_frame_rule_t *rule)
+static bool as_rule(const state_t *state, ca_frame_rule_t *rule)
 {
     int64_t cfa = state->cfa_offset, fp = state->fp_offset;
     *rule = (ca_frame_rule_t){.outermost = state->returns == LOST};
@@ -581,7 +581,7 @@ static answer_t rule_by(const ca_unwind_tables_t *tables, const uint8_t *descrip
     m.location = begin;
     m.address = address;
     run(&m, bytes);
-    return !m.failed && told(&m.now, rule) ? FOUND : REFUSED;
+    return !m.failed && as_rule(&m.now, rule) ? FOUND : REFUSED;
 }
 
 /* What returns to where a function begins was made to: the first function of a coroutine, which has

@@ -25,7 +25,7 @@ static _Atomic uint32_t latest; /* epoch */
 static unsigned long long opened, closed;
 static const ca_modules_listener_t *_Atomic listener;
 static bool foreign;
-static size_t put, put_gone; /* how many, where that is so */
+static size_t put, put_unloaded; /* how many, where that is so */
 
 typedef struct visit {
     bool is_first;
@@ -251,11 +251,11 @@ void ca_modules_put(const ca_module_t *module)
     enter(copy);
 }
 
-void ca_modules_put_gone(uintptr_t bias, uint32_t from, uint32_t until)
+void ca_modules_put_unloaded(uintptr_t bias, uint32_t from, uint32_t until)
 {
-    if (put_gone == put) /* each goes once: more would only take time */
+    if (put_unloaded == put) /* each goes once: more would only take time */
         return;
-    put_gone++;
+    put_unloaded++;
     for (ca_module_t *module = atomic_load(&newest); module; module = module->next)
         if (module->bias == bias && module->from == from)
             atomic_store(&module->until, until);

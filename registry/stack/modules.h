@@ -49,10 +49,10 @@ void ca_modules_listen(const ca_modules_listener_t *listener);
 void ca_modules_notify_all(void);
 
 /* From another process's journal, for a process whose own modules count for nothing from now on: a
- * copy of `module`, whose `path` may go; and that one went. Not thread-safe. */
+ * copy of `module`, whose `path` may go; and that one was unloaded. Not thread-safe. */
 void ca_modules_put_begin(void);
 void ca_modules_put(const ca_module_t *module);
-void ca_modules_put_gone(uintptr_t bias, uint32_t from, uint32_t until);
+void ca_modules_put_unloaded(uintptr_t bias, uint32_t from, uint32_t until);
 /* Whether that is so: the loader then knows none of them. */
 bool ca_modules_are_foreign(void);
 

@@ -25,7 +25,7 @@
  *
  * An entry costs half a microsecond for each frame, as much as dozens of captures. So a thread
  * starts with its first few captures unkept and then with credit for some entries; further ones
- * must be earned by hits. */
+ * must be earned by cache hits. */
 #include "registry/stack/stack_cache.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@
 #define LEARNED_MOST 4  /* words, for one start */
 #define REFUSALS_MOST 4 /* of one start, before it is given up */
 
-/* An entry takes what this many captures without one would, and a hit saves. A miss counts a
+/* An entry takes what this many captures without one would, and a cache hit saves. A miss counts a
  * little, so that what has changed for good is noticed. */
 #define KEEP_COST 64u
 #define START_CREDIT (128u * KEEP_COST)
@@ -57,9 +57,9 @@
 static _Thread_local uint8_t unkept;
 
 /* Where a table has another one, its stacks do not count. The upper part is how many are in
- * ca_stack_cache_rest. */
+ * ca_stack_cache_suspend. */
 static _Atomic uint64_t epoch = 1;
-#define RESTING (UINT64_C(1) << 48)
+#define SUSPENDED (UINT64_C(1) << 48)
 
 static _Atomic bool lavish;
 
@@ -133,7 +133,7 @@ search(const ca_stack_cache_table_t *table, uint32_t at, const stack_word_t *sta
         const ca_stack_cache_word_t *word = words + index - index % AT_A_TIME;
         while (word != end && four_agree(word, start))
             word += AT_A_TIME;
-        if (word == end || CA_MUTATED(memo_unverified))
+        if (word == end || CA_MUTATED(stack_unverified))
             return entry->id;
         while (start[word->offset] == word->value)
             word++;
@@ -310,7 +310,7 @@ static void consider(ca_stack_cache_table_t *table, uintptr_t caller, uintptr_t 
     uint64_t current = now();
     bool own = is_own(table, frame);
     uintptr_t high = own ? table->stack_high : ca_stack_cache_extent(table, frame);
-    if (current >= RESTING || !affordable(table) || high == 0 ||
+    if (current >= SUSPENDED || !affordable(table) || high == 0 ||
         is_given_up(table, current, caller, frame))
         return;
     uint64_t loads = ca_words_loads();
@@ -334,7 +334,7 @@ static void consider(ca_stack_cache_table_t *table, uintptr_t caller, uintptr_t 
             head->refusals++;
         return;
     }
-    if (CA_MUTATED(memo_returns_only))
+    if (CA_MUTATED(stack_returns_only))
         keep_returns(log, frames, count);
     if (!keep(table, caller, frame, id)) {
         forget_all(table, current);
@@ -377,14 +377,14 @@ void ca_stack_cache_forget(void)
     atomic_fetch_add_explicit(&epoch, 1, memory_order_relaxed);
 }
 
-void ca_stack_cache_rest(void)
+void ca_stack_cache_suspend(void)
 {
-    atomic_fetch_add(&epoch, RESTING);
+    atomic_fetch_add(&epoch, SUSPENDED);
 }
 
 void ca_stack_cache_go_on(bool forget)
 {
-    atomic_fetch_add(&epoch, forget - RESTING);
+    atomic_fetch_add(&epoch, forget - SUSPENDED);
 }
 
 void ca_stack_cache_set_thrift(bool thrift)
@@ -405,6 +405,6 @@ size_t ca_stack_cache_kept(void)
 void ca_stack_cache_reset_after_fork(void)
 {
     ca_stack_cache_tables_reset_after_fork();
-    atomic_fetch_and(&epoch, RESTING - 1); /* the thread that was closing a library is not here */
+    atomic_fetch_and(&epoch, SUSPENDED - 1); /* the thread that was closing a library is not here */
     ca_stack_cache_forget();
 }

@@ -35,7 +35,7 @@ size_t ca_stack_cache_kept(void);
 
 /* Nothing is found or remembered, by any thread, until as many calls of the second; with `forget`
  * what was remembered before is forgotten too. */
-void ca_stack_cache_rest(void);
+void ca_stack_cache_suspend(void);
 void ca_stack_cache_go_on(bool forget);
 
 /* In the child of a fork, after everything else was forgotten. */

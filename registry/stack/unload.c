@@ -40,13 +40,13 @@ int ca_unload(int (*close)(void *handle), void *handle)
         return close(handle);
     ca_lock_assert_none("closing a library");
     atomic_fetch_add(&epoch, CLOSING);
-    ca_stack_cache_rest();
+    ca_stack_cache_suspend();
     unsigned long long before = unloaded();
     int result = close(handle);
     int saved = errno;
-    bool gone = unloaded() != before;
-    ca_stack_cache_go_on(gone);
-    atomic_fetch_add(&epoch, gone - CLOSING);
+    bool forget = unloaded() != before;
+    ca_stack_cache_go_on(forget);
+    atomic_fetch_add(&epoch, forget - CLOSING);
     errno = saved;
     return result;
 }

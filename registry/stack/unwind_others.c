@@ -63,7 +63,7 @@ static ca_backtrace_t *open_backtrace(void)
     return function;
 }
 
-/* Before 1.5 it told the addresses of the calls and not of the returns. */
+/* Before 1.5 it gave the addresses of the calls and not of the returns. */
 static __attribute__((noinline)) bool tells_return_addresses(ca_backtrace_t *function)
 {
     void *frames[4], *here = __builtin_return_address(0);

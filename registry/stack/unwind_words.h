@@ -56,7 +56,7 @@ size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void *
 
 /* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
  * caller, and where `whole` nothing after them. True too means that it depends on nothing but the
- * caller, the frame's address and the words told: all of them in the stack. */
+ * caller, the frame's address and the words logged: all of them in the stack. */
 bool ca_words_unwind(ca_words_t *log, ca_rules_t *rules, void *const *frames, size_t count,
                      bool whole);
 

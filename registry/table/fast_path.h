@@ -30,7 +30,7 @@ CA_INLINE bool ca_registry_insert_again(ca_record_t *slot, const ca_record_origi
     return true;
 }
 
-/* Finds an allocation whose slot is its owner's, as of `*word`; or NULL, also where somebody is
+/* Finds an allocation whose slot is its owner's, as of `*word`; or NULL, also where a thread is
  * changing the index or the slot. What was found is not believed before it is locked. */
 CA_INLINE ca_record_t *ca_registry_find_unlocked(uint64_t address, uint64_t *word)
 {

@@ -1,5 +1,5 @@
-/* The last records that were taken out of the table, so that a wrong free can be told what was
- * there: a ring, overwritten as it goes. Thread-safe, no lock; safe anywhere. */
+/* The last records that were taken out of the table, so that an invalid free is reported with what
+ * was there: a ring, overwritten as it goes. Thread-safe, no lock; safe anywhere. */
 #ifndef CA_REGISTRY_TABLE_FREED_H
 #define CA_REGISTRY_TABLE_FREED_H
 

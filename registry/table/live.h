@@ -123,13 +123,13 @@ CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *counts, uint64_t bytes)
 }
 
 /* All of what a free does. */
-CA_INLINE void ca_live_leave_own(ca_thread_counts_t *tally, uint64_t bytes)
+CA_INLINE void ca_live_leave_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    uint64_t spare = ca_live_credit_with(tally, bytes);
-    if (__builtin_expect(spare > tally->spare_most, 0))
-        ca_live_leave_credit(tally, spare);
+    uint64_t spare = ca_live_credit_with(counts, bytes);
+    if (__builtin_expect(spare > counts->spare_most, 0))
+        ca_live_leave_credit(counts, spare);
     else
-        ca_live_set_credit(tally, spare);
+        ca_live_set_credit(counts, spare);
 }
 
 static inline void ca_live_add(uint64_t bytes)

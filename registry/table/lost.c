@@ -11,12 +11,12 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_groups_t lost; /* under the lock */
 static _Atomic uint64_t lost_count, lost_bytes;
 
-void ca_lost_add(ca_registry_total_t gone, const ca_allocation_t *records, size_t count)
+void ca_lost_add(ca_registry_total_t dropped, const ca_allocation_t *records, size_t count)
 {
-    if (gone.count == 0)
+    if (dropped.count == 0)
         return;
-    atomic_fetch_add_explicit(&lost_count, gone.count, memory_order_relaxed);
-    atomic_fetch_add_explicit(&lost_bytes, gone.bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lost_count, dropped.count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&lost_bytes, dropped.bytes, memory_order_relaxed);
     ca_lock_take(&lock);
     for (size_t i = 0; i < count; i++)
         ca_groups_add(&lost, &records[i]);

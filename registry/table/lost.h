@@ -7,8 +7,8 @@
 #include "registry/table/groups.h"
 #include "registry/table/registry.h"
 
-/* Counts `gone`, and groups the `count` records that were kept of it. */
-void ca_lost_add(ca_registry_total_t gone, const ca_allocation_t *records, size_t count);
+/* Counts `dropped`, and groups the `count` records that were kept of it. */
+void ca_lost_add(ca_registry_total_t dropped, const ca_allocation_t *records, size_t count);
 
 /* Copies the groups, for ca_groups_free. 0, -ENOMEM, or -EBUSY when another thread, or the very
  * frame that a signal interrupted, stays in the middle of adding some. */

@@ -29,7 +29,7 @@ void ca_peak_listen(void (*changed)(void))
     atomic_store(&listener, changed);
 }
 
-static void tell(void)
+static void notify_listener(void)
 {
     void (*changed)(void) = atomic_load(&listener);
     changed();
@@ -43,7 +43,7 @@ void ca_peak_reached(void)
         (wait && ca_timeline_now() < wait))
         return;
     if (!atomic_exchange(&ca_peak_due, true))
-        tell();
+        notify_listener();
 }
 
 /* Groups what is live. False where it is no more than what is held, or cannot be had. */
@@ -82,9 +82,9 @@ static void copy_locked(void)
         atomic_store(&ca_peak_next, held.total.bytes + held.total.bytes / STEP + 1);
     } else {
         /* Other threads' spare bytes count for the peak, and are no live ones. */
-        uint64_t told = ca_registry_peak_bytes();
+        uint64_t peak = ca_registry_peak_bytes();
         ca_groups_free(&fresh);
-        atomic_store(&ca_peak_next, told + told / STEP + 1);
+        atomic_store(&ca_peak_next, peak + peak / STEP + 1);
     }
     account(began);
 }
@@ -98,7 +98,7 @@ void ca_peak_copy(void)
             copy_locked();
         ca_lock_drop(&lock);
         if (due)
-            tell();
+            notify_listener();
     }
     ca_cancel_resume(cancel);
 }

@@ -19,7 +19,7 @@ extern _Atomic bool ca_peak_due;
 void ca_peak_listen(void (*changed)(void));
 
 /* There are this many live bytes, more than ever before. With any lock held. */
-extern _Atomic uint64_t ca_peak_next; /* bytes from which that is to be told */
+extern _Atomic uint64_t ca_peak_next; /* bytes from which that is to be reported */
 void ca_peak_reached(void);
 
 /* A record is about to be taken out. Takes locks: with none held. */

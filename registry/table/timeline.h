@@ -27,7 +27,7 @@ void ca_timeline_start(uint64_t (*reserved)(void));
 uint64_t ca_timeline_now(void);
 uint64_t ca_timeline_start_s(void);
 
-/* Notes a point for an allocation's number if one is due. Each is told, or the first of a few. */
+/* Notes a point for an allocation's number if one is due. Each is noted, or the first of a few. */
 extern _Atomic uint64_t ca_timeline_next;
 void ca_timeline_note(uint64_t sequence);
 static inline void ca_timeline_at(uint64_t sequence)

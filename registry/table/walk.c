@@ -17,7 +17,7 @@
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
-/* Stands before the records, so that the mapping's size need not be told by the caller. */
+/* Stands before the records, so that the mapping's size need not come from the caller. */
 typedef struct ca_snapshot {
     size_t capacity; /* records */
     _Alignas(ca_allocation_t) ca_allocation_t records[];
@@ -115,7 +115,7 @@ static int copy_entries(ca_stripe_t *stripe, bool whole, ca_snapshot_t *snapshot
 /* Copies a stripe's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
  * when they do not fit, -EBUSY when the stripe, or a slot of it, stays in use: then what could be
  * read there all the same, in a pass in which no entry moved, if one of a few is such. */
-static int copy_shard(ca_stripe_t *stripe, ca_snapshot_t *snapshot, size_t *used, size_t *want)
+static int copy_stripe(ca_stripe_t *stripe, ca_snapshot_t *snapshot, size_t *used, size_t *want)
 {
     size_t before = *used;
     bool whole = ca_lock_take_timed(&stripe->lock), moved = true;
@@ -155,7 +155,7 @@ int ca_registry_snapshot(ca_allocation_t **records, size_t *count, unsigned *bus
         snapshot_resize(NULL, 0, (size_t)ca_registry_total().count + LEAST_CAPACITY);
     for (size_t s = 0; snapshot && s < STRIPES;) {
         size_t want = 0, before = used;
-        int result = copy_shard(&ca_table.stripes[s], snapshot, &used, &want);
+        int result = copy_stripe(&ca_table.stripes[s], snapshot, &used, &want);
         if (result == -EBUSY && wait_for_busy(&waits)) {
             used = before;
             continue;
@@ -185,8 +185,8 @@ void ca_registry_snapshot_free(ca_allocation_t *records, size_t count)
 /* --- totals ----------------------------------------------------------------------------------- */
 
 /* False when the stripe, or a slot of it, stays in use. */
-static bool count_shard(ca_stripe_t *stripe,
-                        ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
+static bool count_stripe(ca_stripe_t *stripe,
+                         ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
 {
     entry_t entry;
     int locked = 0;
@@ -214,7 +214,7 @@ bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_C
 {
     bool whole = true;
     for (size_t s = 0; whole && s < STRIPES; s++)
-        whole = count_shard(&ca_table.stripes[s], totals);
+        whole = count_stripe(&ca_table.stripes[s], totals);
     return whole;
 }
 
@@ -230,7 +230,7 @@ typedef struct progress {
 /* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
  * they did not all fit: those that did are gone, and the next call goes on behind them. */
 static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
-                     ca_registry_total_t *gone, progress_t *so_far)
+                     ca_registry_total_t *dropped, progress_t *so_far)
 {
     size_t used = 0;
     int result = 0;
@@ -262,8 +262,8 @@ static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
         if (is_kept)
             kept->records[used++] = entry.record;
         if (ca_recorder_counts(&entry.record)) {
-            gone->count++;
-            gone->bytes += entry.record.bytes;
+            dropped->count++;
+            dropped->bytes += entry.record.bytes;
         }
     }
     *so_far = (progress_t){i, atomic_load(&stripe->index.version)};
@@ -277,12 +277,12 @@ ca_registry_total_t ca_registry_drop_context(uint16_t context)
     ca_snapshot_t *kept = snapshot_resize(NULL, 0, KEPT_AT_A_TIME);
     progress_t so_far = {0, 0};
     for (size_t s = 0; s < STRIPES;) {
-        ca_registry_total_t gone = {0, 0};
-        int result = drop_from(&ca_table.stripes[s], context, kept, &gone, &so_far);
+        ca_registry_total_t dropped = {0, 0};
+        int result = drop_from(&ca_table.stripes[s], context, kept, &dropped, &so_far);
         /* A part at a time and with the lock dropped: what is kept stays small. */
-        ca_lost_add(gone, kept ? kept->records : NULL, kept ? gone.count : 0);
-        total.count += gone.count;
-        total.bytes += gone.bytes;
+        ca_lost_add(dropped, kept ? kept->records : NULL, kept ? dropped.count : 0);
+        total.count += dropped.count;
+        total.bytes += dropped.bytes;
         if (result == 0) {
             so_far = (progress_t){0, 0};
             s++;

@@ -107,8 +107,9 @@ static bool find_freed(uint64_t address, bool pooled, ca_freed_t *freed)
         return false;
     const ca_allocation_t *record = &freed->record;
     const ca_context_t *context = ca_context_numbered(record->context);
-    bool gone = record->context && (!context || atomic_load(&context->state) == CA_CONTEXT_RETIRED);
-    return !gone && (pooled || record->address == address);
+    bool destroyed =
+        record->context && (!context || atomic_load(&context->state) == CA_CONTEXT_RETIRED);
+    return !destroyed && (pooled || record->address == address);
 }
 
 static void look(uint64_t address, found_t *found)

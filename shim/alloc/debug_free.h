@@ -1,4 +1,4 @@
-/* Wrong frees, explained: which allocation the pointer is, was, or lies in. */
+/* Invalid frees, explained: which allocation the pointer is, was, or lies in. */
 #ifndef CA_SHIM_ALLOC_DEBUG_FREE_H
 #define CA_SHIM_ALLOC_DEBUG_FREE_H
 

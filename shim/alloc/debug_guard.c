@@ -28,12 +28,12 @@ typedef unsigned long long number_t;
  */
 static bool is_new(uint64_t sequence)
 {
-    static _Atomic uint64_t told[CA_NOTICES];
+    static _Atomic uint64_t reported[CA_NOTICES];
     static _Atomic unsigned next;
     for (size_t i = 0; i < CA_NOTICES; i++)
-        if (atomic_load(&told[i]) == sequence)
+        if (atomic_load(&reported[i]) == sequence)
             return false;
-    atomic_store(&told[atomic_fetch_add(&next, 1) % CA_NOTICES], sequence);
+    atomic_store(&reported[atomic_fetch_add(&next, 1) % CA_NOTICES], sequence);
     return true;
 }
 

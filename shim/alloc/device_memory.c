@@ -24,7 +24,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
         return -EIO;
     ca_pool_note_request(bytes);
     int result = ca_arenas_alloc(context, order, ca_debug_padded(bytes),
-                                 effort == CA_DEVICE_HIT_ONLY, &block, &pointer, &reused);
+                                 effort == CA_DEVICE_READY_ONLY, &block, &pointer, &reused);
     if (result != 0)
         return result;
     if (order && reused)

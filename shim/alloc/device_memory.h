@@ -7,8 +7,8 @@
 #include "shim/cuda/contexts.h"
 
 typedef enum {
-    CA_DEVICE_HIT_ONLY, /* only memory that is ready now */
-    CA_DEVICE_ANY,      /* the whole retry ladder */
+    CA_DEVICE_READY_ONLY, /* only memory that is ready now */
+    CA_DEVICE_ANY,        /* the whole retry ladder */
 } ca_device_effort_t;
 
 /* Serves `bytes` from the arena of `context` and tracks them. 0, -ENOMEM, or -EIO when the arena no

@@ -43,7 +43,7 @@ void ca_fast_invalidate(void)
 /* The current context, if it may serve on the fast path. */
 static ca_context_t *current(void)
 {
-    ca_context_t *context = ca_context_again(ca_context_memo.handle);
+    ca_context_t *context = ca_context_again(ca_context_last.handle);
     if (!context)
         context = ca_context_current(false, NULL);
     return context && context->arena && !atomic_load(&context->broken) ? context : NULL;
@@ -56,9 +56,9 @@ static ca_arena_t *home(const ca_context_t *context)
 }
 
 /* The thread's cache in front of an arena, or the closed one. */
-static ca_cache_t *cache_before(const ca_arena_t *heap)
+static ca_cache_t *cache_before(const ca_arena_t *arena)
 {
-    ca_cache_t *cache = ca_cache_memo(heap);
+    ca_cache_t *cache = ca_cache_memo(arena);
     return cache && cache->simple ? cache : &closed;
 }
 
@@ -69,10 +69,10 @@ void ca_fast_remember(ca_api_t api)
     uint64_t generation = atomic_load_explicit(&ca_life_page.generation, memory_order_acquire);
     if (!(generation & 1))
         return;
-    if (ca_thread.generations[api] == generation && ca_thread.handle == ca_context_memo.handle &&
+    if (ca_thread.generations[api] == generation && ca_thread.handle == ca_context_last.handle &&
         ca_thread.cache == cache_before(home(ca_thread.context))) {
         ca_thread.cache_most = ca_cache_get(&ca_thread.cache->most); /* follows what is live */
-        ca_thread.heap = home(ca_thread.context);
+        ca_thread.arena = home(ca_thread.context);
         return;
     }
     ca_thread_forget();
@@ -81,16 +81,16 @@ void ca_fast_remember(ca_api_t api)
     if (!get || !ca_thread_counts)
         return;
     ca_thread.get_current = (void (*)(void))get;
-    ca_thread.tally = ca_thread_counts;
+    ca_thread.counts = ca_thread_counts;
     ca_thread.cache = &closed;
     ca_thread.handle = &none;
     ca_thread.pinned_arena = NULL;
     ca_thread.cache_most = 0;
     if (context) {
-        ca_thread.heap = home(context);
-        ca_thread.cache = cache_before(ca_thread.heap);
+        ca_thread.arena = home(context);
+        ca_thread.cache = cache_before(ca_thread.arena);
         ca_thread.cache_most = ca_cache_get(&ca_thread.cache->most);
-        ca_thread.handle = ca_context_memo.handle;
+        ca_thread.handle = ca_context_last.handle;
         ca_thread.context = context;
         ca_thread.origin = ca_record_origin(context->device, context->number, ca_track_thread());
     }
@@ -99,9 +99,9 @@ void ca_fast_remember(ca_api_t api)
         ca_thread.generations[CA_API_RUNTIME] = generation;
 }
 
-void ca_fast_finish_free(ca_thread_counts_t *tally, uint64_t spare, ca_cache_t *due)
+void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t spare, ca_cache_t *due)
 {
-    ca_live_leave_credit(tally, spare);
+    ca_live_leave_credit(counts, spare);
     if (due)
         ca_cache_close_epoch(due, CA_BY_FREE);
 }
@@ -119,7 +119,7 @@ static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
     unsigned part = ca_in_flight_enter(&context->entered);
     bool noted = atomic_load(&context->state) == CA_CONTEXT_SERVING &&
                  ca_registry_insert_again(&block->slot, &ca_thread.origin, CA_KIND_DEVICE, bytes,
-                                          block, stack, ca_thread.tally);
+                                          block, stack, ca_thread.counts);
     ca_in_flight_leave_part(&context->entered, part);
     if (noted && atomic_load(&context->state) == CA_CONTEXT_RETIRED)
         ca_track_dropped(context, block->address);
@@ -134,12 +134,12 @@ int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address)
         handle != ca_thread.handle)
         return -ENOENT;
     uint32_t stack = ca_track_stack_of(bytes);
-    if (ca_arena_alloc_passed(ca_thread.heap, bytes, &block, address) != 0)
+    if (ca_arena_alloc_passed(ca_thread.arena, bytes, &block, address) != 0)
         return -EAGAIN;
     ca_pool_note_request(bytes);
-    ca_live_ready(ca_thread.tally, bytes); /* behind all that may call out */
+    ca_live_ready(ca_thread.counts, bytes); /* behind all that may call out */
     bool noted = note_large(block, bytes, stack);
-    ca_thread_counts_add(&ca_thread.tally->hit_allocs[api], 1);
+    ca_thread_counts_add(&ca_thread.counts->fast_allocs[api], 1);
     if (noted || ca_fast_note_first(api, block, bytes, CA_KIND_DEVICE, stack))
         return 0;
     return -ENOENT;
@@ -148,10 +148,10 @@ int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address)
 bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_t kind)
 {
     ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
-    ca_thread_counts_t *tally = ca_thread.tally;
-    const ca_arena_t *heap = __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
+    ca_thread_counts_t *counts = ca_thread.counts;
+    const ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
     const ca_context_t *context =
-        heap == ca_thread.heap ? ca_thread.context : ca_arena_context(heap);
+        arena == ca_thread.arena ? ca_thread.context : ca_arena_context(arena);
     CUcontext handle;
     ca_allocation_t record;
     bool plain = kind == CA_KIND_DEVICE && ca_record_plain(slot, kind) && context &&
@@ -163,9 +163,9 @@ bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_
         return false;
     ca_record_copy(slot, ca_record_address(slot), word, &record);
     ca_registry_erase_held(slot, word);
-    ca_thread_counts_add(&tally->hit_frees[api], 1);
-    ca_live_leave_own(tally, record.bytes);
-    ca_freed_note(&record, 0, 0); /* with debug:frees there are no hits */
+    ca_thread_counts_add(&counts->fast_frees[api], 1);
+    ca_live_leave_own(counts, record.bytes);
+    ca_freed_note(&record, 0, 0); /* with debug:frees the slow path serves all */
     ca_pool_note_free(record.bytes);
     if (!ca_graph_memory_keep(&record))
         ca_arena_free(block);
@@ -188,9 +188,9 @@ bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind
     };
     if (ca_track_insert(context, &record) != 0) {
         ca_cached_free(block);
-        ca_thread_counts_take(&ca_thread.tally->hit_allocs[api], 1);
+        ca_thread_counts_take(&ca_thread.counts->fast_allocs[api], 1);
         return false;
     }
-    ca_thread_counts_take(&ca_thread.tally->live, 1); /* the fast path counts it */
+    ca_thread_counts_take(&ca_thread.counts->live, 1); /* the fast path counts it */
     return true;
 }

@@ -48,7 +48,7 @@ bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind
 
 /* The end of a free whose thread has more local credit than it may keep, or of which a cache's
  * epoch is due to close. It comes last: the rest then calls nothing and saves no register. */
-void ca_fast_finish_free(ca_thread_counts_t *tally, uint64_t spare, ca_cache_t *due);
+void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t spare, ca_cache_t *due);
 
 /* What no cache keeps, by one visit to the thread's home arena: a block that is ready, or whose
  * fence has passed. 0, or -EAGAIN where the arena has none, or -ENOENT where the call is not plain.
@@ -90,7 +90,7 @@ CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack)
         return false;
     if (!ca_fast_context(&handle) || handle != ca_thread.handle)
         return false;
-    ca_live_ready(ca_thread.tally, bytes);
+    ca_live_ready(ca_thread.counts, bytes);
     *stack = ca_track_stack_of(bytes);
     return true;
 }
@@ -99,7 +99,7 @@ CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack)
 CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
                             uint32_t stack, uint64_t *address)
 {
-    ca_thread_counts_t *tally = ca_thread.tally;
+    ca_thread_counts_t *counts = ca_thread.counts;
     CA_KEEP_IN_REGISTER(bytes); /* nothing worked out of it is saved over the driver's call */
     size_t index = ca_cache_class_for(cache, bytes);
     if (!ca_cache_enter(cache))
@@ -109,12 +109,12 @@ CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, siz
         ca_cache_leave_hit(cache);
         return false;
     }
-    bool noted =
-        ca_registry_insert_again(&block->slot, &ca_thread.origin, kind, bytes, block, stack, tally);
+    bool noted = ca_registry_insert_again(&block->slot, &ca_thread.origin, kind, bytes, block,
+                                          stack, counts);
     *address = block->address;
     /* A context that is retired locks the caches out first and then drops its records. */
     ca_cache_leave_hit(cache);
-    ca_thread_counts_add(&tally->hit_allocs[api], 1);
+    ca_thread_counts_add(&counts->fast_allocs[api], 1);
     return __builtin_expect(noted, 1) || ca_fast_note_first(api, block, bytes, kind, stack);
 }
 
@@ -146,13 +146,13 @@ CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind
         *address = ca_record_address(slot);
         return ca_fast_free_large(api, slot, word, kind);
     }
-    ca_thread_counts_t *tally = ca_thread.tally;
-    ca_thread_counts_add(&tally->hit_frees[api], 1);
-    uint64_t spare = ca_live_credit_with(tally, bytes);
-    if (__builtin_expect(due || spare > tally->spare_most, 0))
-        ca_fast_finish_free(tally, spare, due ? cache : NULL);
+    ca_thread_counts_t *counts = ca_thread.counts;
+    ca_thread_counts_add(&counts->fast_frees[api], 1);
+    uint64_t spare = ca_live_credit_with(counts, bytes);
+    if (__builtin_expect(due || spare > counts->spare_most, 0))
+        ca_fast_finish_free(counts, spare, due ? cache : NULL);
     else
-        ca_live_set_credit(tally, spare);
+        ca_live_set_credit(counts, spare);
     return true;
 }
 

@@ -18,7 +18,7 @@ void ca_oom_set_function(cachealloc_oom_t wanted, void *arg);
 bool ca_oom_retry(ca_kind_t kind, size_t bytes, CUdevice device);
 
 /* Says what was asked, what there is and what holds it, as often as `oom_report` allows. Under no
- * lock of ours. Allocates nothing from the heap; nothing large is on the stack. */
+ * lock of ours. Allocates nothing from the C library's heap; nothing large is on the stack. */
 void ca_oom_report(ca_kind_t kind, size_t bytes, CUdevice device);
 
 void ca_oom_reset_after_fork(void);

@@ -18,10 +18,10 @@
 #define SMALL_MOST ((size_t)16 << 20)
 #define MAX_SPLIT_LEAST ((size_t)1 << 20)
 
-typedef struct figures {
+typedef struct shortage {
     size_t asked;
     bool host;        /* pinned memory, of which the driver says nothing */
-    bool told;        /* by the driver: */
+    bool known;       /* by the driver: */
     size_t free, all; /* bytes of the device */
     size_t graphs;    /* of this process */
     size_t limit;     /* SIZE_MAX for none */
@@ -30,30 +30,30 @@ typedef struct figures {
     ca_arena_stats_t pool; /* all contexts on the device */
     ca_pieces_t pieces;
     ca_holders_t holders;
-} figures_t;
+} shortage_t;
 
 /* The driver's own numbers, not those that count what we cache as free. */
-static void ask_driver(figures_t *now, ca_context_t *context)
+static void ask_driver(shortage_t *now, ca_context_t *context)
 {
     __typeof__(cuMemGetInfo_v2) *ask = ca_driver()->cuMemGetInfo_v2;
     ca_entered_t entered;
     if (now->host || !ask || !context || ca_upstream_enter(context, &entered) != CUDA_SUCCESS)
         return;
-    now->told = ask(&now->free, &now->all) == CUDA_SUCCESS;
+    now->known = ask(&now->free, &now->all) == CUDA_SUCCESS;
     ca_upstream_leave(&entered);
 }
 
 /* Memory of allocation nodes, which no record of ours has. */
-static void ask_graphs(figures_t *now, unsigned device)
+static void ask_graphs(shortage_t *now, unsigned device)
 {
     __typeof__(cuDeviceGetGraphMemAttribute) *ask = ca_driver()->cuDeviceGetGraphMemAttribute;
     cuuint64_t bytes = 0;
-    if (now->told && ask &&
+    if (now->known && ask &&
         ask((CUdevice)device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS)
         now->graphs = (size_t)bytes;
 }
 
-static void read_figures(figures_t *now, unsigned device)
+static void read_shortage(shortage_t *now, unsigned device)
 {
     ca_context_t *context = ca_context_known();
     if (!context || context->device != device)
@@ -74,23 +74,23 @@ static void read_figures(figures_t *now, unsigned device)
 }
 
 /* Of the device: what neither the pool nor the driver's other allocations here account for. */
-static size_t elsewhere(const figures_t *now)
+static size_t elsewhere(const shortage_t *now)
 {
     size_t known =
         now->free + now->pool.reserved_bytes + (size_t)now->holders.unpooled + now->graphs;
-    return now->told && known < now->all ? now->all - known : 0;
+    return now->known && known < now->all ? now->all - known : 0;
 }
 
 #define BYTES(value) ((unsigned long long)(value))
 
-static void write_figures(ca_out_t *out, const figures_t *now)
+static void write_shortage(ca_out_t *out, const shortage_t *now)
 {
     const ca_arena_stats_t *pool = &now->pool;
     size_t cached = pool->ready_bytes;
     unsigned pieces = pool->largest_ready < cached
                           ? (unsigned)((cached - pool->largest_ready) * 100 / cached)
                           : 0;
-    if (now->told)
+    if (now->known)
         ca_out_printf(out, "driver: %llu bytes free of %llu\n", BYTES(now->free), BYTES(now->all));
     if (now->limit != SIZE_MAX)
         ca_out_printf(out, "limit: %llu bytes in each context\n", BYTES(now->limit));
@@ -111,7 +111,7 @@ static void write_figures(ca_out_t *out, const figures_t *now)
 }
 
 /* An option that would have left enough to the driver, with a value; nothing where none would. */
-static void write_pieces(ca_out_t *out, const figures_t *now)
+static void write_pieces(ca_out_t *out, const shortage_t *now)
 {
     size_t lacks = now->asked - now->free;
     size_t small = ca_pieces_small(&now->pieces, lacks, SMALL_MOST);
@@ -126,19 +126,19 @@ static void write_pieces(ca_out_t *out, const figures_t *now)
 }
 
 /* What would have helped. Several may; none where the program holds it all. */
-static void write_hints(ca_out_t *out, const figures_t *now)
+static void write_hints(ca_out_t *out, const shortage_t *now)
 {
     const ca_arena_stats_t *pool = &now->pool;
     size_t asked = now->asked, all_free = now->free + pool->ready_bytes + pool->pending_bytes;
     bool over =
         now->limit != SIZE_MAX && (asked > now->limit || now->reserved > now->limit - asked);
-    if (now->told && asked > now->all)
+    if (now->known && asked > now->all)
         ca_out_printf(out, "hint: the device has less than that in all\n");
     if (over && now->free >= asked)
         ca_out_printf(out, "hint: `limit` is in the way: the device itself has room\n");
     else if (over)
         ca_out_printf(out, "hint: `limit` is in the way\n");
-    if (now->told && !over && now->free < asked && pool->largest_ready < asked &&
+    if (now->known && !over && now->free < asked && pool->largest_ready < asked &&
         now->free + pool->ready_bytes >= asked)
         write_pieces(out, now);
     if (pool->pending_bytes != 0 && all_free >= asked)
@@ -158,7 +158,7 @@ static void write_hints(ca_out_t *out, const figures_t *now)
             "hint: %llu bytes are kept for graphs (`capture:keep`): cachealloc_trim() gives "
             "back those of graphs that are destroyed\n",
             BYTES(ca_graph_memory_bytes()));
-    if (now->told && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
+    if (now->known && asked <= now->all && elsewhere(now) + all_free >= asked && all_free < asked)
         ca_out_printf(out, "hint: without what others hold there would be enough: nvidia-smi "
                            "names them; what another process under this library leaves idle it "
                            "gives back with `decay`, set there\n");
@@ -169,16 +169,17 @@ static void write_hints(ca_out_t *out, const figures_t *now)
 
 void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned device)
 {
-    static figures_t now; /* not on a small stack */
+    static shortage_t now; /* not on a small stack */
     ca_bump_t names = {0};
     uint32_t stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack();
-    now = (figures_t){.asked = bytes, .host = kind == CA_KIND_PINNED || kind == CA_KIND_REGISTERED};
-    read_figures(&now, device);
+    now =
+        (shortage_t){.asked = bytes, .host = kind == CA_KIND_PINNED || kind == CA_KIND_REGISTERED};
+    read_shortage(&now, device);
     ca_symbols_t *symbols = ca_symbols_open_quick(&names);
     ca_out_printf(out, "cachealloc[%d]: warning: out of memory: %llu bytes, device %u, %s memory\n",
                   (int)getpid(), BYTES(bytes), device, ca_kind_name(kind));
     ca_holders_write_stack(stack, out, symbols);
-    write_figures(out, &now);
+    write_shortage(out, &now);
     write_hints(out, &now);
     ca_out_printf(out, "held by %zu stacks, the largest first:%s\n", now.holders.groups.count,
                   now.holders.incomplete ? " (incomplete: some were in use)" : "");

@@ -14,7 +14,7 @@
 int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_device_effort_t effort,
                     void **address)
 {
-    bool ready_only = effort == CA_DEVICE_HIT_ONLY;
+    bool ready_only = effort == CA_DEVICE_READY_ONLY;
     ca_block_t *block;
     uint64_t pointer;
     bool reused;

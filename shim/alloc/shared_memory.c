@@ -170,11 +170,11 @@ static CUresult serves(const ca_call_t *call, const ca_allocation_t *base)
 }
 
 typedef enum {
-    ANSWERED,   /* `*code` is the answer */
-    WRONG_FREE, /* the name is not live */
-    FREE_PLAIN, /* it has no aliases: an allocation like others */
-    FREE_LAST,  /* it was the last: the base is an allocation like others */
-    DELETE,     /* memory from elsewhere, taken out */
+    ANSWERED,     /* `*code` is the answer */
+    INVALID_FREE, /* the name is not live */
+    FREE_PLAIN,   /* it has no aliases: an allocation like others */
+    FREE_LAST,    /* it was the last: the base is an allocation like others */
+    DELETE,       /* memory from elsewhere, taken out */
 } ca_drop_t;
 
 /* Takes a live name out. */
@@ -184,11 +184,11 @@ static ca_drop_t drop_name(uint64_t address, const ca_call_t *call, ca_allocatio
     ca_allocation_t base;
     *code = CUDA_SUCCESS;
     if (!ca_registry_find(address, name) || name->shared == CA_SHARED_NAMELESS)
-        return WRONG_FREE;
+        return INVALID_FREE;
     if (name->shared == CA_SHARED_NOT)
         return FREE_PLAIN;
     if (name->kind == CA_KIND_EXTERNAL && name->shared == CA_SHARED_HANDLED)
-        return ca_registry_take(address, name) ? DELETE : WRONG_FREE;
+        return ca_registry_take(address, name) ? DELETE : INVALID_FREE;
     if (!find_base(name, &base)) {
         ca_registry_take_of(address, name->context); /* the memory went with its context */
         return ANSWERED;
@@ -229,7 +229,7 @@ static CUresult delete_external(const ca_allocation_t *record, const ca_call_t *
     }
     CUresult code;
     if (ca_pool_owns(record->address)) /* a segment's base would be freed with all that is in it */
-        code = ca_track_wrong_free(record->address);
+        code = ca_track_invalid_free(record->address);
     else if (call->host)
         code = ca_driver()->cuMemFreeHost(address);
     else if (call->async)
@@ -262,7 +262,7 @@ static CUresult free_plain(uint64_t address, const ca_call_t *call, const ca_con
         return call->host ? cuMemFreeHost((void *)(uintptr_t)address) : cuMemFree_v2(address);
     }
     if (!ca_track_erase(address, &record))
-        return ca_track_wrong_free(address);
+        return ca_track_invalid_free(address);
     if (record.shared)
         return ca_shared_free_async(&record, call->async, call->stream);
     /* Other names may have been used on other streams, so pooled memory goes back as with a plain
@@ -295,8 +295,8 @@ static CUresult free_name(const ca_allocation_t *record, const ca_call_t *call)
     ca_drop_t drop = drop_name(record->address, call, &name, &code);
     ca_lock_drop(&lock);
     switch (drop) {
-    case WRONG_FREE:
-        return ca_track_wrong_free(record->address);
+    case INVALID_FREE:
+        return ca_track_invalid_free(record->address);
     case FREE_PLAIN:
         return free_plain(record->address, call, user);
     case FREE_LAST:

@@ -106,7 +106,7 @@ int ca_track_insert(ca_context_t *context, const ca_allocation_t *record)
     return result;
 }
 
-/* Notes where and by whom, too. */
+/* Notes the place and the thread, too. */
 static int note(ca_context_t *context, ca_allocation_t *record)
 {
     record->stack = ca_sample_passes(record->bytes) || !ca_sample_draw(record->bytes) ? 0
@@ -179,7 +179,7 @@ CUresult ca_track_refused(const ca_allocation_t *record, ca_frees_t call, CUresu
     return code;
 }
 
-CUresult ca_track_wrong_free(uint64_t address)
+CUresult ca_track_invalid_free(uint64_t address)
 {
     CUresult code = ca_context_check();
     if (code != CUDA_SUCCESS)

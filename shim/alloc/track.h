@@ -102,7 +102,7 @@ CUresult ca_track_refused(const ca_allocation_t *record, ca_frees_t call, CUresu
 
 /* A free of a pointer into our memory that is not live: double, or interior. Explained
  * (debug_free.h); the answer is the driver's own for a pointer that it does not know. */
-CUresult ca_track_wrong_free(uint64_t address);
+CUresult ca_track_invalid_free(uint64_t address);
 
 void ca_track_reset_after_fork(void);
 

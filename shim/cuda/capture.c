@@ -157,8 +157,9 @@ void ca_capture_context_destroyed(CUcontext context, unsigned long long id)
 {
     ca_lock_take(&lock);
     for (size_t i = 0; i < capture_count;) {
-        bool told = id && captures[i].id;
-        if (told ? captures[i].id == id || captures[i].owner == id : captures[i].context == context)
+        bool has_id = id && captures[i].id;
+        if (has_id ? captures[i].id == id || captures[i].owner == id
+                   : captures[i].context == context)
             forget(i);
         else
             i++;

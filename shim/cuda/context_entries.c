@@ -58,7 +58,7 @@ static void drop_living(size_t at)
 }
 
 /* A retired entry, or one that no thread ever found, waits for another life. Under the lock. */
-static void rest(ca_context_t *context)
+static void recycle(ca_context_t *context)
 {
     context->later = NULL;
     *resting_end = context;
@@ -121,7 +121,7 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
         wipe(old);
     ca_lock_take(&lock);
     if (old && !whole)
-        rest(old); /* a thread is in there after all */
+        recycle(old); /* a thread is in there after all */
     ca_context_t *fresh = whole ? old : ca_slab_take(&slab);
     ca_lock_drop(&lock);
     if (fresh) {
@@ -147,7 +147,7 @@ static uint16_t next_number(void)
     return last_number;
 }
 
-static void tell_unlisted(void)
+static void warn_unlisted(void)
 {
     ca_info("more than %d contexts are alive: freed memory is not used again from now on",
             CA_CONTEXTS_MAX);
@@ -173,7 +173,7 @@ ca_context_t *ca_entry_publish(ca_context_t *fresh)
     }
     ca_lock_drop(&lock);
     if (full)
-        tell_unlisted();
+        warn_unlisted();
     return context;
 }
 
@@ -182,18 +182,18 @@ void ca_entry_put_aside(ca_context_t *fresh)
     atomic_store(&fresh->state, CA_CONTEXT_RETIRED);
     ca_context_memory.retire_begin(fresh);
     ca_context_memory.retire_end(fresh);
-    ca_entry_rest(fresh);
+    ca_entry_recycle(fresh);
 }
 
-bool ca_entry_room(void)
+bool ca_entry_fits(void)
 {
     ca_lock_take(&lock);
-    bool room = living_count < CA_CONTEXTS_MAX;
-    bool full = !room && !atomic_exchange(&unlisted, true);
+    bool fits = living_count < CA_CONTEXTS_MAX;
+    bool full = !fits && !atomic_exchange(&unlisted, true);
     ca_lock_drop(&lock);
     if (full)
-        tell_unlisted();
-    return room;
+        warn_unlisted();
+    return fits;
 }
 
 bool ca_contexts_all_listed(void)
@@ -221,18 +221,18 @@ ca_context_t *ca_entry_suspend(CUcontext handle)
     return context;
 }
 
-bool ca_entry_resume(ca_context_t *context, bool gone)
+bool ca_entry_resume(ca_context_t *context, bool destroyed)
 {
     ca_lock_take(&lock);
     context->leaving--;
-    bool retire = gone && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
+    bool retire = destroyed && atomic_load(&context->state) != CA_CONTEXT_RETIRED;
     if (retire) {
         /* The green contexts whose memory it had go with it. */
         for (size_t i = 0; i < living_count; i++)
             if (living[i] == context || living[i]->shares == context) {
                 set_state(living[i], CA_CONTEXT_RETIRED);
                 if (living[i] != context)
-                    rest(living[i]);
+                    recycle(living[i]);
                 drop_living(i--);
             }
     } else if (atomic_load(&context->state) == CA_CONTEXT_SUSPENDED && context->leaving == 0) {
@@ -244,10 +244,10 @@ bool ca_entry_resume(ca_context_t *context, bool gone)
     return retire;
 }
 
-void ca_entry_rest(ca_context_t *context)
+void ca_entry_recycle(ca_context_t *context)
 {
     ca_lock_take(&lock);
-    rest(context);
+    recycle(context);
     ca_lock_drop(&lock);
 }
 

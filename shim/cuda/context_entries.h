@@ -10,7 +10,7 @@
 ca_context_t *ca_entry_find(CUcontext handle);
 
 /* Whether one more can be published. */
-bool ca_entry_room(void);
+bool ca_entry_fits(void);
 
 /* An entry that no thread can find yet, with arenas if it is `pooled` and not new. NULL without
  * host memory. */
@@ -27,11 +27,11 @@ void ca_entry_put_aside(ca_context_t *fresh);
 ca_context_t *ca_entry_suspend(CUcontext handle);
 
 /* That call is done. True where the context was destroyed and this is the first to say so: the
- * entry is retired, and the caller drops what it had, then lets it rest. */
-bool ca_entry_resume(ca_context_t *context, bool gone);
+ * entry is retired, and the caller drops what it had, then recycles it. */
+bool ca_entry_resume(ca_context_t *context, bool destroyed);
 
 /* A retired entry waits for another life. */
-void ca_entry_rest(ca_context_t *context);
+void ca_entry_recycle(ca_context_t *context);
 
 void ca_entries_reset_after_fork(void);
 

@@ -14,7 +14,7 @@
 #include "shim/cuda/life_state.h"
 #include "shim/cuda/unseen.h"
 
-_Thread_local ca_context_memo_t ca_context_memo;
+_Thread_local ca_context_last_t ca_context_last;
 
 unsigned long long ca_context_id(CUcontext handle)
 {
@@ -51,7 +51,7 @@ bool ca_context_lost_address(const ca_context_t *context, CUdeviceptr address)
 
 static ca_context_t *make_for(CUcontext handle, CUdevice device, bool created)
 {
-    if (!ca_life_active() || !ca_entry_room()) /* reads the options that an arena is made with */
+    if (!ca_life_active() || !ca_entry_fits()) /* reads the options that an arena is made with */
         return NULL;
     bool pooled = ca_options.backend == CA_BACKEND_POOL;
     ca_context_t *fresh = ca_entry_blank(handle, ca_context_id(handle), device, pooled);
@@ -182,7 +182,7 @@ ca_context_t *ca_context_current(bool create, CUcontext *handle)
         context = atomic_load(&context->state) == CA_CONTEXT_SERVING ? context->shares : NULL;
     if (!context || atomic_load(&context->state) != CA_CONTEXT_SERVING)
         return NULL;
-    ca_context_memo = (ca_context_memo_t){current, context, now};
+    ca_context_last = (ca_context_last_t){current, context, now};
     return note_asked(context, create);
 }
 
@@ -214,11 +214,11 @@ ca_context_t *ca_context_suspend(CUcontext handle)
     return context;
 }
 
-void ca_context_resume(ca_context_t *context, bool gone)
+void ca_context_resume(ca_context_t *context, bool destroyed)
 {
     /* Two threads release it, a third retains it again: it is there, and it is another one. */
-    gone = (gone || other_id(context)) && !CA_MUTATED(reuse_across_reset);
-    if (!ca_entry_resume(context, gone))
+    destroyed = (destroyed || other_id(context)) && !CA_MUTATED(reuse_across_reset);
+    if (!ca_entry_resume(context, destroyed))
         return;
 
     unsigned device = context->device;
@@ -231,7 +231,7 @@ void ca_context_resume(ca_context_t *context, bool gone)
     ca_context_memory.retire_end(context);
     ca_graph_memory_drop_context(context->number);
     ca_modules_context_retired(context);
-    ca_entry_rest(context);
+    ca_entry_recycle(context);
     if (lost.count)
         ca_info("device %u: context destroyed with %llu bytes in %llu allocations alive", device,
                 (unsigned long long)lost.bytes, (unsigned long long)lost.count);

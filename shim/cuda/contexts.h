@@ -50,7 +50,7 @@ typedef struct ca_context {
     _Atomic unsigned long long
         id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
     _Atomic uint64_t life;    /* of that context; never comes again */
-    ca_arena_t *arena;        /* of its heaps the first: see shim/upstream/arenas.h */
+    ca_arena_t *arena;        /* the first of its arenas: see shim/upstream/arenas.h */
     struct ca_arena_set *set; /* all of them; NULL where there is one */
     size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/alloc/pinned_memory.c, made on first use. */
@@ -91,23 +91,23 @@ typedef struct ca_context {
 ca_context_t *ca_context_current(bool create, CUcontext *handle);
 
 /* What the calling thread found last, good for as long as no context came or went. */
-typedef struct ca_context_memo {
+typedef struct ca_context_last {
     CUcontext handle;
     ca_context_t *context;
     unsigned generation;
-} ca_context_memo_t;
+} ca_context_last_t;
 
-extern _Thread_local ca_context_memo_t ca_context_memo;
+extern _Thread_local ca_context_last_t ca_context_last;
 extern _Atomic unsigned ca_context_generation;
 
 /* The entry of `handle` if the thread found it last, else NULL. No driver call. */
 static inline ca_context_t *ca_context_again(CUcontext handle)
 {
-    const ca_context_memo_t *memo = &ca_context_memo;
-    return memo->handle == handle &&
-                   memo->generation ==
+    const ca_context_last_t *last = &ca_context_last;
+    return last->handle == handle &&
+                   last->generation ==
                        atomic_load_explicit(&ca_context_generation, memory_order_acquire)
-               ? memo->context
+               ? last->context
                : NULL;
 }
 
@@ -126,9 +126,9 @@ CUresult ca_context_check_current(void);
  * driver call of ours is at work on it (a second at most). Returns its entry, or NULL where there
  * is none. */
 ca_context_t *ca_context_suspend(CUcontext handle);
-/* That call is done. If the context was destroyed (`gone`) its arena, records and events are
+/* That call is done. If the context was destroyed (`destroyed`) its arena, records and events are
  * dropped, without a driver call; otherwise the last such call puts it back into service. */
-void ca_context_resume(ca_context_t *context, bool gone);
+void ca_context_resume(ca_context_t *context, bool destroyed);
 
 /* How many such calls are under way, and how many there have been whose context has resumed or
  * ended. */

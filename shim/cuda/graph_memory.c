@@ -26,7 +26,7 @@ static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_GRAPHS);
 static ca_slab_t slab = {.object_bytes = sizeof(node_t)};
 static node_t *blocks[BUCKETS], *graphs[BUCKETS];
 static uint64_t *active; /* numbers of captures that go on */
-static size_t active_count, active_room;
+static size_t active_count, active_capacity;
 static uint64_t latest;
 static _Atomic size_t block_count, kept_bytes;
 static _Atomic bool
@@ -122,18 +122,18 @@ uint64_t ca_graph_memory_began(void)
     if (!on())
         return 0;
     ca_lock_take(&lock);
-    if (active_count == active_room) {
-        size_t room = active_room ? active_room * 2 : 512;
-        uint64_t *more = ca_mem_map(room * sizeof *more);
+    if (active_count == active_capacity) {
+        size_t capacity = active_capacity ? active_capacity * 2 : 512;
+        uint64_t *more = ca_mem_map(capacity * sizeof *more);
         for (size_t i = 0; more && i < active_count; i++)
             more[i] = active[i];
         if (more && active)
-            ca_mem_unmap(active, active_room * sizeof *active);
+            ca_mem_unmap(active, active_capacity * sizeof *active);
         active = more ? more : active;
-        active_room = more ? room : active_room;
+        active_capacity = more ? capacity : active_capacity;
     }
     uint64_t number = ++latest;
-    if (active_count < active_room)
+    if (active_count < active_capacity)
         active[active_count++] = number;
     else
         atomic_store(&blind, true);

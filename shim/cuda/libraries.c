@@ -81,14 +81,14 @@ bool ca_library_begins(const char *name, size_t length, const char *begins)
 
 typedef struct numbers {
     unsigned long long opened, closed;
-    bool told;
+    bool valid;
 } numbers_t;
 
 static int read_numbers(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     numbers_t *numbers = arg;
-    numbers->told = bytes >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs;
-    if (numbers->told) {
+    numbers->valid = bytes >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs;
+    if (numbers->valid) {
         numbers->opened = info->dlpi_adds;
         numbers->closed = info->dlpi_subs;
     }
@@ -101,5 +101,5 @@ bool ca_libraries_changed(ca_libraries_seen_t *seen)
     dl_iterate_phdr(read_numbers, &now);
     bool opened = atomic_exchange(&seen->opened, now.opened) != now.opened;
     bool closed = atomic_exchange(&seen->closed, now.closed) != now.closed;
-    return !now.told || opened || closed;
+    return !now.valid || opened || closed;
 }

@@ -9,7 +9,7 @@
 
 #define BUCKETS 256 /* at first; a power of two, as later */
 #define OWN_MOST 4  /* contexts in which one thread uses its default stream */
-#define MEMOS 16u   /* answers that a thread keeps */
+#define ANSWERS 16u /* answers that a thread keeps */
 
 typedef struct known {
     struct known *next;
@@ -28,13 +28,13 @@ static size_t bucket_count = BUCKETS, known_count;
 /* Advanced when a stream goes: what threads remember is looked up again. */
 static _Atomic unsigned generation;
 
-typedef struct memo {
+typedef struct answer {
     CUstream handle;
     unsigned generation;
     ca_context_t *context;
     uint64_t life;
     ca_stream_t *stream;
-} memo_t;
+} answer_t;
 
 /* The per-thread default stream of one context. */
 typedef struct own {
@@ -45,13 +45,13 @@ typedef struct own {
 
 /* What a thread knows of streams; made when it meets the first. Not in the thread's own storage,
  * most of which is other libraries'. */
-typedef struct mine {
+typedef struct thread_state {
     own_t own[OWN_MOST];
-    memo_t memo[MEMOS];
-} mine_t;
+    answer_t answers[ANSWERS];
+} thread_state_t;
 
-static _Thread_local mine_t *mine;
-static ca_slab_t mine_slab = {.object_bytes = sizeof(mine_t)};
+static _Thread_local thread_state_t *thread_state;
+static ca_slab_t state_slab = {.object_bytes = sizeof(thread_state_t)};
 
 static uint64_t hash_of(CUstream handle)
 {
@@ -175,16 +175,16 @@ static bool have_key;
 /* The thread ends, and no fence can be recorded on its default stream any more. */
 static void leave(void *unused)
 {
-    mine_t *left = mine;
+    thread_state_t *left = thread_state;
     (void)unused;
-    mine = NULL;
+    thread_state = NULL;
     if (!left)
         return;
     for (size_t i = 0; i < OWN_MOST; i++)
         if (left->own[i].stream && lives(left->own[i].context, left->own[i].life))
             ca_stream_retire(left->own[i].stream);
     ca_lock_take(&lock);
-    ca_slab_give(&mine_slab, left);
+    ca_slab_give(&state_slab, left);
     ca_lock_drop(&lock);
 }
 
@@ -194,33 +194,33 @@ static void make_key(void)
 }
 
 /* NULL without memory, and where the thread's end would go unnoticed. */
-static mine_t *make_mine(void)
+static thread_state_t *make_thread_state(void)
 {
-    if (mine)
-        return mine;
+    if (thread_state)
+        return thread_state;
     pthread_once(&once, make_key);
-    if (!have_key || pthread_setspecific(at_thread_exit, &mine_slab) != 0) /* any value but NULL */
+    if (!have_key || pthread_setspecific(at_thread_exit, &state_slab) != 0) /* any value but NULL */
         return NULL;
     ca_lock_take(&lock);
-    mine = ca_slab_take(&mine_slab);
+    thread_state = ca_slab_take(&state_slab);
     ca_lock_drop(&lock);
-    return mine;
+    return thread_state;
 }
 
 static ca_stream_t *own_stream(ca_context_t *context, bool ask)
 {
     own_t *free = NULL;
-    for (size_t i = 0; mine && i < OWN_MOST; i++) {
-        own_t *one = &mine->own[i];
+    for (size_t i = 0; thread_state && i < OWN_MOST; i++) {
+        own_t *one = &thread_state->own[i];
         if (!one->stream || !lives(one->context, one->life))
             free = one;
         else if (one->context == context)
             return one->stream;
     }
-    if (!ask || (mine && !free) || !make_mine())
+    if (!ask || (thread_state && !free) || !make_thread_state())
         return NULL;
     if (!free)
-        free = &mine->own[0];
+        free = &thread_state->own[0];
     uint64_t life = context->life;
     free->stream = ca_arena_stream(context->arena, CU_STREAM_PER_THREAD, true);
     free->context = context;
@@ -334,11 +334,11 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         return find_default(handle, ask, context, found);
     }
     unsigned now = atomic_load_explicit(&generation, memory_order_acquire);
-    memo_t *memo = mine ? &mine->memo[hash_of(handle) % MEMOS] : NULL;
-    if (memo && memo->handle == handle && memo->generation == now && serving(memo->context) &&
-        memo->life == memo->context->life) {
-        *context = memo->context;
-        *found = memo->stream;
+    answer_t *answer = thread_state ? &thread_state->answers[hash_of(handle) % ANSWERS] : NULL;
+    if (answer && answer->handle == handle && answer->generation == now &&
+        serving(answer->context) && answer->life == answer->context->life) {
+        *context = answer->context;
+        *found = answer->stream;
         return CUDA_SUCCESS;
     }
     ca_lock_take(&lock);
@@ -362,8 +362,9 @@ CUresult ca_streams_find(CUstream handle, bool ask, ca_context_t **context, ca_s
         *found = NULL;
         return CUDA_SUCCESS;
     }
-    if (make_mine())
-        mine->memo[hash_of(handle) % MEMOS] = (memo_t){handle, now, *context, life, *found};
+    if (make_thread_state())
+        thread_state->answers[hash_of(handle) % ANSWERS] =
+            (answer_t){handle, now, *context, life, *found};
     return CUDA_SUCCESS;
 }
 
@@ -422,8 +423,8 @@ void ca_known_streams_reset_after_fork(void)
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     /* The parent's stay mapped. */
     slab = (ca_slab_t){.object_bytes = sizeof(known_t)};
-    mine_slab = (ca_slab_t){.object_bytes = sizeof(mine_t)};
-    mine = NULL;
+    state_slab = (ca_slab_t){.object_bytes = sizeof(thread_state_t)};
+    thread_state = NULL;
     buckets = first_buckets;
     bucket_count = BUCKETS;
     known_count = 0;

@@ -179,7 +179,7 @@ static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
         return code;
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
-                   ? ca_track_wrong_free(address)
+                   ? ca_track_invalid_free(address)
                    : ca_debug_explain_refusal(address, real(address, handle));
     if (record.shared)
         return captured ? CUDA_ERROR_INVALID_VALUE : ca_shared_free_async(&record, real, handle);

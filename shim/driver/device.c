@@ -154,7 +154,7 @@ CA_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address)
      * once. */
     if (!ca_track_erase(address, &record))
         return ca_device_owns(address) || ca_backend_async_holds(address)
-                   ? ca_track_wrong_free(address)
+                   ? ca_track_invalid_free(address)
                    : ca_debug_explain_refusal(address, real(address));
     if (record.shared)
         return ca_shared_free(&record);

@@ -1,10 +1,10 @@
 /* Launches that may begin before the kernel in front of them has ended (programmatic stream
  * serialization), and memory that is freed and allocated again in the order of a stream. A pair of
  * such calls submits nothing, so nothing stands between the kernel that had the memory and the one
- * that gets it. Whether the driver's own calls do nobody says: a program may rely on it. So the
- * first such launch on a stream after a reuse there is made as a common one, which waits for all
- * before it; the attribute is a permission, and no program can tell. What is captured stays as it
- * is: a graph as a whole waits for what is before it. */
+ * that gets it. Whether the driver's own calls do is not documented: a program may rely on it. So
+ * the first such launch on a stream after a reuse there is made as a common one, which waits for
+ * all before it; the attribute is a permission, and no program can tell. What is captured stays as
+ * it is: a graph as a whole waits for what is before it. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -72,7 +72,7 @@ static size_t position(uint64_t address)
     return low;
 }
 
-static bool make_room(void)
+static bool ensure_capacity(void)
 {
     size_t more = capacity ? 2 * capacity : 128;
     if (count < capacity)
@@ -104,7 +104,7 @@ void ca_mappings_add(uint64_t address, size_t bytes, uint64_t key)
     if (!ca_registry_find(key, &record))
         return;
     ca_lock_take(&lock);
-    memory_t *memory = make_room() ? memory_of(key) : NULL;
+    memory_t *memory = ensure_capacity() ? memory_of(key) : NULL;
     if (memory) {
         size_t at = position(address);
         memmove(&mappings[at + 1], &mappings[at], (count - at) * sizeof *mappings);

@@ -75,7 +75,7 @@ static bool serve_alloc(void **address, size_t bytes)
 {
     CUdeviceptr pointer;
     ca_context_t *context = ca_context_current(false, NULL);
-    return context && ca_device_alloc(context, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+    return context && ca_device_alloc(context, bytes, CA_DEVICE_READY_ONLY, &pointer) == 0 &&
            served_alloc(address, pointer);
 }
 
@@ -83,7 +83,7 @@ static bool serve_pinned(void **address, size_t bytes, unsigned flags)
 {
     void *pointer;
     ca_context_t *context = ca_context_current(false, NULL);
-    return context && ca_pinned_alloc(context, flags, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+    return context && ca_pinned_alloc(context, flags, bytes, CA_DEVICE_READY_ONLY, &pointer) == 0 &&
            served_alloc(address, (CUdeviceptr)(uintptr_t)pointer);
 }
 
@@ -131,7 +131,7 @@ static bool serve_alloc_async(void **address, size_t bytes, CUstream stream)
     ca_stream_t *order;
     return ca_options.stream_ordered == CA_STREAM_ORDERED_POOL &&
            known_order(stream, &context, &order) && ca_mempool_served(context) &&
-           ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_HIT_ONLY, &pointer) == 0 &&
+           ca_device_alloc_on(context, order, stream, bytes, CA_DEVICE_READY_ONLY, &pointer) == 0 &&
            served_alloc(address, pointer);
 }
 

@@ -83,9 +83,9 @@ static void write_live(bool quick)
 }
 
 /* The leak report alone needs the report lock. */
-static void write_all(void (*write_report)(bool quick), bool quick, bool has_turn)
+static void write_all(void (*write_report)(bool quick), bool quick, bool has_lock)
 {
-    if (has_turn)
+    if (has_lock)
         write_report(quick);
     else
         atomic_store(&leaked, ca_leak_report_miss() != 0);
@@ -102,10 +102,10 @@ static void write_all(void (*write_report)(bool quick), bool quick, bool has_tur
 static void report_once(void (*write_report)(bool quick), bool quick)
 {
     ca_metrics_end(); /* whichever thread has the report lock */
-    bool has_turn = ca_report_lock_take(quick ? QUICK_WAIT_MS : WAIT_MS);
+    bool has_lock = ca_report_lock_take(quick ? QUICK_WAIT_MS : WAIT_MS);
     if (!atomic_exchange(&begun, true))
-        write_all(write_report, quick, has_turn);
-    if (has_turn)
+        write_all(write_report, quick, has_lock);
+    if (has_lock)
         ca_report_lock_drop();
 }
 

@@ -57,7 +57,7 @@ static void begin(void)
 {
     static char path[PATH_MAX], shown[SHOWN_PATH]; /* one thread comes here */
     const ca_journal_about_t about = {
-        .settled = pattern,
+        .expanded = pattern,
         .version = cachealloc_version(),
         .rank = rank,
         .stack_depth = ca_options.stack_depth,

@@ -271,18 +271,17 @@ static int write_format(const report_t *report, bool alone)
     }
 }
 
-/* Warns of what could not be written. Somewhere what leaked must be said: `told` says that a text
- * did.
- */
-static void fall_back(report_t *report, int error, bool told)
+/* Warns of what could not be written. What leaked must be reported somewhere: `reported` says
+ * that a text did. */
+static void fall_back(report_t *report, int error, bool reported)
 {
     char shown[SHOWN_PATH];
     if (strcmp(report->path, "stderr") != 0) {
         shorten(shown, sizeof shown, report->path);
         ca_warn("leak_report: cannot write %s (%s)%s", shown, strerror(-error),
-                told ? "" : ": the report goes to stderr");
+                reported ? "" : ": the report goes to stderr");
         report->format = &formats[CA_FORMAT_TEXT];
-        error = told ? 0 : write_report(report, ca_out_stderr());
+        error = reported ? 0 : write_report(report, ca_out_stderr());
     }
     if (error && error != -EAGAIN) /* which was reported where it was cut */
         ca_warn("leak_report: the report is not complete: %s", strerror(-error));
@@ -300,7 +299,7 @@ static unsigned chosen_formats(const target_t *target)
 static int write_formats(report_t *report, bool falls_back)
 {
     unsigned chosen = chosen_formats(report->target);
-    bool told = false;
+    bool reported = false;
     int first = 0;
     for (int i = 0; i < CA_FORMATS; i++) {
         if (!(chosen >> i & 1))
@@ -308,8 +307,8 @@ static int write_formats(report_t *report, bool falls_back)
         report->format = &formats[i];
         int error = write_format(report, chosen == 1u << i);
         if (error && falls_back)
-            fall_back(report, error, told);
-        told |= error || i == CA_FORMAT_TEXT;
+            fall_back(report, error, reported);
+        reported |= error || i == CA_FORMAT_TEXT;
         first = first ? first : error;
     }
     return first;

@@ -15,8 +15,8 @@ void ca_leak_report_configure(void);
  * call, and let other threads run. */
 
 /* At the end of the process: writes the report where something leaked, through `out`. What cannot
- * go to its destination goes to stderr, whole. `quick`: without libdw, heap and loader. Returns how
- * many allocations leaked, reported or not. */
+ * go to its destination goes to stderr, whole. `quick`: without libdw, malloc and loader. Returns
+ * how many allocations leaked, reported or not. */
 uint64_t ca_leak_report_write(ca_out_t *out, bool quick);
 
 /* In its place where the report lock cannot be had: says that there is none, and returns the same,

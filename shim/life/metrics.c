@@ -45,7 +45,7 @@
 
 typedef struct target {
     const char *option; /* in messages */
-    bool wanted, named, told;
+    bool wanted, named, warned;
     unsigned tried; /* names that were in use */
     mode_t mode;
     uint64_t interval, due; /* nanoseconds */
@@ -197,7 +197,7 @@ static int put(target_t *target)
     return error;
 }
 
-static void tell(target_t *target, int error)
+static void warn_of(target_t *target, int error)
 {
     char shown[SHOWN_PATH];
     ca_text_t text;
@@ -205,9 +205,9 @@ static void tell(target_t *target, int error)
     ca_text_escape(&text, target->file.path, strlen(target->file.path), sizeof shown - 1);
     if (error == 0 && target->tried > 0 && !target->named && !ca_path_is_numbered(pattern))
         ca_warn("%s: the file that was asked for exists, so it is %s", target->option, shown);
-    if (error == 0 || target->told)
+    if (error == 0 || target->warned)
         return;
-    target->told = true;
+    target->warned = true;
     if (error == -EEXIST)
         ca_warn("%s: %s is another file than the one written last, and is left alone",
                 target->option, shown);
@@ -226,7 +226,7 @@ static void refresh(target_t *target)
     if (!error)
         error = put(target);
     ca_kept_file_discard(&target->file);
-    tell(target, error);
+    warn_of(target, error);
     target->named |= error == 0;
 }
 
@@ -304,7 +304,7 @@ void ca_metrics_end(void)
 
 static void forget(target_t *target)
 {
-    target->named = target->told = target->file.made = false;
+    target->named = target->warned = target->file.made = false;
     target->file.next = (ca_atomic_file_t){.fd = -1};
     target->tried = 0;
     target->due = 0;

@@ -12,7 +12,7 @@
 #include "shim/upstream/pool_stats.h"
 
 /* Of the pool on each device: name, member of ca_arena_stats_t, help. */
-#define POOL_FIGURES(X)                                                                            \
+#define POOL_METRICS(X)                                                                            \
     X(reserved_bytes, reserved_bytes, "device memory that the pool holds from the driver")         \
     X(live_bytes, live_bytes, "in live blocks, rounding included")                                 \
     X(pending_bytes, pending_bytes, "freed, not yet known to be done with")                        \
@@ -120,13 +120,13 @@ static void write_pools(ca_out_t *out, const char *labels)
 {
     if (!look_at_pools())
         return;
-#define FIGURE(name, member, help)                                                                 \
+#define METRIC(name, member, help)                                                                 \
     begin(out, "pool_" #name, "gauge", help);                                                      \
     for (unsigned device = 0; device < CA_REGISTRY_DEVICES; device++)                              \
         if (served[device])                                                                        \
             write_pool_line(out, labels, #name, device, pools[device].member);
-    POOL_FIGURES(FIGURE)
-#undef FIGURE
+    POOL_METRICS(METRIC)
+#undef METRIC
 }
 
 static void write_process(ca_out_t *out, const char *labels)

@@ -30,7 +30,7 @@ static unsigned arenas_by_processors(void)
     return arenas;
 }
 
-static void make_heaps(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
+static void make_arenas(ca_context_t *context, const ca_arena_params_t *params, unsigned count)
 {
     unsigned most = count;
     if (count == 0) {
@@ -50,21 +50,21 @@ ca_arena_t *ca_arenas_at(const ca_context_t *context, unsigned index)
     return context->set ? ca_arena_set_heap(context->set, index) : NULL;
 }
 
-static void retire_heaps_begin(ca_context_t *context)
+static void retire_arenas_begin(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
         ca_arena_retire_begin(arena);
 }
 
-static void retire_heaps_end(ca_context_t *context)
+static void retire_arenas_end(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
         ca_arena_retire_end(arena);
 }
 
-static bool revive_heaps(ca_context_t *context)
+static bool revive_arenas(ca_context_t *context)
 {
     ca_arena_t *arena;
     for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++) {
@@ -135,7 +135,7 @@ size_t ca_arenas_trim(const ca_context_t *context, size_t bytes, ca_trim_t how)
 /* --- the memory of a context -------------------------------------------------------------------
  */
 
-/* Bytes that the device has, or 0 when that cannot be told. */
+/* Bytes that the device has, or 0 when that is not known. */
 static size_t device_bytes(CUdevice device)
 {
     size_t bytes = 0;
@@ -181,7 +181,7 @@ static void make(ca_context_t *context)
     };
     if (ca_options.ipc == CA_IPC_DEDICATED)
         ca_pool_dedicate(true);
-    make_heaps(context, &params, ca_options.arenas);
+    make_arenas(context, &params, ca_options.arenas);
 }
 
 /* What fills or checks memory does so by streams of our own, and waits. */
@@ -222,28 +222,28 @@ static void published(ca_context_t *context, bool fresh)
 
 static void retire_begin(ca_context_t *context)
 {
-    retire_heaps_begin(context);
+    retire_arenas_begin(context);
     ca_pinned_retire_begin(context);
     ca_backend_async_destroyed(context);
 }
 
 static void retire_end(ca_context_t *context)
 {
-    retire_heaps_end(context);
+    retire_arenas_end(context);
     ca_pinned_retire_end(context);
     ca_fences_forget(context);
 }
 
 static bool revive(ca_context_t *context)
 {
-    if (!revive_heaps(context))
+    if (!revive_arenas(context))
         return false;
     if (ca_pinned_revive(context)) {
         ca_pin_mode_forget(context);
         return true;
     }
-    retire_heaps_begin(context);
-    retire_heaps_end(context);
+    retire_arenas_begin(context);
+    retire_arenas_end(context);
     return false;
 }
 

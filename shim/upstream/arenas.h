@@ -1,4 +1,4 @@
-/* The arenas of a context's device memory: one, or as many as `shards` says (pool/arena_set.h). The
+/* The arenas of a context's device memory: one, or as many as `arenas` says (pool/arena_set.h). The
  * context's entry owns them; bytes; results as in pool/arena.h. From any thread, with no lock held.
  * Code that is about a context's arena is about all of them:
  *

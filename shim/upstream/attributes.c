@@ -1,13 +1,13 @@
-/* Lane D, what pointers are: attributes of the pool's memory that are not the driver's to tell; and
- * watching what sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on the whole
+/* Driver hooks, what pointers are: attributes of the pool's memory that are not the driver's to
+ * tell; and watching what sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: memory operations on the whole
  * driver allocation become synchronous, with us the whole segment. A block is marked, wherever in
  * it the program pointed, and the flag is unset with the last mark of a segment: when the block is
  * freed, or the program unsets it there. Where a mark could not be made it is never unset again:
  * memory that is at work over RDMA relies on it, and what has it needlessly is slower alone.
  *
- * Drivers refuse the flag for mapped memory, so for what lies in an expandable segment. Nobody can
- * stand in for it: where it is asked for the host, or a device on the bus, reads behind copies that
- * have not waited. So the program is told, and gets other memory from then on. */
+ * Drivers refuse the flag for mapped memory, so for what lies in an expandable segment. Nothing can
+ * replace it: where it is asked for the host, or a device on the bus, reads behind copies that
+ * have not waited. So a warning says so, and the program gets other memory from then on. */
 #include "shim/upstream/attributes.h"
 #include <string.h>
 #include "base/lock.h"
@@ -36,7 +36,7 @@ static mark_t marks[MARKS_MAX];
 _Atomic size_t ca_attributes_marks;
 static _Atomic bool unmarked; /* some memory has the flag, and no mark */
 
-typedef enum { NO_ROOM, THERE, ADDED } added_t;
+typedef enum { FULL, THERE, ADDED } added_t;
 
 static added_t add(const mark_t *mark)
 {
@@ -51,7 +51,7 @@ static added_t add(const mark_t *mark)
         ca_fast_invalidate();
         what = ADDED;
     } else if (i == count) {
-        what = NO_ROOM;
+        what = FULL;
     }
     ca_lock_drop(&lock);
     return what;
@@ -126,8 +126,8 @@ static bool describe(uint64_t address, mark_t *mark)
     return block != 0;
 }
 
-/* The flag is about to be set. The mark comes first: who unsets it on the segment looks for marks
- * afterwards. */
+/* The flag is about to be set. The mark comes first: a thread that unsets it on the segment looks
+ * for marks afterwards. */
 typedef struct setting {
     bool ours;
     added_t added;
@@ -144,7 +144,7 @@ static setting_t begin(CUdeviceptr address)
 
 static CUresult end(const setting_t *set, CUdeviceptr address, CUresult code)
 {
-    if (set->ours && code == CUDA_SUCCESS && set->added == NO_ROOM) {
+    if (set->ours && code == CUDA_SUCCESS && set->added == FULL) {
         atomic_store(&unmarked, true);
         set_flag(address, 1); /* it may have been unset before that */
         ca_warn_once("SYNC_MEMOPS stays set on some pooled memory");
@@ -206,7 +206,7 @@ bool ca_address_range_own(uint64_t address, ca_allocation_t *record)
            (record->kind == CA_KIND_PINNED || ca_range_holds(address));
 }
 
-static void tell_context(void *value, uint16_t number)
+static void write_context(void *value, uint16_t number)
 {
     const ca_context_t *context = ca_context_numbered(number);
     CUcontext handle;
@@ -219,7 +219,7 @@ static void tell_context(void *value, uint16_t number)
 
 /* Of pinned memory the driver tells the segment's range, of mapped memory that of all addresses
  * that were reserved, and no context. */
-static void tell_own(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+static void write_own(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     ca_allocation_t record;
     bool asked = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
@@ -234,7 +234,7 @@ static void tell_own(void *value, CUpointer_attribute attribute, CUdeviceptr add
     else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
         memcpy(value, &bytes, sizeof bytes);
     else
-        tell_context(value, record.context);
+        write_context(value, record.context);
 }
 
 /* UCX asks whether memory has IPC handles, and goes another way where it has none. */
@@ -255,7 +255,7 @@ CA_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribut
     if (__builtin_expect(attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS, 1)) {
         CUresult code = real(value, attribute, address);
         if (code == CUDA_SUCCESS)
-            tell_own(value, attribute, address);
+            write_own(value, attribute, address);
         return code;
     }
     setting_t set = begin(address);
@@ -266,7 +266,7 @@ static CUresult with_own(CUresult code, unsigned count, const CUpointer_attribut
                          void **values, CUdeviceptr address)
 {
     for (unsigned i = 0; code == CUDA_SUCCESS && attributes && values && i < count; i++)
-        tell_own(values[i], attributes[i], address);
+        write_own(values[i], attributes[i], address);
     return code;
 }
 

@@ -1,4 +1,4 @@
-/* Lane D, watching the driver's memory pools; see mempools.h.
+/* Driver hooks, watching the driver's memory pools; see mempools.h.
  *
  * A release threshold alone changes no meaning, but a program that sets one has chosen the driver's
  * pool and tuned it. A high-water mark that is reset is a counter's, and changes nothing. */
@@ -97,11 +97,11 @@ static bool chosen(uint8_t device)
 /* Whether some memory of the device is in a stream's order still, or behind other work. */
 static bool some_pending(uint8_t device)
 {
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
-        for (unsigned i = 0; c->device == device && (heap = ca_arenas_at(c, i)); i++) {
+        for (unsigned i = 0; c->device == device && (arena = ca_arenas_at(c, i)); i++) {
             ca_arena_stats_t stats;
-            ca_arena_stats(heap, &stats);
+            ca_arena_stats(arena, &stats);
             if (stats.pending_bytes)
                 return true;
         }
@@ -143,7 +143,7 @@ static void touch(CUmemoryPool pool, const char *what)
     give_back((uint8_t)device);
 }
 
-/* After the driver was told to make `pool` the current one. */
+/* After the driver was asked to make `pool` the current one. */
 static void replace(CUdevice device, CUmemoryPool pool, CUresult code)
 {
     if (code != CUDA_SUCCESS || !ca_life_active() || device < 0 || device >= DEVICES_MAX)

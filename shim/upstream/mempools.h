@@ -25,8 +25,8 @@ void ca_mempool_freed(const ca_context_t *context);
 /* The device whose default pool it is; CU_DEVICE_INVALID for any other pool. */
 CUdevice ca_mempool_device(CUmemoryPool pool);
 
-/* Bytes that the pool has and nobody uses, as far as the driver tells; and gives them back, as many
- * as that says. A context of its device has been entered. */
+/* Bytes that the pool has and that are not in use, as far as the driver tells; and gives them back,
+ * as many as that says. A context of its device has been entered. */
 size_t ca_mempool_kept(CUmemoryPool pool);
 size_t ca_mempool_trim(CUmemoryPool pool);
 

@@ -24,10 +24,10 @@ static bool apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
 void ca_pin_mode_apply(ca_context_t *context)
 {
     ca_lock_take(&lock);
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     if (apply(context, context->arena, 1))
-        for (unsigned i = 1; (heap = ca_arenas_at(context, i)); i++)
-            ca_arena_pin(heap, wishes > 0); /* as the first */
+        for (unsigned i = 1; (arena = ca_arenas_at(context, i)); i++)
+            ca_arena_pin(arena, wishes > 0); /* as the first */
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
         apply(context, atomic_load(&context->pinned[i]), 2u << i);
     ca_lock_drop(&lock);

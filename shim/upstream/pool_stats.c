@@ -26,14 +26,14 @@ static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
     return true;
 }
 
-/* The heaps of one context; their own peaks were not at one time. */
-static bool add_heaps(const ca_context_t *context, ca_arena_stats_t *total)
+/* The arenas of one context; their own peaks were not at one time. */
+static bool add_arenas(const ca_context_t *context, ca_arena_stats_t *total)
 {
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     bool complete = true;
     size_t live = total->live_bytes, peak = total->live_peak;
-    for (unsigned i = 0; (heap = ca_arenas_at(context, i)); i++)
-        complete &= add(heap, total);
+    for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
+        complete &= add(arena, total);
     if (context->set && ca_arena_set_in_use(context->set) > 1) {
         size_t together = ca_arena_set_live_peak(context->set);
         live = total->live_bytes - live;
@@ -49,7 +49,7 @@ bool ca_pool_stats(ca_arena_stats_t *total, size_t *contexts)
     bool complete = ca_contexts_try_living(living, &count);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
-        complete &= add_heaps(living[i], total);
+        complete &= add_arenas(living[i], total);
     ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
     return complete;
@@ -63,21 +63,21 @@ bool ca_pool_stats_on(unsigned device, ca_arena_stats_t *total)
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         if (living[i]->device == device)
-            complete &= add_heaps(living[i], total);
+            complete &= add_arenas(living[i], total);
     return complete;
 }
 
 bool ca_pool_stats_pieces(unsigned device, ca_pieces_t *pieces)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    ca_arena_t *heap;
+    ca_arena_t *arena;
     size_t count;
     bool complete = ca_contexts_try_living(living, &count);
     memset(pieces, 0, sizeof(*pieces));
     for (size_t i = 0; i < count; i++)
-        for (unsigned k = 0; living[i]->device == device && (heap = ca_arenas_at(living[i], k));
+        for (unsigned k = 0; living[i]->device == device && (arena = ca_arenas_at(living[i], k));
              k++)
-            complete &= ca_arena_pieces_try(heap, pieces);
+            complete &= ca_arena_pieces_try(arena, pieces);
     return complete;
 }
 

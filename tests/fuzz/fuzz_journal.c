@@ -63,8 +63,8 @@ static void make(file_t *file)
     at =
         add(at, CA_ENTRY_MODULE, &(ca_entry_module_t){.low = 0x400000, .high = 0x500000, .from = 1},
             sizeof(ca_entry_module_t), path, sizeof path);
-    at = add(at, CA_ENTRY_GONE, &(ca_entry_gone_t){0x7f0000000000, 1, 2}, sizeof(ca_entry_gone_t),
-             "", 0);
+    at = add(at, CA_ENTRY_UNLOADED, &(ca_entry_unloaded_t){0x7f0000000000, 1, 2},
+             sizeof(ca_entry_unloaded_t), "", 0);
     at = add(at, CA_ENTRY_THREAD, &(ca_entry_thread_t){7, "tiles"}, sizeof(ca_entry_thread_t), "",
              0);
     CLAIM(at < file->log + sizeof file->log);

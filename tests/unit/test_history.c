@@ -35,15 +35,15 @@ static void the_last_events_are_kept_oldest_first(void **state)
     ca_event_t events[SIZE];
     uint64_t dropped;
     (void)state;
-    assert_int_equal(ca_history_room(), 0);
+    assert_int_equal(ca_history_count(), 0);
     for (unsigned i = 1; i <= 50; i++)
         ca_history_note(.event = CA_EVENT_ALLOC, .address = i, .bytes = 10 * i);
-    assert_int_equal(ca_history_room(), 50);
+    assert_int_equal(ca_history_count(), 50);
     assert_int_equal(ca_history_copy(events, SIZE, &dropped), 50);
     assert_int_equal(dropped, 0);
     for (unsigned i = 51; i <= 250; i++)
         ca_history_note(.event = CA_EVENT_FREE, .address = i, .stack = i);
-    assert_int_equal(ca_history_copy(events, ca_history_room(), &dropped), SIZE);
+    assert_int_equal(ca_history_copy(events, ca_history_count(), &dropped), SIZE);
     assert_int_equal(dropped, 150);
     for (unsigned i = 0; i < SIZE; i++) {
         assert_int_equal(events[i].address, 151 + i);

@@ -78,10 +78,10 @@ static void a_hit_counts_as_all_that_it_is(void **state)
     (void)state;
     ca_thread_counts_join();
     ca_count(alloc_calls);
-    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_DRIVER], 2);
-    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], 4);
-    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_DRIVER], 8);
-    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_RUNTIME], 16);
+    ca_thread_counts_add(&ca_thread_counts->fast_allocs[CA_API_DRIVER], 2);
+    ca_thread_counts_add(&ca_thread_counts->fast_allocs[CA_API_RUNTIME], 4);
+    ca_thread_counts_add(&ca_thread_counts->fast_frees[CA_API_DRIVER], 8);
+    ca_thread_counts_add(&ca_thread_counts->fast_frees[CA_API_RUNTIME], 16);
     assert_int_equal(ca_counter_read(alloc_calls), 1 + 2 + 4);
     assert_int_equal(ca_counter_read(pool_hits), 2 + 4);
     assert_int_equal(ca_counter_read(lane_r_allocs), 4);
@@ -89,7 +89,7 @@ static void a_hit_counts_as_all_that_it_is(void **state)
     assert_int_equal(ca_counter_read(lane_r_frees), 16);
     assert_int_equal(ca_counter_read(pool_misses), 0);
     assert_int_equal(ca_registry_total().count, 0); /* more frees than allocations */
-    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], 100);
+    ca_thread_counts_add(&ca_thread_counts->fast_allocs[CA_API_RUNTIME], 100);
     assert_int_equal(ca_registry_total().count, 100 + 2 + 4 - 8 - 16);
 }
 

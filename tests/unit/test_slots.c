@@ -226,7 +226,7 @@ static bool insert_again(ca_record_t *slot, uint64_t bytes, const void *owner)
     ca_live_ready(ca_thread_counts, bytes);
     bool hit = ca_registry_insert_again(slot, &origin, CA_KIND_PINNED, bytes, owner, 0xfffffffe,
                                         ca_thread_counts);
-    ca_thread_counts_add(&ca_thread_counts->hit_allocs[CA_API_RUNTIME], hit);
+    ca_thread_counts_add(&ca_thread_counts->fast_allocs[CA_API_RUNTIME], hit);
     return hit;
 }
 
@@ -235,7 +235,7 @@ static void erase_held(ca_record_t *slot, uint64_t word)
 {
     uint64_t bytes = ca_record_bytes(slot);
     ca_registry_erase_held(slot, word);
-    ca_thread_counts_add(&ca_thread_counts->hit_frees[CA_API_RUNTIME], 1);
+    ca_thread_counts_add(&ca_thread_counts->fast_frees[CA_API_RUNTIME], 1);
     ca_live_leave_credit(ca_thread_counts, ca_live_credit_with(ca_thread_counts, bytes));
 }
 
