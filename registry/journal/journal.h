@@ -1,4 +1,4 @@
-/* A file that says at every moment what is live: a mapping that all processes share which open it,
+/* A file that says at every moment what is live: a mapping that all processes that open it share,
  * so that it is whole when the process was killed. Another process makes the report of it.
  *
  * Nothing is flushed: what a process wrote outlives it, a machine that stops takes it along. */

@@ -53,7 +53,7 @@ static _Atomic uintptr_t own_low, own_high;
 /* Frames asked for beyond `depth`: as many as had to be left out so far, since each costs time. */
 static _Atomic unsigned own_frames;
 
-/* Two halves, because the chain of multiplications is what takes the time. */
+/* Two sums side by side, because the chain of multiplications is what takes the time. */
 static uint64_t hash_frames(const uintptr_t *frames, size_t count)
 {
     uint64_t a = 0x9e3779b97f4a7c15u ^ count;

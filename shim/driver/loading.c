@@ -126,8 +126,7 @@ CA_EXPORT CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache 
     return CA_WITH_RECLAIM(ca_reclaim_on(device), real(kernel, config, device));
 }
 
-/* The limits size stacks, the memory of malloc in kernels and the like; cuda.h names the shortage.
- */
+/* The limits size stacks, memory for malloc in kernels and the like; cuda.h names the shortage. */
 CA_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CA_REAL(cuCtxSetLimit);

@@ -30,11 +30,11 @@ static ca_journal_read_t read_again;
 static int begin(void **state)
 {
     (void)state;
-    char settled[sizeof folder + 16];
+    char expanded[sizeof folder + 16];
     unsigned tried;
     const ca_journal_about_t about = {
-        .settled = settled, .version = "1.2.3", .rank = "7", .stack_depth = 12};
-    snprintf(settled, sizeof settled, "%s/journal", folder);
+        .expanded = expanded, .version = "1.2.3", .rank = "7", .stack_depth = 12};
+    snprintf(expanded, sizeof expanded, "%s/journal", folder);
     assert_int_equal(ca_journal_start(&about, path, sizeof path, &tried), 0);
     assert_int_equal(tried, 1);
     return 0;
