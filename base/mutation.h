@@ -40,23 +40,23 @@
 
 /* Of reuse in order (pool/fence/order.h), each with a rule removed. */
 #define CA_ORDER_FAULTS(X)                                                                         \
-    X(order_skipped)         /* no stream is made to wait for what was handed out in flight */     \
-    X(order_late)            /* work is waited for that may wait for this thread */                \
-    X(order_lazily_recorded) /* a fence is recorded when its memory is asked for */                \
-    X(order_counted_by_heap) /* another thread's free counts as the thread's own */                \
-    X(order_by_free_async)   /* so does one by a call that waits for nothing */                    \
-    X(order_flag)            /* a stream that waited once is behind all that comes */              \
-    X(order_unnumbered)      /* fences pass in the order of the list */                            \
-    X(order_open_epoch)      /* what has no fence yet serves too */                                \
-    X(order_false_proof)     /* whatever was waited for, all has passed */                         \
-    X(order_other_context)   /* a second context changes nothing */                                \
-    X(order_exported)        /* nor does it that memory leaves the order of streams */             \
-    X(order_in_capture)      /* nor that a stream is captured */                                   \
-    X(order_pinned)          /* memory of the host serves in order */                              \
-    X(order_held)            /* work that waits for a thread is like any other */                  \
-    X(order_pdl)             /* so is work that begins early */                                    \
-    X(order_second_thread)   /* a second thread's second stream changes nothing */                 \
-    X(order_stream_ended)    /* a stream's number is never given to another one */                 \
+    X(order_skipped)          /* no stream is made to wait for what was handed out in flight */    \
+    X(order_overdue)          /* work is waited for that may wait for this thread */               \
+    X(order_lazily_recorded)  /* a fence is recorded when its memory is asked for */               \
+    X(order_counted_by_arena) /* another thread's free counts as the thread's own */               \
+    X(order_by_free_async)    /* so does one by a call that waits for nothing */                   \
+    X(order_flag)             /* a stream that waited once is behind all that comes */             \
+    X(order_unnumbered)       /* fences pass in the order of the list */                           \
+    X(order_open_epoch)       /* what has no fence yet serves too */                               \
+    X(order_false_proof)      /* whatever was waited for, all has passed */                        \
+    X(order_other_context)    /* a second context changes nothing */                               \
+    X(order_exported)         /* nor does it that memory leaves the order of streams */            \
+    X(order_in_capture)       /* nor that a stream is captured */                                  \
+    X(order_pinned)           /* memory of the host serves in order */                             \
+    X(order_held)             /* work that waits for a thread is like any other */                 \
+    X(order_pdl)              /* so is work that begins early */                                   \
+    X(order_second_thread)    /* a second thread's second stream changes nothing */                \
+    X(order_stream_ended)     /* a stream's number is never given to another one */                \
     X(order_not_woken)    /* what is freed is behind the newest fence, whatever came after it */   \
     X(order_several_kept) /* a thread on several streams learns of no fence that is begun */
 
@@ -89,7 +89,7 @@
     X(unmap_unfenced)       /* pages are unmapped that may be in flight */                         \
     X(ipc_still_range)      /* ranges grow on though a handle was refused */                       \
     X(peer_unmapped)        /* a peer is not let into memory that is mapped */                     \
-    X(reached_given)        /* memory that devices on the bus reach is given back */               \
+    X(reached_released)     /* memory that devices on the bus reach is given back */               \
     X(handle_given)         /* a page's handle is given for the memory in it */                    \
     X(range_small)          /* all that a program has comes from ranges, and views */              \
     X(unproven_used)        /* every driver is proven to do with ranges */                         \

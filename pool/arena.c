@@ -1,4 +1,4 @@
-/* The public functions: rounding, the hit path, free, trim, statistics. */
+/* The public functions: rounding, allocation, free, trim, statistics. */
 #include "pool/arena.h"
 
 #include <errno.h>
@@ -27,10 +27,10 @@
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
-#define HARVEST_BY_ALLOC 16 /* epochs asked about before a block is cut */
+#define REAP_BY_ALLOC 16 /* epochs asked about before a block is cut */
 #define BINS_BYTES (CA_POOLS * sizeof(ca_bins_t) + sizeof(ca_cache_t)) /* the depot behind them */
 /* No cache line in common; an odd number of them, or the first arenas of a process would all have
- * the same place among a thread's caches (ca_cache_memo_at). */
+ * the same place among a thread's caches (ca_cache_recent_at). */
 #define ARENA_BYTES (((sizeof(ca_arena_t) + 64 + 63) / 64 | 1) * 64)
 
 /* Arenas outlive their contexts: threads may come late with a pointer to one, or to a block. */
@@ -64,7 +64,7 @@ static bool begin(ca_arena_t *arena, ca_bins_t *bins)
     ca_slab_init(&arena->epochs, sizeof(ca_epoch_t));
     ca_slab_init(&arena->marks, sizeof(ca_cache_mark_t));
     ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
-    arena->room = SIZE_MAX;
+    arena->free_bytes = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
     return ca_fence_queue_start(arena, &arena->whole, NULL) == 0 &&
            (arena->passed = ca_epoch_make(arena, &arena->whole));
@@ -104,8 +104,8 @@ ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
     return arena;
 }
 
-/* Nobody is inside a retired arena any more: whoever takes its lock from now on finds it retired
- * and looks no further. */
+/* No thread is inside a retired arena any more: one that takes its lock from now on finds it
+ * retired and looks no further. */
 static void drop_memory(ca_arena_t *arena)
 {
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
@@ -119,16 +119,16 @@ static void drop_memory(ca_arena_t *arena)
     ca_slab_destroy(&arena->segment_slab);
     arena->bins = NULL;
     arena->segments = NULL;
-    arena->whole = (ca_line_t){0};
+    arena->whole = (ca_fence_queue_t){0};
     arena->passed = arena->owed = NULL;
     if (arena->set)
-        ca_arena_set_rest(arena);
+        ca_arena_set_sleep(arena);
     else
         ca_block_discard(&arena->blocks);
 }
 
-/* For the last one inside a retired arena, who still counts as such: its fences were recorded in
- * other contexts too, which live on. Drops the lock. */
+/* For the last thread inside a retired arena, which still counts as such: the arena's fences were
+ * recorded in other contexts too, which live on. Drops the lock. */
 static void end_epochs(ca_arena_t *arena)
 {
     ca_epochs_end(arena, &arena->whole);
@@ -174,7 +174,7 @@ void ca_arena_check_order(ca_arena_t *arena)
         !ca_arena_serving(arena))
         return;
     arena->params.reuse = CA_POOL_REUSE_AUTO;
-    arena->careful = arena->settling;
+    arena->prefers_memory = arena->warming_up;
     ca_caches_lock_out(arena); /* their limits are set anew */
     ca_caches_open(arena);
 }
@@ -184,14 +184,14 @@ void ca_arena_check_order(ca_arena_t *arena)
  * block that fits best, and neighbours merge early. */
 static ca_block_t *take_in_order(ca_arena_t *arena, size_t bytes)
 {
-    ca_block_t *taken = NULL;
+    ca_block_t *found = NULL;
 
     if (arena->params.reuse != CA_POOL_REUSE_ORDER ||
         (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
          !CA_MUTATED(order_lazily_recorded)))
         return NULL;
-    if (ca_epoch_take_in_order(arena, bytes, &taken) > 0 || !ca_order_is_over())
-        return taken;
+    if (ca_epoch_take_in_order(arena, bytes, &found) > 0 || !ca_order_is_over())
+        return found;
     int cancellation = ca_arena_enter(arena);
     ca_arena_check_order(arena);
     ca_arena_leave(arena, cancellation);
@@ -240,7 +240,7 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     begin_alloc(arena);
     if (!stream)
         ca_arena_serve_in_order(arena);
-    /* Where the heaps of a set are visited in turn, the last resort asks. */
+    /* Where the arenas of a set are visited in turn, the last resort asks. */
     bool asks = ca_arena_alone(arena) && !stream && ca_warmup_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
     if (found)
@@ -257,17 +257,17 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
 static __attribute__((noinline)) ca_block_t *take_passed(ca_arena_t *arena, size_t size)
 {
     ca_block_t *found = take_in_order(arena, size);
-    bool careful = !found && ca_warmup_asks(arena, size);
-    if (!found && !careful)
+    bool asks = !found && ca_warmup_asks(arena, size);
+    if (!found && !asks)
         found = take(arena, NULL, size);
     if (found || !arena->whole.closed.head || !ca_arena_serving(arena))
         return found;
     int cancellation = ca_arena_enter(arena);
     /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
-    size_t most = careful ? HARVEST_BY_ALLOC : 1;
-    for (size_t left = HARVEST_BY_ALLOC; !found && left > 0; left -= most) {
+    size_t most = asks ? REAP_BY_ALLOC : 1;
+    for (size_t left = REAP_BY_ALLOC; !found && left > 0; left -= most) {
         size_t passed = ca_epoch_reap(arena, &arena->whole, most, false);
-        if (passed || careful)
+        if (passed || asks)
             found = take(arena, NULL, size);
         if (!passed)
             break;
@@ -310,7 +310,7 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
         ca_arena_serve_in_order(arena);
     if (!stream && ca_warmup_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, HARVEST_BY_ALLOC, false);
+        ca_epoch_reap(arena, &arena->whole, REAP_BY_ALLOC, false);
         ca_arena_leave(arena, cancellation);
     }
     ca_block_t *found = take(arena, stream, size);
@@ -399,7 +399,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
     ca_arena_t *arena = lock_arena(block);
 
     if (!arena)
-        return; /* its context is gone */
+        return; /* its context is destroyed */
     if (how == ASYNC && stream) {
         if (ca_stream_arena(stream) == arena && ca_stream_is_number(stream, number))
             how = ON_STREAM;
@@ -409,7 +409,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
     /* Without fences nothing but such waits makes anything ready. */
     bool plain = how == PLAIN || (how == ASYNC && arena->no_fences);
     bool foreign = how == FOREIGN;
-    /* What another process may see is nobody's next, on the same stream neither. */
+    /* What another process may see serves no request next, on the same stream neither. */
     bool elsewhere = foreign || (how == ASYNC && !plain) ||
                      (stream && (ca_stream_arena(stream) != arena || block->exported));
     ca_stream_t *legacy = stream && elsewhere && !arena->retired && !block->exported
@@ -419,7 +419,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
         stream = legacy;
         elsewhere = false;
     }
-    if (stream && elsewhere) { /* of another heap, if not of another context */
+    if (stream && elsewhere) { /* of another arena, if not of another context */
         foreign = ca_stream_arena(stream)->context != arena->context;
         stream = NULL;
     }
@@ -433,7 +433,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
             ca_arena_note_free(arena, newest);
         }
         ca_warmup_step(arena);
-        ca_line_t *line = stream ? &stream->line : &arena->whole;
+        ca_fence_queue_t *line = stream ? &stream->line : &arena->whole;
         ca_block_unlive(arena, block);
         bool covered = false;
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
@@ -515,7 +515,7 @@ bool ca_arena_revive(ca_arena_t *arena)
         return false;
     ca_lock_take(&arena->lock);
     bool revived = arena->retired && arena->inside == 0 && !arena->bins &&
-                   (!arena->set || ca_arena_set_rested(arena));
+                   (!arena->set || ca_arena_set_asleep(arena));
     if (revived) {
         memset((char *)arena + kept, 0, sizeof *arena - kept);
         if (arena->set)
@@ -539,7 +539,7 @@ bool ca_arena_revive(ca_arena_t *arena)
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     ca_lock_take(&arena->lock);
-    if (bytes < arena->room) {
+    if (bytes < arena->free_bytes) {
         ca_grow_set_found(arena, bytes);
         ca_grow_set_free_bytes(arena, bytes);
     }
@@ -575,10 +575,10 @@ bool ca_arena_stopped(ca_arena_t *arena)
     return stopped;
 }
 
-/* What lies in caches counts as live to the heap, and would go back with the rest. */
-static bool has_live(const ca_segment_t *segment, size_t stock)
+/* What lies in caches counts as live to the arena, and would go back with the rest. */
+static bool has_live(const ca_segment_t *segment, size_t cached)
 {
-    if (!segment->live_blocks || !stock)
+    if (!segment->live_blocks || !cached)
         return segment->live_blocks;
     for (const ca_block_t *block = segment->first; block; block = ca_block_upper(block))
         if (ca_block_state(block) == CA_BLOCK_LIVE)
@@ -594,8 +594,8 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
         return;
     stats->reserved_bytes = arena->reserved;
     stats->reserved_peak = arena->reserved_peak;
-    size_t stock = ca_caches_bytes(arena);
-    stats->live_bytes = arena->live > stock ? arena->live - stock : 0;
+    size_t cached = ca_caches_bytes(arena);
+    stats->live_bytes = arena->live > cached ? arena->live - cached : 0;
     stats->live_peak = arena->live_peak;
     stats->pending_bytes = arena->pending - arena->passed->bytes + arena->live - stats->live_bytes;
     stats->ready_bytes = arena->ready + arena->passed->bytes;
@@ -608,7 +608,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     stats->blocks = arena->blocks.live;
     stats->epochs = arena->whole.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
-        if (!segment->ranged && !has_live(segment, stock))
+        if (!segment->ranged && !has_live(segment, cached))
             stats->idle_bytes += segment->bytes;
     stats->idle_bytes += ca_range_vacant(arena);
 }

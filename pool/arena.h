@@ -6,7 +6,7 @@
  *   PENDING  freed, but work submitted before the free may still touch it; or that is done, and it
  *            stays whole for the next request of its size (pool/blocks/segment.h)
  *   READY    free for reuse; in a bin; merged with ready neighbours
- *   CACHED   in a thread's own stock, in front of the arena: see pool/cache/cache.h
+ *   CACHED   in a thread's own cache, in front of the arena: see pool/cache/cache.h
  *   EXPORTED freed, and kept as it is until its segment goes: see pool/range/export.h
  *   LENT     of a range: its memory is used by other addresses: see pool/range/range.h
  *   HOLE     addresses of a range without memory
@@ -32,7 +32,7 @@
 #define CA_SEGMENT_FIRST ((size_t)10 << 20) /* for the whole of a small program */
 #define CA_SEGMENT_SHARE 6u                 /* later ones are this part of what there is */
 #define CA_SEGMENT_MOST ((size_t)96 << 20)  /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 192                 /* a heap's epoch is closed when it holds as many */
+#define CA_EPOCH_BLOCKS 192                 /* an arena's epoch is closed when it holds as many */
 #define CA_EPOCH_LARGE ((size_t)4 << 20)    /* or by a free of this size, at once */
 /* Or when it holds as many bytes as were ever live, but within these bounds: a record may cost
  * microseconds, and small programs are to stay small. */
@@ -58,9 +58,8 @@ typedef struct ca_arena_params {
     size_t headroom;        /* bytes that growth leaves upstream while the cache can do without */
     ca_reuse_t reuse;       /* whether growing or waiting comes first */
     uint64_t reuse_wait_ns; /* longest wait for pending memory before growing past the policy */
-    uint64_t oom_wait_ns;   /* the same before an out-of-memory, for fences that are not safe to
-                               block on: see ca_epoch_overdue; a tenth of it where that was in vain
-                               the last time */
+    uint64_t oom_wait_ns;   /* the same before an out-of-memory, for what is overdue: see
+                               ca_epoch_overdue; a tenth of it where that was in vain before */
     size_t granule;         /* blocks are multiples of this; 0: CA_GRANULE; CA_PAGE at most */
     size_t segment_first;   /* bytes of the first segment; 0: CA_SEGMENT_FIRST */
     bool expandable;        /* ranges that grow, where upstream has pages: pool/range/range.h */
@@ -78,7 +77,7 @@ typedef struct ca_arena_params {
                             pool/range/range.h */
     size_t small;        /* requests up to this size get segments of their own; 0 for none */
     size_t device_bytes; /* of this memory in all, the host's for host memory; 0 when unknown */
-    uint64_t settle; /* allocations and frees after a growth: see pool/growth/warmup.h; 0: none */
+    uint64_t warmup; /* allocations and frees after a growth: see pool/growth/warmup.h; 0: none */
 } ca_arena_params_t;
 
 /* `context` is handed to every upstream call. NULL when there is no host memory. The pointer stays
@@ -125,9 +124,9 @@ void ca_stream_handed(ca_stream_t *stream);
 
 /* A launch that may begin before the kernel in front of it has ended is about to be made on the
  * stream: 0, or it may not, since memory was handed out there. It then waits as other launches do,
- * and is told of when it is made, with what this returned: the next one may again. */
-uint64_t ca_stream_begin_whole(ca_stream_t *stream);
-void ca_stream_made_whole(ca_stream_t *stream, uint64_t begun);
+ * and the second function says when it is made, with what this returned: the next one may again. */
+uint64_t ca_stream_begin_serial(ca_stream_t *stream);
+void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun);
 
 /* The stream is about to be destroyed: it is never used again, and what was freed on it comes back
  * when its work is done. */
@@ -157,7 +156,7 @@ void ca_arena_free_elsewhere(ca_block_t *block);
  * plain free would have waited for it; see ca_epoch_overdue. */
 void ca_arena_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number);
 
-/* The context is gone, and with it the memory and the events: drops everything, calls nothing
+/* The context is destroyed, and with it the memory and the events: drops everything, calls nothing
  * upstream but to release fences. Frees that come later are ignored. All but a few hundred bytes of
  * host memory goes when the last thread is out of the arena. */
 void ca_arena_retire(ca_arena_t *arena);
@@ -167,16 +166,16 @@ void ca_arena_retire(ca_arena_t *arena);
 void ca_arena_retire_begin(ca_arena_t *arena);
 void ca_arena_retire_end(ca_arena_t *arena);
 
-/* A retired arena serves again, as one that was just made with the same arguments: for who knows
- * that no thread is on its way with a pointer from before. False where one is still inside, or
- * where there is no host memory: then it is as before. */
+/* A retired arena serves again, as one that was just made with the same arguments: for callers
+ * that know that no thread is on its way with a pointer from before. False where one is still
+ * inside, or where there is no host memory: then it is as before. */
 bool ca_arena_revive(ca_arena_t *arena);
 
 /* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
  * Looks at completed epochs first. Returns the bytes given. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
 
-/* Memory that was idle for long goes back upstream. Time is counted in ticks, which somebody else
+/* Memory that was idle for long goes back upstream. Time is counted in ticks, which the caller
  * gives: the pool reads no clock. At each what was freed by now becomes ready if its work is done,
  * as in a trim, but for what lies in the caches of threads that used them since the last tick: a
  * program that is idle makes no call that would do so. */
@@ -196,13 +195,13 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits);
  * where a request is out of memory otherwise.
  *
  * When it ends nothing moves: what may be merged is merged by the next trim, or when the arena is
- * about to give memory back, or to another heap. */
+ * about to give memory back, or to another arena. */
 void ca_arena_pin(ca_arena_t *arena, bool on);
 
 typedef enum {
     CA_TRIM_IDLE,     /* as above */
     CA_TRIM_LOOK,     /* gives nothing back, and takes nothing from threads that use it */
-    CA_TRIM_SHORTAGE, /* memory is short for somebody else: also waits for pending memory, as before
+    CA_TRIM_SHORTAGE, /* memory is short elsewhere: also waits for pending memory, as before
                          an out-of-memory of the pool itself */
     CA_TRIM_ASKED,    /* the program asks, and may be made to wait: where there are no fences it
                          waits for all work */
@@ -215,11 +214,11 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.
- * Upstream is told (`forget`) when that address is not any more, if by then it is in an index. */
+ * Upstream hears (`forget`) when that address is not any more, if by then it is in an index. */
 ca_record_t *ca_block_record(ca_block_t *block);
 
-/* The free of a live block is no hit (shim/alloc/fast_path.h). */
-void ca_block_bar_hits(ca_block_t *block);
+/* The free of a live block takes the slow path from now on. */
+void ca_block_bar_fast_path(ca_block_t *block);
 
 /* Whether a block that was live at `address` is still that: its arena may have been revived. */
 bool ca_block_is_at(ca_block_t *block, uint64_t address);
@@ -291,8 +290,8 @@ bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats);
 void ca_pool_reserved(size_t *now, size_t *peak);
 void ca_pool_reserved_host(size_t *now, size_t *peak);
 
-/* In the child of a fork, which has one thread: an empty index of addresses, locks that nobody
- * holds and no totals. The parent's arenas must not be used; their memory stays as it is. */
+/* In the child of a fork, which has one thread: an empty index of addresses, locks that no
+ * thread holds and no totals. The parent's arenas must not be used; their memory stays as it is. */
 void ca_pool_reset_after_fork(void);
 
 /* Checks every invariant: segments tiled exactly by their blocks, no two ready neighbours, bins and

@@ -13,18 +13,18 @@
 #include "pool/state.h"
 
 #define NONE CA_ARENA_SET_MOST
-#define BIT_OF(heap) (UINT64_C(1) << (heap))
-#define FIRST_MOST ((size_t)1 << 20) /* bytes; requests that a heap's first segment is made for */
+#define BIT_OF(index) (UINT64_C(1) << (index))
+#define FIRST_MOST ((size_t)1 << 20) /* bytes; requests that bring an arena's first segment */
 
 /* Every thread that allocates gets the next one. */
 static unsigned home_of(const ca_arena_set_t *set, const ca_stream_t *stream)
 {
     if (stream)
-        return ca_stream_arena(stream)->shard;
+        return ca_stream_arena(stream)->set_index;
     return (ca_thread_number() - 1) % ca_arena_set_open(set);
 }
 
-/* Of each heap's first segment, so that growth allows one to all of them. */
+/* Of each arena's first segment, so that growth allows one to all of them. */
 static size_t first_bytes(unsigned count)
 {
     size_t bytes = CA_GROW_SPARE / count / CA_SEGMENT_UNIT * CA_SEGMENT_UNIT;
@@ -35,18 +35,18 @@ static size_t first_bytes(unsigned count)
 }
 
 /* One at a time. False where there is no host memory. */
-static bool add_heap(ca_arena_set_t *set, const ca_upstream_t *upstream, void *context,
-                     const ca_arena_params_t *params)
+static bool add_arena(ca_arena_set_t *set, const ca_upstream_t *upstream, void *context,
+                      const ca_arena_params_t *params)
 {
-    ca_arena_t *heap = ca_arena_create(upstream, context, params);
+    ca_arena_t *arena = ca_arena_create(upstream, context, params);
     unsigned index = ca_arena_set_count(set);
 
-    if (!heap)
+    if (!arena)
         return false;
-    heap->set = set;
-    heap->shard = index;
-    set->slots[index].heap = heap;
-    ca_arena_set_wake(heap);
+    arena->set = set;
+    arena->set_index = index;
+    set->slots[index].arena = arena;
+    ca_arena_set_wake(arena);
     atomic_store_explicit(&set->count, index + 1, memory_order_release);
     return true;
 }
@@ -66,23 +66,23 @@ ca_arena_set_t *ca_arena_set_create(const ca_upstream_t *upstream, void *context
     if (!each.segment_first && count > 1)
         each.segment_first = first_bytes(count);
     while (ca_arena_set_count(set) < count)
-        if (!add_heap(set, upstream, context, &each))
+        if (!add_arena(set, upstream, context, &each))
             break;
     if (ca_arena_set_count(set) == count)
         return set;
     for (unsigned i = 0; i < ca_arena_set_count(set); i++)
-        ca_arena_retire(set->slots[i].heap);
-    ca_mem_unmap(set, bytes); /* nobody else has seen these heaps */
+        ca_arena_retire(set->slots[i].arena);
+    ca_mem_unmap(set, bytes); /* no other thread has seen these arenas */
     return NULL;
 }
 
 ca_arena_t *ca_arena_set_home(const ca_arena_set_t *set)
 {
-    return set->slots[home_of(set, NULL)].heap;
+    return set->slots[home_of(set, NULL)].arena;
 }
 
-/* The first that comes needs no first segment of its own later: it has all there is. With the
- * second it tells what it has live. */
+/* The first that comes needs no first segment of its own later: it has all there is. When the
+ * second comes the first publishes what it has live. */
 static void note_home(ca_arena_set_t *set, unsigned home)
 {
     if (atomic_load_explicit(&set->homes, memory_order_relaxed) & BIT_OF(home))
@@ -91,7 +91,7 @@ static void note_home(ca_arena_set_t *set, unsigned home)
     if (before == 0) {
         atomic_store(&set->slots[home].begun, true);
     } else if ((before & (before - 1)) == 0) {
-        ca_arena_t *first = set->slots[__builtin_ctzll(before)].heap;
+        ca_arena_t *first = set->slots[__builtin_ctzll(before)].arena;
         ca_lock_take(&first->lock);
         ca_arena_drop(first);
     }
@@ -99,13 +99,14 @@ static void note_home(ca_arena_set_t *set, unsigned home)
 
 bool ca_arena_set_is_home(const ca_arena_t *arena)
 {
-    return arena->shard == home_of(arena->set, NULL);
+    return arena->set_index == home_of(arena->set, NULL);
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
 
-/* As many heaps again become homes. They have no memory of their own yet, and get others'. Who
- * retires the heaps takes the lock that is held here, and looks for more of them after that. */
+/* As many arenas again become homes. They have no memory of their own yet, and get others'. The
+ * thread that retires the arenas takes the lock that is held here, and looks for more of them after
+ * that. */
 static void open_more(ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
@@ -114,7 +115,7 @@ static void open_more(ca_arena_t *arena)
     if (atomic_exchange(&set->opening, true))
         return;
     while (ca_arena_set_count(set) < 2 * open)
-        if (!add_heap(set, arena->upstream, arena->context, &arena->params))
+        if (!add_arena(set, arena->upstream, arena->context, &arena->params))
             break;
     for (unsigned i = open; i < ca_arena_set_count(set); i++)
         atomic_store(&set->slots[i].begun, true);
@@ -123,7 +124,7 @@ static void open_more(ca_arena_t *arena)
     atomic_store(&set->opening, false);
 }
 
-/* Whether threads wait for each other, as the heap sees it. Others live on what it gives them. */
+/* Whether threads wait for each other, as the arena sees it. Others live on what it gives them. */
 static void judge(ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
@@ -136,7 +137,7 @@ static void judge(ca_arena_t *arena)
         open_more(arena);
 }
 
-static void tell(_Atomic size_t *field, size_t value)
+static void publish(_Atomic size_t *field, size_t value)
 {
     if (atomic_load_explicit(field, memory_order_relaxed) != value)
         atomic_store_explicit(field, value, memory_order_relaxed);
@@ -145,23 +146,23 @@ static void tell(_Atomic size_t *field, size_t value)
 void ca_arena_set_publish(ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
-    ca_arena_set_slot_t *slot = &set->slots[arena->shard];
+    ca_arena_set_slot_t *slot = &set->slots[arena->set_index];
 
     arena->news = false;
     if (arena->takes >= CA_ARENA_SET_JUDGED)
         judge(arena);
     bool alone = ca_arena_set_alone(set);
     for (unsigned pool = alone ? CA_POOLS : 0; pool < CA_POOLS; pool++)
-        tell(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
-    tell(&slot->reserved, arena->retired ? 0 : arena->reserved);
+        publish(&slot->largest[pool], arena->retired ? 0 : ca_bins_hint(&arena->bins[pool]));
+    publish(&slot->reserved, arena->retired ? 0 : arena->reserved);
     size_t now_live = arena->retired ? 0 : ca_arena_in_use(arena);
-    size_t change = now_live - arena->live_told; /* wraps around where there is less */
-    if (change + CA_ARENA_SET_TOLD - 1 < 2 * CA_ARENA_SET_TOLD - 1)
+    size_t change = now_live - arena->live_published; /* wraps around where there is less */
+    if (change + CA_ARENA_SET_PUBLISH_FROM - 1 < 2 * CA_ARENA_SET_PUBLISH_FROM - 1)
         return;
-    /* Of one heap alone the peak is what it tells, and the rest when another comes: note_home. */
+    /* One arena alone publishes its peak, and the rest when another comes: note_home. */
     if (alone && now_live <= ca_arena_set_live_peak(set) && !arena->retired)
         return;
-    arena->live_told = now_live;
+    arena->live_published = now_live;
     size_t now = atomic_fetch_add_explicit(&set->live, change, memory_order_relaxed) + change;
     if (change <= SIZE_MAX / 2)
         ca_raise_peak(&set->live_peak, now);
@@ -192,8 +193,8 @@ void ca_arena_set_forget(const ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
 
-    atomic_store(&set->slots[arena->shard].begun, false);
-    if (arena->shard != 0)
+    atomic_store(&set->slots[arena->set_index].begun, false);
+    if (arena->set_index != 0)
         return;
     atomic_store(&set->open, set->open_first);
     atomic_store(&set->homes, 0);
@@ -208,7 +209,7 @@ void ca_arena_set_wake(const ca_arena_t *arena)
     atomic_fetch_add(&arena->set->awake, 1);
 }
 
-void ca_arena_set_rest(const ca_arena_t *arena)
+void ca_arena_set_sleep(const ca_arena_t *arena)
 {
     ca_arena_set_t *set = arena->set;
     unsigned awake = atomic_load(&set->awake);
@@ -217,13 +218,13 @@ void ca_arena_set_rest(const ca_arena_t *arena)
         if (atomic_compare_exchange_weak(&set->awake, &awake, awake - 1))
             return;
     for (unsigned i = 0; i < ca_arena_set_count(set); i++)
-        ca_block_discard(&set->slots[i].heap->blocks);
+        ca_block_discard(&set->slots[i].arena->blocks);
     atomic_store(&set->awake, 0); /* last: from now on they may be revived */
 }
 
-bool ca_arena_set_rested(const ca_arena_t *arena)
+bool ca_arena_set_asleep(const ca_arena_t *arena)
 {
-    return arena->shard != 0 || atomic_load(&arena->set->awake) == 0;
+    return arena->set_index != 0 || atomic_load(&arena->set->awake) == 0;
 }
 
 void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes)
@@ -232,18 +233,18 @@ void ca_arena_set_give_up(const ca_arena_t *arena, size_t bytes)
         atomic_fetch_sub_explicit(&arena->set->reserved, bytes, memory_order_relaxed);
 }
 
-/* --- the other heaps -------------------------------------------------------------------------- */
+/* --- the other arenas ------------------------------------------------------------------------- */
 
 void ca_arena_set_note_free_bytes(ca_arena_t *arena, size_t bytes, ca_free_estimate_t look)
 {
     ca_arena_set_t *set = arena->set;
 
     for (unsigned i = 1; i < ca_arena_set_count(set); i++) {
-        ca_arena_t *heap = set->slots[(arena->shard + i) % ca_arena_set_count(set)].heap;
-        ca_lock_take(&heap->lock);
-        heap->look = look;
-        ca_grow_set_free_bytes(heap, bytes);
-        ca_lock_drop(&heap->lock);
+        ca_arena_t *other = set->slots[(arena->set_index + i) % ca_arena_set_count(set)].arena;
+        ca_lock_take(&other->lock);
+        other->look = look;
+        ca_grow_set_free_bytes(other, bytes);
+        ca_lock_drop(&other->lock);
     }
 }
 
@@ -259,12 +260,12 @@ typedef struct visit {
     bool *reused;
 } visit_t;
 
-static ca_arena_t *heap_at(const visit_t *v, unsigned index)
+static ca_arena_t *arena_at(const visit_t *v, unsigned index)
 {
-    return v->set->slots[index].heap;
+    return v->set->slots[index].arena;
 }
 
-/* The heap, of those left, whose hint fits most tightly. */
+/* The arena, of those left, whose hint fits most tightly. */
 static unsigned tightest(const ca_arena_set_t *set, uint64_t left, ca_pool_t pool, size_t size)
 {
     size_t least = SIZE_MAX;
@@ -281,39 +282,39 @@ static unsigned tightest(const ca_arena_set_t *set, uint64_t left, ca_pool_t poo
     return found;
 }
 
-/* The heaps whose hint fits, home first. */
+/* The arenas whose hint fits, home first. */
 static int take_ready(const visit_t *v)
 {
     const ca_arena_set_t *set = v->set;
-    const ca_arena_params_t *params = &heap_at(v, 0)->params;
+    const ca_arena_params_t *params = &arena_at(v, 0)->params;
     size_t size = ca_round_request(params, v->bytes ? v->bytes : 1);
-    ca_pool_t pool = ca_pool_of(heap_at(v, 0), size);
+    ca_pool_t pool = ca_pool_of(arena_at(v, 0), size);
     uint64_t left = UINT64_MAX >> (64 - ca_arena_set_count(set));
     unsigned next = tightest(set, BIT_OF(v->home), pool, size);
 
     for (; next != NONE || (next = tightest(set, left, pool, size)) != NONE; next = NONE) {
         left &= ~BIT_OF(next);
-        if (ca_arena_alloc_ready_on(heap_at(v, next), NULL, v->bytes, v->block, v->address,
+        if (ca_arena_alloc_ready_on(arena_at(v, next), NULL, v->bytes, v->block, v->address,
                                     v->reused) == 0)
             return 0;
     }
     return -EAGAIN;
 }
 
-/* In one heap after the other, home first. What was freed on the stream is in its own heap; what is
- * ready is so for every stream. */
+/* In one arena after the other, home first. What was freed on the stream is in its own arena; what
+ * is ready is so for every stream. */
 static int climb(const visit_t *v, unsigned rungs, bool home_alone)
 {
     int rc = -ENOMEM;
 
     for (unsigned i = 0; i < (home_alone ? 1 : ca_arena_set_count(v->set)) && rc == -ENOMEM; i++)
-        rc = ca_arena_alloc_rungs(heap_at(v, (v->home + i) % ca_arena_set_count(v->set)),
+        rc = ca_arena_alloc_rungs(arena_at(v, (v->home + i) % ca_arena_set_count(v->set)),
                                   i == 0 ? v->stream : NULL, v->bytes, rungs, v->block, v->address,
                                   v->reused);
     return rc;
 }
 
-/* While home has had no memory, threads would all share the heap that has: its first segment comes
+/* While home has had no memory, threads would all share the arena that has: its first segment comes
  * before the others are visited, where nothing speaks against growth. Asked for once. */
 static bool begins(const visit_t *v)
 {
@@ -321,16 +322,16 @@ static bool begins(const visit_t *v)
            !atomic_load_explicit(&v->set->slots[v->home].begun, memory_order_relaxed);
 }
 
-/* Home has clearly less than its part, so that its threads go to other heaps: it gets what is above
- * it where most is. Seldom: for that the caches there are emptied. */
+/* Home has clearly less than its part, so that its threads go to other arenas: it gets what is
+ * above it where most is. Seldom: for that the caches there are emptied. */
 static void level(const visit_t *v)
 {
     ca_arena_set_slot_t *slots = v->set->slots, *home = &slots[v->home];
     size_t part = ca_arena_set_reserved(v->set) / ca_arena_set_in_use(v->set);
-    size_t mine = atomic_load_explicit(&home->reserved, memory_order_relaxed), most = 0;
+    size_t has = atomic_load_explicit(&home->reserved, memory_order_relaxed), most = 0;
     unsigned richest = v->home;
 
-    if (mine >= part - part / CA_ARENA_SET_UNEVEN ||
+    if (has >= part - part / CA_ARENA_SET_UNEVEN ||
         atomic_fetch_add_explicit(&home->levelled, 1, memory_order_relaxed) % CA_ARENA_SET_LEVELLED)
         return;
     for (unsigned i = 0; i < ca_arena_set_count(v->set); i++) {
@@ -341,15 +342,15 @@ static void level(const visit_t *v)
         }
     }
     if (most > part)
-        ca_balance(heap_at(v, richest), home->heap,
-                   part - mine < most - part ? part - mine : most - part);
+        ca_balance(arena_at(v, richest), home->arena,
+                   part - has < most - part ? part - has : most - part);
 }
 
 int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, bool ready_only,
                        ca_block_t **block, uint64_t *address, bool *reused)
 {
     const visit_t v = {set, stream, home_of(set, stream), bytes, block, address, reused};
-    ca_arena_t *home = heap_at(&v, v.home);
+    ca_arena_t *home = arena_at(&v, v.home);
 
     if (bytes > CA_BYTES_MOST)
         return ready_only ? -EAGAIN : -ENOMEM;
@@ -375,9 +376,10 @@ int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, b
                     : take_ready(&v);
     if (rc == 0 || ready_only)
         return rc;
-    /* No heap grows before each was looked at, and none waits while another has something to give.
-     * What lies in threads' caches comes last of that: it is dear for those who lose it, and growth
-     * in proportion comes before it. The last row is for what came while others were waited for. */
+    /* No arena grows before each was looked at, and none waits while another has something to give.
+     * What lies in threads' caches comes last of that: it is dear for the threads that lose it, and
+     * growth in proportion comes before it. The last row is for what came while others were waited
+     * for. */
     static const struct {
         unsigned rungs;
         bool home;  /* there alone */
@@ -391,7 +393,7 @@ int ca_arena_set_alloc(ca_arena_set_t *set, ca_stream_t *stream, size_t bytes, b
         {.rungs = CA_RUNGS_PASSED | CA_RUNGS_OPEN | CA_RUNGS_SPARED | CA_RUNGS_GROW, .home = true},
         {.rungs = CA_RUNGS_PASSED | CA_RUNGS_CACHES},
         {.rungs = CA_RUNGS_WAIT},
-        {.rungs = CA_RUNGS_LATE},
+        {.rungs = CA_RUNGS_OVERDUE},
         {.rungs = CA_RUNGS_PASSED | CA_RUNGS_CACHES},
     };
     rc = -ENOMEM;

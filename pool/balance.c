@@ -14,8 +14,8 @@
 static void share_context(const ca_arena_t *from, ca_arena_t *to)
 {
     to->fenced |= from->fenced;
-    if (to->room > from->room)
-        to->room = from->room;
+    if (to->free_bytes > from->free_bytes)
+        to->free_bytes = from->free_bytes;
     if (to->slack < from->slack)
         to->slack = from->slack;
 }
@@ -52,8 +52,8 @@ static void move_block(ca_arena_t *from, ca_arena_t *to, ca_block_t *block, ca_s
     }
     from->blocks.live--, from->blocks.made--;
     to->blocks.live++, to->blocks.made++;
-    /* Last: whoever reads it may put the block into a cache at once, and may see `to` here first.
-     */
+    /* Last: a thread that reads it may put the block into a cache at once, and may see `to` here
+     * first. */
     __atomic_store_n(&block->arena, to, __ATOMIC_RELEASE);
 }
 
@@ -98,7 +98,7 @@ static bool little_pending(const ca_arena_t *from, const ca_segment_t *segment, 
  * hold, see ca_epoch_due. */
 static size_t pending_most(const ca_arena_t *from, const ca_arena_t *to)
 {
-    size_t most = to->room / CA_EPOCH_ROOM_SHARE / ca_arena_heaps(to);
+    size_t most = to->free_bytes / CA_EPOCH_FREE_SHARE / ca_arena_sharers(to);
 
     if (most > ca_epoch_bytes(from->live_peak))
         most = ca_epoch_bytes(from->live_peak);
@@ -123,7 +123,7 @@ static bool may_move(const ca_arena_t *from, const ca_arena_t *to, const ca_segm
            little_pending(from, segment, pending_most(from, to));
 }
 
-/* Or the caches would be shut for nothing. */
+/* Or the caches would be locked out for nothing. */
 static bool has_one(const ca_arena_t *from, const ca_arena_t *to, size_t bytes)
 {
     const ca_segment_t *segment = from->segments;
@@ -133,7 +133,7 @@ static bool has_one(const ca_arena_t *from, const ca_arena_t *to, size_t bytes)
     return segment;
 }
 
-/* Caches are shut. Returns the bytes. */
+/* Caches are locked out. Returns the bytes. */
 static size_t move_segments(ca_arena_t *from, ca_arena_t *to, size_t bytes)
 {
     size_t moved = 0, blocks = 0;
@@ -174,7 +174,7 @@ size_t ca_balance(ca_arena_t *from, ca_arena_t *to, size_t bytes)
         ca_caches_review(to);
         ca_caches_open(from);
     }
-    ca_arena_drop(from); /* first: the live bytes of both are never told twice */
+    ca_arena_drop(from); /* first: the live bytes of both are never published twice */
     ca_arena_drop(to);
     return moved;
 }

@@ -138,7 +138,7 @@ static const char *check_epochs(const ca_epoch_list_t *list, size_t *count)
     return epochs == list->count && list->tail == prev ? NULL : "a list of epochs is wrong";
 }
 
-static const char *check_line(const ca_line_t *line, size_t *count)
+static const char *check_line(const ca_fence_queue_t *line, size_t *count)
 {
     const char *broken = check_epoch(line->open, count);
     if (!broken)

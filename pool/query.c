@@ -11,7 +11,7 @@ size_t ca_block_bytes(ca_block_t *block)
     size_t bytes = 0;
 
     if (!arena)
-        return 0; /* its context is gone */
+        return 0; /* its context is destroyed */
     if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
         bytes = ca_block_size(block);
     ca_lock_drop(&arena->lock);

@@ -18,15 +18,15 @@ struct ca_arena {
     void *context;
     ca_arena_params_t params;
 
-    ca_arena_set_t *set; /* the set of heaps that it belongs to; NULL for a heap alone */
-    unsigned shard;      /* its place there */
+    ca_arena_set_t *set; /* the set that it belongs to; NULL: it is in none */
+    unsigned set_index;  /* its place there */
     bool apart;          /* see mixed.h */
     ca_stream_t *ended;  /* streams of its lives before, for new ones */
     ca_block_slab_t blocks;
 
     /* From here on: of this life alone, see ca_arena_revive. */
     bool stopped;           /* the context is broken: serves nothing, keeps its books */
-    bool retired;           /* the context is gone: nothing here may reach upstream any more */
+    bool retired;           /* the context is destroyed: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */
     uint32_t takes, waits;  /* of the lock, since the set looked: see pool/arena_set.c */
@@ -35,8 +35,8 @@ struct ca_arena {
     uint64_t operations;     /* allocations, frees, waits: the clock of the back-offs */
     uint64_t freed_after;    /* the last fence before a plain free, whichever thread's */
     uint64_t own_wait_after; /* operations: see ladder.c, rung_pause */
-    size_t stock;            /* bytes of live that lie in caches, as far as they told */
-    ca_line_t whole;         /* epochs of plain frees */
+    size_t cached_bytes;     /* part of live: it lies in caches, as far as they published it */
+    ca_fence_queue_t whole;  /* epochs of plain frees */
     ca_epoch_t *passed;      /* blocks that stay whole for now: see ca_block_stays_whole */
     ca_epoch_t *owed;        /* served in order last, and empty; in no list: see ca_epoch_cover */
     ca_slab_t epochs, marks;
@@ -44,33 +44,34 @@ struct ca_arena {
     uint32_t tick;  /* see ca_arena_tick */
     uint32_t round; /* of giving back */
 
-    unsigned pins;     /* pin mode is on: see ca_arena_pin */
-    bool news;         /* for the set, though no other heap is in use */
-    bool unmerged;     /* there may be ready neighbours, from while it was */
-    bool careful;      /* memory comes before time: see pool/growth/warmup.h */
-    bool others_stuck; /* other contexts' work was waited for in vain: see ladder.c */
-    bool late_stuck;   /* so was what is late */
+    unsigned pins;       /* pin mode is on: see ca_arena_pin */
+    bool news;           /* for the set, though no other arena is in use */
+    bool unmerged;       /* there may be ready neighbours, from while it was */
+    bool prefers_memory; /* to time: see pool/growth/warmup.h */
+    bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
+    bool overdue_stuck;  /* so was what is overdue */
 
     ca_bins_t *bins; /* ready blocks, by ca_pool_t */
     ca_segment_t *segments;
     uint32_t segment_count, vacant; /* without a live block */
-    ca_cache_t *depot;    /* no thread's: what caches had too much of, and others may take */
-    ca_cache_t *caches;   /* of threads, in front of it, and the depot: see pool/cache/cache.h */
-    size_t cache_count;   /* of threads */
-    size_t cache_most;    /* bytes of the largest block that they keep; 0 before any may */
-    unsigned shutters;    /* why they are shut, counted */
-    uint16_t walks;       /* that are under way along `busy` */
-    bool settling;        /* the caches are shut until it has settled: see settle.h */
-    bool mixed_again;     /* it grew for that though no more was live than before: see mixed.h */
-    uint64_t shut_after;  /* operations: see ladder.c */
-    uint64_t settles_at;  /* operations */
-    uint64_t settle;      /* operations after a growth until it has settled, */
-    size_t settle_peak;   /* since live_peak was this */
-    size_t settle_from;   /* what was reserved then: see ca_warmup_grown */
-    ca_stream_t *streams; /* each with its own; only ever added to, in front */
-    ca_stream_t *busy;    /* those with pending blocks, or fences: see pool/fence/stream.c */
-    ca_stream_t *gone, *gone_last; /* those of them that serve again, oldest first */
-    size_t living_streams;         /* those that are not gone */
+    ca_cache_t *depot;  /* no thread's: what caches had too much of, and others may take */
+    ca_cache_t *caches; /* of threads, in front of it, and the depot: see pool/cache/cache.h */
+    size_t cache_count; /* of threads */
+    size_t cache_most;  /* bytes of the largest block that they keep; 0 before any may */
+    unsigned lock_outs; /* reasons why they are locked out, counted */
+    uint16_t walks;     /* that are under way along `busy` */
+    bool warming_up;    /* the caches are locked out until the warm-up is over */
+    bool mixed_again;   /* it grew for that though no more was live than before: see mixed.h */
+    uint64_t locked_out_after; /* operations: see ladder.c */
+    uint64_t warmup_until;     /* operations */
+    uint64_t warmup;           /* operations that the warm-up lasts after a growth, */
+    size_t warmup_peak;        /* since live_peak was this */
+    size_t warmup_from;        /* what was reserved then: see ca_warmup_grown */
+    ca_stream_t *streams;      /* each with its own; only ever added to, in front */
+    ca_stream_t *busy;         /* those with pending blocks, or fences: see pool/fence/stream.c */
+    /* Those of them that are destroyed and may serve again, oldest first. */
+    ca_stream_t *retired_streams, *last_retired_stream;
+    size_t living_streams; /* those that are not destroyed */
     ca_stream_t
         *_Atomic legacy; /* see pool/fence/stream.h; made on first use, as the next one is */
     ca_stream_t *elsewhere;
@@ -83,13 +84,13 @@ struct ca_arena {
     ca_signal_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
-    size_t room; /* bytes left to grow by: upstream's, as reckoned last, or the limit's */
+    size_t free_bytes;       /* left to grow by: upstream's, as reckoned last, or the limit's */
     ca_free_estimate_t look; /* what that is reckoned from */
     uint64_t look_after;     /* operations; where it was short then, the next look: see grow.c */
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
-    size_t live_told; /* what the set knows of ca_arena_in_use */
+    size_t live_published; /* what the set knows of ca_arena_in_use */
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
@@ -101,7 +102,7 @@ struct ca_arena {
     ca_slab_t segment_slab;
 };
 
-/* The lock, and a note of whether it had to be waited for: for calls of the program. */
+/* Takes the lock, and notes whether it had to be waited for: for calls of the program. */
 static inline void ca_arena_take(ca_arena_t *arena)
 {
     bool waited = ca_lock_take(&arena->lock);
@@ -115,7 +116,8 @@ static inline bool ca_arena_serving(const ca_arena_t *arena)
     return !arena->stopped && !arena->retired;
 }
 
-/* Where ready or live memory may have changed: the lock is dropped, and the set told. */
+/* Where ready or live memory may have changed: the lock is dropped, and the set
+ * hears of it. */
 static inline void ca_arena_drop(ca_arena_t *arena)
 {
     if (arena->set &&
@@ -124,7 +126,7 @@ static inline void ca_arena_drop(ca_arena_t *arena)
     ca_lock_drop(&arena->lock);
 }
 
-/* What is reserved by all heaps of its set. */
+/* What all arenas of its set have reserved. */
 static inline size_t ca_arena_reserved(const ca_arena_t *arena)
 {
     return arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
@@ -147,11 +149,11 @@ static inline void ca_raise_peak(_Atomic size_t *peak, size_t now)
     }
 }
 
-/* Bytes that the program has, as far as caches told. What one took out of stock and did not tell of
- * may be freed past it meanwhile: on a stream, or by a thread that has none. */
+/* Bytes that the program has, as far as caches published them. A block that a cache served, and did
+ * not publish, may be freed past the cache meanwhile: on a stream, or by a thread that has none. */
 static inline size_t ca_arena_in_use(const ca_arena_t *arena)
 {
-    return arena->live > arena->stock ? arena->live - arena->stock : 0;
+    return arena->live > arena->cached_bytes ? arena->live - arena->cached_bytes : 0;
 }
 
 /* Some thread made a plain free after the fence with this number. */
@@ -189,14 +191,14 @@ ca_arena_t *ca_block_lock(const ca_block_t *block);
 /* The same of the arena that has a segment with this address, or NULL. */
 ca_arena_t *ca_span_lock(uint64_t address);
 
-/* No other heap has any. */
+/* No other arena of its set has memory. */
 static inline bool ca_arena_alone(const ca_arena_t *arena)
 {
     return !arena->set || ca_arena_set_alone(arena->set);
 }
 
-/* How many share the memory that is left, and the time that may be waited for it. */
-static inline size_t ca_arena_heaps(const ca_arena_t *arena)
+/* How many arenas share the memory that is left, and the time that may be waited for it. */
+static inline size_t ca_arena_sharers(const ca_arena_t *arena)
 {
     return ca_arena_alone(arena) ? 1 : ca_arena_set_in_use(arena->set);
 }
@@ -210,19 +212,19 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
 void ca_arena_serve_in_order(ca_arena_t *arena);
 
 /* Whether nothing is handed out in flight any more, for good: then threads keep again what they
- * would have kept, and the arena is no more careful than another one. */
+ * would have kept, and the arena prefers memory to time no more than another one does. */
 void ca_arena_check_order(ca_arena_t *arena);
 
 /* Around all that drops the lock in between; the lock is held here. Holds cancellation off: a
- * thread that vanished in an upstream call or a wait would leave its turn, its epoch or the lock
- * behind. And keeps a retired arena's memory until the last thread is out. */
+ * thread that vanished in an upstream call or a wait would leave its epoch, its part in the growth
+ * or the lock behind. And keeps a retired arena's memory until the last thread is out. */
 int ca_arena_enter(ca_arena_t *arena);
 void ca_arena_leave(ca_arena_t *arena, int cancellation);
 /* The same for what added to `inside` by itself, around what is no cancellation point. */
 void ca_arena_left(ca_arena_t *arena);
 
 /* The only ways to change `reserved`; they keep the totals of the process too
- * (pool/growth/giving.c). `forget`: the arena is being retired; what it reserved is gone. */
+ * (pool/growth/giving.c). `forget`: the arena is being retired; what it reserved is lost. */
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
 void ca_reserved_forget(const ca_arena_t *arena);

@@ -145,7 +145,7 @@ void ca_block_discard(ca_block_slab_t *slab)
     errno = saved;
 }
 
-void ca_block_bar_hits(ca_block_t *block)
+void ca_block_bar_fast_path(ca_block_t *block)
 {
     __atomic_store_n(&block->class_mark, 0, __ATOMIC_RELAXED);
 }

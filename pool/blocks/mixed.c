@@ -10,7 +10,7 @@ static size_t stranded_most(const ca_arena_t *arena, bool round)
 
     if (!round)
         return part;
-    return arena->room > whole / 2 ? SIZE_MAX : part + part / 2;
+    return arena->free_bytes > whole / 2 ? SIZE_MAX : part + part / 2;
 }
 
 bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment, size_t bytes)
@@ -21,8 +21,8 @@ bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment,
 
     if (!round && bytes > most / CA_MIXED_LARGE)
         return segment->bytes - bytes <= bytes / CA_MIXED_SHARE;
-    return segment->mixed ||
-           arena->stranded + segment->bytes - segment->live - bytes <= most / ca_arena_heaps(arena);
+    return segment->mixed || arena->stranded + segment->bytes - segment->live - bytes <=
+                                 most / ca_arena_sharers(arena);
 }
 
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)

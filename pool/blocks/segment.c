@@ -343,25 +343,25 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
 
 ca_block_t *ca_block_take_pending(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
-    ca_block_t *taken = block;
+    ca_block_t *served = block;
 
     if (ca_block_size(block) > bytes && !ca_segment_whole(ca_block_segment(block))) {
-        taken = cut(arena, block, bytes);
-        if (!taken)
+        served = cut(arena, block, bytes);
+        if (!served)
             return NULL;
         ca_epoch_shrink(block, bytes);
     } else {
         ca_epoch_pull(block);
     }
-    arena->pending -= ca_block_size(taken);
-    ca_block_live(arena, taken);
-    return taken;
+    arena->pending -= ca_block_size(served);
+    ca_block_live(arena, served);
+    return served;
 }
 
 ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     size_t padding = ca_range_padding(arena, block, bytes);
-    ca_block_t *taken = NULL;
+    ca_block_t *served = NULL;
 
     if (ca_block_size(block) < bytes + padding)
         return NULL;
@@ -371,14 +371,14 @@ ca_block_t *ca_block_take_from(ca_arena_t *arena, ca_block_t *block, size_t byte
     else if (padding)
         return NULL;
     if (ca_block_size(block) > bytes && ca_block_segment(block)->pool != CA_POOL_OVERSIZE)
-        taken = split(arena, block, bytes);
-    if (!taken) {
+        served = split(arena, block, bytes);
+    if (!served) {
         /* A perfect fit; or the request gets the rest too, without host memory to describe it. */
         unready(arena, block);
-        taken = block;
+        served = block;
     }
-    ca_block_live(arena, taken);
-    return taken;
+    ca_block_live(arena, served);
+    return served;
 }
 
 bool ca_block_close_enough(const ca_block_t *block, size_t bytes)

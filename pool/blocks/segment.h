@@ -80,7 +80,7 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
  * at the cost of the one that fits best. */
 static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
-    return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->settling && !arena->pins &&
+    return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->warming_up && !arena->pins &&
            !block->exported && !ca_block_epoch(block)->line->stream &&
            !ca_block_segment(block)->view;
 }

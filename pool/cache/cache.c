@@ -17,11 +17,11 @@
 #include "pool/state.h"
 #include "pool/fence/stream.h"
 
-#define HARVEST_MOST 16u /* epochs asked about where a class waits */
-#define STARVED 16u      /* with fewer blocks a class waits for a fence every few requests */
+#define REAP_MOST 16u /* epochs asked about where a class waits */
+#define STARVED 16u   /* with fewer blocks a class waits for a fence every few requests */
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
-/* Caches are never unmapped: the heap may hold one that its thread has left. */
+/* Caches are never unmapped: the arena may hold one that its thread has left. */
 _Thread_local ca_thread_caches_t ca_thread_caches;
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_MEMORY);
@@ -41,7 +41,7 @@ size_t ca_cache_class_bytes(size_t bytes)
     return class_bytes;
 }
 
-/* Whoever chose the sizes that requests are rounded to gets these and no others. */
+/* Where the program chose the sizes that requests are rounded to it gets these and no others. */
 static inline bool may_round(const ca_arena_params_t *params)
 {
     return !params->size_class_count && !params->roundup;
@@ -49,11 +49,11 @@ static inline bool may_round(const ca_arena_params_t *params)
 
 /* --- a thread's caches ------------------------------------------------------------------------ */
 
-static void forget_mine(const ca_cache_t *cache)
+static void forget_for_thread(const ca_cache_t *cache)
 {
-    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
-        if (ca_thread_caches.memo[i].cache == cache)
-            ca_thread_caches.memo[i].arena = NULL;
+    for (unsigned i = 0; i < CA_CACHE_RECENT; i++)
+        if (ca_thread_caches.recent[i].cache == cache)
+            ca_thread_caches.recent[i].arena = NULL;
     ca_thread_forget();
 }
 
@@ -64,8 +64,8 @@ static void leave_all(void *unused)
     while (ca_thread_caches.caches) {
         ca_cache_t *cache = ca_thread_caches.caches;
         ca_arena_t *arena = atomic_load(&cache->arena);
-        ca_thread_caches.caches = cache->next_mine;
-        forget_mine(cache);
+        ca_thread_caches.caches = cache->next_of_thread;
+        forget_for_thread(cache);
         if (arena) {
             ca_lock_take(&arena->lock);
             if (atomic_load(&cache->arena) == arena)
@@ -73,13 +73,13 @@ static void leave_all(void *unused)
             ca_arena_drop(arena);
         }
         ca_lock_take(&lock);
-        cache->next_mine = left;
+        cache->next_of_thread = left;
         left = cache;
         ca_lock_drop(&lock);
     }
 }
 
-/* One that nobody uses, or NULL. */
+/* One that no thread uses, or NULL. */
 static ca_cache_t *blank(void)
 {
     ca_cache_t *cache = NULL;
@@ -95,27 +95,27 @@ static ca_cache_t *blank(void)
     ca_lock_take(&lock);
     cache = left;
     if (cache)
-        left = cache->next_mine;
+        left = cache->next_of_thread;
     else
         cache = ca_slab_take(&slab);
     ca_lock_drop(&lock);
     return cache;
 }
 
-/* One of the thread's whose heap was retired, or a new one. */
+/* One of the thread's whose arena was retired, or a new one. */
 static ca_cache_t *make(ca_arena_t *arena)
 {
     ca_cache_t *cache = ca_thread_caches.caches;
 
     while (cache && atomic_load(&cache->arena))
-        cache = cache->next_mine;
+        cache = cache->next_of_thread;
     if (cache) {
-        forget_mine(cache);
+        forget_for_thread(cache);
     } else {
         cache = blank();
         if (!cache)
             return NULL;
-        cache->next_mine = ca_thread_caches.caches;
+        cache->next_of_thread = ca_thread_caches.caches;
         ca_thread_caches.caches = cache;
     }
     ca_lock_take(&arena->lock);
@@ -140,17 +140,17 @@ static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, uns
     if (!cache)
         cache = make(arena);
     if (cache) {
-        ca_thread_caches.memo[at].arena = arena;
-        ca_thread_caches.memo[at].cache = cache;
+        ca_thread_caches.recent[at].arena = arena;
+        ca_thread_caches.recent[at].cache = cache;
     }
     return cache;
 }
 
 static inline ca_cache_t *cache_of(ca_arena_t *arena)
 {
-    unsigned at = ca_cache_memo_at(arena);
+    unsigned at = ca_cache_recent_at(arena);
 
-    ca_cache_t *cache = ca_cache_memo(arena);
+    ca_cache_t *cache = ca_cache_recent(arena);
 
     /* The arena may have been retired since, and revived. */
     return cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) == arena
@@ -158,9 +158,9 @@ static inline ca_cache_t *cache_of(ca_arena_t *arena)
                : find_or_make(arena, at);
 }
 
-/* --- the hit path ----------------------------------------------------------------------------- */
+/* --- the fast path ---------------------------------------------------------------------------- */
 
-/* What is known of a block while nobody can retire its heap. */
+/* What is known of a block while no thread can retire its arena. */
 typedef struct served {
     ca_block_t *block;
     uint64_t address;
@@ -182,11 +182,11 @@ static inline void take(ca_cache_t *cache, unsigned index, served_t *served)
         *served = (served_t){block, block->address, reused, false};
 }
 
-/* --- beyond it: under the heap's lock --------------------------------------------------------- */
+/* --- beyond it: under the arena's lock -------------------------------------------------------- */
 
-static bool is_shut(const ca_cache_t *cache)
+static bool is_locked_out(const ca_cache_t *cache)
 {
-    return atomic_load_explicit(&cache->entry, memory_order_relaxed) == CA_CACHE_SHUT;
+    return atomic_load_explicit(&cache->entry, memory_order_relaxed) == CA_CACHE_LOCKED_OUT;
 }
 
 /* From the depot into the cache. */
@@ -204,16 +204,16 @@ static uint32_t fetch(ca_arena_t *arena, ca_cache_t *cache, unsigned index, uint
     return fetched;
 }
 
-/* Cut from what the heap has ready. */
+/* Cuts from what the arena has ready. */
 static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
                     uint32_t most)
 {
     uint32_t count = 0;
 
     for (; count < most; count++) {
-        arena->stock += bytes; /* first, or it would count for the peak of live bytes */
+        arena->cached_bytes += bytes; /* first, or it would count for the peak of live bytes */
         ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
-        arena->stock -= bytes;
+        arena->cached_bytes -= bytes;
         if (!block)
             break;
         block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
@@ -225,7 +225,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
     return count;
 }
 
-/* Takes a block for the caller, and some for the stock, if the heap has any ready. */
+/* Takes a block for the caller, and some for the cache, if the arena has any ready. */
 static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
                    served_t *served)
 {
@@ -234,15 +234,15 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
 
     ca_arena_take(arena);
     arena->operations++;
-    if (ca_arena_serving(arena) && !is_shut(cache)) {
+    if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
         ca_arena_serve_in_order(arena); /* what this cache freed, too */
     }
-    bool open = ca_arena_serving(arena) && !is_shut(cache);
+    bool open = ca_arena_serving(arena) && !is_locked_out(cache);
     if (open)
         take(cache, index, served);
     if (open && !served->block) {
-        if (!fetch(arena, cache, index, most < CA_CACHE_SPILL ? most : CA_CACHE_SPILL)) {
+        if (!fetch(arena, cache, index, most < CA_CACHE_FLUSH ? most : CA_CACHE_FLUSH)) {
             ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
             if (block) {
                 serve(block, served);
@@ -259,17 +259,18 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
 }
 
 /* What has passed of a class that has too many goes to the depot, where the thread that runs out of
- * them finds it whole; as far as there is room. */
+ * them finds it whole; as far as the depot takes it. */
 static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
     ca_cache_class_t *class = &cache->classes[index], *depot = &arena->depot->classes[index];
     ca_block_t *block = NULL;
 
-    while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_SPILL &&
+    while (class->count > CA_CACHE_CLASS_BLOCKS - CA_CACHE_FLUSH &&
            (block = ca_cache_take_passed(cache, class))) {
         ca_cache_refill(arena, cache, 0, ca_block_size(block));
         if (depot->count < CA_CACHE_CLASS_BLOCKS &&
-            ca_cache_get(&arena->depot->stock) + ca_block_size(block) <= arena->depot->stock_most) {
+            ca_cache_get(&arena->depot->cached_bytes) + ca_block_size(block) <=
+                arena->depot->cached_most) {
             ca_cache_refill(arena, arena->depot, ca_block_size(block), 0);
             ca_cache_push_ready(depot, block);
         } else {
@@ -278,14 +279,14 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
     }
 }
 
-static void spill(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
+static void flush(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
     ca_arena_take(arena);
-    if (ca_arena_serving(arena) && !is_shut(cache)) {
+    if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
             hand_over(arena, cache, index);
-        ca_cache_trim(arena, cache, cache->stock_most - cache->stock_most / CA_CACHE_SPILL_SHARE);
+        ca_cache_trim(arena, cache, cache->cached_most - cache->cached_most / CA_CACHE_FLUSH_SHARE);
         ca_arena_note_peak(arena);
     }
     ca_arena_drop(arena);
@@ -298,7 +299,7 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
     if (!arena)
         return; /* retired meanwhile */
     ca_arena_take(arena);
-    if (ca_arena_serving(arena) && !is_shut(cache)) {
+    if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
             int cancellation = ca_arena_enter(arena);
@@ -320,7 +321,7 @@ static bool lags(ca_arena_t *arena, ca_cache_t *cache)
     ca_arena_take(arena);
     if (ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, HARVEST_MOST, false);
+        ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
         cache->lags = arena->whole.closed.count > 1;
         ca_arena_leave(arena, cancellation);
     }
@@ -328,7 +329,7 @@ static bool lags(ca_arena_t *arena, ca_cache_t *cache)
     return cache->lags;
 }
 
-/* Whoever came first took what was ready, and keeps it: see ca_grow_for_starved. */
+/* The threads that came first took what was ready, and keep it: see ca_grow_for_starved. */
 static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes, served_t *served)
 {
     ca_block_t *block;
@@ -341,45 +342,47 @@ static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes,
     }
 }
 
-/* Looks whether what the class waits for has passed by now: dearer than a hit, and much cheaper
- * than to empty all caches for it. */
+/* Looks whether what the class waits for has passed by now: dearer than the fast path, and much
+ * cheaper than to empty all caches for it. */
 static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t bytes,
                 served_t *served)
 {
     const ca_cache_class_t *class = &cache->classes[index];
 
     ca_arena_take(arena);
-    if (ca_arena_serving(arena) && !is_shut(cache) && class->first) {
+    if (ca_arena_serving(arena) && !is_locked_out(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, HARVEST_MOST, false);
-        if (!is_shut(cache))
+        ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
+        if (!is_locked_out(cache))
             take(cache, index, served);
-        if (!served->block && !is_shut(cache))
+        if (!served->block && !is_locked_out(cache))
             grow(arena, class, bytes, served);
-        if (!served->block && !is_shut(cache) && class->first && class->first->tag == cache->open) {
+        if (!served->block && !is_locked_out(cache) && class->first &&
+            class->first->tag == cache->open) {
             bool none_before = !arena->whole.closed.head;
             ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
             if (none_before)
                 ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
         }
-        if (!served->block && !is_shut(cache))
+        if (!served->block && !is_locked_out(cache))
             take(cache, index, served);
         ca_arena_leave(arena, cancellation);
     }
     ca_arena_drop(arena);
 }
 
-/* Where another block has the place it goes to the heap, and this one stays. False: it does not. */
+/* Where another block has the place it goes to the arena, and this one stays. False: it is not
+ * kept. */
 static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned index,
                               ca_block_t *block, ca_stream_t *stream)
 {
     bool kept = false;
 
     ca_arena_take(arena);
-    if (ca_arena_serving(arena) && !is_shut(cache) && ca_block_arena(block) == arena &&
+    if (ca_arena_serving(arena) && !is_locked_out(cache) && ca_block_arena(block) == arena &&
         ca_block_state(block) == CA_BLOCK_LIVE) {
         ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
-        ca_line_t *line = ordered->block ? &ordered->stream->line : NULL;
+        ca_fence_queue_t *line = ordered->block ? &ordered->stream->line : NULL;
         ca_cache_publish(arena, cache);
         cache->precise = ca_stream_precise(arena);
         if (!cache->precise && line)
@@ -429,7 +432,7 @@ int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, ui
     *block = ca_cache_take_ordered(cache, stream, index, reused);
     if (*block)
         *address = (*block)->address;
-    ca_cache_leave_hit(cache);
+    ca_cache_exit(cache);
     if (!*block) {
         *bytes = class_bytes;
         return -EAGAIN;
@@ -449,7 +452,7 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     if (!cache)
         return -EAGAIN;
     take(cache, index, &served);
-    ca_cache_leave_hit(cache);
+    ca_cache_exit(cache);
     if (!served.block)
         refill(arena, cache, index, class_bytes, &served);
     if (!served.block && !ready_only)
@@ -496,7 +499,7 @@ static inline ca_cache_t *kept_by(ca_arena_t *arena, const ca_block_t *block)
                : NULL;
 }
 
-/* False: the heap is to have it. */
+/* False: the arena is to have it. */
 static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
 {
     size_t mark = ca_cache_mark_of(block);
@@ -505,18 +508,18 @@ static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
     if (!cache || !ca_cache_enter_with(cache, block))
         return false;
     bool closes;
-    bool taken = ca_cache_put(cache, mark - 1, block, &closes);
-    if (taken && by == CA_BY_ALLOC) {
+    bool kept = ca_cache_put(cache, mark - 1, block, &closes);
+    if (kept && by == CA_BY_ALLOC) {
         cache->frees--; /* an operation, and no free that would have waited */
         cache->allocs++;
         cache->async_frees = true;
     }
-    ca_cache_leave_hit(cache);
-    if (!taken)
-        spill(arena, cache, (unsigned)mark - 1);
+    ca_cache_exit(cache);
+    if (!kept)
+        flush(arena, cache, (unsigned)mark - 1);
     else if (closes)
         ca_cache_close_epoch(cache, by);
-    return taken;
+    return kept;
 }
 
 void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
@@ -555,7 +558,7 @@ void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
         bool kept = ca_cache_put_ordered(cache, stream, index, block);
         bool looks = ca_cache_ordered_at(cache, stream, index)->block ||
                      (cache->precise && ++cache->passed_over == 0); /* whether it still is */
-        ca_cache_leave_hit(cache);
+        ca_cache_exit(cache);
         if (kept || (looks && keep_in_its_place(arena, cache, index, block, stream)))
             return;
     }
@@ -572,8 +575,8 @@ void ca_caches_reset_after_fork(void)
     ca_lock_init(&lock, CA_RANK_MEMORY);
     slab = (ca_slab_t){.object_bytes = CACHE_BYTES};
     left = NULL;
-    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
-        ca_thread_caches.memo[i].arena = NULL;
+    for (unsigned i = 0; i < CA_CACHE_RECENT; i++)
+        ca_thread_caches.recent[i].arena = NULL;
     ca_thread_caches.caches = NULL;
     ca_thread_forget();
 }

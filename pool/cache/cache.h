@@ -1,63 +1,65 @@
-/* Thread caches: in front of a heap each thread keeps a stock of blocks of its own, so that most
- * allocations and frees take no lock that threads share.
+/* Thread caches: in front of an arena each thread keeps blocks of its own, so that most allocations
+ * and frees take no lock that threads share.
  *
  *   classes  Requests up to CA_CACHE_MOST are rounded up to one of 128 sizes: multiples of 512 B to
  *            8 KiB, then 16 steps to each power of two. So a block that was freed fits the next
  *            request of about its size without being cut. Those above CA_CACHE_ALWAYS only as far
  *            as they are a small part of what the program has live.
- *   stock    What the thread frees queues up, a queue for each class, with the number of the
+ *   queues   What the thread frees queues up, a queue for each class, with the number of the
  *            cache's open epoch; the cache knows up to which number all work has passed. So the
  *            oldest block of a class is taken if its number has: no list is touched when an epoch
  *            closes or passes.
- *   epochs   Closed by the free side, as the heap's are, and together with the heap's open epoch:
- *            that gets a mark, "this cache up to this number", and when its fence has passed the
- *            cache is told. So there is one line of fences, whoever frees.
+ *   epochs   Closed by the free side, as the arena's are, and together with the arena's open
+ *            epoch: that gets a mark, "this cache up to this number", and when its fence has passed
+ *            the cache learns it. So there is one fence queue, whichever thread frees.
  *   streams  What is freed on a stream lies apart, a block for each stream and class, for the next
  *            request of that class there: in the stream's order it needs no fence
- *            (pool/fence/stream.h). The block before it goes to the heap.
- *   refill   A class that has nothing takes ready blocks from the heap, more each time. What is too
- *            much goes back in batches, by way of a depot that keeps blocks whole: where one thread
- *            allocates what another frees, they are neither merged nor cut again.
- *   sets     Of several heaps (pool/arena_set.h) a thread has a cache in front of each that it
- *            frees to, and allocates by way of the one before its home. The others only gather:
- * they keep less, and do not count where heaps share what they have among their threads.
+ *            (pool/fence/stream.h). The block before it goes to the arena.
+ *   refill   A class that has nothing takes ready blocks from the arena, more each time. What is
+ *            too much goes back in batches, by way of a depot that keeps blocks whole: where one
+ *            thread allocates what another frees, they are neither merged nor cut again.
+ *   sets     Of several arenas (pool/arena_set.h) a thread has a cache in front of each that it
+ *            frees to, and allocates by way of the one before its home. The others are remote and
+ *            only gather: they keep less, and do not count where arenas share what they have among
+ *            their threads.
  *
- * A cache's memory is the heap's whenever the heap wants it: before it gives memory back, merges or
- * ends, it shuts all caches in front of it and takes their blocks, and before it looks for more it
- * takes as many as it needs (ca_caches_yield), where several threads have some once growth is out
- * of proportion (ca_grow_spares_caches). While one thread climbs the retry ladder they stay shut,
- * and frees go where it looks. They also stay shut in pin mode, until the heap has settled
- * (pool/growth/warmup.h), where it has neither had a fence nor met a stream, and where little room
- * is left: then every free is followed by its fence.
+ * A cache's memory is the arena's whenever the arena wants it: before it gives memory back, merges
+ * or ends, it locks out all caches in front of it and takes their blocks, and before it looks for
+ * more it takes as many as it needs (ca_caches_yield), where several threads have some once growth
+ * is out of proportion (ca_grow_spares_caches). While one thread climbs the retry ladder they stay
+ * locked out, and frees go where that thread looks. They also stay locked out in pin mode, until
+ * the arena's warm-up is over (pool/growth/warmup.h), where it has neither had a fence nor met a
+ * stream, and where little memory is left: then every free is followed by its fence.
  *
- * The owner enters its cache by one compare-and-swap, which fails only when it is shut: then it
- * does without. Nobody else enters; the heap shuts a cache under its lock. */
+ * The owner enters its cache by one compare-and-swap, which fails only when the cache is locked
+ * out: then the owner does without. No other thread enters; the arena locks a cache out under the
+ * arena's lock. */
 #ifndef CA_POOL_CACHE_CACHE_H
 #define CA_POOL_CACHE_CACHE_H
 
 #include "pool/arena.h"
 #include "pool/fence/epoch.h"
 
-/* Bytes. Larger blocks in stock hold more memory apart than their hits are worth (see the traces),
- * and so do those above CA_CACHE_ALWAYS where little is live: a thread's are CA_CACHE_SHARE times
- * smaller than what was live at most, divided by the threads. */
+/* Bytes. Larger blocks in a cache hold more memory apart than the time they save is worth (see the
+ * traces), and so do those above CA_CACHE_ALWAYS where little is live: a thread's are
+ * CA_CACHE_SHARE times smaller than what was live at most, divided by the threads. */
 #define CA_CACHE_MOST ((size_t)1 << 20)
 #define CA_CACHE_ALWAYS ((size_t)256 << 10)
 #define CA_CACHE_SHARE 320u
 #define CA_CACHE_CLASSES 128u
 /* Of params.thread_cache a thread uses no more than this, or that part of what was live at most,
  * divided by the threads, where that is more. */
-#define CA_CACHE_STOCK ((size_t)64 << 20)
-#define CA_CACHE_STOCK_SHARE 8u
-#define CA_CACHE_VISITING_SHARE 8u  /* of that, in front of all other heaps of a set together */
+#define CA_CACHE_BYTES ((size_t)64 << 20)
+#define CA_CACHE_BYTES_SHARE 8u
+#define CA_CACHE_REMOTE_SHARE 8u    /* of that, in front of all other arenas of a set together */
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
-#define CA_CACHE_REFILL 16u         /* most blocks taken from the heap at a time */
+#define CA_CACHE_REFILL 16u         /* most blocks taken from the arena at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
-#define CA_CACHE_SPILL 64u      /* most blocks that go from a full class to the depot at a time */
-#define CA_CACHE_SPILL_SHARE 4u /* of a full stock goes back to the heap at a time */
+#define CA_CACHE_FLUSH 64u      /* most blocks that go from a full class to the depot at a time */
+#define CA_CACHE_FLUSH_SHARE 4u /* of a full cache's bytes go to the arena at a time */
 #define CA_CACHE_ORDERED 32u    /* places for blocks that were freed on streams; a power of two */
 /* An epoch of a cache is closed when it holds so many blocks: with more there are fewer records,
- * and more misses, because what pends serves nobody. */
+ * and more misses, because what pends serves no request. */
 #define CA_CACHE_EPOCH_BLOCKS 208u
 /* It may hold at least this much, or else it is not worth having one; and no block is kept of which
  * not so many fit. */
@@ -66,10 +68,10 @@
 
 typedef struct ca_cache ca_cache_t;
 
-/* Serves `*bytes` from the calling thread's stock, or from memory of `arena` that is ready. With
+/* Serves `*bytes` from the calling thread's cache, or from memory of `arena` that is ready. With
  * `ready_only` it makes no upstream call, without it asks about fences. Otherwise -EAGAIN, and
- * `*bytes` is what to ask the heap for instead, so that the block fits a class; should there be no
- * memory for that, the heap can be asked for the original. */
+ * `*bytes` is what to ask the arena for instead, so that the block fits a class; should there be no
+ * memory for that, the arena can be asked for the original. */
 int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
                    uint64_t *address, bool *reused);
 
@@ -101,41 +103,41 @@ size_t ca_cache_class_bytes(size_t bytes);
 /* The child of a fork has none. */
 void ca_caches_reset_after_fork(void);
 
-/* --- for the heap, under its lock ------------------------------------------------------------- */
+/* --- for the arena, under its lock ------------------------------------------------------------ */
 
-/* Shuts all caches in front of the heap and takes what is in them, until as many calls of the
+/* Locks out all caches in front of the arena and takes what is in them, until as many calls of the
  * second: then they open again, if nothing speaks against it. The lock may be dropped in between.
  */
 void ca_caches_lock_out(ca_arena_t *arena);
 void ca_caches_open(ca_arena_t *arena);
 
-/* Shuts them too, but takes only what it needs for a block of `bytes`, which it makes live: what
- * will be missed least first. NULL, and they are empty, where that was not enough. */
+/* Locks them out too, but takes only what it needs for a block of `bytes`, which it makes live:
+ * what will be missed least first. NULL, and they are empty, where that was not enough. */
 ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes);
 
 /* Something changed that decides whether caches may be open, or how much they may hold. */
 void ca_caches_review(ca_arena_t *arena);
 
-/* Whether it is for want of room that they are shut, or would be. */
+/* Whether it is for want of memory that they are locked out, or would be. */
 bool ca_caches_lack_memory(const ca_arena_t *arena);
 
 /* What was freed on this stream goes back to it: it is about to end. */
 void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream);
 
-/* What is freed on streams goes to the heap from now on, until the arena is no more precise. */
+/* What is freed on streams goes to the arena from now on, until the arena is no more precise. */
 void ca_caches_make_precise(ca_arena_t *arena);
 
-/* The heap hears of all frees so far: what it is told later counts as freed later. */
+/* The caches publish all frees so far: what they publish later counts as freed later. */
 void ca_caches_publish(ca_arena_t *arena);
 
-/* Takes what is in caches that nobody used since the last such call, and leaves the others alone.
- */
+/* Takes what is in caches that no thread used since the last such call, and leaves the others
+ * alone. */
 void ca_caches_flush_idle(ca_arena_t *arena);
 
-/* The heap is retired: its caches forget it. */
+/* The arena is retired: its caches forget it. */
 void ca_caches_drop(ca_arena_t *arena);
 
-/* Bytes in stock; exact only where the caches are shut. Takes no lock. */
+/* Cached bytes; exact only where the caches are locked out. Takes no lock. */
 size_t ca_caches_bytes(const ca_arena_t *arena);
 
 /* What is broken in the caches, or NULL. */

@@ -1,4 +1,4 @@
-/* The heap's side of the thread caches in front of it; see cache.h. The heap's lock is held in
+/* The arena's side of the thread caches in front of it; see cache.h. The arena's lock is held in
  * every function here, but where only a number is read. */
 #include "pool/cache/cache.h"
 
@@ -31,20 +31,20 @@ static void give_pending(ca_arena_t *arena, ca_block_t *block, ca_epoch_t *epoch
 
 void ca_cache_publish(ca_arena_t *arena, ca_cache_t *cache)
 {
-    size_t stock = ca_cache_get(&cache->stock);
+    size_t cached = ca_cache_get(&cache->cached_bytes);
     uint64_t frees = ca_cache_frees(cache);
 
     cache->used |= cache->allocs + frees > 0;
     arena->operations += cache->allocs + frees;
     if (frees) {
-        cache->freed_after = cache->told_after;
+        cache->freed_after = cache->published_after;
         ca_arena_note_free(arena, cache->freed_after);
     }
-    cache->told_after = ca_fence_newest();
+    cache->published_after = ca_fence_newest();
     cache->allocs = 0;
     cache->frees -= frees;
-    arena->stock += stock - cache->told; /* wraps around where there is less */
-    cache->told = stock;
+    arena->cached_bytes += cached - cache->published; /* wraps around where there is less */
+    cache->published = cached;
     ca_arena_note_peak(arena);
 }
 
@@ -57,11 +57,11 @@ static void start_classes(ca_cache_t *cache)
         cache->ordered[i].block = NULL;
 }
 
-/* The same, where the heap was told of all. */
+/* The same, where all was published. */
 static void start_counts(ca_cache_t *cache)
 {
     cache->allocs = cache->frees = cache->freed_after = 0;
-    cache->told_after = ca_fence_newest();
+    cache->published_after = ca_fence_newest();
     cache->async_frees = false;
     cache->open_left = CA_CACHE_EPOCH_BLOCKS;
     cache->open_bytes = 0;
@@ -86,14 +86,14 @@ void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream
     }
 }
 
-/* All blocks go to the heap, which has shut the cache, or whose thread calls. */
+/* All blocks go to the arena, which has locked the cache out, or the cache's thread calls. */
 static void empty(ca_arena_t *arena, ca_cache_t *cache)
 {
     uint64_t tag = 0;
     ca_epoch_t *epoch = NULL;
     bool open = false;
 
-    if (ca_cache_get(&cache->stock) || cache->allocs || ca_cache_frees(cache)) {
+    if (ca_cache_get(&cache->cached_bytes) || cache->allocs || ca_cache_frees(cache)) {
         ca_cache_publish(arena, cache);
         ca_cache_give_ordered(arena, cache, NULL);
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
@@ -111,7 +111,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
                 open |= epoch == arena->whole.open;
             }
         }
-        ca_cache_set(&cache->stock, 0);
+        ca_cache_set(&cache->cached_bytes, 0);
         ca_cache_publish(arena, cache);
         ca_cache_open_anew(cache);
         ca_cache_forget_marks(arena, cache);
@@ -124,12 +124,12 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
 }
 
 /* Its owner is inside for some instructions only, unless it was made to wait there. */
-static void shut(ca_cache_t *cache)
+static void lock_out(ca_cache_t *cache)
 {
     for (unsigned tries = 0;; tries++) {
         uint32_t entry = CA_CACHE_FREE;
-        if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_SHUT) ||
-            entry == CA_CACHE_SHUT)
+        if (atomic_compare_exchange_strong(&cache->entry, &entry, CA_CACHE_LOCKED_OUT) ||
+            entry == CA_CACHE_LOCKED_OUT)
             return;
         ca_backoff(tries);
     }
@@ -140,9 +140,9 @@ static void shut(ca_cache_t *cache)
 
 void ca_cache_refill(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left)
 {
-    ca_cache_set(&cache->stock, ca_cache_get(&cache->stock) + came - left);
-    cache->told += came - left;
-    arena->stock += came - left;
+    ca_cache_set(&cache->cached_bytes, ca_cache_get(&cache->cached_bytes) + came - left);
+    cache->published += came - left;
+    arena->cached_bytes += came - left;
 }
 
 ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class)
@@ -166,7 +166,7 @@ static size_t weight_of(const ca_cache_class_t *class)
 /* Of those that can give any: 0 where nothing has passed. */
 static size_t heaviest(const ca_cache_t *cache)
 {
-    unsigned classes = ca_cache_get(&cache->stock) ? CA_CACHE_CLASSES : 0;
+    unsigned classes = ca_cache_get(&cache->cached_bytes) ? CA_CACHE_CLASSES : 0;
     size_t weight = 0;
 
     for (unsigned i = 0; i < classes; i++) {
@@ -177,14 +177,14 @@ static size_t heaviest(const ca_cache_t *cache)
     return weight;
 }
 
-/* What has passed goes back to the heap from classes above that weight, while the stock has more
+/* What has passed goes back to the arena from classes above that weight, while the cache has more
  * than `most` bytes. */
 static void give_above(ca_arena_t *arena, ca_cache_t *cache, size_t weight, size_t most)
 {
     for (unsigned i = CA_CACHE_CLASSES; i-- > 0;) {
         ca_cache_class_t *class = &cache->classes[i];
         ca_block_t *block = NULL;
-        while (ca_cache_get(&cache->stock) > most && weight_of(class) > weight &&
+        while (ca_cache_get(&cache->cached_bytes) > most && weight_of(class) > weight &&
                (block = ca_cache_take_passed(cache, class))) {
             ca_cache_refill(arena, cache, 0, ca_block_size(block));
             ca_cache_give_ready(arena, block);
@@ -196,11 +196,11 @@ void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most)
 {
     size_t weight;
 
-    while (ca_cache_get(&cache->stock) > most && (weight = heaviest(cache)) > 0)
+    while (ca_cache_get(&cache->cached_bytes) > most && (weight = heaviest(cache)) > 0)
         give_above(arena, cache, weight / 2, most);
 }
 
-/* --- all of a heap's ---------------------------------------------------------------------------
+/* --- all of an arena's -------------------------------------------------------------------------
  */
 
 static size_t at_least(size_t least, size_t bytes)
@@ -213,32 +213,32 @@ static size_t at_most(size_t most, size_t bytes)
     return bytes < most ? bytes : most;
 }
 
-/* All together have half of what the heap's own open epoch would have alone: see ca_epoch_due. */
-static size_t part_of_room(const ca_arena_t *arena)
+/* All together have half of what the arena's own open epoch would have alone: see ca_epoch_due. */
+static size_t share_of_free(const ca_arena_t *arena)
 {
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / 2 / ca_arena_heaps(arena);
+    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE / 2 / ca_arena_sharers(arena);
 
     return arena->cache_count ? most / arena->cache_count : most;
 }
 
 bool ca_caches_lack_memory(const ca_arena_t *arena)
 {
-    return part_of_room(arena) < CA_CACHE_EPOCH_LEAST;
+    return share_of_free(arena) < CA_CACHE_EPOCH_LEAST;
 }
 
-/* Bytes that each may leave in its open epoch, or 0: where room is short none is worth having. */
+/* Bytes that each may leave in its open epoch, or 0: where memory is short none is worth having. */
 static size_t epoch_most(const ca_arena_t *arena)
 {
-    if (!ca_arena_serving(arena) || arena->shutters || arena->pins || arena->no_fences ||
+    if (!ca_arena_serving(arena) || arena->lock_outs || arena->pins || arena->no_fences ||
         !(arena->fenced || arena->living_streams) || !arena->cache_count)
         return 0;
-    size_t most = part_of_room(arena);
-    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_heaps(arena);
-    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share)); /* also one of very many heaps */
+    size_t most = share_of_free(arena);
+    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_sharers(arena);
+    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share)); /* also one of very many arenas */
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
 }
 
-/* How much it may keep. It is shut. */
+/* How much it may keep. It is locked out. */
 static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
 {
     size_t live = arena->live_peak / at_least(1, arena->cache_count);
@@ -248,10 +248,10 @@ static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
     if (ca_warmup_never(arena))
         arena->cache_most = at_most(arena->cache_most, arena->params.small);
     ca_cache_set(&cache->most, arena->cache_most);
-    cache->stock_most =
-        at_most(arena->params.thread_cache, at_least(CA_CACHE_STOCK, live / CA_CACHE_STOCK_SHARE));
-    if (cache->visiting)
-        cache->stock_most /= CA_CACHE_VISITING_SHARE * ca_arena_heaps(arena);
+    cache->cached_most =
+        at_most(arena->params.thread_cache, at_least(CA_CACHE_BYTES, live / CA_CACHE_BYTES_SHARE));
+    if (cache->remote)
+        cache->cached_most /= CA_CACHE_REMOTE_SHARE * ca_arena_sharers(arena);
 }
 
 void ca_caches_review(ca_arena_t *arena)
@@ -260,27 +260,27 @@ void ca_caches_review(ca_arena_t *arena)
 
     if (!most)
         for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
-            shut(cache);
+            lock_out(cache);
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         if (!most) {
             empty(arena, cache);
             continue;
         }
-        bool is_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
-        if (is_shut)
+        bool is_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
+        if (is_locked_out)
             set_limits(arena, cache, most);
-        /* Or its stock would be full of what no fence is recorded for. Until a fence could be had,
+        /* Or it would be full of what no fence is recorded for. Until a fence could be had,
          * where there are streams, each plain free asks for one. */
-        size_t holds = cache->visiting ? at_most(most, cache->stock_most / 2) : most;
+        size_t holds = cache->remote ? at_most(most, cache->cached_most / 2) : most;
         ca_cache_set(&cache->epoch_most, arena->fenced ? holds : 1);
-        if (is_shut)
+        if (is_locked_out)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
 
 void ca_caches_lock_out(ca_arena_t *arena)
 {
-    arena->shutters++;
+    arena->lock_outs++;
     ca_caches_review(arena);
 }
 
@@ -289,9 +289,9 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
     ca_block_t *block = NULL;
     size_t weight;
 
-    arena->shutters++;
+    arena->lock_outs++;
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        shut(cache);
+        lock_out(cache);
         ca_cache_publish(arena, cache);
     }
     do {
@@ -310,13 +310,13 @@ ca_block_t *ca_caches_yield(ca_arena_t *arena, size_t bytes)
 
 void ca_caches_open(ca_arena_t *arena)
 {
-    arena->shutters--;
-    if (!arena->shutters)
+    arena->lock_outs--;
+    if (!arena->lock_outs)
         ca_caches_review(arena);
 }
 
-/* Whoever chose the sizes that requests are rounded to gets these and no others; what is oversize
- * is none of the caches' business. */
+/* Where the program chose the sizes that requests are rounded to it gets these and no others; what
+ * is oversize is none of the caches' business. */
 static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 {
     const ca_arena_params_t *params = &arena->params;
@@ -329,16 +329,16 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
     copy_params(arena, cache);
-    cache->visiting = arena->set && !ca_arena_set_is_home(arena);
+    cache->remote = arena->set && !ca_arena_set_is_home(arena);
     cache->precise = ca_stream_precise(arena);
-    atomic_store(&cache->entry, CA_CACHE_SHUT);
+    atomic_store(&cache->entry, CA_CACHE_LOCKED_OUT);
     cache->prev = NULL;
     cache->next = arena->caches;
     if (cache->next)
         cache->next->prev = cache;
     arena->caches = cache;
-    arena->cache_count += !cache->visiting;
-    /* Tags go on where they were: no block of an earlier heap is left that has one. */
+    arena->cache_count += !cache->remote;
+    /* Tags go on where they were: no block of an earlier arena is left that has one. */
     cache->open++;
     start_classes(cache);
     start_counts(cache);
@@ -348,16 +348,16 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
 {
-    shut(cache);
+    lock_out(cache);
     empty(arena, cache);
-    ca_cache_forget_marks(arena, cache); /* it may serve another heap next */
+    ca_cache_forget_marks(arena, cache); /* it may serve another arena next */
     if (cache->prev)
         cache->prev->next = cache->next;
     else
         arena->caches = cache->next;
     if (cache->next)
         cache->next->prev = cache->prev;
-    arena->cache_count -= !cache->visiting;
+    arena->cache_count -= !cache->remote;
     atomic_store(&cache->arena, NULL);
 }
 
@@ -365,27 +365,27 @@ void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot)
 {
     start_classes(depot);
     start_counts(depot);
-    atomic_store(&depot->entry, CA_CACHE_SHUT);
+    atomic_store(&depot->entry, CA_CACHE_LOCKED_OUT);
     atomic_store(&depot->arena, arena);
     arena->depot = arena->caches = depot;
 }
 
-/* The blocks and the epochs go with the heap; those that it had stay forgotten. */
+/* The blocks and the epochs go with the arena; what the caches held of it stays forgotten. */
 void ca_caches_drop(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches, *next; cache; cache = next) {
         next = cache->next;
-        shut(cache);
+        lock_out(cache);
         start_classes(cache);
-        ca_cache_set(&cache->stock, 0);
-        cache->told = 0;
+        ca_cache_set(&cache->cached_bytes, 0);
+        cache->published = 0;
         start_counts(cache);
         atomic_store(&cache->arena, NULL);
     }
     arena->depot = arena->caches = NULL;
     arena->cache_count = 0;
-    arena->stock = 0;
-    /* A cache that serves another heap by then must not hear of these. */
+    arena->cached_bytes = 0;
+    /* A cache that serves another arena by then must not hear of these. */
     ca_cache_drop_marks(arena);
 }
 
@@ -395,12 +395,12 @@ static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precis
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         if (precise && cache->precise)
             continue;
-        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
-        shut(cache);
+        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
+        lock_out(cache);
         ca_cache_publish(arena, cache);
         ca_cache_give_ordered(arena, cache, only);
         cache->precise |= precise;
-        if (!was_shut)
+        if (!was_locked_out)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
@@ -418,10 +418,10 @@ void ca_caches_make_precise(ca_arena_t *arena)
 void ca_caches_publish(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
-        shut(cache);
+        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
+        lock_out(cache);
         ca_cache_publish(arena, cache);
-        if (!was_shut)
+        if (!was_locked_out)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
@@ -429,31 +429,31 @@ void ca_caches_publish(ca_arena_t *arena)
 void ca_caches_flush_idle(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        bool was_shut = atomic_load(&cache->entry) == CA_CACHE_SHUT;
-        shut(cache);
+        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
+        lock_out(cache);
         ca_cache_publish(arena, cache);
         if (!cache->used)
             empty(arena, cache);
         cache->used = false;
-        if (!was_shut)
+        if (!was_locked_out)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
 }
 
 size_t ca_caches_bytes(const ca_arena_t *arena)
 {
-    size_t stock = 0;
+    size_t cached = 0;
 
     for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next)
-        stock += ca_cache_get(&cache->stock);
-    return stock;
+        cached += ca_cache_get(&cache->cached_bytes);
+    return cached;
 }
 
 /* --- invariants --------------------------------------------------------------------------------
  */
 
 static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache, unsigned index,
-                               size_t *stock, size_t *blocks)
+                               size_t *cached, size_t *blocks)
 {
     const ca_cache_class_t *class = &cache->classes[index];
     const ca_block_t *last = NULL;
@@ -462,10 +462,10 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
     for (const ca_block_t *block = class->first; block; last = block, block = block->next) {
         if (block->state != CA_BLOCK_CACHED || block->arena != arena ||
             (block->class_mark != index + 1 && !block->exported))
-            return "a block in stock is not";
+            return "a block in a cache is not cached";
         if (block->tag > cache->open || (last && block->tag < last->tag))
             return "a cache's tags are out of order";
-        *stock += ca_block_size(block);
+        *cached += ca_block_size(block);
         count++;
     }
     *blocks += count;
@@ -473,7 +473,7 @@ static const char *check_class(const ca_arena_t *arena, const ca_cache_t *cache,
     return class->end == end && class->count == count ? NULL : "a class of a cache is wrong";
 }
 
-static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cache, size_t *stock,
+static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cache, size_t *cached,
                                  size_t *blocks)
 {
     for (unsigned i = 0; i < CA_CACHE_ORDERED; i++) {
@@ -482,10 +482,10 @@ static const char *check_ordered(const ca_arena_t *arena, const ca_cache_t *cach
         if (!block)
             continue;
         if (block->state != CA_BLOCK_CACHED || block->arena != arena)
-            return "a block that was freed on a stream is not in stock";
+            return "a block that was freed on a stream is not cached";
         if (ordered->stream->arena != arena)
-            return "a block in stock was freed on a stream of another heap";
-        *stock += ca_block_size(block);
+            return "a cached block was freed on a stream of another arena";
+        *cached += ca_block_size(block);
         (*blocks)++;
     }
     return NULL;
@@ -501,26 +501,26 @@ static size_t cached_blocks(const ca_arena_t *arena)
     return count;
 }
 
-static const char *check_shut(const ca_arena_t *arena)
+static const char *check_locked_out(const ca_arena_t *arena)
 {
     size_t blocks = 0;
 
     for (const ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        size_t stock = 0;
+        size_t cached = 0;
         if (atomic_load(&cache->arena) != arena)
-            return "a cache is of another heap";
+            return "a cache is of another arena";
         for (unsigned i = 0; i < CA_CACHE_CLASSES; i++) {
-            const char *broken = check_class(arena, cache, i, &stock, &blocks);
+            const char *broken = check_class(arena, cache, i, &cached, &blocks);
             if (broken)
                 return broken;
         }
-        const char *broken = check_ordered(arena, cache, &stock, &blocks);
+        const char *broken = check_ordered(arena, cache, &cached, &blocks);
         if (broken)
             return broken;
-        if (stock != ca_cache_get(&cache->stock))
-            return "the bytes in a cache's stock are wrong";
+        if (cached != ca_cache_get(&cache->cached_bytes))
+            return "a cache's bytes are wrong";
     }
-    return blocks == cached_blocks(arena) ? NULL : "a block in stock is in no cache";
+    return blocks == cached_blocks(arena) ? NULL : "a cached block is in no cache";
 }
 
 const char *ca_caches_check(ca_arena_t *arena)
@@ -528,8 +528,8 @@ const char *ca_caches_check(ca_arena_t *arena)
     if (arena->retired)
         return NULL;
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
-        shut(cache);
-    const char *broken = check_shut(arena);
+        lock_out(cache);
+    const char *broken = check_locked_out(arena);
     ca_caches_review(arena);
     return broken;
 }

@@ -2,10 +2,10 @@
  * uses it too. A cache stands in front of one arena and has a queue of blocks for each size class:
  *
  *   enter, enter_with  the cache is this thread's alone until it leaves; with a block: if the cache
- *                      stands in front of the block's arena. False while another thread is in it
+ *                      stands in front of the block's arena. False while it is locked out
  *   take               the oldest block of a class, live now, if its epoch has passed; or NULL
  *   put                queues a live block, pending in the open epoch; says whether that is due
- *   leave_hit          other threads may come in again
+ *   exit               the arena may lock the cache out again
  *
  * Inside, the arena is not retired, and nothing may wait, lock or call out. */
 #ifndef CA_POOL_CACHE_CACHE_HIT_H
@@ -16,31 +16,31 @@
 #include "base/mutation.h"
 #include "pool/cache/cache_state.h"
 
-#define CA_CACHE_FINE 16u /* multiples of CA_GRANULE; then as many to each power of two */
-#define CA_CACHE_MEMOS 4u /* a power of two */
+#define CA_CACHE_FINE 16u  /* multiples of CA_GRANULE; then as many to each power of two */
+#define CA_CACHE_RECENT 4u /* a power of two */
 
-/* The calling thread's. */
+/* The calling thread's; those looked up last, by their arenas' addresses, and all. */
 typedef struct ca_thread_caches {
     struct {
         const ca_arena_t *arena;
         ca_cache_t *cache;
-    } memo[CA_CACHE_MEMOS];
+    } recent[CA_CACHE_RECENT];
     ca_cache_t *caches;
 } ca_thread_caches_t;
 
 extern _Thread_local ca_thread_caches_t ca_thread_caches;
 
-CA_INLINE unsigned ca_cache_memo_at(const ca_arena_t *arena)
+CA_INLINE unsigned ca_cache_recent_at(const ca_arena_t *arena)
 {
-    return (unsigned)((uintptr_t)arena >> 6) % CA_CACHE_MEMOS;
+    return (unsigned)((uintptr_t)arena >> 6) % CA_CACHE_RECENT;
 }
 
 /* In front of `arena`, if it was looked up not long ago, or NULL. */
-CA_INLINE ca_cache_t *ca_cache_memo(const ca_arena_t *arena)
+CA_INLINE ca_cache_t *ca_cache_recent(const ca_arena_t *arena)
 {
-    unsigned at = ca_cache_memo_at(arena);
+    unsigned at = ca_cache_recent_at(arena);
 
-    return ca_thread_caches.memo[at].arena == arena ? ca_thread_caches.memo[at].cache : NULL;
+    return ca_thread_caches.recent[at].arena == arena ? ca_thread_caches.recent[at].cache : NULL;
 }
 
 /* The same, looked for. */
@@ -49,7 +49,7 @@ CA_INLINE ca_cache_t *ca_cache_find_own(const ca_arena_t *arena)
     ca_cache_t *cache = ca_thread_caches.caches;
 
     while (cache && atomic_load_explicit(&cache->arena, memory_order_relaxed) != arena)
-        cache = cache->next_mine;
+        cache = cache->next_of_thread;
     return cache;
 }
 
@@ -76,8 +76,8 @@ CA_INLINE unsigned ca_cache_class_of(size_t bytes, size_t *class_bytes)
 #define CA_CACHE_NO_CLASS 255u
 
 /* What a live block of this size keeps, so that its free need not work it out: 1 and its class, or
- * CA_CACHE_NO_CLASS, as has what is larger than `most`. 0 where its free is no hit, whatever its
- * size (ca_block_bar_hits). */
+ * CA_CACHE_NO_CLASS, as has what is larger than `most`. 0 where its free takes the slow path,
+ * whatever its size (ca_block_bar_fast_path). */
 CA_INLINE uint8_t ca_cache_class_mark(size_t bytes, size_t most)
 {
     size_t class_bytes;
@@ -94,7 +94,7 @@ CA_INLINE bool ca_cache_has_class(size_t mark)
     return mark - 1 < CA_CACHE_CLASSES;
 }
 
-/* Where the heap may be retired meanwhile: then this is 0 from some moment on. */
+/* The arena may be retired meanwhile: then this is 0 from some moment on. */
 CA_INLINE size_t ca_cache_mark_of(const ca_block_t *block)
 {
     return __atomic_load_n(&block->class_mark, __ATOMIC_RELAXED);
@@ -118,13 +118,13 @@ CA_INLINE bool ca_cache_enter(ca_cache_t *cache)
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-CA_INLINE void ca_cache_leave_hit(ca_cache_t *cache)
+CA_INLINE void ca_cache_exit(ca_cache_t *cache)
 {
     atomic_store_explicit(&cache->entry, CA_CACHE_FREE, memory_order_release);
 }
 
-/* To put a block there that may be of the heap that the cache is in front of. That is known inside
- * alone: before, another heap may get the block (pool/balance.h), or the cache another heap. */
+/* To put a block there that may be of the arena that the cache is in front of. That is known inside
+ * alone: before, another arena may get the block (pool/balance.h), or the cache another arena. */
 CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_block_t *block)
 {
     if (!ca_cache_enter(cache))
@@ -132,12 +132,12 @@ CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_block_t *block)
     const ca_arena_t *arena = atomic_load_explicit(&cache->arena, memory_order_relaxed);
     if (__builtin_expect(__atomic_load_n(&block->arena, __ATOMIC_RELAXED) == arena, 1))
         return true;
-    ca_cache_leave_hit(cache);
+    ca_cache_exit(cache);
     return false;
 }
 
 /* A block of the class that is ready, live from now on, or NULL; and whether some part of it was
- * handed out before, where somebody wants to know. */
+ * handed out before, where the caller wants to know. */
 CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reused)
 {
     ca_cache_class_t *class = &cache->classes[index];
@@ -149,7 +149,7 @@ CA_INLINE ca_block_t *ca_cache_take(ca_cache_t *cache, size_t index, bool *reuse
     if (reused)
         *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
     ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_thread_counts_take(&cache->stock, ca_block_size(block));
+    ca_thread_counts_take(&cache->cached_bytes, ca_block_size(block));
     cache->allocs++;
     return block;
 }
@@ -176,7 +176,7 @@ CA_INLINE ca_block_t *ca_cache_take_ordered(ca_cache_t *cache, const ca_stream_t
     ordered->block = NULL;
     *reused = __atomic_load_n(&block->touched, __ATOMIC_RELAXED);
     ca_block_set_state(block, CA_BLOCK_LIVE);
-    ca_thread_counts_take(&cache->stock, ca_block_size(block));
+    ca_thread_counts_take(&cache->cached_bytes, ca_block_size(block));
     cache->allocs++;
     return block;
 }
@@ -188,9 +188,10 @@ CA_INLINE bool ca_cache_put_ordered(ca_cache_t *cache, ca_stream_t *stream, size
     ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
     size_t bytes = ca_block_size(block);
 
-    if (ordered->block || cache->precise || ca_cache_get(&cache->stock) + bytes > cache->stock_most)
+    if (ordered->block || cache->precise ||
+        ca_cache_get(&cache->cached_bytes) + bytes > cache->cached_most)
         return false;
-    ca_thread_counts_add(&cache->stock, bytes);
+    ca_thread_counts_add(&cache->cached_bytes, bytes);
     ca_block_set_state(block, CA_BLOCK_CACHED);
     ordered->stream = stream;
     ordered->block = block;
@@ -198,20 +199,20 @@ CA_INLINE bool ca_cache_put_ordered(ca_cache_t *cache, ca_stream_t *stream, size
     return true;
 }
 
-/* Queues a live block of this class, or leaves it as it is, where there is no room. `due`: whether
+/* Queues a live block of this class, or leaves it as it is, where the cache is full. `due`: whether
  * the cache's epoch is to be closed now: ca_cache_close_epoch, outside. */
 CA_INLINE bool ca_cache_put(ca_cache_t *cache, size_t index, ca_block_t *block, bool *due)
 {
     ca_cache_class_t *class = &cache->classes[index];
     CA_KEEP_IN_REGISTER(class);
     size_t bytes = ca_block_size(block);
-    ptrdiff_t room = (ptrdiff_t)(cache->stock_most - bytes);
+    ptrdiff_t most = (ptrdiff_t)(cache->cached_most - bytes);
 
     if (__builtin_expect(class->count >= CA_CACHE_CLASS_BLOCKS ||
-                             (ptrdiff_t)ca_cache_get(&cache->stock) > room,
+                             (ptrdiff_t)ca_cache_get(&cache->cached_bytes) > most,
                          0))
         return false;
-    ca_thread_counts_add(&cache->stock, bytes);
+    ca_thread_counts_add(&cache->cached_bytes, bytes);
     ca_block_set_state(block, CA_BLOCK_CACHED);
     block->tag = cache->open;
     block->next = NULL;

@@ -1,4 +1,4 @@
-/* Marks of thread caches in the heap's epochs; see cache_mark.h. */
+/* Marks of thread caches in the arena's epochs; see cache_mark.h. */
 #include "pool/cache/cache_mark.h"
 
 #include "pool/state.h"

@@ -1,4 +1,5 @@
-/* A thread cache's own fields: for its owner's side (cache.c) and the heap's (cache_heap.c). */
+/* A thread cache's own fields: for its owner's side (cache.c) and the arena's
+ * (cache_heap.c). */
 #ifndef CA_POOL_CACHE_CACHE_STATE_H
 #define CA_POOL_CACHE_CACHE_STATE_H
 
@@ -8,17 +9,17 @@
 #include "pool/cache/cache.h"
 
 typedef enum {
-    CA_CACHE_FREE, /* nobody is inside */
-    CA_CACHE_IN,   /* its owner is, for a moment */
-    CA_CACHE_SHUT, /* the heap has it, until it says otherwise */
+    CA_CACHE_FREE,       /* no thread is inside */
+    CA_CACHE_IN,         /* its owner is, for a moment */
+    CA_CACHE_LOCKED_OUT, /* it serves nothing: the arena has it, until it lets the owner in */
 } ca_cache_entry_t;
 
 typedef struct ca_cache_class {
-    /* From the heap, ready, with the tag 0; then freed here, oldest first, with rising tags. */
+    /* From the arena, ready, with the tag 0; then freed here, oldest first, with rising tags. */
     ca_block_t *first;
     ca_block_t **end; /* where the next one goes: there, or the last one's `next` */
     uint32_t count;
-    uint32_t batch; /* blocks to ask the heap for next time */
+    uint32_t batch; /* blocks to ask the arena for next time */
 } ca_cache_class_t;
 
 /* What the thread freed last on a stream, of one class: only that stream waits for nothing there.
@@ -28,33 +29,34 @@ typedef struct ca_cache_ordered {
     ca_block_t *block; /* or NULL */
 } ca_cache_ordered_t;
 
-/* Changed by the owner inside, or under the heap's lock: by the owner outside, or by anybody while
- * the cache is shut. */
+/* Changed by the owner inside, or under the arena's lock: by the owner outside, or by any thread
+ * while the cache is locked out. */
 struct ca_cache {
-    _Atomic uint32_t entry;    /* ca_cache_entry_t */
-    bool simple;               /* a request's size alone tells its class; see granule_mask */
-    bool visiting;             /* its thread's home is another heap of the set */
-    ca_arena_t *_Atomic arena; /* NULL: it has no heap any more */
-    uint64_t open;             /* tag of what is freed now */
-    _Atomic uint64_t passed;   /* up to this tag all is ready; under the heap's lock */
-    _Atomic size_t stock;      /* bytes of all blocks in here */
-    size_t stock_most;         /* bytes; set by the heap while it is shut, as the next one is */
-    _Atomic size_t most;       /* bytes of the largest block that it keeps */
+    _Atomic uint32_t entry;      /* ca_cache_entry_t */
+    bool simple;                 /* a request's size alone tells its class; see granule_mask */
+    bool remote;                 /* its thread's home is another arena of the set */
+    ca_arena_t *_Atomic arena;   /* NULL: it has no arena any more */
+    uint64_t open;               /* tag of what is freed now */
+    _Atomic uint64_t passed;     /* up to this tag all is ready; under the arena's lock */
+    _Atomic size_t cached_bytes; /* of all blocks in here */
+    size_t cached_most;          /* bytes; the arena sets it, and the next one, while it has locked
+                                  * the cache out */
+    _Atomic size_t most;         /* bytes of the largest block that it keeps */
     int64_t open_left;         /* of CA_CACHE_EPOCH_BLOCKS, less blocks freed with the tag `open` */
-    _Atomic size_t epoch_most; /* bytes that an epoch of its may hold */
+    _Atomic size_t epoch_most; /* bytes that its open epoch may hold */
     size_t open_bytes;         /* of those blocks */
     size_t granule_mask;       /* where it is simple, requests are rounded to this and 1; set when
                                 * it joins */
-    uint64_t allocs;           /* since the heap was told of them, */
-    size_t told;               /* which has this part of `stock` in arena->stock; */
+    uint64_t allocs;           /* not published yet: see ca_cache_publish */
+    size_t published;          /* the part of cached_bytes that is in arena->cached_bytes */
     uint64_t frees;            /* as allocs, less those with the tag `open`: see ca_cache_frees */
-    uint64_t told_after;       /* the newest fence when it told, and */
-    uint64_t freed_after;      /* one that was there before the last plain free that it told of */
-    bool used;                 /* it told of some since ca_caches_flush_idle */
+    uint64_t published_after;  /* the newest fence when it published, and */
+    uint64_t freed_after;      /* one that was there before the last plain free so published */
+    bool used;                 /* it published some since ca_caches_flush_idle */
     bool async_frees;          /* see ca_cached_free_async */
-    void *context;             /* the heap's */
-    ca_cache_t *prev, *next;   /* of the same heap, under its lock */
-    ca_cache_t *next_mine;     /* of the same thread */
+    void *context;             /* the arena's */
+    ca_cache_t *prev, *next;   /* of the same arena, under its lock */
+    ca_cache_t *next_of_thread; /* of the same thread */
     ca_cache_class_t classes[CA_CACHE_CLASSES];
     ca_cache_ordered_t ordered[CA_CACHE_ORDERED];
     bool precise;        /* it keeps nothing in `ordered`: see ca_stream_make_precise */
@@ -80,7 +82,7 @@ CA_INLINE uint64_t ca_cache_open_count(const ca_cache_t *cache)
     return (uint64_t)(CA_CACHE_EPOCH_BLOCKS - cache->open_left);
 }
 
-/* Since the heap was told of them. */
+/* Not published yet. */
 CA_INLINE uint64_t ca_cache_frees(const ca_cache_t *cache)
 {
     return cache->frees + ca_cache_open_count(cache);
@@ -114,7 +116,7 @@ CA_INLINE ca_block_t *ca_cache_shift(ca_cache_class_t *class, ca_block_t *first)
     return first;
 }
 
-/* From the heap: it goes before all others. */
+/* From the arena: it goes before all others. */
 CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
 {
     block->tag = 0;
@@ -125,46 +127,45 @@ CA_INLINE void ca_cache_push_ready(ca_cache_class_t *class, ca_block_t *block)
     class->count++;
 }
 
-/* --- between the two sides; under the heap's lock ----------------------------------------------
- */
+/* --- between the two sides; under the arena's lock -------------------------------------------- */
 
-/* Bytes came to the stock of a cache, which is not open to others, or left it. */
+/* Bytes came to a cache, which is not open to other threads, or left it. */
 void ca_cache_refill(ca_arena_t *arena, ca_cache_t *cache, size_t came, size_t left);
 
 /* The oldest of a class, or NULL where it has not passed. */
 ca_block_t *ca_cache_take_passed(ca_cache_t *cache, ca_cache_class_t *class);
 
-/* What has passed goes back to the heap, what will be missed least first, until the stock has no
- * more than `most` bytes. It was told of them. */
+/* What has passed goes back to the arena, what will be missed least first, until the cache has no
+ * more than `most` bytes. It has published them. */
 void ca_cache_trim(ca_arena_t *arena, ca_cache_t *cache, size_t most);
 
-/* Gives a block that was freed on a stream back to it. The cache, which is not open to others, told
- * of all before. */
+/* Gives a block that was freed on a stream back to it. The cache, which is not open to
+ * other threads, has published all before. */
 void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t *ordered);
 
 /* Gives what was freed on a stream back to it, as if it were freed now, or only what was freed on
- * one of them. The cache is not open to others. */
+ * one of them. The cache is not open to other threads. */
 void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only);
 
-/* A new cache for the calling thread, shut until ca_caches_review. */
+/* A new cache for the calling thread, locked out until ca_caches_review. */
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache);
 
-/* The heap's own, which nobody enters: its blocks are ready, and change hands under the lock. */
+/* The arena's own, which no thread enters: its blocks are ready, and move under the lock. */
 void ca_cache_make_depot(ca_arena_t *arena, ca_cache_t *depot); /* zeroed */
 
-/* The thread ends: its cache's blocks are the heap's. */
+/* The thread ends: its cache's blocks become the arena's. */
 void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache);
 
-/* Adds what happened in the cache to the heap's counts. */
+/* Adds what happened in the cache to the arena's counts. */
 void ca_cache_publish(ca_arena_t *arena, ca_cache_t *cache);
 
-/* A block in no list of the cache any more is ready in the heap. */
+/* Makes a block that is in no list of the cache any more ready in the arena. */
 void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
 
-/* The owner's epoch is due (ca_cache_put), by what it did last. Takes the heap's lock. */
+/* The owner's epoch is due (ca_cache_put), by what it did last. Takes the arena's lock. */
 void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by);
 
-/* This thread's cache in front of the heap, or NULL. */
+/* This thread's cache in front of the arena, or NULL. */
 ca_cache_t *ca_cache_own(const ca_arena_t *arena);
 
 #endif

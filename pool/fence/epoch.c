@@ -46,7 +46,7 @@ static size_t scale(const ca_arena_t *arena)
     return arena->no_fences ? CA_SYNC_SCALE : 1;
 }
 
-/* See fence_order.h. The calling thread's cache may have taken blocks since it last published. The
+/* See fence_order.h. The calling thread's cache may have served blocks since it last published. The
  * arena knows no more of those than the two numbers that are read here. */
 static uint64_t freed_after(const ca_arena_t *arena)
 {
@@ -54,7 +54,7 @@ static uint64_t freed_after(const ca_arena_t *arena)
 
     if (cache)
         ca_fence_note_free(arena->context,
-                           ca_cache_frees(cache) ? cache->told_after : cache->freed_after);
+                           ca_cache_frees(cache) ? cache->published_after : cache->freed_after);
     return ca_fence_freed_after(arena->context);
 }
 
@@ -63,9 +63,8 @@ void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
     epoch->by = epoch->by == CA_BY_NO_THREAD || epoch->by == thread ? thread : CA_BY_SEVERAL;
 }
 
-/* The epoch of a stream keeps CA_FENCE_NONE: no thread waits without bound for the work of a single
- * stream, as no plain free would have. */
-ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
+/* No thread waits without bound for work of a single stream: no plain free would have. */
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_fence_queue_t *line)
 {
     ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
 
@@ -76,14 +75,14 @@ ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_line_t *line)
     return epoch;
 }
 
-int ca_fence_queue_start(ca_arena_t *arena, ca_line_t *line, ca_stream_t *stream)
+int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *line, ca_stream_t *stream)
 {
-    *line = (ca_line_t){.stream = stream};
+    *line = (ca_fence_queue_t){.stream = stream};
     line->open = ca_epoch_make(arena, line);
     return line->open ? 0 : -ENOMEM;
 }
 
-void ca_epoch_push(ca_arena_t *arena, ca_line_t *line, ca_block_t *block)
+void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *line, ca_block_t *block)
 {
     ca_epoch_push_into(line->open, block);
     if (line->stream)
@@ -110,15 +109,15 @@ void ca_epoch_pull(ca_block_t *block)
  * Nor may a refused close put the next one off there: no allocation makes up for it. */
 static size_t holds(const ca_arena_t *arena)
 {
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE / scale(arena);
+    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE / scale(arena);
     size_t own = ca_warmup_epoch_bytes(arena) * scale(arena);
 
     if (arena->cache_count) /* the other half is theirs */
         most /= 2;
-    return (most < own ? most : own) / ca_arena_heaps(arena);
+    return (most < own ? most : own) / ca_arena_sharers(arena);
 }
 
-bool ca_epoch_due(const ca_arena_t *arena, const ca_line_t *line)
+bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *line)
 {
     const ca_epoch_t *open = line->open;
     if (line->stream)
@@ -179,7 +178,7 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 }
 
 /* The open epoch, detached and replaced; NULL when it is empty or there is no host memory. */
-static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
+static ca_epoch_t *detach_open(ca_arena_t *arena, ca_fence_queue_t *line)
 {
     ca_epoch_t *epoch = line->open;
 
@@ -196,7 +195,7 @@ static ca_epoch_t *detach_open(ca_arena_t *arena, ca_line_t *line)
 /* A closing epoch that got no fence is the open one again; what was freed meanwhile joins it. */
 static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 {
-    ca_line_t *line = epoch->line;
+    ca_fence_queue_t *line = epoch->line;
     ca_epoch_t *newer = line->open;
 
     for (ca_block_t *block = newer->blocks, *next; block; block = next) {
@@ -312,7 +311,7 @@ static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
         ca_upstream_fence_release(arena->upstream, arena->context, fence);
 }
 
-void ca_epoch_close(ca_arena_t *arena, ca_line_t *line, ca_closer_t by)
+void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by)
 {
     ca_stream_t *stream = line->stream;
 
@@ -384,7 +383,7 @@ static int apply_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     return answer;
 }
 
-void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
+void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *line)
 {
     ca_epoch_t *epoch;
 
@@ -402,7 +401,7 @@ void ca_epochs_end(ca_arena_t *arena, ca_line_t *line)
     }
 }
 
-size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool forced)
+size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *line, size_t most, bool forced)
 {
     size_t passed = 0;
 
@@ -429,7 +428,7 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_line_t *line, size_t most, bool force
         }
         line->failures = 0;
         arena->others_stuck &= !asks;
-        arena->late_stuck &= !asks;
+        arena->overdue_stuck &= !asks;
         passed++;
     }
     return passed;
@@ -446,12 +445,12 @@ bool ca_epoch_in_order(const ca_arena_t *arena)
 
 CA_INLINE bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
-    if (CA_MUTATED(order_counted_by_heap))
+    if (CA_MUTATED(order_counted_by_arena))
         return epoch->foreign || epoch->number > arena->freed_after;
     /* The usual case first. */
     if (epoch->number <= ca_fence_freed_after(arena->context) && !epoch->foreign)
         return false;
-    return ca_epoch_overdue(arena, epoch) && !CA_MUTATED(order_late);
+    return ca_epoch_overdue(arena, epoch) && !CA_MUTATED(order_overdue);
 }
 
 /* An epoch that has just been served stays, for what ca_epoch_cover puts there; the one before it
@@ -509,7 +508,7 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena)
     return ca_epoch_take_in_order(arena, 0, NULL);
 }
 
-size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **taken)
+size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **found)
 {
     ca_epoch_t *epoch = arena->whole.closed.head, *next;
     size_t served = 0;
@@ -541,14 +540,14 @@ size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **take
         if (owe(arena, epoch, released))
             next = arena->whole.closed.head;
         if (took) {
-            *taken = arena->retired ? NULL : block;
+            *found = arena->retired ? NULL : block;
             break;
         }
     }
     return served;
 }
 
-void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line)
+void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *line)
 {
     if (!line->stream && ca_epoch_in_order(arena) && line->closed.count < IN_ORDER_BEHIND)
         return;
@@ -557,8 +556,8 @@ void ca_epoch_reap_by_free(ca_arena_t *arena, ca_line_t *line)
         ca_epoch_reap(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
 }
 
-/* The first queue that has a closed epoch. It is not known which one has waited longest. */
-static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
+/* The queue whose longest wait has no known bound: the first with anything closed. */
+static ca_fence_queue_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
     if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
         return &arena->whole;
@@ -570,7 +569,7 @@ static ca_line_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
 
 /* The first of those that are asked for. With `several` the last such of the older half, or of as
  * few as hold enough to be worth a wait. Sets `place`, from 1. */
-static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *line,
+static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_fence_queue_t *line,
                                      ca_which_t which, bool several, size_t *place)
 {
     size_t bytes = 0, most = several ? (line->closed.count + 1) / 2 : 0, seen = 0;
@@ -593,7 +592,7 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_line_t *l
 
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 {
-    ca_line_t *line = line_to_wait_for(arena, which);
+    ca_fence_queue_t *line = line_to_wait_for(arena, which);
     bool several = which != CA_EPOCHS_ALL && nanoseconds != CA_WAIT_OWN;
     size_t place = 1;
     ca_epoch_t *epoch = which == CA_EPOCHS_ALL

@@ -297,7 +297,7 @@ static bool go_about(void *context, const debt_t *debt, way_t way, void *queue)
 static bool go_about_all(way_t way, void *queue)
 {
     void *context = atomic_load(&ca_order_gate.only);
-    debt_t mine[DEBTS];
+    debt_t copy[DEBTS];
     void *unused[DEBTS];
     bool done[DEBTS] = {false}, all = true;
 
@@ -305,24 +305,24 @@ static bool go_about_all(way_t way, void *queue)
         return true;
     ca_lock_take(&lock);
     for (unsigned i = 0; i < DEBTS; i++) {
-        mine[i] = debts[i];
-        if (!mine[i].fence || !mine[i].owed)
-            mine[i].fence = NULL;
+        copy[i] = debts[i];
+        if (!copy[i].fence || !copy[i].owed)
+            copy[i].fence = NULL;
         else
             debts[i].users++;
     }
     ca_lock_drop(&lock);
     for (unsigned i = 0; i < DEBTS; i++)
-        if (mine[i].fence) {
-            done[i] = go_about(context, &mine[i], way, queue);
+        if (copy[i].fence) {
+            done[i] = go_about(context, &copy[i], way, queue);
             if (done[i])
-                ca_order_passed(context, mine[i].began);
+                ca_order_passed(context, copy[i].began);
             all &= done[i];
         }
     ca_lock_take(&lock);
     for (unsigned i = 0; i < DEBTS; i++) {
         unused[i] = NULL;
-        if (!mine[i].fence)
+        if (!copy[i].fence)
             continue;
         debts[i].users--;
         debts[i].joined += way == JOIN && !done[i];
@@ -551,9 +551,9 @@ void ca_order_start(const ca_upstream_t *with, void *context, uint64_t nanosecon
 
 void ca_order_forget(const void *context)
 {
-    void *unused[DEBTS], *mine = atomic_load(&ca_order_gate.only);
+    void *unused[DEBTS], *owner = atomic_load(&ca_order_gate.only);
 
-    if (mine != context || !context)
+    if (owner != context || !context)
         return;
     ca_lock_take(&lock);
     for (unsigned i = 0; i < DEBTS; i++) {
@@ -565,7 +565,7 @@ void ca_order_forget(const void *context)
     ca_lock_drop(&lock);
     for (unsigned i = 0; i < DEBTS; i++)
         if (unused[i])
-            ca_upstream_fence_release(upstream, mine, unused[i]);
+            ca_upstream_fence_release(upstream, owner, unused[i]);
 }
 
 void ca_order_end(const char *why)

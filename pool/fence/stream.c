@@ -24,7 +24,7 @@ static ca_slab_t slab = {.object_bytes = APART};
 
 bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number)
 {
-    return !stream->gone && stream->number == number;
+    return !stream->retired && stream->number == number;
 }
 
 bool ca_stream_is_legacy(const ca_stream_t *stream)
@@ -50,14 +50,14 @@ void ca_stream_handed(ca_stream_t *stream)
     raise(&stream->handed, atomic_load(&stream->begun) + 1);
 }
 
-uint64_t ca_stream_begin_whole(ca_stream_t *stream)
+uint64_t ca_stream_begin_serial(ca_stream_t *stream)
 {
     if (atomic_load(&stream->handed) <= atomic_load(&stream->made) || CA_MUTATED(overlap_kept))
         return 0;
     return atomic_fetch_add(&stream->begun, 1) + 1;
 }
 
-void ca_stream_made_whole(ca_stream_t *stream, uint64_t begun)
+void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun)
 {
     raise(&stream->made, begun);
 }
@@ -80,7 +80,7 @@ ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
 
 static bool at_rest(const ca_stream_t *stream)
 {
-    const ca_line_t *line = &stream->line;
+    const ca_fence_queue_t *line = &stream->line;
 
     return line->open->count == 0 && !line->closing.head && !line->closed.head;
 }
@@ -138,7 +138,7 @@ size_t ca_stream_listed(const ca_stream_t *stream)
 
 bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
-    size_t most = arena->room / CA_EPOCH_ROOM_SHARE;
+    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE;
 
     ca_stream_kind_t kind = open->line->stream->kind;
 
@@ -180,7 +180,7 @@ static void evacuate(ca_stream_t *stream)
 
 void ca_stream_reopened(ca_stream_t *stream, int rc)
 {
-    if (stream->gone || (rc != -EAGAIN && rc != -EIO))
+    if (stream->retired || (rc != -EAGAIN && rc != -EIO))
         evacuate(stream);
 }
 
@@ -195,7 +195,7 @@ void ca_streams_close(ca_arena_t *arena)
         return;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy) {
-        if (stream->gone || stream->line.open->count == 0)
+        if (stream->retired || stream->line.open->count == 0)
             continue;
         if (may_record(stream))
             ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
@@ -310,18 +310,19 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
 
 static void add_destroyed(ca_arena_t *arena, ca_stream_t *stream)
 {
-    stream->next_destroyed = NULL;
-    *(arena->gone_last ? &arena->gone_last->next_destroyed : &arena->gone) = stream;
-    arena->gone_last = stream;
+    stream->next_retired = NULL;
+    *(arena->last_retired_stream ? &arena->last_retired_stream->next_retired
+                                 : &arena->retired_streams) = stream;
+    arena->last_retired_stream = stream;
 }
 
 static ca_stream_t *take_destroyed(ca_arena_t *arena)
 {
-    ca_stream_t *stream = arena->gone;
+    ca_stream_t *stream = arena->retired_streams;
 
-    arena->gone = stream->next_destroyed;
-    if (!arena->gone)
-        arena->gone_last = NULL;
+    arena->retired_streams = stream->next_retired;
+    if (!arena->retired_streams)
+        arena->last_retired_stream = NULL;
     return stream;
 }
 
@@ -330,7 +331,7 @@ static ca_stream_t *take_destroyed(ca_arena_t *arena)
  * for ever holds no other one up. Drops the lock. */
 static ca_stream_t *spare(ca_arena_t *arena)
 {
-    for (unsigned i = 0; i < SPARE_LOOK && arena->gone; i++) {
+    for (unsigned i = 0; i < SPARE_LOOK && arena->retired_streams; i++) {
         ca_stream_t *stream = take_destroyed(arena);
         ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
@@ -360,7 +361,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     if (!stream->bins || ca_fence_queue_start(arena, &stream->line, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
-        stream->gone = true;
+        stream->retired = true;
         stream->next = arena->ended;
         arena->ended = stream;
         return NULL;
@@ -387,7 +388,7 @@ static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void 
         return NULL;
     stream->kind = kind;
     stream->queue = queue;
-    stream->gone = stream->confined = false;
+    stream->retired = stream->confined = false;
     number(arena, stream);
     return stream;
 }
@@ -446,7 +447,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         stream = make(arena);
     if (stream) {
         stream->queue = queue;
-        stream->gone = false;
+        stream->retired = false;
         number(arena, stream);
         arena->living_streams++;
         stream->confined = confined;
@@ -478,9 +479,9 @@ void ca_stream_retire(ca_stream_t *stream)
     ca_arena_t *arena = stream->arena;
 
     ca_lock_take(&arena->lock);
-    if (!arena->retired && !stream->gone) {
+    if (!arena->retired && !stream->retired) {
         int cancellation = ca_arena_enter(arena);
-        stream->gone = true; /* no thread begins to record on it from here on */
+        stream->retired = true; /* no thread begins to record on it from here on */
         arena->living_streams--;
         ca_caches_give_stream(arena, stream);
         if (!stream->confined) {
@@ -503,14 +504,14 @@ void ca_streams_drop(ca_arena_t *arena)
         next = stream->next;
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
-        stream->line = (ca_line_t){0};
-        stream->gone = true;
+        stream->line = (ca_fence_queue_t){0};
+        stream->retired = true;
         stream->busy = false;
         stream->next = arena->ended;
         arena->ended = stream;
     }
     arena->streams = arena->busy = NULL;
-    arena->gone = arena->gone_last = arena->elsewhere = NULL;
+    arena->retired_streams = arena->last_retired_stream = arena->elsewhere = NULL;
     atomic_store(&arena->legacy, NULL);
 }
 

@@ -46,15 +46,15 @@ typedef enum { CA_STREAM_COMMON, CA_STREAM_LEGACY, CA_STREAM_ELSEWHERE } ca_stre
 struct ca_stream {
     ca_stream_t *next;
     ca_stream_t *next_busy;
-    ca_stream_t *next_destroyed; /* the one that went after it */
+    ca_stream_t *next_retired; /* the one that went after it */
     ca_arena_t *arena;
     void *queue;
-    ca_line_t line;
+    ca_fence_queue_t line;
     ca_bins_t *bins; /* its pending blocks */
     ca_stream_kind_t kind;
     uint16_t number; /* see ca_stream_number */
     bool busy;       /* has pending blocks, or fences: see ca_streams_walk */
-    bool gone;       /* destroyed: no block joins it any more */
+    bool retired;    /* destroyed: no block joins it any more */
     bool confined;   /* only its own thread can record fences on it */
     pthread_t owner; /* that thread */
     /* Launches that wait for all before them: begun, and the last one that was made. `handed`: the

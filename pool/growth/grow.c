@@ -19,7 +19,7 @@
 #include "pool/range/view.h"
 
 /* Allocations and frees between two looks at what upstream has, while that is too little for
- * caches: another process may have given memory back, which nothing reports. */
+ * caches: another process may have released memory back, which nothing reports. */
 #define LOOK_AGAIN 65536
 
 /* Of the set that the arena belongs to; see arena_set.h. */
@@ -49,7 +49,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
 bool ca_grow_spares_caches(const ca_arena_t *arena)
 {
     return live_peak(arena) >= CA_GROW_SPARE && ca_grow_allowed(arena) &&
-           (arena->cache_count > 1 || ca_arena_heaps(arena) > 1) && ca_caches_bytes(arena) &&
+           (arena->cache_count > 1 || ca_arena_sharers(arena) > 1) && ca_caches_bytes(arena) &&
            arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
 }
 
@@ -87,9 +87,10 @@ bool ca_grow_for_starved(const ca_arena_t *arena, size_t bytes)
 
     if (segment < bytes)
         segment = bytes;
-    return arena->params.settle && !arena->careful && !arena->growing && arena->cache_count > 1 &&
-           arena->params.reuse != CA_POOL_REUSE_WAIT && ca_grow_allowed(arena) &&
-           arena->reserved + segment - arena->settle_from <= ca_warmup_uncounted(arena);
+    return arena->params.warmup && !arena->prefers_memory && !arena->growing &&
+           arena->cache_count > 1 && arena->params.reuse != CA_POOL_REUSE_WAIT &&
+           ca_grow_allowed(arena) &&
+           arena->reserved + segment - arena->warmup_from <= ca_warmup_uncounted(arena);
 }
 
 bool ca_grow_by_nothing(const ca_arena_t *arena, size_t bytes)
@@ -224,7 +225,7 @@ static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
 
 /* Bytes that the arena may grow by, headroom aside: what upstream has, and what the limit leaves.
  */
-static size_t room(const ca_arena_t *arena)
+static size_t free_bytes_now(const ca_arena_t *arena)
 {
     size_t limit = arena->params.limit, now = ca_arena_reserved(arena), available = left(arena);
     size_t allowed = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
@@ -251,7 +252,7 @@ static void look(ca_arena_t *arena)
 
 void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
 {
-    arena->room = bytes;
+    arena->free_bytes = bytes;
     arena->look_after = arena->operations + LOOK_AGAIN;
     ca_caches_review(arena);
 }
@@ -275,14 +276,14 @@ void ca_grow_look_again(ca_arena_t *arena)
     arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
     look(arena);
     if (ca_arena_serving(arena))
-        note_free_bytes(arena, room(arena));
+        note_free_bytes(arena, free_bytes_now(arena));
 }
 
 /* Upstream has `bytes` more, which it got back. Drops the lock. */
 static void add_free_bytes(ca_arena_t *arena, size_t bytes)
 {
-    if (arena->room < SIZE_MAX - bytes && !arena->retired)
-        note_free_bytes(arena, arena->room + bytes);
+    if (arena->free_bytes < SIZE_MAX - bytes && !arena->retired)
+        note_free_bytes(arena, arena->free_bytes + bytes);
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -313,12 +314,12 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     bool looked = !look_serves(arena, preferred, headroom);
     if (looked)
         look(arena);
-    note_free_bytes(arena, room(arena));
+    note_free_bytes(arena, free_bytes_now(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
         if (ca_grow_over_limit(arena, sizes[i]) ||
-            (headroom && (sizes[i] > arena->room || arena->room - sizes[i] < headroom)))
+            (headroom && (sizes[i] > arena->free_bytes || arena->free_bytes - sizes[i] < headroom)))
             continue;
         if (i == 0) /* so that it keeps within the highest reserve ever */
             give_down_to(arena, sizes[i], reserved_peak(arena), CA_GIVE_SEGMENTS);
@@ -326,12 +327,12 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
             return -EIO;
         rc = ranged ? ca_range_grow(arena, bytes, i > 0, block)
                     : grow_by(arena, sizes[i], bytes, block);
-        if (rc == 0 && arena->room != SIZE_MAX)
-            arena->room -= arena->room < sizes[i] ? arena->room : sizes[i];
+        if (rc == 0 && arena->free_bytes != SIZE_MAX)
+            arena->free_bytes -= arena->free_bytes < sizes[i] ? arena->free_bytes : sizes[i];
         if (rc == -ENOMEM && !looked) { /* others have got it since */
             looked = true;
             look(arena);
-            note_free_bytes(arena, room(arena));
+            note_free_bytes(arena, free_bytes_now(arena));
         }
     }
     if (rc == -ENOMEM && !headroom) {
@@ -489,7 +490,7 @@ size_t ca_give_others(ca_arena_t *arena, size_t bytes)
     size_t released = 0;
     ca_lock_drop(&arena->lock);
     for (unsigned i = 1; i < count && released < bytes; i++)
-        released += ca_arena_trim(ca_arena_set_heap(arena->set, (arena->shard + i) % count),
+        released += ca_arena_trim(ca_arena_set_at(arena->set, (arena->set_index + i) % count),
                                   bytes - released);
     ca_lock_take(&arena->lock);
     return released;

@@ -179,7 +179,7 @@ static bool rung_caches(climb_t *c)
     if (c->locked_out)
         return false;
     c->locked_out = true;
-    c->arena->shut_after = c->arena->operations + LOCKOUT_BACKOFF;
+    c->arena->locked_out_after = c->arena->operations + LOCKOUT_BACKOFF;
     /* Where each block is a large part of all there is, all merge. */
     if (ca_warmup_small(c->arena))
         ca_caches_lock_out(c->arena);
@@ -360,7 +360,7 @@ static bool rung_others(climb_t *c)
     c->waits = arena->whole.closed.count;
     bool served =
         !arena->others_stuck &&
-        wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_heaps(arena));
+        wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_sharers(arena));
     arena->others_stuck |= arena->whole.closed.head != NULL;
     return served;
 }
@@ -378,18 +378,18 @@ uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena)
 {
     uint64_t most = arena->params.oom_wait_ns, others = ca_bound(CA_OTHERS_WAIT_NS);
 
-    if (arena->late_stuck)
+    if (arena->overdue_stuck)
         most /= CA_STUCK_SHARE;
     if (most > others && only_others(arena))
         most = others;
-    return most / ca_arena_heaps(arena);
+    return most / ca_arena_sharers(arena);
 }
 
 static bool rung_overdue(climb_t *c)
 {
     c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
     bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_unsafe_wait_ns(c->arena));
-    c->arena->late_stuck |= c->arena->whole.closed.head != NULL;
+    c->arena->overdue_stuck |= c->arena->whole.closed.head != NULL;
     return served || rung_idle(c) || grow(c);
 }
 
@@ -408,7 +408,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
                  .asked = asked,
                  .rc = -ENOMEM,
                  .released = ca_giving_done(),
-                 .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_LATE),
+                 .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_OVERDUE),
                  .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
                                  ? arena->params.headroom
                                  : 0};
@@ -416,8 +416,8 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
     ca_arena_check_order(arena);
     /* Cached blocks merge with ready ones, and larger blocks stay whole; but the threads that lose
      * them pay for that. So this comes first only after LOCKOUT_BACKOFF operations. */
-    bool caches_first = rungs & CA_RUNGS_CACHES && arena->operations >= arena->shut_after;
-    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_LATE) ||
+    bool caches_first = rungs & CA_RUNGS_CACHES && arena->operations >= arena->locked_out_after;
+    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_OVERDUE) ||
                   (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));
 
     (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_POLICY && rung_policy(&c)) ||
@@ -429,7 +429,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
             (rung_wait(&c) || rung_others(&c) ||
              (!arena->params.host && give_and_grow(&c, CA_GIVE_PASSED, 0)) ||
              give_and_grow(&c, CA_GIVE_PENDING, 0))) ||
-           (rungs & CA_RUNGS_LATE &&
+           (rungs & CA_RUNGS_OVERDUE &&
             ((ca_export_reclaim(arena) && rung_open(&c)) || rung_overdue(&c))));
     if (c.locked_out)
         ca_caches_open(arena);

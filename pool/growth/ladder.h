@@ -10,13 +10,13 @@
 
 /* Which rungs to climb: with several arenas all of them take one part before any takes the next. */
 typedef enum {
-    CA_RUNGS_PASSED = 1,  /* passed */
-    CA_RUNGS_OPEN = 2,    /* open */
-    CA_RUNGS_CACHES = 4,  /* caches */
-    CA_RUNGS_GROW = 8,    /* caches to reclaim */
-    CA_RUNGS_WAIT = 16,   /* caches, wait, others, pending */
-    CA_RUNGS_LATE = 32,   /* caches, exported, overdue */
-    CA_RUNGS_SPARED = 64, /* spared */
+    CA_RUNGS_PASSED = 1,   /* passed */
+    CA_RUNGS_OPEN = 2,     /* open */
+    CA_RUNGS_CACHES = 4,   /* caches */
+    CA_RUNGS_GROW = 8,     /* caches to reclaim */
+    CA_RUNGS_WAIT = 16,    /* caches, wait, pending */
+    CA_RUNGS_OVERDUE = 32, /* caches, late */
+    CA_RUNGS_SPARED = 64,  /* spared */
     CA_RUNGS_ALL = 127,
     CA_RUNGS_UNSPARED = 128, /* caches, unless the arena grows before it takes them */
     CA_RUNGS_POLICY = 256,   /* policy */

@@ -5,12 +5,12 @@
  * and frees, or of more where the arena grows again without need. In warm-up
  *
  *   caches   are locked out: every request takes the block that fits best
- *   frees    of more than CA_CAREFUL_CLOSES close their epoch at once
- *   requests of CA_CAREFUL_ASKS or more poll what was freed before they take anything
+ *   frees    of more than CA_WARMUP_CLOSES close their epoch at once
+ *   requests of CA_WARMUP_ASKS or more poll what was freed before they take anything
  *   growth   is by little at a time
  *
  * In a small program, with at most CA_SMALL_RESERVED, each block is a large part of all there is:
- * there frees close their epoch when it holds CA_CAREFUL_ASKS, once a good part is live, and growth
+ * there frees close their epoch when it holds CA_WARMUP_ASKS, once a good part is live, and growth
  * is by little after warm-up, too.
  *
  * Where the device lags behind, so that polling is in vain, the caches stay locked out, but warm-up
@@ -23,8 +23,8 @@
 #include "pool/cache/cache.h"
 #include "pool/state.h"
 
-#define CA_CAREFUL_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
-#define CA_CAREFUL_ASKS ((size_t)64 << 10)
+#define CA_WARMUP_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
+#define CA_WARMUP_ASKS ((size_t)64 << 10)
 #define CA_WARMUP_MOST 64u                   /* times `x_warmup` */
 #define CA_WARMUP_MORE 64u                   /* so little of what was live at most is no more, */
 #define CA_WARMUP_GROWN 32u                  /* and so little of what was reserved no growth, */
@@ -40,11 +40,11 @@
  * dozens of steps, with the caches locked out and a crowded lock between two of them. */
 static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
 {
-    size_t part = arena->settle_from / CA_WARMUP_GROWN;
-    size_t stock = arena->cache_count > 1 ? (arena->cache_count - 1) * CA_WARMUP_THREAD : 0;
+    size_t part = arena->warmup_from / CA_WARMUP_GROWN;
+    size_t cached = arena->cache_count > 1 ? (arena->cache_count - 1) * CA_WARMUP_THREAD : 0;
     if (arena->blocks.live >= CA_WARMUP_MANY)
         part *= 4;
-    return part > stock ? part : stock;
+    return part > cached ? part : cached;
 }
 
 /* The arena has a new segment. Where its warm-up was over, it gave nothing back and no more is live
@@ -54,31 +54,31 @@ static inline size_t ca_warmup_uncounted(const ca_arena_t *arena)
 static inline void ca_warmup_grown(ca_arena_t *arena, size_t bytes)
 {
     if (arena->growing_for_caches) {
-        arena->settle_from += bytes;
+        arena->warmup_from += bytes;
         return;
     }
     /* Wraps around where memory went back since: that counts. */
-    if (arena->settle && arena->reserved - arena->settle_from <= ca_warmup_uncounted(arena))
+    if (arena->warmup && arena->reserved - arena->warmup_from <= ca_warmup_uncounted(arena))
         return;
-    if (!arena->settle ||
-        arena->live_peak > arena->settle_peak + arena->settle_peak / CA_WARMUP_MORE) {
-        arena->settle = arena->params.settle;
-        arena->settle_peak = arena->live_peak;
-    } else if (!arena->settling && arena->settle < arena->params.settle * CA_WARMUP_MOST) {
-        arena->settle *= 2;
+    if (!arena->warmup ||
+        arena->live_peak > arena->warmup_peak + arena->warmup_peak / CA_WARMUP_MORE) {
+        arena->warmup = arena->params.warmup;
+        arena->warmup_peak = arena->live_peak;
+    } else if (!arena->warming_up && arena->warmup < arena->params.warmup * CA_WARMUP_MOST) {
+        arena->warmup *= 2;
     }
-    arena->settle_from = arena->reserved;
-    arena->settles_at = arena->operations + arena->settle;
-    if (arena->settling || !arena->params.settle)
+    arena->warmup_from = arena->reserved;
+    arena->warmup_until = arena->operations + arena->warmup;
+    if (arena->warming_up || !arena->params.warmup)
         return;
-    arena->careful = arena->settling = true;
+    arena->prefers_memory = arena->warming_up = true;
     ca_caches_lock_out(arena);
 }
 
 /* The arena gave memory back that no request here needed. So its next growth shows nothing. */
 static inline void ca_warmup_gave(ca_arena_t *arena)
 {
-    arena->settle = 0;
+    arena->warmup = 0;
 }
 
 /* Whether warm-up never ends for its frees, cuts and growth, and threads keep small blocks alone,
@@ -93,10 +93,10 @@ static inline bool ca_warmup_never(const ca_arena_t *arena)
 /* Every allocation and free calls this, which ends warm-up when its time has come. */
 static inline void ca_warmup_step(ca_arena_t *arena)
 {
-    if (!arena->settling || arena->operations < arena->settles_at)
+    if (!arena->warming_up || arena->operations < arena->warmup_until)
         return;
-    arena->settling = false;
-    arena->careful = ca_warmup_never(arena);
+    arena->warming_up = false;
+    arena->prefers_memory = ca_warmup_never(arena);
     ca_caches_open(arena);
 }
 
@@ -109,21 +109,21 @@ static inline bool ca_warmup_keeps_up(const ca_arena_t *arena)
 /* Whether the arena is in warm-up, and polling may help. */
 static inline bool ca_warmup_may_ask(const ca_arena_t *arena)
 {
-    return arena->careful && ca_warmup_keeps_up(arena);
+    return arena->prefers_memory && ca_warmup_keeps_up(arena);
 }
 
 /* Whether a request polls what was freed before a block is cut for it. In pin mode it takes what
  * was freed last anyway. */
 static inline bool ca_warmup_asks(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes >= CA_CAREFUL_ASKS && ca_warmup_may_ask(arena) && arena->whole.closed.head &&
+    return bytes >= CA_WARMUP_ASKS && ca_warmup_may_ask(arena) && arena->whole.closed.head &&
            !arena->pins && ca_arena_serving(arena);
 }
 
 /* Whether a plain free of a block of this size is to close its epoch. */
 static inline bool ca_warmup_closes(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes > CA_CAREFUL_CLOSES && ca_warmup_may_ask(arena);
+    return bytes > CA_WARMUP_CLOSES && ca_warmup_may_ask(arena);
 }
 
 /* Of all arenas of a set together. Some MiB of host memory do not matter, and its fences are dear.
@@ -137,8 +137,8 @@ static inline bool ca_warmup_small(const ca_arena_t *arena)
  * alone, because each growth begins another warm-up, which is twice as long. */
 static inline bool ca_warmup_grows_by_little(const ca_arena_t *arena)
 {
-    return arena->params.settle && arena->segments && ca_warmup_keeps_up(arena) &&
-           (arena->careful || ca_warmup_small(arena));
+    return arena->params.warmup && arena->segments && ca_warmup_keeps_up(arena) &&
+           (arena->prefers_memory || ca_warmup_small(arena));
 }
 
 /* What an epoch of plain frees may hold, in bytes, where free memory is not short. */
@@ -146,7 +146,7 @@ static inline size_t ca_warmup_epoch_bytes(const ca_arena_t *arena)
 {
     if (!ca_warmup_may_ask(arena) || !ca_warmup_small(arena))
         return ca_epoch_bytes(arena->live_peak);
-    return arena->live < arena->reserved / CA_SMALL_LIVE ? CA_SMALL_EPOCH : CA_CAREFUL_ASKS;
+    return arena->live < arena->reserved / CA_SMALL_LIVE ? CA_SMALL_EPOCH : CA_WARMUP_ASKS;
 }
 
 #endif

@@ -70,7 +70,7 @@ static void mark(ca_segment_t *segment)
         if (ca_block_state(block) != CA_BLOCK_LIVE)
             continue;
         __atomic_store_n(&block->exported, true, __ATOMIC_RELAXED);
-        ca_block_bar_hits(block);
+        ca_block_bar_fast_path(block);
     }
 }
 

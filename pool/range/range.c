@@ -150,7 +150,7 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
 void ca_range_review(ca_arena_t *arena)
 {
     /* Others read it without the lock. */
-    if (arena->range && arena->room / (CA_RANGE_WHOLE_SHARE - 1) < ca_arena_reserved(arena))
+    if (arena->range && arena->free_bytes / (CA_RANGE_WHOLE_SHARE - 1) < ca_arena_reserved(arena))
         __atomic_store_n(&arena->params.whole_pages, true, __ATOMIC_RELAXED);
 }
 
@@ -410,16 +410,16 @@ static ca_block_t *gather(ca_arena_t *arena, const ca_fill_t *fill)
 static ca_block_t *take_from(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     size_t padding = ca_range_padding(arena, block, bytes);
-    ca_block_t *below = padding ? ca_block_cut(arena, block, padding) : NULL, *taken = block;
+    ca_block_t *below = padding ? ca_block_cut(arena, block, padding) : NULL, *served = block;
 
-    if (ca_block_size(block) > bytes && !(taken = ca_block_cut(arena, block, bytes)))
-        taken = block;
-    ca_block_live(arena, taken);
-    if (taken != block)
+    if (ca_block_size(block) > bytes && !(served = ca_block_cut(arena, block, bytes)))
+        served = block;
+    ca_block_live(arena, served);
+    if (served != block)
         ca_block_ready(arena, block);
     if (below)
         ca_block_ready(arena, below);
-    return taken;
+    return served;
 }
 
 int ca_range_grow(ca_arena_t *arena, size_t bytes, bool fine, ca_block_t **block)

@@ -144,8 +144,9 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
         return 0;
     uint64_t at = block->address;
     size_t released = ca_block_size(block), first = ca_range_page_at(range, at);
-    size_t count = ca_range_page_at(range, at + released) - first, room = count * sizeof(ca_page_t);
-    ca_page_t *pages = ca_mem_map(room);
+    size_t count = ca_range_page_at(range, at + released) - first,
+           free_bytes = count * sizeof(ca_page_t);
+    ca_page_t *pages = ca_mem_map(free_bytes);
     if (!pages) {
         ca_block_ready(arena, block);
         return 0;
@@ -165,7 +166,7 @@ size_t ca_range_give(ca_arena_t *arena, size_t bytes)
     for (size_t i = 0; i < count && rc == 0; i++)
         ca_upstream_drop(arena->upstream, arena->context, pages[i].handle);
     ca_lock_take(&arena->lock);
-    ca_mem_unmap(pages, room);
+    ca_mem_unmap(pages, free_bytes);
     arena->leaving -= released;
     if (rc == 0) {
         ca_range_forget_pages(range, at, count);
@@ -285,7 +286,7 @@ void ca_range_pin_pages(ca_range_t *range, uint64_t at, size_t bytes)
     size_t i = ca_range_page_at(range, at);
 
     for (; i < range->count && range->pages[i].at < at + bytes; i++)
-        range->pages[i].pinned = !CA_MUTATED(reached_given);
+        range->pages[i].pinned = !CA_MUTATED(reached_released);
 }
 
 void ca_ranges_end(void)
@@ -323,8 +324,9 @@ int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     ca_range_t *range = arena->range;
-    size_t room = range ? (range->count + range->view_count + 1) * sizeof(row_t) : 0, count = 0;
-    row_t *rows = range ? ca_mem_map(room) : NULL;
+    size_t free_bytes = range ? (range->count + range->view_count + 1) * sizeof(row_t) : 0,
+           count = 0;
+    row_t *rows = range ? ca_mem_map(free_bytes) : NULL;
     if (rows) {
         count = rows_of(range, rows);
         range->walks++;
@@ -337,7 +339,7 @@ int ca_range_walk(ca_arena_t *arena, ca_range_visit_t *visit, void *arg)
     } else if (range) {
         rc = -ENOMEM;
     }
-    ca_mem_unmap(rows, room);
+    ca_mem_unmap(rows, free_bytes);
     ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
     return rc;

@@ -213,7 +213,7 @@ static void detach(ca_arena_t *arena, ca_view_t *view)
 
 void ca_view_pin(ca_arena_t *arena, ca_view_t *view)
 {
-    view->pinned = !CA_MUTATED(reached_given);
+    view->pinned = !CA_MUTATED(reached_released);
     for (size_t i = 0; i < view->count; i++)
         ca_range_pin_pages(arena->range, view->pages[i], 1);
 }

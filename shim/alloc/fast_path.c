@@ -15,8 +15,8 @@
 #include "shim/cuda/life_state.h"
 #include "shim/alloc/recorder.h"
 
-static const char none;                              /* no context has this handle */
-static ca_cache_t closed = {.entry = CA_CACHE_SHUT}; /* for threads that have none */
+static const char none;                                    /* no context has this handle */
+static ca_cache_t closed = {.entry = CA_CACHE_LOCKED_OUT}; /* for threads that have none */
 
 static bool allowed(const ca_life_page_t *page)
 {
@@ -58,7 +58,7 @@ static ca_arena_t *home(const ca_context_t *context)
 /* The thread's cache in front of an arena, or the closed one. */
 static ca_cache_t *cache_before(const ca_arena_t *arena)
 {
-    ca_cache_t *cache = ca_cache_memo(arena);
+    ca_cache_t *cache = ca_cache_recent(arena);
     return cache && cache->simple ? cache : &closed;
 }
 

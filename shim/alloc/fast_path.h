@@ -106,14 +106,14 @@ CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, siz
         return false;
     ca_block_t *block = ca_cache_take(cache, index, NULL);
     if (!block) {
-        ca_cache_leave_hit(cache);
+        ca_cache_exit(cache);
         return false;
     }
     bool noted = ca_registry_insert_again(&block->slot, &ca_thread.origin, kind, bytes, block,
                                           stack, counts);
     *address = block->address;
     /* A context that is retired locks the caches out first and then drops its records. */
-    ca_cache_leave_hit(cache);
+    ca_cache_exit(cache);
     ca_thread_counts_add(&counts->fast_allocs[api], 1);
     return __builtin_expect(noted, 1) || ca_fast_note_first(api, block, bytes, kind, stack);
 }
@@ -172,7 +172,7 @@ CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_
     /* Before the cache is left: the next owner of the memory must find no record of it. */
     if (__builtin_expect(taken, 1))
         ca_registry_erase_held(slot, word);
-    ca_cache_leave_hit(cache);
+    ca_cache_exit(cache);
     *into = cache;
     return taken;
 }
@@ -216,7 +216,7 @@ CA_INLINE ca_cache_t *ca_fast_pinned_cache(unsigned flags)
         return ca_thread.pinned_cache;
     const ca_arena_t *arena =
         atomic_load_explicit(&ca_thread.context->pinned[flags], memory_order_acquire);
-    ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
+    ca_cache_t *cache = arena ? ca_cache_recent(arena) : NULL;
     if (!cache || !cache->simple)
         return NULL;
     ca_thread.pinned_arena = arena;
@@ -240,7 +240,7 @@ CA_INLINE ca_cache_t *ca_fast_other_cache(const ca_arena_t *arena)
 {
     if (__builtin_expect(arena && arena == ca_thread.pinned_arena, 1))
         return ca_thread.pinned_cache;
-    ca_cache_t *cache = arena ? ca_cache_memo(arena) : NULL;
+    ca_cache_t *cache = arena ? ca_cache_recent(arena) : NULL;
     const ca_context_t *context = cache ? cache->context : NULL;
     return context && !atomic_load_explicit(&context->broken, memory_order_relaxed) &&
                    atomic_load_explicit(&context->state, memory_order_relaxed) == CA_CONTEXT_SERVING

@@ -200,7 +200,7 @@ void ca_graph_memory_given(uint64_t address, void *block, uint16_t context)
 {
     if (!on() || !ca_capture_active())
         return;
-    ca_block_bar_hits(block); /* before another thread knows the address */
+    ca_block_bar_fast_path(block); /* before another thread knows the address */
     ca_lock_take(&lock);
     node_t *node = node_for(blocks, address, block);
     if (node) {

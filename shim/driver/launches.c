@@ -72,13 +72,13 @@ static CUresult launch_early(const launch_t *launch, const CUlaunchConfig *confi
 {
     ca_stream_t *stream =
         may_overlap(config) ? reused_on(config->hStream, launch->per_thread) : NULL;
-    uint64_t begun = stream ? ca_stream_begin_whole(stream) : 0;
+    uint64_t begun = stream ? ca_stream_begin_serial(stream) : 0;
     ca_work_captured(work);
     if (!begun)
         return submit(launch, config, work);
     CUresult code = submit_common(launch, config, work);
     if (code == CUDA_SUCCESS)
-        ca_stream_made_whole(stream, begun);
+        ca_stream_made_serial(stream, begun);
     return code;
 }
 

@@ -39,7 +39,7 @@ static void make_arenas(ca_context_t *context, const ca_arena_params_t *params, 
     }
     if (most > 1)
         context->set = ca_arena_set_create(&ca_upstream_cuda, context, params, count, most);
-    context->arena = context->set ? ca_arena_set_heap(context->set, 0)
+    context->arena = context->set ? ca_arena_set_at(context->set, 0)
                                   : ca_arena_create(&ca_upstream_cuda, context, params);
 }
 
@@ -47,7 +47,7 @@ ca_arena_t *ca_arenas_at(const ca_context_t *context, unsigned index)
 {
     if (index == 0)
         return context->arena;
-    return context->set ? ca_arena_set_heap(context->set, index) : NULL;
+    return context->set ? ca_arena_set_at(context->set, index) : NULL;
 }
 
 static void retire_arenas_begin(ca_context_t *context)
@@ -170,7 +170,7 @@ static void make(ca_context_t *context)
         .reuse_wait_ns = ca_options.reuse_wait,
         .oom_wait_ns = ca_options.oom_wait,
         .thread_cache = ca_options.thread_cache,
-        .settle = ca_options.x_warmup,
+        .warmup = ca_options.x_warmup,
         .size_classes = ca_options.size_classes.bytes,
         .size_class_count = ca_options.size_classes.count,
         .small = ca_options.x_small,

@@ -127,7 +127,7 @@ ca_arena_t *ca_pinned_arena(ca_context_t *context, unsigned flags, bool create)
         .reuse_wait_ns = ca_options.reuse_wait,
         .oom_wait_ns = ca_options.oom_wait,
         .thread_cache = ca_options.thread_cache,
-        .settle = ca_options.x_warmup,
+        .warmup = ca_options.x_warmup,
         .granule = CA_PAGE, /* direct I/O and network cards want pages */
         .segment_first = SEGMENT_FIRST,
         .host = true,

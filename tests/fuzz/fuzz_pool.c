@@ -47,7 +47,7 @@ static ca_arena_t *start(input_t *input)
     params.max_split = what & 4 ? MIB : SIZE_MAX;
     params.small = what & 8 ? 64 * KIB : 0;
     params.thread_cache = what & 16 ? 8 * MIB : 0;
-    params.settle = what & 32 ? 100 : 0;
+    params.warmup = what & 32 ? 100 : 0;
     params.reuse_wait_ns = 1000;
     fake_reset(limit, 2 * limit);
     fake.auto_pass = what & 64;

@@ -28,10 +28,10 @@ static void sound(void)
     size_t reserved = 0;
     for (unsigned i = 0; i < HEAPS; i++) {
         ca_arena_stats_t stats;
-        const char *broken = ca_arena_check(ca_arena_set_heap(set, i));
+        const char *broken = ca_arena_check(ca_arena_set_at(set, i));
         if (broken)
             fail_msg("heap %u: %s", i, broken);
-        ca_arena_stats(ca_arena_set_heap(set, i), &stats);
+        ca_arena_stats(ca_arena_set_at(set, i), &stats);
         reserved += stats.reserved_bytes;
     }
     assert_int_equal(reserved, fake.used);
@@ -42,13 +42,13 @@ static void sound(void)
 static void retire(void)
 {
     for (unsigned i = 0; i < HEAPS; i++)
-        ca_arena_retire(ca_arena_set_heap(set, i));
+        ca_arena_retire(ca_arena_set_at(set, i));
 }
 
 static void trim(size_t bytes)
 {
     for (unsigned i = 0; i < HEAPS; i++)
-        ca_arena_trim(ca_arena_set_heap(set, i), bytes);
+        ca_arena_trim(ca_arena_set_at(set, i), bytes);
 }
 
 /* Also where a test fails: the next one gets the same addresses. */
@@ -104,7 +104,7 @@ static held_t get_elsewhere(size_t bytes)
         pthread_create(&thread, NULL, get_there, &held);
         pthread_join(thread, NULL);
         assert_non_null(held.block);
-        if (ca_block_arena(held.block) != ca_arena_set_heap(set, 0))
+        if (ca_block_arena(held.block) != ca_arena_set_at(set, 0))
             break;
         put(&held);
         fake_pass_all();
@@ -117,7 +117,7 @@ static held_t get_elsewhere(size_t bytes)
 static unsigned heap_of(const held_t *held)
 {
     unsigned heap = 0;
-    while (ca_arena_set_heap(set, heap) != ca_block_arena(held->block))
+    while (ca_arena_set_at(set, heap) != ca_block_arena(held->block))
         heap++;
     return heap;
 }
@@ -145,7 +145,7 @@ static void each_thread_grows_a_heap_of_its_own(void **state)
 
 static size_t room_of(unsigned heap)
 {
-    return ca_arena_set_heap(set, heap)->room;
+    return ca_arena_set_at(set, heap)->free_bytes;
 }
 
 static void the_room_that_one_heap_finds_is_all_heaps(void **state)
@@ -273,7 +273,7 @@ static void stock_is_not_the_first_that_is_taken_but_goes_before_a_heap_grows(vo
     ca_arena_params_t params = fake_params;
     params.thread_cache = 8 * MIB;
     params.segment_first = 4 * MIB;
-    params.settle = 0;
+    params.warmup = 0;
     make(1024 * MIB, params);
     fake.auto_pass = true;
     held_t all = get(4 * MIB - 4096), again, more;
@@ -347,7 +347,7 @@ static void what_is_freed_to_another_heap_gathers_in_front_of_it(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.thread_cache = 8 * MIB;
-    params.settle = 0;
+    params.warmup = 0;
     make(1024 * MIB, params);
     fake.auto_pass = true;
     held_t first = get(4 * MIB), again;
@@ -403,7 +403,7 @@ static void a_program_of_one_thread_has_one_heap(void **state)
     ca_arena_params_t params = fake_params;
     uint64_t calls[2][FAKE_CALLS];
     params.thread_cache = 8 * MIB;
-    params.settle = STEPS / 2; /* careful, and then not */
+    params.warmup = STEPS / 2; /* careful, and then not */
     make(1024 * MIB, params);
     size_t several = go_through(NULL, calls[0]);
     sound();
@@ -445,11 +445,11 @@ static void *keep_a_small_block(void *stock)
 {
     held_t small;
     for (unsigned i = 0; i < CA_ARENA_SET_MOST; i++)
-        ca_arena_set_heap(set, i)->fenced = true; /* as once an epoch was closed */
+        ca_arena_set_at(set, i)->fenced = true; /* as once an epoch was closed */
     get_on(NULL, 1000, false, &small);
     let_go(&small);
     for (unsigned i = 0; i < CA_ARENA_SET_MOST; i++)
-        *(size_t *)stock += ca_caches_bytes(ca_arena_set_heap(set, i));
+        *(size_t *)stock += ca_caches_bytes(ca_arena_set_at(set, i));
     return NULL;
 }
 
@@ -470,7 +470,7 @@ static void threads_of_very_many_heaps_keep_blocks(void **state)
     }
     assert_int_equal(ca_arena_set_in_use(set), CA_ARENA_SET_MOST);
     for (unsigned i = 0; i < CA_ARENA_SET_MOST; i++)
-        ca_arena_retire(ca_arena_set_heap(set, i));
+        ca_arena_retire(ca_arena_set_at(set, i));
 }
 
 static void hints_lead_to_the_heap_that_fits_best_without_a_call(void **state)
@@ -519,11 +519,11 @@ static void what_one_heap_is_about_to_obtain_counts_for_the_others(void **state)
 {
     (void)state;
     make(1024 * MIB, fake_params);
-    assert_true(ca_arena_set_claim(ca_arena_set_heap(set, 0), 40 * MIB, 64 * MIB));
-    assert_false(ca_arena_set_claim(ca_arena_set_heap(set, 0), 40 * MIB, 64 * MIB));
-    ca_arena_set_give_up(ca_arena_set_heap(set, 0), 40 * MIB);
-    assert_true(ca_arena_set_claim(ca_arena_set_heap(set, 0), 64 * MIB, 64 * MIB));
-    ca_arena_set_give_up(ca_arena_set_heap(set, 0), 64 * MIB);
+    assert_true(ca_arena_set_claim(ca_arena_set_at(set, 0), 40 * MIB, 64 * MIB));
+    assert_false(ca_arena_set_claim(ca_arena_set_at(set, 0), 40 * MIB, 64 * MIB));
+    ca_arena_set_give_up(ca_arena_set_at(set, 0), 40 * MIB);
+    assert_true(ca_arena_set_claim(ca_arena_set_at(set, 0), 64 * MIB, 64 * MIB));
+    ca_arena_set_give_up(ca_arena_set_at(set, 0), 64 * MIB);
     sound();
 }
 
@@ -552,7 +552,7 @@ static void another_heap_grows(void)
     if (inside || others_rounds == ROUNDS)
         return;
     inside = true;
-    if (ca_arena_alloc(ca_arena_set_heap(set, 1), 8 * MIB, &block, &address, NULL) == 0) {
+    if (ca_arena_alloc(ca_arena_set_at(set, 1), 8 * MIB, &block, &address, NULL) == 0) {
         others_rounds++;
         ca_arena_free(block);
     }
@@ -639,7 +639,7 @@ static void in_the_order_of_a_stream_the_streams_own_heap_comes_first(void **sta
 {
     (void)state;
     make(1024 * MIB, fake_params);
-    ca_stream_t *stream = ca_arena_stream(ca_arena_set_heap(set, 0), (void *)1, false);
+    ca_stream_t *stream = ca_arena_stream(ca_arena_set_at(set, 0), (void *)1, false);
     held_t other = get_elsewhere(40 * MIB), first, again;
     put(&other);
     fake_pass_all();
@@ -660,7 +660,7 @@ static void a_free_on_a_stream_of_another_heap_is_not_waited_for_without_bound(v
 {
     (void)state;
     make(64 * MIB, fake_params);
-    ca_stream_t *stream = ca_arena_stream(ca_arena_set_heap(set, 0), (void *)1, false);
+    ca_stream_t *stream = ca_arena_stream(ca_arena_set_at(set, 0), (void *)1, false);
     held_t other = get_elsewhere(38 * MIB + 1), rest = get(MIB + 1), none, mine;
     assert_int_equal(heap_of(&rest), heap_of(&other));
     fake_unuse(other.address, other.bytes);
@@ -727,7 +727,7 @@ static void *disturb(void *unused)
         fake_pass(fake.recorded > 2 ? fake.recorded - 2 : 0);
         pthread_mutex_unlock(&fake.mutex);
         if (n % 16 == 0)
-            ca_arena_trim(ca_arena_set_heap(set, n / 16 % HEAPS), n % 32 ? MIB : SIZE_MAX);
+            ca_arena_trim(ca_arena_set_at(set, n / 16 % HEAPS), n % 32 ? MIB : SIZE_MAX);
         sched_yield();
     }
     return NULL;
@@ -795,7 +795,7 @@ static void what_lies_in_stock_is_not_live(void **state)
     ca_arena_params_t params = fake_params;
     params.thread_cache = 64 * MIB;
     params.segment_first = 256 * MIB; /* growth empties the caches */
-    params.settle = 0;
+    params.warmup = 0;
     make(1024 * MIB, params);
     fake.auto_pass = true;
     held_t first = get(4 * MIB), others = {.bytes = MIB}, held[CA_CACHE_EPOCH_BLOCKS];
@@ -812,8 +812,8 @@ static void what_lies_in_stock_is_not_live(void **state)
         most = MIB + CA_CACHE_EPOCH_BLOCKS * ca_cache_class_bytes(bytes);
     }
     assert_true(ca_caches_bytes(ca_arena_set_home(set)) > 2 * MIB + most);
-    assert_in_range(ca_arena_set_live_peak(set), most - HEAPS * CA_ARENA_SET_TOLD,
-                    most + HEAPS * CA_ARENA_SET_TOLD);
+    assert_in_range(ca_arena_set_live_peak(set), most - HEAPS * CA_ARENA_SET_PUBLISH_FROM,
+                    most + HEAPS * CA_ARENA_SET_PUBLISH_FROM);
     put(&others);
 }
 

@@ -23,7 +23,7 @@ static ca_arena_t *heaps[HEAPS];
 static void find_heaps(void)
 {
     for (unsigned i = 0; i < HEAPS; i++)
-        heaps[i] = ca_arena_set_heap(set, i);
+        heaps[i] = ca_arena_set_at(set, i);
 }
 
 static void make_some(unsigned count, ca_arena_params_t params)
@@ -185,7 +185,7 @@ static void what_a_cache_holds_moves_too_and_hits_go_on(void **state)
     (void)state;
     ca_arena_params_t params = fake_params;
     params.thread_cache = 8 * MIB;
-    params.settle = 0;
+    params.warmup = 0;
     make(params);
     fake.auto_pass = true;
     held_t first = get(0, 4 * MIB), kept, hit;
@@ -249,19 +249,19 @@ static void what_was_given_away_was_not_settled_too_early(void **state)
 {
     (void)state;
     ca_arena_params_t params = fake_params;
-    params.settle = 100;
+    params.warmup = 100;
     make(params);
     held_t small = get(0, 512), live = get(0, 100 * MIB), given = get(0, 100 * MIB);
     for (unsigned i = 0; i < 100; i++) {
         held_t held = get(0, 512);
         put(&held);
     }
-    assert_false(heaps[0]->careful);
-    heaps[0]->settle_peak = heaps[0]->live_peak; /* as if it had grown since */
+    assert_false(heaps[0]->prefers_memory);
+    heaps[0]->warmup_peak = heaps[0]->live_peak; /* as if it had grown since */
     assert_in_range(move(0, 1, 110 * MIB), 100 * MIB, 110 * MIB);
     held_t more = get(0, 60 * MIB); /* without more live than before, and by more than a little */
-    assert_true(heaps[0]->careful);
-    assert_int_equal(heaps[0]->settle, params.settle);
+    assert_true(heaps[0]->prefers_memory);
+    assert_int_equal(heaps[0]->warmup, params.warmup);
     put(&small), put(&live), put(&given), put(&more);
     nothing_stays();
 }
@@ -270,12 +270,12 @@ static void a_program_is_small_by_all_its_heaps(void **state)
 {
     (void)state;
     ca_arena_params_t params = fake_params;
-    params.settle = 1000;
+    params.warmup = 1000;
     params.segment_first = 10 * MIB;
     make(params);
     held_t one = get(0, 4 * MIB);
     assert_true(ca_warmup_small(heaps[0]));
-    assert_int_equal(ca_warmup_epoch_bytes(heaps[0]), CA_CAREFUL_ASKS);
+    assert_int_equal(ca_warmup_epoch_bytes(heaps[0]), CA_WARMUP_ASKS);
     held_t other = get(1, 10 * MIB);
     assert_false(ca_warmup_small(heaps[0]));
     assert_int_equal(ca_warmup_epoch_bytes(heaps[0]), CA_EPOCH_BYTES);
@@ -520,7 +520,7 @@ static void move_under_threads(size_t thread_cache)
     ca_arena_params_t params = fake_params;
     params.reuse_wait_ns = 1000;
     params.thread_cache = thread_cache;
-    params.settle = 0;
+    params.warmup = 0;
     make(params);
     atomic_store(&stop, false);
     atomic_store(&moves, 0);
@@ -552,7 +552,7 @@ static void threads_meet_every_block_where_it_is(void **state)
 static void *meet(void *argument)
 {
     const held_t *held = argument;
-    const ca_arena_t *first = ca_arena_set_heap(set, 0), *now;
+    const ca_arena_t *first = ca_arena_set_at(set, 0), *now;
 
     while ((now = ca_block_arena(held->block)) == first)
         sched_yield();

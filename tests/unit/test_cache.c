@@ -199,7 +199,7 @@ static void what_is_freed_while_a_fence_is_recorded_is_not_behind_it(void **stat
     fake_pass_all();
     let_go(&pending);
     assert_true(arena->whole.open->bytes > 0);
-    assert_true(arena->operations < arena->shut_after);
+    assert_true(arena->operations < arena->locked_out_after);
 
     fake.on_call[FAKE_RECORD] = free_it;
     assert_int_equal(hold(arena, 600 * MIB, &none), -ENOMEM);
@@ -261,15 +261,15 @@ static void a_heap_that_nobody_used_has_seen_no_operation(void **state)
 static void heaps_made_one_after_the_other_have_places_of_their_own(void **state)
 {
     (void)state;
-    ca_arena_t *heaps[CA_CACHE_MEMOS];
+    ca_arena_t *heaps[CA_CACHE_RECENT];
     fake_reset(64 * MIB, 128 * MIB);
-    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++) {
+    for (unsigned i = 0; i < CA_CACHE_RECENT; i++) {
         heaps[i] = ca_arena_create(&fake_upstream, NULL, &fake_params);
         assert_non_null(heaps[i]);
     }
-    for (unsigned i = 1; i < CA_CACHE_MEMOS; i++)
-        assert_int_not_equal(ca_cache_memo_at(heaps[i]), ca_cache_memo_at(heaps[i - 1]));
-    for (unsigned i = 0; i < CA_CACHE_MEMOS; i++)
+    for (unsigned i = 1; i < CA_CACHE_RECENT; i++)
+        assert_int_not_equal(ca_cache_recent_at(heaps[i]), ca_cache_recent_at(heaps[i - 1]));
+    for (unsigned i = 0; i < CA_CACHE_RECENT; i++)
         ca_arena_retire(heaps[i]);
 }
 

@@ -239,7 +239,7 @@ static void the_peak_of_live_bytes_is_right_where_frees_pass_the_cache_by(void *
         assert_int_equal(hold(arena, 16 * KIB, &held[i]), 0); /* of this it hears nothing */
     for (unsigned i = 0; i < CA_CACHE_EPOCH_BLOCKS; i++)
         let_go_past_the_cache(&held[i]);
-    assert_true(arena->live < arena->stock);
+    assert_true(arena->live < arena->cached_bytes);
     assert_null(ca_arena_check(arena));
     assert_int_equal(hold(arena, 512 * KIB, &other), 0);
     assert_int_equal(arena->live_peak, peak);
@@ -272,8 +272,8 @@ static void the_stock_is_bounded(void **state)
         hold(arena, i % 2 ? 512 : 30000, &held[i]);
     for (unsigned i = 0; i < 3000; i++) {
         let_go(&held[i]);
-        assert_true(ca_cache_get(&ca_cache_own(arena)->stock) <= CACHED);
-        assert_true(ca_cache_get(&arena->depot->stock) <= CACHED);
+        assert_true(ca_cache_get(&ca_cache_own(arena)->cached_bytes) <= CACHED);
+        assert_true(ca_cache_get(&arena->depot->cached_bytes) <= CACHED);
     }
     assert_true(ca_caches_bytes(arena) > CACHED / 2);
     assert_null(ca_arena_check(arena));
@@ -315,8 +315,8 @@ static size_t most_in_stock(unsigned count)
         hold(arena, 256 * KIB, &held[i]);
     for (unsigned i = 0; i < count; i++) {
         let_go(&held[i]);
-        if (ca_cache_get(&ca_cache_own(arena)->stock) > most)
-            most = ca_cache_get(&ca_cache_own(arena)->stock);
+        if (ca_cache_get(&ca_cache_own(arena)->cached_bytes) > most)
+            most = ca_cache_get(&ca_cache_own(arena)->cached_bytes);
     }
     return most;
 }
@@ -328,10 +328,10 @@ static void more_is_kept_where_much_is_live(void **state)
     for (unsigned less = 0; less < 2; less++) {
         start(8192 * MIB, less ? 100 * MIB : 1024 * MIB);
         fake.auto_pass = true;
-        assert_in_range(most_in_stock(200), 32 * MIB, CA_CACHE_STOCK);
+        assert_in_range(most_in_stock(200), 32 * MIB, CA_CACHE_BYTES);
         live_is(2048 * MIB, &held);
         assert_in_range(most_in_stock(2000), less ? 65 * MIB : 150 * MIB,
-                        less ? 100 * MIB : 3072 * MIB / CA_CACHE_STOCK_SHARE);
+                        less ? 100 * MIB : 3072 * MIB / CA_CACHE_BYTES_SHARE);
         let_go(&held);
         end();
     }

@@ -70,7 +70,7 @@ static cost_t cost_of(unsigned live, uint64_t late, bool wait_passes, uint64_t s
     uint64_t before[FAKE_CALLS] = {0};
 
     params.thread_cache = CACHED;
-    params.settle = settle;
+    params.warmup = settle;
     fake_reset((size_t)80 << 30, 0);
     fake.wait_passes = wait_passes;
     random_state = 1;

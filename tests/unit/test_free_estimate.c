@@ -61,10 +61,10 @@ static void growth_asks_once_in_a_while(void **state)
                     ca_clock_ns() + CA_LOOK_SERVES_NS);
     not_too_long_ago(arena);
     assert_int_equal(looks_in(8), 0);
-    assert_int_equal(arena->room, DEVICE - 9 * BLOCK);
+    assert_int_equal(arena->free_bytes, DEVICE - 9 * BLOCK);
     long_ago(arena);
     assert_int_equal(looks_in(1), 1);
-    assert_int_equal(arena->room, DEVICE - 10 * BLOCK);
+    assert_int_equal(arena->free_bytes, DEVICE - 10 * BLOCK);
     ca_arena_retire(arena);
 }
 
@@ -76,7 +76,7 @@ static void growth_asks_when_half_of_it_is_gone(void **state)
     looks_in(1);
     not_too_long_ago(arena);
     assert_int_equal(looks_in(31), 0);
-    assert_int_equal(arena->room, DEVICE / 2);
+    assert_int_equal(arena->free_bytes, DEVICE / 2);
     assert_int_equal(looks_in(1), 1);
     assert_int_equal(arena->look.found, DEVICE / 2);
     ca_arena_retire(arena);
@@ -113,7 +113,7 @@ static void growth_asks_where_it_was_refused(void **state)
     ca_lock_drop(&arena->lock);
     assert_int_equal(fake.calls[FAKE_ALLOC], calls + 1);
     assert_int_equal(fake.looks, looks + 1);
-    assert_int_equal(arena->room, 0);
+    assert_int_equal(arena->free_bytes, 0);
     ca_arena_retire(arena);
 }
 
@@ -148,7 +148,7 @@ static void what_went_back_is_there_again(void **state)
     fake_pass_all();
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 16 * BLOCK);
     assert_int_equal(looks_in(32), 0);
-    assert_int_equal(arena->room, DEVICE / 2);
+    assert_int_equal(arena->free_bytes, DEVICE / 2);
     ca_arena_retire(arena);
 }
 
@@ -159,14 +159,14 @@ static void heaps_go_by_one_answer(void **state)
     held_t held;
     fake_reset(DEVICE, 0);
     ca_arena_set_t *set = ca_arena_set_create(&fake_upstream, NULL, &fake_params, 2, 2);
-    ca_arena_t *one = ca_arena_set_heap(set, 0), *other = ca_arena_set_heap(set, 1);
+    ca_arena_t *one = ca_arena_set_at(set, 0), *other = ca_arena_set_at(set, 1);
     obtain(one, BLOCK, &held);
     obtain(one, BLOCK, &held);
     not_too_long_ago(other);
     uint64_t looks = fake.looks;
     obtain(other, BLOCK, &held);
     assert_int_equal(fake.looks, looks);
-    assert_int_equal(other->room, DEVICE - 3 * BLOCK);
+    assert_int_equal(other->free_bytes, DEVICE - 3 * BLOCK);
     ca_arena_retire(one);
     ca_arena_retire(other);
 }
@@ -186,13 +186,13 @@ static void what_one_obtains_while_another_asks_counts(void **state)
     held_t held;
     fake_reset(DEVICE, 0);
     ca_arena_set_t *set = ca_arena_set_create(&fake_upstream, NULL, &fake_params, 2, 2);
-    ca_arena_t *one = ca_arena_set_heap(set, 0);
-    beside = ca_arena_set_heap(set, 1);
+    ca_arena_t *one = ca_arena_set_at(set, 0);
+    beside = ca_arena_set_at(set, 1);
     fake.on_look = grow_beside;
     held = (held_t){.bytes = BLOCK};
     assert_int_equal(ca_arena_alloc(one, BLOCK, &held.block, &held.address, NULL), 0);
     assert_null(fake.on_look);
-    assert_int_equal(one->room, DEVICE - 2 * BLOCK);
+    assert_int_equal(one->free_bytes, DEVICE - 2 * BLOCK);
     ca_arena_retire(one);
     ca_arena_retire(beside);
 }

@@ -158,10 +158,10 @@ static void small_arenas_make_no_more_fences_than_others(void **state)
     (void)state;
     ca_arena_params_t params = arena->params;
     ca_arena_retire(arena);
-    params.settle = 1000;
+    params.warmup = 1000;
     arena = ca_arena_create(&fake_upstream, NULL, &params);
-    held_t live = get(MIB), a = get(CA_CAREFUL_ASKS);
-    assert_true(arena->careful);
+    held_t live = get(MIB), a = get(CA_WARMUP_ASKS);
+    assert_true(arena->prefers_memory);
     put(&a);
     assert_int_equal(fake.calls[FAKE_RECORD], 0);
     put(&live);

@@ -183,7 +183,7 @@ static void a_full_stock_costs_no_second_lock(void **state)
     (void)state;
     held_t held;
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
-    ca_cache_own(arena)->stock_most = 0;
+    ca_cache_own(arena)->cached_most = 0;
     uint32_t takes = arena->takes;
     put_on(streams[0], &held);
     assert_int_equal(ca_caches_bytes(arena), 0);

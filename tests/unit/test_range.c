@@ -101,7 +101,7 @@ static void small_blocks_lie_apart_for_good(void **state)
     (void)state;
     end(state);
     start_with(SIZE_MAX);
-    arena->params.settle = 100;
+    arena->params.warmup = 100;
     begin();
     held_t large = get(20 * MIB), small = get(64 * KIB), other = get(65 * KIB);
     assert_true(ca_range_holds(large.address) && ca_range_holds(other.address));
@@ -110,7 +110,7 @@ static void small_blocks_lie_apart_for_good(void **state)
         put(&small);
         small = get(64 * KIB);
     }
-    assert_true(arena->careful && !arena->settling);
+    assert_true(arena->prefers_memory && !arena->warming_up);
 }
 
 static void pages_are_larger_where_more_is_held(void **state)

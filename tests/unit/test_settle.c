@@ -17,7 +17,7 @@ static void start_in(size_t memory, uint64_t settle, size_t segment)
 {
     ca_arena_params_t params = fake_params;
 
-    params.settle = settle;
+    params.warmup = settle;
     params.segment_first = segment;
     params.thread_cache = 8 * MIB;
     fake_reset(memory, memory);
@@ -359,7 +359,7 @@ static void small_blocks_are_not_worth_a_fence(void **state)
     (void)state;
     churn(CA_EPOCH_LARGE, 1);
     churn(512, 1); /* sees that it has passed */
-    held_t live = get(100 * MIB), a = get(CA_CAREFUL_CLOSES), b = get(CA_CAREFUL_CLOSES + CA_PAGE);
+    held_t live = get(100 * MIB), a = get(CA_WARMUP_CLOSES), b = get(CA_WARMUP_CLOSES + CA_PAGE);
     fake_log();
     put(&a);
     assert_string_equal(fake_log(), "");
@@ -397,12 +397,12 @@ static void where_a_good_part_of_a_small_program_is_live_fences_come_sooner(void
     churn(MIB, 1);
     churn(CA_EPOCH_LARGE, 1);
     assert_int_equal(arena->reserved, CA_SEGMENT_FIRST);
-    held_t a = get(CA_CAREFUL_ASKS), b = get(CA_CAREFUL_ASKS - CA_PAGE);
-    held_t live = get(CA_SEGMENT_FIRST / CA_SMALL_LIVE - 8 * CA_CAREFUL_ASKS);
+    held_t a = get(CA_WARMUP_ASKS), b = get(CA_WARMUP_ASKS - CA_PAGE);
+    held_t live = get(CA_SEGMENT_FIRST / CA_SMALL_LIVE - 8 * CA_WARMUP_ASKS);
     fake_log();
     put(&a);
     assert_string_equal(fake_log(), "");
-    held_t more = get(8 * CA_CAREFUL_ASKS), c = get(512);
+    held_t more = get(8 * CA_WARMUP_ASKS), c = get(512);
     put(&c); /* all told an epoch's worth */
     assert_string_equal(fake_log(), "R");
     put(&b);

@@ -15,7 +15,7 @@
 static void start(uint64_t settle)
 {
     ca_arena_params_t params = fake_params;
-    params.settle = settle;
+    params.warmup = settle;
     params.segment_first = SEGMENT;
     fake_reset(1024 * MIB, 1024 * MIB);
     fake.auto_pass = true;
@@ -85,9 +85,9 @@ static void in_pin_mode_and_before_it_has_settled_nothing_is_kept_so(void **stat
 {
     (void)state;
     start(1000000);
-    assert_false(arena->careful);
+    assert_false(arena->prefers_memory);
     warm_up();
-    assert_true(arena->careful);
+    assert_true(arena->prefers_memory);
     assert_null(arena->passed->blocks);
     start(0);
     warm_up();
