@@ -341,3 +341,11 @@ def pytest_unconfigure(config):
 
     print(f"{total('passed', 'xpassed')} passed, {total('failed', 'error')} failed, "
           f"{total('skipped', 'xfailed')} skipped", flush=True)
+
+
+def objects(*rooms):
+    """What the build made of the rooms' sources: not what an earlier tree left there."""
+    found = [path for room in rooms for path in sorted((BUILD / "obj" / room).rglob("*.o"))]
+    return [path for path in found
+            if any((ROOT / path.relative_to(BUILD / "obj")).with_suffix(end).exists()
+                   for end in (".c", ".S"))]

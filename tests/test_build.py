@@ -116,8 +116,7 @@ def test_nobody_yields_for_ever():
 
 def test_nothing_but_a_backoff_sleeps():
     """A sleep is a cancellation point: elsewhere it would end a thread amid a call."""
-    objects = [path for room in conftest.PRODUCT
-               for path in (conftest.BUILD / "obj" / room).rglob("*.o")]
+    objects = conftest.objects(*conftest.PRODUCT)
 
     rc, said = call("nm", "--undefined-only", "--print-file-name", *objects)
 
@@ -231,8 +230,7 @@ def test_a_portable_build_that_needs_a_newer_glibc_fails(tmp_path):
     """Of objects that were compiled without base/old_glibc.h."""
     if call(SCRIPTS / "check_glibc.sh", conftest.SHIM, "2.28")[0] == 0:
         pytest.skip("nothing that the library asks for is newer in this machine's glibc")
-    core, shim = (" ".join(str(path) for room in rooms
-                           for path in (conftest.BUILD / "obj" / room).rglob("*.o"))
+    core, shim = (" ".join(map(str, conftest.objects(*rooms)))
                   for rooms in (conftest.CORE, ("shim",)))
 
     rc, said = call("make", "-s", "lib", "BUILD=portable", f"B={tmp_path}", f"CORE_OBJ={core}",

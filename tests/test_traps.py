@@ -106,8 +106,7 @@ def link(tmp_path):
 
     def link_shim(exports, *flags):
         (tmp_path / "exports.map").write_text(exports)
-        objects = [path for room in conftest.PRODUCT
-                   for path in sorted((conftest.BUILD / "obj" / room).rglob("*.o"))]
+        objects = conftest.objects(*conftest.PRODUCT)
         shim = tmp_path / "libcachealloc.so"
         subprocess.run(["gcc", "-shared", "-o", shim, *objects, "-Wl,-soname,libcachealloc.so",
                         f"-Wl,--version-script={tmp_path / 'exports.map'}", "-Wl,-Bsymbolic",
