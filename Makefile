@@ -98,25 +98,20 @@ $B/obj/%.o: %.S
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-# The shim with its assertions and deliberate faults, for tests that need them in every flavour.
-$B/libcachealloc-debug.so: FORCE
-ifneq ($(filter $(BUILD),release portable),)
-	@$(MAKE) -s --no-print-directory BUILD=debug lib
-	ln -sfn ../build-debug/libcachealloc.so $@
-else
+# What release tests take from the debug build, each behind a link: the shim with its assertions and
+# deliberate faults, and the rules of reuse in order and of ranges. One make builds all of it, since
+# two would write the same objects at once.
+UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,order range view)
+OF_DEBUG := $(if $(filter release portable,$(BUILD)),of-debug)
+of-debug: FORCE
+	@$(MAKE) -s --no-print-directory BUILD=debug lib \
+	    $(patsubst $B/%-debug,build-debug/%,$(UNIT_DEBUG)) build-debug/callgraphs/callgraphs
+$B/libcachealloc-debug.so: $(OF_DEBUG) FORCE
 	@mkdir -p $(@D)
-	ln -sfn libcachealloc.so $@
-endif
-# The rules of reuse in order and of ranges, each of which can be left out by a deliberate fault.
-$B/tests/unit/test_%-debug: FORCE
-ifeq ($(BUILD),release)
-	@$(MAKE) -s --no-print-directory BUILD=debug build-debug/tests/unit/test_$*
+	ln -sfn $(if $(OF_DEBUG),../build-debug/)libcachealloc.so $@
+$B/tests/unit/test_%-debug: $(OF_DEBUG) FORCE
 	@mkdir -p $(@D)
-	ln -sfn ../../../build-debug/tests/unit/test_$* $@
-else
-	@mkdir -p $(@D)
-	ln -sfn test_$* $@
-endif
+	ln -sfn $(if $(OF_DEBUG),../../../build-debug/tests/unit/)test_$* $@
 FORCE:
 
 # --- the simulated CUDA ---------------------------------------------------------------------------

@@ -80,7 +80,6 @@ $(CUDA_INC)/cuda.h:
 # --- programs -------------------------------------------------------------------------------------
 UNIT := $(UNIT_OBJ:$B/obj/%.o=$B/%)
 # Which run with deliberate faults.
-UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,order range view)
 ROWS := $(ROWS_OBJ:$B/obj/%.o=$B/%)
 PARITY := $(PARITY_OBJ:$B/obj/%.o=$B/%)
 PRELOAD := $(PRELOAD_OBJ:$B/obj/%.o=$B/%)

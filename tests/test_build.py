@@ -103,6 +103,14 @@ def test_layers_refuse_a_list_with_an_arrow_up(tmp_path, tree, line, refused):
     assert refused in said
 
 
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="links to another build")
+def test_one_make_builds_what_is_taken_from_the_debug_build():
+    rc, said = call("make", "-n", "tests")
+
+    makes = [line for line in said.splitlines() if re.match(r"make .*BUILD=debug", line)]
+    assert rc == 0 and len(makes) == 1, makes  # two would write the same objects at once
+
+
 def test_nobody_yields_for_ever():
     """Who waits so for a thread of lower priority, on one processor, waits for ever."""
     sources = [path for room in conftest.PRODUCT

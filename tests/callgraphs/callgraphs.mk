@@ -23,8 +23,7 @@ $(GRAPHS)/module_two.so: ROOM := 700
 $(GRAPHS_MODULES): tests/callgraphs/module.c tests/callgraphs/callgraphs.h
 	@mkdir -p $(@D)
 	$(CC) $(BASE) -O2 -DROOM=$(ROOM) -shared -o $@ $<
-$(GRAPHS)/debug: FORCE
-	@$(MAKE) -s --no-print-directory BUILD=debug build-debug/callgraphs/callgraphs
+$(GRAPHS)/debug: $(OF_DEBUG) FORCE
 	@mkdir -p $(@D)
 	ln -sfn ../../build-debug/callgraphs/callgraphs $@
 
