@@ -177,6 +177,11 @@ typedef enum {
     CA_EPOCHS_ALL,   /* the oldest of any queue */
 } ca_which_t;
 
+/* Applies the answer of a query or a wait to a closed epoch with a user (epoch->users), which
+ * leaves it: 1 makes its blocks ready, -EIO stops the arena. Returns the answer, -EIO where the
+ * context has ended meanwhile. Drops the lock. */
+int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer);
+
 /* Waits for closed epochs. Without bound (CA_WAIT_OWN) for the oldest alone that was not waited for
  * so before: where 0 is the answer, only other contexts' work may still be at its blocks. Else for
  * CA_WAIT_BYTES, but at most the older half, in one wait: each would be one every few frees, and
