@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include "base/lock.h"
-#include "base/counters.h"
 #include "base/mutation.h"
 #include "pool/cache/cache.h"
 #include "pool/blocks/mixed.h"

@@ -3,7 +3,6 @@
 
 #include "pool/fence/epoch.h"
 #include "pool/blocks/segment.h"
-#include "pool/blocks/span.h"
 #include "pool/state.h"
 
 _Atomic bool ca_export_dedicating, ca_export_own_pool;

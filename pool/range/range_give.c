@@ -6,7 +6,6 @@
 #include "pool/growth/giving.h"
 #include "pool/range/range.h"
 #include "pool/blocks/segment.h"
-#include "pool/blocks/span.h"
 #include "pool/state.h"
 #include "pool/range/view.h"
 

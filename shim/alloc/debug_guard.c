@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "pool/arena.h"
 #include "shim/cuda/contexts.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/alloc/debug_notice.h"

@@ -1,6 +1,5 @@
 #include "shim/alloc/device_memory.h"
 #include <errno.h>
-#include "base/counters.h"
 #include "config/options.h"
 #include "pool/cache/cache.h"
 #include "pool/range/export.h"

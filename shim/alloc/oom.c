@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "config/options.h"
 #include "base/out.h"
-#include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/oom_report.h"
 #include "shim/alloc/track.h"

@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include "base/lock.h"
 #include "base/mutation.h"
-#include "config/options.h"
 #include "base/in_flight.h"
 #include "pool/fence/order.h"
 #include "shim/cuda/driver_table.h"

@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "config/options.h"
 #include "pool/cache/cache.h"
-#include "pool/range/export.h"
 #include "shim/cuda/capture.h"
 
 #define BUCKETS 1024

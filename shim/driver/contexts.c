@@ -6,7 +6,6 @@
 #include "base/thread_state.h"
 #include "base/mutation.h"
 #include "pool/fence/order.h"
-#include "shim/upstream/backend_async.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
 #include "shim/driver/contexts.h"

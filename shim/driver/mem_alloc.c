@@ -5,7 +5,6 @@
 #include "config/options.h"
 #include "registry/table/registry.h"
 #include "shim/upstream/backend_async.h"
-#include "shim/cuda/capture.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/arenas.h"

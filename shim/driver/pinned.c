@@ -2,9 +2,7 @@
  * driver serves, and it is tracked. */
 #include <errno.h>
 #include "base/counters.h"
-#include "config/options.h"
 #include "registry/table/registry.h"
-#include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/alloc/fast_path.h"
 #include "shim/cuda/life_state.h"

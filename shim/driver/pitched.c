@@ -11,7 +11,6 @@
 #include "base/counters.h"
 #include "base/lock.h"
 #include "registry/table/registry.h"
-#include "shim/cuda/capture.h"
 #include "shim/alloc/device_memory.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/life_state.h"

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdbool.h>
 #include "base/counters.h"
-#include "base/inline.h"
 #include "base/mutation.h"
 #include "config/options.h"
 #include "registry/table/registry.h"

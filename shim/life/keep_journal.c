@@ -17,7 +17,6 @@
 #include "registry/stack/stack.h"
 #include "shim/hooks/api_struct.h"
 #include "shim/life/exit_report.h"
-#include "shim/alloc/fast_path.h"
 #include "shim/life/leak_report.h"
 #include "shim/cuda/life_state.h"
 #include "shim/life/report_model.h"

@@ -132,8 +132,7 @@ size_t ca_arenas_trim(const ca_context_t *context, size_t bytes, ca_trim_t how)
     return released;
 }
 
-/* --- the memory of a context -------------------------------------------------------------------
- */
+/* --- the memory of a context ------------------------------------------------------------------ */
 
 /* Bytes that the device has, or 0 when that is not known. */
 static size_t device_bytes(CUdevice device)
@@ -184,14 +183,15 @@ static void make(ca_context_t *context)
     make_arenas(context, &params, ca_options.arenas);
 }
 
-/* What fills or checks memory does so by streams of our own, and waits. */
+/* Memory is filled and checked on streams of this library's, and waited for: `order` cannot serve
+ * it. */
 static bool may_begin(void)
 {
     return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
            !ca_options.free_sync && !(ca_options.debug & CA_DEBUG_ANY);
 }
 
-/* Without fences behind all work of a context there is nothing to be behind. */
+/* Without context-wide events no fence covers all work of a context. */
 static bool has_fences(void)
 {
     const ca_driver_t *driver = ca_driver();

@@ -10,17 +10,6 @@
 #include "pool/arena_set.h"
 #include "shim/cuda/contexts.h"
 
-/* Makes them, for an entry that no other thread knows yet. `count` 0: one, and more as threads wait
- * for each other. None is made when there is no memory. */
-void ca_arenas_make(ca_context_t *context, const ca_arena_params_t *params, unsigned count);
-void ca_arenas_retire_begin(ca_context_t *context);
-void ca_arenas_retire_end(ca_context_t *context);
-void ca_arenas_retire(ca_context_t *context); /* begin and end */
-
-/* For an entry that is used for another context on the same device: its arenas serve again, by
- * ca_arena_revive. False leaves them retired. */
-bool ca_arenas_revive(ca_context_t *context);
-
 /* The first is context->arena; NULL behind the last one. */
 ca_arena_t *ca_arenas_at(const ca_context_t *context, unsigned index);
 

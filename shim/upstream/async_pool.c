@@ -5,7 +5,6 @@
 #include "config/options.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
-#include "shim/upstream/mempools.h"
 #include "shim/upstream/upstream.h"
 
 bool ca_async_pool_possible(void)

@@ -1,7 +1,6 @@
 #include "shim/upstream/reclaim.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "pool/growth/ladder.h"
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/cuda/life_state.h"

@@ -72,7 +72,4 @@ ca_retry_t ca_retry_begin(void);
         code_;                                                                                     \
     })
 
-/* The same for memory that no function above can reclaim. */
-#define CA_WITH_DESTROYS(call) CA_WITH_RECLAIM(false, call)
-
 #endif

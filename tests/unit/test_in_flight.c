@@ -18,7 +18,7 @@
 #define TIMES 500u
 #define LOOKS 4u
 
-static ca_in_flight_t presence;
+static ca_in_flight_t in_flight;
 
 static void on_a_thread(void *(*work)(void *), void *argument)
 {
@@ -29,7 +29,7 @@ static void on_a_thread(void *(*work)(void *), void *argument)
 
 static void *enter_and_tell_part(void *part)
 {
-    ca_in_flight_enter(&presence);
+    ca_in_flight_enter(&in_flight);
     *(unsigned *)part = ca_part_of_thread();
     return NULL;
 }
@@ -39,50 +39,50 @@ static void threads_that_follow_each_other_have_parts_of_their_own(void **state)
 {
     (void)state;
     bool used[CA_PARTS] = {false};
-    memset(&presence, 0, sizeof presence);
+    memset(&in_flight, 0, sizeof in_flight);
     for (unsigned i = 0; i < CA_PARTS; i++) {
         unsigned part = CA_PARTS;
         on_a_thread(enter_and_tell_part, &part);
         assert_in_range(part, 0, CA_PARTS - 1);
         assert_false(used[part]);
         used[part] = true;
-        assert_int_equal(presence.parts[part].here, 1);
+        assert_int_equal(in_flight.parts[part].here, 1);
     }
     for (unsigned i = 1; i < CA_PARTS; i++)
-        assert_true((uintptr_t)&presence.parts[i].here - (uintptr_t)&presence.parts[i - 1].here >=
+        assert_true((uintptr_t)&in_flight.parts[i].here - (uintptr_t)&in_flight.parts[i - 1].here >=
                     128);
-    ca_in_flight_reset(&presence);
-    assert_false(ca_in_flight_any(&presence));
+    ca_in_flight_reset(&in_flight);
+    assert_false(ca_in_flight_any(&in_flight));
 }
 
 static void *stay(void *until)
 {
-    ca_in_flight_enter(&presence);
+    ca_in_flight_enter(&in_flight);
     while (!atomic_load((_Atomic bool *)until))
         ca_sleep(10000);
-    ca_in_flight_leave(&presence);
+    ca_in_flight_leave(&in_flight);
     return NULL;
 }
 
 static void one_who_stays_is_seen_whatever_its_part_is(void **state)
 {
     (void)state;
-    memset(&presence, 0, sizeof presence);
-    assert_false(ca_in_flight_any(&presence));
+    memset(&in_flight, 0, sizeof in_flight);
+    assert_false(ca_in_flight_any(&in_flight));
     for (unsigned i = 0; i < CA_PARTS; i++) {
         _Atomic bool go = false;
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, stay, &go), 0);
-        while (!ca_in_flight_any(&presence))
+        while (!ca_in_flight_any(&in_flight))
             ca_sleep(10000);
-        ca_in_flight_enter(&presence); /* twice, and one part may be both's */
-        ca_in_flight_enter(&presence);
-        ca_in_flight_leave(&presence);
+        ca_in_flight_enter(&in_flight); /* twice, and one part may be both's */
+        ca_in_flight_enter(&in_flight);
+        ca_in_flight_leave(&in_flight);
         atomic_store(&go, true);
         assert_int_equal(pthread_join(thread, NULL), 0);
-        assert_true(ca_in_flight_any(&presence));
-        ca_in_flight_leave(&presence);
-        assert_false(ca_in_flight_any(&presence));
+        assert_true(ca_in_flight_any(&in_flight));
+        ca_in_flight_leave(&in_flight);
+        assert_false(ca_in_flight_any(&in_flight));
     }
 }
 
@@ -98,7 +98,7 @@ static bool odd(void)
 static void *come_and_go(void *unused)
 {
     while (!atomic_load(&over)) {
-        ca_in_flight_enter(&presence);
+        ca_in_flight_enter(&in_flight);
         bool in = !atomic_load(&closed), seen = false;
         for (unsigned i = 0; in && i < LOOKS; i++) {
             sched_yield();
@@ -106,7 +106,7 @@ static void *come_and_go(void *unused)
         }
         if (seen)
             atomic_store(&broken, true);
-        ca_in_flight_leave(&presence);
+        ca_in_flight_leave(&in_flight);
         while (!in && atomic_load(&closed))
             sched_yield();
     }
@@ -118,12 +118,12 @@ static void who_wants_nobody_there_and_who_comes_see_each_other(void **state)
 {
     (void)state;
     pthread_t threads[THREADS];
-    memset(&presence, 0, sizeof presence);
+    memset(&in_flight, 0, sizeof in_flight);
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, NULL), 0);
     for (unsigned i = 0; i < TIMES; i++) {
         atomic_store(&closed, true);
-        for (unsigned tries = 0; ca_in_flight_any(&presence); tries++)
+        for (unsigned tries = 0; ca_in_flight_any(&in_flight); tries++)
             ca_backoff(tries);
         atomic_fetch_add_explicit(&guarded, 1, memory_order_relaxed);
         sched_yield();
@@ -135,7 +135,7 @@ static void who_wants_nobody_there_and_who_comes_see_each_other(void **state)
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_false(atomic_load(&broken));
-    assert_false(ca_in_flight_any(&presence));
+    assert_false(ca_in_flight_any(&in_flight));
 }
 
 int main(void)
