@@ -14,8 +14,10 @@
 
 #define DEBTS 4u
 #define PAYERS 64u
-#define ASKS_AGAIN 64u                  /* submissions of payers */
-#define NO_STREAM (~CA_ORDER_QUIET - 1) /* none has this number */
+#define ASKS_AGAIN 64u /* submissions of payers */
+/* No stream has this number. The fence that is begun next marks it, as any other. */
+#define NO_STREAM (~CA_ORDER_QUIET - 2)
+_Static_assert((NO_STREAM | CA_ORDER_QUIET) < CA_ORDER_SEVERAL, "marked, it is another number");
 #define MOST_NS ((uint64_t)1000 * 1000 * 1000)
 
 typedef struct debt {

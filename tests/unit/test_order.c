@@ -823,6 +823,26 @@ static void as_does_one_with_the_number_of_the_current_one(void **state)
     assert_string_equal(fake_log(), "J");
 }
 
+static void of_several_streams_after_the_current_one_ended_each_is_seen(void **state)
+{
+    (void)state;
+    submit(T);
+    submit(S);
+    ca_order_stream_ends(S);
+    held_t held = get(LARGE);
+    uint64_t first = held.address;
+    put(&held);
+    uint64_t fence = fake.recorded;
+    held = get(LARGE);
+    uint64_t address = held.address;
+    submit(T);
+    submit(S);
+    put(&held);
+    fake_pass(fence);
+    assert_true(takes(first));
+    assert_false(serves(address));
+}
+
 static void a_wait_for_the_stream_proves_that_all_has_passed(void **state)
 {
     (void)state;
@@ -1035,6 +1055,7 @@ int main(void)
         TEST(a_copy_by_the_host_waits_on_the_host),
         TEST(a_stream_with_the_number_of_one_that_ended_waits_anew),
         TEST(as_does_one_with_the_number_of_the_current_one),
+        TEST(of_several_streams_after_the_current_one_ended_each_is_seen),
         TEST(a_wait_for_the_stream_proves_that_all_has_passed),
         TEST(a_wait_that_began_before_proves_nothing),
         TEST(nothing_serves_while_anything_is_captured),
