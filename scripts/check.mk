@@ -230,15 +230,17 @@ run-matrix: tests
 	@BUILD_DIR=$B $(FIXED_ADDRESSES) scripts/run_matrix.sh $(K)
 
 soak run-soak: SECONDS ?= 600
-soak: ## for SECONDS=600: one program of many rounds, then random ones, under the race check
+soak: ## for SECONDS=600: one program of many rounds, then random ones, also on segments that grow
 	@scripts/deps.sh --build
 	$(AGAIN) run-soak
 
-# Each has half the time. SOAK_FLAGS="--first 1000 --no-racecheck": other random programs, faster.
-run-soak: HALF = $(shell expr $(SECONDS) / 2 + 1)
+# Each has a third of the time. SOAK_FLAGS="--first 1000 --no-racecheck": other random programs, faster.
+run-soak: THIRD = $(shell expr $(SECONDS) / 3 + 1)
 run-soak: all $(RANDOM) $(SOAK) $B/libcachealloc-debug.so
-	@$(FIXED_ADDRESSES) python3 -B tests/soak/run.py --build $B --seconds $(HALF)
-	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(HALF) $(SOAK_FLAGS)
+	@$(FIXED_ADDRESSES) python3 -B tests/soak/run.py --build $B --seconds $(THIRD)
+	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(THIRD) $(SOAK_FLAGS)
+	@$(FIXED_ADDRESSES) python3 -B tests/random/soak.py --build $B --seconds $(THIRD) --expandable \
+	    $(SOAK_FLAGS)
 
 replay: ## replay traces (TRACES=DIR, otherwise made ones) beside PyTorch's policy
 	@scripts/deps.sh --build

@@ -11,6 +11,7 @@ A failure is shrunk and printed, with the line that repeats it; the exit status 
 import argparse
 import concurrent.futures
 import dataclasses
+import pathlib
 import sys
 import threading
 import time
@@ -122,7 +123,9 @@ def main():
     parser.add_argument("--ops", type=int, default=2000, help="operations of a program")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--profiles", default=",".join(programs.PROFILES))
-    parser.add_argument("--configurations", default=",".join(programs.CONFIGURATIONS))
+    parser.add_argument("--configurations", help="names, by commas")
+    parser.add_argument("--expandable", action="store_true",
+                        help="those of segments that grow, by the debug build, which has small ones")
     parser.add_argument("--no-racecheck", action="store_true")
     parser.add_argument("--time-limit", type=float, default=60, help="of one run")
     parser.add_argument("--shrink", type=float, default=60, help="seconds for each failure")
@@ -132,12 +135,19 @@ def main():
     if asked.seconds is None and asked.operations is None:
         asked.seconds = 60
     env, preload = programs.sanitizer(asked.build)
+    configurations = tuple(programs.CONFIGURATIONS)
+    if asked.expandable:
+        configurations = ("plain", *programs.OTHERS)
+        env["CA_MUTATION"] = "range_small"
+        asked.shim = asked.shim or pathlib.Path(asked.build) / "libcachealloc-debug.so"
+    if asked.configurations:
+        configurations = asked.configurations.split(",")
     runner = programs.Runner(asked.build, asked.shim, env, preload, not asked.no_racecheck,
                              time_limit=asked.time_limit)
     start = time.monotonic()
     totals = soak(runner, asked.first, asked.ops, seconds=asked.seconds, operations=asked.operations,
                   jobs=asked.jobs, profiles=asked.profiles.split(","),
-                  configurations=asked.configurations.split(","),
+                  configurations=configurations,
                   say=lambda line: print(line, flush=True))
     took = time.monotonic() - start
     for failure in totals.failures:
