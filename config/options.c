@@ -36,6 +36,7 @@ const size_t ca_option_count = sizeof ca_option_table / sizeof ca_option_table[0
 
 #define CA_OPTION(...)
 #define CA_RENAMED(old_, name_, choice_) {.old = #old_, .name = #name_, .choice = (choice_)},
+#define CA_REMOVED(old_, why_) {.old = #old_, .why = (why_)},
 const ca_renamed_t ca_renamed_table[] = {
 #include "config/options.def"
 };
@@ -161,8 +162,12 @@ COMPLAINT renamed_key(parser_t *parser, const ca_renamed_t *renamed, span_t key)
         return;
     *named = true;
     message_start(parser, &message, buffer, key.at);
-    ca_text_printf(&message, "\"%s\" is now \"%s%s%s\"; the old name still works", renamed->old,
-                   renamed->name, renamed->choice[0] ? ":" : "", renamed->choice);
+    if (!renamed->name)
+        ca_text_printf(&message, "\"%s\" is an option no more: %s; its value is ignored",
+                       renamed->old, renamed->why);
+    else
+        ca_text_printf(&message, "\"%s\" is now \"%s%s%s\"; the old name still works", renamed->old,
+                       renamed->name, renamed->choice[0] ? ":" : "", renamed->choice);
     message_end(parser, &message);
 }
 
@@ -351,7 +356,7 @@ static void set_renamed(parser_t *parser, const ca_renamed_t *renamed, span_t ke
                         const value_t *value)
 {
     renamed_key(parser, renamed, key);
-    if (!set_choice(parser, renamed, value))
+    if (renamed->name && !set_choice(parser, renamed, value))
         set_option(parser, option_of(renamed), value);
 }
 

@@ -43,11 +43,13 @@ typedef struct ca_option {
 extern const ca_option_t ca_option_table[];
 extern const size_t ca_option_count;
 
-/* One CA_RENAMED of options.def: a key of an earlier version, and what it is today. */
+/* One CA_RENAMED of options.def: a key of an earlier version, and what it is today; or one
+ * CA_REMOVED. */
 typedef struct ca_renamed {
-    const char *old, *name;
+    const char *old, *name; /* no name: it was removed */
     const char
-        *choice; /* `true` for the old key is this choice of a SET; "": the value is the same */
+        *choice;     /* `true` for the old key is this choice of a SET; "": the value is the same */
+    const char *why; /* it was removed */
 } ca_renamed_t;
 
 extern const ca_renamed_t ca_renamed_table[];

@@ -121,10 +121,7 @@ static void drop_memory(ca_arena_t *arena)
     arena->segments = NULL;
     arena->whole = (ca_fence_queue_t){0};
     arena->passed = arena->owed = NULL;
-    if (arena->set)
-        ca_arena_set_sleep(arena);
-    else
-        ca_block_discard(&arena->blocks);
+    ca_block_discard(&arena->blocks);
 }
 
 /* For the last thread inside a retired arena, which still counts as such: the arena's fences were
@@ -206,7 +203,7 @@ void ca_arena_serve_in_order(ca_arena_t *arena)
 /* What each allocation begins with. Takes the lock. */
 static inline void begin_alloc(ca_arena_t *arena)
 {
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     arena->operations++;
     check_now_and_then(arena);
     ca_warmup_step(arena);
@@ -240,12 +237,11 @@ int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes
     begin_alloc(arena);
     if (!stream)
         ca_arena_serve_in_order(arena);
-    /* Where the arenas of a set are visited in turn, the last resort asks. */
-    bool asks = ca_arena_alone(arena) && !stream && ca_warmup_asks(arena, size);
+    bool asks = !stream && ca_warmup_asks(arena, size);
     ca_block_t *found = asks ? NULL : take(arena, stream, size);
     if (found)
         hand_out(found, block, address, reused);
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 
     if (!found)
         return -EAGAIN;
@@ -291,12 +287,12 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
         hand_out(found, block, address, NULL);
     else /* the same request comes again, and does not ask again: see ca_epoch_reap */
         arena->operations--;
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
     return found ? 0 : -EAGAIN;
 }
 
-int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
-                         ca_block_t **block, uint64_t *address, bool *reused)
+int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                      uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
@@ -316,24 +312,18 @@ int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, u
     ca_block_t *found = take(arena, stream, size);
     if (!found) {
         int cancellation = ca_arena_enter(arena);
-        rc = ca_ladder_climb(arena, stream, size, asked, rungs, &found, &grown);
+        rc = ca_ladder_climb(arena, stream, size, asked, &found, &grown);
         ca_arena_leave(arena, cancellation);
     }
     if (rc == 0)
         hand_out(found, block, address, reused);
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 
     if (grown)
         ca_count(pool_misses);
     else if (rc == 0)
         ca_count(pool_hits);
     return rc;
-}
-
-int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                      uint64_t *address, bool *reused)
-{
-    return ca_arena_alloc_rungs(arena, stream, bytes, CA_RUNGS_ALL, block, address, reused);
 }
 
 int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
@@ -350,22 +340,21 @@ int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t
 
 ca_arena_t *ca_block_arena(const ca_block_t *block)
 {
-    /* Another thread may be retiring that arena: then this reads NULL from some moment on. Or the
-     * block went to one that this thread has never heard of (pool/balance.c): hence acquire. */
+    /* Another thread may be retiring that arena: then this reads NULL from some moment on. */
     return __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
 }
 
 CA_INLINE ca_arena_t *lock_arena(const ca_block_t *block)
 {
-    ca_arena_t *arena;
+    ca_arena_t *arena = ca_block_arena(block);
 
-    while ((arena = ca_block_arena(block))) {
-        ca_arena_take(arena);
-        if (__builtin_expect(ca_block_arena(block) == arena, 1))
-            break;
-        ca_arena_drop(arena);
-    }
-    return arena;
+    if (!arena)
+        return NULL;
+    ca_lock_take(&arena->lock);
+    if (__builtin_expect(ca_block_arena(block) == arena, 1))
+        return arena;
+    ca_lock_drop(&arena->lock);
+    return NULL;
 }
 
 ca_arena_t *ca_block_lock(const ca_block_t *block)
@@ -412,13 +401,6 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
     /* What another process may see serves no request next, on the same stream neither. */
     bool elsewhere = foreign || (how == ASYNC && !plain) ||
                      (stream && (ca_stream_arena(stream) != arena || block->exported));
-    ca_stream_t *legacy = stream && elsewhere && !arena->retired && !block->exported
-                              ? ca_stream_legacy_of(arena, stream)
-                              : NULL;
-    if (legacy) {
-        stream = legacy;
-        elsewhere = false;
-    }
     if (stream && elsewhere) { /* of another arena, if not of another context */
         foreign = ca_stream_arena(stream)->context != arena->context;
         stream = NULL;
@@ -455,7 +437,7 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
             ca_arena_leave(arena, cancellation);
         }
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 void ca_arena_free(ca_block_t *block)
@@ -489,21 +471,21 @@ void ca_arena_retire_begin(ca_arena_t *arena)
     ca_lock_take(&arena->lock);
     arena->inside++;
     if (!arena->retired) {
-        arena->retired = arena->news = true;
+        arena->retired = true;
         ca_caches_drop(arena);
         for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
             ca_span_remove(segment->base, segment->bytes, arena);
         ca_reserved_forget(arena);
         ca_signal_all(&arena->grown);
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 void ca_arena_retire_end(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);
     ca_arena_left(arena);
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 bool ca_arena_revive(ca_arena_t *arena)
@@ -514,12 +496,9 @@ bool ca_arena_revive(ca_arena_t *arena)
     if (!bins)
         return false;
     ca_lock_take(&arena->lock);
-    bool revived = arena->retired && arena->inside == 0 && !arena->bins &&
-                   (!arena->set || ca_arena_set_asleep(arena));
+    bool revived = arena->retired && arena->inside == 0 && !arena->bins;
     if (revived) {
         memset((char *)arena + kept, 0, sizeof *arena - kept);
-        if (arena->set)
-            ca_arena_set_forget(arena);
         revived = begin(arena, bins);
         if (!revived) {
             ca_slab_destroy(&arena->epochs);
@@ -527,8 +506,6 @@ bool ca_arena_revive(ca_arena_t *arena)
             arena->depot = arena->caches = NULL; /* it lay behind the bins */
             arena->retired = true;
         }
-        if (revived && arena->set)
-            ca_arena_set_wake(arena);
     }
     ca_lock_drop(&arena->lock);
     if (!revived)

@@ -195,7 +195,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits);
  * where a request is out of memory otherwise.
  *
  * When it ends nothing moves: what may be merged is merged by the next trim, or when the arena is
- * about to give memory back, or to another arena. */
+ * about to give memory back. */
 void ca_arena_pin(ca_arena_t *arena, bool on);
 
 typedef enum {
@@ -209,8 +209,8 @@ typedef enum {
 size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
- * accordingly, until this arena or another one of its set has looked for itself: as it grows, where
- * that makes a difference (ca_free_estimate_t), and now and then while it is that little. */
+ * accordingly, until this arena has looked for itself: as it grows, where that makes a difference
+ * (ca_free_estimate_t), and now and then while it is that little. */
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes);
 
 /* A place in the block for what is known of it while it is live: its address is the block's.

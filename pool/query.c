@@ -28,14 +28,10 @@ uint64_t ca_arena_address(ca_arena_t *arena)
 
 ca_arena_t *ca_span_lock(uint64_t address)
 {
-    ca_arena_t *arena;
+    ca_arena_t *arena = ca_span_arena(address);
 
-    while ((arena = ca_span_arena(address))) {
+    if (arena)
         ca_lock_take(&arena->lock);
-        if (ca_span_arena(address) == arena)
-            break;
-        ca_lock_drop(&arena->lock);
-    }
     return arena;
 }
 

@@ -66,7 +66,7 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     if (how != CA_TRIM_LOOK)
         ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
     return released;
 }
 
@@ -128,7 +128,7 @@ size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits)
     if (released)
         ca_warmup_gave(arena);
     ca_arena_leave(arena, cancellation);
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
     return released;
 }
 

@@ -9,8 +9,7 @@
 #include "pool/blocks/block.h"
 #include "pool/cache/cache_state.h"
 #include "pool/fence/epoch.h"
-#include "pool/growth/ladder.h"
-#include "pool/arena_set.h"
+#include "pool/growth/grow.h"
 
 struct ca_arena {
     ca_lock_t lock;
@@ -18,10 +17,8 @@ struct ca_arena {
     void *context;
     ca_arena_params_t params;
 
-    ca_arena_set_t *set; /* the set that it belongs to; NULL: it is in none */
-    unsigned set_index;  /* its place there */
-    bool apart;          /* see mixed.h */
-    ca_stream_t *ended;  /* streams of its lives before, for new ones */
+    bool apart;         /* see mixed.h */
+    ca_stream_t *ended; /* streams of its lives before, for new ones */
     ca_block_slab_t blocks;
 
     /* From here on: of this life alone, see ca_arena_revive. */
@@ -29,7 +26,6 @@ struct ca_arena {
     bool retired;           /* the context is destroyed: nothing here may reach upstream any more */
     bool fenced, no_fences; /* a fence could be had, or never can */
     unsigned inside;        /* threads whose work in here drops the lock in between */
-    uint32_t takes, waits;  /* of the lock, since the set looked: see pool/arena_set.c */
 
     /* What closing a cache's epoch writes: together, since thread after thread does. */
     uint64_t operations;     /* allocations, frees, waits: the clock of the back-offs */
@@ -45,7 +41,6 @@ struct ca_arena {
     uint32_t round; /* of giving back */
 
     unsigned pins;       /* pin mode is on: see ca_arena_pin */
-    bool news;           /* for the set, though no other arena is in use */
     bool unmerged;       /* there may be ready neighbours, from while it was */
     bool prefers_memory; /* to time: see pool/growth/warmup.h */
     bool others_stuck;   /* other contexts' work was waited for in vain: see ladder.c */
@@ -90,7 +85,6 @@ struct ca_arena {
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;
-    size_t live_published; /* what the set knows of ca_arena_in_use */
     size_t pending, ready;
     size_t exported; /* in CA_BLOCK_EXPORTED */
 
@@ -102,34 +96,9 @@ struct ca_arena {
     ca_slab_t segment_slab;
 };
 
-/* Takes the lock, and notes whether it had to be waited for: for calls of the program. */
-static inline void ca_arena_take(ca_arena_t *arena)
-{
-    bool waited = ca_lock_take(&arena->lock);
-
-    arena->takes++;
-    arena->waits += waited;
-}
-
 static inline bool ca_arena_serving(const ca_arena_t *arena)
 {
     return !arena->stopped && !arena->retired;
-}
-
-/* Where ready or live memory may have changed: the lock is dropped, and the set
- * hears of it. */
-static inline void ca_arena_drop(ca_arena_t *arena)
-{
-    if (arena->set &&
-        (arena->news || arena->takes >= CA_ARENA_SET_JUDGED || !ca_arena_set_alone(arena->set)))
-        ca_arena_set_publish(arena);
-    ca_lock_drop(&arena->lock);
-}
-
-/* What all arenas of its set have reserved. */
-static inline size_t ca_arena_reserved(const ca_arena_t *arena)
-{
-    return arena->set ? ca_arena_set_reserved(arena->set) : arena->reserved;
 }
 
 /* What there may be at most: the device, or the limit; SIZE_MAX where that is not known. */
@@ -138,15 +107,6 @@ static inline size_t ca_arena_whole(const ca_arena_t *arena)
     size_t device = arena->params.device_bytes, limit = arena->params.limit;
 
     return device && device < limit ? device : limit;
-}
-
-static inline void ca_raise_peak(_Atomic size_t *peak, size_t now)
-{
-    size_t before = atomic_load_explicit(peak, memory_order_relaxed);
-
-    while (now > before && !atomic_compare_exchange_weak_explicit(
-                               peak, &before, now, memory_order_relaxed, memory_order_relaxed)) {
-    }
 }
 
 /* Bytes that the program has, as far as caches published them. A block that a cache served, and did
@@ -168,10 +128,8 @@ static inline void ca_arena_note_peak(ca_arena_t *arena)
 {
     size_t now = ca_arena_in_use(arena);
 
-    if (now > arena->live_peak) {
+    if (now > arena->live_peak)
         arena->live_peak = now;
-        arena->news = true;
-    }
 }
 
 /* The driver reported a broken context. */
@@ -184,28 +142,11 @@ static inline void ca_block_forget(ca_block_t *block)
         block->arena->upstream->forget(&block->slot);
 }
 
-/* Takes the lock of the block's arena: before that another may have got the block's segment (see
- * pool/balance.h). NULL, and no lock, where its arena was retired. */
+/* Takes the lock of the block's arena. NULL, and no lock, where that was retired. */
 ca_arena_t *ca_block_lock(const ca_block_t *block);
 
 /* The same of the arena that has a segment with this address, or NULL. */
 ca_arena_t *ca_span_lock(uint64_t address);
-
-/* No other arena of its set has memory. */
-static inline bool ca_arena_alone(const ca_arena_t *arena)
-{
-    return !arena->set || ca_arena_set_alone(arena->set);
-}
-
-/* How many arenas share the memory that is left, and the time that may be waited for it. */
-static inline size_t ca_arena_sharers(const ca_arena_t *arena)
-{
-    return ca_arena_alone(arena) ? 1 : ca_arena_set_in_use(arena->set);
-}
-
-/* ca_arena_alloc_on with some rungs of the ladder (ca_rungs_t): -ENOMEM means that these failed. */
-int ca_arena_alloc_rungs(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, unsigned rungs,
-                         ca_block_t **block, uint64_t *address, bool *reused);
 
 /* Where it may be (pool/fence/order.h), what plain frees left in flight is made ready. Drops the
  * lock. */
@@ -228,8 +169,6 @@ void ca_arena_left(ca_arena_t *arena);
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes);
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes);
 void ca_reserved_forget(const ca_arena_t *arena);
-/* Between two of a set. */
-void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes);
 
 /* Every invariant, with the lock held; see ca_arena_check. */
 const char *ca_check_locked(const ca_arena_t *arena);

@@ -116,12 +116,16 @@ static void make_page(ca_text_t *page)
                 add_option(page, &ca_option_table[i]);
     }
     ca_text_printf(page, "\n## Old names\n\n"
-                         "They work for one release; a line on stderr names the new one.\n\n"
+                         "They work for one release, or are ignored where none is named; a line "
+                         "on stderr says so.\n\n"
                          "| old | today |\n|---|---|\n");
     for (size_t i = 0; i < ca_renamed_count; i++) {
         const ca_renamed_t *renamed = &ca_renamed_table[i];
-        ca_text_printf(page, "| `%s` | [`%s%s%s`](#%s) |\n", renamed->old, renamed->name,
-                       renamed->choice[0] ? ":" : "", renamed->choice, renamed->name);
+        if (!renamed->name)
+            ca_text_printf(page, "| `%s` | none: %s |\n", renamed->old, renamed->why);
+        else
+            ca_text_printf(page, "| `%s` | [`%s%s%s`](#%s) |\n", renamed->old, renamed->name,
+                           renamed->choice[0] ? ":" : "", renamed->choice, renamed->name);
     }
 }
 

@@ -80,7 +80,7 @@ def test_a_device_without_pools_has_no_stream_ordered_memory(run, program, conf)
     succeeds(run([program("async"), "unsupported"], conf=conf, sim="mempools:0"))
 
 
-@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "arenas:2", "reuse:wait"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "reuse:wait"])
 def test_what_a_stream_frees_is_found_while_older_work_is_held(run, program, conf):
     succeeds(run([program("async"), "behind"], conf=conf, sim="memory:64M", timeout=10))
 
@@ -105,7 +105,7 @@ def test_a_name_that_is_freed_on_another_device_s_stream_waits_too(run, program,
 
 
 @pytest.mark.parametrize("preload, conf", [(False, None), *((True, conf) for conf in (
-    None, "x_runtime_hooks:false", "arenas:2", "stream_ordered:driver", "backend:async", "backend:off"))])
+    None, "x_runtime_hooks:false", "stream_ordered:driver", "backend:async", "backend:off"))])
 @pytest.mark.parametrize("how", [("plain",), ("legacy",), ("plain", "legacy")], ids=str)
 def test_nor_does_a_shortage_give_such_memory_away(run, program, how, preload, conf):
     """The real free waits for the memory's own context alone."""
@@ -126,7 +126,7 @@ def test_what_goes_on_beside_it_holds_up_no_plain_free(run, program, case):
 
 @pytest.mark.parametrize("case, size, conf", [
     *((case, size, None) for case in BESIDE for size in (8 * MIB, 300_000, 1000)),
-    *((case, 8 * MIB, conf) for case in BESIDE for conf in ("x_runtime_hooks:false", "arenas:2"))])
+    *((case, 8 * MIB, conf) for case in BESIDE for conf in ("x_runtime_hooks:false",))])
 def test_nor_is_memory_kept_from_use_for_it(run, program, case, size, conf):
     """Nobody waits, and there is room for three times what is live, or the first segments."""
     result = run([program("both_beside"), case, size, 300], conf=conf, stats=True,
@@ -151,7 +151,7 @@ OVERLAP = [*(("runtime", "made", how) for how in ("next", "later", "many", "larg
            ("driver", "made", "next"), ("runtime", "legacy", "next"), ("runtime", "own", "next")]
 
 
-@pytest.mark.parametrize("conf", [None, "reuse:order", "arenas:2", "thread_cache:0"])
+@pytest.mark.parametrize("conf", [None, "reuse:order", "thread_cache:0"])
 @pytest.mark.parametrize("lane, stream, how", OVERLAP, ids=str)
 def test_a_launch_that_may_begin_early_is_behind_what_had_its_memory(run, program, lane, stream, how,
                                                                      conf):
@@ -260,7 +260,7 @@ def test_a_high_water_mark_that_is_reset_changes_nothing(run, program, conf):
     assert calls(result, "cuMemPoolSetAttribute") == 200 and not calls(result, "cuMemAllocAsync")
 
 
-@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false", "arenas:2"])
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"])
 @pytest.mark.parametrize("keep, least, most", [(1000, 64, 80), (20, 0, 20), (0, 0, 10)])
 def test_trimming_the_default_pool_reaches_what_stands_for_its_memory(run, program, keep, least, most,
                                                                       conf):

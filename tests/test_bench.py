@@ -576,14 +576,6 @@ def test_a_hit_that_is_not_sampled_takes_hardly_one_instruction_more(run, build,
 
 
 @release
-def test_a_hit_takes_no_more_where_there_are_several_heaps(run, build, tmp_path):
-    one, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0")
-    several, _ = per_call(run, build, tmp_path, "pair", conf="stacks:off,x_warmup:0,arenas:4")
-    print(f"{several - one:+.1f}")
-    assert several <= one + 1
-
-
-@release
 def test_a_hit_of_pinned_memory_takes_few_instructions(run, build, tmp_path):
     everything, shim = per_call(run, build, tmp_path, "pinned")
     print(f"{everything:.1f}, of them {shim:.1f} ours")

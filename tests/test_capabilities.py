@@ -158,9 +158,8 @@ def test_per_thread_workspaces(capable):
     hits take no lock (unit/test_cache). With as many heaps as threads each has its own segments."""
     capable("workspaces", name="capabilities_threads")
     capable("workspaces", name="capabilities_threads", conf="thread_cache:0")
-    capable("workspaces", name="capabilities_threads", conf="arenas:8")
-    capable("own", name="capabilities_threads", conf="arenas:8")
+    capable("own", name="capabilities_threads")
 
 
 def test_capacity_hints_with_lazy_best_fit_addresses(capable):
-    capable("hints", name="capabilities_threads", conf="arenas:4,reuse:wait", sim="memory:2G")
+    capable("hints", name="capabilities_threads", conf="reuse:wait", sim="memory:2G")

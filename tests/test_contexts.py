@@ -141,7 +141,7 @@ def test_a_detached_context_is_told_from_a_live_one_without_ids(run, program):
 
 
 @pytest.mark.parametrize("how, conf", [("", None), ("streams", None), ("threads", None),
-                                       ("streams", "arenas:3"), ("streams", "backend:off"),
+                                       ("streams", "backend:off"),
                                        ("threads", "backend:off")])
 def test_contexts_that_come_and_go_leave_nothing_behind(run, program, how, conf):
     result = run([program("drv_ctx_many"), 1600 if conftest.SANITIZER else 6000, how],

@@ -92,7 +92,7 @@ def test_with_keep_the_pool_serves_in_every_capture_and_spoils_none(run, program
 
 
 @pytest.mark.parametrize("conf", ["capture:keep", "capture:keep,x_runtime_hooks:false",
-                                  "capture:keep,debug:poison+redzone", "capture:keep,arenas:4"])
+                                  "capture:keep,debug:poison+redzone"])
 @pytest.mark.parametrize("case", ["replay", "outlives", "two"])
 def test_memory_that_a_capture_touched_is_kept_for_its_graph(run, program, case, conf):
     # A guard behind each allocation makes what `two` reckons with larger.

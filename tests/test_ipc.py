@@ -32,7 +32,7 @@ def warnings(result):
 
 
 @pytest.mark.parametrize("conf", ["backend:off", *(f"{mode},{lane}" for mode in MODES for lane in LANES),
-                                  "ipc:auto,arenas:4", "ipc:auto,max_split:1M", "ipc:auto,x_small:1M"])
+                                  "ipc:auto,max_split:1M", "ipc:auto,x_small:1M"])
 def test_base_and_offset_lead_to_the_same_bytes(ipc, conf):
     assert not warnings(ipc("offsets", conf=conf))
 
@@ -51,7 +51,7 @@ def test_dedicated_handles_lead_to_their_block(ipc, kib, lane):
     assert not warnings(dedicated)
 
 
-@pytest.mark.parametrize("conf", [*LANES, "arenas:4", "x_small:1M", "backend:off"])
+@pytest.mark.parametrize("conf", [*LANES, "x_small:1M", "backend:off"])
 def test_the_pieces_of_a_pool_of_the_programs_own_have_handles_of_their_own(ipc, conf):
     plain = ipc("pool", preload=False)
     result = ipc("pool", conf=conf)
@@ -93,7 +93,7 @@ def test_exported_memory_stays_when_memory_is_short_until_its_segment_goes(ipc, 
     ipc("memory", conf=f"headroom:0,{lane}", sim="memory:256M")
 
 
-@pytest.mark.parametrize("conf", ["x_runtime_hooks:true", "x_runtime_hooks:false", "ipc:dedicated", "arenas:4"])
+@pytest.mark.parametrize("conf", ["x_runtime_hooks:true", "x_runtime_hooks:false", "ipc:dedicated"])
 def test_memory_that_is_exported_and_freed_again_and_again_goes_back(ipc, conf):
     ipc("loop", preload=False)
     ipc("loop", conf=conf)

@@ -131,11 +131,11 @@ class TestMemoryPressure:
                           patience=20000) == ["got"] * 4
 
 
-# --- several heaps --------------------------------------------------------------------------------
+# --- several threads ------------------------------------------------------------------------------
 
 
-class TestShards:
-    """What is promised of the pool holds for all heaps of a context together."""
+class TestThreads:
+    """What is promised of the pool holds for all threads of a context together."""
 
     @pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
     @pytest.mark.parametrize("case, conf, sim", [
@@ -145,43 +145,14 @@ class TestShards:
         ("limit", "limit:64M", "memory:2G"),
         ("fork", "reuse:wait", "memory:2G"),
     ])
-    def test_what_is_promised_holds_for_all_heaps(self, run, program, case, conf, sim, lane):
-        succeeds(run([program("shards"), case], conf=f"arenas:4,{lane},{conf}", sim=sim))
+    def test_what_is_promised_holds_for_all(self, run, program, case, conf, sim, lane):
+        succeeds(run([program("threads_leave"), case], conf=f"{lane},{conf}", sim=sim))
 
-    def test_they_go_with_their_context(self, run, program):
-        result = run([program("shards"), "reset"], conf="arenas:4,leak_report:off", stats=True)
+    def test_their_memory_goes_with_its_context(self, run, program):
+        result = run([program("threads_leave"), "reset"], conf="leak_report:off", stats=True)
 
         assert result.rc == 0, result.err
         assert result.sim["devices"][0]["live_bytes"] == 0
-
-    def test_idle_memory_of_all_goes_back(self, run, program):
-        result = run([program("decay"), "idle"], conf=f"arenas:4,{DECAY}")
-
-        succeeds(result)
-        assert result.out == "given back\n"
-
-    @pytest.mark.parametrize("cmd, sim", [
-        (["threads", 8, 1000], "memory:2G"),
-        (["multi_ctx"], "memory:2G,devices:2"),
-        (["drv_ctx_storm"], "memory:2G"),
-        (["capture", "thread"], "memory:2G"),
-        (["async", "streams", 200], "memory:2G"),
-        (["cache_full", 2], "memory:256M"),
-        (["held", "any"], "memory:256M"),
-    ], ids=lambda value: "-".join(map(str, value)) if isinstance(value, list) else "")
-    def test_programs_run(self, run, program, cmd, sim):
-        succeeds(run([program(cmd[0]), *cmd[1:]], conf="arenas:4", sim=sim))
-
-    @pytest.mark.parametrize("case", ["own", "used", "threads", "idle", "again", "devices"])
-    def test_no_new_deadlock(self, run, program, case):
-        succeeds(run([program("deadlock"), case, 256 << 10, 64], conf="arenas:4", timeout=10,
-                     sim="memory:256M,devices:2"))
-
-    @pytest.mark.parametrize("profile", programs.PROFILES)
-    @pytest.mark.parametrize("small", [False, True])
-    def test_random_programs_do_the_same_without_a_race(self, monkeypatch, profile, small):
-        _, conf, sim = programs.CONFIGURATIONS["small" if small else "shim"]
-        same_as_plain(monkeypatch, profile, f"arenas:4,{conf}", sim, range(330, 334))
 
 
 # --- back ends ------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_help_lists_the_basic_options_or_all_with_their_values(run, program):
 
 def test_an_old_name_works_and_is_told_once_with_the_new_one(run, program):
     """All in one: each has its line, and the values are those of the new names."""
-    values = {"async": "driver", "lane_r": "false", "settle": "5", "shards": "2", "small": "1M",
+    values = {"async": "driver", "lane_r": "false", "settle": "5", "small": "1M",
               "zero": "true"}
     assert set(values) == {old for old, _, _ in RENAMED}
     old = ",".join(2 * [f"{key}:{value}" for key, value in values.items()])

@@ -104,7 +104,7 @@ def test_no_new_deadlock_on_an_old_driver(finish):
     finish([(cmd, {"sim": memory(cmd, OLD)}) for cmd in FULL + ROOM])
 
 
-@pytest.mark.parametrize("conf", [None, "arenas:4", "x_runtime_hooks:false"], ids=name)
+@pytest.mark.parametrize("conf", [None, "x_runtime_hooks:false"], ids=name)
 @pytest.mark.parametrize("kind", ["device", "array"])
 def test_out_of_memory_is_said_while_another_thread_goes_on_freeing(run, program, kind, conf):
     succeeds(run([program("oom_busy"), kind], conf=conf, sim="memory:256M", timeout=20))
@@ -121,7 +121,7 @@ def test_so_it_is_where_the_drivers_pool_serves(run, program):
 WAYS = ("malloc", "async", "pitch", "pool", "array", "create", "module", "pinned", "managed")
 ORDERED_NOT = tuple(way for way in WAYS if way not in ("async", "pool"))
 BEHIND_OPTIONS = [None, "x_runtime_hooks:false", "limit:48M", "reuse:grow", "reuse:wait", "headroom:0",
-                  "thread_cache:0", "arenas:4", "free_sync:true", "backend:async", "backend:off",
+                  "thread_cache:0", "free_sync:true", "backend:async", "backend:off",
                   "stream_ordered:driver"]
 
 
@@ -429,8 +429,7 @@ def sizes_in_pairs(seed):
     return [(round(size * rng.uniform(1.03, 3.5)) + 1, size) for size in kept]
 
 
-@pytest.mark.parametrize("conf", ["x_warmup:131072", "x_warmup:131072,x_runtime_hooks:false",
-                                  "x_warmup:131072,arenas:2"])
+@pytest.mark.parametrize("conf", ["x_warmup:131072", "x_warmup:131072,x_runtime_hooks:false"])
 @pytest.mark.parametrize("order", [(), ("async",)], ids=["plain", "async"])
 @pytest.mark.parametrize("pairs", [PAIRS_OF_SIZES, sizes_in_pairs(35)], ids=["given", "random"])
 def test_as_many_layers_fit_as_without(run, program, pairs, order, conf):
@@ -452,7 +451,7 @@ def test_as_many_layers_of_pinned_memory_fit_as_without(run, program):
     assert counts[1] >= 0.97 * counts[0], (pair, counts)
 
 
-@pytest.mark.parametrize("conf", [None, "x_warmup:131072", "arenas:2"])
+@pytest.mark.parametrize("conf", [None, "x_warmup:131072"])
 @pytest.mark.parametrize("live, most", [(16000, 2048), (16000, 4096), (19000, 1024), (19000, 3000)])
 def test_large_blocks_in_disorder_are_hardly_ever_refused(run, program, live, most, conf):
     """Where a fifth of the device is not asked for: one allocation in a dozen programs at most (one

@@ -5,7 +5,7 @@ import pytest
 import conftest
 
 # Each ends with nothing live and nothing held; what they do is in tests/soak/roles.c.
-OPTIONS = ["", "x_runtime_hooks:false", "arenas:2", "thread_cache:0", "reuse:wait", "stacks:off,history:1000",
+OPTIONS = ["", "x_runtime_hooks:false", "thread_cache:0", "reuse:wait", "stacks:off,history:1000",
            "debug:frees,poison", "decay:1ms", "stream_ordered:driver", "backend:async"]
 ROUNDS, OPERATIONS = (3, 100) if conftest.SANITIZER else (6, 200)
 

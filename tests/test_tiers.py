@@ -7,9 +7,9 @@ import pytest
 import conftest
 
 # What a build under a sanitizer alone has found, and where it would be found again: `git log` has
-# the words. A snapshot of the registry beside its writers, a heap that a thread meets first in a
-# block, a thread cache's limit that is read where it spills, options that are read beside a reset.
-FOUND_BY_ONE = {"tsan": ["unit/test_regions.c", "unit/test_balance.c", "unit/test_cache.c",
+# the words. A snapshot of the registry beside its writers, a thread cache's limit that is read where
+# it spills, options that are read beside a reset.
+FOUND_BY_ONE = {"tsan": ["unit/test_regions.c", "unit/test_cache.c",
                          "test_contexts.py::test_a_context_that_is_made_during_a_reset_goes_with_it"]}
 
 

@@ -109,7 +109,7 @@ def split(path, text):
     pattern = LANGUAGES[language(path, text)]
     comments = [re.sub(r"\s*\n[\s*#]*", " ", match[1]) for match in pattern.finditer(text) if match[1]]
     if path.name == "options.def":
-        text = re.sub(r"^CA_RENAMED.*$", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^CA_RE(?:NAMED|MOVED).*$", "", text, flags=re.MULTILINE)
         comments += [match[0] for match in pattern.finditer(text) if not match[1]]
     return comments, set(re.findall(r"[A-Za-z_]\w*", pattern.sub(" ", text)))
 

@@ -1,7 +1,7 @@
 /* See mixed.h. */
 #include "pool/blocks/mixed.h"
 
-/* Of all arenas of a set together. Where the size of the device is not known there is no bound. */
+/* Where the size of the device is not known there is no bound. */
 static size_t stranded_most(const ca_arena_t *arena, bool round)
 {
     size_t whole = ca_arena_whole(arena);
@@ -21,8 +21,7 @@ bool ca_mixed_allows_other(const ca_arena_t *arena, const ca_segment_t *segment,
 
     if (!round && bytes > most / CA_MIXED_LARGE)
         return segment->bytes - bytes <= bytes / CA_MIXED_SHARE;
-    return segment->mixed || arena->stranded + segment->bytes - segment->live - bytes <=
-                                 most / ca_arena_sharers(arena);
+    return segment->mixed || arena->stranded + segment->bytes - segment->live - bytes <= most;
 }
 
 void ca_mixed_live(ca_arena_t *arena, ca_segment_t *segment, size_t bytes)

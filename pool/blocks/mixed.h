@@ -80,7 +80,7 @@ void ca_mixed_grows(ca_arena_t *arena);
 /* Whether the pool has so much. */
 static inline bool ca_apart_much(const ca_arena_t *arena)
 {
-    return arena->free_bytes / (CA_APART_SHARE - 1) < ca_arena_reserved(arena);
+    return arena->free_bytes / (CA_APART_SHARE - 1) < arena->reserved;
 }
 
 /* Whether a new segment is for this request alone. */

@@ -105,15 +105,6 @@ void ca_span_remove(uint64_t base, size_t bytes, const ca_arena_t *arena)
     ca_lock_drop(&lock);
 }
 
-void ca_span_move(uint64_t base, size_t bytes, const ca_arena_t *from, ca_arena_t *to)
-{
-    ca_lock_take(&lock);
-    for (size_t i = first_within(base); i < count && spans[i].begin < base + bytes; i++)
-        if (spans[i].arena == from)
-            spans[i].arena = to;
-    ca_lock_drop(&lock);
-}
-
 ca_arena_t *ca_span_arena(uint64_t address)
 {
     ca_lock_take(&lock);

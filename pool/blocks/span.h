@@ -14,9 +14,6 @@ int ca_span_add(uint64_t base, size_t bytes, ca_arena_t *arena);
 /* Where a later segment of another arena lies by now, that one stays. */
 void ca_span_remove(uint64_t base, size_t bytes, const ca_arena_t *arena);
 
-/* The segment is of another arena from now on. */
-void ca_span_move(uint64_t base, size_t bytes, const ca_arena_t *from, ca_arena_t *to);
-
 /* The arena whose segment `address` lies in, or NULL. */
 ca_arena_t *ca_span_arena(uint64_t address);
 

@@ -70,7 +70,7 @@ static void leave_all(void *unused)
             ca_lock_take(&arena->lock);
             if (atomic_load(&cache->arena) == arena)
                 ca_cache_leave(arena, cache);
-            ca_arena_drop(arena);
+            ca_lock_drop(&arena->lock);
         }
         ca_lock_take(&lock);
         cache->next_of_thread = left;
@@ -232,7 +232,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
     ca_cache_class_t *class = &cache->classes[index];
     uint32_t most = (uint32_t)(CA_CACHE_REFILL_BYTES / bytes) + 1;
 
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     arena->operations++;
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
@@ -255,7 +255,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
             take(cache, index, served);
         }
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 /* What has passed of a class that has too many goes to the depot, where the thread that runs out of
@@ -281,7 +281,7 @@ static void hand_over(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 
 static void flush(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
 {
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
         if (cache->classes[index].count >= CA_CACHE_CLASS_BLOCKS)
@@ -289,7 +289,7 @@ static void flush(ca_arena_t *arena, ca_cache_t *cache, unsigned index)
         ca_cache_trim(arena, cache, cache->cached_most - cache->cached_most / CA_CACHE_FLUSH_SHARE);
         ca_arena_note_peak(arena);
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
@@ -298,7 +298,7 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
 
     if (!arena)
         return; /* retired meanwhile */
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
         if (arena->operations >= arena->whole.close_after) {
@@ -309,7 +309,7 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
         }
         cache->lags = arena->whole.closed.count > 1;
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 /* Whether work that a free in no stream's order is fenced behind takes long: no call that frees
@@ -318,14 +318,14 @@ static bool lags(ca_arena_t *arena, ca_cache_t *cache)
 {
     if (!cache->lags || ++cache->lagged)
         return cache->lags;
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
         cache->lags = arena->whole.closed.count > 1;
         ca_arena_leave(arena, cancellation);
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
     return cache->lags;
 }
 
@@ -336,7 +336,7 @@ static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes,
     bool grown;
 
     if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
-        ca_ladder_climb(arena, NULL, bytes, bytes, CA_RUNGS_POLICY, &block, &grown) == 0) {
+        ca_ladder_grow(arena, bytes, &block, &grown) == 0) {
         serve(block, served);
         served->grown = grown;
     }
@@ -349,7 +349,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
 {
     const ca_cache_class_t *class = &cache->classes[index];
 
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
         ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
@@ -368,7 +368,7 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
             take(cache, index, served);
         ca_arena_leave(arena, cancellation);
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
 }
 
 /* Where another block has the place it goes to the arena, and this one stays. False: it is not
@@ -378,7 +378,7 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
 {
     bool kept = false;
 
-    ca_arena_take(arena);
+    ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache) && ca_block_arena(block) == arena &&
         ca_block_state(block) == CA_BLOCK_LIVE) {
         ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
@@ -396,7 +396,7 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
             ca_arena_leave(arena, cancellation);
         }
     }
-    ca_arena_drop(arena);
+    ca_lock_drop(&arena->lock);
     return kept;
 }
 
@@ -472,19 +472,22 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
     return 0;
 }
 
-int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
-                    uint64_t *address, bool *reused)
+int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool ready_only,
+                    ca_block_t **block, uint64_t *address, bool *reused)
 {
     size_t asked = bytes;
+    int rc = stream && !ca_stream_is_legacy(stream)
+                 ? ca_cache_alloc_on(stream, &bytes, block, address, reused)
+                 : ca_cache_alloc(arena, &bytes, ready_only, block, address, reused);
 
-    if (ca_cache_alloc(arena, &bytes, ready_only, block, address, reused) == 0)
+    if (rc == 0)
         return 0;
     if (ready_only)
-        return ca_arena_alloc_ready(arena, bytes, block, address, reused);
-    int rc = ca_arena_alloc(arena, bytes, block, address, reused);
+        return ca_arena_alloc_ready_on(arena, stream, bytes, block, address, reused);
+    rc = ca_arena_alloc_on(arena, stream, bytes, block, address, reused);
     /* The climb has left nothing untried, but a block of just what was asked. */
     if (rc == -ENOMEM && bytes != asked &&
-        ca_arena_alloc_ready(arena, asked, block, address, reused) == 0)
+        ca_arena_alloc_ready_on(arena, stream, asked, block, address, reused) == 0)
         return 0;
     return rc;
 }

@@ -18,10 +18,6 @@
  *   refill   A class that has nothing takes ready blocks from the arena, more each time. What is
  *            too much goes back in batches, by way of a depot that keeps blocks whole: where one
  *            thread allocates what another frees, they are neither merged nor cut again.
- *   sets     Of several arenas (pool/arena_set.h) a thread has a cache in front of each that it
- *            frees to, and allocates by way of the one before its home. The others are remote and
- *            only gather: they keep less, and do not count where arenas share what they have among
- *            their threads.
  *
  * A cache's memory is the arena's whenever the arena wants it: before it gives memory back, merges
  * or ends, it locks out all caches in front of it and takes their blocks, and before it looks for
@@ -51,7 +47,6 @@
  * divided by the threads, where that is more. */
 #define CA_CACHE_BYTES ((size_t)64 << 20)
 #define CA_CACHE_BYTES_SHARE 8u
-#define CA_CACHE_REMOTE_SHARE 8u    /* of that, in front of all other arenas of a set together */
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the arena at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
@@ -80,9 +75,10 @@ int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t
 int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
                       bool *reused);
 
-/* ca_cache_alloc, then ca_arena_alloc, or with `ready_only` ca_arena_alloc_ready. */
-int ca_cached_alloc(ca_arena_t *arena, size_t bytes, bool ready_only, ca_block_t **block,
-                    uint64_t *address, bool *reused);
+/* One of them, then ca_arena_alloc_on, or with `ready_only` ca_arena_alloc_ready_on. `stream` may
+ * be NULL. */
+int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool ready_only,
+                    ca_block_t **block, uint64_t *address, bool *reused);
 
 /* Takes a live block back, as ca_arena_free does. */
 void ca_cached_free(ca_block_t *block);

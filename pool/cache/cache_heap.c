@@ -216,7 +216,7 @@ static size_t at_most(size_t most, size_t bytes)
 /* All together have half of what the arena's own open epoch would have alone: see ca_epoch_due. */
 static size_t share_of_free(const ca_arena_t *arena)
 {
-    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE / 2 / ca_arena_sharers(arena);
+    size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE / 2;
 
     return arena->cache_count ? most / arena->cache_count : most;
 }
@@ -233,8 +233,8 @@ static size_t epoch_most(const ca_arena_t *arena)
         !(arena->fenced || arena->living_streams) || !arena->cache_count)
         return 0;
     size_t most = share_of_free(arena);
-    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count) / ca_arena_sharers(arena);
-    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share)); /* also one of very many arenas */
+    size_t share = ca_epoch_bytes(arena->live_peak / arena->cache_count);
+    most = at_most(most, at_least(CA_CACHE_EPOCH_LEAST, share));
     return most < CA_CACHE_EPOCH_LEAST ? 0 : most;
 }
 
@@ -250,8 +250,6 @@ static void set_limits(ca_arena_t *arena, ca_cache_t *cache, size_t epoch)
     ca_cache_set(&cache->most, arena->cache_most);
     cache->cached_most =
         at_most(arena->params.thread_cache, at_least(CA_CACHE_BYTES, live / CA_CACHE_BYTES_SHARE));
-    if (cache->remote)
-        cache->cached_most /= CA_CACHE_REMOTE_SHARE * ca_arena_sharers(arena);
 }
 
 void ca_caches_review(ca_arena_t *arena)
@@ -271,8 +269,7 @@ void ca_caches_review(ca_arena_t *arena)
             set_limits(arena, cache, most);
         /* Or it would be full of what no fence is recorded for. Until a fence could be had,
          * where there are streams, each plain free asks for one. */
-        size_t holds = cache->remote ? at_most(most, cache->cached_most / 2) : most;
-        ca_cache_set(&cache->epoch_most, arena->fenced ? holds : 1);
+        ca_cache_set(&cache->epoch_most, arena->fenced ? most : 1);
         if (is_locked_out)
             atomic_store(&cache->entry, CA_CACHE_FREE);
     }
@@ -329,7 +326,6 @@ static void copy_params(const ca_arena_t *arena, ca_cache_t *cache)
 void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
 {
     copy_params(arena, cache);
-    cache->remote = arena->set && !ca_arena_set_is_home(arena);
     cache->precise = ca_stream_precise(arena);
     atomic_store(&cache->entry, CA_CACHE_LOCKED_OUT);
     cache->prev = NULL;
@@ -337,7 +333,7 @@ void ca_cache_join(ca_arena_t *arena, ca_cache_t *cache)
     if (cache->next)
         cache->next->prev = cache;
     arena->caches = cache;
-    arena->cache_count += !cache->remote;
+    arena->cache_count++;
     /* Tags go on where they were: no block of an earlier arena is left that has one. */
     cache->open++;
     start_classes(cache);
@@ -357,7 +353,7 @@ void ca_cache_leave(ca_arena_t *arena, ca_cache_t *cache)
         arena->caches = cache->next;
     if (cache->next)
         cache->next->prev = cache->prev;
-    arena->cache_count -= !cache->remote;
+    arena->cache_count--;
     atomic_store(&cache->arena, NULL);
 }
 

@@ -124,7 +124,7 @@ CA_INLINE void ca_cache_exit(ca_cache_t *cache)
 }
 
 /* To put a block there that may be of the arena that the cache is in front of. That is known inside
- * alone: before, another arena may get the block (pool/balance.h), or the cache another arena. */
+ * alone: before, the cache may get another arena. */
 CA_INLINE bool ca_cache_enter_with(ca_cache_t *cache, const ca_block_t *block)
 {
     if (!ca_cache_enter(cache))

@@ -34,7 +34,6 @@ typedef struct ca_cache_ordered {
 struct ca_cache {
     _Atomic uint32_t entry;      /* ca_cache_entry_t */
     bool simple;                 /* a request's size alone tells its class; see granule_mask */
-    bool remote;                 /* its thread's home is another arena of the set */
     ca_arena_t *_Atomic arena;   /* NULL: it has no arena any more */
     uint64_t open;               /* tag of what is freed now */
     _Atomic uint64_t passed;     /* up to this tag all is ready; under the arena's lock */

@@ -105,8 +105,8 @@ void ca_epoch_pull(ca_block_t *block)
  * small where memory is short. Without fences it cannot even be polled: a request for all the free
  * memory and up to this much more is refused where a plain free would have made it fit. So the
  * share shrinks by what the epoch may grow: a few MiB at most while less than 1 GiB is free, under
- * 1% of that always. From the first refusal on, where arena->room is 0, the epoch keeps nothing.
- * Nor may a refused close put the next one off there: no allocation makes up for it. */
+ * 1% of that always. From the first refusal on, where arena->free_bytes is 0, the epoch keeps
+ * nothing. Nor may a refused close put the next one off there: no allocation makes up for it. */
 static size_t holds(const ca_arena_t *arena)
 {
     size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE / scale(arena);
@@ -114,7 +114,7 @@ static size_t holds(const ca_arena_t *arena)
 
     if (arena->cache_count) /* the other half is theirs */
         most /= 2;
-    return (most < own ? most : own) / ca_arena_sharers(arena);
+    return most < own ? most : own;
 }
 
 bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *line)

@@ -399,26 +399,6 @@ ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena)
     return arena->elsewhere;
 }
 
-static ca_stream_t *legacy_of(ca_arena_t *arena, void *queue)
-{
-    ca_stream_t *stream = atomic_load(&arena->legacy);
-
-    if (stream)
-        return stream;
-    stream = make_lasting(arena, CA_STREAM_LEGACY, queue);
-    atomic_store_explicit(&arena->legacy, stream, memory_order_release);
-    if (stream && !arena->fenced)
-        ca_caches_review(arena);
-    return stream;
-}
-
-ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream)
-{
-    return stream->kind == CA_STREAM_LEGACY && stream->arena->context == arena->context
-               ? legacy_of(arena, stream->queue)
-               : NULL;
-}
-
 ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
 {
     ca_stream_t *stream = atomic_load_explicit(&arena->legacy, memory_order_acquire);
@@ -426,7 +406,13 @@ ca_stream_t *ca_arena_legacy_stream(ca_arena_t *arena, void *queue)
     if (stream)
         return stream;
     ca_lock_take(&arena->lock);
-    stream = legacy_of(arena, queue);
+    stream = atomic_load(&arena->legacy);
+    if (!stream) {
+        stream = make_lasting(arena, CA_STREAM_LEGACY, queue);
+        atomic_store_explicit(&arena->legacy, stream, memory_order_release);
+        if (stream && !arena->fenced)
+            ca_caches_review(arena);
+    }
     ca_lock_drop(&arena->lock);
     return stream;
 }

@@ -68,9 +68,6 @@ ca_stream_t *ca_stream_elsewhere(ca_arena_t *arena);
 /* Whether it is still the one that had this number. */
 bool ca_stream_is_number(const ca_stream_t *stream, uint16_t number);
 
-/* The stream of `arena` that is the same legacy stream, or else NULL. */
-ca_stream_t *ca_stream_legacy_of(ca_arena_t *arena, const ca_stream_t *stream);
-
 /* Whether a free on a stream is to have a fence of its own now. */
 bool ca_stream_precise(const ca_arena_t *arena);
 

@@ -74,32 +74,22 @@ static total_t totals[2]; /* [0] device memory, [1] host memory */
 void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved += bytes;
-    arena->news = true;
     if (arena->reserved > arena->reserved_peak)
         arena->reserved_peak = arena->reserved;
-    ca_arena_set_obtained(arena); /* claimed before upstream was asked */
 
     total_t *total = &totals[arena->params.host];
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
-    ca_raise_peak(&total->peak, now);
+    size_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak_explicit(
+                             &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed))
+        continue;
 }
 
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes)
 {
     arena->reserved -= bytes;
-    arena->news = true;
-    ca_arena_set_give_up(arena, bytes);
     if (!arena->retired)
         atomic_fetch_sub_explicit(&totals[arena->params.host].now, bytes, memory_order_relaxed);
-}
-
-void ca_reserved_move(ca_arena_t *from, ca_arena_t *to, size_t bytes)
-{
-    from->reserved -= bytes;
-    to->reserved += bytes;
-    from->news = to->news = true;
-    if (to->reserved > to->reserved_peak)
-        to->reserved_peak = to->reserved;
 }
 
 void ca_reserved_forget(const ca_arena_t *arena)

@@ -22,17 +22,6 @@
  * caches: another process may have released memory back, which nothing reports. */
 #define LOOK_AGAIN 65536
 
-/* Of the set that the arena belongs to; see arena_set.h. */
-static size_t reserved_peak(const ca_arena_t *arena)
-{
-    return arena->set ? ca_arena_set_reserved_peak(arena->set) : arena->reserved_peak;
-}
-
-static size_t live_peak(const ca_arena_t *arena)
-{
-    return ca_arena_alone(arena) ? arena->live_peak : ca_arena_set_live_peak(arena->set);
-}
-
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
     switch (arena->params.reuse) {
@@ -41,21 +30,21 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_WAIT:
         return !arena->whole.closed.head; /* nothing to wait for */
     default: /* memory that is kept for other processes counts as live: it serves no request */
-        return ca_arena_reserved(arena) <=
-               live_peak(arena) + live_peak(arena) / 4 + CA_GROW_SPARE + arena->exported;
+        return arena->reserved <=
+               arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE + arena->exported;
     }
 }
 
 bool ca_grow_spares_caches(const ca_arena_t *arena)
 {
-    return live_peak(arena) >= CA_GROW_SPARE && ca_grow_allowed(arena) &&
-           (arena->cache_count > 1 || ca_arena_sharers(arena) > 1) && ca_caches_bytes(arena) &&
-           arena->params.reuse != CA_POOL_REUSE_WAIT && !arena->params.host;
+    return arena->live_peak >= CA_GROW_SPARE && ca_grow_allowed(arena) && arena->cache_count > 1 &&
+           ca_caches_bytes(arena) && arena->params.reuse != CA_POOL_REUSE_WAIT &&
+           !arena->params.host;
 }
 
 bool ca_grow_over_limit(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes > arena->params.limit || ca_arena_reserved(arena) > arena->params.limit - bytes;
+    return bytes > arena->params.limit || arena->reserved > arena->params.limit - bytes;
 }
 
 /* A part of what is reserved: a small program holds little, and a large one makes few calls. Not
@@ -103,8 +92,6 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
 {
     uint64_t base = 0;
 
-    if (!ca_arena_set_claim(arena, segment_bytes, arena->params.limit))
-        return -ENOMEM;
     ca_lock_drop(&arena->lock);
     int rc = ca_upstream_alloc(arena->upstream, arena->context, segment_bytes, &base);
     ca_lock_take(&arena->lock);
@@ -112,10 +99,8 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_arena_stop(arena);
     if (!ca_arena_serving(arena))
         rc = -EIO; /* a segment that was obtained went with its context */
-    if (rc < 0) {
-        ca_arena_set_give_up(arena, segment_bytes);
+    if (rc < 0)
         return rc;
-    }
     if (base & (CA_PAGE - 1))
         arena->slack = 2 * CA_PAGE;
     ca_segment_t *segment = ca_segment_add(arena, base, segment_bytes, ca_pool_of(arena, bytes));
@@ -123,7 +108,6 @@ static int grow_by(ca_arena_t *arena, size_t segment_bytes, size_t bytes, ca_blo
         ca_lock_drop(&arena->lock);
         (void)ca_upstream_free(arena->upstream, arena->context, base, segment_bytes, CA_FREE_IDLE);
         ca_lock_take(&arena->lock);
-        ca_arena_set_give_up(arena, segment_bytes);
         return -ENOBUFS;
     }
     segment->asked = bytes;
@@ -171,25 +155,21 @@ static ca_segment_t *next_to_go(ca_arena_t *arena, ca_give_t which)
 
 static bool something_to_go(ca_arena_t *arena, ca_give_t which)
 {
-    if (!ca_arena_alone(arena))
-        return ca_arena_serving(arena);
     return next_to_go(arena, which) || (which != CA_GIVE_SEGMENTS && ca_range_idle(arena));
 }
 
-/* Gives segments back, another arena's where this one has none, until `bytes` and what is reserved
- * come to `most`. Each goes only while nothing runs: the real free waits for all work, some of
- * which may be waiting for this very thread, and there may still be memory. The excess is measured
- * once, because other arenas may go on growing. */
+/* Gives segments back until `bytes` and what is reserved come to `most`. Each goes only while
+ * nothing runs: the real free waits for all work, some of which may be waiting for this very
+ * thread, and there may still be memory. */
 static void give_down_to(ca_arena_t *arena, size_t bytes, size_t most, ca_give_t which)
 {
-    size_t now = ca_arena_reserved(arena) + bytes, released;
+    size_t now = arena->reserved + bytes, released;
 
     for (size_t left = now > most ? now - most : 0; left > 0;
          left -= released < left ? released : left) {
-        if (ca_arena_reserved(arena) + bytes <= most || !something_to_go(arena, which) ||
+        if (arena->reserved + bytes <= most || !something_to_go(arena, which) ||
             !(ca_epoch_in_order(arena) || ca_epoch_device_idle(arena)) ||
-            !ca_arena_serving(arena) ||
-            !((released = ca_give_back(arena, 1, which)) || (released = ca_give_others(arena, 1))))
+            !ca_arena_serving(arena) || !(released = ca_give_back(arena, 1, which)))
             return;
     }
 }
@@ -202,11 +182,10 @@ static size_t collect_above(const ca_arena_t *arena)
     return percent && whole != SIZE_MAX ? whole / 100 * percent : SIZE_MAX;
 }
 
-/* What upstream has left by now. What other arenas of the set obtained counts as obtained since the
- * look. */
+/* What upstream has left by now. */
 static size_t left(const ca_arena_t *arena)
 {
-    size_t then = arena->look.found + arena->look.held, held = ca_arena_reserved(arena);
+    size_t then = arena->look.found + arena->look.held, held = arena->reserved;
 
     if (arena->look.found == SIZE_MAX)
         return SIZE_MAX;
@@ -227,7 +206,7 @@ static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
  */
 static size_t free_bytes_now(const ca_arena_t *arena)
 {
-    size_t limit = arena->params.limit, now = ca_arena_reserved(arena), available = left(arena);
+    size_t limit = arena->params.limit, now = arena->reserved, available = left(arena);
     size_t allowed = limit == SIZE_MAX ? SIZE_MAX : limit - (now < limit ? now : limit);
 
     return available < allowed ? available : allowed;
@@ -236,13 +215,13 @@ static size_t free_bytes_now(const ca_arena_t *arena)
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
 {
     arena->look.found = bytes;
-    arena->look.held = ca_arena_reserved(arena);
+    arena->look.held = arena->reserved;
 }
 
 /* Asks upstream what it has. Drops the lock. */
 static void look(ca_arena_t *arena)
 {
-    size_t held = ca_arena_reserved(arena);
+    size_t held = arena->reserved;
 
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
@@ -257,17 +236,6 @@ void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
     ca_caches_review(arena);
 }
 
-/* Notes this number of free bytes in all arenas of the set. Drops the lock. */
-static void note_free_bytes(ca_arena_t *arena, size_t bytes)
-{
-    ca_grow_set_free_bytes(arena, bytes);
-    if (arena->set) {
-        ca_lock_drop(&arena->lock);
-        ca_arena_set_note_free_bytes(arena, bytes, arena->look);
-        ca_lock_take(&arena->lock);
-    }
-}
-
 void ca_grow_look_again(ca_arena_t *arena)
 {
     if (arena->operations < arena->look_after || !ca_caches_lack_memory(arena) ||
@@ -276,14 +244,14 @@ void ca_grow_look_again(ca_arena_t *arena)
     arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
     look(arena);
     if (ca_arena_serving(arena))
-        note_free_bytes(arena, free_bytes_now(arena));
+        ca_grow_set_free_bytes(arena, free_bytes_now(arena));
 }
 
-/* Upstream has `bytes` more, which it got back. Drops the lock. */
+/* Upstream has `bytes` more, which it got back. */
 static void add_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     if (arena->free_bytes < SIZE_MAX - bytes && !arena->retired)
-        note_free_bytes(arena, arena->free_bytes + bytes);
+        ca_grow_set_free_bytes(arena, arena->free_bytes + bytes);
 }
 
 static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block)
@@ -314,7 +282,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
     bool looked = !look_serves(arena, preferred, headroom);
     if (looked)
         look(arena);
-    note_free_bytes(arena, free_bytes_now(arena));
+    ca_grow_set_free_bytes(arena, free_bytes_now(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
             continue;
@@ -322,7 +290,7 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
             (headroom && (sizes[i] > arena->free_bytes || arena->free_bytes - sizes[i] < headroom)))
             continue;
         if (i == 0) /* so that it keeps within the highest reserve ever */
-            give_down_to(arena, sizes[i], reserved_peak(arena), CA_GIVE_SEGMENTS);
+            give_down_to(arena, sizes[i], arena->reserved_peak, CA_GIVE_SEGMENTS);
         if (!ca_arena_serving(arena))
             return -EIO;
         rc = ranged ? ca_range_grow(arena, bytes, i > 0, block)
@@ -332,12 +300,12 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
         if (rc == -ENOMEM && !looked) { /* others have got it since */
             looked = true;
             look(arena);
-            note_free_bytes(arena, free_bytes_now(arena));
+            ca_grow_set_free_bytes(arena, free_bytes_now(arena));
         }
     }
     if (rc == -ENOMEM && !headroom) {
         ca_grow_set_found(arena, 0);
-        note_free_bytes(arena, 0);
+        ca_grow_set_free_bytes(arena, 0);
     }
     return rc;
 }
@@ -378,12 +346,9 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t aske
 {
     if (ca_span_any(base, bytes))
         return;
-    (void)ca_arena_set_claim(arena, bytes, SIZE_MAX); /* as growth; no limit for what is there */
     ca_segment_t *segment = ca_segment_add(arena, base, bytes, pool);
-    if (!segment) {
-        ca_arena_set_give_up(arena, bytes);
+    if (!segment)
         return;
-    }
     segment->asked = asked;
     segment->first->touched = true;
     segment->refused = arena->round;
@@ -480,18 +445,4 @@ void ca_give_exported(ca_arena_t *arena)
 {
     if (arena->exported)
         (void)ca_give_back(arena, SIZE_MAX, CA_GIVE_EXPORTED);
-}
-
-size_t ca_give_others(ca_arena_t *arena, size_t bytes)
-{
-    if (!arena->set || !ca_arena_serving(arena))
-        return 0;
-    unsigned count = ca_arena_set_count(arena->set);
-    size_t released = 0;
-    ca_lock_drop(&arena->lock);
-    for (unsigned i = 1; i < count && released < bytes; i++)
-        released += ca_arena_trim(ca_arena_set_at(arena->set, (arena->set_index + i) % count),
-                                  bytes - released);
-    ca_lock_take(&arena->lock);
-    return released;
 }

@@ -16,7 +16,7 @@
  * zero: the driver was never asked. */
 typedef struct ca_free_estimate {
     size_t found;   /* SIZE_MAX where the driver does not know, 0 where it has refused since */
-    size_t held;    /* what the arena, or its set, had obtained by then */
+    size_t held;    /* what the arena had obtained by then */
     uint64_t until; /* ca_clock_ns */
 } ca_free_estimate_t;
 
@@ -83,9 +83,6 @@ void ca_give_exported(ca_arena_t *arena);
  * Waits where plain CUDA would have. False: it has not passed. Drops the lock; when it returns true
  * nothing is in flight for as long as the lock is held. */
 bool ca_nothing_in_flight(ca_arena_t *arena);
-
-/* Gives idle segments of the other arenas of its set back likewise. Drops the lock. */
-size_t ca_give_others(ca_arena_t *arena, size_t bytes);
 
 /* Merges whatever pin mode left unmerged; only when it is off. No call upstream, as the next. */
 void ca_pin_merge(ca_arena_t *arena);

@@ -15,7 +15,6 @@
  *   spare       if nothing runs: idle and reclaim, so that the headroom is kept
  *   headroom    a new segment from what growth has left to the driver until here
  *   idle        idle segments of this arena go back upstream, then growth
- *   arenas      so do those of the other arenas of its set (arena_set.h), then growth
  *   reclaim     others that cache memory on this device give back, or are about to, then growth
  *   wait        every epoch closed by then that is safe to block on, oldest first, without bound
  *               for the work of its own context
@@ -279,18 +278,17 @@ static bool rung_pause(climb_t *c)
 
 /* Gives back about as much as is needed, tries to grow, and repeats that while neither helps. It
  * stops once it has given back as much as there was at its start, because other threads may go on
- * growing and freeing for ever. The memory is the arena's own or, where `others` says how much they
- * have, that of the other arenas. A real free waits for the context: so while the driver still has
+ * growing and freeing for ever. A real free waits for the context: so while the driver still has
  * memory they go one at a time, and none goes while anything runs. */
-static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
+static bool give_and_grow(climb_t *c, ca_give_t which)
 {
-    size_t left = others ? others : c->arena->reserved, released;
+    size_t left = c->arena->reserved, released;
 
     for (; left > 0; left -= released < left ? released : left) {
         size_t most = c->headroom ? 1 : c->bytes;
         if (c->headroom && !ca_epoch_device_idle(c->arena))
             break;
-        released = others ? ca_give_others(c->arena, most) : ca_give_back(c->arena, most, which);
+        released = ca_give_back(c->arena, most, which);
         if (released == 0)
             break;
         if (search(c) || grow(c))
@@ -301,14 +299,7 @@ static bool give_and_grow(climb_t *c, ca_give_t which, size_t others)
 
 static bool rung_idle(climb_t *c)
 {
-    return give_and_grow(c, CA_GIVE_IDLE, 0);
-}
-
-static bool rung_arenas(climb_t *c)
-{
-    size_t all = ca_arena_reserved(c->arena);
-
-    return all > c->arena->reserved && give_and_grow(c, CA_GIVE_IDLE, all - c->arena->reserved);
+    return give_and_grow(c, CA_GIVE_IDLE);
 }
 
 /* Another thread may have taken what there was to give, and be giving it. */
@@ -329,7 +320,7 @@ static bool rung_reclaim(climb_t *c)
 static bool rung_spare(climb_t *c)
 {
     return c->headroom && c->refused &&
-           (rung_idle(c) || rung_arenas(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
+           (rung_idle(c) || (ca_epoch_device_idle(c->arena) && rung_reclaim(c)));
 }
 
 static bool rung_headroom(climb_t *c)
@@ -359,8 +350,7 @@ static bool rung_others(climb_t *c)
 
     c->waits = arena->whole.closed.count;
     bool served =
-        !arena->others_stuck &&
-        wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS) / ca_arena_sharers(arena));
+        !arena->others_stuck && wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS));
     arena->others_stuck |= arena->whole.closed.head != NULL;
     return served;
 }
@@ -382,7 +372,7 @@ uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena)
         most /= CA_STUCK_SHARE;
     if (most > others && only_others(arena))
         most = others;
-    return most / ca_arena_sharers(arena);
+    return most;
 }
 
 static bool rung_overdue(climb_t *c)
@@ -393,46 +383,47 @@ static bool rung_overdue(climb_t *c)
     return served || rung_idle(c) || grow(c);
 }
 
-static bool climb_to_growth(climb_t *c)
+static climb_t begin(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked)
 {
-    return rung_policy(c) || rung_joined(c) || rung_pause(c) || (!c->refused && grow(c)) ||
-           rung_spare(c) || rung_headroom(c) || rung_idle(c) || rung_arenas(c) || rung_reclaim(c);
+    return (climb_t){.arena = arena,
+                     .stream = stream,
+                     .bytes = bytes,
+                     .asked = asked,
+                     .rc = -ENOMEM,
+                     .released = ca_giving_done(),
+                     .headroom = arena->params.headroom};
 }
 
 int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t asked,
-                    unsigned rungs, ca_block_t **block, bool *grown)
+                    ca_block_t **block, bool *grown)
 {
-    climb_t c = {.arena = arena,
-                 .stream = stream,
-                 .bytes = bytes,
-                 .asked = asked,
-                 .rc = -ENOMEM,
-                 .released = ca_giving_done(),
-                 .any = !(rungs & CA_RUNGS_GROW) && rungs & (CA_RUNGS_WAIT | CA_RUNGS_OVERDUE),
-                 .headroom = rungs & (CA_RUNGS_GROW | CA_RUNGS_POLICY | CA_RUNGS_SPARED)
-                                 ? arena->params.headroom
-                                 : 0};
+    climb_t c = begin(arena, stream, bytes, asked);
 
     ca_arena_check_order(arena);
     /* Cached blocks merge with ready ones, and larger blocks stay whole; but the threads that lose
      * them pay for that. So this comes first only after LOCKOUT_BACKOFF operations. */
-    bool caches_first = rungs & CA_RUNGS_CACHES && arena->operations >= arena->locked_out_after;
-    bool caches = rungs & (CA_RUNGS_CACHES | CA_RUNGS_GROW | CA_RUNGS_WAIT | CA_RUNGS_OVERDUE) ||
-                  (rungs & CA_RUNGS_UNSPARED && !ca_grow_spares_caches(arena));
+    bool caches_first = arena->operations >= arena->locked_out_after;
 
-    (void)((caches_first && rung_caches(&c)) || (rungs & CA_RUNGS_POLICY && rung_policy(&c)) ||
-           (rungs & CA_RUNGS_PASSED && rung_passed(&c)) ||
-           (rungs & CA_RUNGS_OPEN && rung_open(&c)) ||
-           (rungs & CA_RUNGS_SPARED && rung_spared(&c)) || (caches && rung_caches(&c)) ||
-           (rungs & CA_RUNGS_GROW && climb_to_growth(&c)) ||
-           (rungs & CA_RUNGS_WAIT &&
-            (rung_wait(&c) || rung_others(&c) ||
-             (!arena->params.host && give_and_grow(&c, CA_GIVE_PASSED, 0)) ||
-             give_and_grow(&c, CA_GIVE_PENDING, 0))) ||
-           (rungs & CA_RUNGS_OVERDUE &&
-            ((ca_export_reclaim(arena) && rung_open(&c)) || rung_overdue(&c))));
+    (void)((caches_first && rung_caches(&c)) || rung_passed(&c) || rung_open(&c) ||
+           rung_spared(&c) || rung_caches(&c) || rung_policy(&c) || rung_joined(&c) ||
+           rung_pause(&c) || (!c.refused && grow(&c)) || rung_spare(&c) || rung_headroom(&c) ||
+           rung_idle(&c) || rung_reclaim(&c) || rung_wait(&c) || rung_others(&c) ||
+           (!arena->params.host && give_and_grow(&c, CA_GIVE_PASSED)) ||
+           give_and_grow(&c, CA_GIVE_PENDING) || (ca_export_reclaim(arena) && rung_open(&c)) ||
+           rung_overdue(&c));
     if (c.locked_out)
         ca_caches_open(arena);
+    *block = c.block;
+    *grown = c.grown;
+    return c.rc;
+}
+
+int ca_ladder_grow(ca_arena_t *arena, size_t bytes, ca_block_t **block, bool *grown)
+{
+    climb_t c = begin(arena, NULL, bytes, bytes);
+
+    ca_arena_check_order(arena);
+    (void)rung_policy(&c);
     *block = c.block;
     *grown = c.grown;
     return c.rc;

@@ -126,11 +126,10 @@ static inline bool ca_warmup_closes(const ca_arena_t *arena, size_t bytes)
     return bytes > CA_WARMUP_CLOSES && ca_warmup_may_ask(arena);
 }
 
-/* Of all arenas of a set together. Some MiB of host memory do not matter, and its fences are dear.
- */
+/* Some MiB of host memory do not matter, and its fences are dear. */
 static inline bool ca_warmup_small(const ca_arena_t *arena)
 {
-    return ca_arena_reserved(arena) <= CA_SMALL_RESERVED && !arena->params.host;
+    return arena->reserved <= CA_SMALL_RESERVED && !arena->params.host;
 }
 
 /* Whether a segment need be no larger than what it is for. After warm-up that is for small programs

@@ -150,7 +150,7 @@ bool ca_range_wanted(const ca_arena_t *arena, size_t bytes)
 void ca_range_review(ca_arena_t *arena)
 {
     /* Others read it without the lock. */
-    if (arena->range && arena->free_bytes / (CA_RANGE_WHOLE_SHARE - 1) < ca_arena_reserved(arena))
+    if (arena->range && arena->free_bytes / (CA_RANGE_WHOLE_SHARE - 1) < arena->reserved)
         __atomic_store_n(&arena->params.whole_pages, true, __ATOMIC_RELAXED);
 }
 
@@ -310,18 +310,17 @@ static size_t fill_bytes(const ca_fill_t *fill)
     return (fill->bytes / fill->page + 1) * sizeof(ca_page_t);
 }
 
-static void let_go(ca_arena_t *arena, ca_fill_t *fill)
+static void let_go(ca_fill_t *fill)
 {
     ca_mem_unmap(fill->pages, fill_bytes(fill));
     fill->pages = NULL;
-    ca_arena_set_give_up(arena, fill->bytes);
 }
 
 int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
 {
     ca_range_t *range = arena->range;
 
-    if (!ca_arena_set_claim(arena, fill->bytes, arena->params.limit))
+    if (ca_grow_over_limit(arena, fill->bytes))
         return -ENOMEM;
     fill->at = fill->hole->address;
     fill->pages = ca_mem_map(fill_bytes(fill));
@@ -330,7 +329,7 @@ int ca_range_fill_begin(ca_arena_t *arena, ca_fill_t *fill)
         !(fill->block = claim(arena, fill)))
         ca_range_forget_pages(range, fill->at, fill->count);
     if (!fill->block) {
-        let_go(arena, fill);
+        let_go(fill);
         return -ENOSYS;
     }
     for (size_t i = 0, first = ca_range_page_at(range, fill->at); i < fill->count; i++)
@@ -375,7 +374,7 @@ int ca_range_fill_end(ca_arena_t *arena, ca_fill_t *fill, int rc)
         ca_reserved_raise(arena, fill->bytes);
         return 0;
     }
-    let_go(arena, fill);
+    let_go(fill);
     if (arena->retired)
         return -EIO;
     ca_range_make_hole(arena, fill->block);

@@ -7,7 +7,6 @@
 #include "shim/upstream/attributes.h"
 #include "shim/alloc/debug_fill.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/arenas.h"
 #include "shim/upstream/mempools.h"
 #include "shim/cuda/streams.h"
 #include "shim/alloc/track.h"
@@ -22,7 +21,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
     if (!context->arena || atomic_load_explicit(&context->broken, memory_order_relaxed))
         return -EIO;
     ca_pool_note_request(bytes);
-    int result = ca_arenas_alloc(context, order, ca_debug_padded(bytes),
+    int result = ca_cached_alloc(context->arena, order, ca_debug_padded(bytes),
                                  effort == CA_DEVICE_READY_ONLY, &block, &pointer, &reused);
     if (result != 0)
         return result;

@@ -4,7 +4,6 @@
 #include "base/history.h"
 #include "base/mutation.h"
 #include "pool/range/export.h"
-#include "pool/arena_set.h"
 #include "registry/table/freed.h"
 #include "registry/journal/journal.h"
 #include "registry/table/peak.h"
@@ -49,12 +48,6 @@ static ca_context_t *current(void)
     return context && context->arena && !atomic_load(&context->broken) ? context : NULL;
 }
 
-/* The thread's home arena of device memory. */
-static ca_arena_t *home(const ca_context_t *context)
-{
-    return context->set ? ca_arena_set_home(context->set) : context->arena;
-}
-
 /* The thread's cache in front of an arena, or the closed one. */
 static ca_cache_t *cache_before(const ca_arena_t *arena)
 {
@@ -70,9 +63,9 @@ void ca_fast_remember(ca_api_t api)
     if (!(generation & 1))
         return;
     if (ca_thread.generations[api] == generation && ca_thread.handle == ca_context_last.handle &&
-        ca_thread.cache == cache_before(home(ca_thread.context))) {
+        ca_thread.cache == cache_before(ca_thread.context->arena)) {
         ca_thread.cache_most = ca_cache_get(&ca_thread.cache->most); /* follows what is live */
-        ca_thread.arena = home(ca_thread.context);
+        ca_thread.arena = ca_thread.context->arena;
         return;
     }
     ca_thread_forget();
@@ -87,7 +80,7 @@ void ca_fast_remember(ca_api_t api)
     ca_thread.pinned_arena = NULL;
     ca_thread.cache_most = 0;
     if (context) {
-        ca_thread.arena = home(context);
+        ca_thread.arena = context->arena;
         ca_thread.cache = cache_before(ca_thread.arena);
         ca_thread.cache_most = ca_cache_get(&ca_thread.cache->most);
         ca_thread.handle = ca_context_last.handle;

@@ -62,7 +62,7 @@ static void read_shortage(shortage_t *now, unsigned device)
     if (context && context->arena && !now->host) {
         size_t idle;
         now->limit = context->limit;
-        now->reserved = ca_arenas_reserved(context, &idle);
+        now->reserved = ca_context_reserved(context, &idle);
     }
     ask_driver(now, context);
     ask_graphs(now, device);

@@ -25,7 +25,7 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
     if (!arena)
         return -EIO;
     int result =
-        ca_cached_alloc(arena, ca_debug_padded(bytes), ready_only, &block, &pointer, &reused);
+        ca_cached_alloc(arena, NULL, ca_debug_padded(bytes), ready_only, &block, &pointer, &reused);
     if (result != 0)
         return result;
     ca_debug_fill_host(pointer, bytes, reused);

@@ -48,11 +48,10 @@ typedef struct ca_context {
     struct ca_context *_Atomic shares;
     _Atomic(CUcontext) handle;
     _Atomic unsigned long long
-        id;                   /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
-    _Atomic uint64_t life;    /* of that context; never comes again */
-    ca_arena_t *arena;        /* the first of its arenas: see shim/upstream/arenas.h */
-    struct ca_arena_set *set; /* all of them; NULL where there is one */
-    size_t limit;             /* most bytes that they may hold; SIZE_MAX for none */
+        id;                /* cuCtxGetId: handles come again, ids do not; 0 before CUDA 12 */
+    _Atomic uint64_t life; /* of that context; never comes again */
+    ca_arena_t *arena;     /* of its device memory */
+    size_t limit;          /* most bytes that it may hold; SIZE_MAX for none */
     /* By cuMemHostAlloc's flags; shim/alloc/pinned_memory.c, made on first use. */
     ca_arena_t *_Atomic pinned[CA_PINNED_KINDS];
     ca_arena_t *leaving_pinned[CA_PINNED_KINDS]; /* of those, while they are retired */
@@ -207,11 +206,11 @@ ca_context_t *ca_context_next(const ca_context_t *context);
  *
  * This folder includes nothing of the folders above it; they act on a context's life by these. */
 
-/* The memory of a context: its arenas, its events, what the driver's pool holds for it. */
+/* The memory of a context: its arena, its events, what the driver's pool holds for it. */
 typedef struct ca_context_memory {
     /* A new entry: its events' locks. */
     void (*prepare)(ca_context_t *context);
-    /* An entry that no other thread knows yet gets arenas, unless it is revived with its own. */
+    /* An entry that no other thread knows yet gets an arena, unless it is revived with its own. */
     void (*make)(ca_context_t *context);
     /* A thread made an entry for the context and published it, or another one did first (not
      * `fresh`); NULL: there is no place for it. */

@@ -11,7 +11,6 @@
 #include "shim/driver/contexts.h"
 #include "shim/alloc/debug_guard.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/arenas.h"
 #include "shim/upstream/reclaim.h"
 #include "shim/cuda/unseen.h"
 
@@ -223,10 +222,8 @@ static CUresult ask_id(CUdeviceptr address, unsigned long long *id)
 static sample_t sample_of(const ca_context_t *entry)
 {
     sample_t sample = {0, 0};
-    ca_arena_t *arena;
-    for (unsigned i = 0; entry && !entry->id && (arena = ca_arenas_at(entry, i)) && !sample.address;
-         i++)
-        sample.address = ca_arena_address(arena);
+    if (entry && !entry->id && entry->arena)
+        sample.address = ca_arena_address(entry->arena);
     if (sample.address && ask_id(sample.address, &sample.id) != CUDA_SUCCESS)
         sample.address = 0;
     return sample;

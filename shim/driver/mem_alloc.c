@@ -53,7 +53,7 @@ bool ca_device_over_limit(ca_context_t *context, size_t bytes, CUdeviceptr *addr
     size_t idle;
     if (!context->arena || context->limit == SIZE_MAX)
         return false;
-    if (bytes <= context->limit && ca_arenas_reserved(context, &idle) <= context->limit - bytes)
+    if (bytes <= context->limit && ca_context_reserved(context, &idle) <= context->limit - bytes)
         return false;
     *address = 0;
     return true;
@@ -102,7 +102,7 @@ static size_t idle_on(uint8_t device)
         if (c->device != device || atomic_load(&c->state) != CA_CONTEXT_SERVING)
             continue;
         idle += ca_backend_async_idle(c);
-        ca_arenas_reserved(c, &own);
+        ca_context_reserved(c, &own);
         idle += own;
     }
     return idle;
@@ -121,7 +121,7 @@ CA_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     size_t idle = idle_on(context->device);
     *free = *free < *total - idle ? *free + idle : *total;
     if (context->limit != SIZE_MAX && context->arena) {
-        size_t own, kept = ca_arenas_reserved(context, &own);
+        size_t own, kept = ca_context_reserved(context, &own);
         kept -= own;
         size_t left = context->limit > kept ? context->limit - kept : 0;
         if (*free > left)

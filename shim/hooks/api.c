@@ -11,7 +11,6 @@
 #include "shim/upstream/backend_async.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/upstream/arenas.h"
 #include "shim/cuda/life_state.h"
 #include "shim/upstream/pin_mode.h"
 #include "shim/upstream/pool_stats.h"
@@ -77,7 +76,7 @@ CA_PUBLIC size_t cachealloc_trim(void)
     ca_graph_memory_release();
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (c->arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            released += ca_arenas_trim(c, SIZE_MAX, CA_TRIM_ASKED);
+            released += ca_arena_trim_as(c->arena, SIZE_MAX, CA_TRIM_ASKED);
         else if (atomic_load(&c->state) == CA_CONTEXT_SERVING)
             released += ca_backend_async_trim(c, CA_TRIM_ASKED);
     return released + ca_pinned_trim(SIZE_MAX);

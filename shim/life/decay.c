@@ -29,7 +29,6 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/arenas.h"
 #include "shim/upstream/helper.h"
 #include "shim/cuda/life_state.h"
 #include "shim/upstream/upstream.h"
@@ -60,8 +59,8 @@ static void round_of(ca_context_t *context, uint32_t ticks)
     ca_arena_t *arena;
     if (atomic_load(&context->state) != CA_CONTEXT_SERVING || atomic_load(&context->broken))
         return;
-    for (unsigned i = 0; (arena = ca_arenas_at(context, i)) && may_work(); i++)
-        round_over(arena, ticks, ca_upstream_idle_free_waits());
+    if (context->arena && may_work())
+        round_over(context->arena, ticks, ca_upstream_idle_free_waits());
     for (unsigned i = 0; i < CA_PINNED_KINDS && may_work(); i++)
         if ((arena = atomic_load(&context->pinned[i])))
             round_over(arena, ticks, true);

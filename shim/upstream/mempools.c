@@ -8,7 +8,6 @@
 #include "config/options.h"
 #include "pool/growth/giving.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/upstream/arenas.h"
 #include "shim/cuda/life_state.h"
 #include "shim/upstream/pool_stats.h"
 #include "shim/upstream/upstream.h"
@@ -97,14 +96,13 @@ static bool chosen(uint8_t device)
 /* Whether some memory of the device is in a stream's order still, or behind other work. */
 static bool some_pending(uint8_t device)
 {
-    ca_arena_t *arena;
-    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
-        for (unsigned i = 0; c->device == device && (arena = ca_arenas_at(c, i)); i++) {
-            ca_arena_stats_t stats;
-            ca_arena_stats(arena, &stats);
-            if (stats.pending_bytes)
-                return true;
-        }
+    for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
+        ca_arena_stats_t stats = {0};
+        if (c->device == device && c->arena)
+            ca_arena_stats(c->arena, &stats);
+        if (stats.pending_bytes)
+            return true;
+    }
     return false;
 }
 

@@ -16,7 +16,6 @@
 #include "registry/table/registry.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/expandable.h"
-#include "shim/upstream/arenas.h"
 #include "shim/upstream/upstream.h"
 
 #define DEVICES 256
@@ -287,8 +286,6 @@ CUresult ca_pages_open_to(ca_context_t *context, CUdevice device)
 {
     opening_t opening = {(unsigned)device, CUDA_SUCCESS};
     ca_entered_t entered;
-    ca_arena_t *arena;
-    int rc = 0;
     if (device < 0 || device >= DEVICES)
         return CUDA_ERROR_INVALID_DEVICE;
     if (device == context->device)
@@ -299,8 +296,7 @@ CUresult ca_pages_open_to(ca_context_t *context, CUdevice device)
     CUresult code = ca_upstream_enter(context, &entered);
     if (code != CUDA_SUCCESS)
         return code;
-    for (unsigned i = 0; rc == 0 && (arena = ca_arenas_at(context, i)); i++)
-        rc = ca_range_walk(arena, open_row, &opening);
+    int rc = context->arena ? ca_range_walk(context->arena, open_row, &opening) : 0;
     ca_upstream_leave(&entered);
     if (rc != 0 && opening.code == CUDA_SUCCESS)
         opening.code = CUDA_ERROR_OUT_OF_MEMORY;

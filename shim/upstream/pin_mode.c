@@ -6,28 +6,23 @@
 #include "shim/upstream/pin_mode.h"
 
 #include "base/lock.h"
-#include "shim/upstream/arenas.h"
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_CONTEXTS); /* of `wishes` and of every `pin_mode` */
 static size_t wishes;                                   /* calls with `on` not yet taken back */
 
 /* `bit` of the context's mask stands for this arena. Returns whether it changed. Under the lock. */
-static bool apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
+static void apply(ca_context_t *context, ca_arena_t *arena, unsigned bit)
 {
     if (!arena || (context->pin_mode & bit) == (wishes ? bit : 0))
-        return false;
+        return;
     context->pin_mode ^= bit;
     ca_arena_pin(arena, wishes > 0);
-    return true;
 }
 
 void ca_pin_mode_apply(ca_context_t *context)
 {
     ca_lock_take(&lock);
-    ca_arena_t *arena;
-    if (apply(context, context->arena, 1))
-        for (unsigned i = 1; (arena = ca_arenas_at(context, i)); i++)
-            ca_arena_pin(arena, wishes > 0); /* as the first */
+    apply(context, context->arena, 1);
     for (unsigned i = 0; i < CA_PINNED_KINDS; i++)
         apply(context, atomic_load(&context->pinned[i]), 2u << i);
     ca_lock_drop(&lock);

@@ -1,7 +1,6 @@
 #include "shim/upstream/pool_stats.h"
 #include <string.h>
 #include "shim/cuda/contexts.h"
-#include "shim/upstream/arenas.h"
 
 /* False where the arena is in use. */
 static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
@@ -26,22 +25,6 @@ static bool add(ca_arena_t *arena, ca_arena_stats_t *total)
     return true;
 }
 
-/* The arenas of one context; their own peaks were not at one time. */
-static bool add_arenas(const ca_context_t *context, ca_arena_stats_t *total)
-{
-    ca_arena_t *arena;
-    bool complete = true;
-    size_t live = total->live_bytes, peak = total->live_peak;
-    for (unsigned i = 0; (arena = ca_arenas_at(context, i)); i++)
-        complete &= add(arena, total);
-    if (context->set && ca_arena_set_in_use(context->set) > 1) {
-        size_t together = ca_arena_set_live_peak(context->set);
-        live = total->live_bytes - live;
-        total->live_peak = peak + (together > live ? together : live);
-    }
-    return complete;
-}
-
 bool ca_pool_stats(ca_arena_stats_t *total, size_t *contexts)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
@@ -49,7 +32,7 @@ bool ca_pool_stats(ca_arena_stats_t *total, size_t *contexts)
     bool complete = ca_contexts_try_living(living, &count);
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
-        complete &= add_arenas(living[i], total);
+        complete &= add(living[i]->arena, total);
     ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
     return complete;
@@ -63,21 +46,19 @@ bool ca_pool_stats_on(unsigned device, ca_arena_stats_t *total)
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         if (living[i]->device == device)
-            complete &= add_arenas(living[i], total);
+            complete &= add(living[i]->arena, total);
     return complete;
 }
 
 bool ca_pool_stats_pieces(unsigned device, ca_pieces_t *pieces)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    ca_arena_t *arena;
     size_t count;
     bool complete = ca_contexts_try_living(living, &count);
     memset(pieces, 0, sizeof(*pieces));
     for (size_t i = 0; i < count; i++)
-        for (unsigned k = 0; living[i]->device == device && (arena = ca_arenas_at(living[i], k));
-             k++)
-            complete &= ca_arena_pieces_try(arena, pieces);
+        if (living[i]->device == device && living[i]->arena)
+            complete &= ca_arena_pieces_try(living[i]->arena, pieces);
     return complete;
 }
 

@@ -12,7 +12,6 @@
 #include "shim/cuda/capture.h"
 #include "shim/cuda/driver_table.h"
 #include "shim/upstream/fences.h"
-#include "shim/upstream/arenas.h"
 #include "shim/cuda/life_state.h"
 #include "shim/upstream/mempools.h"
 #include "shim/upstream/pages.h"
@@ -139,12 +138,10 @@ int ca_upstream_result(ca_context_t *context, CUresult code)
 void ca_upstream_share_free(const ca_context_t *finder, size_t bytes)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
-    ca_arena_t *arena;
     size_t count = ca_contexts_living(living);
     for (size_t i = 0; i < count; i++)
-        if (living[i] != finder && living[i]->device == finder->device)
-            for (unsigned k = 0; (arena = ca_arenas_at(living[i], k)); k++)
-                ca_arena_note_free_bytes(arena, bytes);
+        if (living[i] != finder && living[i]->device == finder->device && living[i]->arena)
+            ca_arena_note_free_bytes(living[i]->arena, bytes);
 }
 
 static int alloc(void *arg, size_t bytes, uint64_t *address)
@@ -354,8 +351,8 @@ size_t ca_upstream_trim_device(uint8_t device, const ca_context_t *except, size_
     size_t released = 0;
     for (ca_context_t *c = ca_context_next(NULL); c && released < bytes; c = ca_context_next(c))
         if (c != except && c->device == device && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-            released +=
-                c->arena ? ca_arenas_trim(c, bytes - released, how) : ca_backend_async_trim(c, how);
+            released += c->arena ? ca_arena_trim_as(c->arena, bytes - released, how)
+                                 : ca_backend_async_trim(c, how);
     return released;
 }
 

@@ -21,7 +21,7 @@ ca_arena_t *ca_pinned_arena(ca_context_t *context, unsigned flags, bool create);
 void ca_pinned_retire_begin(ca_context_t *context);
 void ca_pinned_retire_end(ca_context_t *context);
 
-/* As of ca_arenas_revive. */
+/* As ca_arena_revive. */
 bool ca_pinned_revive(ca_context_t *context);
 
 /* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.

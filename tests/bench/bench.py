@@ -40,7 +40,6 @@ ALLOCATORS = {
     "cachealloc_sample": ("cuda", "cuda", "stacks:sample:1M,stack_depth:16"),
     "cachealloc_order": ("cuda", "cuda", "stacks:off,reuse:order"),
     "cachealloc_before": ("cuda", "cuda", "stacks:off"),
-    "cachealloc_shards2": ("cuda", "cuda", "stacks:off,arenas:2"),
     "cachealloc_apart": ("cuda", "cuda", "stacks:off"),
     "rmm_pool": ("rmm", "rmm_pool", None),
     "rmm_binning": ("rmm", "rmm_binning", None),
@@ -53,11 +52,9 @@ ALLOCATORS = {
 }
 # Measured only in these cases.
 DEPTH_CASES = (("hot_1KiB", 1), ("live_1000", 1))
-HEAPS_CASES = (("live_1000", 1), ("live_1000", 2), ("live_1000", 8), ("prodcons", 2))
 APART_CASES = (("hot_1KiB", 2), ("live_1000", 2))
 ONLY = {"cachealloc_stacks8": DEPTH_CASES, "cachealloc_stacks32": DEPTH_CASES,
-        "cachealloc_sample": DEPTH_CASES, "cachealloc_shards2": HEAPS_CASES,
-        "cachealloc_apart": APART_CASES}
+        "cachealloc_sample": DEPTH_CASES, "cachealloc_apart": APART_CASES}
 # One thread and one stream with kernels in flight, or several of either: of device memory these alone
 # are measured so.
 IN_ORDER = re.compile(r"(?:hot|live|fifo|order)_.*_busy")

@@ -44,7 +44,7 @@ PROFILES = ("mixed", "churn", "nonblocking", "threads", "async", "pinned", "api"
             "contexts", "resets")
 # In turns, beside the pool as it is.
 MORE = ("backend:async", "debug:frees+poison+redzone", "debug:zero,x_warmup:16", "reuse:grow,x_warmup:16",
-        "free_sync:true,x_warmup:16", "arenas:4,x_warmup:16", "reuse:wait,x_warmup:16")
+        "free_sync:true,x_warmup:16", "reuse:wait,x_warmup:16")
 NO_TIME = "not run: no time was left"
 
 

@@ -67,7 +67,6 @@ typedef struct fake {
     bool retires; /* a thread retires the arena: its addresses leave the index at any time */
     void (*on_call[FAKE_CALLS])(void); /* runs inside the call, before it takes effect */
     void (*on_release)(void);          /* when a fence was released */
-    void (*on_look)(void);             /* when it was asked what is available, after the answer */
 
     /* what the test reads */
     size_t used;
@@ -388,8 +387,6 @@ static size_t fake_available(void *context)
     size_t taken = fake.used + fake.others;
     size_t available = taken < fake.limit ? fake.limit - taken : 0;
     pthread_mutex_unlock(&fake.mutex);
-    if (fake.on_look)
-        fake.on_look();
     return available;
 }
 
@@ -495,7 +492,8 @@ typedef struct held {
 static inline int hold(ca_arena_t *arena, size_t bytes, held_t *held)
 {
     *held = (held_t){.bytes = bytes};
-    int rc = ca_cached_alloc(arena, bytes, false, &held->block, &held->address, &held->reused);
+    int rc =
+        ca_cached_alloc(arena, NULL, bytes, false, &held->block, &held->address, &held->reused);
     if (rc == 0) {
         fake_use(held->address, bytes);
         if (!fake.retires && !ca_pool_owns(held->address))

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "one_arena.h"
 #include "pool/growth/grow.h"
-#include "pool/arena_set.h"
 #include "pool/state.h"
 
 #define DEVICE (4096 * MIB)
@@ -152,51 +151,6 @@ static void what_went_back_is_there_again(void **state)
     ca_arena_retire(arena);
 }
 
-/* Of a set each heap knows what the others found, and what they have obtained since. */
-static void heaps_go_by_one_answer(void **state)
-{
-    (void)state;
-    held_t held;
-    fake_reset(DEVICE, 0);
-    ca_arena_set_t *set = ca_arena_set_create(&fake_upstream, NULL, &fake_params, 2, 2);
-    ca_arena_t *one = ca_arena_set_at(set, 0), *other = ca_arena_set_at(set, 1);
-    obtain(one, BLOCK, &held);
-    obtain(one, BLOCK, &held);
-    not_too_long_ago(other);
-    uint64_t looks = fake.looks;
-    obtain(other, BLOCK, &held);
-    assert_int_equal(fake.looks, looks);
-    assert_int_equal(other->free_bytes, DEVICE - 3 * BLOCK);
-    ca_arena_retire(one);
-    ca_arena_retire(other);
-}
-
-static ca_arena_t *beside;
-
-static void grow_beside(void)
-{
-    held_t held;
-    fake.on_look = NULL;
-    obtain(beside, BLOCK, &held);
-}
-
-static void what_one_obtains_while_another_asks_counts(void **state)
-{
-    (void)state;
-    held_t held;
-    fake_reset(DEVICE, 0);
-    ca_arena_set_t *set = ca_arena_set_create(&fake_upstream, NULL, &fake_params, 2, 2);
-    ca_arena_t *one = ca_arena_set_at(set, 0);
-    beside = ca_arena_set_at(set, 1);
-    fake.on_look = grow_beside;
-    held = (held_t){.bytes = BLOCK};
-    assert_int_equal(ca_arena_alloc(one, BLOCK, &held.block, &held.address, NULL), 0);
-    assert_null(fake.on_look);
-    assert_int_equal(one->free_bytes, DEVICE - 2 * BLOCK);
-    ca_arena_retire(one);
-    ca_arena_retire(beside);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,8 +160,6 @@ int main(void)
         cmocka_unit_test(growth_asks_where_it_was_refused),
         cmocka_unit_test(or_where_it_was_told_of_less),
         cmocka_unit_test(what_went_back_is_there_again),
-        cmocka_unit_test(heaps_go_by_one_answer),
-        cmocka_unit_test(what_one_obtains_while_another_asks_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

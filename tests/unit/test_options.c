@@ -684,6 +684,8 @@ static void an_old_name_works_and_is_told_once_with_the_new_one(void **state)
     assert_true(ca_renamed_count > 0);
     for (size_t i = 0; i < ca_renamed_count; i++) {
         const ca_renamed_t *renamed = &ca_renamed_table[i];
+        if (!renamed->name)
+            continue;
         const ca_option_t *option = option_named(renamed->name);
         const char *value = renamed->choice[0] ? "true" : option->example;
         const char *meant = renamed->choice[0] ? renamed->choice : option->example;
@@ -705,6 +707,35 @@ static void an_old_name_works_and_is_told_once_with_the_new_one(void **state)
         assert_int_equal(complaints.count, 1);
         assert_string_equal(complaints.first, expected);
     }
+}
+
+static void a_removed_option_is_ignored_and_told_once(void **state)
+{
+    ca_options_t defaults;
+    char text[256], expected[256];
+    size_t removed = 0;
+
+    (void)state;
+    assert_int_equal(parse("print:0"), 0);
+    defaults = options;
+    for (size_t i = 0; i < ca_renamed_count; i++) {
+        const ca_renamed_t *renamed = &ca_renamed_table[i];
+        if (renamed->name)
+            continue;
+        removed++;
+        assert_null(option_named(renamed->old));
+        snprintf(text, sizeof text, "print:0,%s:4, %s=none", renamed->old, renamed->old);
+
+        assert_int_equal(parse(text), 0);
+
+        assert_memory_equal(&options, &defaults, sizeof options);
+        snprintf(expected, sizeof expected,
+                 "ALLOC_CONF character 9: \"%s\" is an option no more: %s; its value is ignored",
+                 renamed->old, renamed->why);
+        assert_int_equal(complaints.count, 1);
+        assert_string_equal(complaints.first, expected);
+    }
+    assert_true(removed > 0);
 }
 
 static void an_old_switch_is_a_choice_beside_the_others(void **state)
@@ -959,6 +990,7 @@ int main(void)
         cmocka_unit_test(a_choice_may_have_a_size),
         cmocka_unit_test(noise_is_counted_but_not_all_listed),
         cmocka_unit_test(an_old_name_works_and_is_told_once_with_the_new_one),
+        cmocka_unit_test(a_removed_option_is_ignored_and_told_once),
         cmocka_unit_test(an_old_switch_is_a_choice_beside_the_others),
         cmocka_unit_test(a_bad_value_of_an_old_name_is_told_as_the_new_ones),
         cmocka_unit_test(a_missing_complainer_is_no_problem),

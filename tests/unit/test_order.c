@@ -709,7 +709,7 @@ static bool kept_by_the_thread(size_t bytes)
     ca_block_t *block;
     uint64_t address;
     for (unsigned i = 0; i < 4; i++) { /* the first makes the cache */
-        assert_int_equal(ca_cached_alloc(arena, bytes, false, &block, &address, NULL), 0);
+        assert_int_equal(ca_cached_alloc(arena, NULL, bytes, false, &block, &address, NULL), 0);
         ca_cached_free(block);
     }
     return ca_block_state(block) == CA_BLOCK_CACHED;

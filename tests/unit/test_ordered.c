@@ -52,7 +52,8 @@ static int get_on(ca_stream_t *stream, size_t bytes, held_t *held)
     int rc = stream ? ca_cache_alloc_on(stream, &asked, &held->block, &held->address, &held->reused)
                     : -EAGAIN;
     if (rc != 0 && !stream)
-        rc = ca_cached_alloc(arena, bytes, false, &held->block, &held->address, &held->reused);
+        rc =
+            ca_cached_alloc(arena, NULL, bytes, false, &held->block, &held->address, &held->reused);
     else if (rc != 0)
         rc = ca_arena_alloc_on(arena, stream, asked, &held->block, &held->address, &held->reused);
     held->bytes = bytes;
@@ -183,11 +184,12 @@ static void a_full_stock_costs_no_second_lock(void **state)
     (void)state;
     held_t held;
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
-    ca_cache_own(arena)->cached_most = 0;
-    uint32_t takes = arena->takes;
+    ca_cache_t *cache = ca_cache_own(arena);
+    cache->cached_most = 0;
+    cache->allocs = 5; /* published by what takes the lock for the cache */
     put_on(streams[0], &held);
     assert_int_equal(ca_caches_bytes(arena), 0);
-    assert_int_equal(arena->takes, takes + 1);
+    assert_int_equal(cache->allocs, 5);
     sound();
 }
 

@@ -135,25 +135,6 @@ static void expect_the_stock_where_nothing_else_is(void)
 BESIDE_A_FULL_CACHE(where_growth_is_refused_the_stock_serves,
                     expect_the_stock_where_nothing_else_is)
 
-static void expect_it_is_spared(void)
-{
-    stock_up();
-    held_t *held = &used[uses];
-    size_t stock = ca_caches_bytes(arena);
-    assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_UNSPARED,
-                                          &held->block, &held->address, NULL),
-                     -ENOMEM);
-    assert_int_equal(ca_caches_bytes(arena), stock);
-    assert_int_equal(ca_arena_alloc_rungs(arena, NULL, WANTED, CA_RUNGS_PASSED | CA_RUNGS_CACHES,
-                                          &held->block, &held->address, NULL),
-                     0);
-    assert_true(ca_caches_bytes(arena) <= stock - WANTED);
-    uses++;
-}
-
-/* Of several heaps each is asked for its stock before any grows. */
-BESIDE_A_FULL_CACHE(nor_does_another_heaps_climb_take_it, expect_it_is_spared)
-
 static void expect_as_few_calls(void)
 {
     held_t held;
@@ -250,7 +231,6 @@ int main(void)
         cmocka_unit_test(threads_do_not_lose_their_stock_while_it_may_grow),
         cmocka_unit_test(what_grows_for_their_sake_is_in_proportion),
         cmocka_unit_test(where_growth_is_refused_the_stock_serves),
-        cmocka_unit_test(nor_does_another_heaps_climb_take_it),
         cmocka_unit_test(refused_growth_is_not_asked_for_again),
         cmocka_unit_test(where_nothing_is_in_stock_growth_is_not_for_its_sake),
         cmocka_unit_test(nor_does_a_small_one),

@@ -1,11 +1,11 @@
-/* Several heaps in one context (arenas:4): what is promised of the pool holds for all of them. The
- * threads leave memory in each; the rest is asked by the program's own.
+/* Several threads of one context: what is promised of the pool holds for all of them. They leave
+ * memory behind; the rest is asked by the program's own thread.
  *
- * shards full    what the other heaps hold idle makes room (256 MiB of device)
- * shards trim    a trim reaches all, in pin mode none
- * shards limit   they have no more than the limit together (limit:64M)
- * shards reset   all go with the context, and come again
- * shards fork    the child has none of them, and no CUDA */
+ * threads_leave full    what the others left idle makes room (256 MiB of device)
+ * threads_leave trim    a trim reaches all, in pin mode none
+ * threads_leave limit   they have no more than the limit together (limit:64M)
+ * threads_leave reset   all goes with the context, and comes again
+ * threads_leave fork    the child has none of it, and no CUDA */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
