@@ -1,6 +1,7 @@
-/* What is known of one allocation. The registry fills, finds and empties it; an owner that has it
- * in memory of its own (the pool, in each block) saves the registry from making one for every
- * allocation. While it is empty, that is not live, the owner may use `note`. */
+/* An allocation record: what is known of one allocation. The registry fills, finds and empties it;
+ * an owner that has it in memory of its own (the pool, in each block) saves the registry from
+ * making one for every allocation. While it is empty, that is not live, the owner may use
+ * `payload`. */
 #ifndef CA_BASE_RECORD_H
 #define CA_BASE_RECORD_H
 
@@ -20,14 +21,14 @@
 
 typedef struct ca_record {
     uint64_t address; /* see ca_record_set_address */
-    _Atomic uint64_t word;
-    uint64_t note[4];
+    _Atomic uint64_t state;
+    uint64_t payload[4];
 } ca_record_t;
 
-/* Half of a note, that is written at once. */
+/* Half of a payload, that is written at once. */
 typedef uint64_t ca_record_pair_t __attribute__((vector_size(16)));
 
-/* What the notes of many allocations have in common, as it lies in them: made once, see
+/* What the payloads of many allocations have in common, as it lies in them: made once, see
  * registry/table/table.h. */
 typedef struct ca_record_origin {
     ca_record_pair_t halves[2];
@@ -46,27 +47,27 @@ static inline void ca_record_set_address(ca_record_t *record, uint64_t address)
     __atomic_store_n(&record->address, address, __ATOMIC_RELEASE);
 }
 
-/* An owner's new record. One whose word is 0 counts as ended: that is how discarded memory reads.
+/* An owner's new record. One whose state is 0 counts as ended: that is how discarded memory reads.
  */
 static inline void ca_record_init(ca_record_t *record)
 {
-    atomic_store_explicit(&record->word, CA_RECORD_EMBEDDED, memory_order_relaxed);
+    atomic_store_explicit(&record->state, CA_RECORD_EMBEDDED, memory_order_relaxed);
 }
 
-static inline bool ca_record_ended(uint64_t word)
+static inline bool ca_record_ended(uint64_t state)
 {
-    return word == 0 || (word & CA_RECORD_ENDED);
+    return state == 0 || (state & CA_RECORD_ENDED);
 }
 
-static inline uint8_t ca_record_flags(uint64_t word)
+static inline uint8_t ca_record_flags(uint64_t state)
 {
-    return (uint8_t)word;
+    return (uint8_t)state;
 }
 
 /* For the owner of an empty record. */
 static inline bool ca_record_indexed(const ca_record_t *record)
 {
-    return atomic_load_explicit(&record->word, memory_order_relaxed) & CA_RECORD_INDEXED;
+    return atomic_load_explicit(&record->state, memory_order_relaxed) & CA_RECORD_INDEXED;
 }
 
 #endif

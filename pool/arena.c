@@ -111,7 +111,7 @@ static void drop_memory(ca_arena_t *arena)
     for (ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         for (ca_block_t *block = segment->first; block; block = ca_block_upper(block))
             if (arena->upstream->end)
-                arena->upstream->end(&block->slot);
+                arena->upstream->end(&block->record);
     ca_mem_unmap(arena->bins, BINS_BYTES);
     ca_streams_drop(arena);
     ca_slab_destroy(&arena->epochs);
@@ -525,12 +525,12 @@ void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes)
 
 ca_record_t *ca_block_record(ca_block_t *block)
 {
-    return &block->slot;
+    return &block->record;
 }
 
 bool ca_block_is_at(ca_block_t *block, uint64_t address)
 {
-    return ca_record_address(&block->slot) == address;
+    return ca_record_address(&block->record) == address;
 }
 
 void *ca_arena_context(const ca_arena_t *arena)

@@ -162,7 +162,7 @@ void ca_arena_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t number
 void ca_arena_retire(ca_arena_t *arena);
 
 /* The same in two steps. After the first nothing is served or taken back any more; until the second
- * the slots of its blocks are there. */
+ * the records of its blocks are there. */
 void ca_arena_retire_begin(ca_arena_t *arena);
 void ca_arena_retire_end(ca_arena_t *arena);
 
@@ -252,9 +252,9 @@ uint64_t ca_pool_segment_at(uint64_t address);
 typedef struct ca_pool_cached {
     uint64_t address; /* its start */
     size_t bytes;     /* rounding included */
-    /* The last word of its slot's note, as of when it was live; 0 where it was not since it came
-     * into a cache. */
-    uint64_t note;
+    /* The last word of its record's payload, as of when it was live; 0 where it was not since it
+     * came into a cache. */
+    uint64_t payload;
     void *context; /* of its arena */
     bool host;
 } ca_pool_cached_t;

@@ -83,7 +83,7 @@ bool ca_pool_cached_at(uint64_t address, ca_pool_cached_t *cached)
         *cached = (ca_pool_cached_t){
             .address = block->address,
             .bytes = ca_block_size(block),
-            .note = __atomic_load_n(&block->slot.note[3], __ATOMIC_RELAXED),
+            .payload = __atomic_load_n(&block->record.payload[3], __ATOMIC_RELAXED),
             .context = arena->context,
             .host = arena->params.host,
         };

@@ -138,8 +138,8 @@ void ca_arena_stop(ca_arena_t *arena);
 /* Its address is about to be another one, or none. */
 static inline void ca_block_forget(ca_block_t *block)
 {
-    if (ca_record_indexed(&block->slot))
-        block->arena->upstream->forget(&block->slot);
+    if (ca_record_indexed(&block->record))
+        block->arena->upstream->forget(&block->record);
 }
 
 /* Takes the lock of the block's arena. NULL, and no lock, where that was retired. */

@@ -91,13 +91,13 @@ typedef struct ca_upstream {
      * what is idle. Returns bytes given back. May be NULL. */
     size_t (*reclaim)(void *context, size_t bytes);
 
-    /* The address of a block's slot that is in an index is its address no more. Called
+    /* The address of a block's record that is in an index is its address no more. Called
      * with the arena's lock held: it takes locks of a higher rank and no others, and makes no
-     * driver call. NULL where no slot is put into an index. */
-    void (*forget)(ca_record_t *slot);
-    /* The same, and as that is called, of every block of an arena that goes: the slot is about to
+     * driver call. NULL where no record is put into an index. */
+    void (*forget)(ca_record_t *record);
+    /* The same, and as that is called, of every block of an arena that goes: the record is about to
      * read as zeros. */
-    void (*end)(ca_record_t *slot);
+    void (*end)(ca_record_t *record);
 
     const ca_pages_t *pages; /* NULL where there are none */
 } ca_upstream_t;

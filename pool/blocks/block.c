@@ -80,7 +80,7 @@ static ca_block_t *make(ca_block_slab_t *slab, unsigned color)
     if (!page)
         return NULL;
     ca_block_t *block = &page->blocks[page->used++];
-    ca_record_init(&block->slot);
+    ca_record_init(&block->record);
     slab->made++;
     return block;
 }

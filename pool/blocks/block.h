@@ -37,10 +37,10 @@ typedef struct ca_epoch ca_epoch_t;
  * fields: the functions below read and set them. */
 struct ca_block {
     union {
-        ca_record_t slot; /* what is known of it while it is live: the caller's */
-        struct {          /* over the slot's note, while it is not */
+        ca_record_t record; /* what is known of it while it is live: the caller's */
+        struct {            /* over the record's payload, while it is not */
             uint64_t address;
-            uint64_t slot_word;
+            uint64_t record_state;
             ca_block_t *next; /* of its bin, or its cache's class */
             union {
                 uint64_t tag; /* when cached: see pool/cache/cache.h */
@@ -93,7 +93,7 @@ typedef struct ca_block_page {
 } ca_block_page_t;
 
 _Static_assert(offsetof(struct ca_block, arena) == sizeof(ca_record_t),
-               "the links lie over the note");
+               "the links lie over the payload");
 _Static_assert(sizeof(struct ca_block) == 64, "a cache line");
 _Static_assert(offsetof(struct ca_block, touched) == offsetof(struct ca_block, state) + 1 &&
                    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,

@@ -33,12 +33,12 @@ ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
     return pool_of(arena, bytes);
 }
 
-/* A block that was not in use. Its slot's word stays as it is, empty: a thread that found the slot
- * by an address that it no longer has may be reading it. */
+/* A block that was not in use. Its record's state stays as it is, empty: a thread that found the
+ * record by an address that it no longer has may be reading it. */
 static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segment_t *segment,
                      ca_arena_t *arena)
 {
-    ca_record_set_address(&block->slot, address);
+    ca_record_set_address(&block->record, address);
     block->next = NULL;
     ca_block_set_prev(block, NULL);
     ca_block_set_epoch(block, NULL);
@@ -218,7 +218,7 @@ static void merge_ready(ca_arena_t *arena, ca_block_t *block)
     } else if (upper && ca_block_state(upper) == CA_BLOCK_READY) {
         upper->touched |= block->touched;
         ca_block_forget(upper);
-        ca_record_set_address(&upper->slot, block->address);
+        ca_record_set_address(&upper->record, block->address);
         arena->ready += ca_block_size(block);
         ca_bins_resize(bins, upper, ca_block_size(upper) + ca_block_size(block));
         dissolve(arena, block);
@@ -287,7 +287,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     else
         ca_block_segment(low)->first = low;
     ca_block_set_lower(block, low);
-    ca_record_set_address(&block->slot, block->address + bytes);
+    ca_record_set_address(&block->record, block->address + bytes);
     ca_count(splits);
     return low;
 }

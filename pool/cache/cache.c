@@ -216,7 +216,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
         arena->cached_bytes -= bytes;
         if (!block)
             break;
-        block->slot.note[3] = 0; /* of no allocation: see ca_pool_cached_at */
+        block->record.payload[3] = 0; /* of no allocation: see ca_pool_cached_at */
         /* Not ca_block_set_state: it was not handed out yet. */
         __atomic_store_n(&block->state, CA_BLOCK_CACHED, __ATOMIC_RELAXED);
         ca_cache_refill(arena, cache, ca_block_size(block), 0);

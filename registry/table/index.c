@@ -36,7 +36,7 @@ static uint64_t entry_at(const ca_index_table_t *table, size_t at)
     return atomic_load_explicit(&((ca_index_table_t *)table)->entries[at], memory_order_acquire);
 }
 
-static ca_record_t *slot_at(const ca_index_table_t *table, size_t at)
+static ca_record_t *record_at(const ca_index_table_t *table, size_t at)
 {
     return ca_index_record(entry_at(table, at));
 }
@@ -74,7 +74,7 @@ static size_t home_of(const ca_index_table_t *table, uint64_t entry)
     return ca_index_home(table->size, entry & CA_INDEX_TAGS);
 }
 
-/* For a slot that is not there, and a table that has room. */
+/* For a record that is not there, and a table that has room. */
 static void put(ca_index_table_t *table, uint64_t entry)
 {
     size_t at = home_of(table, entry);
@@ -128,22 +128,22 @@ size_t ca_index_size(const ca_index_t *index)
 
 ca_record_t *ca_index_at(const ca_index_t *index, size_t place)
 {
-    return slot_at(table_of(index), place);
+    return record_at(table_of(index), place);
 }
 
-int ca_index_add(ca_index_t *index, uint64_t hash, ca_record_t *slot)
+int ca_index_add(ca_index_t *index, uint64_t hash, ca_record_t *record)
 {
     ca_index_table_t *table = table_of(index);
     /* The kernel gives such an address only to a program that asks for it by name. */
-    if ((uint64_t)(uintptr_t)slot >> CA_MEM_POINTER_BITS)
+    if ((uint64_t)(uintptr_t)record >> CA_MEM_POINTER_BITS)
         return -ENOMEM;
     if (!table || full(index, table))
         grow(index);
     table = table_of(index);
     if (!table || index->count + 1 >= table->size) /* one entry must stay free */
         return -ENOMEM;
-    /* No version: a reader finds the slot, or not yet. */
-    put(table, ca_index_entry(slot, ca_index_tag(hash)));
+    /* No version: a reader finds the record, or not yet. */
+    put(table, ca_index_entry(record, ca_index_tag(hash)));
     index->count++;
     return 0;
 }
@@ -153,12 +153,12 @@ static size_t distance(size_t size, size_t from, size_t to)
     return to >= from ? to - from : to + size - from;
 }
 
-void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_record_t *slot)
+void ca_index_remove(ca_index_t *index, uint64_t hash, const ca_record_t *record)
 {
     ca_index_table_t *table = table_of(index);
     if (!table)
         return;
-    uint64_t own = ca_index_entry(slot, ca_index_tag(hash));
+    uint64_t own = ca_index_entry(record, ca_index_tag(hash));
     size_t size = table->size, hole = home_of(table, own);
     for (uint64_t there; (there = entry_at(table, hole)) != own;
          hole = hole + 1 < size ? hole + 1 : 0)

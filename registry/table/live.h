@@ -86,7 +86,7 @@ CA_INLINE bool ca_live_has_number(const ca_thread_counts_t *counts)
            last > atomic_load_explicit(&ca_live.stale, memory_order_relaxed);
 }
 
-/* The next one, of a thread that has one, as a slot's word has it. */
+/* The next one, of a thread that has one, as a record's state has it. */
 CA_INLINE uint64_t ca_live_next_own(ca_thread_counts_t *counts)
 {
     uint64_t next = atomic_load_explicit(&counts->sequence, memory_order_relaxed);
@@ -115,7 +115,7 @@ CA_INLINE void ca_live_ready(ca_thread_counts_t *counts, uint64_t bytes)
         ca_live_make_ready(counts, bytes);
 }
 
-/* One more allocation, which the fast path serves; its number, as a slot's word has it. */
+/* One more allocation, which the fast path serves; its number, as a record's state has it. */
 CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *counts, uint64_t bytes)
 {
     ca_thread_counts_take(&counts->credit, bytes);

@@ -71,16 +71,16 @@ _Static_assert(CA_KIND_COUNT <= 64, "a kind is 6 bits");
 
 /* The stream that stream-ordered memory was given, and the number that tells it from others which
  * had, or have, the same handle (pool/arena.h); 0 for any other, whose field says other things. */
-static inline uint64_t ca_registry_stream(const ca_allocation_t *record)
+static inline uint64_t ca_registry_stream(const ca_allocation_t *allocation)
 {
-    bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
-    return ordered ? record->stream & (((uint64_t)1 << CA_STREAM_BITS) - 1) : 0;
+    bool ordered = allocation->kind == CA_KIND_ASYNC && allocation->shared == CA_SHARED_NOT;
+    return ordered ? allocation->stream & (((uint64_t)1 << CA_STREAM_BITS) - 1) : 0;
 }
 
-static inline uint16_t ca_registry_stream_number(const ca_allocation_t *record)
+static inline uint16_t ca_registry_stream_number(const ca_allocation_t *allocation)
 {
-    bool ordered = record->kind == CA_KIND_ASYNC && record->shared == CA_SHARED_NOT;
-    return ordered ? (uint16_t)(record->stream >> CA_STREAM_BITS) : 0;
+    bool ordered = allocation->kind == CA_KIND_ASYNC && allocation->shared == CA_SHARED_NOT;
+    return ordered ? (uint16_t)(allocation->stream >> CA_STREAM_BITS) : 0;
 }
 
 /* What stands for an address in the record of a handle: handles are numbers of the driver's choice
@@ -93,39 +93,39 @@ static inline uint64_t ca_registry_key(ca_kind_t kind, uint64_t handle)
 /* Adds a record. 0, or -ENOMEM (no host memory: the allocation is then served but not tracked), or
  * -EEXIST when the address is already live: the old record is replaced, since the driver has given
  * the address out again. */
-int ca_registry_insert(const ca_allocation_t *record);
+int ca_registry_insert(const ca_allocation_t *allocation);
 
 /* The same, but an address that is live keeps its record (-EEXIST). */
-int ca_registry_insert_new(const ca_allocation_t *record);
+int ca_registry_insert_new(const ca_allocation_t *allocation);
 
-/* The same in a place that the owner of the memory has for it, not live: what is inserted there
- * again costs no look-up. `slot` must stay readable for good, and its address must be the record's
- * until it is forgotten. Replaces what is live at the address. 0, -ENOMEM, or -EIO when the slot
- * has ended. */
-int ca_registry_insert_at(ca_record_t *slot, const ca_allocation_t *record);
+/* The same in a record that the owner of the memory has for it, not live: what is inserted there
+ * again costs no look-up. `record` must stay readable for good, and its address must be the
+ * allocation's until it is forgotten. Replaces what is live at the address. 0, -ENOMEM, or -EIO
+ * when the record has ended. */
+int ca_registry_insert_at(ca_record_t *record, const ca_allocation_t *allocation);
 
-/* The same, but where another place was entered for the address that one stays (-EEXIST), even if
+/* The same, but where another record was entered for the address that one stays (-EEXIST), even if
  * nothing is live there. */
-int ca_registry_insert_at_new(ca_record_t *slot, const ca_allocation_t *record);
+int ca_registry_insert_at_new(ca_record_t *record, const ca_allocation_t *allocation);
 
-/* The memory that the slot belongs to ends, or begins elsewhere from now on; it is not live. */
-void ca_registry_forget(ca_record_t *slot);
+/* The memory that the record belongs to ends, or begins elsewhere from now on; it is not live. */
+void ca_registry_forget(ca_record_t *record);
 
-/* The memory that the slot lies in is about to read as zeros: takes out what may be live there.
+/* The memory that the record lies in is about to read as zeros: takes out what may be live there.
  * Other threads may be inserting. */
-void ca_registry_end(ca_record_t *slot);
+void ca_registry_end(ca_record_t *record);
 
-/* Takes the record of `address` out and copies it to `record`; one that is shared is copied and
+/* Takes the record of `address` out and copies it to `allocation`; one that is shared is copied and
  * stays. False when it is not live. */
-bool ca_registry_erase(uint64_t address, ca_allocation_t *record);
+bool ca_registry_erase(uint64_t address, ca_allocation_t *allocation);
 
 /* Takes the record of `address` out if it has an owner and is not shared. False leaves all as it
  * is.
  */
-bool ca_registry_take_owned(uint64_t address, ca_allocation_t *record);
+bool ca_registry_take_owned(uint64_t address, ca_allocation_t *allocation);
 
 /* Takes the record of `address` out, shared or not. False when it is not live. */
-bool ca_registry_take(uint64_t address, ca_allocation_t *record);
+bool ca_registry_take(uint64_t address, ca_allocation_t *allocation);
 
 /* Takes the record of `address` out if it is of that context. */
 bool ca_registry_take_of(uint64_t address, uint16_t context);
@@ -135,22 +135,22 @@ bool ca_registry_take_of(uint64_t address, uint16_t context);
 bool ca_registry_replace(const ca_allocation_t *old, const ca_allocation_t *fresh);
 
 /* Copies the record of `address`. False when it is not live. */
-bool ca_registry_find(uint64_t address, ca_allocation_t *record);
+bool ca_registry_find(uint64_t address, ca_allocation_t *allocation);
 
 /* One more reference to what is live at `address`. False when nothing is. */
 bool ca_registry_retain(uint64_t address);
 
 /* One reference less; with the last one the record is taken out, as by ca_registry_erase. Returns
  * the references that are left, or -1 when nothing is live. */
-int64_t ca_registry_release(uint64_t address, ca_allocation_t *record);
+int64_t ca_registry_release(uint64_t address, ca_allocation_t *allocation);
 
 typedef struct ca_registry_total {
     uint64_t count;
     uint64_t bytes;
 } ca_registry_total_t;
 
-/* Removes all records of a context that is gone. Returns what was alive in it; the leak report
- * shows it apart from what is live. */
+/* Removes all records of a context that was destroyed. Returns what was alive in it; the leak
+ * report shows it apart from what is live. */
 ca_registry_total_t ca_registry_drop_context(uint16_t context);
 /* All that was removed so, contexts added up. Takes no lock. */
 ca_registry_total_t ca_registry_lost(void);
@@ -170,8 +170,8 @@ uint64_t ca_registry_sequence(void);
  * is not any more. With any lock held; `sequence` is the record's, which may not be set in it.
  * NULL: nothing is called. */
 typedef struct ca_registry_listener {
-    void (*added)(const ca_allocation_t *record, uint64_t sequence);
-    void (*removed)(const ca_allocation_t *record);
+    void (*added)(const ca_allocation_t *allocation, uint64_t sequence);
+    void (*removed)(const ca_allocation_t *allocation);
 } ca_registry_listener_t;
 void ca_registry_listen(const ca_registry_listener_t *listener);
 

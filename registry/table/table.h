@@ -16,8 +16,8 @@
 typedef struct ca_stripe {
     _Alignas(CACHE_LINES) ca_lock_t lock;
     ca_index_t index;
-    ca_slab_t slots;    /* of ours; under the lock */
-    ca_record_t *spare; /* of those, free ones, by note[0] */
+    ca_slab_t records;  /* of ours; under the lock */
+    ca_record_t *spare; /* of those, free ones, by payload[0] */
 } ca_stripe_t;
 
 /* What is entered of one region of addresses lies in one stripe, for good: one of those of the
@@ -50,21 +50,20 @@ CA_INLINE ca_stripe_t *ca_stripe_of(uint64_t address)
 }
 
 /* Aliases are names, not allocations. */
-CA_INLINE bool ca_recorder_counts(const ca_allocation_t *record)
+CA_INLINE bool ca_recorder_counts(const ca_allocation_t *allocation)
 {
-    return __builtin_expect(record->kind != CA_KIND_ALIAS, 1);
+    return __builtin_expect(allocation->kind != CA_KIND_ALIAS, 1);
 }
 
 /* What leaves the totals with a record. */
-void ca_registry_discount(const ca_allocation_t *record);
+void ca_registry_discount(const ca_allocation_t *allocation);
 
-/* --- a slot that is locked, or one's own -------------------------------------------------------
- */
+/* --- a record that is locked, or one's own ---------------------------------------------------- */
 
-/* One of ours. In a block the owner is the block: memory of ours, whose pointer lies in the note
+/* One of ours. In a block the owner is the block: memory of ours, whose pointer lies in the payload
  * beside the context. Here it may be anything, such as an argument of the program's. */
 typedef struct ca_own_record {
-    ca_record_t slot;
+    ca_record_t record;
     void *owner;
 } ca_own_record_t;
 
@@ -90,67 +89,68 @@ static inline ca_record_origin_t ca_record_origin(unsigned device, uint16_t cont
     }};
 }
 
-/* ca_record_fill for those; for an owner's slot. In few stores: where very many allocations live,
+/* ca_record_fill for those; for an owner's record. In few stores: where very many allocations live,
  * the processor's queue of them is what is short. */
-CA_INLINE void ca_record_fill_own(ca_record_t *slot, const ca_record_origin_t *origin,
+CA_INLINE void ca_record_fill_own(ca_record_t *record, const ca_record_origin_t *origin,
                                   ca_kind_t kind, uint64_t bytes, const void *owner, uint32_t stack)
 {
     ca_record_pair_t first = {ca_record_what(bytes, kind, CA_SHARED_NOT, 0), 0};
     ca_record_pair_t second = {(uint64_t)(uintptr_t)owner, stack};
     first |= origin->halves[0];
     second |= origin->halves[1];
-    memcpy(&slot->note[0], &first, sizeof first);
-    memcpy(&slot->note[2], &second, sizeof second);
+    memcpy(&record->payload[0], &first, sizeof first);
+    memcpy(&record->payload[2], &second, sizeof second);
 }
 
-static inline void *ca_record_owner(const ca_record_t *slot, uint64_t word)
+static inline void *ca_record_owner(const ca_record_t *record, uint64_t state)
 {
-    if (!(word & CA_RECORD_EMBEDDED))
-        return ((const ca_own_record_t *)(const void *)slot)->owner;
-    return (void *)(uintptr_t)(slot->note[2] & ((UINT64_C(1) << CA_MEM_POINTER_BITS) - 1));
+    if (!(state & CA_RECORD_EMBEDDED))
+        return ((const ca_own_record_t *)(const void *)record)->owner;
+    return (void *)(uintptr_t)(record->payload[2] & ((UINT64_C(1) << CA_MEM_POINTER_BITS) - 1));
 }
 
-static inline void ca_record_copy(const ca_record_t *slot, uint64_t address, uint64_t word,
-                                  ca_allocation_t *record)
+static inline void ca_record_copy(const ca_record_t *record, uint64_t address, uint64_t state,
+                                  ca_allocation_t *allocation)
 {
-    /* By the word: a note is laid out as a record is, but for the owner. */
+    /* By the word: a payload is laid out as ca_allocation_t is, but for the owner. */
     const uint64_t low = (UINT64_C(1) << CA_MEM_POINTER_BITS) - 1;
     const uint64_t words[] = {
         address,
-        slot->note[0],
-        (word >> CA_RECORD_FLAGS & low) | (slot->note[2] & ~low),
-        slot->note[1],
-        (uint64_t)(uintptr_t)ca_record_owner(slot, word),
-        slot->note[3],
+        record->payload[0],
+        (state >> CA_RECORD_FLAGS & low) | (record->payload[2] & ~low),
+        record->payload[1],
+        (uint64_t)(uintptr_t)ca_record_owner(record, state),
+        record->payload[3],
     };
-    _Static_assert(sizeof words == sizeof *record, "all of it");
-    memcpy(record, words, sizeof words);
+    _Static_assert(sizeof words == sizeof *allocation, "all of it");
+    memcpy(allocation, words, sizeof words);
 }
 
-/* `flags`: what its word says, or will. */
-CA_INLINE void ca_record_fill(ca_record_t *slot, uint64_t flags, const ca_allocation_t *record)
+/* `flags`: what its state says, or will. */
+CA_INLINE void ca_record_fill(ca_record_t *record, uint64_t flags,
+                              const ca_allocation_t *allocation)
 {
-    slot->note[0] = ca_record_what(record->bytes, (ca_kind_t)record->kind,
-                                   (ca_shared_t)record->shared, record->device);
-    slot->note[1] = record->stream;
+    record->payload[0] = ca_record_what(allocation->bytes, (ca_kind_t)allocation->kind,
+                                        (ca_shared_t)allocation->shared, allocation->device);
+    record->payload[1] = allocation->stream;
     if (flags & CA_RECORD_EMBEDDED) {
-        slot->note[2] = ca_record_whose(record->owner, record->context);
+        record->payload[2] = ca_record_whose(allocation->owner, allocation->context);
     } else {
-        slot->note[2] = ca_record_whose(NULL, record->context);
-        ((ca_own_record_t *)(void *)slot)->owner = record->owner;
+        record->payload[2] = ca_record_whose(NULL, allocation->context);
+        ((ca_own_record_t *)(void *)record)->owner = allocation->owner;
     }
-    slot->note[3] = record->stack | (uint64_t)record->thread << 32;
+    record->payload[3] = allocation->stack | (uint64_t)allocation->thread << 32;
 }
 
-CA_INLINE uint64_t ca_record_bytes(const ca_record_t *slot)
+CA_INLINE uint64_t ca_record_bytes(const ca_record_t *record)
 {
-    return slot->note[0] & ((UINT64_C(1) << 48) - 1);
+    return record->payload[0] & ((UINT64_C(1) << 48) - 1);
 }
 
 /* Of that kind, and not shared: one byte of what ca_record_what makes. */
-CA_INLINE bool ca_record_plain(const ca_record_t *slot, ca_kind_t kind)
+CA_INLINE bool ca_record_plain(const ca_record_t *record, ca_kind_t kind)
 {
-    return ((const uint8_t *)&slot->note[0])[6] == kind;
+    return ((const uint8_t *)&record->payload[0])[6] == kind;
 }
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "it is the bits from 48 on");
@@ -160,34 +160,34 @@ CA_INLINE uint64_t ca_record_live_state(uint64_t sequence, uint64_t flags)
     return sequence * CA_RECORD_SEQUENCE_ONE + (flags | CA_RECORD_LIVE);
 }
 
-CA_INLINE uint64_t ca_record_state(const ca_record_t *slot)
+CA_INLINE uint64_t ca_record_state(const ca_record_t *record)
 {
-    return atomic_load_explicit(&slot->word, memory_order_acquire);
+    return atomic_load_explicit(&record->state, memory_order_acquire);
 }
 
-CA_INLINE void ca_record_set_state(ca_record_t *slot, uint64_t word)
+CA_INLINE void ca_record_set_state(ca_record_t *record, uint64_t state)
 {
-    atomic_store_explicit(&slot->word, word, memory_order_release);
+    atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
-/* What a slot's word is once it is not live any more. */
-CA_INLINE uint64_t ca_record_empty_state(uint64_t word)
+/* What a record's state is once it is not live any more. */
+CA_INLINE uint64_t ca_record_empty_state(uint64_t state)
 {
-    return word & ~(uint64_t)(CA_RECORD_LIVE | CA_RECORD_LOCKED);
+    return state & ~(uint64_t)(CA_RECORD_LIVE | CA_RECORD_LOCKED);
 }
 
-/* Live as of `word`, which no thread has locked: locks it. False when it is not as it was. */
-CA_INLINE bool ca_record_lock(ca_record_t *slot, uint64_t word)
+/* Live as of `state`, which no thread has locked: locks it. False when it is not as it was. */
+CA_INLINE bool ca_record_lock(ca_record_t *record, uint64_t state)
 {
-    return atomic_compare_exchange_strong_explicit(&slot->word, &word, word + CA_RECORD_LOCKED,
+    return atomic_compare_exchange_strong_explicit(&record->state, &state, state + CA_RECORD_LOCKED,
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-/* Locks a slot if it is live. -ENOENT when it is not, -EBUSY when it stays locked. */
-int ca_record_lock_live(ca_record_t *slot, uint64_t *word);
+/* Locks a record if it is live. -ENOENT when it is not, -EBUSY when it stays locked. */
+int ca_record_lock_live(ca_record_t *record, uint64_t *state);
 
-/* An empty slot leaves the index, whose stripe is locked. One of ours may be filled with something
- * else from now on. */
-void ca_stripe_retire_record(ca_stripe_t *stripe, uint64_t address, ca_record_t *slot);
+/* An empty record leaves the index, whose stripe is locked. One of ours may be filled with
+ * something else from now on. */
+void ca_stripe_retire_record(ca_stripe_t *stripe, uint64_t address, ca_record_t *record);
 
 #endif

@@ -48,39 +48,39 @@ static size_t entries_of(const ca_stripe_t *stripe)
 }
 
 typedef struct entry {
-    uint64_t address, word;
-    ca_record_t *slot;
-    ca_allocation_t record;
+    uint64_t address, state;
+    ca_record_t *record;
+    ca_allocation_t allocation;
 } entry_t;
 
 /* What is at a place of the index, locked. -ENOENT when nothing is live there, -EBUSY when it stays
  * locked. */
 static int lock_entry(ca_stripe_t *stripe, size_t place, entry_t *entry)
 {
-    entry->slot = ca_index_at(&stripe->index, place);
-    if (!entry->slot)
+    entry->record = ca_index_at(&stripe->index, place);
+    if (!entry->record)
         return -ENOENT;
-    int result = ca_record_lock_live(entry->slot, &entry->word);
+    int result = ca_record_lock_live(entry->record, &entry->state);
     if (result == 0) { /* until then it may change its address, where the stripe is not locked */
-        entry->address = ca_record_address(entry->slot);
-        ca_record_copy(entry->slot, entry->address, entry->word, &entry->record);
+        entry->address = ca_record_address(entry->record);
+        ca_record_copy(entry->record, entry->address, entry->state, &entry->allocation);
     }
     return result;
 }
 
 static void unlock_entry(const entry_t *entry)
 {
-    ca_record_set_state(entry->slot, entry->word);
+    ca_record_set_state(entry->record, entry->state);
 }
 
 /* A thread that was interrupted while moving an entry back left it in two places: in the one
  * behind. */
 static bool is_moved(const ca_stripe_t *stripe, size_t entries, size_t place)
 {
-    const ca_record_t *slot = ca_index_at(&stripe->index, place), *other = slot;
+    const ca_record_t *record = ca_index_at(&stripe->index, place), *other = record;
     for (size_t i = 1; other && i < entries; i++) {
         other = ca_index_at(&stripe->index, (place + entries - i) % entries);
-        if (other == slot)
+        if (other == record)
             return true;
     }
     return false;
@@ -102,18 +102,18 @@ static int copy_entries(ca_stripe_t *stripe, bool whole, ca_snapshot_t *snapshot
             unlock_entry(&entry);
         else if (locked == -EBUSY)
             result = -EBUSY;
-        if (locked != 0 || !ca_recorder_counts(&entry.record))
+        if (locked != 0 || !ca_recorder_counts(&entry.allocation))
             continue;
         if (*used == snapshot->capacity)
             result = -ENOSPC;
         else
-            snapshot->records[(*used)++] = entry.record;
+            snapshot->records[(*used)++] = entry.allocation;
     }
     return result;
 }
 
 /* Copies a stripe's records behind the first `*used`; `want` is how many there are at most. -ENOSPC
- * when they do not fit, -EBUSY when the stripe, or a slot of it, stays in use: then what could be
+ * when they do not fit, -EBUSY when the stripe, or a record of it, stays in use: then what could be
  * read there all the same, in a pass in which no entry moved, if one of a few is such. */
 static int copy_stripe(ca_stripe_t *stripe, ca_snapshot_t *snapshot, size_t *used, size_t *want)
 {
@@ -133,7 +133,7 @@ static int copy_stripe(ca_stripe_t *stripe, ca_snapshot_t *snapshot, size_t *use
     return result;
 }
 
-/* For a thread that was taken off its core with the stripe, or a slot of it, in use. Nothing is
+/* For a thread that was taken off its core with the stripe, or a record of it, in use. Nothing is
  * locked meanwhile. False when it has been waited for often enough: it may be this very thread. */
 static bool wait_for_busy(unsigned *tries)
 {
@@ -184,7 +184,7 @@ void ca_registry_snapshot_free(ca_allocation_t *records, size_t count)
 
 /* --- totals ----------------------------------------------------------------------------------- */
 
-/* False when the stripe, or a slot of it, stays in use. */
+/* False when the stripe, or a record of it, stays in use. */
 static bool count_stripe(ca_stripe_t *stripe,
                          ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_COUNT])
 {
@@ -200,11 +200,11 @@ static bool count_stripe(ca_stripe_t *stripe,
         if (locked != 0)
             continue;
         unlock_entry(&entry);
-        if (!ca_recorder_counts(&entry.record))
+        if (!ca_recorder_counts(&entry.allocation))
             continue;
-        ca_registry_total_t *total = &totals[entry.record.device][entry.record.kind];
+        ca_registry_total_t *total = &totals[entry.allocation.device][entry.allocation.kind];
         total->count++;
-        total->bytes += entry.record.bytes;
+        total->bytes += entry.allocation.bytes;
     }
     ca_lock_drop(&stripe->lock);
     return i == entries;
@@ -218,7 +218,7 @@ bool ca_registry_count(ca_registry_total_t totals[CA_REGISTRY_DEVICES][CA_KIND_C
     return whole;
 }
 
-/* --- contexts that are gone ------------------------------------------------------------------- */
+/* --- contexts that were destroyed ------------------------------------------------------------- */
 
 /* How far a stripe was looked at, and the index's version then: it is still so while that stands.
  */
@@ -228,7 +228,7 @@ typedef struct progress {
 } progress_t;
 
 /* Moves the records of `context` to `kept`, or only removes them where there is none. -ENOSPC when
- * they did not all fit: those that did are gone, and the next call goes on behind them. */
+ * they did not all fit: those that did are removed, and the next call goes on behind them. */
 static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
                      ca_registry_total_t *dropped, progress_t *so_far)
 {
@@ -243,8 +243,8 @@ static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
     while (i < entries) {
         entry_t entry;
         int locked = lock_entry(stripe, i, &entry);
-        bool its_own = locked == 0 && entry.record.context == context;
-        bool is_kept = its_own && kept && ca_recorder_counts(&entry.record);
+        bool its_own = locked == 0 && entry.allocation.context == context;
+        bool is_kept = its_own && kept && ca_recorder_counts(&entry.allocation);
         bool fits = !is_kept || used < kept->capacity;
         if (locked == 0 && !(its_own && fits))
             unlock_entry(&entry);
@@ -256,14 +256,14 @@ static int drop_from(ca_stripe_t *stripe, uint16_t context, ca_snapshot_t *kept,
             result = -ENOSPC;
             break;
         }
-        ca_record_set_state(entry.slot, ca_record_empty_state(entry.word));
-        ca_registry_discount(&entry.record);
-        ca_stripe_retire_record(stripe, entry.address, entry.slot);
+        ca_record_set_state(entry.record, ca_record_empty_state(entry.state));
+        ca_registry_discount(&entry.allocation);
+        ca_stripe_retire_record(stripe, entry.address, entry.record);
         if (is_kept)
-            kept->records[used++] = entry.record;
-        if (ca_recorder_counts(&entry.record)) {
+            kept->records[used++] = entry.allocation;
+        if (ca_recorder_counts(&entry.allocation)) {
             dropped->count++;
-            dropped->bytes += entry.record.bytes;
+            dropped->bytes += entry.allocation.bytes;
         }
     }
     *so_far = (progress_t){i, atomic_load(&stripe->index.version)};

@@ -82,7 +82,7 @@ static bool find_live(uint64_t address, bool pooled, ca_allocation_t *record)
 static void describe_cached(const ca_pool_cached_t *cached, found_t *found)
 {
     const ca_context_t *context = cached->context;
-    uint32_t stack = (uint32_t)cached->note, thread = (uint32_t)(cached->note >> 32);
+    uint32_t stack = (uint32_t)cached->payload, thread = (uint32_t)(cached->payload >> 32);
     const ca_allocation_t *noted = &found->was.record;
     if (found->what == FREED && noted->address == cached->address && noted->stack == stack &&
         noted->thread == thread)
@@ -126,7 +126,7 @@ static void look(uint64_t address, found_t *found)
         found->unsure = pooled && !(ca_options.debug & CA_DEBUG_ANY) &&
                         found->was.record.bytes <= CA_CACHE_MOST;
     }
-    if (pooled && ca_pool_cached_at(address, &cached) && cached.note != 0) {
+    if (pooled && ca_pool_cached_at(address, &cached) && cached.payload != 0) {
         describe_cached(&cached, found);
         found->unsure = false;
     }

@@ -111,7 +111,7 @@ static bool note_large(ca_block_t *block, uint64_t bytes, uint32_t stack)
     ca_context_t *context = ca_thread.context;
     unsigned part = ca_in_flight_enter(&context->entered);
     bool noted = atomic_load(&context->state) == CA_CONTEXT_SERVING &&
-                 ca_registry_insert_again(&block->slot, &ca_thread.origin, CA_KIND_DEVICE, bytes,
+                 ca_registry_insert_again(&block->record, &ca_thread.origin, CA_KIND_DEVICE, bytes,
                                           block, stack, ca_thread.counts);
     ca_in_flight_leave_part(&context->entered, part);
     if (noted && atomic_load(&context->state) == CA_CONTEXT_RETIRED)
@@ -138,29 +138,29 @@ int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address)
     return -ENOENT;
 }
 
-bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_t kind)
+bool ca_fast_free_large(ca_api_t api, ca_record_t *record, uint64_t state, ca_kind_t kind)
 {
-    ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
+    ca_block_t *block = (ca_block_t *)(void *)record; /* it begins with it */
     ca_thread_counts_t *counts = ca_thread.counts;
     const ca_arena_t *arena = __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
     const ca_context_t *context =
         arena == ca_thread.arena ? ca_thread.context : ca_arena_context(arena);
     CUcontext handle;
-    ca_allocation_t record;
-    bool plain = kind == CA_KIND_DEVICE && ca_record_plain(slot, kind) && context &&
+    ca_allocation_t allocation;
+    bool plain = kind == CA_KIND_DEVICE && ca_record_plain(record, kind) && context &&
                  ca_cache_mark_of(block) == CA_CACHE_NO_CLASS && !atomic_load(&context->broken);
-    ca_registry_release_held(slot, word); /* over the driver's call */
+    ca_registry_release_held(record, state); /* over the driver's call */
     /* In the driver's api that was asked. It may have ended: then the answer is its own. */
     if (!plain || (api == CA_API_RUNTIME && (!ca_fast_context(&handle) || !handle)) ||
-        !ca_record_lock(slot, word))
+        !ca_record_lock(record, state))
         return false;
-    ca_record_copy(slot, ca_record_address(slot), word, &record);
-    ca_registry_erase_held(slot, word);
+    ca_record_copy(record, ca_record_address(record), state, &allocation);
+    ca_registry_erase_held(record, state);
     ca_thread_counts_add(&counts->fast_frees[api], 1);
-    ca_live_leave_own(counts, record.bytes);
-    ca_freed_note(&record, 0, 0); /* with debug:frees the slow path serves all */
-    ca_pool_note_free(record.bytes);
-    if (!ca_graph_memory_keep(&record))
+    ca_live_leave_own(counts, allocation.bytes);
+    ca_freed_note(&allocation, 0, 0); /* with debug:frees the slow path serves all */
+    ca_pool_note_free(allocation.bytes);
+    if (!ca_graph_memory_keep(&allocation))
         ca_arena_free(block);
     return true;
 }

@@ -55,9 +55,9 @@ void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t spare, ca_cache_t 
  */
 int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address);
 
-/* The same for a free, of a record that is locked by that word and is not any more afterwards.
+/* The same for a free, of a record that is locked by that state and is not any more afterwards.
  * False where nothing has changed. */
-bool ca_fast_free_large(ca_api_t api, ca_record_t *slot, uint64_t word, ca_kind_t kind);
+bool ca_fast_free_large(ca_api_t api, ca_record_t *record, uint64_t state, ca_kind_t kind);
 
 /* Defined below, in the order of a reader. */
 CA_INLINE bool ca_fast_ready(ca_api_t api);
@@ -65,7 +65,7 @@ CA_INLINE bool ca_fast_context(CUcontext *handle);
 CA_INLINE bool ca_fast_begin(size_t bytes, size_t most, uint32_t *stack);
 CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, size_t bytes,
                             uint32_t stack, uint64_t *address);
-CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
+CA_INLINE bool ca_fast_put(ca_record_t *record, uint64_t state, ca_kind_t kind, ca_cache_t **into,
                            bool *due);
 CA_INLINE ca_cache_t *ca_fast_enter_other(const ca_block_t *block);
 
@@ -109,7 +109,7 @@ CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, siz
         ca_cache_exit(cache);
         return false;
     }
-    bool noted = ca_registry_insert_again(&block->slot, &ca_thread.origin, kind, bytes, block,
+    bool noted = ca_registry_insert_again(&block->record, &ca_thread.origin, kind, bytes, block,
                                           stack, counts);
     *address = block->address;
     /* A context that is retired locks the caches out first and then drops its records. */
@@ -125,26 +125,26 @@ CA_INLINE bool ca_fast_take(ca_api_t api, ca_cache_t *cache, ca_kind_t kind, siz
  * has to hold it until then. */
 CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind)
 {
-    uint64_t word;
+    uint64_t state;
     CUcontext handle;
     ca_cache_t *cache;
     bool due;
     if (!ca_fast_ready(api))
         return false;
-    ca_record_t *slot = ca_registry_find_unlocked(*address, &word);
-    if (!slot)
+    ca_record_t *record = ca_registry_find_unlocked(*address, &state);
+    if (!record)
         return false;
     /* A thread without a context may call the driver's function, and takes the slow path. One that
      * calls the runtime's has a context: its state was filled in with one, and is forgotten with
      * the last (driver_contexts.c). */
     if (api == CA_API_DRIVER && (!ca_fast_context(&handle) || !handle))
         return false;
-    if (!ca_record_lock(slot, word))
+    if (!ca_record_lock(record, state))
         return false;
-    uint32_t bytes = (uint32_t)ca_record_bytes(slot); /* a size class has no larger ones */
-    if (__builtin_expect(!ca_fast_put(slot, word, kind, &cache, &due), 0)) {
-        *address = ca_record_address(slot);
-        return ca_fast_free_large(api, slot, word, kind);
+    uint32_t bytes = (uint32_t)ca_record_bytes(record); /* a size class has no larger ones */
+    if (__builtin_expect(!ca_fast_put(record, state, kind, &cache, &due), 0)) {
+        *address = ca_record_address(record);
+        return ca_fast_free_large(api, record, state, kind);
     }
     ca_thread_counts_t *counts = ca_thread.counts;
     ca_thread_counts_add(&counts->fast_frees[api], 1);
@@ -157,13 +157,13 @@ CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind
 }
 
 /* Puts the block of a locked record into a cache, or leaves everything as it is. */
-CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_cache_t **into,
+CA_INLINE bool ca_fast_put(ca_record_t *record, uint64_t state, ca_kind_t kind, ca_cache_t **into,
                            bool *due)
 {
-    ca_block_t *block = (ca_block_t *)(void *)slot; /* it begins with it */
+    ca_block_t *block = (ca_block_t *)(void *)record; /* it begins with it */
     ca_cache_t *cache = ca_thread.cache;
     size_t mark = ca_cache_mark_of(block);
-    if (!ca_record_plain(slot, kind) || !ca_cache_has_class(mark))
+    if (!ca_record_plain(record, kind) || !ca_cache_has_class(mark))
         return false;
     if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
         !(cache = ca_fast_enter_other(block)))
@@ -171,7 +171,7 @@ CA_INLINE bool ca_fast_put(ca_record_t *slot, uint64_t word, ca_kind_t kind, ca_
     bool taken = ca_cache_put(cache, mark - 1, block, due);
     /* Before the cache is left: the next owner of the memory must find no record of it. */
     if (__builtin_expect(taken, 1))
-        ca_registry_erase_held(slot, word);
+        ca_registry_erase_held(record, state);
     ca_cache_exit(cache);
     *into = cache;
     return taken;

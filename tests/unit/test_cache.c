@@ -112,7 +112,7 @@ static void a_block_in_stock_says_what_it_was(void **state)
     for (unsigned i = 0; i < 8; i++) {
         hold(arena, 1000, &held[i]);
         assert_non_null(held[i].block);
-        ca_block_record(held[i].block)->note[3] = 1000 + i;
+        ca_block_record(held[i].block)->payload[3] = 1000 + i;
     }
     assert_false(ca_pool_cached_at(held[0].address, &cached)); /* it is live */
     for (unsigned i = 0; i < 8; i++)
@@ -121,13 +121,13 @@ static void a_block_in_stock_says_what_it_was(void **state)
         assert_true(ca_pool_cached_at(held[i].address + 100, &cached));
         assert_int_equal(cached.address, held[i].address);
         assert_int_equal(cached.bytes, 1024);
-        assert_int_equal(cached.note, 1000 + i);
+        assert_int_equal(cached.payload, 1000 + i);
         assert_false(cached.host);
     }
     /* What came into stock for later was nobody's. */
     for (uint64_t at = held[0].address; ca_pool_owns(at); at += 512)
-        if (ca_pool_cached_at(at, &cached) && (cached.note < 1000 || cached.note >= 1008)) {
-            assert_int_equal(cached.note, 0);
+        if (ca_pool_cached_at(at, &cached) && (cached.payload < 1000 || cached.payload >= 1008)) {
+            assert_int_equal(cached.payload, 0);
             others++;
         }
     assert_int_not_equal(others, 0);
@@ -151,7 +151,7 @@ static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
     for (unsigned i = 0; i < 64; i++) {
         hold(arena, 1000, &held[i]);
         assert_non_null(held[i].block);
-        ca_block_record(held[i].block)->note[3] = UINT64_MAX;
+        ca_block_record(held[i].block)->payload[3] = UINT64_MAX;
     }
     for (unsigned i = 0; i < 64; i += 2) /* no two merge */
         let_go_to_the_heap(&held[i]);
@@ -163,7 +163,7 @@ static void a_block_that_comes_into_stock_for_later_was_nothing(void **state)
         hold(arena, 1000, &more[i]);
         for (unsigned k = 0; k < 64; k += 2)
             if (ca_pool_cached_at(held[k].address, &cached)) {
-                assert_int_equal(cached.note, 0);
+                assert_int_equal(cached.payload, 0);
                 seen++;
             }
     }

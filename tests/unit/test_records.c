@@ -22,11 +22,11 @@ static int fresh(void **state)
     return 0;
 }
 
-static ca_record_t slot_at(uint64_t address)
+static ca_record_t record_at(uint64_t address)
 {
-    ca_record_t slot = {.address = address};
-    ca_record_init(&slot);
-    return slot;
+    ca_record_t record = {.address = address};
+    ca_record_init(&record);
+    return record;
 }
 
 static ca_allocation_t record_of(uint64_t address, uint64_t bytes)
@@ -43,18 +43,18 @@ static ca_allocation_t record_of(uint64_t address, uint64_t bytes)
 }
 
 /* As a free that is a hit does. */
-static ca_record_t *hold(uint64_t address, uint64_t *word)
+static ca_record_t *hold(uint64_t address, uint64_t *state)
 {
-    ca_record_t *slot = ca_registry_find_unlocked(address, word);
-    return slot && ca_record_lock(slot, *word) ? slot : NULL;
+    ca_record_t *record = ca_registry_find_unlocked(address, state);
+    return record && ca_record_lock(record, *state) ? record : NULL;
 }
 
 static void a_record_comes_back_as_it_was_put_in(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, ((uint64_t)1 << 48) - 1), out;
-    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_int_equal(ca_registry_insert_at(&record, &in), 0);
     assert_true(ca_registry_find(BASE, &out));
     in.sequence = 1;
     assert_memory_equal(&in, &out, sizeof in);
@@ -71,12 +71,12 @@ static void a_record_comes_back_as_it_was_put_in(void **state)
 static void a_place_that_is_known_is_filled_again(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t out;
     for (uint64_t i = 1; i <= 1000; i++) {
         ca_allocation_t in = record_of(BASE, i);
-        assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
-        assert_true(ca_record_indexed(&slot));
+        assert_int_equal(ca_registry_insert_at(&record, &in), 0);
+        assert_true(ca_record_indexed(&record));
         assert_true(ca_registry_take_owned(BASE, &out));
         assert_int_equal(out.bytes, i);
         assert_int_equal(out.sequence, i);
@@ -86,15 +86,15 @@ static void a_place_that_is_known_is_filled_again(void **state)
 static void a_place_that_was_forgotten_is_found_at_its_new_address_alone(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 1), out;
-    ca_registry_insert_at(&slot, &in);
+    ca_registry_insert_at(&record, &in);
     ca_registry_erase(BASE, &out);
-    ca_registry_forget(&slot);
-    assert_false(ca_record_indexed(&slot));
-    slot.address = BASE + 512;
+    ca_registry_forget(&record);
+    assert_false(ca_record_indexed(&record));
+    record.address = BASE + 512;
     in = record_of(BASE + 512, 2);
-    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_int_equal(ca_registry_insert_at(&record, &in), 0);
     assert_false(ca_registry_find(BASE, &out));
     assert_true(ca_registry_find(BASE + 512, &out));
     assert_int_equal(out.bytes, 2);
@@ -103,7 +103,7 @@ static void a_place_that_was_forgotten_is_found_at_its_new_address_alone(void **
 static void the_latest_at_an_address_is_what_lives_there(void **state)
 {
     (void)state;
-    ca_record_t old = slot_at(BASE), new = slot_at(BASE);
+    ca_record_t old = record_at(BASE), new = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 1), out;
     ca_registry_insert_at(&old, &in);
     in.bytes = 2;
@@ -128,16 +128,16 @@ static void the_latest_at_an_address_is_what_lives_there(void **state)
 static void what_ends_is_gone_and_takes_nothing_more(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 7), out;
-    ca_registry_insert_at(&slot, &in);
-    ca_registry_end(&slot);
+    ca_registry_insert_at(&record, &in);
+    ca_registry_end(&record);
     assert_false(ca_registry_find(BASE, &out));
     assert_int_equal(ca_registry_total().bytes, 0);
-    assert_int_equal(ca_registry_insert_at(&slot, &in), -EIO);
-    memset(&slot, 0, sizeof slot); /* its memory was discarded */
-    slot.address = BASE;
-    assert_int_equal(ca_registry_insert_at(&slot, &in), -EIO);
+    assert_int_equal(ca_registry_insert_at(&record, &in), -EIO);
+    memset(&record, 0, sizeof record); /* its memory was discarded */
+    record.address = BASE;
+    assert_int_equal(ca_registry_insert_at(&record, &in), -EIO);
     assert_int_equal(ca_registry_total().count, 0);
     assert_false(ca_registry_find(BASE, &out));
 }
@@ -145,7 +145,7 @@ static void what_ends_is_gone_and_takes_nothing_more(void **state)
 static void what_comes_too_late_replaces_nothing(void **state)
 {
     (void)state;
-    ca_record_t late = slot_at(BASE), there = slot_at(BASE);
+    ca_record_t late = record_at(BASE), there = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 1), other = record_of(BASE, 2), out;
     other.context = 1;
     assert_int_equal(ca_registry_insert_at(&there, &other), 0);
@@ -162,7 +162,7 @@ static void what_comes_too_late_replaces_nothing(void **state)
     assert_int_equal(out.bytes, 2);
     assert_int_equal(ca_registry_total().bytes, 2);
     ca_registry_end(&there);
-    late = slot_at(BASE);
+    late = record_at(BASE);
     assert_int_equal(ca_registry_insert_at_new(&late, &in), 0);
     assert_int_equal(ca_registry_total().bytes, 1);
 }
@@ -170,10 +170,10 @@ static void what_comes_too_late_replaces_nothing(void **state)
 static void a_record_is_taken_out_as_one_of_its_context(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 1), out;
     assert_false(ca_registry_take_of(BASE, 65000));
-    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
+    assert_int_equal(ca_registry_insert_at(&record, &in), 0);
     assert_false(ca_registry_take_of(BASE, 1));
     assert_true(ca_registry_find(BASE, &out));
     assert_true(ca_registry_take_of(BASE, 65000));
@@ -188,7 +188,7 @@ static void a_record_is_taken_out_as_one_of_its_context(void **state)
 static void a_dropped_context_takes_its_records_out_of_their_places(void **state)
 {
     (void)state;
-    ca_record_t mine = slot_at(BASE), other = slot_at(BASE + 512);
+    ca_record_t mine = record_at(BASE), other = record_at(BASE + 512);
     ca_allocation_t in = record_of(BASE, 3), out;
     ca_registry_insert_at(&mine, &in);
     in = record_of(BASE + 512, 5);
@@ -204,9 +204,9 @@ static void a_dropped_context_takes_its_records_out_of_their_places(void **state
 static void a_shared_record_stays_in_its_place(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 3), out, shared;
-    ca_registry_insert_at(&slot, &in);
+    ca_registry_insert_at(&record, &in);
     ca_registry_find(BASE, &in);
     shared = in;
     shared.shared = CA_SHARED_OWNER;
@@ -220,21 +220,21 @@ static void a_shared_record_stays_in_its_place(void **state)
 }
 
 /* What record_of tells, as a hit leaves it. */
-static bool insert_again(ca_record_t *slot, uint64_t bytes, const void *owner)
+static bool insert_again(ca_record_t *record, uint64_t bytes, const void *owner)
 {
     ca_record_origin_t origin = ca_record_origin(200, 65000, 0x7ffffffe);
     ca_live_ready(ca_thread_counts, bytes);
-    bool hit = ca_registry_insert_again(slot, &origin, CA_KIND_PINNED, bytes, owner, 0xfffffffe,
+    bool hit = ca_registry_insert_again(record, &origin, CA_KIND_PINNED, bytes, owner, 0xfffffffe,
                                         ca_thread_counts);
     ca_thread_counts_add(&ca_thread_counts->fast_allocs[CA_API_RUNTIME], hit);
     return hit;
 }
 
-/* A slot that is held. */
-static void erase_held(ca_record_t *slot, uint64_t word)
+/* A record that is held. */
+static void erase_held(ca_record_t *record, uint64_t state)
 {
-    uint64_t bytes = ca_record_bytes(slot);
-    ca_registry_erase_held(slot, word);
+    uint64_t bytes = ca_record_bytes(record);
+    ca_registry_erase_held(record, state);
     ca_thread_counts_add(&ca_thread_counts->fast_frees[CA_API_RUNTIME], 1);
     ca_live_leave_credit(ca_thread_counts, ca_live_credit_with(ca_thread_counts, bytes));
 }
@@ -242,44 +242,44 @@ static void erase_held(ca_record_t *slot, uint64_t word)
 static void a_hit_leaves_the_same_record(void **state)
 {
     (void)state;
-    ca_record_t slot = slot_at(BASE);
+    ca_record_t record = record_at(BASE);
     ca_allocation_t in = record_of(BASE, 5), out;
-    uint64_t word = 0, other;
+    uint64_t seen = 0, other;
     ca_thread_counts_join();
-    assert_false(insert_again(&slot, 5, &fresh));
+    assert_false(insert_again(&record, 5, &fresh));
     assert_int_equal(ca_registry_total().count, 0); /* it must be inserted once before */
     in.stream = 0;
-    assert_int_equal(ca_registry_insert_at(&slot, &in), 0);
-    assert_false(insert_again(&slot, 5, &fresh));
+    assert_int_equal(ca_registry_insert_at(&record, &in), 0);
+    assert_false(insert_again(&record, 5, &fresh));
     assert_true(ca_registry_erase(BASE, &out));
 
-    assert_true(insert_again(&slot, 5, &fresh));
+    assert_true(insert_again(&record, 5, &fresh));
     assert_true(ca_registry_find(BASE, &out));
     in.sequence = 2;
     assert_memory_equal(&in, &out, sizeof in);
     assert_int_equal(ca_registry_total().bytes, 5);
-    assert_ptr_equal(hold(BASE, &word), &slot);
+    assert_ptr_equal(hold(BASE, &seen), &record);
     assert_null(hold(BASE, &other)); /* one at a time */
-    ca_registry_release_held(&slot, word);
-    assert_ptr_equal(hold(BASE, &word), &slot);
-    erase_held(&slot, word);
+    ca_registry_release_held(&record, seen);
+    assert_ptr_equal(hold(BASE, &seen), &record);
+    erase_held(&record, seen);
     assert_int_equal(ca_registry_total().count, 0);
     assert_int_equal(ca_registry_total().bytes, 0);
-    assert_null(hold(BASE, &word));
+    assert_null(hold(BASE, &seen));
     assert_false(ca_registry_find(BASE, &out));
 
-    ca_registry_end(&slot);
-    assert_false(insert_again(&slot, 5, &fresh));
+    ca_registry_end(&record);
+    assert_false(insert_again(&record, 5, &fresh));
 }
 
 static void a_hit_leaves_alone_what_has_no_place_of_its_own(void **state)
 {
     (void)state;
     ca_allocation_t in = record_of(BASE, 5), out;
-    uint64_t word;
+    uint64_t seen;
     assert_int_equal(ca_registry_insert(&in), 0);
-    assert_null(hold(BASE, &word));
-    assert_null(hold(BASE + 512, &word));
+    assert_null(hold(BASE, &seen));
+    assert_null(hold(BASE + 512, &seen));
     assert_true(ca_registry_erase(BASE, &out));
 }
 
@@ -301,17 +301,17 @@ static uint64_t next_random(uint64_t *state)
 }
 
 /* As a hit does, unless somebody looks just then; or in the general way. */
-static bool take_out(ca_record_t *slot, bool as_hit)
+static bool take_out(ca_record_t *record, bool as_hit)
 {
     ca_allocation_t out;
-    uint64_t word;
-    if (as_hit && hold(slot->address, &word) == slot) {
-        bool right = ca_record_bytes(slot) == slot->address - BASE;
-        erase_held(slot, word);
+    uint64_t state;
+    if (as_hit && hold(record->address, &state) == record) {
+        bool right = ca_record_bytes(record) == record->address - BASE;
+        erase_held(record, state);
         return right;
     }
-    return ca_registry_take_owned(slot->address, &out) && out.owner == slot &&
-           out.bytes == slot->address - BASE;
+    return ca_registry_take_owned(record->address, &out) && out.owner == record &&
+           out.bytes == record->address - BASE;
 }
 
 /* Each thread has addresses and places of its own, and moves places from one address to the other;
@@ -324,20 +324,20 @@ static void *work(void *number)
     ca_thread_counts_join();
     for (unsigned n = 0; n < ROUNDS; n++) {
         size_t i = next_random(&random) % PLACES;
-        ca_record_t *slot = &places[self][i];
+        ca_record_t *record = &places[self][i];
         ca_allocation_t out;
         if (live[i]) {
-            wrong += !take_out(slot, next_random(&random) % 2);
+            wrong += !take_out(record, next_random(&random) % 2);
             if (next_random(&random) % 4 == 0) {
-                ca_registry_forget(slot);
-                ca_record_set_address(slot, BASE + (self * PLACES + i) * 4096 +
-                                                next_random(&random) % 4 * 512);
+                ca_registry_forget(record);
+                ca_record_set_address(record, BASE + (self * PLACES + i) * 4096 +
+                                                  next_random(&random) % 4 * 512);
             }
         } else {
-            ca_allocation_t in = record_of(slot->address, slot->address - BASE);
-            in.owner = slot;
-            if (next_random(&random) % 2 == 0 || !insert_again(slot, in.bytes, slot))
-                wrong += ca_registry_insert_at(slot, &in) != 0;
+            ca_allocation_t in = record_of(record->address, record->address - BASE);
+            in.owner = record;
+            if (next_random(&random) % 2 == 0 || !insert_again(record, in.bytes, record))
+                wrong += ca_registry_insert_at(record, &in) != 0;
         }
         live[i] = !live[i];
         uint64_t any = BASE + next_random(&random) % (THREADS * PLACES) * 4096;
@@ -356,7 +356,7 @@ static void threads_find_what_lives_and_nothing_else(void **state)
     pthread_t threads[THREADS];
     for (size_t t = 0; t < THREADS; t++)
         for (size_t i = 0; i < PLACES; i++)
-            places[t][i] = slot_at(BASE + (t * PLACES + i) * 4096);
+            places[t][i] = record_at(BASE + (t * PLACES + i) * 4096);
     for (uintptr_t t = 0; t < THREADS; t++)
         pthread_create(&threads[t], NULL, work, (void *)t);
     for (unsigned i = 0; i < 50; i++) {
@@ -381,21 +381,21 @@ static _Atomic bool over;
 
 static void *fill_and_end(void *own)
 {
-    ca_record_t *slot = own;
+    ca_record_t *record = own;
     ca_allocation_t in = record_of(BASE, 512), out;
-    in.owner = slot;
+    in.owner = record;
     ca_thread_counts_join();
     while (!atomic_load(&over)) {
         /* A record that nobody finds any more ends with its place. */
-        for (unsigned i = 0; i < 4 && !(ca_record_state(slot) & CA_RECORD_LIVE); i++) {
-            if (!insert_again(slot, in.bytes, slot))
-                (void)ca_registry_insert_at(slot, &in);
+        for (unsigned i = 0; i < 4 && !(ca_record_state(record) & CA_RECORD_LIVE); i++) {
+            if (!insert_again(record, in.bytes, record))
+                (void)ca_registry_insert_at(record, &in);
             (void)ca_registry_take_owned(BASE, &out);
         }
-        ca_registry_end(slot);
-        ca_record_init(slot);
+        ca_registry_end(record);
+        ca_record_init(record);
     }
-    ca_registry_end(slot);
+    ca_registry_end(record);
     return NULL;
 }
 
@@ -414,11 +414,11 @@ static void nothing_is_counted_for_ever_where_an_address_is_given_away(void **st
 {
     (void)state;
     pthread_t threads[3];
-    ca_record_t slots[2] = {slot_at(BASE), slot_at(BASE)};
+    ca_record_t records[2] = {record_at(BASE), record_at(BASE)};
     ca_allocation_t out;
     atomic_store(&over, false);
-    pthread_create(&threads[0], NULL, fill_and_end, &slots[0]);
-    pthread_create(&threads[1], NULL, fill_and_end, &slots[1]);
+    pthread_create(&threads[0], NULL, fill_and_end, &records[0]);
+    pthread_create(&threads[1], NULL, fill_and_end, &records[1]);
     pthread_create(&threads[2], NULL, fill_elsewhere, NULL);
     usleep(500000);
     atomic_store(&over, true);
