@@ -27,16 +27,16 @@
 #include "registry/table/timeline.h"
 
 #define TABLES 16u
-#define LEAST_SLOTS ((uint32_t)1 << 14)
+#define LEAST_BUCKETS ((uint32_t)1 << 14)
 #define LEAST_LOG ((size_t)256 << 10)
 #define MOST_LOG ((size_t)16 << 20)
 #define LOCK_WAIT_NS UINT64_C(2000000000)
-#define RECORD_WORDS (sizeof(ca_allocation_t) / sizeof(uint64_t))
+#define ALLOCATION_WORDS (sizeof(ca_allocation_t) / sizeof(uint64_t))
 #define SEQUENCE_WORD 2 /* of a record */
 
 typedef struct table {
     _Atomic uint64_t *keys;
-    _Atomic uint64_t (*records)[RECORD_WORDS];
+    _Atomic uint64_t (*records)[ALLOCATION_WORDS];
     uint32_t groups;
 } table_t;
 
@@ -73,7 +73,7 @@ static bool take_lock(void)
 /* --- the file --------------------------------------------------------------------------------- */
 
 /* A new chunk; NULL with errno where there is no room. Under the lock. */
-static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
+static void *add_chunk(int kind, uint32_t buckets, uint64_t bytes)
 {
     uint32_t count = atomic_load_explicit(&head->chunk_count, memory_order_relaxed);
     uint64_t offset = file.bytes;
@@ -82,7 +82,7 @@ static void *add_chunk(int kind, uint32_t slots, uint64_t bytes)
                    : NULL;
     int error = errno;
     if (at) {
-        head->chunks[count] = (ca_journal_chunk_t){kind, slots, offset, bytes};
+        head->chunks[count] = (ca_journal_chunk_t){kind, buckets, offset, bytes};
         atomic_store_explicit(&head->chunk_count, count + 1, memory_order_release);
     } else {
         atomic_store(&full, true);
@@ -102,17 +102,17 @@ static bool add_table(uint32_t known)
     }
     uint32_t count = atomic_load_explicit(&table_count, memory_order_relaxed);
     if (count == known) {
-        uint32_t slots = count < TABLES ? LEAST_SLOTS << count : 0;
-        uint64_t keys = slots * sizeof(uint64_t);
-        char *at = slots
-                       ? add_chunk(CA_JOURNAL_TABLE, slots, keys + slots * sizeof(ca_allocation_t))
-                       : NULL;
+        uint32_t buckets = count < TABLES ? LEAST_BUCKETS << count : 0;
+        uint64_t keys = buckets * sizeof(uint64_t);
+        char *at =
+            buckets ? add_chunk(CA_JOURNAL_TABLE, buckets, keys + buckets * sizeof(ca_allocation_t))
+                    : NULL;
         added = at != NULL;
         if (added) {
             tables[count] = (table_t){
                 .keys = (_Atomic uint64_t *)(void *)at,
-                .records = (_Atomic uint64_t(*)[RECORD_WORDS])(void *)(at + keys),
-                .groups = slots / CA_JOURNAL_GROUP,
+                .records = (_Atomic uint64_t(*)[ALLOCATION_WORDS])(void *)(at + keys),
+                .groups = buckets / CA_JOURNAL_GROUP,
             };
             atomic_store_explicit(&table_count, count + 1, memory_order_release);
         }
@@ -139,7 +139,7 @@ static bool put(table_t *table, const uint64_t *words)
             !atomic_compare_exchange_strong_explicit(&table->keys[i], &key, CA_JOURNAL_CLAIMED,
                                                      memory_order_acquire, memory_order_relaxed))
             continue;
-        for (size_t word = 0; word < RECORD_WORDS; word++)
+        for (size_t word = 0; word < ALLOCATION_WORDS; word++)
             atomic_store_explicit(&table->records[i][word], words[word], memory_order_relaxed);
         atomic_store_explicit(&table->keys[i], words[0], memory_order_release);
         return true;
@@ -169,7 +169,7 @@ static void note_peak(void)
 
 static void add(const ca_allocation_t *record, uint64_t sequence)
 {
-    uint64_t words[RECORD_WORDS];
+    uint64_t words[ALLOCATION_WORDS];
     ca_allocation_t copy = *record;
     copy.sequence = sequence;
     memcpy(words, &copy, sizeof copy);
@@ -190,7 +190,7 @@ static void add(const ca_allocation_t *record, uint64_t sequence)
 
 static void take_out(const ca_allocation_t *record)
 {
-    uint64_t words[RECORD_WORDS];
+    uint64_t words[ALLOCATION_WORDS];
     memcpy(words, record, sizeof *record);
     for (uint32_t i = atomic_load_explicit(&table_count, memory_order_acquire); i-- > 0;) {
         _Atomic uint64_t *key = find(&tables[i], words);
@@ -203,7 +203,7 @@ static void take_out(const ca_allocation_t *record)
 
 static bool has(const ca_allocation_t *record)
 {
-    uint64_t words[RECORD_WORDS];
+    uint64_t words[ALLOCATION_WORDS];
     bool found = false;
     memcpy(words, record, sizeof *record);
     for (uint32_t i = atomic_load_explicit(&table_count, memory_order_acquire); i-- > 0;)

@@ -1,7 +1,7 @@
 /* What a journal's file has in it. Of the process that writes it: a reader is the same version on a
  * machine of the same byte order, and looks at every number before it believes it.
  *
- * The head, then chunks, in the order in which the head lists them. A table has `slots` keys, 8
+ * The head, then chunks, in the order in which the head lists them. A table has `buckets` keys, 8
  * bytes each, and as many records behind them: the record of a key that is an address is live. A
  * log has entries one behind the other, each a multiple of 8 bytes, and ends where the kind of one
  * is 0. */
@@ -23,7 +23,7 @@
 
 typedef struct ca_journal_chunk {
     enum { CA_JOURNAL_TABLE = 1, CA_JOURNAL_LOG } kind;
-    uint32_t slots; /* of a table; a power of two */
+    uint32_t buckets; /* of a table; a power of two */
     uint64_t offset, bytes;
 } ca_journal_chunk_t;
 

@@ -192,10 +192,10 @@ static void read_record(const reader_t *reader, uint64_t key, const char *at,
 static void read_table(const reader_t *reader, const ca_journal_chunk_t *chunk, const char *at,
                        ca_journal_read_t *read)
 {
-    size_t key_bytes = chunk->slots * sizeof(uint64_t);
-    if (chunk->bytes < key_bytes + chunk->slots * sizeof(ca_allocation_t))
+    size_t key_bytes = chunk->buckets * sizeof(uint64_t);
+    if (chunk->bytes < key_bytes + chunk->buckets * sizeof(ca_allocation_t))
         return;
-    for (size_t i = 0; i < chunk->slots; i++) {
+    for (size_t i = 0; i < chunk->buckets; i++) {
         uint64_t key;
         memcpy(&key, at + i * sizeof key, sizeof key);
         if (key != 0)

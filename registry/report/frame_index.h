@@ -9,7 +9,7 @@
 typedef struct ca_frame_index {
     const ca_frame_t **frames; /* by number */
     size_t count;
-    size_t *slots; /* hash table of numbers from 1; 0 is free */
+    size_t *buckets; /* hash table of numbers from 1; 0 is free */
     size_t capacity;
 } ca_frame_index_t;
 

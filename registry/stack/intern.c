@@ -1,4 +1,4 @@
-/* Open addressing; half of the slots stay free, so that a look-up is one or two steps. */
+/* Open addressing; half of the buckets stay free, so that a look-up is one or two steps. */
 #include "registry/stack/intern.h"
 
 #include <string.h>
@@ -30,14 +30,14 @@ static bool same(const ca_intern_t *table, const ca_intern_key_t *a, const ca_in
     return strcmp((const char *)(uintptr_t)a->a, (const char *)(uintptr_t)b->a) == 0;
 }
 
-/* The slot that has the key, or is free for it. */
+/* The bucket that has the key, or is free for it. */
 static uint32_t *find(const ca_intern_t *table, const ca_intern_key_t *key)
 {
     size_t mask = table->capacity - 1;
     for (size_t i = hash(table, key) & mask;; i = (i + 1) & mask) {
-        uint32_t *slot = &table->slots[i];
-        if (*slot == 0 || same(table, &table->keys[*slot - 1], key))
-            return slot;
+        uint32_t *bucket = &table->buckets[i];
+        if (*bucket == 0 || same(table, &table->keys[*bucket - 1], key))
+            return bucket;
     }
 }
 
@@ -51,8 +51,8 @@ static bool grow(ca_intern_t *table)
     ca_intern_t larger = *table;
     larger.capacity = table->capacity ? table->capacity * 2 : FIRST_CAPACITY;
     larger.keys = ca_mem_map(key_bytes(larger.capacity));
-    larger.slots = ca_mem_map(larger.capacity * sizeof *larger.slots);
-    if (!larger.keys || !larger.slots || larger.capacity > UINT32_MAX) {
+    larger.buckets = ca_mem_map(larger.capacity * sizeof *larger.buckets);
+    if (!larger.keys || !larger.buckets || larger.capacity > UINT32_MAX) {
         larger.count = 0;
         ca_intern_free(&larger);
         return false;
@@ -91,9 +91,9 @@ void ca_intern_free(ca_intern_t *table)
 {
     if (table->keys)
         ca_mem_unmap(table->keys, key_bytes(table->capacity));
-    if (table->slots)
-        ca_mem_unmap(table->slots, table->capacity * sizeof *table->slots);
+    if (table->buckets)
+        ca_mem_unmap(table->buckets, table->capacity * sizeof *table->buckets);
     table->keys = NULL;
-    table->slots = NULL;
+    table->buckets = NULL;
     table->count = table->capacity = 0;
 }

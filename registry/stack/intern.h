@@ -17,9 +17,9 @@ typedef struct ca_intern {
     bool texts;            /* keys' `a` are strings, the same where their characters are */
     bool failed;           /* there was no memory for one */
     ca_intern_key_t *keys; /* by number; strings belong to the caller */
-    uint32_t *slots;       /* number + 1 of a key, 0: free */
+    uint32_t *buckets;     /* number + 1 of a key, 0: free */
     size_t count;
-    size_t capacity; /* slots; a power of two, or 0. Keys have half of it */
+    size_t capacity; /* buckets; a power of two, or 0. Keys have half of it */
 } ca_intern_t;
 
 /* The number of a key, counted from 0 in the order in which they first come. 0 without memory for

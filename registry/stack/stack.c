@@ -2,7 +2,7 @@
  *
  * A stack is written once into a chunk of mapped memory and never changes or moves. Two structures
  * lead to it: `pages`, from id to stack, and a hash table of (hash, id) words. Both are only ever
- * added to, so looking a known stack up takes no lock: the word of a table slot is stored, with
+ * added to, so looking a known stack up takes no lock: the word of a table bucket is stored, with
  * release order, after the stack it names. A full table is replaced by one twice its size; the old
  * one stays mapped, because a reader may be in it (all old ones together are as large as the
  * newest). Memory goes back never: ids in records must stay valid until the report. */
@@ -25,7 +25,7 @@
 #define PAGE_STACKS (1u << PAGE_BITS)
 #define PAGES 4096u /* 16 million stacks */
 #define CHUNK_BYTES ((size_t)1 << 20)
-#define LEAST_SLOTS 4096u
+#define LEAST_BUCKETS 4096u
 
 typedef struct ca_stack {
     uint32_t count;
@@ -35,10 +35,10 @@ typedef struct ca_stack {
 
 typedef struct ca_stack_table {
     size_t mask;
-    _Atomic uint64_t slots[]; /* upper half of the hash, id; 0 is free */
+    _Atomic uint64_t buckets[]; /* upper half of the hash, id; 0 is free */
 } ca_stack_table_t;
 
-/* Id n is entry n - 1. Written before the table's slot, under the lock. */
+/* Id n is entry n - 1. Written before the table's bucket, under the lock. */
 static const ca_stack_t **pages[PAGES];
 static _Atomic(ca_stack_table_t *) table;
 static _Atomic uint32_t stacks; /* written under the lock */
@@ -76,14 +76,14 @@ static inline const ca_stack_t *stack_of(uint32_t id)
     return pages[(id - 1) >> PAGE_BITS][(id - 1) & (PAGE_STACKS - 1)];
 }
 
-/* The id of a known stack or 0; `free_slot` is then where it belongs in `in`. */
+/* The id of a known stack or 0; `free_bucket` is then where it belongs in `in`. */
 static uint32_t look_up(ca_stack_table_t *in, uint64_t hash, const uintptr_t *frames, size_t count,
-                        size_t *free_slot)
+                        size_t *free_bucket)
 {
     for (size_t at = hash & in->mask;; at = (at + 1) & in->mask) {
-        uint64_t word = atomic_load_explicit(&in->slots[at], memory_order_acquire);
+        uint64_t word = atomic_load_explicit(&in->buckets[at], memory_order_acquire);
         if (word == 0) {
-            *free_slot = at;
+            *free_bucket = at;
             return 0;
         }
         if (word >> 32 != hash >> 32)
@@ -94,7 +94,7 @@ static uint32_t look_up(ca_stack_table_t *in, uint64_t hash, const uintptr_t *fr
     }
 }
 
-static uint64_t slot_word(uint64_t hash, uint32_t id)
+static uint64_t bucket_word(uint64_t hash, uint32_t id)
 {
     return (hash >> 32 << 32) | id;
 }
@@ -106,18 +106,18 @@ static ca_stack_table_t *roomy_table(void)
     uint32_t known = atomic_load_explicit(&stacks, memory_order_relaxed);
     if (old && (size_t)known * 2 <= old->mask)
         return old;
-    size_t slots = old ? (old->mask + 1) * 2 : LEAST_SLOTS;
-    ca_stack_table_t *bigger = ca_mem_map(sizeof *bigger + slots * sizeof bigger->slots[0]);
+    size_t buckets = old ? (old->mask + 1) * 2 : LEAST_BUCKETS;
+    ca_stack_table_t *bigger = ca_mem_map(sizeof *bigger + buckets * sizeof bigger->buckets[0]);
     if (!bigger)
         return NULL;
-    bigger->mask = slots - 1;
+    bigger->mask = buckets - 1;
     for (uint32_t id = 1; id <= known; id++) {
         const ca_stack_t *stack = stack_of(id);
         uint64_t hash = hash_frames(stack->frames, stack->count);
         size_t at = hash & bigger->mask;
-        while (atomic_load_explicit(&bigger->slots[at], memory_order_relaxed) != 0)
+        while (atomic_load_explicit(&bigger->buckets[at], memory_order_relaxed) != 0)
             at = (at + 1) & bigger->mask;
-        atomic_store_explicit(&bigger->slots[at], slot_word(hash, id), memory_order_relaxed);
+        atomic_store_explicit(&bigger->buckets[at], bucket_word(hash, id), memory_order_relaxed);
     }
     atomic_store_explicit(&table, bigger, memory_order_release);
     return bigger;
@@ -162,7 +162,7 @@ static uint32_t add(uint64_t hash, const uintptr_t *frames, size_t count, uint32
         size_t at = 0;
         id = look_up(in, hash, frames, count, &at); /* another thread may have been first */
         if (id == 0 && (id = store(frames, count, epoch)) != 0)
-            atomic_store_explicit(&in->slots[at], slot_word(hash, id), memory_order_release);
+            atomic_store_explicit(&in->buckets[at], bucket_word(hash, id), memory_order_release);
     }
     ca_lock_drop(&lock);
     return id;

@@ -13,16 +13,16 @@
 #define LATER_MOST 2048 /* of more references that are not bound yet the rest is not looked at */
 
 #if defined(__x86_64__)
-#define R_SLOT R_X86_64_JUMP_SLOT
+#define R_ENTRY R_X86_64_JUMP_SLOT
 #define R_DATA R_X86_64_GLOB_DAT
 #else
-#define R_SLOT R_AARCH64_JUMP_SLOT
+#define R_ENTRY R_AARCH64_JUMP_SLOT
 #define R_DATA R_AARCH64_GLOB_DAT
 #endif
 
 /* Not bound yet. */
 typedef struct later {
-    void *const *slot;
+    void *const *entry;
     uintptr_t low, high; /* its module */
 } later_t;
 
@@ -105,10 +105,10 @@ static bool is_past_us(void *address)
     return address == ca_dlsym_of_c_library() || ca_driver_swap(address) != address;
 }
 
-/* Whether what `slot` has is past us; kept for later where nothing is bound yet. */
-static bool look_at_slot(later_t one)
+/* Whether what a module is bound to is past us; kept for later where nothing is bound yet. */
+static bool bound_past_us(later_t one)
 {
-    uintptr_t value = (uintptr_t)*one.slot;
+    uintptr_t value = (uintptr_t)*one.entry;
     if (value >= one.low && value < one.high) {
         if (later_count < LATER_MOST)
             later[later_count++] = one;
@@ -123,13 +123,13 @@ static bool look_at(const module_t *module, const ElfW(Rela) * list, size_t coun
         unsigned type = ELF64_R_TYPE(list[i].r_info);
         const ElfW(Sym) *symbol = &module->symbols[ELF64_R_SYM(list[i].r_info)];
         const char *name = module->names + symbol->st_name;
-        if ((type != R_SLOT && type != R_DATA) || symbol->st_shndx != SHN_UNDEF)
+        if ((type != R_ENTRY && type != R_DATA) || symbol->st_shndx != SHN_UNDEF)
             continue;
         bool asked = name[0] == 'c' ? name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z' &&
                                           ca_driver_wraps(name)
                                     : strcmp(name, "dlsym") == 0;
-        void *const *slot = (void *const *)(module->base + list[i].r_offset);
-        if (asked && look_at_slot((later_t){slot, module->low, module->high}))
+        void *const *entry = (void *const *)(module->base + list[i].r_offset);
+        if (asked && bound_past_us((later_t){entry, module->low, module->high}))
             return true;
     }
     return false;
@@ -140,7 +140,7 @@ static bool look_at_later(void)
     size_t count = later_count;
     later_count = 0; /* those that are still not bound stay */
     for (size_t i = 0; i < count; i++)
-        if (look_at_slot(later[i]))
+        if (bound_past_us(later[i]))
             return true;
     return false;
 }

@@ -209,7 +209,7 @@ static void *search(const ca_object_t *caller, const char *name)
     return real;
 }
 
-static size_t slot_of(const ca_object_t *object)
+static size_t place_of(const ca_object_t *object)
 {
     return ((uintptr_t)object->dynamic >> 4) % MODULES;
 }
@@ -222,7 +222,7 @@ static void publish(const ca_module_t *found)
     *module = *found;
     for (size_t i = 0; i < MODULES; i++) {
         ca_module_t *empty = NULL;
-        if (atomic_compare_exchange_strong(&modules[(slot_of(&found->object) + i) % MODULES],
+        if (atomic_compare_exchange_strong(&modules[(place_of(&found->object) + i) % MODULES],
                                            &empty, module))
             return;
     }
@@ -233,7 +233,7 @@ static const ca_module_t *known(const ca_object_t *object)
 {
     for (size_t i = 0; i < MODULES; i++) {
         const ca_module_t *module =
-            atomic_load_explicit(&modules[(slot_of(object) + i) % MODULES], memory_order_acquire);
+            atomic_load_explicit(&modules[(place_of(object) + i) % MODULES], memory_order_acquire);
         if (!module)
             return NULL;
         if (is_same(&module->object, object))

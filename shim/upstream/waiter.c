@@ -1,12 +1,12 @@
-/* See waiter.h. One helper, one job at a time, in one slot:
+/* See waiter.h. One helper, one job at a time:
  *
  *   free -> submitted (by a caller) -> running (by the helper) -> answered -> free (by the caller)
  *            |                          |
  *            +-> free                   +-> abandoned -> free (by the helper)     when time is up
  *
  * The helper works on a copy: the caller's fence is recycled as soon as the caller has returned.
- * The work it waits for may never end, so an abandoned job keeps the slot for as long as it takes,
- * and others find it busy; no thread ever waits for the helper without a bound. It cannot be
+ * The work it waits for may never end, so an abandoned job keeps the helper for as long as it
+ * takes, and others find it busy; no thread ever waits for the helper without a bound. It cannot be
  * interrupted: while it waits for work of a context that is being destroyed or released, that call
  * is held up as by any call of this library, a second at most (ca_context_suspend). The destruction
  * then waits for the same work anyway [hw]; a release that does not destroy would not have.
@@ -117,7 +117,7 @@ static void submit(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_
     job.state = SUBMITTED;
 }
 
-/* Under the lock, while the slot is free. */
+/* Under the lock, while no job is there. */
 static int wait_for_helper(ca_context_t *owner, const ca_event_t *fence, ca_waiter_wait_t *wait,
                            uint64_t nanoseconds)
 {
