@@ -539,8 +539,8 @@ static double per_operation(int live)
     }
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (unsigned i = 0; i < OPERATIONS; i++) {
-        unsigned slot = i * 2654435761u % (unsigned)live;
-        OK(cuMemsetD8Async(p + slot * 1024, 1, 700, s[slot % STREAMS]));
+        unsigned place = i * 2654435761u % (unsigned)live;
+        OK(cuMemsetD8Async(p + place * 1024, 1, 700, s[place % STREAMS]));
         if (i % 64 == 0) {
             OK(cuCtxSynchronize());
         }

@@ -479,7 +479,7 @@ void a_hundred_times(void)
     writes(c); /* one more against b only */
 }
 
-/* Bounded memory and slots: streams come and go, small accesses everywhere. */
+/* Bounded memory and actors: streams come and go, small accesses everywhere. */
 void many_steps_forget_what_is_over(void)
 {
     start();

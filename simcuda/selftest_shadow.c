@@ -42,7 +42,7 @@ static void join(unsigned to, unsigned from)
 
 static bool unordered(const sim_origin_t *w, unsigned actor)
 {
-    return at[actor][w->slot] < w->step;
+    return at[actor][w->actor] < w->step;
 }
 
 static bool plain_access(struct byte *b, bool write, const sim_origin_t *origin, unsigned actor)
@@ -51,8 +51,8 @@ static bool plain_access(struct byte *b, bool write, const sim_origin_t *origin,
     unsigned kept = 0;
     for (unsigned i = 0; i < b->reads; i++) {
         race |= write && unordered(&b->read[i], actor);
-        if (b->read[i].slot !=
-            origin->slot) { /* an actor's own later read stands for its earlier */
+        if (b->read[i].actor !=
+            origin->actor) { /* an actor's own later read stands for its earlier */
             b->read[kept++] = b->read[i];
         }
     }
@@ -89,7 +89,7 @@ static int differences(uint64_t seed, unsigned *races)
         }
         bool write = kind < 9, expected = false;
         join(actor, ACTORS);
-        sim_origin_t origin = {.slot = actor, .step = ++at[actor][actor]};
+        sim_origin_t origin = {.actor = actor, .step = ++at[actor][actor]};
         sim_clock_t clock = {at[actor], ACTORS, ACTORS},
                     known_by_all = {at[ACTORS], ACTORS, ACTORS};
         unsigned half = lo + 1 + (hi - lo) / 2, gap = below(2); /* two rows, touching or not */

@@ -60,6 +60,8 @@ WORDS = [
     Word("^ca stream .*whole$", "default queue", ("names",)),
     Word("(with|ca) ends", "pending destroys", ("names",)),
     Word("room", "reclaim, free memory", ("names",)),
+    Word("slots?", "record; of a table: bucket, entry, place", EVERYWHERE, "jump slot"),
+    Word("(slot|record|block)s?('s)? (word|note)s?", "state, payload", CODE),
     Word("figures", "statistics, metrics", ("names",)),
     Word("wrong frees?", "invalid free", EVERYWHERE, USERS_SEE["wrong frees?"]),
     Word("gone", "destroyed, unloaded", ("names",)),
@@ -111,7 +113,8 @@ def split(path, text):
     if path.name == "options.def":
         text = re.sub(r"^CA_RE(?:NAMED|MOVED).*$", "", text, flags=re.MULTILINE)
         comments += [match[0] for match in pattern.finditer(text) if not match[1]]
-    return comments, set(re.findall(r"[A-Za-z_]\w*", pattern.sub(" ", text)))
+    names = set(re.findall(r"[A-Za-z_]\w*", pattern.sub(" ", text)))
+    return comments, {name for name in names if not re.fullmatch(r"__\w+__", name)}  # Python's own
 
 
 def in_room(root, room):

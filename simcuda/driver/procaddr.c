@@ -24,8 +24,8 @@ static const fn_t fns[] = {
 };
 
 /* Base names hashed once; the list is short and never changes. */
-enum { SLOTS = 2048 };
-static int16_t slot_first[SLOTS], next_same[sizeof(fns) / sizeof(fns[0])];
+enum { BUCKETS = 2048 };
+static int16_t bucket_first[BUCKETS], next_same[sizeof(fns) / sizeof(fns[0])];
 static pthread_once_t index_once = PTHREAD_ONCE_INIT;
 
 static unsigned hash(const char *s)
@@ -34,16 +34,16 @@ static unsigned hash(const char *s)
     for (; *s; s++) {
         h = (h ^ (unsigned char)*s) * 16777619u;
     }
-    return h % SLOTS;
+    return h % BUCKETS;
 }
 
 static void index_build(void)
 {
-    memset(slot_first, 0xff, sizeof(slot_first));
+    memset(bucket_first, 0xff, sizeof(bucket_first));
     for (int i = 0; i < SIM_ID_COUNT; i++) {
         unsigned h = hash(fns[i].base);
-        next_same[i] = slot_first[h];
-        slot_first[h] = (int16_t)i;
+        next_same[i] = bucket_first[h];
+        bucket_first[h] = (int16_t)i;
     }
 }
 
@@ -53,7 +53,7 @@ static const fn_t *pick(const char *base, int version, bool per_thread, bool *kn
 {
     const fn_t *best = NULL;
     *known = false;
-    for (int i = slot_first[hash(base)]; i >= 0; i = next_same[i]) {
+    for (int i = bucket_first[hash(base)]; i >= 0; i = next_same[i]) {
         const fn_t *f = &fns[i];
         if (strcmp(f->base, base) != 0 || sim_without((enum sim_id)i) ||
             (f->per_thread && !per_thread)) {

@@ -17,7 +17,7 @@
 enum { LINES = 20, STATUS = 99 };
 
 static sim_clock_t host_clock; /* what the host knows, where all threads share one clock */
-static uint32_t slots;
+static uint32_t actors;
 static _Atomic uint64_t races;
 
 static void *must(void *p)
@@ -52,10 +52,10 @@ void sim_clock_join(sim_clock_t *to, const sim_clock_t *from)
     }
 }
 
-void sim_clock_set(sim_clock_t *c, uint32_t slot, uint64_t step)
+void sim_clock_set(sim_clock_t *c, uint32_t actor, uint64_t step)
 {
-    reach(c, slot + 1);
-    c->at[slot] = step;
+    reach(c, actor + 1);
+    c->at[actor] = step;
 }
 
 void sim_clock_free(sim_clock_t *c)
@@ -71,48 +71,48 @@ static sim_clock_t *thread_clock(void)
 
 static uint64_t steps(CUstream s)
 {
-    return s->slot < s->clock.n ? s->clock.at[s->slot] : 0;
+    return s->actor < s->clock.n ? s->clock.at[s->actor] : 0;
 }
 
 /* Every change of a stream's clock is a step of its own, so whatever knows the step knows the
  * clock. */
 static void join_stream(sim_clock_t *to, CUstream s)
 {
-    if (!sim_clock_has(to, s->slot, steps(s))) {
+    if (!sim_clock_has(to, s->actor, steps(s))) {
         sim_clock_join(to, &s->clock);
     }
 }
 
 /* --- streams -----------------------------------------------------------------------------------*/
-/* A slot may be used for another stream when all threads know all its steps: only with the shared
- * clock is that certain, because a new thread knows nothing. */
+/* The number of an actor may become another stream's when all threads know all its steps: only with
+ * the shared clock is that certain, because a new thread knows nothing. */
 typedef struct retired {
-    uint32_t slot;
+    uint32_t actor;
     uint64_t steps;
 } retired_t;
 static retired_t *retired;
 static size_t retired_n, retired_cap, retired_at;
 
-static uint32_t take_slot(void)
+static uint32_t new_actor(void)
 {
     for (size_t tries = 0; !sim_opt.race_strict && tries < 64 && tries < retired_n; tries++) {
         size_t i = retired_at++ % retired_n;
-        if (sim_clock_has(&host_clock, retired[i].slot, retired[i].steps)) {
-            uint32_t slot = retired[i].slot;
+        if (sim_clock_has(&host_clock, retired[i].actor, retired[i].steps)) {
+            uint32_t actor = retired[i].actor;
             retired[i] = retired[--retired_n];
-            return slot;
+            return actor;
         }
     }
-    return slots++;
+    return actors++;
 }
 
-void sim_race_retire(uint32_t slot, uint64_t step)
+void sim_race_retire(uint32_t actor, uint64_t step)
 {
     if (retired_n == retired_cap) {
         retired_cap = retired_cap ? retired_cap * 2 : 64;
         retired = must(realloc(retired, retired_cap * sizeof(*retired)));
     }
-    retired[retired_n++] = (retired_t){slot, step};
+    retired[retired_n++] = (retired_t){actor, step};
 }
 
 void sim_race_context_made(CUcontext ctx)
@@ -125,7 +125,7 @@ void sim_race_stream_made(CUstream s)
     if (!sim_opt.racecheck) {
         return;
     }
-    s->slot = take_slot();
+    s->actor = new_actor();
     s->clock.n = s->kernel_base.n = 0;
     s->kernel_last = false;
     sim_clock_join(&s->clock, &s->ctx->barrier_clock);
@@ -142,7 +142,7 @@ void sim_race_stream_ended(CUstream s)
     if (s->blocking) {
         sim_clock_join(&s->ctx->ended_blocking, &s->clock);
     }
-    sim_race_retire(s->slot, steps(s));
+    sim_race_retire(s->actor, steps(s));
 }
 
 /* Its work goes on too, and what waits for the primary context waits for it. */
@@ -175,8 +175,8 @@ static uint64_t step(CUstream s)
 {
     sim_clock_join(&s->clock, thread_clock());
     implicit(s, &s->clock);
-    reach(&s->clock, s->slot + 1);
-    uint64_t at = ++s->clock.at[s->slot];
+    reach(&s->clock, s->actor + 1);
+    uint64_t at = ++s->clock.at[s->actor];
     sim_late_step(s, at);
     return at;
 }
@@ -198,9 +198,9 @@ static void before_kernel(CUstream s, const sim_op_t *op)
     implicit(s, &s->kernel_base);
     s->kernel_last = true;
     if (op->u.kernel.programmatic && op->u.kernel.body) {
-        s->early_slot = take_slot();
-        s->early_step = 1 + (s->early_slot < host_clock.n ? host_clock.at[s->early_slot] : 0);
-        sim_clock_set(&s->clock, s->early_slot, s->early_step);
+        s->early_actor = new_actor();
+        s->early_step = 1 + (s->early_actor < host_clock.n ? host_clock.at[s->early_actor] : 0);
+        sim_clock_set(&s->clock, s->early_actor, s->early_step);
     }
 }
 
@@ -208,7 +208,7 @@ static void before_kernel(CUstream s, const sim_op_t *op)
 static sim_origin_t origin_of(CUstream s, uint64_t at)
 {
     return (sim_origin_t){.step = at,
-                          .slot = s->slot,
+                          .actor = s->actor,
                           .stream = (uint32_t)s->id,
                           .ctx = (uint32_t)s->ctx_id,
                           .call = (uint16_t)sim_thread()->current,
@@ -444,8 +444,8 @@ sim_clock_t *sim_race_before(CUstream s)
 {
     sim_clock_t *copy = must(calloc(1, sizeof(*copy)));
     sim_clock_join(copy, &s->clock);
-    if (s->slot < copy->n && copy->at[s->slot]) {
-        copy->at[s->slot]--;
+    if (s->actor < copy->n && copy->at[s->actor]) {
+        copy->at[s->actor]--;
     }
     return copy;
 }
@@ -504,8 +504,8 @@ void sim_race_found(const sim_origin_t *now, bool write, uint64_t lo, uint64_t h
     if (now->host && before->alloc) { /* freed by the host before any use */
         return;
     }
-    if (now->step == last_now.step && now->slot == last_now.slot && !now->host &&
-        before->step == last_before.step && before->slot == last_before.slot) {
+    if (now->step == last_now.step && now->actor == last_now.actor && !now->host &&
+        before->step == last_before.step && before->actor == last_before.actor) {
         return;
     }
     last_now = *now;

@@ -1,9 +1,10 @@
 /* The race check: clocks and edges (race.c), which accesses each byte has seen (shadow.c), and
  * accesses to memory that is not live (dead.c).
  *
- * A clock says, for every stream, how many of its steps are known to be over. Streams are the only
- * actors with steps: what a host thread does to memory through CUDA is an operation of a stream,
- * and a host thread only carries knowledge from one call to the next.
+ * A clock says, for every actor, how many of its steps are known to be over. Streams are the only
+ * actors with steps (one of a programmatic launch is two): what a host thread does to memory
+ * through CUDA is an operation of a stream, and a host thread only carries knowledge from one call
+ * to the next.
  *
  * Everything is decided when an operation is submitted, by what is known then, so a finding does
  * not depend on timing. All functions need the engine lock unless they say otherwise, and do
@@ -17,14 +18,14 @@
 #include <stdint.h>
 
 typedef struct sim_clock {
-    uint64_t *at; /* by slot */
+    uint64_t *at; /* by an actor's number */
     uint32_t n, cap;
 } sim_clock_t;
 
 typedef struct sim_origin { /* one access, for as long as it may matter */
     uint64_t step;
-    uint32_t slot, stream, ctx; /* ids, for the report */
-    uint16_t call;              /* enum sim_id */
+    uint32_t actor, stream, ctx; /* ids, for the report */
+    uint16_t call;               /* enum sim_id */
     bool legacy, host, alloc;
     bool wrote;     /* noted as a read, but was a write */
     uint64_t shift; /* of mapped memory: its address, less its place in the device's memory */
@@ -33,13 +34,13 @@ typedef struct sim_origin { /* one access, for as long as it may matter */
 struct sim_op;
 struct sim_device;
 
-static inline bool sim_clock_has(const sim_clock_t *c, uint32_t slot, uint64_t step)
+static inline bool sim_clock_has(const sim_clock_t *c, uint32_t actor, uint64_t step)
 {
-    return slot < c->n && c->at[slot] >= step;
+    return actor < c->n && c->at[actor] >= step;
 }
 void sim_clock_join(sim_clock_t *to, const sim_clock_t *from);
 void sim_clock_free(sim_clock_t *c);
-void sim_clock_set(sim_clock_t *c, uint32_t slot, uint64_t step);
+void sim_clock_set(sim_clock_t *c, uint32_t actor, uint64_t step);
 
 void sim_race_context_made(CUcontext ctx);
 void sim_race_stream_made(CUstream s);
@@ -70,9 +71,9 @@ void sim_late_end(sim_late_t *l);
 void sim_late_synced(sim_late_t *l);
 void sim_late_step(CUstream s, uint64_t step);
 void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write);
-/* race.c, for it: the latest step of s; the slot is over at that step. */
+/* race.c, for it: the latest step of s; the actor is over at that step. */
 sim_origin_t sim_race_origin(CUstream s);
-void sim_race_retire(uint32_t slot, uint64_t step);
+void sim_race_retire(uint32_t actor, uint64_t step);
 
 /* These take the lock. */
 void sim_race_host_function(sim_clock_t *c); /* begins, on this thread; frees c */

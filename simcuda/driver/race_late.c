@@ -6,7 +6,7 @@
  * is ordered, too: so while one runs, every stream's first step that knows it is written down.
  *
  * A launch with programmatic stream serialization has two halves. Until its grid sync it is ordered
- * behind what the kernel before it is ordered behind, and not behind that kernel: it has a slot of
+ * behind what the kernel before it is ordered behind, and not behind that kernel: it is an actor of
  * its own there, because that kernel's accesses while it runs are not ordered before it either. An
  * operation behind the launch knows both halves. */
 #include "race.h"
@@ -16,7 +16,7 @@
 
 struct sim_late {
     sim_origin_t origin, early_origin;
-    sim_clock_t clock, early, behind; /* behind: by slot the first step that knows it, or 0 */
+    sim_clock_t clock, early, behind; /* behind: by actor the first step that knows it, or 0 */
     bool halves, synced;
     struct sim_late *next;
 };
@@ -36,7 +36,7 @@ sim_late_t *sim_late_begin(CUstream s, const sim_op_t *op)
     sim_clock_join(&l->clock, &s->clock);
     if (op->kind == SIM_OP_KERNEL && op->u.kernel.programmatic) {
         l->halves = true;
-        l->early_origin.slot = s->early_slot;
+        l->early_origin.actor = s->early_actor;
         l->early_origin.step = s->early_step;
         sim_clock_join(&l->early, &s->kernel_base);
     }
@@ -57,7 +57,7 @@ void sim_late_end(sim_late_t *l)
         }
     }
     if (l->halves) {
-        sim_race_retire(l->early_origin.slot, l->early_origin.step);
+        sim_race_retire(l->early_origin.actor, l->early_origin.step);
     }
     sim_clock_free(&l->clock);
     sim_clock_free(&l->early);
@@ -75,10 +75,10 @@ void sim_late_synced(sim_late_t *l)
 void sim_late_step(CUstream s, uint64_t step)
 {
     for (sim_late_t *l = running; l; l = l->next) {
-        bool known = s->slot < l->behind.n && l->behind.at[s->slot];
-        bool itself = s->slot == l->origin.slot && step <= l->origin.step;
-        if (!known && !itself && sim_clock_has(&s->clock, l->origin.slot, l->origin.step)) {
-            sim_clock_set(&l->behind, s->slot, step);
+        bool known = s->actor < l->behind.n && l->behind.at[s->actor];
+        bool itself = s->actor == l->origin.actor && step <= l->origin.step;
+        if (!known && !itself && sim_clock_has(&s->clock, l->origin.actor, l->origin.step)) {
+            sim_clock_set(&l->behind, s->actor, step);
         }
     }
 }

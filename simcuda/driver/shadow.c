@@ -111,7 +111,7 @@ static void add_read(seg_t *s, const sim_origin_t *origin, const sim_clock_t *cl
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->reads_n; i++) {
-        if (!sim_clock_has(clock, s->reads[i].slot, s->reads[i].step)) {
+        if (!sim_clock_has(clock, s->reads[i].actor, s->reads[i].step)) {
             s->reads[kept++] = s->reads[i];
         }
     }
@@ -159,12 +159,13 @@ static void read_range(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
 
 static bool is_behind(const sim_clock_t *behind, const sim_origin_t *w)
 {
-    return behind && w->slot < behind->n && behind->at[w->slot] && w->step >= behind->at[w->slot];
+    return behind && w->actor < behind->n && behind->at[w->actor] &&
+           w->step >= behind->at[w->actor];
 }
 
 static bool ordered(const sim_clock_t *clock, const sim_clock_t *behind, const sim_origin_t *w)
 {
-    return sim_clock_has(clock, w->slot, w->step) || is_behind(behind, w);
+    return sim_clock_has(clock, w->actor, w->step) || is_behind(behind, w);
 }
 
 static void check(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
@@ -256,9 +257,9 @@ void sim_shadow_forget(uint64_t lo, uint64_t hi)
 static void drop_known(seg_t *s, const sim_clock_t *known_by_all)
 {
     uint32_t kept = 0;
-    s->written = s->written && !sim_clock_has(known_by_all, s->write.slot, s->write.step);
+    s->written = s->written && !sim_clock_has(known_by_all, s->write.actor, s->write.step);
     for (uint32_t i = 0; i < s->reads_n; i++) {
-        if (!sim_clock_has(known_by_all, s->reads[i].slot, s->reads[i].step)) {
+        if (!sim_clock_has(known_by_all, s->reads[i].actor, s->reads[i].step)) {
             s->reads[kept++] = s->reads[i];
         }
     }
@@ -267,7 +268,7 @@ static void drop_known(seg_t *s, const sim_clock_t *known_by_all)
 
 static bool same(const sim_origin_t *a, const sim_origin_t *b)
 {
-    return a->slot == b->slot && a->step == b->step && a->call == b->call;
+    return a->actor == b->actor && a->step == b->step && a->call == b->call;
 }
 
 static bool equal(const seg_t *a, const seg_t *b)

@@ -1,11 +1,11 @@
 /* SIMCUDA=shared:PATH: several processes on one simulated device. A file that all of them map holds
- * a slot for each: its process, and the physical bytes that it uses on each device. The sum of
+ * an entry for each: its process, and the physical bytes that it uses on each device. The sum of
  * these is the device's memory in use.
  *
- * A slot belongs to a process by number and start time: a process that was killed (and the next one
- * that gets its number) holds nothing. Slots of dead processes are cleared where a request would
- * otherwise be refused, and when the free memory is asked for. flock orders the processes: the
- * kernel releases it for one that dies. */
+ * An entry belongs to a process by number and start time: a process that was killed (and the next
+ * one that gets its number) holds nothing. Entries of dead processes are cleared where a request
+ * would otherwise be refused, and when the free memory is asked for. flock orders the processes:
+ * the kernel releases it for one that dies. */
 #include "sim.h"
 
 #include <errno.h>
@@ -17,19 +17,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SLOTS = 256 };
+enum { ENTRIES = 256 };
 
-typedef struct slot {
+typedef struct entry {
     _Atomic int32_t pid; /* 0: free */
     uint64_t started;
     _Atomic uint64_t used[SIM_MAX_DEVICES];
-} slot_t;
+} entry_t;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static char path[4096];
 static int file = -1;
 static pid_t opener; /* a child that shares its parent's description shares its lock, too */
-static slot_t *slots, *own_slot;
+static entry_t *entries, *own_entry;
 
 /* When a process started, in the kernel's ticks; 0: there is none, or it is dead and not yet
  * collected. */
@@ -57,15 +57,15 @@ static uint64_t start_of(int32_t pid)
 
 static bool map_file(void)
 {
-    const size_t bytes = SLOTS * sizeof(slot_t);
+    const size_t bytes = ENTRIES * sizeof(entry_t);
     file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0 || ftruncate(file, (off_t)bytes) != 0) {
         return false;
     }
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    slots = at == MAP_FAILED ? NULL : at;
+    entries = at == MAP_FAILED ? NULL : at;
     opener = getpid();
-    return slots != NULL;
+    return entries != NULL;
 }
 
 bool sim_shared_open(const char *value)
@@ -76,14 +76,14 @@ bool sim_shared_open(const char *value)
 
 bool sim_shared_on(void)
 {
-    return slots != NULL;
+    return entries != NULL;
 }
 
 static void lock(void)
 {
     pthread_mutex_lock(&mu);
     if (opener != getpid()) {
-        own_slot = NULL;
+        own_entry = NULL;
         if (!map_file()) {
             fprintf(stderr, "simcuda: shared: cannot open %s\n", path);
             abort();
@@ -99,7 +99,7 @@ static void unlock(void)
     pthread_mutex_unlock(&mu);
 }
 
-static void clear(slot_t *s)
+static void clear(entry_t *s)
 {
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
         atomic_store(&s->used[i], 0);
@@ -109,10 +109,10 @@ static void clear(slot_t *s)
 
 static void bury_locked(void)
 {
-    for (int i = 0; i < SLOTS; i++) {
-        int32_t pid = atomic_load(&slots[i].pid);
-        if (pid && &slots[i] != own_slot && start_of(pid) != slots[i].started) {
-            clear(&slots[i]);
+    for (int i = 0; i < ENTRIES; i++) {
+        int32_t pid = atomic_load(&entries[i].pid);
+        if (pid && &entries[i] != own_entry && start_of(pid) != entries[i].started) {
+            clear(&entries[i]);
         }
     }
 }
@@ -120,9 +120,9 @@ static void bury_locked(void)
 static uint64_t others_locked(int device)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < SLOTS; i++) {
-        if (&slots[i] != own_slot && atomic_load(&slots[i].pid)) {
-            sum += atomic_load(&slots[i].used[device]);
+    for (int i = 0; i < ENTRIES; i++) {
+        if (&entries[i] != own_entry && atomic_load(&entries[i].pid)) {
+            sum += atomic_load(&entries[i].used[device]);
         }
     }
     return sum;
@@ -131,45 +131,45 @@ static uint64_t others_locked(int device)
 /* At the first use, not before: a process may fork before it uses CUDA. */
 static bool attach_locked(void)
 {
-    for (int i = 0; !own_slot && i < SLOTS; i++) {
-        if (atomic_load(&slots[i].pid) == getpid()) { /* of the program that called exec */
-            clear(&slots[i]);
+    for (int i = 0; !own_entry && i < ENTRIES; i++) {
+        if (atomic_load(&entries[i].pid) == getpid()) { /* of the program that called exec */
+            clear(&entries[i]);
         }
     }
-    for (int pass = 0; !own_slot && pass < 2; pass++) {
-        for (int i = 0; !own_slot && i < SLOTS; i++) {
-            if (atomic_load(&slots[i].pid) == 0) {
-                own_slot = &slots[i];
-                own_slot->started = start_of(getpid());
-                atomic_store(&own_slot->pid, getpid());
+    for (int pass = 0; !own_entry && pass < 2; pass++) {
+        for (int i = 0; !own_entry && i < ENTRIES; i++) {
+            if (atomic_load(&entries[i].pid) == 0) {
+                own_entry = &entries[i];
+                own_entry->started = start_of(getpid());
+                atomic_store(&own_entry->pid, getpid());
             }
         }
-        if (!own_slot) {
+        if (!own_entry) {
             bury_locked();
         }
     }
-    if (!own_slot) {
-        fprintf(stderr, "simcuda: shared: more than %d processes\n", SLOTS);
+    if (!own_entry) {
+        fprintf(stderr, "simcuda: shared: more than %d processes\n", ENTRIES);
     }
-    return own_slot != NULL;
+    return own_entry != NULL;
 }
 
 bool sim_shared_take(int device, size_t bytes)
 {
-    if (!slots) {
+    if (!entries) {
         return true;
     }
     lock();
     bool ok = attach_locked();
     if (ok) {
-        uint64_t own = atomic_load(&own_slot->used[device]);
+        uint64_t own = atomic_load(&own_entry->used[device]);
         ok = own + others_locked(device) + bytes <= sim_opt.memory;
         if (!ok) {
             bury_locked();
             ok = own + others_locked(device) + bytes <= sim_opt.memory;
         }
         if (ok) {
-            atomic_fetch_add(&own_slot->used[device], bytes);
+            atomic_fetch_add(&own_entry->used[device], bytes);
         }
     }
     unlock();
@@ -178,14 +178,14 @@ bool sim_shared_take(int device, size_t bytes)
 
 void sim_shared_give(int device, size_t bytes)
 {
-    if (slots && own_slot) {
-        atomic_fetch_sub(&own_slot->used[device], bytes);
+    if (entries && own_entry) {
+        atomic_fetch_sub(&own_entry->used[device], bytes);
     }
 }
 
 size_t sim_shared_others(int device)
 {
-    if (!slots) {
+    if (!entries) {
         return 0;
     }
     lock();
@@ -197,8 +197,8 @@ size_t sim_shared_others(int device)
 
 void sim_shared_close(void)
 {
-    if (slots && own_slot && atomic_load(&own_slot->pid) == getpid()) {
-        clear(own_slot);
+    if (entries && own_entry && atomic_load(&own_entry->pid) == getpid()) {
+        clear(own_entry);
     }
-    own_slot = NULL;
+    own_entry = NULL;
 }

@@ -567,11 +567,11 @@ struct CUstream_st {
     unsigned waiters;          /* for `done` */
     struct sim_capture *capture;
     sim_frontier_t frontier; /* what its next captured operation depends on */
-    uint32_t slot;           /* race check: which component of every clock */
+    uint32_t actor;          /* race check: which component of every clock */
     sim_clock_t clock;
     bool kernel_last; /* race check: the latest operation is a kernel; what it is behind; */
     sim_clock_t kernel_base;
-    uint32_t early_slot; /* the half of it before the grid sync */
+    uint32_t early_actor; /* the half of it before the grid sync */
     uint64_t early_step;
     CUstream next, prev, next_free;
 };

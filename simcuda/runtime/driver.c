@@ -85,8 +85,8 @@ static void fill(rt_driver_t *table, cuuint64_t flags)
         CUdriverProcAddressQueryResult status;
         int v = version_for(ep->name);
         CUresult r = v == 0 ? CUDA_ERROR_NOT_FOUND : rt_look_up(ep->name, &pfn, v, flags, &status);
-        any_fn_t *slot = (any_fn_t *)((char *)table + ep->offset);
-        *slot = r == CUDA_SUCCESS && pfn != NULL ? (any_fn_t)pfn : ep->fallback;
+        any_fn_t *entry = (any_fn_t *)((char *)table + ep->offset);
+        *entry = r == CUDA_SUCCESS && pfn != NULL ? (any_fn_t)pfn : ep->fallback;
     }
 }
 
