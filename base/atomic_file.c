@@ -150,7 +150,7 @@ int ca_kept_file_end(ca_kept_file_t *file)
 }
 
 /* 0 where it is there, -ENOENT where nothing is, -EEXIST where something else is. */
-static int look(const ca_kept_file_t *file, const char *path)
+static int compare_identity(const ca_kept_file_t *file, const char *path)
 {
     struct stat found;
     if (lstat(path, &found) != 0)
@@ -162,7 +162,7 @@ static int look(const ca_kept_file_t *file, const char *path)
                : -EEXIST;
 }
 
-/* The two change places, and what came out is looked at again: another process may have been
+/* The two change places, and what came out is compared again: another process may have been
  * quicker. And ext4 writes a file to the disk at once where it is renamed over another one, while
  * one that is removed in time is never written. Where there is no such call (NFS) it is renamed all
  * the same. */
@@ -170,7 +170,7 @@ static int replace(ca_kept_file_t *file)
 {
     char *next = file->next.temporary;
     if (renameat2(AT_FDCWD, next, AT_FDCWD, file->path, RENAME_EXCHANGE) == 0) {
-        if (look(file, next) == 0) {
+        if (compare_identity(file, next) == 0) {
             unlink(next);
             return 0;
         }
@@ -198,7 +198,7 @@ static void note_identity(ca_kept_file_t *file)
 
 int ca_kept_file_put(ca_kept_file_t *file)
 {
-    int error = look(file, file->path);
+    int error = compare_identity(file, file->path);
     if (error == 0)
         error = replace(file);
     if (error == -ENOENT)
@@ -218,7 +218,7 @@ void ca_kept_file_discard(ca_kept_file_t *file)
 
 void ca_kept_file_remove(ca_kept_file_t *file)
 {
-    if (file->made && look(file, file->path) == 0)
+    if (file->made && compare_identity(file, file->path) == 0)
         unlink(file->path);
     file->made = false;
 }

@@ -132,7 +132,7 @@ bool ca_lock_take_timed(ca_lock_t *lock);
 /* Sleeps for so long, or until a signal handler has run. */
 void ca_sleep(uint64_t nanoseconds);
 
-/* For the nth look at what another thread is changing: it needs the processor, then, as it may be
+/* For the nth read of what another thread is changing: it needs the processor, then, as it may be
  * of lower priority, some time. */
 void ca_backoff(unsigned tries);
 

@@ -85,12 +85,12 @@
     X(view_early)           /* it does so as soon as the view is freed */                          \
     X(view_pinned_returned) /* or once it has passed, in pin mode too */                           \
     X(view_counted)         /* addresses count as memory */                                        \
-    X(map_half)             /* pages that could not be mapped are not given back */                \
+    X(map_half)             /* pages that could not be mapped are not released   */                \
     X(unmap_unfenced)       /* pages are unmapped that may be in flight */                         \
     X(ipc_still_range)      /* ranges grow on though a handle was refused */                       \
     X(peer_unmapped)        /* a peer is not let into memory that is mapped */                     \
-    X(reached_released)     /* memory that devices on the bus reach is given back */               \
-    X(handle_given)         /* a page's handle is given for the memory in it */                    \
+    X(reached_released)     /* memory that devices on the bus reach is released */                 \
+    X(handle_exported)      /* a page's handle is given for the memory in it */                    \
     X(range_small)          /* all that a program has comes from ranges, and views */              \
     X(unproven_used)        /* every driver is proven to do with ranges */                         \
     X(range_left)           /* the pages of a context that ended stay */                           \

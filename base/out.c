@@ -1,7 +1,7 @@
-/* Text to a descriptor that the host program owns: it may be full, closed, or a pipe whose reader
- * has gone, and none of that may hurt the host. A pipe or a socket that is not read is waited for
- * so long, also where it blocks, and not again until it takes something. A terminal that its user
- * has stopped is waited for as long as that takes, as the program's own text would be. */
+/* Text to a descriptor that the host program owns: it may be full, closed, or a pipe that its
+ * reader has closed, and none of that may hurt the host. A pipe or a socket that is not read is
+ * waited for so long, also where it blocks, and not again until it takes something. A terminal that
+ * its user has stopped is waited for as long as that takes, as the program's own text would be. */
 #include "base/out.h"
 
 #include "base/thread_state.h"
@@ -260,11 +260,11 @@ void ca_out_bytes(ca_out_t *out, const void *data, size_t length)
         if (out->used == sizeof out->buffer)
             ca_out_flush(out);
         size_t space = sizeof out->buffer - out->used;
-        size_t taken = length < space ? length : space;
-        memcpy(out->buffer + out->used, at, taken);
-        out->used += taken;
-        at += taken;
-        length -= taken;
+        size_t copied = length < space ? length : space;
+        memcpy(out->buffer + out->used, at, copied);
+        out->used += copied;
+        at += copied;
+        length -= copied;
     }
 }
 

@@ -19,9 +19,9 @@ void ca_text_add(ca_text_t *text, const char *piece, size_t length)
 {
     if (text->length < text->bytes) {
         size_t space = text->bytes - text->length - 1;
-        size_t taken = length < space ? length : space;
-        memcpy(text->buffer + text->length, piece, taken);
-        text->buffer[text->length + taken] = '\0';
+        size_t copied = length < space ? length : space;
+        memcpy(text->buffer + text->length, piece, copied);
+        text->buffer[text->length + copied] = '\0';
     }
     text->length += length;
 }

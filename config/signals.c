@@ -10,7 +10,7 @@
 static const struct {
     const char *name;
     int number;
-    bool ends;
+    bool ends_process;
 } names[] = {
     {"HUP", SIGHUP, true},      {"INT", SIGINT, true},       {"QUIT", SIGQUIT, true},
     {"PIPE", SIGPIPE, true},    {"ALRM", SIGALRM, true},     {"TERM", SIGTERM, true},
@@ -56,7 +56,7 @@ bool ca_signal_ends(int number)
 {
     for (size_t i = 0; i < NAMES; i++)
         if (names[i].number == number)
-            return names[i].ends;
+            return names[i].ends_process;
     return false;
 }
 

@@ -215,7 +215,7 @@ class Stats(NamedTuple):
 
 
 # The last field that each version of the struct has.
-_STATS_ENDS = {1: "fence_waits", 2: "exported_bytes"}
+_STATS_LAST = {1: "fence_waits", 2: "exported_bytes"}
 
 
 class _Stats(ctypes.Structure):
@@ -228,7 +228,7 @@ def stats() -> Stats:
     """The statistics of this moment. Makes no CUDA call."""
     raw = _Stats(size=ctypes.sizeof(_Stats))
     _check("stats", _function("cachealloc_stats")(ctypes.byref(raw)))
-    end = _STATS_ENDS.get(raw.version, Stats._fields[-1])
+    end = _STATS_LAST.get(raw.version, Stats._fields[-1])
     known = Stats._fields[:Stats._fields.index(end) + 1]
     values = {name: getattr(raw, name) if name in known else None for name in Stats._fields}
     values["incomplete"] = bool(raw.incomplete)

@@ -59,7 +59,7 @@ def fails(run, program, mutation, case, conf=ON, sim=SIM):
 
 @pytest.mark.parametrize("mutation, case", [
     ("ipc_still_range", "ipc"), ("ipc_still_range", "sync"), ("peer_unmapped", "peer"),
-    ("reached_released", "dmabuf"), ("range_left", "resets"), ("handle_given", "handle")])
+    ("reached_released", "dmabuf"), ("range_left", "resets"), ("handle_exported", "handle")])
 def test_otherwise_it_would_not(run, program, mutation, case):
     fails(run, program, mutation, case)
 

@@ -59,15 +59,15 @@ static _Atomic bool stuck; /* the lock was in use for too long */
  * once. Others wait for as long as a file system takes to find room. */
 static bool take_lock(void)
 {
-    bool taken = ca_lock_try(&lock);
-    uint64_t begin = taken ? 0 : ca_clock_ns();
-    while (!taken && !atomic_load(&stuck)) {
+    bool locked = ca_lock_try(&lock);
+    uint64_t begin = locked ? 0 : ca_clock_ns();
+    while (!locked && !atomic_load(&stuck)) {
         sched_yield();
-        taken = ca_lock_try(&lock);
-        if (!taken && ca_clock_ns() - begin > ca_bound(LOCK_WAIT_NS))
+        locked = ca_lock_try(&lock);
+        if (!locked && ca_clock_ns() - begin > ca_bound(LOCK_WAIT_NS))
             atomic_store(&stuck, true);
     }
-    return taken;
+    return locked;
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
@@ -253,8 +253,8 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
         return;
     memcpy(&word, &entry, sizeof word);
     int saved = errno, cancel = ca_cancel_hold();
-    bool taken = take_lock();
-    char *at = taken ? take_space(bytes) : NULL;
+    bool locked = take_lock();
+    char *at = locked ? take_space(bytes) : NULL;
     if (at) {
         memcpy(at + sizeof entry, fixed, fixed_bytes);
         if (more_bytes)
@@ -263,7 +263,7 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     } else {
         atomic_fetch_add_explicit(&head->unlogged, 1, memory_order_relaxed);
     }
-    if (taken)
+    if (locked)
         ca_lock_drop(&lock);
     ca_cancel_resume(cancel);
     errno = saved;

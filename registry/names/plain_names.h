@@ -23,7 +23,7 @@ int ca_plain_names_error(const char **path);
 typedef struct ca_plain_name {
     const char *function; /* as the linker knows it; NULL where the file has no symbol there or is
                              another one by now */
-    const char *module;   /* path of the file, which may be gone; NULL where none is mapped */
+    const char *module;   /* path of the file, if it is still there; NULL where none is mapped */
     uint64_t offset;      /* in it, as the linker counts */
     bool timed_out;       /* there was no time left to look for the function */
 } ca_plain_name_t;

@@ -370,12 +370,12 @@ bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
  * above the stack. */
 static bool suffices_by_limit(uintptr_t here)
 {
-    enum { UNLIMITED_TAKEN_AS = 8 << 20 };
+    enum { UNLIMITED_MEANS = 8 << 20 };
     uintptr_t high = getauxval(AT_EXECFN);
     struct rlimit limit;
     if (here >= high || getrlimit(RLIMIT_STACK, &limit) != 0)
         return false;
-    size_t bytes = limit.rlim_cur == RLIM_INFINITY ? UNLIMITED_TAKEN_AS : limit.rlim_cur;
+    size_t bytes = limit.rlim_cur == RLIM_INFINITY ? UNLIMITED_MEANS : limit.rlim_cur;
     return high - here < bytes && bytes - (high - here) >= STACK_LEAST;
 }
 

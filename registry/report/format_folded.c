@@ -11,10 +11,10 @@ static void write_name(ca_out_t *out, const char *name)
     ca_out_bytes(out, ";", 1);
     while (left > 0) {
         char shown[5];
-        size_t taken = ca_text_escape_next(name, left, shown);
+        size_t consumed = ca_text_escape_next(name, left, shown);
         ca_out_bytes(out, shown[0] == ';' ? ":" : shown, strlen(shown));
-        name += taken;
-        left -= taken;
+        name += consumed;
+        left -= consumed;
     }
 }
 
@@ -28,11 +28,11 @@ static void write_frame(ca_out_t *out, const ca_frame_t *frame)
         write_name(out, frame->text);
 }
 
-static void write_group(ca_out_t *out, const ca_model_group_t *group, const char *note)
+static void write_group(ca_out_t *out, const ca_model_group_t *group, const char *suffix)
 {
     if (group->bytes == 0) /* flamegraph.pl takes such a box for its neighbour */
         return;
-    ca_out_printf(out, "device %u, %s memory%s", group->device, ca_kind_name(group->kind), note);
+    ca_out_printf(out, "device %u, %s memory%s", group->device, ca_kind_name(group->kind), suffix);
     for (size_t i = group->frame_count; i-- > 0;)
         write_frame(out, group->frames[i]);
     if (group->frame_count == 0)
@@ -40,17 +40,17 @@ static void write_group(ca_out_t *out, const ca_model_group_t *group, const char
     ca_out_printf(out, " %llu\n", (unsigned long long)group->bytes);
 }
 
-static void write_section(ca_out_t *out, const ca_model_section_t *section, const char *note)
+static void write_section(ca_out_t *out, const ca_model_section_t *section, const char *suffix)
 {
     uint64_t listed = 0;
     if (!section->present)
         return;
     for (size_t i = 0; i < section->group_count; i++) {
-        write_group(out, &section->groups[i], note);
+        write_group(out, &section->groups[i], suffix);
         listed += section->groups[i].bytes;
     }
     if (section->bytes > listed)
-        ca_out_printf(out, "(not listed)%s %llu\n", note,
+        ca_out_printf(out, "(not listed)%s %llu\n", suffix,
                       (unsigned long long)(section->bytes - listed));
 }
 

@@ -371,23 +371,23 @@ static size_t drop_unused_builtin(ca_model_rule_t *rules, size_t count)
 
 static void apply_rules(maker_t *maker, making_t *leaked, making_t *destroyed)
 {
-    const ca_rules_t *given = maker->options.rules;
+    const ca_rules_t *source = maker->options.rules;
     making_t suppressed = {.count = 0};
-    if (!given || given->count == 0)
+    if (!source || source->count == 0)
         return;
-    ca_model_rule_t *rules = ca_bump_take(&maker->memory, given->count * sizeof *rules);
+    ca_model_rule_t *rules = ca_bump_take(&maker->memory, source->count * sizeof *rules);
     size_t most = leaked->count + destroyed->count;
     suppressed.wholes = ca_bump_take(&maker->memory, (most + 1) * sizeof(whole_t));
     if (!rules || !suppressed.wholes)
         return;
     size_t i = 0;
-    for (const ca_rule_t *rule = given->first; rule; rule = rule->next, i++)
+    for (const ca_rule_t *rule = source->first; rule; rule = rule->next, i++)
         rules[i] = (ca_model_rule_t){.text = rule->text, .line = rule->line};
     suppress(maker, CA_SECTION_LEAKED, leaked, rules, &suppressed);
     suppress(maker, CA_SECTION_DESTROYED, destroyed, rules, &suppressed);
-    maker->model.rules_path = given->path;
+    maker->model.rules_path = source->path;
     maker->model.rules = rules;
-    maker->model.rule_count = drop_unused_builtin(rules, given->count);
+    maker->model.rule_count = drop_unused_builtin(rules, source->count);
     maker->model.sections[CA_SECTION_SUPPRESSED].present = maker->model.rule_count != 0;
     fill_section(maker, CA_SECTION_SUPPRESSED, &suppressed);
 }

@@ -57,10 +57,10 @@ static void fill_text(ca_proto_t *proto, void *arg)
     size_t left = strlen(text);
     while (left > 0) {
         char shown[5];
-        size_t taken = ca_text_escape_next(text, left, shown);
+        size_t consumed = ca_text_escape_next(text, left, shown);
         put(proto, shown, strlen(shown));
-        text += taken;
-        left -= taken;
+        text += consumed;
+        left -= consumed;
     }
 }
 

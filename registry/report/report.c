@@ -15,10 +15,10 @@ static void write_escaped(ca_out_t *out, const char *text)
 {
     char shown[5];
     for (size_t left = strlen(text); left != 0;) {
-        size_t taken = ca_text_escape_next(text, left, shown);
+        size_t consumed = ca_text_escape_next(text, left, shown);
         ca_out_bytes(out, shown, strlen(shown));
-        text += taken;
-        left -= taken;
+        text += consumed;
+        left -= consumed;
     }
 }
 

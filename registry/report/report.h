@@ -39,8 +39,8 @@
  * count the allocations of the process, and are one where they are the same; of one thread there is
  * its name, "thread main"; of more than are named the list ends in "...". Stripes are in use where
  * exit was called by a signal handler that interrupted an allocation: it may be missing. What was
- * alive in contexts that are gone, with cudaDeviceReset for instance, has its own heading and its
- * own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
+ * alive in contexts that were destroyed, with cudaDeviceReset for instance, has its own heading and
+ * its own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
  * counts nowhere else, and is not listed; the rules are, those that were for nothing too.
  * `print_rules` adds a rule for each group that is listed, by its innermost function that has a
  * name. The peak is reported where the model has it, by its five largest groups; what leaked is

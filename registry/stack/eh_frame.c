@@ -145,7 +145,7 @@ static bool has(const ca_unwind_tables_t *tables, const uint8_t *at, uint64_t by
     return tables->count == 0 && has_unknown_part(tables, (uintptr_t)at, bytes);
 }
 
-static int look_into(struct dl_phdr_info *info, size_t size, void *arg)
+static int search_module(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
     search_t *search = arg;
@@ -179,7 +179,7 @@ static bool tables_of(uintptr_t address, ca_unwind_tables_t *tables)
     found_object_t found;
     if (!find_object) {
         search_t search = {.address = address};
-        bool found_it = dl_iterate_phdr(look_into, &search) == 1;
+        bool found_it = dl_iterate_phdr(search_module, &search) == 1;
         *tables = search.tables;
         return found_it;
     }

@@ -161,7 +161,7 @@ static int visit_module(struct dl_phdr_info *info, size_t bytes, void *arg)
         visit->epoch = epoch + 1;
         opened = counts ? info->dlpi_adds : 0;
         closed = counts ? info->dlpi_subs : 0;
-        /* Gone, until it is seen below. */
+        /* Closed, unless it is seen below. */
         for (ca_module_t *one = there; one; one = one->next_there)
             one->seen = false;
     }

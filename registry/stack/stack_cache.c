@@ -15,8 +15,8 @@
  * All this is a thread's own and needs no lock. The words lie between the start and the end of the
  * thread's stack, which was made sure of when they were noted, so reading them is safe, and some
  * may be read beyond the first that differs. Another stack (a coroutine's, a signal handler's) may
- * be gone, and a smaller one be in its place: of such a one no word is read before all those that
- * lead to it agree. Then it lies in a frame that is live, as it did when it was noted.
+ * be unmapped, and a smaller one be in its place: of such a one no word is read before all those
+ * that lead to it agree. Then it lies in a frame that is live, as it did when it was noted.
  *
  * Code that is unloaded takes its unwind information along: everything is then forgotten
  * (unload.c), and nothing found or kept as long as a library is being closed. Where one is closed
@@ -296,8 +296,8 @@ static bool affordable(const ca_stack_cache_table_t *table)
 
 /* Known without the loader, whose lock all threads share. What was loaded since may unwind where
  * that did not: it is noticed with the next start that is not given up. */
-static bool is_given_up(ca_stack_cache_table_t *table, uint64_t current, uintptr_t caller,
-                        uintptr_t frame)
+static bool is_abandoned(ca_stack_cache_table_t *table, uint64_t current, uintptr_t caller,
+                         uintptr_t frame)
 {
     const ca_stack_cache_head_t *head =
         table->epoch == current ? one_head(table, caller, frame, 0, 0, false) : NULL;
@@ -311,7 +311,7 @@ static void consider(ca_stack_cache_table_t *table, uintptr_t caller, uintptr_t 
     bool own = is_own(table, frame);
     uintptr_t high = own ? table->stack_high : ca_stack_cache_extent(table, frame);
     if (current >= SUSPENDED || !affordable(table) || high == 0 ||
-        is_given_up(table, current, caller, frame))
+        is_abandoned(table, current, caller, frame))
         return;
     uint64_t loads = ca_words_loads();
     if (table->epoch != current || table->loads != loads) {

@@ -31,9 +31,9 @@ static _Thread_local bool inside;
 #define EXTENT_FIRST ((uintptr_t)4096)
 #define EXTENT_MOST (64 * EXTENT_FIRST)
 
-/* The frames of a stack that is not the thread's own, of a coroutine or a signal handler. It is
- * asked for how far it goes as far as that matters, and once: from then on descriptions are gone
- * by, which lead from a live frame to live frames. */
+/* The frames of a stack that is not the thread's own, of a coroutine or a signal handler. How far
+ * it goes is asked once, as far as that matters: from then on descriptions lead from one live frame
+ * to the next. */
 static size_t foreign_frames(ca_unwind_start_t *start, ca_stack_cache_table_t *table, void **frames,
                              size_t max)
 {

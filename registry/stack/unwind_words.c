@@ -29,7 +29,7 @@ typedef struct walk {
     ca_rules_t *rules;
 } walk_t;
 
-static bool note(ca_words_t *log, uintptr_t address, uintptr_t value)
+static bool log_word(ca_words_t *log, uintptr_t address, uintptr_t value)
 {
     for (size_t i = 0; i < log->count; i++)
         if (log->words[i].address == address)
@@ -57,7 +57,7 @@ static inline bool get(const walk_t *walk, uintptr_t address, uintptr_t *value)
 
 static inline bool get_noted(const walk_t *walk, uintptr_t address, uintptr_t *value)
 {
-    return get(walk, address, value) && (!walk->log || note(walk->log, address, *value));
+    return get(walk, address, value) && (!walk->log || log_word(walk->log, address, *value));
 }
 
 /* Most functions save a frame pointer that no code uses: it may be any number. */
@@ -65,7 +65,7 @@ static bool depend_on_fp(walk_t *walk)
 {
     uintptr_t from = walk->fp_from;
     walk->fp_from = 0;
-    return !walk->log || !from || note(walk->log, from, walk->fp);
+    return !walk->log || !from || log_word(walk->log, from, walk->fp);
 }
 
 /* What was found while a library is being closed may be of another one afterwards. */
@@ -145,7 +145,7 @@ static step_t through_signal(walk_t *walk)
         walk->low = sp;
         walk->high = walk->start->own_high;
     } else if (sp <= walk->sp || sp >= walk->high) {
-        if (walk->log) /* that stack may be gone when its words are compared */
+        if (walk->log) /* that stack may be unmapped when its words are compared */
             return LOST;
         walk->low = sp;
         walk->high = ca_readable_end(sp, OTHER_STACK_MOST);

@@ -113,7 +113,7 @@ static void grow(ca_index_t *index)
         discard(old);
 }
 
-ca_record_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash)
+ca_record_t *ca_index_get(const ca_index_t *index, uint64_t address, uint64_t hash)
 {
     ca_index_table_t *table = table_of(index);
     size_t at;

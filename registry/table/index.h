@@ -130,7 +130,7 @@ CA_INLINE ca_record_t *ca_index_find(ca_index_t *index, uint64_t address, uint64
     }
 }
 
-/* The same without a look at the version, for a caller that then locks the record by that state:
+/* The same without a check of the version, for a caller that then locks the record by that state:
  * it may miss what is there, but what it finds is right once it is locked. The state was read
  * before the address, and its number never comes again: a record that had the state then and has it
  * still was live all the time, and a live record keeps its address. */
@@ -163,7 +163,7 @@ CA_INLINE ca_record_t *ca_index_find_unlocked(ca_index_t *index, uint64_t addres
 /* Under the stripe's lock. `hash` of each is ca_index_hash's. */
 
 /* The record that is there, or NULL. */
-ca_record_t *ca_index_look(const ca_index_t *index, uint64_t address, uint64_t hash);
+ca_record_t *ca_index_get(const ca_index_t *index, uint64_t address, uint64_t hash);
 /* The record in a place, or NULL; and how many places there are. */
 ca_record_t *ca_index_at(const ca_index_t *index, size_t place);
 size_t ca_index_size(const ca_index_t *index);

@@ -1,5 +1,5 @@
-/* What was alive when its context was destroyed. Its records are gone, since the addresses may come
- * back at once; their groups stay for the leak report. Thread-safe. */
+/* What was alive when its context was destroyed. Its records are removed, since the addresses may
+ * come back at once; their groups stay for the leak report. Thread-safe. */
 #ifndef CA_REGISTRY_TABLE_LOST_H
 #define CA_REGISTRY_TABLE_LOST_H
 

@@ -172,7 +172,7 @@ static void drop_empty(uint64_t address, ca_record_t *record)
 {
     ca_stripe_t *stripe = ca_stripe_of(address);
     ca_lock_take(&stripe->lock);
-    if (ca_index_look(&stripe->index, address, ca_index_hash(address)) == record &&
+    if (ca_index_get(&stripe->index, address, ca_index_hash(address)) == record &&
         !(ca_record_state(record) & CA_RECORD_LIVE))
         ca_stripe_retire_record(stripe, address, record);
     ca_lock_drop(&stripe->lock);
@@ -268,7 +268,7 @@ static int insert(const ca_allocation_t *allocation, bool replace)
     if (address == 0)
         return -ENOMEM;
     ca_lock_take(&stripe->lock);
-    ca_record_t *record = ca_index_look(&stripe->index, address, ca_index_hash(address));
+    ca_record_t *record = ca_index_get(&stripe->index, address, ca_index_hash(address));
     bool lived = record && ca_record_state(record) & CA_RECORD_LIVE;
     bool fills = !lived || make_way(record, allocation, replace);
     if (fills)
@@ -312,7 +312,7 @@ static int enter_index(ca_record_t *record, uint64_t address, bool replace)
     int result = 0;
 
     ca_lock_take(&stripe->lock);
-    ca_record_t *there = ca_index_look(&stripe->index, address, place);
+    ca_record_t *there = ca_index_get(&stripe->index, address, place);
     if (there != record) {
         if (ca_record_ended(ca_record_state(record)))
             result = -EIO;

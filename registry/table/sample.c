@@ -72,9 +72,9 @@ void ca_sample_seed(uint64_t seed)
 static void seed_thread(void)
 {
     uint64_t words[2] = {0, 0};
-    const void *given = (const void *)getauxval(AT_RANDOM);
-    if (given)
-        memcpy(words, given, sizeof words);
+    const void *entropy = (const void *)getauxval(AT_RANDOM);
+    if (entropy)
+        memcpy(words, entropy, sizeof words);
     random_state = mix(mix(words[0] + (uintptr_t)&random_state) + words[1]);
 }
 

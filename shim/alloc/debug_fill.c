@@ -35,11 +35,11 @@ static bool poisons(void)
 
 /* A byte, or NOT_FILLED. A program that wants zeros gets them: fresh memory of the driver's has
  * them. */
-static int given_byte(bool reused)
+static int acquired_byte(bool reused)
 {
     if (ca_options.debug & CA_DEBUG_ZERO)
         return reused ? 0 : NOT_FILLED;
-    return poisons() ? CA_DEBUG_GIVEN : NOT_FILLED;
+    return poisons() ? CA_DEBUG_ACQUIRED : NOT_FILLED;
 }
 
 /* Memory that comes in the order of a stream may still be at work there: it is filled in that
@@ -55,7 +55,7 @@ CUresult ca_debug_fill_slow(ca_context_t *context, CUdeviceptr address, size_t b
                             const CUstream *stream)
 {
     CUresult code = CUDA_SUCCESS;
-    int value = given_byte(reused);
+    int value = acquired_byte(reused);
     if (value != NOT_FILLED)
         code = fill(context, address, value, bytes, stream);
     if (code == CUDA_SUCCESS && guards()) {
@@ -68,7 +68,7 @@ CUresult ca_debug_fill_slow(ca_context_t *context, CUdeviceptr address, size_t b
 void ca_debug_fill_host(uint64_t address, size_t bytes, bool reused)
 {
     char *memory = (char *)(uintptr_t)address;
-    int value = given_byte(reused);
+    int value = acquired_byte(reused);
     if (value != NOT_FILLED)
         memset(memory, value, bytes);
     if (guards()) {

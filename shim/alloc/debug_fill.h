@@ -16,7 +16,7 @@
 #include "shim/cuda/contexts.h"
 #include "shim/cuda/cuda_decls.h"
 
-#define CA_DEBUG_GIVEN 0xCA /* fresh memory */
+#define CA_DEBUG_ACQUIRED 0xCA /* fresh memory */
 #define CA_DEBUG_FREED 0xDF
 #define CA_DEBUG_GUARD 0xFD
 #define CA_DEBUG_GUARD_BYTES 256u /* behind the last byte asked for */

@@ -13,8 +13,8 @@
 #include "shim/alloc/track.h"
 
 /* For a record that another thread has taken out and is about to note: 10 ms in all. */
-#define LOOKS 100
-#define LOOK_PAUSE_NS 100000
+#define TRIES 100
+#define TRY_PAUSE_NS 100000
 
 typedef unsigned long long number_t;
 
@@ -112,7 +112,7 @@ static bool find_freed(uint64_t address, bool pooled, ca_freed_t *freed)
     return !destroyed && (pooled || record->address == address);
 }
 
-static void look(uint64_t address, found_t *found)
+static void classify(uint64_t address, found_t *found)
 {
     bool pooled = ca_pool_owns(address);
     ca_pool_cached_t cached;
@@ -208,10 +208,10 @@ void ca_debug_explain_free(uint64_t address)
     found_t found;
     if (!is_new(address) || !ca_notice_wanted())
         return;
-    look(address, &found);
-    for (int i = 0; i < LOOKS && found.what == NOTHING; i++) {
-        ca_sleep(LOOK_PAUSE_NS);
-        look(address, &found);
+    classify(address, &found);
+    for (int i = 0; i < TRIES && found.what == NOTHING; i++) {
+        ca_sleep(TRY_PAUSE_NS);
+        classify(address, &found);
     }
     say(address, &found);
 }
@@ -221,7 +221,7 @@ CUresult ca_debug_explain_refusal(uint64_t address, CUresult code)
     found_t found;
     if (code != CUDA_ERROR_INVALID_VALUE || ca_options.log < CA_LOG_WARN || !is_new(address))
         return code;
-    look(address, &found);
+    classify(address, &found);
     if (found.what != NOTHING && ca_notice_wanted())
         say(address, &found);
     return code;

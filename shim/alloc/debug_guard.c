@@ -1,6 +1,6 @@
-/* The look at exit comes from a handler that is registered with the first guard: the driver's own
- * were before it, so it still works. It waits for work under way for a second in each context;
- * what has not come to rest by then is not looked at. */
+/* The check at exit comes from a handler that is registered with the first guard: the driver's own
+ * were before it, so it still works. It waits for work under way for a second in each context, and
+ * skips a context that is not idle by then. */
 #include "shim/alloc/debug_guard.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,13 +18,12 @@
 #include "shim/alloc/track.h"
 #include "shim/upstream/upstream.h"
 
-#define REST_NS UINT64_C(1000000000)
+#define IDLE_WAIT_NS UINT64_C(1000000000)
 
 typedef unsigned long long number_t;
 
-/* A context is looked at when it may go, and again when it does; so each allocation is reported
- * once.
- */
+/* A context is checked when it may be destroyed, and again when it is; so each allocation is
+ * reported once. */
 static bool is_new(uint64_t sequence)
 {
     static _Atomic uint64_t reported[CA_NOTICES];
@@ -68,30 +67,30 @@ void ca_guard_check(const ca_allocation_t *record, const unsigned char *guard, c
 /* --- at the end ------------------------------------------------------------------------------- */
 
 /* Whether all work on the memory of the context is done. */
-static bool at_rest(ca_context_t *context, bool host)
+static bool wait_until_idle(ca_context_t *context, bool host)
 {
     void *fence;
     int rc =
         host ? ca_fence_record_host(context, true, &fence) : ca_fence_record(context, true, &fence);
     if (rc != 0)
         return false;
-    rc = ca_fence_wait(context, fence, ca_bound(REST_NS));
+    rc = ca_fence_wait(context, fence, ca_bound(IDLE_WAIT_NS));
     ca_fence_release(context, fence);
     return rc == 1;
 }
 
 /* Through the kernel, which answers where the memory is unmapped: another thread may free it and
- * trim while we look. By a pipe, since process_vm_readv may be forbidden in a container, and reads
+ * trim while we copy. By a pipe, since process_vm_readv may be forbidden in a container, and reads
  * no mapping of a device. */
 static bool copy_host(const void *from, unsigned char *guard)
 {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    int pipe_ends[2];
+    if (pipe2(pipe_ends, O_CLOEXEC) != 0)
         return false;
-    bool copied = write(ends[1], from, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES &&
-                  read(ends[0], guard, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES;
-    close(ends[0]);
-    close(ends[1]);
+    bool copied = write(pipe_ends[1], from, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES &&
+                  read(pipe_ends[0], guard, CA_DEBUG_GUARD_BYTES) == CA_DEBUG_GUARD_BYTES;
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
     return copied;
 }
 
@@ -103,22 +102,22 @@ static bool copy_guard(ca_context_t *context, const ca_allocation_t *record, uns
     return ca_upstream_read(context, end, guard, CA_DEBUG_GUARD_BYTES) == CUDA_SUCCESS;
 }
 
-static void look_at(ca_context_t *context, const ca_allocation_t *record, ca_guard_when_t when)
+static void check_one(ca_context_t *context, const ca_allocation_t *record, ca_guard_when_t when)
 {
     unsigned char guard[CA_DEBUG_GUARD_BYTES];
     ca_allocation_t now;
-    /* Another thread may have freed it while we looked. */
+    /* Another thread may have freed it meanwhile. */
     if (copy_guard(context, record, guard) && ca_registry_find(record->address, &now) &&
         now.sequence == record->sequence)
         ca_guard_check(record, guard, when);
 }
 
-static void look_in(ca_context_t *context, const ca_allocation_t *records, size_t count,
-                    ca_guard_when_t when)
+static void check_arena(ca_context_t *context, const ca_allocation_t *records, size_t count,
+                        ca_guard_when_t when)
 {
     if (atomic_load(&context->state) != CA_CONTEXT_SERVING || !context->arena)
         return;
-    if (!at_rest(context, true)) {
+    if (!wait_until_idle(context, true)) {
         ca_warn("debug:redzone: what is alive on device %u is not checked at %s: it is still at "
                 "work, or cannot tell",
                 (unsigned)context->device,
@@ -127,11 +126,11 @@ static void look_in(ca_context_t *context, const ca_allocation_t *records, size_
     }
     for (size_t i = 0; i < count; i++)
         if (records[i].context == context->number && records[i].owner && !records[i].shared)
-            look_at(context, &records[i], when);
+            check_one(context, &records[i], when);
 }
 
 /* In every context, or in that of `handle`. */
-static void look(CUcontext handle, ca_guard_when_t when)
+static void check_contexts(CUcontext handle, ca_guard_when_t when)
 {
     ca_allocation_t *records;
     size_t count;
@@ -141,19 +140,19 @@ static void look(CUcontext handle, ca_guard_when_t when)
     /* The copy comes first: what fills a guard in it was submitted before the fence. */
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c))
         if (!handle || c->handle == handle)
-            look_in(c, records, count, when);
+            check_arena(c, records, count, when);
     ca_registry_snapshot_free(records, count);
 }
 
-static void look_at_all(void)
+static void check_all(void)
 {
-    look(NULL, CA_GUARD_EXIT);
+    check_contexts(NULL, CA_GUARD_EXIT);
 }
 
 void ca_guard_inspect(CUcontext handle)
 {
     if (handle)
-        look(handle, CA_GUARD_CONTEXT);
+        check_contexts(handle, CA_GUARD_CONTEXT);
 }
 
 void ca_guard_made(void)
@@ -161,5 +160,5 @@ void ca_guard_made(void)
     static _Atomic bool registered;
     if (!atomic_load_explicit(&registered, memory_order_relaxed) &&
         !atomic_exchange(&registered, true))
-        atexit(look_at_all);
+        atexit(check_all);
 }

@@ -1,4 +1,4 @@
-/* The guard behind an allocation: what is wrong with it, and the look at all of them at the end. */
+/* The guard behind an allocation: what is wrong with it, and the check of all guards at the end. */
 #ifndef CA_SHIM_ALLOC_DEBUG_GUARD_H
 #define CA_SHIM_ALLOC_DEBUG_GUARD_H
 
@@ -15,7 +15,7 @@ typedef enum { CA_GUARD_FREE, CA_GUARD_EXIT, CA_GUARD_CONTEXT } ca_guard_when_t;
 void ca_guard_check(const ca_allocation_t *record, const unsigned char *guard,
                     ca_guard_when_t when);
 
-/* A guard was made: all that are there are looked at when the process exits. */
+/* A guard was made: all that are there are checked when the process exits. */
 void ca_guard_made(void);
 
 /* The context may be about to be destroyed: looks at what is alive in it. With no lock held; waits

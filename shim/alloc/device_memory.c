@@ -38,7 +38,7 @@ static int serve(ca_context_t *context, ca_kind_t kind, ca_stream_t *order, CUst
         ca_cached_free(block);
         return -EIO;
     }
-    ca_graph_memory_given(pointer, block, atomic_load(&context->number));
+    ca_graph_memory_acquired(pointer, block, atomic_load(&context->number));
     *address = pointer;
     return 0;
 }

@@ -168,13 +168,13 @@ CA_INLINE bool ca_fast_put(ca_record_t *record, uint64_t state, ca_kind_t kind, 
     if ((kind == CA_KIND_PINNED || !ca_cache_enter_with(cache, block)) &&
         !(cache = ca_fast_enter_other(block)))
         return false;
-    bool taken = ca_cache_put(cache, mark - 1, block, due);
+    bool cached = ca_cache_put(cache, mark - 1, block, due);
     /* Before the cache is left: the next owner of the memory must find no record of it. */
-    if (__builtin_expect(taken, 1))
+    if (__builtin_expect(cached, 1))
         ca_registry_erase_held(record, state);
     ca_cache_exit(cache);
     *into = cache;
-    return taken;
+    return cached;
 }
 
 /* Of cuMemFree, and of the runtime's above it; then of pinned memory. */

@@ -34,7 +34,7 @@ int ca_pinned_alloc(ca_context_t *context, unsigned flags, size_t bytes, ca_devi
         ca_cached_free(block);
         return -EIO;
     }
-    ca_graph_memory_given(pointer, block, atomic_load(&context->number));
+    ca_graph_memory_acquired(pointer, block, atomic_load(&context->number));
     *address = (void *)(uintptr_t)pointer;
     return 0;
 }

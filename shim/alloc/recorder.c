@@ -119,13 +119,13 @@ static void escape(char shown[SHOWN_PATH], const char *path)
 
 static int name_file(ca_atomic_file_t *file, char *path, size_t bytes)
 {
-    char wanted[SHOWN_PATH], given[SHOWN_PATH];
+    char wanted[SHOWN_PATH], used[SHOWN_PATH];
     unsigned tried;
     escape(wanted, path);
     int error = ca_new_file_name(file, pattern, path, bytes, &tried);
     if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
-        escape(given, path);
-        ca_warn("record: %s exists, so the trace is in %s", wanted, given);
+        escape(used, path);
+        ca_warn("record: %s exists, so the trace is in %s", wanted, used);
     }
     return error;
 }

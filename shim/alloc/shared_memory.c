@@ -373,7 +373,7 @@ int ca_shared_unregister(uint64_t address)
     return result;
 }
 
-bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names)
+bool ca_shared_read(uint64_t address, ca_allocation_t *record, size_t *names)
 {
     ca_allocation_t name;
     *names = 1;

@@ -32,7 +32,7 @@ int ca_shared_unregister(uint64_t address);
 /* What a live name stands for: the record of its memory as it was without aliases. False when
  * `address` is not live; a name that is freed while aliases keep its memory counts as live here.
  * `*names` is how many names are live. */
-bool ca_shared_look(uint64_t address, ca_allocation_t *record, size_t *names);
+bool ca_shared_read(uint64_t address, ca_allocation_t *record, size_t *names);
 
 /* The records of a context that was destroyed were dropped: forgets its aliases, calling nothing.
  */

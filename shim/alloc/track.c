@@ -107,7 +107,7 @@ int ca_track_insert(ca_context_t *context, const ca_allocation_t *record)
 }
 
 /* Notes the place and the thread, too. */
-static int note(ca_context_t *context, ca_allocation_t *record)
+static int complete_and_insert(ca_context_t *context, ca_allocation_t *record)
 {
     record->stack = ca_sample_passes(record->bytes) || !ca_sample_draw(record->bytes) ? 0
                     : ca_track_runtime_stack ? ca_track_runtime_stack
@@ -135,13 +135,13 @@ int ca_track_alloc(ca_kind_t kind, uint64_t address, size_t bytes, ca_context_t 
         .stream = (uint64_t)(uintptr_t)stream,
         .owner = owner,
     };
-    return note(context, &record);
+    return complete_and_insert(context, &record);
 }
 
 void ca_track_process_alloc(ca_kind_t kind, uint64_t address, size_t bytes, uint8_t device)
 {
     ca_allocation_t record = {.address = address, .bytes = bytes, .kind = kind, .device = device};
-    note(NULL, &record);
+    complete_and_insert(NULL, &record);
 }
 
 void ca_track_driver_alloc(ca_kind_t kind, uint64_t address, size_t bytes,

@@ -117,7 +117,7 @@ static bool bound_past_us(later_t one)
     return is_past_us((void *)value);
 }
 
-static bool look_at(const module_t *module, const ElfW(Rela) * list, size_t count)
+static bool list_past_us(const module_t *module, const ElfW(Rela) * list, size_t count)
 {
     for (size_t i = 0; list && i < count; i++) {
         unsigned type = ELF64_R_TYPE(list[i].r_info);
@@ -135,7 +135,7 @@ static bool look_at(const module_t *module, const ElfW(Rela) * list, size_t coun
     return false;
 }
 
-static bool look_at_later(void)
+static bool later_past_us(void)
 {
     size_t count = later_count;
     later_count = 0; /* those that are still not bound stay */
@@ -145,23 +145,23 @@ static bool look_at_later(void)
     return false;
 }
 
-typedef struct look {
+typedef struct scan {
     bool begun, changed, found;
-} look_t;
+} scan_t;
 
 /* The loader keeps every module where it is while it calls this. It counts what it has opened and
  * closed. No driver call here, and nothing that takes another lock of the loader's. */
-static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
+static int scan_module(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
-    look_t *look = arg;
+    scan_t *scan = arg;
     module_t module;
-    uintptr_t ours = (uintptr_t)look_at_module;
+    uintptr_t ours = (uintptr_t)scan_module;
     bool counts = bytes >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs;
-    if (!look->begun) {
-        look->begun = true;
-        look->changed = !counts || !known || info->dlpi_adds != opened || info->dlpi_subs != closed;
-        if (!look->changed) {
-            look->found = look_at_later();
+    if (!scan->begun) {
+        scan->begun = true;
+        scan->changed = !counts || !known || info->dlpi_adds != opened || info->dlpi_subs != closed;
+        if (!scan->changed) {
+            scan->found = later_past_us();
             return 1;
         }
         known = counts;
@@ -169,18 +169,18 @@ static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *arg)
         closed = counts ? info->dlpi_subs : 0;
         later_count = 0;
     }
-    if (!look->found && read_module(info, &module) && (ours < module.low || ours >= module.high))
-        look->found = look_at(&module, module.calls, module.call_count) ||
-                      look_at(&module, module.data, module.data_count);
-    return look->found;
+    if (!scan->found && read_module(info, &module) && (ours < module.low || ours >= module.high))
+        scan->found = list_past_us(&module, module.calls, module.call_count) ||
+                      list_past_us(&module, module.data, module.data_count);
+    return scan->found;
 }
 
 bool ca_bindings_past_us(bool *changed)
 {
-    look_t look = {0};
+    scan_t scan = {0};
     (void)ca_driver(); /* both are looked up now, if ever */
     (void)ca_dlsym_of_c_library();
-    dl_iterate_phdr(look_at_module, &look);
-    *changed = look.changed;
-    return look.found;
+    dl_iterate_phdr(scan_module, &scan);
+    *changed = scan.changed;
+    return scan.found;
 }

@@ -17,8 +17,8 @@ static _Atomic size_t living_count;
 static _Atomic unsigned version;
 
 /* The retired ones, in the order in which they were. */
-static ca_context_t *resting, **resting_end = &resting;
-static size_t resting_count;
+static ca_context_t *parked, **parked_end = &parked;
+static size_t parked_count;
 
 /* Calls under way that may destroy a context, and those that are done. */
 static _Atomic unsigned leaving_calls, resumed_calls;
@@ -60,25 +60,25 @@ static void drop_living(size_t at)
 static void recycle(ca_context_t *context)
 {
     context->later = NULL;
-    *resting_end = context;
-    resting_end = &context->later;
-    resting_count++;
+    *parked_end = context;
+    parked_end = &context->later;
+    parked_count++;
 }
 
 /* Takes out the first that may be revived for a context on `device`, or NULL: no thread is in it,
  * no epoch of another context waits for its events, and it has an arena, or none. */
-static ca_context_t *rested(CUdevice device, bool pooled)
+static ca_context_t *unpark(CUdevice device, bool pooled)
 {
-    ca_context_t **at = &resting;
-    for (size_t left = resting_count; left > CA_CONTEXTS_RESTING; left--, at = &(*at)->later) {
+    ca_context_t **at = &parked;
+    for (size_t left = parked_count; left > CA_CONTEXTS_PARKED; left--, at = &(*at)->later) {
         ca_context_t *context = *at;
         if (context->device != device || !context->arena != !pooled || context->leaving ||
             ca_in_flight_any(&context->entered) || ca_context_memory.in_use(context))
             continue;
         *at = context->later;
-        if (resting_end == &context->later)
-            resting_end = at;
-        resting_count--;
+        if (parked_end == &context->later)
+            parked_end = at;
+        parked_count--;
         return context;
     }
     return NULL;
@@ -113,7 +113,7 @@ static void wipe(ca_context_t *context)
 ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice device, bool pooled)
 {
     ca_lock_take(&lock);
-    ca_context_t *old = rested(device, pooled);
+    ca_context_t *old = unpark(device, pooled);
     ca_lock_drop(&lock);
     bool whole = old && ca_context_memory.revive(old);
     if (whole)
@@ -138,10 +138,10 @@ ca_context_t *ca_entry_blank(CUcontext handle, unsigned long long id, CUdevice d
 /* One that no living context has. */
 static uint16_t next_number(void)
 {
-    for (bool taken = true; taken;) {
-        taken = ++last_number == 0;
-        for (size_t i = 0; i < living_count && !taken; i++)
-            taken = living[i]->number == last_number;
+    for (bool in_use = true; in_use;) {
+        in_use = ++last_number == 0;
+        for (size_t i = 0; i < living_count && !in_use; i++)
+            in_use = living[i]->number == last_number;
     }
     return last_number;
 }
@@ -284,11 +284,11 @@ size_t ca_contexts_living(ca_context_t *contexts[CA_CONTEXTS_MAX])
 
 bool ca_contexts_try_living(ca_context_t *contexts[CA_CONTEXTS_MAX], size_t *count)
 {
-    bool taken = ca_lock_take_timed(&lock);
-    *count = taken ? list_living(contexts) : 0;
-    if (taken)
+    bool locked = ca_lock_take_timed(&lock);
+    *count = locked ? list_living(contexts) : 0;
+    if (locked)
         ca_lock_drop(&lock);
-    return taken;
+    return locked;
 }
 
 ca_context_t *ca_context_numbered(uint16_t number)
@@ -310,11 +310,11 @@ void ca_entries_reset_after_fork(void)
     ca_lock_init(&lock, CA_RANK_CONTEXTS);
     slab = (ca_slab_t){.object_bytes = sizeof(ca_context_t)}; /* the parent's stays mapped */
     atomic_store(&all, NULL);
-    resting = NULL;
-    resting_end = &resting;
+    parked = NULL;
+    parked_end = &parked;
     atomic_store(&version, 0);
     living_count = 0;
-    resting_count = 0;
+    parked_count = 0;
     atomic_store(&leaving_calls, 0);
     atomic_store(&unlisted, false);
     atomic_fetch_add(&ca_context_generation, 1);

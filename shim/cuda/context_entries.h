@@ -1,6 +1,6 @@
-/* The table of contexts.h: entries from the moment they are blank until they rest, and are revived.
- * For contexts.c alone, which asks the driver; here no driver call is made. What contexts.h has of
- * walks and counts is defined here too. Thread-safe. */
+/* The table of contexts.h: entries from the moment they are blank until they are parked, and are
+ * revived. For contexts.c alone, which asks the driver; here no driver call is made. What
+ * contexts.h has of walks and counts is defined here too. Thread-safe. */
 #ifndef CA_SHIM_CUDA_CONTEXT_ENTRIES_H
 #define CA_SHIM_CUDA_CONTEXT_ENTRIES_H
 

@@ -20,7 +20,7 @@
 #define CA_CONTEXTS_MAX 256 /* at once; the driver serves further ones */
 /* Retired entries that are not revived yet: a thread that still holds one would have to have slept
  * in a call while as many contexts ended. */
-#define CA_CONTEXTS_RESTING 1024
+#define CA_CONTEXTS_PARKED 1024
 #define CA_PINNED_KINDS 8         /* combinations of cuMemHostAlloc's flags */
 #define CA_CONTEXT_REACHED_MOST 8 /* that are distinguished */
 

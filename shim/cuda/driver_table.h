@@ -18,7 +18,7 @@ typedef struct ca_driver {
 #include "shim/hooks/hooks.def"
 } ca_driver_t;
 
-/* Hidden, as our other names are: said here it is read without a look at its address first. */
+/* Hidden, as our other names are: said here it is read without reading its address first. */
 extern __attribute__((visibility("hidden"))) ca_driver_t *_Atomic ca_driver_published;
 
 /* Every driver call of ours begins with ca_driver(): debug builds assert there that none is made

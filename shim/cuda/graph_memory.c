@@ -195,7 +195,7 @@ ca_graph_range_t ca_graph_memory_destroy(const void *handle)
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-void ca_graph_memory_given(uint64_t address, void *block, uint16_t context)
+void ca_graph_memory_acquired(uint64_t address, void *block, uint16_t context)
 {
     if (!on() || !ca_capture_active())
         return;

@@ -32,7 +32,7 @@ void ca_graph_memory_restore(const void *handle, ca_graph_range_t range);
 
 /* The pool serves this block, live under this address, to a context with this number; a capture
  * that goes on may get to know. */
-void ca_graph_memory_given(uint64_t address, void *block, uint16_t context);
+void ca_graph_memory_acquired(uint64_t address, void *block, uint16_t context);
 
 /* Whether the memory of a record, which is freed, is to be kept. */
 bool ca_graph_memory_wanted(uint64_t address);

@@ -6,22 +6,22 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct look {
+typedef struct visit {
     void (*see)(const char *name, size_t length, void *arg);
     void *arg;
-} look_t;
+} visit_t;
 
 /* `path` of a library, not terminated. */
-static void look_at_path(const look_t *look, const char *path, size_t length)
+static void visit_path(const visit_t *visit, const char *path, size_t length)
 {
     const char *slash = memrchr(path, '/', length);
     const char *name = slash ? slash + 1 : path;
-    look->see(name, length - (size_t)(name - path), look->arg);
+    visit->see(name, length - (size_t)(name - path), visit->arg);
 }
 
 /* A line of /proc/self/maps: "from-to rights offset device inode path". Each library has one part
  * that begins the file. */
-static void look_at_line(const look_t *look, const char *line, size_t length)
+static void visit_line(const visit_t *visit, const char *line, size_t length)
 {
     const char *at = line, *stop = line + length;
     bool first = false;
@@ -32,10 +32,10 @@ static void look_at_line(const look_t *look, const char *line, size_t length)
             at++;
     }
     if (at && at < stop && *at == '/' && first)
-        look_at_path(look, at, (size_t)(stop - at));
+        visit_path(visit, at, (size_t)(stop - at));
 }
 
-static bool look_at_maps(const look_t *look)
+static bool visit_maps(const visit_t *visit)
 {
     char text[4096];
     size_t have = 0;
@@ -47,7 +47,7 @@ static bool look_at_maps(const look_t *look)
         size_t begin = 0;
         for (const char *end_of; (end_of = memchr(text + begin, '\n', have - begin));) {
             size_t length = (size_t)(end_of - (text + begin));
-            look_at_line(look, text + begin, length);
+            visit_line(visit, text + begin, length);
             begin += length + 1;
         }
         if (begin == 0) /* no path is as long: of such a line the rest is passed over */
@@ -59,19 +59,19 @@ static bool look_at_maps(const look_t *look)
     return true;
 }
 
-static int look_at_module(struct dl_phdr_info *info, size_t bytes, void *look)
+static int visit_module(struct dl_phdr_info *info, size_t bytes, void *visit)
 {
     (void)bytes;
     if (info->dlpi_name)
-        look_at_path(look, info->dlpi_name, strlen(info->dlpi_name));
+        visit_path(visit, info->dlpi_name, strlen(info->dlpi_name));
     return 0;
 }
 
 void ca_libraries_each(void (*see)(const char *name, size_t length, void *arg), void *arg)
 {
-    look_t look = {see, arg};
-    if (!look_at_maps(&look))
-        dl_iterate_phdr(look_at_module, &look);
+    visit_t visit = {see, arg};
+    if (!visit_maps(&visit))
+        dl_iterate_phdr(visit_module, &visit);
 }
 
 bool ca_library_begins(const char *name, size_t length, const char *begins)

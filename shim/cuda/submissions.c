@@ -98,7 +98,7 @@ void ca_submissions_configure(void)
 
 #define CURRENT() atomic_load_explicit(&ca_order_current, memory_order_relaxed)
 
-/* The second look of a submission that went on at once: the current stream is another one now. */
+/* The second check of a submission that went on at once: the current stream is another one now. */
 static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint64_t stream)
 {
     if (stream != CA_STREAM_NOT_ASKED && !CA_MUTATED(order_jumps))
@@ -106,7 +106,7 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
     return code;
 }
 
-/* Launches are many, and nearly all go to the stream of the one before. So the two looks take few
+/* Launches are many, and nearly all go to the stream of the one before. So the two checks take few
  * instructions: there is one call, of the driver's function or of the wrapper that does all, and no
  * argument has to be kept beside it. */
 #define CA_SUBMISSION(symbol, name, version, per_thread, params, args, on, kind)                   \
@@ -151,11 +151,11 @@ static __attribute__((noinline, cold)) CUresult looked_again(CUresult code, uint
             ca_order_wait_ended(begun);                                                            \
         return code;                                                                               \
     }
-#define CA_NOTED(symbol, name, version, params, args, note)                                        \
+#define CA_NOTED(symbol, name, version, params, args, statement)                                   \
     CA_EXPORT CUresult CUDAAPI symbol params                                                       \
     {                                                                                              \
         CA_REAL(symbol);                                                                           \
-        note;                                                                                      \
+        statement;                                                                                 \
         return real args;                                                                          \
     }
 #include "shim/hooks/submissions.def"

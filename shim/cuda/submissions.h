@@ -1,5 +1,5 @@
-/* What the wrappers of shim/hooks/submissions.def look at, and the two looks of a submission for
- * those that are wrapped for other reasons, too. */
+/* What the wrappers of shim/hooks/submissions.def read, and the two checks of a submission, also
+ * for wrappers that exist for other reasons. */
 #ifndef CA_SHIM_CUDA_SUBMISSIONS_H
 #define CA_SHIM_CUDA_SUBMISSIONS_H
 
@@ -22,14 +22,14 @@ void ca_submissions_configure(void);
 /* For a wait. */
 #define CA_EVERY_STREAM ((CUstream) ~(uintptr_t)0)
 
-/* `call` with its two looks. The pool gets a handle that means the same stream to the driver's
- * functions that are no per-thread twins. The second look comes before the wrapper returns,
+/* `call` with its two checks. The pool gets a handle that means the same stream to the driver's
+ * functions that are no per-thread twins. The second check comes before the wrapper returns,
  * whatever the answer: a call that failed may have submitted a part. */
 #define CA_SUBMIT(on, per_thread, kind, call)                                                      \
     ({                                                                                             \
         const unsigned work_ = (kind);                                                             \
-        const CUstream given_ = (on);                                                              \
-        const CUstream on_ = (per_thread) && !given_ ? CU_STREAM_PER_THREAD : given_;              \
+        const CUstream named_ = (on);                                                              \
+        const CUstream on_ = (per_thread) && !named_ ? CU_STREAM_PER_THREAD : named_;              \
         const uint64_t id_ = ca_stream_id(on_, 0);                                                 \
         if (!CA_MUTATED(order_once))                                                               \
             ca_order_before(id_, (void *)on_, work_);                                              \

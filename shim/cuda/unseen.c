@@ -41,7 +41,7 @@ static const CUuuid known_tables[] = {
     {{0}},
 };
 
-static atomic_flag looking = ATOMIC_FLAG_INIT;
+static atomic_flag scanning = ATOMIC_FLAG_INIT;
 static bool
     linked; /* what was there before the first context has been seen; for the thread that looks */
 static bool seen[LIBRARIES];
@@ -71,7 +71,7 @@ static void note_library(size_t i)
         end(libraries[i].why);
 }
 
-static void look_at_library(const char *name, size_t length, void *drivers)
+static void check_library(const char *name, size_t length, void *drivers)
 {
     for (size_t i = 0; i < LIBRARIES; i++)
         if (ca_library_begins(name, length, libraries[i].begins))
@@ -80,12 +80,12 @@ static void look_at_library(const char *name, size_t length, void *drivers)
         ++*(unsigned *)drivers;
 }
 
-static void look_at_all(void)
+static void check_all(void)
 {
     unsigned drivers = 0;
     if (getenv("CUDA_INJECTION64_PATH"))
         end("CUDA_INJECTION64_PATH is set");
-    ca_libraries_each(look_at_library, &drivers);
+    ca_libraries_each(check_library, &drivers);
     if (drivers > 1)
         end("the driver is loaded twice, by dlmopen");
     linked = true;
@@ -97,13 +97,13 @@ void ca_unseen_scan(void)
     if (ended())
         return;
     /* Another thread is at it, or this one was, below a signal handler. */
-    if (atomic_flag_test_and_set(&looking))
+    if (atomic_flag_test_and_set(&scanning))
         return;
     if (ca_bindings_past_us(&changed))
         end("a module calls the driver past this library, by RTLD_DEEPBIND");
     if (changed)
-        look_at_all();
-    atomic_flag_clear(&looking);
+        check_all();
+    atomic_flag_clear(&scanning);
 }
 
 /* --- contexts and devices -----------------------------------------------------------------------

@@ -6,7 +6,7 @@
 #include "shim/cuda/cuda_decls.h"
 
 /* Looks for libraries and settings by which work is submitted, or memory reached, unseen. Where the
- * loader has loaded nothing since the last look it makes one call of the loader's, which counts,
+ * loader has loaded nothing since the last scan it makes one call of the loader's, which counts,
  * and reads what was not bound then. Not with a lock of ours held. */
 void ca_unseen_scan(void);
 

@@ -59,7 +59,7 @@ static CUcontext primary_of(CUdevice device)
 
 /* The driver has answered that `context` is that of `green`: its primary context's arena serves it.
  */
-static void note(CUgreenCtx green, CUcontext context)
+static void note_context(CUgreenCtx green, CUcontext context)
 {
     ca_lock_take(&lock);
     int at = index_of(green);
@@ -93,7 +93,7 @@ CA_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc
         return code;
     add(*green, NULL, device);
     if (ask && ask(&context, *green) == CUDA_SUCCESS)
-        note(*green, context);
+        note_context(*green, context);
     return code;
 }
 
@@ -102,7 +102,7 @@ CA_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gree
     CA_REAL(cuCtxFromGreenCtx);
     CUresult code = real(context, green);
     if (code == CUDA_SUCCESS)
-        note(green, *context);
+        note_context(green, *context);
     return code;
 }
 

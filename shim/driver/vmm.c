@@ -57,7 +57,7 @@ CA_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHan
     /* A page of the pool's is not the allocation, and memory that the program would map or pass on
      * is lent to other blocks, or released. The answer is that for memory of cuMemAlloc. */
     if (ca_life_active() && ca_range_holds((uint64_t)(uintptr_t)address) &&
-        !CA_MUTATED(handle_given))
+        !CA_MUTATED(handle_exported))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = real(handle, address);
     if (code == CUDA_SUCCESS && ca_life_active())

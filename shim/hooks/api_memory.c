@@ -50,10 +50,10 @@ static size_t copy_stack(uint32_t stack, void **to, size_t capacity)
 /* Fills `record` with that of the allocation that `address` lies in. */
 static bool find_record(uint64_t address, ca_allocation_t *record, size_t *names)
 {
-    if (ca_shared_look(address, record, names))
+    if (ca_shared_read(address, record, names))
         return true;
     uint64_t block = ca_pool_block_at(address);
-    return block && ca_shared_look(block, record, names);
+    return block && ca_shared_read(block, record, names);
 }
 
 CA_PUBLIC int cachealloc_info(const void *ptr, cachealloc_info_t *info)

@@ -51,7 +51,7 @@ typedef struct search {
     ca_object_t found;
 } search_t;
 
-static int look_into(struct dl_phdr_info *info, size_t bytes, void *arg)
+static int search_module(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     search_t *search = arg;
     bool is_it = false;
@@ -92,7 +92,7 @@ static ca_object_t object_of(void *address)
 {
     search_t search = {.address = (uintptr_t)address};
     if (!address || find_without_lock(address, &search.found) ||
-        (dl_iterate_phdr(look_into, &search) != 0 && search.found.dynamic))
+        (dl_iterate_phdr(search_module, &search) != 0 && search.found.dynamic))
         return search.found;
     return (ca_object_t){.dynamic = NULL};
 }
@@ -164,7 +164,7 @@ typedef struct runtimes {
 } runtimes_t;
 
 /* The name is copied: the object may be closed once this has returned. */
-static int look_for_runtime(struct dl_phdr_info *info, size_t bytes, void *arg)
+static int find_runtime(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     runtimes_t *runtimes = arg;
     (void)bytes;
@@ -181,7 +181,7 @@ static void *from_any_runtime(const char *name)
 {
     for (size_t passed = 0;; passed++) {
         runtimes_t runtimes = {.left = passed};
-        if (dl_iterate_phdr(look_for_runtime, &runtimes) == 0)
+        if (dl_iterate_phdr(find_runtime, &runtimes) == 0)
             return NULL;
         void *handle = dlopen(runtimes.name, RTLD_LAZY | RTLD_NOLOAD);
         void *real = handle ? ca_dlsym_call(handle, name) : NULL;
@@ -270,7 +270,7 @@ void *ca_runtime_real(ca_runtime_function_t function, void *caller)
 
 /* While the loader runs constructors no other thread can be waited for. One look-up where there is
  * no runtime. */
-__attribute__((constructor)) static void look_for_the_first_runtime(void)
+__attribute__((constructor)) static void find_the_first_runtime(void)
 {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
     find_object = (__typeof__(find_object))ca_dlsym_call(RTLD_DEFAULT, "_dl_find_object");

@@ -41,7 +41,7 @@
 static _Atomic bool started;
 static _Atomic bool installed;
 static struct sigaction before; /* what was there: the default, or to ignore it */
-static bool ends;               /* the process, by what was there */
+static bool ends_process;       /* the process, by what was there */
 static _Atomic uint64_t ending; /* since when it does, or 0 */
 static sem_t asked;
 
@@ -63,7 +63,7 @@ static void ask(int number)
     uint64_t now = ca_clock_ns(), since = 0;
     if (!ca_life_reports())
         raise_again(number);
-    else if (!ends || atomic_compare_exchange_strong(&ending, &since, now))
+    else if (!ends_process || atomic_compare_exchange_strong(&ending, &since, now))
         sem_post(&asked);
     else if (now - since > ca_bound(AGAIN_NS))
         raise_again(number);
@@ -122,7 +122,7 @@ static bool install(int number)
     sigemptyset(&ours.sa_mask);
     if (sigaction(number, NULL, &before) != 0 || is_programs(&before))
         return false;
-    ends = would_end(number);
+    ends_process = would_end(number);
     if (sigaction(number, &ours, &replaced) != 0) /* from now on others read the two above */
         return false;
     if (is_programs(&replaced)) { /* of another thread, in between */

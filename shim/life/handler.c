@@ -63,7 +63,7 @@ static bool frame_is_on_alternate_stack(uintptr_t frame)
 
 /* For the return address that the kernel gave a handler, DEPTH bytes up the stack at most: one that
  * was left there by an earlier handler may be taken for it. */
-static bool look(bool *on_alternate)
+static bool find_return(bool *on_alternate)
 {
     uintptr_t restorers[RESTORERS_MOST], words[WORDS];
     size_t count = find_restorers(restorers), got = WORDS;
@@ -81,7 +81,7 @@ static bool look(bool *on_alternate)
     return false;
 }
 #else
-static bool look(bool *on_alternate)
+static bool find_return(bool *on_alternate)
 {
     (void)on_alternate;
     return false;
@@ -94,18 +94,18 @@ static bool in_handler(bool *on_alternate)
     int saved = errno;
     stack_t now;
     *on_alternate = sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK);
-    bool found = *on_alternate || look(on_alternate);
+    bool found = *on_alternate || find_return(on_alternate);
     errno = saved;
     return found;
 }
 
 /* One thread's at a time. */
 static struct {
-    atomic_flag taken;
+    atomic_flag in_use;
     void (*function)(bool in_handler);
     ucontext_t there, back;
     char stack[STACK_BYTES];
-} roomy = {.taken = ATOMIC_FLAG_INIT};
+} roomy = {.in_use = ATOMIC_FLAG_INIT};
 
 static void call_there(void)
 {
@@ -119,12 +119,12 @@ void ca_handler_call(void (*function)(bool in_handler))
         function(found);
         return;
     }
-    if (atomic_flag_test_and_set(&roomy.taken) || getcontext(&roomy.there) != 0)
+    if (atomic_flag_test_and_set(&roomy.in_use) || getcontext(&roomy.there) != 0)
         return;
     roomy.function = function;
     roomy.there.uc_stack = (stack_t){.ss_sp = roomy.stack, .ss_size = sizeof roomy.stack};
     roomy.there.uc_link = &roomy.back;
     makecontext(&roomy.there, call_there, 0);
     (void)swapcontext(&roomy.back, &roomy.there);
-    atomic_flag_clear(&roomy.taken);
+    atomic_flag_clear(&roomy.in_use);
 }

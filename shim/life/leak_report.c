@@ -130,13 +130,13 @@ static void shorten(char *shown, size_t bytes, const char *path)
 
 static int name_file(const report_t *report, ca_atomic_file_t *file, const char *pattern)
 {
-    char wanted[SHOWN_PATH], given[SHOWN_PATH];
+    char wanted[SHOWN_PATH], used[SHOWN_PATH];
     unsigned tried;
     shorten(wanted, sizeof wanted, report->path);
     int error = ca_new_file_name(file, pattern, report->path, PATH_MAX, &tried);
     if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
-        shorten(given, sizeof given, report->path);
-        ca_warn("leak_report: %s exists, so the report is in %s", wanted, given);
+        shorten(used, sizeof used, report->path);
+        ca_warn("leak_report: %s exists, so the report is in %s", wanted, used);
     }
     return error;
 }
@@ -183,14 +183,14 @@ static int write_file(const report_t *report, const char *pattern, size_t length
 /* For a format that cannot go where leak_report says. */
 static int write_aside(const report_t *report)
 {
-    char shown[SHOWN_PATH], taken[SHOWN_PATH];
-    shorten(taken, sizeof taken, report->path);
+    char shown[SHOWN_PATH], used[SHOWN_PATH];
+    shorten(used, sizeof used, report->path);
     int error = write_file(report, report->target->aside, strlen(report->target->aside));
     if (!error) {
         shorten(shown, sizeof shown, report->path);
         ca_warn("leak_report: %s takes the text alone: the %s report is in %s; leak_report:PATH "
                 "puts it elsewhere",
-                taken, report->format->name, shown);
+                used, report->format->name, shown);
     }
     return error;
 }

@@ -60,7 +60,7 @@ static char labels[1536], rank[16];
 static uint64_t began;
 
 static _Atomic bool started;
-enum { RUNNING, ENDS, ENDED };
+enum { RUNNING, STOPPING, ENDED };
 static _Atomic uint32_t state; /* a futex */
 
 void ca_metrics_configure(void)
@@ -292,7 +292,7 @@ void ca_metrics_start(void)
 void ca_metrics_end(void)
 {
     int saved = errno;
-    if (atomic_load(&started) && atomic_exchange(&state, ENDS) == RUNNING) {
+    if (atomic_load(&started) && atomic_exchange(&state, STOPPING) == RUNNING) {
         syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
         uint64_t begin = ca_clock_ns();
         while (atomic_load(&state) != ENDED &&

@@ -97,7 +97,7 @@ static void write_registry(ca_out_t *out, const char *labels)
         ca_registry_peak_bytes());
 }
 
-static bool look_at_pools(void)
+static bool read_pools(void)
 {
     ca_context_t *living[CA_CONTEXTS_MAX];
     size_t count;
@@ -118,7 +118,7 @@ static void write_pool_line(ca_out_t *out, const char *labels, const char *name,
 
 static void write_pools(ca_out_t *out, const char *labels)
 {
-    if (!look_at_pools())
+    if (!read_pools())
         return;
 #define METRIC(name, member, help)                                                                 \
     begin(out, "pool_" #name, "gauge", help);                                                      \

@@ -21,7 +21,7 @@ static inline bool ca_attributes_any(void)
 /* The allocation at `address` is being freed: SYNC_MEMOPS, which the program set, is unset. */
 void ca_attributes_clear(uint64_t address);
 
-/* The context with this number is gone, and its memory with it. */
+/* The context with this number was destroyed, and its memory with it. */
 void ca_attributes_drop_context(const ca_context_t *context);
 
 void ca_attributes_reset_after_fork(void);

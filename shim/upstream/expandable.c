@@ -67,7 +67,7 @@ void ca_expandable_sign(const char *why)
     ca_info("expandable segments grow no more: %s", why);
 }
 
-static void look_at_library(const char *name, size_t length, void *none)
+static void check_library(const char *name, size_t length, void *none)
 {
     (void)none;
     for (size_t i = 0; i < sizeof(libraries) / sizeof(libraries[0]); i++)
@@ -81,7 +81,7 @@ bool ca_expandable_may_grow(void)
     if (ca_options.expandable_segments != CA_EXPANDABLE_AUTO)
         return true;
     if (!atomic_load(&sign) && ca_libraries_changed(&seen))
-        ca_libraries_each(look_at_library, NULL);
+        ca_libraries_each(check_library, NULL);
     return !atomic_load(&sign);
 }
 

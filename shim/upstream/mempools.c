@@ -13,7 +13,7 @@
 #include "shim/upstream/upstream.h"
 
 #define DEVICES_MAX 256
-#define TRIM_BACKOFF 64 /* allocations from a look at what is still in flight to the next */
+#define TRIM_BACKOFF 64 /* allocations from one poll of what is in flight to the next */
 
 static _Atomic bool replaced[DEVICES_MAX]; /* another pool is the device's current one */
 static _Atomic bool touched[DEVICES_MAX];  /* something was set on the default pool */

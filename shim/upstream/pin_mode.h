@@ -10,7 +10,7 @@
  * call. */
 void ca_pin_mode_set(bool on);
 
-/* For a context that was just published: it may have come after the look at all contexts. */
+/* For a context that was just published: it may have come after the walk over all contexts. */
 void ca_pin_mode_apply(ca_context_t *context);
 
 /* Its arenas are new, or as new: none is pinned. */

@@ -141,7 +141,8 @@ ca_arena_t *ca_pinned_arena(ca_context_t *context, unsigned flags, bool create)
         return arena;
     }
     ca_pin_mode_apply(context);
-    /* Either we see that the context is gone, or the thread that retires its arenas sees this one.
+    /* Either we see that the context was destroyed, or the thread that retires its arenas sees this
+     * one.
      */
     if (atomic_load(&context->state) == CA_CONTEXT_RETIRED)
         ca_arena_retire(fresh);
@@ -181,13 +182,13 @@ bool ca_pinned_revive(ca_context_t *context)
 
 size_t ca_pinned_trim(size_t bytes)
 {
-    size_t given = 0;
+    size_t released = 0;
     for (ca_context_t *c = ca_context_next(NULL); c; c = ca_context_next(c)) {
-        for (unsigned i = 0; i < CA_PINNED_KINDS && given < bytes; i++) {
+        for (unsigned i = 0; i < CA_PINNED_KINDS && released < bytes; i++) {
             ca_arena_t *arena = atomic_load(&c->pinned[i]);
             if (arena && atomic_load(&c->state) == CA_CONTEXT_SERVING)
-                given += ca_arena_trim(arena, bytes - given);
+                released += ca_arena_trim(arena, bytes - released);
         }
     }
-    return given;
+    return released;
 }

@@ -17,15 +17,15 @@ extern const ca_upstream_t ca_upstream_pinned[CA_PINNED_KINDS];
 /* The context's arena for `flags`; where it is missing it is made if `create` says so. */
 ca_arena_t *ca_pinned_arena(ca_context_t *context, unsigned flags, bool create);
 
-/* The context is gone, and its pinned memory with it. */
+/* The context was destroyed, and its pinned memory with it. */
 void ca_pinned_retire_begin(ca_context_t *context);
 void ca_pinned_retire_end(ca_context_t *context);
 
 /* As ca_arena_revive. */
 bool ca_pinned_revive(ca_context_t *context);
 
-/* Idle pinned memory of all contexts goes back, until `bytes` were given. Returns the bytes given.
- * Gives nothing while the device is at work. */
+/* Releases idle pinned memory of all contexts, until `bytes` are released. Returns the bytes
+ * released: none while the device is at work. */
 size_t ca_pinned_trim(size_t bytes);
 
 #endif

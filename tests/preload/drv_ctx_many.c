@@ -12,7 +12,7 @@
 #include "check.h"
 #include "shim_stats.h"
 
-#define KEPT 1024  /* shim/cuda/contexts.h: CA_CONTEXTS_RESTING */
+#define KEPT 1024  /* shim/cuda/contexts.h: CA_CONTEXTS_PARKED */
 #define FIRST 1500 /* more than that */
 #define LIVE 8
 #define THREADS 4
