@@ -78,7 +78,7 @@ void the_last_row_past_the_end(void)
     end(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-void memory_that_nobody_had(void)
+void memory_that_was_never_there(void)
 {
     start(1 << 21);
     OK(cuMemsetD8Async(p + (1u << 30), 1, 1, a));

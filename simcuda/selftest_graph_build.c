@@ -216,7 +216,7 @@ void one_call_adds_every_sort_of_node(void)
     OK(cuGraphDestroy(g));
 }
 
-void a_capture_depends_on_what_it_is_told(void)
+void a_capture_depends_on_what_is_asked(void)
 {
     CUstreamCaptureStatus status;
     CUgraph in = NULL;

@@ -226,7 +226,7 @@ void copies_of_two_dimensions_and_sets(void)
     OK(cuMemFree(p));
 }
 
-void pointers_tell_what_they_are(void)
+void pointers_have_attributes(void)
 {
     CUdeviceptr p, m, base;
     void *h;

@@ -1,7 +1,7 @@
 /* SIM: the race check against small programs that are ordered or not, by streams, events and
  * contexts here; runs these and those of selftest_race_memory.c, selftest_race_graph.c,
- * selftest_race_late.c, selftest_race_vmm.c and selftest_dead.c, one process each. The .def files
- * have the lists. With the argument --cost it prints what an operation costs. */
+ * selftest_race_deferred.c, selftest_race_vmm.c and selftest_dead.c, one process each. The .def
+ * files have the lists. With the argument --cost it prints what an operation costs. */
 #include "selftest_race.h"
 
 #include <string.h>
@@ -433,7 +433,7 @@ static void a_copy_from_pageable_memory_by_the_letter(void)
 #define RACY(name, keys) void name(void);
 #define SAYS(name, keys, words) void name(void);
 #include "selftest_race_graph.def"
-#include "selftest_race_late.def"
+#include "selftest_race_deferred.def"
 #include "selftest_race_vmm.def"
 #include "selftest_race_memory.def"
 #undef ORDERED
@@ -451,7 +451,7 @@ static const struct {
 #define SAYS(name, keys, words) {#name, keys, name, true, words, NULL},
 #include "selftest_race.def"
 #include "selftest_race_graph.def"
-#include "selftest_race_late.def"
+#include "selftest_race_deferred.def"
 #include "selftest_race_vmm.def"
 #include "selftest_race_memory.def"
 #undef ORDERED
@@ -476,7 +476,7 @@ static int lines_of(const char *text, const char *start_of_line)
 }
 
 /* The child's status, and what it said on stderr. */
-static int run(int i, char *text, size_t room)
+static int run(int i, char *text, size_t size)
 {
     int status = -1, pipes[2];
     char keys[256];
@@ -497,7 +497,7 @@ static int run(int i, char *text, size_t room)
     }
     close(pipes[1]);
     size_t n = 0;
-    for (ssize_t got; (got = read(pipes[0], text + n, room - 1 - n)) > 0;) {
+    for (ssize_t got; (got = read(pipes[0], text + n, size - 1 - n)) > 0;) {
         n += (size_t)got;
     }
     text[n] = 0;

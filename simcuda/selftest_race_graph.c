@@ -185,7 +185,7 @@ static CUdeviceptr temporary_on(CUstream stream)
     return node;
 }
 
-void memory_of_a_graph_that_is_gone_comes_again(void)
+void memory_of_a_graph_that_was_destroyed_comes_again(void)
 {
     primary();
     OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));

@@ -164,7 +164,7 @@ static other_t other_start(void)
     return other;
 }
 
-static void other_told(const other_t *other, char expected)
+static void other_reported(const other_t *other, char expected)
 {
     char said = 0;
     CHECK(read(other->from, &said, 1) == 1 && said == expected);
@@ -175,14 +175,14 @@ void processes_share_a_device(void) /* SIM: shared */
     CUdeviceptr p = 0;
     other_t one = other_start();
     int status;
-    other_told(&one, 'a');
+    other_reported(&one, 'a');
     primary(); /* after the fork: a child of a process that uses CUDA cannot */
     CHECK(free_bytes() == 32 * MIB);
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, 40 * MIB));
     OK(cuMemAlloc(&p, 30 * MIB));
     CHECK(free_bytes() == 2 * MIB);
     CHECK(write(one.to, "f", 1) == 1);
-    other_told(&one, 'f');
+    other_reported(&one, 'f');
     CHECK(free_bytes() == 34 * MIB);
     OK(cuMemFree(p));
     CHECK(write(one.to, "e", 1) == 1);
@@ -195,8 +195,8 @@ void a_killed_process_holds_nothing(void) /* SIM: shared */
     CUdeviceptr p = 0;
     siginfo_t info;
     other_t one = other_start(), two = other_start();
-    other_told(&one, 'a');
-    other_told(&two, 'a');
+    other_reported(&one, 'a');
+    other_reported(&two, 'a');
     primary();
     CHECK(free_bytes() == 0);
     IS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, 2 * MIB));

@@ -471,7 +471,7 @@ void host_functions_may_not_call(void)
     IS(CUDA_ERROR_NOT_PERMITTED, inside);
 }
 
-static CUevent event_of_a_context_that_is_gone(void)
+static CUevent event_of_a_context_that_was_destroyed(void)
 {
     CUevent e;
     CUcontext c;
@@ -482,16 +482,16 @@ static CUevent event_of_a_context_that_is_gone(void)
     return e;
 }
 
-static void asks_an_event_of_a_context_that_is_gone(void)
+static void asks_an_event_of_a_context_that_was_destroyed(void)
 {
-    CUevent another, e = event_of_a_context_that_is_gone();
+    CUevent another, e = event_of_a_context_that_was_destroyed();
     OK(cuEventCreate(&another, 0)); /* has not its handle */
     cuEventQuery(e);
 }
 
-static void waits_for_an_event_of_a_context_that_is_gone(void)
+static void waits_for_an_event_of_a_context_that_was_destroyed(void)
 {
-    cuStreamWaitEvent(NULL, event_of_a_context_that_is_gone(), 0);
+    cuStreamWaitEvent(NULL, event_of_a_context_that_was_destroyed(), 0);
 }
 
 static void asks_a_destroyed_event(void)
@@ -529,8 +529,8 @@ static void aborts(void (*body)(void))
 
 void handles_of_what_was_destroyed_end_the_program(void) /* SIM: hardware need not notice */
 {
-    aborts(asks_an_event_of_a_context_that_is_gone);
-    aborts(waits_for_an_event_of_a_context_that_is_gone);
+    aborts(asks_an_event_of_a_context_that_was_destroyed);
+    aborts(waits_for_an_event_of_a_context_that_was_destroyed);
     aborts(asks_a_destroyed_event);
     aborts(destroys_a_stream_twice);
 }

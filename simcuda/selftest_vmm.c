@@ -151,7 +151,7 @@ void enabled_peers_do_not_reach_mapped_memory(void)
     IS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
 }
 
-void each_device_is_given_access(void)
+void each_device_is_granted_access(void)
 {
     CUcontext second;
     unsigned long long flags = 0;
@@ -173,11 +173,11 @@ void each_device_is_given_access(void)
 }
 
 /* --- queries about pointers --------------------------------------------------------------------*/
-#define TOLD(type, what, at)                                                                       \
+#define ATTRIBUTE(type, what, at)                                                                  \
     ({                                                                                             \
-        type told_ = (type)-1;                                                                     \
-        OK(cuPointerGetAttribute(&told_, CU_POINTER_ATTRIBUTE_##what, at));                        \
-        told_;                                                                                     \
+        type answer_ = (type)-1;                                                                   \
+        OK(cuPointerGetAttribute(&answer_, CU_POINTER_ATTRIBUTE_##what, at));                      \
+        answer_;                                                                                   \
     })
 
 void mapped_memory_has_its_attributes(void)
@@ -195,23 +195,23 @@ void mapped_memory_has_its_attributes(void)
     OK(cuMemCreate(&h, UNIT, &prop, 0));
     OK(cuMemMap(q, UNIT, 0, h, 0));
     CUdeviceptr at = p + UNIT + 100;
-    CHECK(TOLD(unsigned, IS_LEGACY_CUDA_IPC_CAPABLE, at) == 0);
+    CHECK(ATTRIBUTE(unsigned, IS_LEGACY_CUDA_IPC_CAPABLE, at) == 0);
     IS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, p));
-    CHECK(TOLD(CUdeviceptr, RANGE_START_ADDR, at) == p);
-    CHECK(TOLD(size_t, RANGE_SIZE, at) == 2 * UNIT);
-    CHECK(TOLD(CUdeviceptr, MAPPING_BASE_ADDR, at) == p + UNIT);
-    CHECK(TOLD(size_t, MAPPING_SIZE, at) == UNIT);
+    CHECK(ATTRIBUTE(CUdeviceptr, RANGE_START_ADDR, at) == p);
+    CHECK(ATTRIBUTE(size_t, RANGE_SIZE, at) == 2 * UNIT);
+    CHECK(ATTRIBUTE(CUdeviceptr, MAPPING_BASE_ADDR, at) == p + UNIT);
+    CHECK(ATTRIBUTE(size_t, MAPPING_SIZE, at) == UNIT);
     OK(cuMemGetAddressRange(&base, &size, at));
     CHECK(base == p + UNIT && size == UNIT);
     IS(CUDA_ERROR_NOT_SUPPORTED, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
-    CHECK(TOLD(unsigned, SYNC_MEMOPS, at) == 0);
-    CHECK(TOLD(unsigned long long, ALLOWED_HANDLE_TYPES, p) == 0);
-    CHECK(TOLD(unsigned long long, ALLOWED_HANDLE_TYPES, q) == prop.requestedHandleTypes);
-    CHECK(TOLD(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, p) == 0);
-    CHECK(TOLD(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, q) == 1);
-    CHECK(TOLD(unsigned, ACCESS_FLAGS, p) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-    CHECK(TOLD(unsigned, ACCESS_FLAGS, q) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
-    CHECK(TOLD(unsigned, MAPPED, p) == 1);
+    CHECK(ATTRIBUTE(unsigned, SYNC_MEMOPS, at) == 0);
+    CHECK(ATTRIBUTE(unsigned long long, ALLOWED_HANDLE_TYPES, p) == 0);
+    CHECK(ATTRIBUTE(unsigned long long, ALLOWED_HANDLE_TYPES, q) == prop.requestedHandleTypes);
+    CHECK(ATTRIBUTE(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, p) == 0);
+    CHECK(ATTRIBUTE(unsigned, IS_GPU_DIRECT_RDMA_CAPABLE, q) == 1);
+    CHECK(ATTRIBUTE(unsigned, ACCESS_FLAGS, p) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    CHECK(ATTRIBUTE(unsigned, ACCESS_FLAGS, q) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+    CHECK(ATTRIBUTE(unsigned, MAPPED, p) == 1);
 }
 
 /* Each end is accessed by its own device. */

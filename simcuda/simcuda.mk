@@ -30,7 +30,7 @@ SIM_SELFTEST_H := $(wildcard simcuda/*.h simcuda/*.def)
 SIM_SELFTESTS := $(addprefix $B/tests/simcuda/,selftest selftest_race selftest_shadow)
 
 $B/tests/simcuda/selftest: $(SIM_SELFTEST)
-$B/tests/simcuda/selftest_race: $(addprefix simcuda/selftest,_race.c _dead.c _race_graph.c _race_late.c \
+$B/tests/simcuda/selftest_race: $(addprefix simcuda/selftest,_race.c _dead.c _race_graph.c _race_deferred.c \
     _race_memory.c _race_vmm.c)
 $B/tests/simcuda/selftest_shadow: simcuda/selftest_shadow.c simcuda/driver/shadow.c
 $(SIM_SELFTESTS): $(SIM_SELFTEST_H) $(SIM)/libcuda.so.1

@@ -169,7 +169,7 @@ static CUgraph end_locked(sim_capture_t *c, bool wanted)
 
 /* A capturing stream is destroyed: the origin ends its capture; another one leaves it, and what it
  * did must have been joined, as the CUDA sample with graph memory nodes does (graphMemoryNodes). */
-void sim_capture_stream_gone_locked(CUstream s)
+void sim_capture_stream_destroyed_locked(CUstream s)
 {
     sim_capture_t *c = s->capture;
     if (c && c->origin == s) {

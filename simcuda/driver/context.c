@@ -99,7 +99,7 @@ bool sim_ctx_activate_locked(CUcontext c, sim_device_t *d, unsigned flags)
     c->dev = d;
     atomic_store(&c->id, next_id++);
     atomic_store(&c->sticky, 0);
-    atomic_store(&c->told_dead, false);
+    atomic_store(&c->reported_dead, false);
     atomic_store(&c->flags, flags);
     atomic_store(&c->peers, 0);
     c->api_version = 3020;

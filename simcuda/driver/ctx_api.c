@@ -15,7 +15,7 @@ static CUresult synchronize(CUcontext ctx)
 }
 
 /* cuda.h: with ctx NULL the current context is meant (cuCtxGetId and kin). */
-static CUresult given_or_current(CUcontext *ctx)
+static CUresult named_or_current(CUcontext *ctx)
 {
     return *ctx ? sim_ctx_check(*ctx) : sim_ctx_current(ctx);
 }
@@ -31,7 +31,7 @@ SIM_API CUresult cuCtxSynchronize(void)
 SIM_API CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
     SIM_ENTER(cuCtxSynchronize_v2);
-    SIM_TRY(given_or_current(&ctx));
+    SIM_TRY(named_or_current(&ctx));
     return synchronize(ctx);
 }
 
@@ -53,7 +53,7 @@ SIM_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
     if (!device) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(given_or_current(&ctx));
+    SIM_TRY(named_or_current(&ctx));
     *device = ctx->dev->ordinal;
     return CUDA_SUCCESS;
 }
@@ -79,7 +79,7 @@ SIM_API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
     if (!version) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    SIM_TRY(given_or_current(&ctx));
+    SIM_TRY(named_or_current(&ctx));
     *version = ctx->api_version;
     return CUDA_SUCCESS;
 }

@@ -8,14 +8,14 @@
 #include <stdio.h>
 
 /* The latest ends of device memory; a heap's lock may be held, this one nests inside. */
-enum { ENDS = 4096 };
+enum { DEATHS = 4096 };
 static struct {
     uint64_t lo, hi;
     uint64_t ctx; /* that took it along; 0: it was freed by `call` */
     uint16_t call;
     bool stream; /* freed in the order of a stream */
-} ends[ENDS];
-static size_t ends_n;
+} deaths[DEATHS];
+static size_t death_count;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
 void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx)
@@ -25,12 +25,12 @@ void sim_dead_note(uint64_t base, uint64_t bytes, uint64_t ctx)
     }
     sim_thread_t *t = sim_thread();
     pthread_mutex_lock(&mu);
-    size_t at = ends_n++ % ENDS;
-    ends[at].lo = base;
-    ends[at].hi = base + bytes;
-    ends[at].ctx = ctx;
-    ends[at].call = (uint16_t)t->current;
-    ends[at].stream = t->worker;
+    size_t at = death_count++ % DEATHS;
+    deaths[at].lo = base;
+    deaths[at].hi = base + bytes;
+    deaths[at].ctx = ctx;
+    deaths[at].call = (uint16_t)t->current;
+    deaths[at].stream = t->worker;
     pthread_mutex_unlock(&mu);
 }
 
@@ -53,40 +53,40 @@ static bool is_dead(const sim_device_t *by, uint64_t ptr, size_t bytes, bool wri
            bytes > h.size - (size_t)((char *)(uintptr_t)ptr - h.base);
 }
 
-static void tell_end(char *to, size_t room, uint64_t lo, uint64_t hi)
+static void describe_end(char *to, size_t size, uint64_t lo, uint64_t hi)
 {
     pthread_mutex_lock(&mu);
-    for (size_t i = 1; i <= ends_n && i <= ENDS; i++) {
-        size_t at = (ends_n - i) % ENDS;
-        if (ends[at].lo >= hi || ends[at].hi <= lo) {
+    for (size_t i = 1; i <= death_count && i <= DEATHS; i++) {
+        size_t at = (death_count - i) % DEATHS;
+        if (deaths[at].lo >= hi || deaths[at].hi <= lo) {
             continue;
         }
-        if (ends[at].ctx) {
-            snprintf(to, room, "it died with context %llu", (unsigned long long)ends[at].ctx);
-        } else if (ends[at].stream) {
-            snprintf(to, room, "it was freed in the order of a stream");
+        if (deaths[at].ctx) {
+            snprintf(to, size, "it died with context %llu", (unsigned long long)deaths[at].ctx);
+        } else if (deaths[at].stream) {
+            snprintf(to, size, "it was freed in the order of a stream");
         } else {
-            snprintf(to, room, "it was freed by %s", sim_name((enum sim_id)ends[at].call));
+            snprintf(to, size, "it was freed by %s", sim_name((enum sim_id)deaths[at].call));
         }
         break;
     }
     pthread_mutex_unlock(&mu);
 }
 
-static void describe(char *to, size_t room, uint64_t lo, uint64_t hi)
+static void describe(char *to, size_t size, uint64_t lo, uint64_t hi)
 {
     sim_alloc_t a;
     sim_vmm_t m;
     sim_device_t *d = sim_device_of(lo);
     bool mapped = !d && sim_vmm_reserved(lo);
-    snprintf(to, room, d || mapped ? "nothing was there" : "the driver does not know it");
+    snprintf(to, size, d || mapped ? "nothing was there" : "the driver does not know it");
     if (d && sim_heap_find(d, lo, &a)) {
-        snprintf(to, room, "only %llu bytes are left of the allocation there",
+        snprintf(to, size, "only %llu bytes are left of the allocation there",
                  (unsigned long long)(a.size - (lo - a.base)));
     } else if (mapped && sim_vmm_find(lo, &m)) {
-        snprintf(to, room, "what is mapped there may not be accessed, or ends before");
+        snprintf(to, size, "what is mapped there may not be accessed, or ends before");
     } else if (d || mapped) {
-        tell_end(to, room, lo, hi);
+        describe_end(to, size, lo, hi);
     }
 }
 
@@ -110,7 +110,7 @@ bool sim_dead_submitted(CUstream s, const sim_device_t *device, const sim_origin
         !is_dead(device, ptr, bytes, write, host_ok)) {
         return false;
     }
-    atomic_store(&s->ctx->told_dead, true);
+    atomic_store(&s->ctx->reported_dead, true);
     sim_race_place(by, sizeof(by), origin);
     report(by, ptr, bytes, write);
     return true;
@@ -120,7 +120,7 @@ void sim_dead_executed(const sim_op_t *op, uint64_t ptr, size_t bytes, bool writ
 {
     char by[160];
     CUstream s = op->stream;
-    if (!sim_opt.racecheck || atomic_exchange(&s->ctx->told_dead, true)) {
+    if (!sim_opt.racecheck || atomic_exchange(&s->ctx->reported_dead, true)) {
         return;
     }
     snprintf(by, sizeof(by), "work on %sstream %llu of context %llu", s->legacy ? "legacy " : "",

@@ -46,7 +46,7 @@ SIM_API CUresult cuInit(unsigned int Flags)
     }
     if (rc == CUDA_SUCCESS) {
         int none = 0;
-        if (atomic_compare_exchange_strong(&sim_state, &none, 1) && !sim_opt.ends_late) {
+        if (atomic_compare_exchange_strong(&sim_state, &none, 1) && !sim_opt.ends_in_destructors) {
             sim_at_exit(end);
         }
     }

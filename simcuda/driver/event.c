@@ -11,21 +11,21 @@ enum { MAGIC = 0x4556544d };
 
 /* An event that ended with its context is used again as late as possible, so that a use of the old
  * handle is noticed. */
-enum { RESTING = 1024 };
+enum { PARKED = 1024 };
 
 static CUevent free_events;
-static CUevent resting, *resting_end = &resting;
-static size_t resting_count;
+static CUevent parked, *parked_end = &parked;
+static size_t parked_count;
 
 static CUevent recycled_locked(void)
 {
     CUevent e = free_events;
     if (e) {
         free_events = e->next_free;
-    } else if (resting_count > RESTING) {
-        e = resting;
-        resting = e->next_free;
-        resting_count--;
+    } else if (parked_count > PARKED) {
+        e = parked;
+        parked = e->next_free;
+        parked_count--;
     }
     return e;
 }
@@ -84,9 +84,9 @@ void sim_event_end_locked(CUevent e, bool with_context)
     }
     if (with_context) {
         e->next_free = NULL;
-        *resting_end = e;
-        resting_end = &e->next_free;
-        resting_count++;
+        *parked_end = e;
+        parked_end = &e->next_free;
+        parked_count++;
     } else {
         e->next_free = free_events;
         free_events = e;

@@ -86,12 +86,12 @@ static CUresult instantiate(CUgraphExec *out, CUgraph g, uint64_t flags)
 
 /* The forms before 11.4: no flags, and what went wrong in words. */
 static CUresult instantiate_old(CUgraphExec *out, CUgraph g, CUgraphNode *node, char *log,
-                                size_t room)
+                                size_t size)
 {
     if (node) {
         *node = NULL;
     }
-    if (log && room) {
+    if (log && size) {
         *log = 0;
     }
     return instantiate(out, g, 0);

@@ -313,7 +313,7 @@ static void free_locked(sim_heap_t *h, sim_alloc_t *a)
     unlink_locked(a);
     bool counted = a->kind == SIM_GRAPH ? a->graph.backed : a->kind != SIM_IMPORT;
     h->graphs -= a->kind == SIM_GRAPH && counted ? whole_pages(a->size) : 0;
-    sim_ipc_gone_locked(h, a);
+    sim_ipc_freed_locked(h, a);
     h->requested -= counted ? a->size : 0;
     if (a->pool) {
         sim_pool_count(a->pool, a->size, false);
@@ -344,7 +344,7 @@ static bool graph_freed_locked(sim_alloc_t *a, bool marked)
 
 /* Nothing in it is live: memory that no executable graph needs is freed, and the record with the
  * node. */
-static void graph_rest_locked(sim_heap_t *h, sim_alloc_t *a)
+static void graph_idle_locked(sim_heap_t *h, sim_alloc_t *a)
 {
     if (a->graph.live) {
         return;
@@ -412,7 +412,7 @@ CUresult sim_heap_graph_back(sim_device_t *d, CUdeviceptr p, uint64_t id, bool o
     }
     if (rc == CUDA_SUCCESS) {
         a->graph.wanted = on;
-        graph_rest_locked(h, a);
+        graph_idle_locked(h, a);
     }
     pthread_mutex_unlock(&h->mu);
     return rc;
@@ -457,7 +457,7 @@ bool sim_heap_graph_change(sim_device_t *d, CUdeviceptr p, uint64_t id, sim_grap
         break;
     case SIM_GRAPH_DISOWNED:
         m->owned = false;
-        graph_rest_locked(h, a);
+        graph_idle_locked(h, a);
         break;
     }
     pthread_mutex_unlock(&h->mu);
@@ -475,7 +475,7 @@ CUresult sim_heap_free(sim_device_t *d, CUdeviceptr p, bool marked)
         sim_dead_note(a->base, a->size, 0);
     }
     if (ok && a->kind == SIM_GRAPH) {
-        graph_rest_locked(h, a);
+        graph_idle_locked(h, a);
     } else if (ok) {
         free_locked(h, a);
     }

@@ -92,7 +92,7 @@ static void unmap_locked(sim_heap_t *h, const sim_alloc_t *a)
     }
 }
 
-void sim_ipc_gone_locked(sim_heap_t *h, const sim_alloc_t *a)
+void sim_ipc_freed_locked(sim_heap_t *h, const sim_alloc_t *a)
 {
     if (a->kind == SIM_IMPORT) {
         unmap_locked(h, a);

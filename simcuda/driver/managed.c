@@ -340,18 +340,18 @@ static int device_of(place_t p)
                                                     : CU_DEVICE_CPU;
 }
 
-static CUresult put_devices(const advice_t *said, int *out, size_t room)
+static CUresult put_devices(const advice_t *said, int *out, size_t most)
 {
     size_t n = 0;
     for (int d = 0; d < SIM_MAX_DEVICES; d++) {
-        if (n < room && said->accessed_by & 1u << d) {
+        if (n < most && said->accessed_by & 1u << d) {
             out[n++] = d;
         }
     }
-    if (n < room && said->accessed_by & HOST_BIT) {
+    if (n < most && said->accessed_by & HOST_BIT) {
         out[n++] = CU_DEVICE_CPU;
     }
-    while (n < room) {
+    while (n < most) {
         out[n++] = CU_DEVICE_INVALID;
     }
     return CUDA_SUCCESS;

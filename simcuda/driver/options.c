@@ -105,8 +105,8 @@ static bool set_driver(char *v)
 
 static bool set_ends(char *v)
 {
-    sim_opt.ends_late = strcmp(v, "late") == 0;
-    return sim_opt.ends_late || strcmp(v, "exit") == 0;
+    sim_opt.ends_in_destructors = strcmp(v, "late") == 0;
+    return sim_opt.ends_in_destructors || strcmp(v, "exit") == 0;
 }
 
 static bool set_sticky_reset(char *v)

@@ -253,7 +253,7 @@ static void *stream_main(void *arg)
             sim_execute(op);
             sim_lock();
         }
-        sim_late_end(op->late);
+        sim_deferred_end(op->deferred);
         if (op->kind == SIM_OP_MARK) {
             stamp_locked(op);
         }
@@ -311,7 +311,7 @@ sim_op_t *sim_enqueue_locked(CUstream s, const sim_op_t *from)
     bool host = op->kind == SIM_OP_HOST || op->kind == SIM_OP_CALLBACK;
     op->clock = host && sim_opt.racecheck ? sim_race_before(s) : NULL;
     bool acts = host || (op->kind == SIM_OP_KERNEL && op->u.kernel.body);
-    op->late = acts ? sim_late_begin(s, op) : NULL;
+    op->deferred = acts ? sim_deferred_begin(s, op) : NULL;
     for (size_t i = 0; i < from->after.n; i++) {
         sim_points_add(&op->after, from->after.at[i].stream, from->after.at[i].seq);
     }

@@ -177,7 +177,7 @@ static uint64_t step(CUstream s)
     implicit(s, &s->clock);
     reach(&s->clock, s->actor + 1);
     uint64_t at = ++s->clock.at[s->actor];
-    sim_late_step(s, at);
+    sim_deferred_step(s, at);
     return at;
 }
 
@@ -486,12 +486,12 @@ SIM_API void simcuda_acquire(const void *token)
 }
 
 /* --- findings ----------------------------------------------------------------------------------*/
-void sim_race_place(char *to, size_t room, const sim_origin_t *w)
+void sim_race_place(char *to, size_t size, const sim_origin_t *w)
 {
     if (w->host) {
-        snprintf(to, room, "%s on a host thread", sim_name((enum sim_id)w->call));
+        snprintf(to, size, "%s on a host thread", sim_name((enum sim_id)w->call));
     } else {
-        snprintf(to, room, "%s on %sstream %u of context %u", sim_name((enum sim_id)w->call),
+        snprintf(to, size, "%s on %sstream %u of context %u", sim_name((enum sim_id)w->call),
                  w->legacy ? "legacy " : "", w->stream, w->ctx);
     }
 }

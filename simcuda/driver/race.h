@@ -60,17 +60,18 @@ void sim_race_learn(const sim_clock_t *c);
 sim_clock_t *sim_race_before(CUstream s); /* what the latest operation of s knows */
 
 /* --- race_alias.c: an access, at whatever addresses the bytes have; behind: NULL, or as of
- * sim_shadow_late */
+ * sim_shadow_deferred */
 void sim_race_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
                      const sim_clock_t *clock, const sim_clock_t *behind);
 
-/* --- race_late.c: accesses that are known when they happen; NULL: no race check */
-typedef struct sim_late sim_late_t;
-sim_late_t *sim_late_begin(CUstream s, const struct sim_op *op); /* just after sim_race_op of it */
-void sim_late_end(sim_late_t *l);
-void sim_late_synced(sim_late_t *l);
-void sim_late_step(CUstream s, uint64_t step);
-void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write);
+/* --- race_deferred.c: accesses that are known when they happen; NULL: no race check */
+typedef struct sim_deferred sim_deferred_t;
+sim_deferred_t *sim_deferred_begin(CUstream s,
+                                   const struct sim_op *op); /* just after sim_race_op of it */
+void sim_deferred_end(sim_deferred_t *l);
+void sim_deferred_synced(sim_deferred_t *l);
+void sim_deferred_step(CUstream s, uint64_t step);
+void sim_deferred_access(sim_deferred_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write);
 /* race.c, for it: the latest step of s; the actor is over at that step. */
 sim_origin_t sim_race_origin(CUstream s);
 void sim_race_retire(uint32_t actor, uint64_t step);
@@ -84,7 +85,7 @@ void sim_race_forget(uint64_t base, uint64_t bytes);     /* new or freed: no his
 /* For a report: counts it, and says whether it is still to be printed; and the text for the origin
  * of an access. */
 bool sim_race_count(void);
-void sim_race_place(char *to, size_t room, const sim_origin_t *w);
+void sim_race_place(char *to, size_t size, const sim_origin_t *w);
 uint64_t sim_race_total(void);
 /* Last thing at exit: if there was a race, the total on stderr and the end with status 99. */
 void sim_race_finish(void);
@@ -104,8 +105,8 @@ void sim_shadow_access(uint64_t lo, uint64_t hi, bool write, const sim_origin_t 
                        const sim_clock_t *clock);
 /* For an access whose operation was submitted before others that may have been checked: an access
  * with a step from `behind` on (0: none) comes after it. */
-void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
-                     const sim_clock_t *clock, const sim_clock_t *behind);
+void sim_shadow_deferred(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
+                         const sim_clock_t *clock, const sim_clock_t *behind);
 /* Written down as a read, and not checked. */
 void sim_shadow_note(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
                      const sim_clock_t *clock);

@@ -9,7 +9,7 @@ static void one(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin
                 const sim_clock_t *clock, const sim_clock_t *behind)
 {
     if (behind) {
-        sim_shadow_late(lo, hi, write, origin, clock, behind);
+        sim_shadow_deferred(lo, hi, write, origin, clock, behind);
     } else {
         sim_shadow_access(lo, hi, write, origin, clock);
     }

@@ -35,9 +35,9 @@ static void *reach(uint64_t address, size_t bytes, bool write)
         fprintf(stderr, "simcuda: an access outside of kernels and host functions\n");
         return NULL;
     }
-    if (now->late) {
+    if (now->deferred) {
         sim_lock();
-        sim_late_access(now->late, now->stream, address, bytes, write);
+        sim_deferred_access(now->deferred, now->stream, address, bytes, write);
         sim_unlock();
     }
     void *at = sim_access(now, address, bytes, write, false);
@@ -127,7 +127,7 @@ SIM_API void simcuda_grid_sync(void)
         sim_lock();
         sim_points_add(&v, before.stream, before.seq);
         sim_wait_points_locked(&v);
-        sim_late_synced(now->late);
+        sim_deferred_synced(now->deferred);
         sim_unlock();
         sim_points_free(&v);
     }

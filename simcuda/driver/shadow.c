@@ -21,7 +21,7 @@ typedef struct seg {
 
 static union {
     seg_t seg;
-    char room[sizeof(seg_t) + LEVELS * sizeof(seg_t *)];
+    char bytes[sizeof(seg_t) + LEVELS * sizeof(seg_t *)];
 } head;
 static seg_t *const first = &head.seg; /* before all others, at every level */
 static size_t count, swept;
@@ -212,8 +212,8 @@ static void write_under(uint64_t lo, uint64_t hi, const sim_origin_t *origin,
     }
 }
 
-void sim_shadow_late(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
-                     const sim_clock_t *clock, const sim_clock_t *behind)
+void sim_shadow_deferred(uint64_t lo, uint64_t hi, bool write, const sim_origin_t *origin,
+                         const sim_clock_t *clock, const sim_clock_t *behind)
 {
     check(lo, hi, write, origin, clock, behind);
     if (write) {

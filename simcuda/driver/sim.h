@@ -205,7 +205,7 @@ typedef struct sim_options {
     size_t addresses; /* of each device; 0: by its memory */
     size_t host_memory;
     int driver;
-    bool ends_late, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
+    bool ends_in_destructors, reset_heals, free_waits, no_mempools, pitch_by_asker, pitch_by_height;
     bool busy_handles, triggers_early;
     unsigned vmm;       /* SIM_VMM_ */
     size_t reservation; /* the most bytes in one */
@@ -317,7 +317,7 @@ void sim_heap_fill_locked(sim_alloc_t *a, CUcontext ctx, enum sim_kind kind, CUm
 void sim_heap_end_import_locked(sim_heap_t *h, sim_alloc_t *a);
 /* --- ipc.c: where the bytes are, and before a record goes */
 char *sim_ipc_backing(sim_heap_t *h, size_t bytes);
-void sim_ipc_gone_locked(sim_heap_t *h, const sim_alloc_t *a);
+void sim_ipc_freed_locked(sim_heap_t *h, const sim_alloc_t *a);
 /* Whether a free of it is under way, or no free of it is allowed. */
 static inline bool sim_alloc_freeing(const sim_alloc_t *a)
 {
@@ -412,7 +412,8 @@ struct CUctx_st {
     _Atomic bool alive;
     _Atomic uint64_t id;
     _Atomic int sticky;
-    _Atomic bool told_dead; /* race check: an access to dead memory, the cause of a sticky error */
+    _Atomic bool
+        reported_dead; /* race check: an access to dead memory, the cause of a sticky error */
     _Atomic unsigned flags;
     unsigned api_version;
     _Atomic int attached; /* by cuCtxAttach, beside its creator */
@@ -499,8 +500,8 @@ typedef struct sim_op {
     uint64_t seq;
     CUstream stream;
     sim_points_t after;
-    sim_clock_t *clock; /* race check: what a host function knows; NULL for others */
-    sim_late_t *late;   /* race check: of what may access memory while it runs */
+    sim_clock_t *clock;       /* race check: what a host function knows; NULL for others */
+    sim_deferred_t *deferred; /* race check: of what may access memory while it runs */
     enum sim_learn learn;
     struct sim_op *next;
     union {
@@ -552,7 +553,7 @@ struct CUstream_st {
     CUstream lent_to; /* the stream that has this one's handle now */
     bool named;       /* a program has its handle: no default stream */
     bool held;        /* its handle is lent or the next to be: it is not made again before */
-    bool resting;     /* it would have been, but for that */
+    bool parked;      /* it would have been, but for that */
     bool alive, legacy, blocking, has_thread;
     bool orphan; /* its green context was destroyed before it: every call says so */
     CUcontext ctx;
@@ -700,6 +701,6 @@ bool sim_capture_spoil_locked(uint64_t id); /* false: there is no such capture a
 CUresult sim_capture_block_context_locked(CUcontext ctx); /* a call that no capture allows */
 CUresult sim_capture_block_stream_locked(CUstream s);
 CUresult sim_capture_unsafe(void); /* allocation and the like during a capture */
-void sim_capture_stream_gone_locked(CUstream s);
+void sim_capture_stream_destroyed_locked(CUstream s);
 
 #endif

@@ -32,9 +32,9 @@ static void keep_busy_handle(CUstream handle)
     busy_handles[busy_n++] = handle;
 }
 
-static void rest(CUstream s)
+static void park(CUstream s)
 {
-    s->resting = s->held;
+    s->parked = s->held;
     if (!s->held) {
         s->next_free = free_streams;
         free_streams = s;
@@ -51,8 +51,8 @@ static void give_handle_back(CUstream s, bool busy)
         keep_busy_handle(handle);
     } else if (handle != s) {
         handle->held = false;
-        if (handle->resting) {
-            rest(handle);
+        if (handle->parked) {
+            park(handle);
         }
     }
 }
@@ -83,7 +83,7 @@ CUstream sim_stream_make_locked(CUcontext ctx, unsigned flags, int priority)
     s->magic = MAGIC;
     s->as = s;
     s->lent_to = NULL;
-    s->named = s->resting = false;
+    s->named = s->parked = false;
     s->alive = true;
     s->orphan = false;
     s->legacy = false;
@@ -126,7 +126,7 @@ void sim_stream_recycle_locked(CUstream s)
 {
     unlink_locked(s);
     if (!s->orphan) {
-        rest(s);
+        park(s);
     }
 }
 
@@ -135,7 +135,7 @@ void sim_stream_recycle_locked(CUstream s)
  * completed all work". Until then the stream stays in its context's list. */
 void sim_stream_end_locked(CUstream s)
 {
-    sim_capture_stream_gone_locked(s);
+    sim_capture_stream_destroyed_locked(s);
     s->alive = false;
     sim_race_stream_ended(s);
     bool busy = atomic_load(&s->completed) != s->submitted;
@@ -150,7 +150,7 @@ void sim_stream_end_locked(CUstream s)
  * CUDA_ERROR_CONTEXT_IS_DESTROYED ... memory leak": so the handle never comes again. */
 void sim_stream_orphan_locked(CUstream s)
 {
-    sim_capture_stream_gone_locked(s);
+    sim_capture_stream_destroyed_locked(s);
     s->orphan = true;
     s->alive = false;
     sim_race_stream_ended(s);

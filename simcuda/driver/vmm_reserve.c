@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 static reservation_t **table; /* by address */
-static size_t count, room;
+static size_t count, capacity;
 static _Atomic size_t known; /* how many, readable without the lock: most programs have none */
 
 static size_t table_bytes(const reservation_t *r)
@@ -37,14 +37,14 @@ static size_t up_to_locked(uint64_t p)
 
 static bool insert_locked(reservation_t *r)
 {
-    if (count == room) {
-        size_t more = room ? room * 2 : 16;
+    if (count == capacity) {
+        size_t more = capacity ? capacity * 2 : 16;
         reservation_t **larger = realloc(table, more * sizeof(*table));
         if (!larger) {
             return false;
         }
         table = larger;
-        room = more;
+        capacity = more;
     }
     size_t i = up_to_locked(r->base);
     memmove(&table[i + 1], &table[i], (count - i) * sizeof(*table));

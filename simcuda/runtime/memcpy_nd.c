@@ -204,8 +204,8 @@ static cudaError_t make_end(cudaArray_t array, struct cudaPitchedPtr p, struct c
     return cudaSuccess;
 }
 
-static cudaError_t ends_3d(const struct cudaMemcpy3DParms *p, rt_end_t *dst, rt_end_t *src,
-                           struct cudaExtent *bytes)
+static cudaError_t ends_of_3d(const struct cudaMemcpy3DParms *p, rt_end_t *dst, rt_end_t *src,
+                              struct cudaExtent *bytes)
 {
     size_t src_element, dst_element;
     RT_TRY(rt_element_bytes(p->srcArray, &src_element));
@@ -223,7 +223,7 @@ cudaError_t rt_copy_3d(const struct cudaMemcpy3DParms *p, CUDA_MEMCPY3D *out)
 {
     rt_end_t src, dst;
     struct cudaExtent bytes;
-    RT_TRY(ends_3d(p, &dst, &src, &bytes));
+    RT_TRY(ends_of_3d(p, &dst, &src, &bytes));
     return describe(&dst, &src, bytes, p->kind, out);
 }
 
@@ -233,7 +233,7 @@ static cudaError_t copy_3d(const rt_driver_t *drv, const struct cudaMemcpy3DParm
     RT_NEED(p);
     rt_end_t src, dst;
     struct cudaExtent bytes;
-    RT_TRY(ends_3d(p, &dst, &src, &bytes));
+    RT_TRY(ends_of_3d(p, &dst, &src, &bytes));
     return rt_copy_nd(drv, &dst, &src, bytes, p->kind, async, stream);
 }
 

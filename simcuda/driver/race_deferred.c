@@ -14,21 +14,21 @@
 
 #include <stdlib.h>
 
-struct sim_late {
+struct sim_deferred {
     sim_origin_t origin, early_origin;
     sim_clock_t clock, early, behind; /* behind: by actor the first step that knows it, or 0 */
     bool halves, synced;
-    struct sim_late *next;
+    struct sim_deferred *next;
 };
 
-static sim_late_t *running;
+static sim_deferred_t *running;
 
-sim_late_t *sim_late_begin(CUstream s, const sim_op_t *op)
+sim_deferred_t *sim_deferred_begin(CUstream s, const sim_op_t *op)
 {
     if (!sim_opt.racecheck) {
         return NULL;
     }
-    sim_late_t *l = calloc(1, sizeof(*l));
+    sim_deferred_t *l = calloc(1, sizeof(*l));
     if (!l) {
         abort();
     }
@@ -45,12 +45,12 @@ sim_late_t *sim_late_begin(CUstream s, const sim_op_t *op)
     return l;
 }
 
-void sim_late_end(sim_late_t *l)
+void sim_deferred_end(sim_deferred_t *l)
 {
     if (!l) {
         return;
     }
-    for (sim_late_t **at = &running; *at; at = &(*at)->next) {
+    for (sim_deferred_t **at = &running; *at; at = &(*at)->next) {
         if (*at == l) {
             *at = l->next;
             break;
@@ -65,16 +65,16 @@ void sim_late_end(sim_late_t *l)
     free(l);
 }
 
-void sim_late_synced(sim_late_t *l)
+void sim_deferred_synced(sim_deferred_t *l)
 {
     if (l) {
         l->synced = true;
     }
 }
 
-void sim_late_step(CUstream s, uint64_t step)
+void sim_deferred_step(CUstream s, uint64_t step)
 {
-    for (sim_late_t *l = running; l; l = l->next) {
+    for (sim_deferred_t *l = running; l; l = l->next) {
         bool known = s->actor < l->behind.n && l->behind.at[s->actor];
         bool itself = s->actor == l->origin.actor && step <= l->origin.step;
         if (!known && !itself && sim_clock_has(&s->clock, l->origin.actor, l->origin.step)) {
@@ -83,7 +83,7 @@ void sim_late_step(CUstream s, uint64_t step)
     }
 }
 
-void sim_late_access(sim_late_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write)
+void sim_deferred_access(sim_deferred_t *l, CUstream s, uint64_t at, uint64_t bytes, bool write)
 {
     bool early = l->halves && !l->synced;
     const sim_origin_t *origin = early ? &l->early_origin : &l->origin;

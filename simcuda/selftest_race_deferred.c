@@ -5,7 +5,7 @@
 
 #define ORDERED(name, keys) void name(void);
 #define RACY(name, keys) void name(void);
-#include "selftest_race_late.def"
+#include "selftest_race_deferred.def"
 #undef ORDERED
 #undef RACY
 
@@ -17,13 +17,13 @@ static void stores(void *arg)
     CHECK(simcuda_store(*(CUdeviceptr *)arg, bytes, sizeof(bytes)) == 0);
 }
 
-static void stores_late(void *arg)
+static void stores_deferred(void *arg)
 {
     gate_fn(&g);
     stores(arg);
 }
 
-static void loads_late(void *arg)
+static void loads_deferred(void *arg)
 {
     char bytes[8];
     gate_fn(&g);
@@ -51,7 +51,7 @@ static void ends(void)
 void a_kernel_that_stores_after_another_streams_set(void)
 {
     start();
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     writes(b);
     ends();
 }
@@ -60,7 +60,8 @@ void a_set_beside_a_kernel_that_stored(void)
 {
     start();
     launches(kernel("now", stores), &p, a);
-    launches(kernel("late", stores_late), &p, a); /* the first is over when this one is reached */
+    launches(kernel("late", stores_deferred), &p,
+             a); /* the first is over when this one is reached */
     pthread_mutex_lock(&g.mu);
     while (!g.reached) {
         pthread_cond_wait(&g.cv, &g.mu);
@@ -73,7 +74,7 @@ void a_set_beside_a_kernel_that_stored(void)
 void a_kernel_that_loads_after_another_streams_set(void)
 {
     start();
-    launches(kernel("late", loads_late), &p, a);
+    launches(kernel("late", loads_deferred), &p, a);
     writes(b);
     ends();
 }
@@ -81,7 +82,7 @@ void a_kernel_that_loads_after_another_streams_set(void)
 void a_kernel_that_stores_before_what_waits_for_it(void)
 {
     start();
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     b_waits_for_a();
     writes(b);
     reads(b);
@@ -96,7 +97,7 @@ void a_kernel_that_stores_behind_what_it_waited_for(void)
     writes(b);
     OK(cuEventRecord(e, b));
     OK(cuStreamWaitEvent(a, e, 0));
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     ends();
 }
 
@@ -104,15 +105,15 @@ void a_kernel_that_stores_between_sets_of_its_stream(void)
 {
     start();
     writes(a);
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     writes(a);
     ends();
 }
 
-void a_read_before_the_store_of_a_kernel_that_nobody_waits_for(void)
+void a_read_before_the_store_of_a_kernel_that_no_thread_waits_for(void)
 {
     start();
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     reads(b);
     ends();
 }
@@ -122,7 +123,7 @@ void a_set_behind_one_that_waits_for_the_kernel_only_in_part(void)
 {
     start();
     OK(cuEventRecord(e, a));
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     OK(cuStreamWaitEvent(b, e, 0));
     writes(b);
     ends();
@@ -131,7 +132,7 @@ void a_set_behind_one_that_waits_for_the_kernel_only_in_part(void)
 void a_host_function_that_stores_beside_another_stream(void)
 {
     start();
-    OK(cuLaunchHostFunc(a, stores_late, &p));
+    OK(cuLaunchHostFunc(a, stores_deferred, &p));
     writes(b);
     ends();
 }
@@ -140,7 +141,7 @@ void a_host_function_that_stores_beside_another_stream(void)
 void a_host_function_that_stores_while_others_know_it_runs(void)
 {
     start();
-    OK(cuLaunchHostFunc(a, stores_late, &p));
+    OK(cuLaunchHostFunc(a, stores_deferred, &p));
     pthread_mutex_lock(&g.mu);
     while (!g.reached) {
         pthread_cond_wait(&g.cv, &g.mu);
@@ -156,7 +157,7 @@ void a_kernel_of_a_graph_that_stores_beside_another_stream(void)
     CUgraphExec x;
     start();
     OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
-    launches(kernel("late", stores_late), &p, a);
+    launches(kernel("late", stores_deferred), &p, a);
     OK(cuStreamEndCapture(a, &graph));
     OK(cuGraphInstantiate(&x, graph, 0));
     OK(cuGraphLaunch(x, a));
@@ -182,7 +183,7 @@ static void stores_and_tells(void *arg)
 void a_kernel_that_stores_after_a_programmatic_one_did(void) /* SIM: programmatic:early */
 {
     start();
-    launches(kernel("first", stores_late), &p, a);
+    launches(kernel("first", stores_deferred), &p, a);
     launches_programmatically(kernel("second", stores_and_tells), &p, a);
     OK(cuStreamSynchronize(a));
 }
