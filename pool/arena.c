@@ -66,8 +66,8 @@ static bool begin(ca_arena_t *arena, ca_bins_t *bins)
     ca_cache_make_depot(arena, (ca_cache_t *)(void *)(bins + CA_POOLS));
     arena->free_bytes = SIZE_MAX;
     arena->round = 1; /* no segment was refused in it */
-    return ca_fence_queue_start(arena, &arena->whole, NULL) == 0 &&
-           (arena->passed = ca_epoch_make(arena, &arena->whole));
+    return ca_fence_queue_start(arena, &arena->plain_fences, NULL) == 0 &&
+           (arena->passed = ca_epoch_make(arena, &arena->plain_fences));
 }
 
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
@@ -119,7 +119,7 @@ static void drop_memory(ca_arena_t *arena)
     ca_slab_destroy(&arena->segment_slab);
     arena->bins = NULL;
     arena->segments = NULL;
-    arena->whole = (ca_fence_queue_t){0};
+    arena->plain_fences = (ca_fence_queue_t){0};
     arena->passed = arena->owed = NULL;
     ca_block_discard(&arena->blocks);
 }
@@ -128,9 +128,9 @@ static void drop_memory(ca_arena_t *arena)
  * recorded in other contexts too, which live on. Drops the lock. */
 static void end_epochs(ca_arena_t *arena)
 {
-    ca_epochs_end(arena, &arena->whole);
+    ca_epochs_end(arena, &arena->plain_fences);
     for (ca_stream_t *stream = arena->streams; stream; stream = stream->next)
-        ca_epochs_end(arena, &stream->line);
+        ca_epochs_end(arena, &stream->fences);
 }
 
 int ca_arena_enter(ca_arena_t *arena)
@@ -184,7 +184,7 @@ static ca_block_t *take_in_order(ca_arena_t *arena, size_t bytes)
     ca_block_t *found = NULL;
 
     if (arena->params.reuse != CA_POOL_REUSE_ORDER ||
-        (!arena->whole.closed.head && !CA_MUTATED(order_open_epoch) &&
+        (!arena->plain_fences.closed.head && !CA_MUTATED(order_open_epoch) &&
          !CA_MUTATED(order_lazily_recorded)))
         return NULL;
     if (ca_epoch_take_in_order(arena, bytes, &found) > 0 || !ca_order_is_over())
@@ -223,7 +223,7 @@ static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
         return NULL;
     ca_block_t *found = stream ? ca_stream_take(stream, size, CA_TAKE_CLOSE) : NULL;
     if (!found)
-        found = ca_block_take(arena, size, CA_BIN_LOOK);
+        found = ca_block_take(arena, size, CA_BIN_COMPARES);
     return found || !stream ? found : ca_stream_take(stream, size, CA_TAKE_CUT);
 }
 
@@ -256,13 +256,13 @@ static __attribute__((noinline)) ca_block_t *take_passed(ca_arena_t *arena, size
     bool asks = !found && ca_warmup_asks(arena, size);
     if (!found && !asks)
         found = take(arena, NULL, size);
-    if (found || !arena->whole.closed.head || !ca_arena_serving(arena))
+    if (found || !arena->plain_fences.closed.head || !ca_arena_serving(arena))
         return found;
     int cancellation = ca_arena_enter(arena);
     /* Else one by one, as in ladder.c: the question after the one that helped is in vain. */
     size_t most = asks ? REAP_BY_ALLOC : 1;
     for (size_t left = REAP_BY_ALLOC; !found && left > 0; left -= most) {
-        size_t passed = ca_epoch_reap(arena, &arena->whole, most, false);
+        size_t passed = ca_epoch_reap(arena, &arena->plain_fences, most, false);
         if (passed || asks)
             found = take(arena, NULL, size);
         if (!passed)
@@ -279,7 +279,7 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     size_t size = in_pages(arena, ca_round_request(&arena->params, bytes));
 
     begin_alloc(arena);
-    const ca_epoch_t *newest = arena->whole.closed.tail;
+    const ca_epoch_t *newest = arena->plain_fences.closed.tail;
     ca_block_t *found = newest && newest->lent ? ca_epoch_take_owed(arena, size) : NULL;
     if (!found)
         found = take_passed(arena, size);
@@ -306,7 +306,7 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
         ca_arena_serve_in_order(arena);
     if (!stream && ca_warmup_asks(arena, size)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, REAP_BY_ALLOC, false);
+        ca_epoch_reap(arena, &arena->plain_fences, REAP_BY_ALLOC, false);
         ca_arena_leave(arena, cancellation);
     }
     ca_block_t *found = take(arena, stream, size);
@@ -379,7 +379,8 @@ static inline bool share(ca_arena_t *arena, ca_block_t *block)
     uint64_t began = ca_order_quiet_since();
 
     return began &&
-           (bytes >= CA_EPOCH_LARGE || (bytes >= SHARES_ALONE && !arena->whole.closed.head)) &&
+           (bytes >= CA_EPOCH_LARGE ||
+            (bytes >= SHARES_ALONE && !arena->plain_fences.closed.head)) &&
            ca_epoch_cover(arena, block, began);
 }
 
@@ -415,23 +416,23 @@ CA_INLINE void take_back(ca_block_t *block, ca_stream_t *stream, uint16_t number
             ca_arena_note_free(arena, newest);
         }
         ca_warmup_step(arena);
-        ca_fence_queue_t *line = stream ? &stream->line : &arena->whole;
+        ca_fence_queue_t *fences = stream ? &stream->fences : &arena->plain_fences;
         ca_block_unlive(arena, block);
         bool covered = false;
         if (CA_MUTATED(reuse_pending) || (CA_MUTATED(pinned_reuse) && arena->params.host)) {
             arena->pending -= ca_block_size(block);
             ca_block_ready(arena, block);
         } else if (!(covered = how == PLAIN && share(arena, block))) {
-            ca_epoch_push(arena, line, block);
-            line->open->foreign |= foreign && !stream;
-            ca_epoch_freed_by(line->open, elsewhere ? CA_BY_SEVERAL : ca_thread_number());
+            ca_epoch_push(arena, fences, block);
+            fences->open->foreign |= foreign && !stream;
+            ca_epoch_freed_by(fences->open, elsewhere ? CA_BY_SEVERAL : ca_thread_number());
         }
         check_now_and_then(arena);
-        if (!covered && ca_epoch_due(arena, line)) {
+        if (!covered && ca_epoch_due(arena, fences)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, line, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
-            ca_epoch_reap_by_free(arena, line);
-            ca_grow_look_again(arena);
+            ca_epoch_close(arena, fences, elsewhere ? CA_BY_ALLOC : CA_BY_FREE);
+            ca_epoch_reap_by_free(arena, fences);
+            ca_grow_estimate_again(arena);
             if (plain && !foreign)
                 ca_give_exported(arena);
             ca_arena_leave(arena, cancellation);
@@ -583,7 +584,7 @@ static void fill_stats(const ca_arena_t *arena, ca_arena_stats_t *stats)
     }
     stats->segments = arena->segment_count - (arena->range ? arena->range->view_count : 0);
     stats->blocks = arena->blocks.live;
-    stats->epochs = arena->whole.closed.count;
+    stats->epochs = arena->plain_fences.closed.count;
     for (const ca_segment_t *segment = arena->segments; segment; segment = segment->next)
         if (!segment->ranged && !has_live(segment, cached))
             stats->idle_bytes += segment->bytes;

@@ -171,8 +171,8 @@ void ca_arena_retire_end(ca_arena_t *arena);
  * inside, or where there is no host memory: then it is as before. */
 bool ca_arena_revive(ca_arena_t *arena);
 
-/* Gives idle whole segments back upstream until at least `bytes` were given (SIZE_MAX: all).
- * Looks at completed epochs first. Returns the bytes given. */
+/* Releases idle whole segments until at least `bytes` are released (SIZE_MAX: all). Polls closed
+ * epochs first. Returns the bytes released. */
 size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
 
 /* Memory that was idle for long goes back upstream. Time is counted in ticks, which the caller
@@ -181,10 +181,10 @@ size_t ca_arena_trim(ca_arena_t *arena, size_t bytes);
  * program that is idle makes no call that would do so. */
 void ca_arena_tick(ca_arena_t *arena);
 
-/* Gives one wholly ready segment back whose last live block was freed more than `ticks` ticks ago:
+/* Releases one wholly ready segment whose last live block was freed more than `ticks` ticks ago:
  * `ticks` whole intervals lie between; or, where there is none, as many pages of a range as were
  * wholly ready at each of these. `waits`: upstream's free waits for the context, so nothing is
- * given while that works. Returns the bytes given, 0 when there is no such segment. */
+ * released while that works. Returns the bytes released, 0 when there is no such segment. */
 size_t ca_arena_decay(ca_arena_t *arena, uint32_t ticks, bool waits);
 
 /* Pin mode, counted: while it is on, blocks keep their address. No segment goes back upstream, not
@@ -200,7 +200,7 @@ void ca_arena_pin(ca_arena_t *arena, bool on);
 
 typedef enum {
     CA_TRIM_IDLE,     /* as above */
-    CA_TRIM_LOOK,     /* gives nothing back, and takes nothing from threads that use it */
+    CA_TRIM_POLL,     /* releases nothing, and takes nothing from threads that use it */
     CA_TRIM_SHORTAGE, /* memory is short elsewhere: also waits for pending memory, as before
                          an out-of-memory of the pool itself */
     CA_TRIM_ASKED,    /* the program asks, and may be made to wait: where there are no fences it
@@ -209,7 +209,7 @@ typedef enum {
 size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how);
 
 /* Another arena found that the device has only `bytes` left: from now on frees close their epochs
- * accordingly, until this arena has looked for itself: as it grows, where that makes a difference
+ * accordingly, until this arena has asked for itself: as it grows, where that makes a difference
  * (ca_free_estimate_t), and now and then while it is that little. */
 void ca_arena_note_free_bytes(ca_arena_t *arena, size_t bytes);
 

@@ -138,12 +138,12 @@ static const char *check_epochs(const ca_epoch_list_t *list, size_t *count)
     return epochs == list->count && list->tail == prev ? NULL : "a list of epochs is wrong";
 }
 
-static const char *check_line(const ca_fence_queue_t *line, size_t *count)
+static const char *check_queue(const ca_fence_queue_t *fences, size_t *count)
 {
-    const char *broken = check_epoch(line->open, count);
+    const char *broken = check_epoch(fences->open, count);
     if (!broken)
-        broken = check_epochs(&line->closing, count);
-    return broken ? broken : check_epochs(&line->closed, count);
+        broken = check_epochs(&fences->closing, count);
+    return broken ? broken : check_epochs(&fences->closed, count);
 }
 
 static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
@@ -154,14 +154,14 @@ static const char *check_lists(const ca_arena_t *arena, const sums_t *sums)
     for (unsigned pool = 0; pool < CA_POOLS && !broken; pool++)
         broken = check_bins(&arena->bins[pool], (ca_pool_t)pool, &ready);
     if (!broken)
-        broken = check_line(&arena->whole, &pending);
+        broken = check_queue(&arena->plain_fences, &pending);
     if (!broken)
         broken = check_epoch(arena->passed, &pending);
     if (!broken && arena->owed && (arena->owed->count || arena->owed->marks))
         broken = "an epoch that is in no list holds something";
     for (ca_stream_t *stream = arena->streams; stream && !broken; stream = stream->next) {
         size_t before = pending;
-        broken = check_line(&stream->line, &pending);
+        broken = check_queue(&stream->fences, &pending);
         if (!broken && ca_stream_listed(stream) != pending - before)
             broken = "a stream's bins do not hold its pending blocks";
         if (!broken && pending > before && !stream->busy)

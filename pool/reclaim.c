@@ -18,7 +18,7 @@
 /* Makes what has passed ready, and closes every open epoch that can get a fence. */
 static void drain(ca_arena_t *arena)
 {
-    ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+    ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
     ca_ladder_close(arena);
     ca_blocks_merge(arena);
 }
@@ -28,7 +28,7 @@ static void drain(ca_arena_t *arena)
 static size_t give_after_waits(ca_arena_t *arena, size_t bytes)
 {
     uint64_t end, now;
-    size_t released = 0, waits = arena->whole.closed.count;
+    size_t released = 0, waits = arena->plain_fences.closed.count;
 
     for (; waits > 0 && released < bytes && ca_epoch_wait(arena, CA_EPOCHS_OWED, CA_WAIT_OWN) >= 0;
          waits--)
@@ -51,19 +51,19 @@ size_t ca_arena_trim_as(ca_arena_t *arena, size_t bytes, ca_trim_t how)
     ca_lock_take(&arena->lock);
     int cancellation = ca_arena_enter(arena);
     arena->operations++;
-    if (how == CA_TRIM_LOOK)
+    if (how == CA_TRIM_POLL)
         ca_caches_flush_idle(arena);
     else
         ca_caches_lock_out(arena);
     drain(arena);
     if (how == CA_TRIM_ASKED && arena->no_fences)
         ca_epoch_synchronize(arena);
-    size_t released = how == CA_TRIM_LOOK ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
+    size_t released = how == CA_TRIM_POLL ? 0 : ca_give_back(arena, bytes, CA_GIVE_IDLE);
     if (how == CA_TRIM_SHORTAGE && released < bytes)
         released += give_after_waits(arena, bytes - released);
     if (released)
         ca_warmup_gave(arena);
-    if (how != CA_TRIM_LOOK)
+    if (how != CA_TRIM_POLL)
         ca_caches_open(arena);
     ca_arena_leave(arena, cancellation);
     ca_lock_drop(&arena->lock);
@@ -84,7 +84,7 @@ void ca_arena_tick(ca_arena_t *arena)
     bool pending = !arena->retired && (arena->pending > 0 || ca_caches_bytes(arena) > 0);
     ca_lock_drop(&arena->lock);
     if (pending)
-        ca_arena_trim_as(arena, 0, CA_TRIM_LOOK);
+        ca_arena_trim_as(arena, 0, CA_TRIM_POLL);
     ca_lock_take(&arena->lock);
     if (!arena->retired)
         ca_range_tick(arena);

@@ -32,9 +32,9 @@ struct ca_arena {
     uint64_t freed_after;    /* the last fence before a plain free, whichever thread's */
     uint64_t own_wait_after; /* operations: see ladder.c, rung_pause */
     size_t cached_bytes;     /* part of live: it lies in caches, as far as they published it */
-    ca_fence_queue_t whole;  /* epochs of plain frees */
-    ca_epoch_t *passed;      /* blocks that stay whole for now: see ca_block_stays_whole */
-    ca_epoch_t *owed;        /* served in order last, and empty; in no list: see ca_epoch_cover */
+    ca_fence_queue_t plain_fences; /* epochs of plain frees */
+    ca_epoch_t *passed;            /* blocks that stay whole for now: see ca_block_stays_whole */
+    ca_epoch_t *owed; /* served in order last, and empty; in no list: see ca_epoch_cover */
     ca_slab_t epochs, marks;
 
     uint32_t tick;  /* see ca_arena_tick */
@@ -79,9 +79,9 @@ struct ca_arena {
     ca_signal_t grown;
     size_t slack; /* added to segments once upstream returned a badly aligned address */
 
-    size_t free_bytes;       /* left to grow by: upstream's, as reckoned last, or the limit's */
-    ca_free_estimate_t look; /* what that is reckoned from */
-    uint64_t look_after;     /* operations; where it was short then, the next look: see grow.c */
+    size_t free_bytes;           /* left to grow by: upstream's, as reckoned last, or the limit's */
+    ca_free_estimate_t estimate; /* what that is reckoned from */
+    uint64_t estimate_after;     /* operations; where it was short then, the next one: see grow.c */
     size_t reserved, reserved_peak;
     size_t leaving; /* part of reserved: detached, upstream's free under way */
     size_t live, live_peak;

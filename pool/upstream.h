@@ -23,7 +23,7 @@
 /* Physical memory, and addresses that it is mapped at: for ranges that grow (pool/range/range.h). A
  * page is mapped whole, and may be at several addresses at a time. Results are those of the table
  * below. Pages belong to the process: `unmap`, `drop` and `unreserve` do without the context once
- * it is gone. None of these calls waits for the device. */
+ * it was destroyed. None of these calls waits for the device. */
 typedef struct ca_page {
     uint64_t handle;
     size_t bytes;
@@ -47,7 +47,7 @@ typedef struct ca_pages {
  *   -ENOMEM  out of memory
  *   -EAGAIN  not now (a stream is being captured); ask again later
  *   -ENOSYS  the driver has no context-wide events: use `synchronize`
- *   -EIO     the context is broken or gone: stop serving from it
+ *   -EIO     the context is broken or destroyed: stop serving from it
  *   others   not now either, and no shortage: giving memory back would not help */
 typedef struct ca_upstream {
     /* Gets at least `bytes` of memory, aligned to 512 B or better, 2 MiB from 2 MiB up where the
@@ -80,7 +80,7 @@ typedef struct ca_upstream {
      * context, after which that of others is only asked about. 1: passed, 0: time is up, or others
      * are at work. */
     int (*fence_wait)(void *context, void *fence, uint64_t nanoseconds);
-    /* Also when the context is gone: it must do without. */
+    /* Also when the context was destroyed: it must do without. */
     void (*fence_release)(void *context, void *fence);
 
     /* Waits for everything submitted so far to the memory's own context, and with `all` for all
@@ -88,7 +88,7 @@ typedef struct ca_upstream {
     int (*synchronize)(void *context, bool all);
 
     /* Asks all that cache memory on this device (other arenas, the driver's own pool) to give back
-     * what is idle. Returns bytes given back. May be NULL. */
+     * what is idle. Returns the bytes released. May be NULL. */
     size_t (*reclaim)(void *context, size_t bytes);
 
     /* The address of a block's record that is in an index is its address no more. Called

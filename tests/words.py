@@ -26,12 +26,13 @@ THING = ("(threads?|blocks?|calls?|callers?|kernels?|process(es)?|programs?|segm
 # Names of statistics: programs read them from cachealloc.h, cachealloc.py, JSON and Prometheus.
 USERS_SEE = {"lanes?": "^lane r (allocs|frees)$", "hits?": "^pool hits$", "shards?": "^shards busy$",
              "wrong frees?": "^wrong frees$"}
+ALLOCATOR = ("base", "config", "include", "pool", "registry", "shim")
 WORDS = [
     Word("lanes?", "runtime hooks, driver hooks", EVERYWHERE, USERS_SEE["lanes?"]),
     Word("(no )?hits?", "fast path, slow path", EVERYWHERE,
          # a search has hits too
          f"cache hits?|hits (and|or) misses|hit rate|^hits$|{USERS_SEE['hits?']}",
-         ("base", "config", "include", "pool", "registry", "shim")),
+         ALLOCATOR),
     Word("the general way", "slow path", ("pages", "comments")),
     Word("settl(e|es|ed|ing)", "warm-up, drain, apply, decide"),
     Word("careful", "warm-up", ("names",)),
@@ -53,19 +54,29 @@ WORDS = [
     Word("patience", "timed lock"),
     Word("turns?", "report lock", ("names",)),
     Word("shards?", "arena set, arena, table stripe", EVERYWHERE, USERS_SEE["shards?"]),
-    Word("heaps?", "arena", CODE, "(no|host's|C library's) heap|heap sort"),
+    # The simulator has the driver's heaps.
+    Word("heaps?", "arena", CODE, "(no|host's|C library's) heap|heap sort", ALLOCATOR),
     Word("visiting", "remote cache"),
     Word("late", "not safe to block on, overdue", ("names",)),
-    Word("^ca line( t)?$", "fence queue", ("names",), rooms=("pool", "shim")),
+    Word("^ca line( t)?$", "fence queue", ("names",), rooms=("shim",)),
+    Word("lines?", "fence queue", CODE, "(cache|next|each other's|two) lines?", ("pool",)),
     Word("^ca stream .*whole$", "default queue", ("names",)),
-    Word("(with|ca) ends", "pending destroys", ("names",)),
+    Word("(with|ca) ends|^ends$", "pending destroys", ("names",), rooms=ALLOCATOR),
+    Word("resting|rested|at rest|^rest ns$", "idle, parked", ("names",)),
     Word("room", "reclaim, free memory", ("names",)),
+    Word("room", "memory, reclaim", ("comments",), rooms=("pool",)),
+    Word("words?", "state", ("names",), "ca word is", ("pool",)),
     Word("slots?", "record; of a table: bucket, entry, place", EVERYWHERE, "jump slot"),
     Word("(slot|record|block)s?('s)? (word|note)s?", "state, payload", CODE),
     Word("figures", "statistics, metrics", ("names",)),
     Word("wrong frees?", "invalid free", EVERYWHERE, USERS_SEE["wrong frees?"]),
-    Word("gone", "destroyed, unloaded", ("names",)),
-    Word("given|taken", "released, acquired", ("names",), rooms=("pool",)),
+    Word("gone", "destroyed, unloaded", CODE, "gone (back|through)"),
+    Word("given|taken", "released, acquired, used", ("names",)),
+    Word("bytes (were )?given|given bytes", "released", ("comments",)),
+    Word("note", "payload", ("names",), "[a-z] note|note [a-z]", ("base", "config", "pool", "registry")),
+    Word("looks?", "check, scan, find, poll", ("names",), "look up"),
+    Word("(an?|the|its|two|both|each|first|second|last|next|nth|submission's|cheap) looks?(?![- ]up)",
+         "check, scan, poll, free-memory estimate", ("comments",)),
     Word("who(ever|m)?", "the thread that, the code that", CODE),
     Word("nobody('s)?|somebody|everybody|anybody", "no thread, another thread", CODE),
     Word("whoever|nobody('s)?", "the thread that, no thread", ("pages",)),
@@ -73,6 +84,7 @@ WORDS = [
     Word("who (allocate|free|hold|serve|ask|want|wait)(s|d|ed)?|who (freed|held)", "that", ("pages",)),
     Word("to be gone|time comes before memory", "destroyed", ("pages", "comments")),
 ]
+ROOMS = ("base", "config", "include", "pool", "python", "registry", "shim", "simcuda", "tools")
 
 
 def found(where, text, room=None):
@@ -141,6 +153,6 @@ def count(root, rooms):
 
 if __name__ == "__main__":
     ROOT = pathlib.Path(__file__).resolve().parent.parent
-    for ROOM in ("base", "config", "include", "pool", "python", "registry", "shim", "tools"):
+    for ROOM in ROOMS:
         for PLACE, WHAT, INSTEAD in in_room(ROOT, ROOM):
             print(f"{PLACE}: {WHAT}: {INSTEAD}")

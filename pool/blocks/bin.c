@@ -67,11 +67,11 @@ void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes)
 }
 
 /* Among equal fits the lowest address wins: it keeps the upper segments idle. */
-static ca_block_t *tightest(ca_block_t *block, size_t bytes, size_t alignment, unsigned look)
+static ca_block_t *tightest(ca_block_t *block, size_t bytes, size_t alignment, unsigned compares)
 {
     ca_block_t *best = NULL;
 
-    for (; block && look; block = block->next, look--) {
+    for (; block && compares; block = block->next, compares--) {
         if (ca_block_size(block) < bytes + ca_block_padding(block, alignment))
             continue;
         if (!best || ca_block_size(block) < ca_block_size(best) ||
@@ -96,31 +96,31 @@ bool ca_bins_next(const ca_bins_t *bins, unsigned *row, unsigned *sub)
     return true;
 }
 
-ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned look)
+ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned compares)
 {
     unsigned row, sub;
     ca_bin_of(bytes, &row, &sub);
-    ca_block_t *best = tightest(bins->heads[row][sub], bytes, alignment, look);
+    ca_block_t *best = tightest(bins->heads[row][sub], bytes, alignment, compares);
 
     /* Alignment costs less than two bins' widths, or a page of a range: this ends after a few. */
     while (!best && ca_bins_next(bins, &row, &sub))
-        best = tightest(bins->heads[row][sub], bytes, alignment, look);
+        best = tightest(bins->heads[row][sub], bytes, alignment, compares);
     return best;
 }
 
 /* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
  * is not far behind the first that fits. */
-#define LOOK_SAME 128u
-#define LOOK_HINT 8u
+#define SAME_COMPARES 128u
+#define HINT_COMPARES 8u
 
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment)
 {
-    unsigned row, sub, look = LOOK_SAME;
+    unsigned row, sub, compares = SAME_COMPARES;
     ca_bin_of(bytes, &row, &sub);
     ca_block_t *last = NULL;
 
-    for (ca_block_t *block = bins->heads[row][sub]; block && look; block = block->next) {
-        look -= last != NULL;
+    for (ca_block_t *block = bins->heads[row][sub]; block && compares; block = block->next) {
+        compares -= last != NULL;
         if (ca_block_size(block) != bytes || ca_block_padding(block, alignment))
             continue;
         /* The count wraps around. */
@@ -130,7 +130,7 @@ ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignm
     return last;
 }
 
-static size_t largest_of(const ca_bins_t *bins, unsigned look)
+static size_t largest_of(const ca_bins_t *bins, unsigned compares)
 {
     size_t largest = 0;
 
@@ -138,8 +138,8 @@ static size_t largest_of(const ca_bins_t *bins, unsigned look)
         return 0;
     unsigned row = 63u - (unsigned)__builtin_clzll(bins->rows);
     unsigned sub = 31u - (unsigned)__builtin_clz(bins->subs[row]);
-    for (const ca_block_t *block = bins->heads[row][sub]; block && look;
-         block = block->next, look--)
+    for (const ca_block_t *block = bins->heads[row][sub]; block && compares;
+         block = block->next, compares--)
         if (ca_block_size(block) > largest)
             largest = ca_block_size(block);
     return largest;
@@ -152,5 +152,5 @@ size_t ca_bins_largest(const ca_bins_t *bins)
 
 size_t ca_bins_hint(const ca_bins_t *bins)
 {
-    return largest_of(bins, LOOK_HINT);
+    return largest_of(bins, HINT_COMPARES);
 }

@@ -14,7 +14,7 @@
 #define CA_BIN_SUBS 32u
 #define CA_BIN_ROWS 45u                 /* up to 2^57 bytes, an address space */
 #define CA_BYTES_MOST ((size_t)1 << 40) /* larger requests are refused before they get here */
-#define CA_BIN_LOOK 16u                 /* blocks of one bin that an allocation compares */
+#define CA_BIN_COMPARES 16u             /* blocks of one bin that an allocation compares */
 
 typedef struct ca_bins {
     uint64_t rows;
@@ -34,9 +34,9 @@ void ca_bins_remove(ca_bins_t *bins, ca_block_t *block);
 /* Gives a block in the bins another size. */
 void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes);
 
-/* The tightest block found that holds `bytes` at `alignment`, comparing at most `look` blocks of a
- * bin. Only with an unbounded `look` does NULL mean that there is none. */
-ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned look);
+/* The tightest block found that holds `bytes` at `alignment`, comparing at most `compares` blocks
+ * of a bin. Only with an unbounded `compares` does NULL mean that there is none. */
+ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned compares);
 
 /* Of the blocks of just that size, aligned, the one that was freed last (nearly: a good hundred are
  * compared). NULL when there is none. */

@@ -388,7 +388,7 @@ bool ca_block_close_enough(const ca_block_t *block, size_t bytes)
     return unused <= CA_SEGMENT_UNIT || unused <= bytes / 8;
 }
 
-#define LOOK_ELSEWHERE 64 /* ready blocks */
+#define ELSEWHERE_COMPARES 64 /* ready blocks */
 
 /* The tightest block, or nearly, that the request may be cut from (mixed.h), or NULL. With
  * `segment` in others that are in use, or smaller. */
@@ -396,19 +396,19 @@ static ca_block_t *elsewhere(const ca_arena_t *arena, ca_pool_t pool, size_t byt
                              size_t alignment, const ca_segment_t *segment)
 {
     const ca_bins_t *bins = &arena->bins[pool];
-    unsigned row, sub, look = LOOK_ELSEWHERE;
+    unsigned row, sub, compares = ELSEWHERE_COMPARES;
     ca_bin_of(bytes, &row, &sub);
 
     do {
-        for (ca_block_t *block = bins->heads[row][sub]; block && look;
-             block = block->next, look--) {
+        for (ca_block_t *block = bins->heads[row][sub]; block && compares;
+             block = block->next, compares--) {
             const ca_segment_t *other = ca_block_segment(block);
             if (ca_block_size(block) >= bytes + ca_block_padding(block, alignment) &&
                 (!segment || other->live || other->bytes < segment->bytes) &&
                 ca_mixed_allows(arena, other, bytes))
                 return block;
         }
-    } while (look && ca_bins_next(bins, &row, &sub));
+    } while (compares && ca_bins_next(bins, &row, &sub));
     return NULL;
 }
 
@@ -426,7 +426,7 @@ static ca_block_t *better(const ca_arena_t *arena, ca_pool_t pool, size_t bytes,
     return found ? found : block;
 }
 
-#define LOOK_WHOLE 8 /* blocks */
+#define WHOLE_COMPARES 8 /* blocks */
 
 /* Whether a block that was not merged is just what the request gets. */
 static inline bool is_exact(const ca_arena_t *arena, const ca_block_t *block, ca_pool_t pool,
@@ -442,10 +442,10 @@ static inline bool is_exact(const ca_arena_t *arena, const ca_block_t *block, ca
 /* One that has not been merged, or NULL. */
 static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t alignment)
 {
-    unsigned look = LOOK_WHOLE;
+    unsigned compares = WHOLE_COMPARES;
 
-    for (ca_block_t *block = arena->passed->blocks; block && look;
-         block = ca_block_later(block), look--) {
+    for (ca_block_t *block = arena->passed->blocks; block && compares;
+         block = ca_block_later(block), compares--) {
         if (!is_exact(arena, block, pool, bytes, alignment))
             continue;
         ca_epoch_pull_from(arena->passed, block);
@@ -467,7 +467,7 @@ bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 }
 
 /* With `any` from whatever fits. */
-static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, bool any)
+static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned compares, bool any)
 {
     ca_pool_t pool = ca_pool_of(arena, bytes);
     size_t alignment = ca_block_alignment(bytes);
@@ -491,7 +491,7 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
         alignment = ca_range_alignment(arena, bytes);
     any |= block || pool == CA_POOL_OVERSIZE; /* nothing is cut */
     if (!block)
-        block = ca_bins_find(&arena->bins[pool], bytes, alignment, look);
+        block = ca_bins_find(&arena->bins[pool], bytes, alignment, compares);
     if (block && !any)
         block = better(arena, pool, bytes, alignment, block);
     if (!block)
@@ -503,9 +503,9 @@ static inline ca_block_t *take(ca_arena_t *arena, size_t bytes, unsigned look, b
     return ca_block_take_from(arena, block, bytes);
 }
 
-ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look)
+ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned compares)
 {
-    return take(arena, bytes, look, false);
+    return take(arena, bytes, compares, false);
 }
 
 ca_block_t *ca_block_take_any(ca_arena_t *arena, size_t bytes)
@@ -518,7 +518,8 @@ bool ca_block_withheld(const ca_arena_t *arena, size_t bytes)
     ca_pool_t pool = ca_pool_of(arena, bytes);
 
     return bytes <= arena->ready && pool != CA_POOL_OVERSIZE &&
-           ca_bins_find(&arena->bins[pool], bytes, ca_range_alignment(arena, bytes), CA_BIN_LOOK);
+           ca_bins_find(&arena->bins[pool], bytes, ca_range_alignment(arena, bytes),
+                        CA_BIN_COMPARES);
 }
 
 ca_block_t *ca_block_take_elsewhere(ca_arena_t *arena, size_t bytes)

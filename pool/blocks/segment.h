@@ -41,9 +41,9 @@ ca_block_t *ca_segment_block_at(const ca_segment_t *segment, uint64_t address);
 /* Merges ready neighbours in a segment that was in pin mode. Returns whether there were any. */
 bool ca_segment_merge(ca_arena_t *arena, ca_segment_t *segment);
 
-/* Cuts a ready block to the size of a rounded request and makes it live. `look`: see ca_bins_find.
- * NULL when nothing fits. */
-ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned look);
+/* Cuts a ready block to the size of a rounded request and makes it live. `compares`: see
+ * ca_bins_find. NULL when nothing fits. */
+ca_block_t *ca_block_take(ca_arena_t *arena, size_t bytes, unsigned compares);
 
 /* The same where there is no other memory: it may strand as much as it will (mixed.h). */
 ca_block_t *ca_block_take_any(ca_arena_t *arena, size_t bytes);
@@ -81,7 +81,7 @@ void ca_block_ready(ca_arena_t *arena, ca_block_t *block);
 static inline bool ca_block_stays_whole(const ca_arena_t *arena, const ca_block_t *block)
 {
     return ca_block_size(block) > CA_CACHE_ALWAYS && !arena->warming_up && !arena->pins &&
-           !block->exported && !ca_block_epoch(block)->line->stream &&
+           !block->exported && !ca_block_epoch(block)->fences->stream &&
            !ca_block_segment(block)->view;
 }
 /* Takes such a block, where it is of just that size; the caller takes it out of its epoch. */

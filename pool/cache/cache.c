@@ -212,7 +212,7 @@ static uint32_t cut(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t
 
     for (; count < most; count++) {
         arena->cached_bytes += bytes; /* first, or it would count for the peak of live bytes */
-        ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+        ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_COMPARES);
         arena->cached_bytes -= bytes;
         if (!block)
             break;
@@ -243,7 +243,7 @@ static void refill(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t 
         take(cache, index, served);
     if (open && !served->block) {
         if (!fetch(arena, cache, index, most < CA_CACHE_FLUSH ? most : CA_CACHE_FLUSH)) {
-            ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_LOOK);
+            ca_block_t *block = ca_block_take(arena, bytes, CA_BIN_COMPARES);
             if (block) {
                 serve(block, served);
                 cut(arena, cache, index, bytes, class->batch < most ? class->batch : most - 1);
@@ -301,13 +301,13 @@ void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by)
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache)) {
         ca_cache_publish(arena, cache);
-        if (arena->operations >= arena->whole.close_after) {
+        if (arena->operations >= arena->plain_fences.close_after) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, &arena->whole, by);
-            ca_epoch_reap_by_free(arena, &arena->whole);
+            ca_epoch_close(arena, &arena->plain_fences, by);
+            ca_epoch_reap_by_free(arena, &arena->plain_fences);
             ca_arena_leave(arena, cancellation);
         }
-        cache->lags = arena->whole.closed.count > 1;
+        cache->lags = arena->plain_fences.closed.count > 1;
     }
     ca_lock_drop(&arena->lock);
 }
@@ -321,8 +321,8 @@ static bool lags(ca_arena_t *arena, ca_cache_t *cache)
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena)) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
-        cache->lags = arena->whole.closed.count > 1;
+        ca_epoch_reap(arena, &arena->plain_fences, REAP_MOST, false);
+        cache->lags = arena->plain_fences.closed.count > 1;
         ca_arena_leave(arena, cancellation);
     }
     ca_lock_drop(&arena->lock);
@@ -352,17 +352,17 @@ static void ask(ca_arena_t *arena, ca_cache_t *cache, unsigned index, size_t byt
     ca_lock_take(&arena->lock);
     if (ca_arena_serving(arena) && !is_locked_out(cache) && class->first) {
         int cancellation = ca_arena_enter(arena);
-        ca_epoch_reap(arena, &arena->whole, REAP_MOST, false);
+        ca_epoch_reap(arena, &arena->plain_fences, REAP_MOST, false);
         if (!is_locked_out(cache))
             take(cache, index, served);
         if (!served->block && !is_locked_out(cache))
             grow(arena, class, bytes, served);
         if (!served->block && !is_locked_out(cache) && class->first &&
             class->first->tag == cache->open) {
-            bool none_before = !arena->whole.closed.head;
-            ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+            bool none_before = !arena->plain_fences.closed.head;
+            ca_epoch_close(arena, &arena->plain_fences, CA_BY_ALLOC);
             if (none_before)
-                ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+                ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
         }
         if (!served->block && !is_locked_out(cache))
             take(cache, index, served);
@@ -382,17 +382,17 @@ static bool keep_in_its_place(ca_arena_t *arena, ca_cache_t *cache, unsigned ind
     if (ca_arena_serving(arena) && !is_locked_out(cache) && ca_block_arena(block) == arena &&
         ca_block_state(block) == CA_BLOCK_LIVE) {
         ca_cache_ordered_t *ordered = ca_cache_ordered_at(cache, stream, index);
-        ca_fence_queue_t *line = ordered->block ? &ordered->stream->line : NULL;
+        ca_fence_queue_t *fences = ordered->block ? &ordered->stream->fences : NULL;
         ca_cache_publish(arena, cache);
         cache->precise = ca_stream_precise(arena);
-        if (!cache->precise && line)
+        if (!cache->precise && fences)
             ca_cache_give_one(arena, cache, ordered);
         kept = ca_cache_put_ordered(cache, stream, index, block);
         /* No fence right behind a free: see ca_stream_take_joined. */
-        if (kept && line && ca_epoch_due(arena, line)) {
+        if (kept && fences && ca_epoch_due(arena, fences)) {
             int cancellation = ca_arena_enter(arena);
-            ca_epoch_close(arena, line, CA_BY_ALLOC);
-            ca_epoch_reap_by_free(arena, line);
+            ca_epoch_close(arena, fences, CA_BY_ALLOC);
+            ca_epoch_reap_by_free(arena, fences);
             ca_arena_leave(arena, cancellation);
         }
     }
@@ -559,10 +559,10 @@ void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
     if (cache && ca_cache_enter_with(cache, block)) {
         unsigned index = (unsigned)ca_cache_mark_of(block) - 1;
         bool kept = ca_cache_put_ordered(cache, stream, index, block);
-        bool looks = ca_cache_ordered_at(cache, stream, index)->block ||
-                     (cache->precise && ++cache->passed_over == 0); /* whether it still is */
+        bool places = ca_cache_ordered_at(cache, stream, index)->block ||
+                      (cache->precise && ++cache->passed_over == 0); /* whether it still is */
         ca_cache_exit(cache);
-        if (kept || (looks && keep_in_its_place(arena, cache, index, block, stream)))
+        if (kept || (places && keep_in_its_place(arena, cache, index, block, stream)))
             return;
     }
     ca_arena_free_on(block, stream);

@@ -74,7 +74,7 @@ void ca_cache_give_one(ca_arena_t *arena, ca_cache_t *cache, ca_cache_ordered_t 
     ordered->block = NULL;
     ca_cache_refill(arena, cache, 0, ca_block_size(block));
     ca_block_unlive(arena, block);
-    ca_epoch_push(arena, &ordered->stream->line, block);
+    ca_epoch_push(arena, &ordered->stream->fences, block);
 }
 
 void ca_cache_give_ordered(ca_arena_t *arena, ca_cache_t *cache, const ca_stream_t *only)
@@ -108,7 +108,7 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
                     epoch = ca_cache_epoch_of(arena, cache, block->tag);
                 tag = block->tag;
                 give_pending(arena, block, epoch);
-                open |= epoch == arena->whole.open;
+                open |= epoch == arena->plain_fences.open;
             }
         }
         ca_cache_set(&cache->cached_bytes, 0);
@@ -116,9 +116,10 @@ static void empty(ca_arena_t *arena, ca_cache_t *cache)
         ca_cache_open_anew(cache);
         ca_cache_forget_marks(arena, cache);
         if (open)
-            ca_epoch_freed_by(arena->whole.open, cache == ca_cache_own(arena) && !cache->async_frees
-                                                     ? ca_thread_number()
-                                                     : CA_BY_SEVERAL);
+            ca_epoch_freed_by(arena->plain_fences.open,
+                              cache == ca_cache_own(arena) && !cache->async_frees
+                                  ? ca_thread_number()
+                                  : CA_BY_SEVERAL);
         cache->async_frees = false;
     }
 }

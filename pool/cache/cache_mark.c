@@ -44,7 +44,7 @@ void ca_cache_close_own(ca_arena_t *arena)
     if (!cache || !ca_cache_open_count(cache))
         return;
     /* Without host memory it goes on with the same tag, and is closed another time. */
-    if (add_mark(arena, arena->whole.open, cache, cache->open))
+    if (add_mark(arena, arena->plain_fences.open, cache, cache->open))
         cache->open++;
     ca_cache_open_anew(cache);
 }
@@ -92,10 +92,10 @@ ca_epoch_t *ca_cache_epoch_of(const ca_arena_t *arena, const ca_cache_t *cache, 
     ca_epoch_t *epoch = NULL;
 
     if (tag != cache->open)
-        epoch = covering(arena->whole.closed.head, cache, tag);
+        epoch = covering(arena->plain_fences.closed.head, cache, tag);
     if (!epoch && tag != cache->open)
-        epoch = covering(arena->whole.closing.head, cache, tag);
-    return epoch ? epoch : arena->whole.open;
+        epoch = covering(arena->plain_fences.closing.head, cache, tag);
+    return epoch ? epoch : arena->plain_fences.open;
 }
 
 static void forget_marks(ca_arena_t *arena, ca_epoch_t *epoch, const ca_cache_t *cache)
@@ -110,9 +110,9 @@ static void forget_marks(ca_arena_t *arena, ca_epoch_t *epoch, const ca_cache_t 
 
 void ca_cache_forget_marks(ca_arena_t *arena, const ca_cache_t *cache)
 {
-    forget_marks(arena, arena->whole.open, cache);
-    forget_marks(arena, arena->whole.closing.head, cache);
-    forget_marks(arena, arena->whole.closed.head, cache);
+    forget_marks(arena, arena->plain_fences.open, cache);
+    forget_marks(arena, arena->plain_fences.closing.head, cache);
+    forget_marks(arena, arena->plain_fences.closed.head, cache);
 }
 
 static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)
@@ -124,7 +124,7 @@ static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)
 
 void ca_cache_drop_marks(ca_arena_t *arena)
 {
-    drop_marks(arena, arena->whole.open);
-    drop_marks(arena, arena->whole.closing.head);
-    drop_marks(arena, arena->whole.closed.head);
+    drop_marks(arena, arena->plain_fences.open);
+    drop_marks(arena, arena->plain_fences.closing.head);
+    drop_marks(arena, arena->plain_fences.closed.head);
 }

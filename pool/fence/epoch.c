@@ -64,40 +64,40 @@ void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread)
 }
 
 /* No thread waits without bound for work of a single stream: no plain free would have. */
-ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_fence_queue_t *line)
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_fence_queue_t *fences)
 {
     ca_epoch_t *epoch = ca_slab_take(&arena->epochs);
 
     if (epoch) {
-        epoch->line = line;
+        epoch->fences = fences;
         epoch->number = CA_FENCE_NONE;
     }
     return epoch;
 }
 
-int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *line, ca_stream_t *stream)
+int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *fences, ca_stream_t *stream)
 {
-    *line = (ca_fence_queue_t){.stream = stream};
-    line->open = ca_epoch_make(arena, line);
-    return line->open ? 0 : -ENOMEM;
+    *fences = (ca_fence_queue_t){.stream = stream};
+    fences->open = ca_epoch_make(arena, fences);
+    return fences->open ? 0 : -ENOMEM;
 }
 
-void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *line, ca_block_t *block)
+void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *fences, ca_block_t *block)
 {
-    ca_epoch_push_into(line->open, block);
-    if (line->stream)
-        ca_stream_list(line->stream, block);
+    ca_epoch_push_into(fences->open, block);
+    if (fences->stream)
+        ca_stream_list(fences->stream, block);
     else if (ca_block_size(block) >= CA_EPOCH_LARGE * scale(arena) ||
              ca_warmup_closes(arena, ca_block_size(block)))
-        line->open->urgent = true;
+        fences->open->urgent = true;
 }
 
 void ca_epoch_pull(ca_block_t *block)
 {
     ca_epoch_t *epoch = ca_block_epoch(block);
 
-    if (epoch->line->stream)
-        ca_stream_unlist(epoch->line->stream, block);
+    if (epoch->fences->stream)
+        ca_stream_unlist(epoch->fences->stream, block);
     ca_epoch_pull_from(epoch, block);
 }
 
@@ -117,13 +117,13 @@ static size_t holds(const ca_arena_t *arena)
     return most < own ? most : own;
 }
 
-bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *line)
+bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *fences)
 {
-    const ca_epoch_t *open = line->open;
-    if (line->stream)
-        return arena->operations >= line->close_after && ca_arena_serving(arena) &&
+    const ca_epoch_t *open = fences->open;
+    if (fences->stream)
+        return arena->operations >= fences->close_after && ca_arena_serving(arena) &&
                ca_stream_due(arena, open);
-    if (!ca_arena_serving(arena) || (!arena->no_fences && arena->operations < line->close_after))
+    if (!ca_arena_serving(arena) || (!arena->no_fences && arena->operations < fences->close_after))
         return false;
     return open->urgent || open->count >= CA_EPOCH_BLOCKS * scale(arena) ||
            open->bytes >= holds(arena);
@@ -134,14 +134,14 @@ bool ca_epoch_overdue(const ca_arena_t *arena, const ca_epoch_t *epoch)
     /* Without a fence only everything can be waited for, what was submitted since included. */
     if (epoch->foreign || (arena->no_fences && !epoch->fence))
         return true;
-    if (epoch == arena->whole.open)
+    if (epoch == arena->plain_fences.open)
         return epoch->by != ca_thread_number();
     return epoch->number > freed_after(arena);
 }
 
 void ca_epoch_shrink(ca_block_t *block, size_t bytes)
 {
-    ca_stream_t *stream = ca_block_epoch(block)->line->stream;
+    ca_stream_t *stream = ca_block_epoch(block)->fences->stream;
 
     ca_block_epoch(block)->bytes -= bytes;
     if (stream)
@@ -162,8 +162,8 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
     for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
         next = ca_block_later(block);
-        if (epoch->line->stream)
-            ca_stream_unlist(epoch->line->stream, block);
+        if (epoch->fences->stream)
+            ca_stream_unlist(epoch->fences->stream, block);
         ca_history_note(.event = CA_EVENT_READY, .address = block->address,
                         .device = CA_EVENT_NO_DEVICE);
         if (ca_block_stays_whole(arena, block)) {
@@ -178,25 +178,25 @@ static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 }
 
 /* The open epoch, detached and replaced; NULL when it is empty or there is no host memory. */
-static ca_epoch_t *detach_open(ca_arena_t *arena, ca_fence_queue_t *line)
+static ca_epoch_t *detach_open(ca_arena_t *arena, ca_fence_queue_t *fences)
 {
-    ca_epoch_t *epoch = line->open;
+    ca_epoch_t *epoch = fences->open;
 
     if (!ca_arena_serving(arena) || (epoch->count == 0 && !epoch->marks))
         return NULL;
-    ca_epoch_t *fresh = ca_epoch_make(arena, line);
+    ca_epoch_t *fresh = ca_epoch_make(arena, fences);
     if (!fresh)
         return NULL;
-    line->open = fresh;
-    list_append(&line->closing, epoch);
+    fences->open = fresh;
+    list_append(&fences->closing, epoch);
     return epoch;
 }
 
 /* A closing epoch that got no fence is the open one again; what was freed meanwhile joins it. */
 static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 {
-    ca_fence_queue_t *line = epoch->line;
-    ca_epoch_t *newer = line->open;
+    ca_fence_queue_t *fences = epoch->fences;
+    ca_epoch_t *newer = fences->open;
 
     for (ca_block_t *block = newer->blocks, *next; block; block = next) {
         next = ca_block_later(block);
@@ -207,25 +207,25 @@ static void reopen(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
     epoch->urgent = (epoch->urgent || newer->urgent) && !arena->no_fences;
     epoch->foreign |= newer->foreign;
     ca_cache_move_marks(arena, newer, epoch);
-    line->open = epoch;
+    fences->open = epoch;
     ca_slab_give(&arena->epochs, newer);
-    if (line->stream)
-        ca_stream_reopened(line->stream, rc);
+    if (fences->stream)
+        ca_stream_reopened(fences->stream, rc);
 }
 
 /* Ends a closing. `rc` is what recording the fence, or synchronising, answered. */
 static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 {
-    list_remove(&epoch->line->closing, epoch);
+    list_remove(&epoch->fences->closing, epoch);
     if (rc == -EIO)
         arena->stopped = true;
-    else if (rc == -ENOSYS && !epoch->line->stream)
+    else if (rc == -ENOSYS && !epoch->fences->stream)
         arena->no_fences = true;
     else if (rc < 0)
-        epoch->line->close_after = arena->operations + CA_CLOSE_BACKOFF;
+        epoch->fences->close_after = arena->operations + CA_CLOSE_BACKOFF;
     if (rc < 0)
         reopen(arena, epoch, rc);
-    bool first = rc == 0 && !epoch->line->stream && !arena->fenced && !arena->no_fences;
+    bool first = rc == 0 && !epoch->fences->stream && !arena->fenced && !arena->no_fences;
     arena->fenced |= first;
     if (first || rc == -EIO || rc == -ENOSYS)
         ca_caches_review(arena);
@@ -233,7 +233,7 @@ static void end_closing(ca_arena_t *arena, ca_epoch_t *epoch, int rc)
 
 void ca_epoch_synchronize(ca_arena_t *arena)
 {
-    ca_epoch_t *epoch = detach_open(arena, &arena->whole);
+    ca_epoch_t *epoch = detach_open(arena, &arena->plain_fences);
 
     if (!epoch)
         return;
@@ -260,7 +260,7 @@ CA_INLINE bool in_order(const ca_arena_t *arena)
  * something there. */
 static ca_epoch_t *covering_now(ca_arena_t *arena, uint64_t began)
 {
-    ca_epoch_list_t *closed = &arena->whole.closed;
+    ca_epoch_list_t *closed = &arena->plain_fences.closed;
     ca_epoch_t *newest = closed->tail;
 
     if (!newest || newest->began != began)
@@ -292,7 +292,7 @@ static void append(ca_epoch_t *epoch, ca_block_t *block)
 
 bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began)
 {
-    const ca_epoch_t *open = arena->whole.open;
+    const ca_epoch_t *open = arena->plain_fences.open;
     const ca_cache_t *cache;
 
     if (open->count || open->marks ||
@@ -311,9 +311,9 @@ static void release_fence(const ca_arena_t *arena, void *fence, bool lent)
         ca_upstream_fence_release(arena->upstream, arena->context, fence);
 }
 
-void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by)
+void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by)
 {
-    ca_stream_t *stream = line->stream;
+    ca_stream_t *stream = fences->stream;
 
     if (!stream && arena->no_fences) {
         if (by == CA_BY_FREE)
@@ -322,7 +322,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by)
     }
     if (!stream)
         ca_cache_close_own(arena);
-    ca_epoch_t *epoch = detach_open(arena, line);
+    ca_epoch_t *epoch = detach_open(arena, fences);
     if (!epoch)
         return;
     void *fence = NULL;
@@ -336,7 +336,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by)
             : ca_upstream_fence_record(arena->upstream, arena->context, all, &fence);
     ca_lock_take(&arena->lock);
     end_closing(arena, epoch, rc);
-    if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, line))
+    if (!stream && rc == -ENOSYS && by == CA_BY_FREE && ca_epoch_due(arena, fences))
         ca_epoch_synchronize(arena);
     if (rc < 0)
         return;
@@ -354,7 +354,7 @@ void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by)
         if (by == CA_BY_ALLOC)
             ca_caches_publish(arena);
     }
-    list_append(&line->closed, epoch);
+    list_append(&fences->closed, epoch);
 }
 
 int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
@@ -368,7 +368,7 @@ int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
         if (epoch->began && epoch->fence)
             ca_order_passed(arena->context, epoch->began);
         epoch->passed = true;
-        list_remove(&epoch->line->closed, epoch);
+        list_remove(&epoch->fences->closed, epoch);
         release_blocks(arena, epoch);
     }
     if (epoch->passed && epoch->users == 0) {
@@ -382,33 +382,33 @@ int ca_epoch_answer(ca_arena_t *arena, ca_epoch_t *epoch, int answer)
     return answer;
 }
 
-void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *line)
+void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *fences)
 {
     ca_epoch_t *epoch;
 
-    if (line == &arena->whole && arena->owed) {
-        list_append(&line->closed, arena->owed);
+    if (fences == &arena->plain_fences && arena->owed) {
+        list_append(&fences->closed, arena->owed);
         arena->owed = NULL;
     }
-    while ((epoch = line->closed.head)) {
+    while ((epoch = fences->closed.head)) {
         void *fence = epoch->fence;
         bool lent = epoch->lent;
-        list_remove(&line->closed, epoch);
+        list_remove(&fences->closed, epoch);
         ca_lock_drop(&arena->lock);
         release_fence(arena, fence, lent);
         ca_lock_take(&arena->lock);
     }
 }
 
-size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *line, size_t most, bool forced)
+size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *fences, size_t most, bool forced)
 {
     size_t passed = 0;
 
     /* Forced or not: what had not passed a moment ago, within the same call, is not asked again. */
-    if (forced ? arena->operations == line->failed_at : arena->operations < line->query_after)
+    if (forced ? arena->operations == fences->failed_at : arena->operations < fences->query_after)
         return 0;
-    while (passed < most && line->closed.head && ca_arena_serving(arena)) {
-        ca_epoch_t *epoch = line->closed.head;
+    while (passed < most && fences->closed.head && ca_arena_serving(arena)) {
+        ca_epoch_t *epoch = fences->closed.head;
         int answer = 1; /* of one that its stream, or a give-back, has emptied */
         bool asks = epoch->count > 0 || epoch->marks;
         epoch->users++;
@@ -420,12 +420,12 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *line, size_t most, boo
             ca_lock_take(&arena->lock);
         }
         if (ca_epoch_answer(arena, epoch, answer) != 1) {
-            line->failed_at = arena->operations;
-            line->query_after = arena->operations + (CA_QUERY_BACKOFF << line->failures);
-            line->failures += line->failures < CA_QUERY_DOUBLINGS;
+            fences->failed_at = arena->operations;
+            fences->query_after = arena->operations + (CA_QUERY_BACKOFF << fences->failures);
+            fences->failures += fences->failures < CA_QUERY_DOUBLINGS;
             break;
         }
-        line->failures = 0;
+        fences->failures = 0;
         arena->others_stuck &= !asks;
         arena->overdue_stuck &= !asks;
         passed++;
@@ -476,7 +476,7 @@ static bool owe(ca_arena_t *arena, ca_epoch_t *epoch, void *released[3])
 
 ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
 {
-    ca_epoch_t *epoch = arena->whole.closed.tail;
+    ca_epoch_t *epoch = arena->plain_fences.closed.tail;
 
     if (epoch->count != 1 || epoch->marks || epoch->prev || epoch->users || arena->owed ||
         !ca_arena_serving(arena) || !in_order(arena) || may_not_serve(arena, epoch))
@@ -486,7 +486,7 @@ ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
         return NULL;
     empty(epoch);
     ca_count(order_served);
-    arena->whole.closed = (ca_epoch_list_t){0}; /* it was the only one */
+    arena->plain_fences.closed = (ca_epoch_list_t){0}; /* it was the only one */
     arena->owed = epoch;
     return block;
 }
@@ -495,7 +495,7 @@ ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
  * it would be taken then. */
 static bool take_last(ca_arena_t *arena, ca_epoch_t *epoch, size_t bytes)
 {
-    if (!bytes || arena->whole.closed.head || epoch->count != 1 || epoch->marks ||
+    if (!bytes || arena->plain_fences.closed.head || epoch->count != 1 || epoch->marks ||
         !ca_block_take_whole(arena, epoch->blocks, bytes))
         return false;
     empty(epoch);
@@ -509,15 +509,15 @@ size_t ca_epoch_serve_in_order(ca_arena_t *arena)
 
 size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **found)
 {
-    ca_epoch_t *epoch = arena->whole.closed.head, *next;
+    ca_epoch_t *epoch = arena->plain_fences.closed.head, *next;
     size_t served = 0;
 
     if (CA_MUTATED(order_lazily_recorded)) {
-        ca_epoch_close(arena, &arena->whole, CA_BY_FREE);
-        epoch = arena->whole.closed.head;
+        ca_epoch_close(arena, &arena->plain_fences, CA_BY_FREE);
+        epoch = arena->plain_fences.closed.head;
     }
     if (CA_MUTATED(order_open_epoch) && ca_epoch_in_order(arena))
-        release_blocks(arena, arena->whole.open);
+        release_blocks(arena, arena->plain_fences.open);
     for (; epoch && ca_epoch_in_order(arena); epoch = next) {
         next = epoch->next;
         void *former = arena->owed ? arena->owed->fence : NULL;
@@ -529,15 +529,15 @@ size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **foun
             break;
         epoch->lent = true;
         ca_count(order_served);
-        arena->whole.failures = 0;
-        list_remove(&arena->whole.closed, epoch);
+        arena->plain_fences.failures = 0;
+        list_remove(&arena->plain_fences.closed, epoch);
         ca_block_t *block = epoch->blocks;
         bool took = take_last(arena, epoch, bytes);
         if (!took)
             release_blocks(arena, epoch);
         served++;
         if (owe(arena, epoch, released))
-            next = arena->whole.closed.head;
+            next = arena->plain_fences.closed.head;
         if (took) {
             *found = arena->retired ? NULL : block;
             break;
@@ -546,11 +546,11 @@ size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **foun
     return served;
 }
 
-void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *line)
+void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *fences)
 {
-    if (!line->stream && ca_epoch_in_order(arena) && line->closed.count < IN_ORDER_BEHIND)
+    if (!fences->stream && ca_epoch_in_order(arena) && fences->closed.count < IN_ORDER_BEHIND)
         return;
     /* The newest fence was recorded this instant: not worth a query. */
-    if (line->closed.count > 1)
-        ca_epoch_reap(arena, line, line->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
+    if (fences->closed.count > 1)
+        ca_epoch_reap(arena, fences, fences->closed.count > CA_EPOCHS_BEHIND ? 2 : 1, false);
 }

@@ -18,7 +18,7 @@
 
 #include "pool/blocks/block.h"
 
-#define CA_EPOCH_FREE_SHARE 8 /* an epoch holds at most this share of the room left to grow */
+#define CA_EPOCH_FREE_SHARE 8 /* an epoch holds at most this share of what is left to grow by */
 #define CA_EPOCHS_BEHIND 3u   /* closed epochs: more of them than this are too many */
 #define CA_QUERY_DOUBLINGS 3  /* of that number, while queries go on failing */
 #define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
@@ -30,7 +30,7 @@ typedef struct ca_fence_queue ca_fence_queue_t;
 
 struct ca_epoch {
     ca_epoch_t *prev, *next;
-    ca_fence_queue_t *line;
+    ca_fence_queue_t *fences;
     ca_block_t *blocks, *last; /* newest first, but for what it took in later: see ca_epoch_cover */
     size_t count, bytes;
     bool urgent;  /* holds a large block: to be closed at once */
@@ -70,11 +70,11 @@ typedef enum { CA_BY_FREE, CA_BY_ALLOC } ca_closer_t;
 #define CA_BY_NO_THREAD 0u       /* it is empty */
 #define CA_BY_SEVERAL UINT32_MAX /* or by a call that does not wait */
 
-/* A new epoch for the line; NULL when there is no host memory. */
-ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_fence_queue_t *line);
+/* A new epoch for the queue; NULL when there is no host memory. */
+ca_epoch_t *ca_epoch_make(ca_arena_t *arena, ca_fence_queue_t *fences);
 
-/* Gives the line its open epoch. -ENOMEM when there is no host memory. */
-int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *line, ca_stream_t *stream);
+/* Makes the queue's open epoch. -ENOMEM when there is no host memory. */
+int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *fences, ca_stream_t *stream);
 
 /* A plain free of a large block, where it is quiet since a fence was begun at `began`
  * (ca_order_quiet_since): it is in a closed epoch now, if that fence is one's, since it stands
@@ -88,8 +88,9 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began);
  * ca_block_take would come to. */
 ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes);
 
-/* Puts a pending block into the line's open epoch, or takes one out of whichever epoch it is in. */
-void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *line, ca_block_t *block);
+/* Puts a pending block into the queue's open epoch, or takes one out of whichever epoch it is in.
+ */
+void ca_epoch_push(ca_arena_t *arena, ca_fence_queue_t *fences, ca_block_t *block);
 void ca_epoch_pull(ca_block_t *block);
 /* The same into a given epoch of the queue of plain frees, and out of one. */
 static inline void ca_epoch_push_into(ca_epoch_t *epoch, ca_block_t *block)
@@ -132,7 +133,7 @@ static inline size_t ca_epoch_bytes(size_t live)
 }
 
 /* Whether the open epoch is to be closed by this free. */
-bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *line);
+bool ca_epoch_due(const ca_arena_t *arena, const ca_fence_queue_t *fences);
 
 /* Whether it may not be waited for without bound, nor by the real free: that waits for the memory's
  * own context, and what was freed behind another one's work may still be in use there. */
@@ -144,7 +145,7 @@ void ca_epoch_freed_by(ca_epoch_t *epoch, unsigned thread);
 /* Closes the open epoch, if it holds anything. Where the driver has no fences a free waits for
  * everything, so that the blocks are ready at once, and an allocation does nothing. Drops the lock.
  */
-void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *line, ca_closer_t by);
+void ca_epoch_close(ca_arena_t *arena, ca_fence_queue_t *fences, ca_closer_t by);
 
 /* Without fences: waits for everything submitted to the memory's context, and to others where it
  * was freed behind their work, which makes what is in the open epoch ready. Drops the lock. */
@@ -153,11 +154,11 @@ void ca_epoch_synchronize(ca_arena_t *arena);
 /* Asks closed epochs, oldest first, at most `most` of them, until one has not passed; makes the
  * blocks of the others ready. After a failure it does nothing for a while unless `forced`. Returns
  * how many passed. Drops the lock. */
-size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *line, size_t most, bool forced);
+size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *fences, size_t most, bool forced);
 
 /* The same for a free that has closed an epoch: as many as come, and one more while more than a few
- * wait, or a line that once fell behind would stay behind. */
-void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *line);
+ * wait, or a queue that once fell behind would stay behind. */
+void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *fences);
 
 /* Whether memory in flight may serve now (order.h). */
 bool ca_epoch_in_order(const ca_arena_t *arena);
@@ -199,7 +200,7 @@ int ca_epoch_join(ca_arena_t *arena, ca_epoch_t *epoch, void *queue);
 
 /* The arena is retired, and the caller the last one inside: its closed epochs' fences are released,
  * which are other contexts' events too. Drops the lock. */
-void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *line);
+void ca_epochs_end(ca_arena_t *arena, ca_fence_queue_t *fences);
 
 /* Whether everything submitted to the context so far is done: this records one fence and queries it
  * at once. False where there is no answer. Drops the lock. */

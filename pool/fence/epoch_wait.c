@@ -8,25 +8,25 @@
 #include "pool/state.h"
 
 /* The queue whose longest wait has no known bound: the first with anything closed. */
-static ca_fence_queue_t *line_to_wait_for(ca_arena_t *arena, ca_which_t which)
+static ca_fence_queue_t *queue_to_wait_for(ca_arena_t *arena, ca_which_t which)
 {
-    if (arena->whole.closed.head || which != CA_EPOCHS_ALL)
-        return &arena->whole;
+    if (arena->plain_fences.closed.head || which != CA_EPOCHS_ALL)
+        return &arena->plain_fences;
     for (ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
-        if (stream->line.closed.head)
-            return &stream->line;
-    return &arena->whole;
+        if (stream->fences.closed.head)
+            return &stream->fences;
+    return &arena->plain_fences;
 }
 
 /* The first of those that are asked for. With `several` the last such of the older half, or of as
  * few as hold enough to be worth a wait. Sets `place`, from 1. */
-static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_fence_queue_t *line,
+static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_fence_queue_t *fences,
                                      ca_which_t which, bool several, size_t *place)
 {
-    size_t bytes = 0, most = several ? (line->closed.count + 1) / 2 : 0, seen = 0;
+    size_t bytes = 0, most = several ? (fences->closed.count + 1) / 2 : 0, seen = 0;
     ca_epoch_t *found = NULL;
 
-    for (ca_epoch_t *epoch = line->closed.head; epoch; epoch = epoch->next) {
+    for (ca_epoch_t *epoch = fences->closed.head; epoch; epoch = epoch->next) {
         if (found && (seen >= most || bytes >= CA_WAIT_BYTES))
             break;
         seen++;
@@ -43,22 +43,22 @@ static ca_epoch_t *epoch_to_wait_for(const ca_arena_t *arena, const ca_fence_que
 
 int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
 {
-    ca_fence_queue_t *line = line_to_wait_for(arena, which);
+    ca_fence_queue_t *fences = queue_to_wait_for(arena, which);
     bool several = which != CA_EPOCHS_ALL && nanoseconds != CA_WAIT_OWN;
     size_t place = 1;
     ca_epoch_t *epoch = which == CA_EPOCHS_ALL
-                            ? line->closed.head
-                            : epoch_to_wait_for(arena, line, which, several, &place);
+                            ? fences->closed.head
+                            : epoch_to_wait_for(arena, fences, which, several, &place);
 
-    if (several && epoch && epoch != line->closed.head) {
+    if (several && epoch && epoch != fences->closed.head) {
         /* A later one may have to wait for long where the first has passed already. */
-        if (ca_epoch_reap(arena, line, 1, true) > 0)
+        if (ca_epoch_reap(arena, fences, 1, true) > 0)
             return 1;
-        epoch = epoch_to_wait_for(arena, line, which, several, &place);
+        epoch = epoch_to_wait_for(arena, fences, which, several, &place);
     }
     if (!epoch || !ca_arena_serving(arena))
         return -ENOENT;
-    several &= epoch != line->closed.head;
+    several &= epoch != fences->closed.head;
     epoch->users++;
     ca_lock_drop(&arena->lock);
     int answer = ca_upstream_fence_wait(arena->upstream, arena->context, epoch->fence, nanoseconds);
@@ -71,14 +71,14 @@ int ca_epoch_wait(ca_arena_t *arena, ca_which_t which, uint64_t nanoseconds)
     bool passed = epoch->passed;
     if (ca_epoch_answer(arena, epoch, 0) < 0)
         return -EIO;
-    return ca_epoch_reap(arena, line, place, true) > 0 || passed;
+    return ca_epoch_reap(arena, fences, place, true) > 0 || passed;
 }
 
 bool ca_epoch_slept_for(const ca_arena_t *arena)
 {
     unsigned thread = ca_thread_number();
 
-    for (const ca_epoch_t *epoch = arena->whole.closed.tail; epoch; epoch = epoch->prev)
+    for (const ca_epoch_t *epoch = arena->plain_fences.closed.tail; epoch; epoch = epoch->prev)
         if (epoch->by == thread)
             return true;
     return false;

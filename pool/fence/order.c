@@ -46,11 +46,11 @@ static const ca_upstream_t *upstream;
 static uint64_t wait_ns;
 static _Atomic uint64_t proved; /* fences up to this number have passed, too */
 
-static void raise(_Atomic uint64_t *word, uint64_t value)
+static void raise(_Atomic uint64_t *value_at, uint64_t value)
 {
-    uint64_t before = atomic_load(word);
+    uint64_t before = atomic_load(value_at);
 
-    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    while (before < value && !atomic_compare_exchange_weak(value_at, &before, value)) {
     }
 }
 
@@ -69,9 +69,9 @@ static uint64_t stream_now(void)
     return ca_order_is_quiet(current) ? current & ~CA_ORDER_QUIET : current;
 }
 
-/* The next submission elsewhere is looked at again: there is a fence that it does not know of.
- * Under the lock. */
-static void look_again(void)
+/* The next submission elsewhere is checked again: there is a fence that it does not know of. Under
+ * the lock. */
+static void recheck_next(void)
 {
     uint64_t several = CA_ORDER_SEVERAL;
 
@@ -122,23 +122,23 @@ static void *unused_fence(debt_t *debt)
     return debt->lent ? NULL : fence;
 }
 
-/* A number for a look: what was recorded before has a lower one. */
+/* A number for a poll: what was recorded before has a lower one. */
 static uint64_t next_number(void)
 {
     ca_lock_take(&lock);
-    look_again();
+    recheck_next();
     uint64_t number = ca_fence_number();
     ca_lock_drop(&lock);
     return number;
 }
 
 /* The number comes before the mark, and both before the record. A submission that is behind the
- * record looks again after them, and takes the mark away before its memory is freed; a thread that
+ * record checks again after them, and takes the mark away before its memory is freed; a thread that
  * finds a mark that was made after that finds a number from after it, too. */
 uint64_t ca_order_record_begins(void)
 {
     ca_lock_take(&lock);
-    look_again();
+    recheck_next();
     uint64_t number = ca_fence_number(), current = atomic_load(&ca_order_current);
     atomic_store(&ca_order_gate.quiet, number);
     if (!ca_order_is_quiet(current) && current != CA_ORDER_OFF)
@@ -402,7 +402,7 @@ static bool stop(const char *why)
     if (atomic_exchange(&ca_order_gate.ended, true))
         return false;
     ca_lock_take(&lock);
-    look_again();
+    recheck_next();
     ca_lock_drop(&lock);
     if (atomic_load(&ca_order_current) != CA_ORDER_OFF)
         ca_info("memory in flight is not reused from now on: %s", why);
@@ -439,8 +439,8 @@ static bool change(uint64_t stream, uint64_t paid)
     return true;
 }
 
-/* Nothing is handed out any more, which is said before this looks: once nothing is owed either,
- * nothing is looked at. */
+/* Nothing is handed out any more, which is set before this reads what is owed: once nothing is owed
+ * either, no submission is checked. */
 static void go_off(void)
 {
     ca_lock_take(&lock);
@@ -503,7 +503,8 @@ uint64_t ca_order_wait_begins(uint64_t stream)
 
     if (!context || atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         return 0;
-    /* Before the look: what another stream gets in between is behind no fence up to this number. */
+    /* Before the check: what another stream gets in between is behind no fence up to this number.
+     */
     uint64_t begun = next_number();
     if (stream && (stream != stream_now() || !ca_order_may(context)) &&
         !CA_MUTATED(order_false_proof))

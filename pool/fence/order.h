@@ -17,7 +17,7 @@
  *
  * Where nothing has been submitted since a fence was begun, that fence is behind what is freed now,
  * too: a large free then records none of its own (ca_epoch_cover). The mark that says so is taken
- * away by both looks of the next submission. The second is enough for a block that is freed after
+ * away by both checks of the next submission. The second is enough for a block that is freed after
  * the submissions that touch it have returned (tests/order_model.py, order_not_woken). The first is
  * for a thread that learns from the work itself that it has begun.
  *
@@ -48,20 +48,20 @@ typedef enum {
     CA_WORK_COPY = 4,  /* the host may do it, out of the order of streams */
 } ca_work_t;
 
-/* The number of the current stream; 0: nothing was submitted yet. CA_ORDER_OFF: nothing is looked
- * at any more; no stream has it. */
+/* The number of the current stream; 0: nothing was submitted yet. CA_ORDER_OFF: no submission is
+ * checked any more; no stream has it. */
 #define CA_ORDER_OFF UINT64_MAX
 extern __attribute__((visibility("hidden"))) _Atomic uint64_t ca_order_current;
 
-/* Or'ed with it while nothing has been submitted since the newest fence was begun: the first
- * submission's looks take it away. */
+/* Or'ed with it while nothing has been submitted since the newest fence was begun: the checks of
+ * the first submission take it away. */
 #define CA_ORDER_QUIET (UINT64_C(1) << 62)
 
 /* Instead of it, while no fence has been begun since one thread submitted to a second stream, and
  * nothing is owed. */
 #define CA_ORDER_SEVERAL (CA_ORDER_OFF - 1)
 
-/* What order.c alone changes, in one object, so that a look needs one address. */
+/* What order.c alone changes, in one object, so that a check needs one address. */
 typedef struct ca_order_gate {
     void *_Atomic only; /* the context; NULL: off */
     _Atomic bool ended;
@@ -145,7 +145,7 @@ void ca_order_end(const char *why);
  * above, for all that anything was handed out behind. */
 void ca_order_leave(void);
 
-/* Whether there is anything to wait for, so that a look at whose memory it is pays. */
+/* Whether there is anything to wait for, so that finding out whose memory it is pays. */
 static inline bool ca_order_owed(void)
 {
     return atomic_load_explicit(&ca_order_newest, memory_order_relaxed) != 0;
@@ -178,8 +178,8 @@ static inline bool ca_order_may(const void *context)
                atomic_load_explicit(&gate->several_until, memory_order_relaxed);
 }
 
-/* A number for a fence that is about to be recorded (fence_order.h): what a look has written is
- * behind it or not yet there, never half. */
+/* A number for a fence that is about to be recorded (fence_order.h): what a check has written
+ * is behind it or not yet there, never half. */
 uint64_t ca_order_record_begins(void);
 
 /* Something was submitted that came by none of the wrappers. */

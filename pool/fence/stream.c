@@ -10,7 +10,7 @@
 #include "pool/blocks/segment.h"
 #include "pool/state.h"
 
-#define SPARE_LOOK 2 /* destroyed streams that are polled before an object is made */
+#define SPARE_POLLS 2 /* destroyed streams that are polled before an object is made */
 
 /* Bytes from one stream to the next. Their places in a thread's cache come of their addresses
  * (ca_cache_ordered_at): with 256 those of the first eight are different, with 192 they are not. */
@@ -36,11 +36,11 @@ uint16_t ca_stream_number(const ca_stream_t *stream)
     return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
 }
 
-static void raise(_Atomic uint64_t *word, uint64_t value)
+static void raise(_Atomic uint64_t *value_at, uint64_t value)
 {
-    uint64_t before = atomic_load(word);
+    uint64_t before = atomic_load(value_at);
 
-    while (before < value && !atomic_compare_exchange_weak(word, &before, value)) {
+    while (before < value && !atomic_compare_exchange_weak(value_at, &before, value)) {
     }
 }
 
@@ -73,15 +73,15 @@ ca_arena_t *ca_stream_arena(const ca_stream_t *stream)
 
 /* --- streams with something to poll or to wait for ---------------------------------------------
  *
- * A program may have thousands of streams, and an allocation that polls looks at each of these. So
+ * A program may have thousands of streams, and an allocation that polls reads each of these. So
  * the list has only the streams that have pending blocks. A stream enters it with its first block.
  * It leaves only while no thread walks the list, because the lock is dropped on the way. */
 
-static bool at_rest(const ca_stream_t *stream)
+static bool is_idle(const ca_stream_t *stream)
 {
-    const ca_fence_queue_t *line = &stream->line;
+    const ca_fence_queue_t *fences = &stream->fences;
 
-    return line->open->count == 0 && !line->closing.head && !line->closed.head;
+    return fences->open->count == 0 && !fences->closing.head && !fences->closed.head;
 }
 
 static void join_busy(ca_stream_t *stream)
@@ -97,7 +97,7 @@ ca_stream_t *ca_streams_walk(ca_arena_t *arena)
 {
     if (arena->walks++ == 0 && !arena->retired)
         for (ca_stream_t **at = &arena->busy, *stream; (stream = *at);) {
-            if (at_rest(stream)) {
+            if (is_idle(stream)) {
                 *at = stream->next_busy;
                 stream->busy = false;
             } else {
@@ -139,7 +139,7 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
 {
     size_t most = arena->free_bytes / CA_EPOCH_FREE_SHARE;
 
-    ca_stream_kind_t kind = open->line->stream->kind;
+    ca_stream_kind_t kind = open->fences->stream->kind;
 
     if (ca_stream_precise(arena) || kind == CA_STREAM_ELSEWHERE)
         return open->count > 0;
@@ -150,7 +150,7 @@ bool ca_stream_due(const ca_arena_t *arena, const ca_epoch_t *open)
     /* An allocation and its free on one stream leave a single block here, which makes no call. But
      * on a thread's own stream no other thread can record a fence: one that is recorded later,
      * behind all work, might never pass. */
-    bool lone = open->count == 1 && !open->line->stream->confined;
+    bool lone = open->count == 1 && !open->fences->stream->confined;
     return open->count >= CA_STREAM_EPOCH_BLOCKS || (!lone && open->count && open->bytes >= most);
 }
 
@@ -168,12 +168,13 @@ static void evacuate(ca_stream_t *stream)
     ca_arena_t *arena = stream->arena;
     ca_block_t *block;
 
-    if (stream->line.open->blocks)
-        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
-    arena->whole.open->foreign |= stream->line.open->blocks && stream->kind == CA_STREAM_ELSEWHERE;
-    while ((block = stream->line.open->blocks)) {
+    if (stream->fences.open->blocks)
+        ca_epoch_freed_by(arena->plain_fences.open, CA_BY_SEVERAL);
+    arena->plain_fences.open->foreign |=
+        stream->fences.open->blocks && stream->kind == CA_STREAM_ELSEWHERE;
+    while ((block = stream->fences.open->blocks)) {
         ca_epoch_pull(block);
-        ca_epoch_push(arena, &arena->whole, block);
+        ca_epoch_push(arena, &arena->plain_fences, block);
     }
 }
 
@@ -194,10 +195,10 @@ void ca_streams_close(ca_arena_t *arena)
         return;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy) {
-        if (stream->retired || stream->line.open->count == 0)
+        if (stream->retired || stream->fences.open->count == 0)
             continue;
         if (may_record(stream))
-            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
+            ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
         else
             evacuate(stream);
     }
@@ -207,7 +208,7 @@ void ca_streams_close(ca_arena_t *arena)
 bool ca_streams_open(const ca_arena_t *arena)
 {
     for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
-        if (stream->line.open->count > 0)
+        if (stream->fences.open->count > 0)
             return true;
     return false;
 }
@@ -217,7 +218,7 @@ size_t ca_streams_closed(const ca_arena_t *arena)
     size_t count = 0;
 
     for (const ca_stream_t *stream = arena->busy; stream; stream = stream->next_busy)
-        count += stream->line.closed.count;
+        count += stream->fences.closed.count;
     return count;
 }
 
@@ -229,7 +230,7 @@ size_t ca_streams_reap(ca_arena_t *arena, size_t most, bool forced)
         return 0;
     for (ca_stream_t *stream = ca_streams_walk(arena); stream && ca_arena_serving(arena);
          stream = stream->next_busy)
-        passed += ca_epoch_reap(arena, &stream->line, most, forced);
+        passed += ca_epoch_reap(arena, &stream->fences, most, forced);
     ca_streams_walked(arena);
     return passed;
 }
@@ -246,7 +247,8 @@ static bool in_order(const ca_stream_t *stream, const ca_block_t *block)
 /* The best of the stream's pending blocks for a request, or NULL. */
 static ca_block_t *find(const ca_stream_t *stream, size_t bytes, ca_take_t how)
 {
-    ca_block_t *block = ca_bins_find(stream->bins, bytes, ca_block_alignment(bytes), CA_BIN_LOOK);
+    ca_block_t *block =
+        ca_bins_find(stream->bins, bytes, ca_block_alignment(bytes), CA_BIN_COMPARES);
 
     if (!block || ca_block_padding(block, ca_block_alignment(bytes)))
         return NULL;
@@ -297,13 +299,13 @@ ca_block_t *ca_stream_take_joined(ca_stream_t *stream, size_t bytes)
         return NULL;
     int rc = ca_epoch_join(arena, epoch, stream->queue);
     if (!ca_arena_serving(arena))
-        return NULL; /* its memory is gone, or nothing more can be said of it */
+        return NULL; /* its memory was unmapped, or nothing more can be said of it */
     if (rc == 0)
         return block;
     /* The stream does not wait: then the block does. */
     ca_block_unlive(arena, block);
-    ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
-    ca_epoch_push(arena, &arena->whole, block);
+    ca_epoch_freed_by(arena->plain_fences.open, CA_BY_SEVERAL);
+    ca_epoch_push(arena, &arena->plain_fences, block);
     return NULL;
 }
 
@@ -330,12 +332,12 @@ static ca_stream_t *take_destroyed(ca_arena_t *arena)
  * for ever holds no other one up. Drops the lock. */
 static ca_stream_t *spare(ca_arena_t *arena)
 {
-    for (unsigned i = 0; i < SPARE_LOOK && arena->retired_streams; i++) {
+    for (unsigned i = 0; i < SPARE_POLLS && arena->retired_streams; i++) {
         ca_stream_t *stream = take_destroyed(arena);
-        ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
+        ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);
         if (!ca_arena_serving(arena))
             return NULL;
-        if (at_rest(stream))
+        if (is_idle(stream))
             return stream;
         add_destroyed(arena, stream);
     }
@@ -357,7 +359,7 @@ static ca_stream_t *make(ca_arena_t *arena)
     stream->arena = arena;
     stream->kind = CA_STREAM_COMMON;
     stream->bins = ca_mem_map(sizeof(ca_bins_t));
-    if (!stream->bins || ca_fence_queue_start(arena, &stream->line, stream) < 0) {
+    if (!stream->bins || ca_fence_queue_start(arena, &stream->fences, stream) < 0) {
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
         stream->retired = true;
@@ -377,7 +379,7 @@ static void number(ca_arena_t *arena, ca_stream_t *stream)
     __atomic_store_n(&stream->number, next, __ATOMIC_RELAXED);
 }
 
-/* One that is there as long as the arena: no thread's, and never gone. */
+/* One that is there as long as the arena: no thread's, and never destroyed. */
 static ca_stream_t *make_lasting(ca_arena_t *arena, ca_stream_kind_t kind, void *queue)
 {
     ca_stream_t *stream =
@@ -437,7 +439,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         arena->living_streams++;
         stream->confined = confined;
         stream->owner = pthread_self();
-        stream->line.close_after = stream->line.query_after = 0;
+        stream->fences.close_after = stream->fences.query_after = 0;
         if (ca_stream_precise(arena)) /* what others keep, this one could not join */
             ca_caches_make_precise(arena);
         if (!arena->fenced)
@@ -452,7 +454,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
  * short call; a second at most. Drops the lock. */
 static void wait_for_recorders(ca_stream_t *stream)
 {
-    for (int tries = 0; stream->line.closing.head && tries < 20000; tries++) {
+    for (int tries = 0; stream->fences.closing.head && tries < 20000; tries++) {
         ca_lock_drop(&stream->arena->lock);
         ca_sleep(50000);
         ca_lock_take(&stream->arena->lock);
@@ -470,8 +472,8 @@ void ca_stream_retire(ca_stream_t *stream)
         arena->living_streams--;
         ca_caches_give_stream(arena, stream);
         if (!stream->confined) {
-            ca_epoch_close(arena, &stream->line, CA_BY_ALLOC);
-            ca_epoch_reap(arena, &stream->line, SIZE_MAX, true);
+            ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
+            ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);
         }
         wait_for_recorders(stream);
         if (!arena->retired) {
@@ -489,7 +491,7 @@ void ca_streams_drop(ca_arena_t *arena)
         next = stream->next;
         ca_mem_unmap(stream->bins, sizeof(ca_bins_t));
         stream->bins = NULL;
-        stream->line = (ca_fence_queue_t){0};
+        stream->fences = (ca_fence_queue_t){0};
         stream->retired = true;
         stream->busy = false;
         stream->next = arena->ended;

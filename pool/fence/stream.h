@@ -49,7 +49,7 @@ struct ca_stream {
     ca_stream_t *next_retired; /* the one that went after it */
     ca_arena_t *arena;
     void *queue;
-    ca_fence_queue_t line;
+    ca_fence_queue_t fences;
     ca_bins_t *bins; /* its pending blocks */
     ca_stream_kind_t kind;
     uint16_t number; /* see ca_stream_number */
@@ -80,7 +80,7 @@ void ca_streams_walked(ca_arena_t *arena);
 void ca_stream_list(ca_stream_t *stream, ca_block_t *block);
 void ca_stream_unlist(ca_stream_t *stream, ca_block_t *block);
 
-/* How many it has; looks at each. */
+/* How many it has; counts them. */
 size_t ca_stream_listed(const ca_stream_t *stream);
 
 /* Whether its open epoch is to be closed by this free. */

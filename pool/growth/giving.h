@@ -10,7 +10,7 @@
 void ca_giving_begin(void);
 void ca_giving_end(bool released);
 
-/* How many pieces were given so far: to be asked before the request for memory that may fail. */
+/* How many pieces were released so far: to be asked before the request for memory that may fail. */
 unsigned ca_giving_done(void);
 
 /* For a request that could not ask before: whether one was given within the last 100 ms. */

@@ -18,9 +18,9 @@
 #include "pool/state.h"
 #include "pool/range/view.h"
 
-/* Allocations and frees between two looks at what upstream has, while that is too little for
- * caches: another process may have released memory back, which nothing reports. */
-#define LOOK_AGAIN 65536
+/* Allocations and frees from one estimate of what upstream has to the next, while that is too
+ * little for caches: another process may have released memory, which nothing reports. */
+#define ESTIMATE_EVERY 65536
 
 bool ca_grow_allowed(const ca_arena_t *arena)
 {
@@ -28,7 +28,7 @@ bool ca_grow_allowed(const ca_arena_t *arena)
     case CA_POOL_REUSE_GROW:
         return true;
     case CA_POOL_REUSE_WAIT:
-        return !arena->whole.closed.head; /* nothing to wait for */
+        return !arena->plain_fences.closed.head; /* nothing to wait for */
     default: /* memory that is kept for other processes counts as live: it serves no request */
         return arena->reserved <=
                arena->live_peak + arena->live_peak / 4 + CA_GROW_SPARE + arena->exported;
@@ -185,21 +185,21 @@ static size_t collect_above(const ca_arena_t *arena)
 /* What upstream has left by now. */
 static size_t left(const ca_arena_t *arena)
 {
-    size_t then = arena->look.found + arena->look.held, held = arena->reserved;
+    size_t then = arena->estimate.found + arena->estimate.held, held = arena->reserved;
 
-    if (arena->look.found == SIZE_MAX)
+    if (arena->estimate.found == SIZE_MAX)
         return SIZE_MAX;
     return then > held ? then - held : 0;
 }
 
 /* Whether that is good enough for obtaining `bytes`: afterwards half of what was found remains, and
  * twice as much as has to be left. */
-static bool look_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
+static bool estimate_serves(const ca_arena_t *arena, size_t bytes, size_t leave)
 {
     size_t now = left(arena);
 
-    return ca_clock_ns() < arena->look.until && now >= bytes &&
-           now - bytes >= arena->look.found / 2 && (now - bytes) / 2 >= leave;
+    return ca_clock_ns() < arena->estimate.until && now >= bytes &&
+           now - bytes >= arena->estimate.found / 2 && (now - bytes) / 2 >= leave;
 }
 
 /* Bytes that the arena may grow by, headroom aside: what upstream has, and what the limit leaves.
@@ -214,35 +214,35 @@ static size_t free_bytes_now(const ca_arena_t *arena)
 
 void ca_grow_set_found(ca_arena_t *arena, size_t bytes)
 {
-    arena->look.found = bytes;
-    arena->look.held = arena->reserved;
+    arena->estimate.found = bytes;
+    arena->estimate.held = arena->reserved;
 }
 
 /* Asks upstream what it has. Drops the lock. */
-static void look(ca_arena_t *arena)
+static void estimate_free(ca_arena_t *arena)
 {
     size_t held = arena->reserved;
 
     ca_lock_drop(&arena->lock);
     size_t found = ca_upstream_available(arena->upstream, arena->context);
     ca_lock_take(&arena->lock);
-    arena->look = (ca_free_estimate_t){found, held, ca_clock_ns() + CA_LOOK_SERVES_NS};
+    arena->estimate = (ca_free_estimate_t){found, held, ca_clock_ns() + CA_ESTIMATE_SERVES_NS};
 }
 
 void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes)
 {
     arena->free_bytes = bytes;
-    arena->look_after = arena->operations + LOOK_AGAIN;
+    arena->estimate_after = arena->operations + ESTIMATE_EVERY;
     ca_caches_review(arena);
 }
 
-void ca_grow_look_again(ca_arena_t *arena)
+void ca_grow_estimate_again(ca_arena_t *arena)
 {
-    if (arena->operations < arena->look_after || !ca_caches_lack_memory(arena) ||
+    if (arena->operations < arena->estimate_after || !ca_caches_lack_memory(arena) ||
         !ca_arena_serving(arena))
         return;
-    arena->look_after = arena->operations + LOOK_AGAIN; /* for others, meanwhile */
-    look(arena);
+    arena->estimate_after = arena->operations + ESTIMATE_EVERY; /* for others, meanwhile */
+    estimate_free(arena);
     if (ca_arena_serving(arena))
         ca_grow_set_free_bytes(arena, free_bytes_now(arena));
 }
@@ -279,9 +279,9 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
 
     ca_give_exported(arena);
     give_down_to(arena, 0, collect_above(arena), CA_GIVE_OLDEST);
-    bool looked = !look_serves(arena, preferred, headroom);
-    if (looked)
-        look(arena);
+    bool estimated = !estimate_serves(arena, preferred, headroom);
+    if (estimated)
+        estimate_free(arena);
     ca_grow_set_free_bytes(arena, free_bytes_now(arena));
     for (unsigned i = 0; i < 3 && rc == -ENOMEM; i++) {
         if (i > 0 && sizes[i] == sizes[i - 1])
@@ -297,9 +297,9 @@ static int try_sizes(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_
                     : grow_by(arena, sizes[i], bytes, block);
         if (rc == 0 && arena->free_bytes != SIZE_MAX)
             arena->free_bytes -= arena->free_bytes < sizes[i] ? arena->free_bytes : sizes[i];
-        if (rc == -ENOMEM && !looked) { /* others have got it since */
-            looked = true;
-            look(arena);
+        if (rc == -ENOMEM && !estimated) { /* others have got it since */
+            estimated = true;
+            estimate_free(arena);
             ca_grow_set_free_bytes(arena, free_bytes_now(arena));
         }
     }
@@ -355,8 +355,8 @@ static void put_back(ca_arena_t *arena, uint64_t base, size_t bytes, size_t aske
     ca_block_t *block = idle ? NULL : ca_block_take_from(arena, segment->first, segment->usable);
     if (block) {
         ca_block_unlive(arena, block);
-        ca_epoch_push(arena, &arena->whole, block);
-        ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+        ca_epoch_push(arena, &arena->plain_fences, block);
+        ca_epoch_freed_by(arena->plain_fences.open, CA_BY_SEVERAL);
     }
 }
 

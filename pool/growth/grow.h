@@ -8,7 +8,7 @@
 #define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
 #define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
 
-#define CA_LOOK_SERVES_NS 10000000u
+#define CA_ESTIMATE_SERVES_NS 10000000u
 
 /* What the driver said that it has left, in bytes, and how long that answer serves. It serves while
  * it was far more than is wanted, so that what other processes obtain meanwhile changes nothing. On
@@ -44,9 +44,9 @@ void ca_grow_set_found(ca_arena_t *arena, size_t bytes);
 /* How much is left to grow by. That may open the caches or lock them out. */
 void ca_grow_set_free_bytes(ca_arena_t *arena, size_t bytes);
 
-/* For a free that has closed its epoch: where free memory was short at the last look, which may be
- * long ago, this looks again. Drops the lock. */
-void ca_grow_look_again(ca_arena_t *arena);
+/* For a free that has closed its epoch: where free memory was short by the last estimate, which may
+ * be long ago, this asks again. Drops the lock. */
+void ca_grow_estimate_again(ca_arena_t *arena);
 
 /* Obtains a segment and takes the request from it. Idle segments go back first where the reserved
  * peak would rise and nothing runs on the device. `headroom` bytes are left to upstream. One thread
@@ -59,11 +59,11 @@ int ca_grow(ca_arena_t *arena, size_t bytes, size_t headroom, ca_block_t **block
  * NULL where there is none. */
 ca_block_t *ca_grow_without(ca_arena_t *arena, size_t bytes);
 
-/* Gives one segment without live blocks back. Returns the bytes given. Drops the lock. */
+/* Releases one segment without live blocks. Returns the bytes released. Drops the lock. */
 size_t ca_give_segment(ca_arena_t *arena, ca_segment_t *segment, ca_free_t how);
 
-/* Gives segments without live blocks back, largest first, and then pages of its range, until
- * `bytes` were given. Of host memory nothing goes while anything runs. Returns the bytes given. */
+/* Releases segments without live blocks, largest first, and then pages of its range, until `bytes`
+ * are released. Of host memory nothing goes while anything runs. Returns the bytes released. */
 typedef enum {
     CA_GIVE_IDLE,     /* wholly ready ones */
     CA_GIVE_SEGMENTS, /* so, and no pages of a range */

@@ -87,7 +87,7 @@ static bool search(climb_t *c)
 {
     if (!ca_arena_serving(c->arena))
         return over(c, -EIO);
-    if (c->arena->params.reuse == CA_POOL_REUSE_ORDER && c->arena->whole.closed.head)
+    if (c->arena->params.reuse == CA_POOL_REUSE_ORDER && c->arena->plain_fences.closed.head)
         ca_epoch_serve_in_order(c->arena);
     c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
                       : ca_block_take(c->arena, c->bytes, UINT_MAX);
@@ -137,9 +137,9 @@ static bool grow(climb_t *c)
 
 static bool rung_passed(climb_t *c)
 {
-    if (!c->arena->whole.closed.head && !c->arena->busy)
+    if (!c->arena->plain_fences.closed.head && !c->arena->busy)
         return false; /* as before the climb */
-    ca_epoch_reap(c->arena, &c->arena->whole, REAP_MOST, false);
+    ca_epoch_reap(c->arena, &c->arena->plain_fences, REAP_MOST, false);
     ca_streams_reap(c->arena, REAP_MOST, false);
     return search(c);
 }
@@ -157,13 +157,13 @@ static bool rung_joined(climb_t *c)
 
 void ca_ladder_close(ca_arena_t *arena)
 {
-    bool none_before = !arena->whole.closed.head;
+    bool none_before = !arena->plain_fences.closed.head;
 
     ca_streams_close(arena);
-    ca_epoch_close(arena, &arena->whole, CA_BY_ALLOC);
+    ca_epoch_close(arena, &arena->plain_fences, CA_BY_ALLOC);
     /* Fences pass in order: behind an older one this one has not passed either. */
     if (none_before)
-        ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true);
+        ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true);
     ca_streams_reap(arena, SIZE_MAX, true);
 }
 
@@ -185,7 +185,7 @@ static bool rung_caches(climb_t *c)
     else if ((c->block = ca_caches_yield(c->arena, c->bytes)))
         return over(c, 0);
     return search(c) ||
-           ((c->arena->whole.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
+           ((c->arena->plain_fences.open->count > 0 || ca_streams_open(c->arena)) && rung_open(c));
 }
 
 /* Polls however lately the last query failed, because a segment costs more than a query. It polls
@@ -194,7 +194,7 @@ static bool rung_caches(climb_t *c)
 static bool rung_asked(climb_t *c)
 {
     for (unsigned asked = 0; asked < REAP_MOST; asked++)
-        if (!ca_epoch_reap(c->arena, &c->arena->whole, 1, true))
+        if (!ca_epoch_reap(c->arena, &c->arena->plain_fences, 1, true))
             return false;
         else if (search(c))
             return true;
@@ -225,7 +225,7 @@ static bool rung_spared(climb_t *c)
 
 static size_t reap_all(ca_arena_t *arena)
 {
-    return ca_epoch_reap(arena, &arena->whole, SIZE_MAX, true) +
+    return ca_epoch_reap(arena, &arena->plain_fences, SIZE_MAX, true) +
            ca_streams_reap(arena, SIZE_MAX, true);
 }
 
@@ -335,7 +335,7 @@ static bool rung_wait(climb_t *c)
 {
     int answer;
 
-    for (c->waits = c->arena->whole.closed.count; c->waits > 0; c->waits--) {
+    for (c->waits = c->arena->plain_fences.closed.count; c->waits > 0; c->waits--) {
         if ((answer = ca_epoch_wait(c->arena, CA_EPOCHS_OWED, CA_WAIT_OWN)) < 0)
             break;
         if (answer == 1 && (search(c) || (reap_all(c->arena) > 0 && search(c)) || rung_idle(c)))
@@ -348,17 +348,17 @@ static bool rung_others(climb_t *c)
 {
     ca_arena_t *arena = c->arena;
 
-    c->waits = arena->whole.closed.count;
+    c->waits = arena->plain_fences.closed.count;
     bool served =
         !arena->others_stuck && wait_bounded(c, CA_EPOCHS_OWED, ca_bound(CA_OTHERS_WAIT_NS));
-    arena->others_stuck |= arena->whole.closed.head != NULL;
+    arena->others_stuck |= arena->plain_fences.closed.head != NULL;
     return served;
 }
 
 /* No plain free ever waits for other contexts' work, so that no program counts on what it holds. */
 static bool only_others(const ca_arena_t *arena)
 {
-    for (const ca_epoch_t *epoch = arena->whole.closed.head; epoch; epoch = epoch->next)
+    for (const ca_epoch_t *epoch = arena->plain_fences.closed.head; epoch; epoch = epoch->next)
         if (ca_epoch_overdue(arena, epoch))
             return false;
     return ca_streams_closed(arena) == 0;
@@ -377,9 +377,9 @@ uint64_t ca_unsafe_wait_ns(const ca_arena_t *arena)
 
 static bool rung_overdue(climb_t *c)
 {
-    c->waits = c->arena->whole.closed.count + ca_streams_closed(c->arena);
+    c->waits = c->arena->plain_fences.closed.count + ca_streams_closed(c->arena);
     bool served = wait_bounded(c, CA_EPOCHS_ALL, ca_unsafe_wait_ns(c->arena));
-    c->arena->overdue_stuck |= c->arena->whole.closed.head != NULL;
+    c->arena->overdue_stuck |= c->arena->plain_fences.closed.head != NULL;
     return served || rung_idle(c) || grow(c);
 }
 

@@ -103,7 +103,7 @@ static inline void ca_warmup_step(ca_arena_t *arena)
 /* Whether there are fences, and the last query found its fence passed. */
 static inline bool ca_warmup_keeps_up(const ca_arena_t *arena)
 {
-    return !arena->no_fences && !arena->whole.failures;
+    return !arena->no_fences && !arena->plain_fences.failures;
 }
 
 /* Whether the arena is in warm-up, and polling may help. */
@@ -116,7 +116,7 @@ static inline bool ca_warmup_may_ask(const ca_arena_t *arena)
  * was freed last anyway. */
 static inline bool ca_warmup_asks(const ca_arena_t *arena, size_t bytes)
 {
-    return bytes >= CA_WARMUP_ASKS && ca_warmup_may_ask(arena) && arena->whole.closed.head &&
+    return bytes >= CA_WARMUP_ASKS && ca_warmup_may_ask(arena) && arena->plain_fences.closed.head &&
            !arena->pins && ca_arena_serving(arena);
 }
 

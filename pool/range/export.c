@@ -20,7 +20,7 @@ static bool has_pool(void)
     return atomic_load_explicit(&ca_export_own_pool, memory_order_relaxed);
 }
 
-static inline void look(void)
+static inline void review(void)
 {
     size_t pieces = atomic_load(&whole), at_first = pieces;
 
@@ -39,7 +39,7 @@ void ca_pool_note_request(size_t bytes)
     bool piece = bytes % CA_SEGMENT_UNIT == 0;
     atomic_fetch_add(piece ? &whole : &others, 1);
     if (piece != has_pool()) /* only then may that change */
-        look();
+        review();
 }
 
 void ca_pool_note_free(size_t bytes)
@@ -49,7 +49,7 @@ void ca_pool_note_free(size_t bytes)
         return;
     atomic_fetch_add(&freed, 1);
     if (has_pool())
-        look();
+        review();
 }
 
 void ca_pool_reset_requests(void)
@@ -86,14 +86,14 @@ bool ca_export_reclaim(ca_arena_t *arena)
             arena->pending += ca_block_size(block);
             block->state = CA_BLOCK_PENDING;
             block->exported = false;
-            ca_epoch_push(arena, &arena->whole, block);
-            ca_epoch_freed_by(arena->whole.open, CA_BY_SEVERAL);
+            ca_epoch_push(arena, &arena->plain_fences, block);
+            ca_epoch_freed_by(arena->plain_fences.open, CA_BY_SEVERAL);
         }
     return any;
 }
 
 /* `also`: marks it. */
-static ca_export_t look_at(uint64_t address, bool also)
+static ca_export_t export_at(uint64_t address, bool also)
 {
     ca_arena_t *arena = ca_span_lock(address);
     ca_export_t what = CA_EXPORT_NONE;
@@ -114,10 +114,10 @@ static ca_export_t look_at(uint64_t address, bool also)
 
 ca_export_t ca_pool_export(uint64_t address)
 {
-    return look_at(address, true);
+    return export_at(address, true);
 }
 
 ca_export_t ca_pool_exports(uint64_t address)
 {
-    return look_at(address, false);
+    return export_at(address, false);
 }

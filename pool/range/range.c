@@ -67,7 +67,7 @@ static bool grow_pages(ca_range_t *range, size_t more)
     return true;
 }
 
-/* Room for the pages of [at, at + bytes), the last one of which may be smaller. */
+/* Descriptions for the pages of [at, at + bytes), the last one of which may be smaller. */
 static bool add_pages(ca_range_t *range, uint64_t at, size_t bytes, size_t page, size_t *added)
 {
     size_t count = (bytes + page - 1) / page, first = ca_range_page_at(range, at);

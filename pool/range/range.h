@@ -47,7 +47,7 @@ typedef struct ca_view ca_view_t;
 typedef struct ca_range_page {
     uint64_t at;
     ca_page_t page;
-    ca_block_t *ready; /* where its first byte is: see ca_range_look */
+    ca_block_t *ready; /* where its first byte is: see ca_range_find_ready */
     uint32_t views;    /* that it is mapped in besides */
     bool made;         /* false: it is on its way, or leaves */
     bool pinned;       /* for good: see ca_range_pin */
@@ -68,7 +68,7 @@ typedef struct ca_range {
     bool no_views;      /* or has no further views */
     unsigned walks;     /* that are under way: nothing is unmapped */
     unsigned walked;    /* how many have begun */
-    uint32_t idle_tick; /* since then that much could have gone back, at each tick: see reclaim.c */
+    uint32_t idle_tick; /* since then that much could be released, at each tick: see reclaim.c */
     size_t idle_least;
 } ca_range_t;
 
@@ -83,7 +83,7 @@ static inline size_t ca_range_round(size_t bytes)
 void ca_range_review(ca_arena_t *arena);
 
 /* Where a block of `bytes` had best begin; and the bytes to skip in front of it in a ready or lent
- * one, so that it does, if there is room. */
+ * one, so that it does, if it is large enough. */
 size_t ca_range_alignment(const ca_arena_t *arena, size_t bytes);
 size_t ca_range_padding(const ca_arena_t *arena, const ca_block_t *block, size_t bytes);
 
@@ -104,8 +104,9 @@ size_t ca_range_idle(const ca_arena_t *arena);
 /* Bytes of pages in which nothing lives, whatever may still be at them. */
 size_t ca_range_vacant(const ca_arena_t *arena);
 
-/* The highest row of wholly ready pages goes back, up to `bytes` of it and the rest of a page. The
- * caller has held the lock since nothing was in flight. Returns the bytes given. Drops the lock. */
+/* Releases the highest row of wholly ready pages, up to `bytes` of it and the rest of a page. The
+ * caller has held the lock since nothing was in flight. Returns the bytes released. Drops the lock.
+ */
 size_t ca_range_give(ca_arena_t *arena, size_t bytes);
 
 /* For every tick of the arena; and what could go back at each of more than `ticks` of them. */
@@ -129,7 +130,7 @@ static inline uint64_t ca_range_page_end(const ca_range_page_t *page)
 
 /* Sets in each page the ready block that it begins in, or NULL; of blocks that are smaller than a
  * page it takes no notice. */
-void ca_range_look(ca_arena_t *arena);
+void ca_range_find_ready(ca_arena_t *arena);
 
 /* The highest whole pages of the highest ready block that has any are lent, as many as `bytes`
  * need; unless `whole`, of the last one just what is needed. 0, -ENOENT: there are none, or

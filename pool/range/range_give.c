@@ -66,7 +66,7 @@ size_t ca_range_idle(const ca_arena_t *arena)
     return bytes;
 }
 
-void ca_range_look(ca_arena_t *arena)
+void ca_range_find_ready(ca_arena_t *arena)
 {
     ca_range_t *range = arena->range;
 

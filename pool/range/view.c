@@ -125,7 +125,7 @@ ca_block_t *ca_view_take(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
 {
     ca_range_t *range = arena->range;
     ca_view_t *found = NULL;
-    bool looked = false;
+    bool marked = false;
 
     if (!range || !ca_view_for(bytes) || pool != CA_POOL_MAIN || bytes > arena->ready)
         return NULL;
@@ -136,9 +136,9 @@ ca_block_t *ca_view_take(ca_arena_t *arena, ca_pool_t pool, size_t bytes)
         if (view->bytes < bytes || view->bytes - view->last >= bytes ||
             state_of(view) != CA_BLOCK_HOLE || (found && view->bytes >= found->bytes))
             continue;
-        if (!looked)
-            ca_range_look(arena);
-        looked = true;
+        if (!marked)
+            ca_range_find_ready(arena);
+        marked = true;
         if (serves(range, view, bytes))
             found = view;
     }

@@ -198,7 +198,7 @@ static void what_is_freed_while_a_fence_is_recorded_is_not_behind_it(void **stat
     hold(arena, 2 * MIB, &pending);
     fake_pass_all();
     let_go(&pending);
-    assert_true(arena->whole.open->bytes > 0);
+    assert_true(arena->plain_fences.open->bytes > 0);
     assert_true(arena->operations < arena->locked_out_after);
 
     fake.on_call[FAKE_RECORD] = free_it;
@@ -397,14 +397,14 @@ static void a_line_that_fell_behind_catches_up(void **state)
         hold(arena, 1000, &held);
         let_go(&held);
     }
-    assert_true(arena->whole.closed.count > 10);
+    assert_true(arena->plain_fences.closed.count > 10);
     fake_pass_all();
     fake.auto_pass = true;
     for (unsigned i = 0; i < 60 * CA_CACHE_EPOCH_BLOCKS; i++) {
         hold(arena, 1000, &held);
         let_go(&held);
     }
-    assert_in_range(arena->whole.closed.count, 0, CA_EPOCHS_BEHIND + 1);
+    assert_in_range(arena->plain_fences.closed.count, 0, CA_EPOCHS_BEHIND + 1);
     end();
 }
 
@@ -479,7 +479,7 @@ static void a_request_is_not_refused_for_the_sake_of_its_class(void **state)
     start(64 * MIB, CACHED);
     ca_arena_trim(arena, SIZE_MAX);
     fake.limit = 8 * MIB;
-    arena->look.until = 0; /* for some time */
+    arena->estimate.until = 0; /* for some time */
     for (unsigned i = 0; i < FIT; i++)
         assert_int_equal(hold(arena, bytes, &held[i]), 0);
     for (unsigned i = 0; i < FIT; i++)

@@ -24,12 +24,12 @@ static void start(size_t headroom)
 /* However slow this machine is. */
 static void not_too_long_ago(ca_arena_t *asked)
 {
-    asked->look.until = UINT64_MAX;
+    asked->estimate.until = UINT64_MAX;
 }
 
 static void long_ago(ca_arena_t *asked)
 {
-    asked->look.until = 0;
+    asked->estimate.until = 0;
 }
 
 static void obtain(ca_arena_t *from, size_t bytes, held_t *held)
@@ -56,8 +56,8 @@ static void growth_asks_once_in_a_while(void **state)
     start(0);
     uint64_t before = ca_clock_ns();
     assert_int_equal(looks_in(1), 1);
-    assert_in_range(arena->look.until, before + CA_LOOK_SERVES_NS,
-                    ca_clock_ns() + CA_LOOK_SERVES_NS);
+    assert_in_range(arena->estimate.until, before + CA_ESTIMATE_SERVES_NS,
+                    ca_clock_ns() + CA_ESTIMATE_SERVES_NS);
     not_too_long_ago(arena);
     assert_int_equal(looks_in(8), 0);
     assert_int_equal(arena->free_bytes, DEVICE - 9 * BLOCK);
@@ -77,7 +77,7 @@ static void growth_asks_when_half_of_it_is_gone(void **state)
     assert_int_equal(looks_in(31), 0);
     assert_int_equal(arena->free_bytes, DEVICE / 2);
     assert_int_equal(looks_in(1), 1);
-    assert_int_equal(arena->look.found, DEVICE / 2);
+    assert_int_equal(arena->estimate.found, DEVICE / 2);
     ca_arena_retire(arena);
 }
 

@@ -141,7 +141,7 @@ static void expect_as_few_calls(void)
     stock_up();
     fake.limit = fake.used;
     arena->params.headroom = MIB;
-    arena->look.until = 0; /* for some time */
+    arena->estimate.until = 0; /* for some time */
     uint64_t before = fake.calls[FAKE_ALLOC];
     assert_int_equal(hold(arena, 64 * MIB, &held), -ENOMEM); /* there is one size to try */
     assert_in_range(fake.calls[FAKE_ALLOC] - before, 1, 2);
