@@ -25,7 +25,7 @@ typedef struct ca_thread_counts {
     _Atomic uint64_t
         live; /* allocations less frees, without the fast path's; wraps where others allocated */
     _Atomic uint64_t credit; /* live bytes that this thread may add without publishing them */
-    uint64_t spare_most;     /* its own; 0: not known yet */
+    uint64_t credit_most;    /* its own; 0: not known yet */
     uint64_t ahead;          /* its own; bytes to publish in advance: see registry/table/live.h */
     /* Numbers for its allocations, as they lie in a record's state: the latest, the last of them.
      */

@@ -39,6 +39,7 @@ WORDS = [
     Word("mine", "thread state", CODE),
     Word("tickets?", "generation"),
     Word("tall(y|ies)", "per-thread counters"),
+    Word("live spare.*|spare most", "local credit", ("names",)),
     Word("told", "published, warned, reported", CODE),
     Word("untell", "publish"),
     Word("tell", "publish", ("names",)),

@@ -44,8 +44,8 @@ static void set_parts(ca_thread_counts_t *counts, uint64_t published)
 {
     unsigned threads = ca_thread_counts_threads();
     uint64_t part =
-        published / (threads > 1 ? CA_LIVE_SPARE_SHARED * threads : CA_LIVE_SPARE_SHARE);
-    counts->spare_most = part > CA_LIVE_SPARE_LEAST ? part : CA_LIVE_SPARE_LEAST;
+        published / (threads > 1 ? CA_LIVE_CREDIT_SHARED * threads : CA_LIVE_CREDIT_SHARE);
+    counts->credit_most = part > CA_LIVE_CREDIT_LEAST ? part : CA_LIVE_CREDIT_LEAST;
     counts->ahead = threads > 1 ? part / 2 : 0;
 }
 
@@ -55,7 +55,7 @@ CA_INLINE void publish_own(ca_thread_counts_t *counts, uint64_t bytes)
     atomic_store_explicit(&counts->credit, ahead, memory_order_relaxed);
     uint64_t published = publish(bytes + ahead);
     /* Of one that frees, too: else the peak is exact. Alone it sets them when it frees. */
-    if (counts->spare_most && (ahead || ca_thread_counts_threads() > 1))
+    if (counts->credit_most && (ahead || ca_thread_counts_threads() > 1))
         set_parts(counts, published);
 }
 
@@ -65,16 +65,16 @@ void ca_live_publish_own(ca_thread_counts_t *counts, uint64_t bytes)
 }
 
 /* A thread that gets the line with the published bytes gets it once. */
-void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t spare)
+void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t credit)
 {
-    if (!counts->spare_most)
+    if (!counts->credit_most)
         set_parts(counts, atomic_load_explicit(&ca_live.published, memory_order_relaxed));
-    if (spare > counts->spare_most) {
-        uint64_t keeps = counts->spare_most / 2;
-        set_parts(counts, unpublish(spare - keeps));
-        spare = keeps;
+    if (credit > counts->credit_most) {
+        uint64_t keeps = counts->credit_most / 2;
+        set_parts(counts, unpublish(credit - keeps));
+        credit = keeps;
     }
-    atomic_store_explicit(&counts->credit, spare, memory_order_relaxed);
+    atomic_store_explicit(&counts->credit, credit, memory_order_relaxed);
 }
 
 static uint64_t batch_at(uint64_t sequence, unsigned threads)
@@ -129,9 +129,9 @@ void ca_live_make_ready(ca_thread_counts_t *counts, uint64_t bytes)
 {
     if (__builtin_expect(!ca_live_has_number(counts), 0))
         make_number(counts);
-    uint64_t spare = atomic_load_explicit(&counts->credit, memory_order_relaxed);
-    if (spare < bytes) {
-        publish_own(counts, bytes - spare);
+    uint64_t credit = atomic_load_explicit(&counts->credit, memory_order_relaxed);
+    if (credit < bytes) {
+        publish_own(counts, bytes - credit);
         ca_thread_counts_add(&counts->credit, bytes);
     }
 }
@@ -141,15 +141,15 @@ void ca_live_make_ready(ca_thread_counts_t *counts, uint64_t bytes)
 ca_registry_total_t ca_registry_total(void)
 {
     int64_t live = atomic_load_explicit(&ca_live.live, memory_order_relaxed);
-    uint64_t published = atomic_load_explicit(&ca_live.published, memory_order_relaxed), spare = 0;
+    uint64_t published = atomic_load_explicit(&ca_live.published, memory_order_relaxed), credit = 0;
     for (const ca_thread_counts_t *one = ca_thread_counts_first(); one;
          one = ca_thread_counts_next(one)) {
         live += atomic_load_explicit(&one->live, memory_order_relaxed) +
                 ca_thread_counts_live_fast(one);
-        spare += atomic_load_explicit(&one->credit, memory_order_relaxed);
+        credit += atomic_load_explicit(&one->credit, memory_order_relaxed);
     }
     return (ca_registry_total_t){live > 0 ? (uint64_t)live : 0,
-                                 published > spare ? published - spare : 0};
+                                 published > credit ? published - credit : 0};
 }
 
 /* The newest batch may not be used up. */

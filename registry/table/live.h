@@ -24,10 +24,10 @@
 #include "base/record.h"
 #include "registry/table/registry.h"
 
-#define CA_LIVE_SPARE_LEAST ((uint64_t)1 << 20)
-#define CA_LIVE_SPARE_SHARE 1024u /* of one thread */
-#define CA_LIVE_SPARE_SHARED 32u  /* of several together */
-#define CA_LIVE_BATCH 64u         /* numbers, at least and at most */
+#define CA_LIVE_CREDIT_LEAST ((uint64_t)1 << 20)
+#define CA_LIVE_CREDIT_SHARE 1024u /* of one thread */
+#define CA_LIVE_CREDIT_SHARED 32u  /* of several together */
+#define CA_LIVE_BATCH 64u          /* numbers, at least and at most */
 #define CA_LIVE_BATCH_MOST 1024u
 #define CA_LIVE_BATCH_SHARE 1024u /* the part; as exact as the points in time (timeline.h) */
 #define CA_LIVE_STALE_SHARE 64u
@@ -54,29 +54,29 @@ void ca_live_publish_own(ca_thread_counts_t *counts, uint64_t bytes);
 
 CA_INLINE void ca_live_add_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    uint64_t spare;
+    uint64_t credit;
     ca_thread_counts_add(&counts->live, 1);
-    spare = atomic_load_explicit(&counts->credit, memory_order_relaxed);
-    if (__builtin_expect(spare >= bytes, 1)) {
-        atomic_store_explicit(&counts->credit, spare - bytes, memory_order_relaxed);
+    credit = atomic_load_explicit(&counts->credit, memory_order_relaxed);
+    if (__builtin_expect(credit >= bytes, 1)) {
+        atomic_store_explicit(&counts->credit, credit - bytes, memory_order_relaxed);
     } else {
-        ca_live_publish_own(counts, bytes - spare);
+        ca_live_publish_own(counts, bytes - credit);
     }
 }
 
-/* A free leaves its bytes with the thread: its credit then. Up to counts->spare_most it
+/* A free leaves its bytes with the thread: its credit then. Up to counts->credit_most it
  * is set; above that it is left to ca_live_leave_credit, which publishes it. */
 CA_INLINE uint64_t ca_live_credit_with(const ca_thread_counts_t *counts, uint64_t bytes)
 {
     return atomic_load_explicit(&counts->credit, memory_order_relaxed) + bytes;
 }
 
-CA_INLINE void ca_live_set_credit(ca_thread_counts_t *counts, uint64_t spare)
+CA_INLINE void ca_live_set_credit(ca_thread_counts_t *counts, uint64_t credit)
 {
-    atomic_store_explicit(&counts->credit, spare, memory_order_relaxed);
+    atomic_store_explicit(&counts->credit, credit, memory_order_relaxed);
 }
 
-void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t spare);
+void ca_live_leave_credit(ca_thread_counts_t *counts, uint64_t credit);
 
 /* Whether the thread has a number left that is not stale. */
 CA_INLINE bool ca_live_has_number(const ca_thread_counts_t *counts)
@@ -125,11 +125,11 @@ CA_INLINE uint64_t ca_live_add_ready(ca_thread_counts_t *counts, uint64_t bytes)
 /* All of what a free does. */
 CA_INLINE void ca_live_leave_own(ca_thread_counts_t *counts, uint64_t bytes)
 {
-    uint64_t spare = ca_live_credit_with(counts, bytes);
-    if (__builtin_expect(spare > counts->spare_most, 0))
-        ca_live_leave_credit(counts, spare);
+    uint64_t credit = ca_live_credit_with(counts, bytes);
+    if (__builtin_expect(credit > counts->credit_most, 0))
+        ca_live_leave_credit(counts, credit);
     else
-        ca_live_set_credit(counts, spare);
+        ca_live_set_credit(counts, credit);
 }
 
 static inline void ca_live_add(uint64_t bytes)

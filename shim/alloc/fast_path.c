@@ -92,9 +92,9 @@ void ca_fast_remember(ca_api_t api)
         ca_thread.generations[CA_API_RUNTIME] = generation;
 }
 
-void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t spare, ca_cache_t *due)
+void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t credit, ca_cache_t *due)
 {
-    ca_live_leave_credit(counts, spare);
+    ca_live_leave_credit(counts, credit);
     if (due)
         ca_cache_close_epoch(due, CA_BY_FREE);
 }

@@ -48,7 +48,7 @@ bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind
 
 /* The end of a free whose thread has more local credit than it may keep, or of which a cache's
  * epoch is due to close. It comes last: the rest then calls nothing and saves no register. */
-void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t spare, ca_cache_t *due);
+void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t credit, ca_cache_t *due);
 
 /* What no cache keeps, by one visit to the thread's home arena: a block that is ready, or whose
  * fence has passed. 0, or -EAGAIN where the arena has none, or -ENOENT where the call is not plain.
@@ -148,11 +148,11 @@ CA_INLINE bool ca_fast_take_back(ca_api_t api, uint64_t *address, ca_kind_t kind
     }
     ca_thread_counts_t *counts = ca_thread.counts;
     ca_thread_counts_add(&counts->fast_frees[api], 1);
-    uint64_t spare = ca_live_credit_with(counts, bytes);
-    if (__builtin_expect(due || spare > counts->spare_most, 0))
-        ca_fast_finish_free(counts, spare, due ? cache : NULL);
+    uint64_t credit = ca_live_credit_with(counts, bytes);
+    if (__builtin_expect(due || credit > counts->credit_most, 0))
+        ca_fast_finish_free(counts, credit, due ? cache : NULL);
     else
-        ca_live_set_credit(counts, spare);
+        ca_live_set_credit(counts, credit);
     return true;
 }
 

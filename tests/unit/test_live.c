@@ -17,7 +17,7 @@
 
 #define THREADS 4
 #define ROUNDS 20000
-#define SPARE CA_LIVE_SPARE_LEAST
+#define SPARE CA_LIVE_CREDIT_LEAST
 
 static int fresh(void **state)
 {
@@ -176,12 +176,12 @@ static void *free_a_little_often(void *count)
 }
 
 /* Where much is live a thread keeps as small a part of it, and has that much less to tell: threads
- * together CA_LIVE_SPARE_SHARED. */
+ * together CA_LIVE_CREDIT_SHARED. */
 static void what_a_thread_may_keep_grows_with_what_is_live(void **state)
 {
     (void)state;
-    const uint64_t live = 64 * SPARE * CA_LIVE_SPARE_SHARED;
-    const uint64_t part = live / CA_LIVE_SPARE_SHARED;
+    const uint64_t live = 64 * SPARE * CA_LIVE_CREDIT_SHARED;
+    const uint64_t part = live / CA_LIVE_CREDIT_SHARED;
     size_t count = 1000;
     ca_thread_counts_join();
     ca_live_add(live);
@@ -248,7 +248,7 @@ static void one_of_several_threads_seldom_tells(void **state)
     }
     assert_in_range(tells, 1, 16u * ROUNDS / 20);
     assert_in_range(ca_registry_peak_bytes(), most,
-                    most + most / (2 * CA_LIVE_SPARE_SHARED) + SPARE);
+                    most + most / (2 * CA_LIVE_CREDIT_SHARED) + SPARE);
     end_others(&other, 1);
 }
 
