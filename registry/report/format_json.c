@@ -1,4 +1,9 @@
-#include "registry/report/format_json.h"
+/* The report as one JSON object and a newline, for programs: tests/report.schema.json describes it.
+ *
+ * Sizes, counts, sequence numbers and nanoseconds are integers of up to 64 bits; addresses and
+ * streams are strings, "0x...". Bytes that are not UTF-8 become U+FFFD. Each frame is listed once,
+ * groups have positions in that list. Without host memory for the list nothing is written. */
+#include "registry/report/formats.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -478,6 +478,7 @@ static void describe_process(maker_t *maker)
     model->leak_max = options->leak_max;
     model->leak_min = options->leak_min;
     model->even_empty = options->even_empty;
+    model->print_rules = options->print_rules;
     model->peak_bytes = ca_registry_peak_bytes();
     for (unsigned i = 0; i < CA_SECTIONS; i++)
         model->sections[i].name = names[i];

@@ -102,7 +102,7 @@ typedef struct ca_model {
     unsigned stack_depth;
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
     size_t leak_max, leak_min;
-    bool even_empty;
+    bool even_empty, print_rules;
     size_t timed_out_names;    /* frames that have no function for want of time */
     const char *names_missing; /* ca_symbols_missing's */
     unsigned stripes_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
@@ -136,7 +136,8 @@ typedef struct ca_model_options {
     size_t sampled;       /* as in ca_model_t */
     const struct ca_rules *rules; /* for leaks that are known, or NULL */
     bool quick;                   /* names without libdw, malloc and loader: see plain_names.h */
-    bool peak, even_empty;        /* tells of the peak; is no empty one, though nothing leaked */
+    bool peak, even_empty;        /* has the peak; is no empty one, though nothing leaked */
+    bool print_rules;             /* as text with a rule for each group: suppressions_print */
     const ca_origin_t *origin;    /* NULL: this process */
 } ca_model_options_t;
 

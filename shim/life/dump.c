@@ -6,7 +6,7 @@
 #include "base/out.h"
 #include "include/cachealloc.h"
 #include "shim/hooks/api_struct.h"
-#include "shim/life/leak_report.h"
+#include "shim/life/report_destination.h"
 #include "shim/cuda/life_state.h"
 #include "shim/alloc/report_lock.h"
 
@@ -18,7 +18,7 @@ int ca_dump(const char *cause, const char *path)
     int saved = errno, result = -EBUSY;
     int cancel = ca_cancel_hold(); /* a thread that vanishes would keep the lock */
     if (ca_report_lock_take(WAIT_MS)) {
-        result = ca_leak_report_dump(&out, cause, path);
+        result = ca_report_dump(&out, cause, path);
         ca_report_lock_drop();
     }
     ca_cancel_resume(cancel);

@@ -30,7 +30,7 @@
 #include "config/options.h"
 #include "config/signals.h"
 #include "shim/life/dump.h"
-#include "shim/life/exit_report.h"
+#include "shim/life/exit_output.h"
 #include "shim/upstream/helper.h"
 #include "shim/life/life.h"
 
@@ -86,7 +86,7 @@ static void *run(void *arg)
         while (sem_trywait(&asked) == 0) { /* asked for once more before it was begun */
         }
         if (atomic_load(&ending)) {
-            ca_exit_report_of_signal();
+            ca_exit_output_of_signal();
             raise_again(ca_options.dump_signal);
         }
         answer();

@@ -4,7 +4,7 @@
  *
  * They may be called in a signal handler that interrupted malloc, the loader or this library, and
  * in the child of a vfork, which has the memory of its parent: in the first case the report needs
- * none of these and takes only locks that are free (ca_exit_report with `quick`), in the second
+ * none of these and takes only locks that are free (ca_exit_output with `quick`), in the second
  * nothing is touched. A raw system call, an abort and a fatal signal cannot be seen.
  *
  * leak_exitcode: a status of 0 becomes another one where leaks were found. At exit that is decided
@@ -21,7 +21,7 @@
 #include "base/thread_state.h"
 #include "config/options.h"
 #include "shim/cuda/real_dlsym.h"
-#include "shim/life/exit_report.h"
+#include "shim/life/exit_output.h"
 #include "shim/life/handler.h"
 #include "shim/life/life.h"
 
@@ -33,7 +33,7 @@ typedef void end_t(int);
 static int status_for(int status)
 {
     int leaky = (int)ca_options.leak_exitcode;
-    return leaky && (status & 0xff) == 0 && ca_exit_leaked() ? leaky : status;
+    return leaky && (status & 0xff) == 0 && ca_exit_output_leaked() ? leaky : status;
 }
 
 /* They are looked up at load: in a handler the loader may be in use. */
@@ -43,7 +43,7 @@ static end_t *_Atomic next_exit, *_Atomic next_Exit;
 static void report(bool in_handler)
 {
     (void)in_handler;
-    ca_exit_report(true);
+    ca_exit_output(true);
 }
 
 /* Returns the status. */

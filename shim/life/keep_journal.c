@@ -16,10 +16,10 @@
 #include "registry/stack/modules.h"
 #include "registry/stack/stack.h"
 #include "shim/hooks/api_struct.h"
-#include "shim/life/exit_report.h"
-#include "shim/life/leak_report.h"
+#include "shim/life/exit_output.h"
+#include "shim/life/report_destination.h"
 #include "shim/cuda/life_state.h"
-#include "shim/life/report_model.h"
+#include "shim/life/report_collect.h"
 #include "shim/alloc/report_lock.h"
 
 #define SHOWN_PATH 400 /* bytes of a path in a message */
@@ -115,7 +115,7 @@ static int report(const char *journal, const char *path)
         ca_warn("%s cannot be read: %s", shown, reason[0] ? reason : strerror(-error));
         return error;
     }
-    ca_exit_report_leave_out(); /* of this process */
+    ca_exit_output_leave_out(); /* of this process */
     if (read.lost || read.unlogged)
         ca_warn("%s had no room for %llu allocations, live or freed since, and for %llu stacks and "
                 "names",
@@ -124,10 +124,10 @@ static int report(const char *journal, const char *path)
         ca_warn("%s is not whole: %u of its parts were cut off or changed, and what is live may be "
                 "missing in the report",
                 shown, read.missing);
-    ca_model_t *model = ca_report_model_of(&read.origin);
+    ca_model_t *model = ca_report_collect_of(&read.origin);
     const ca_path_process_t process = {
         .pid = read.origin.pid, .rank = read.rank, .program = read.program, .host = read.host};
-    error = ca_leak_report_of(&out, model, path, &process);
+    error = ca_report_write_model(&out, model, path, &process);
     ca_model_free(model);
     ca_journal_read_end(&read);
     return error;

@@ -26,7 +26,7 @@
 #include "shim/alloc/track.h"
 #include "shim/cuda/life_state.h"
 #include "shim/hooks/other_copy.h"
-#include "shim/life/exit_report.h"
+#include "shim/life/exit_output.h"
 #include "shim/life/handler.h"
 #include "shim/life/modules.h"
 
@@ -149,7 +149,7 @@ static uint64_t reserved_bytes(void)
 
 static void report_early(void)
 {
-    ca_exit_report(false);
+    ca_exit_output(false);
 }
 
 static void start(void)
@@ -219,7 +219,7 @@ __attribute__((destructor)) static void at_exit(void)
         return;
     int cancel = ca_cancel_hold(); /* a thread that is to be cancelled may call exit: it must end */
     if (!CA_MUTATED(report_too_early))
-        ca_handler_call(ca_exit_report);
+        ca_handler_call(ca_exit_output);
     if (CA_MUTATED(tables_end))
         ca_registry_reset_after_fork();
     ca_cancel_resume(cancel);

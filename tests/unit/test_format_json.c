@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "registry/report/format_json.h"
+#include "registry/report/formats.h"
 
 static char text[1 << 20];
 

@@ -17,9 +17,7 @@
 
 #include "base/mem.h"
 #include "made_model.h"
-#include "registry/report/format_folded.h"
-#include "registry/report/format_pprof.h"
-#include "registry/report/format_pytorch.h"
+#include "registry/report/formats.h"
 #include "registry/stack/intern.h"
 
 static const struct {

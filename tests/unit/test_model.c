@@ -18,9 +18,8 @@
 #include "registry/report/glob.h"
 #include "base/mem.h"
 #include "registry/report/sort.h"
-#include "registry/report/format_json.h"
+#include "registry/report/formats.h"
 #include "registry/table/groups.h"
-#include "registry/report/report.h"
 #include "registry/stack/stack.h"
 #include "registry/report/suppress.h"
 #include "registry/table/threads.h"
@@ -202,7 +201,7 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t
 static bool report_with_failure(long at, const ca_rules_t *rules)
 {
     static ca_out_t out;
-    ca_model_options_t options = {.leak_max = 1000000, .rules = rules};
+    ca_model_options_t options = {.leak_max = 1000000, .rules = rules, .print_rules = true};
     failing = at;
     ca_model_t *model = ca_model_make(&options);
     if (model) {
@@ -213,7 +212,7 @@ static bool report_with_failure(long at, const ca_rules_t *rules)
             bytes += section->groups[i].bytes;
         assert_true(section->incomplete ? bytes <= section->bytes : bytes == section->bytes);
         ca_out_open(&out, -1);
-        ca_format_text(&out, model, true);
+        ca_format_text(&out, model);
         ca_format_json(&out, model);
     }
     ca_model_free(model);

@@ -17,7 +17,7 @@
 
 #include "registry/table/lost.h"
 #include "registry/table/peak.h"
-#include "registry/report/report.h"
+#include "registry/report/formats.h"
 #include "registry/stack/stack.h"
 
 static char text[1 << 16];
@@ -78,7 +78,7 @@ static long report(size_t least_bytes, unsigned most_groups)
     ca_out_open(&out, fd);
     ca_model_t *model = ca_model_make(&options);
     assert_non_null(model);
-    ca_format_text(&out, model, false);
+    ca_format_text(&out, model);
     long leaks = (long)(model->sections[CA_SECTION_LEAKED].count +
                         model->sections[CA_SECTION_DESTROYED].count);
     ca_model_free(model);
@@ -379,7 +379,7 @@ static void *report_although_cancelled(void *arg)
     ca_out_open(&out, STDERR_FILENO);
     pthread_cancel(pthread_self());
     ca_model_t *model = ca_model_make(&options);
-    ca_format_text(&out, model, false); /* not flushed */
+    ca_format_text(&out, model); /* not flushed */
     reported = (long)model->sections[CA_SECTION_LEAKED].count;
     ca_model_free(model);
     *(bool *)arg = true;

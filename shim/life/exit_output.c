@@ -1,4 +1,4 @@
-#include "shim/life/exit_report.h"
+#include "shim/life/exit_output.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "registry/stack/stack.h"
 #include "shim/life/dump_signal.h"
 #include "shim/cuda/graph_memory.h"
-#include "shim/life/leak_report.h"
+#include "shim/life/report_destination.h"
 #include "shim/life/metrics.h"
 #include "shim/alloc/recorder.h"
 #include "shim/upstream/pool_stats.h"
@@ -70,14 +70,14 @@ static void write_stats(void)
 
 static void write_leaks(bool quick)
 {
-    atomic_store(&leaked, ca_leak_report_write(&out, quick) != 0);
+    atomic_store(&leaked, ca_report_write_at_exit(&out, quick) != 0);
 }
 
 /* What is live, as where the signal ends nothing. */
 static void write_live(bool quick)
 {
     (void)quick;
-    int error = ca_leak_report_dump(&out, "signal", NULL);
+    int error = ca_report_dump(&out, "signal", NULL);
     if (error)
         ca_warn("dump_signal: no report: %s", strerror(-error));
 }
@@ -88,7 +88,7 @@ static void write_all(void (*write_report)(bool quick), bool quick, bool has_loc
     if (has_lock)
         write_report(quick);
     else
-        atomic_store(&leaked, ca_leak_report_miss() != 0);
+        atomic_store(&leaked, ca_report_miss_at_exit() != 0);
     ca_recorder_write(&out);
     ca_journal_end();
     if (ca_options.stats == CA_STATS_EXIT) {
@@ -109,28 +109,28 @@ static void report_once(void (*write_report)(bool quick), bool quick)
         ca_report_lock_drop();
 }
 
-void ca_exit_report(bool quick)
+void ca_exit_output(bool quick)
 {
     ca_dump_signal_end(quick ? QUICK_SIGNAL_WAIT_MS : WAIT_MS);
     report_once(write_leaks, quick);
 }
 
-void ca_exit_report_of_signal(void)
+void ca_exit_output_of_signal(void)
 {
     report_once(write_live, false);
 }
 
-void ca_exit_report_leave_out(void)
+void ca_exit_output_leave_out(void)
 {
     atomic_store(&begun, true);
 }
 
-bool ca_exit_leaked(void)
+bool ca_exit_output_leaked(void)
 {
     return atomic_load(&leaked);
 }
 
-void ca_exit_report_reset_after_fork(void)
+void ca_exit_output_reset_after_fork(void)
 {
     atomic_store(&begun, false);
     atomic_store(&leaked, false);

@@ -1,4 +1,4 @@
-#include "shim/life/report_model.h"
+#include "shim/life/report_collect.h"
 #include <string.h>
 #include "include/cachealloc.h"
 #include "config/options.h"
@@ -7,7 +7,7 @@
 
 static ca_rules_t rules;
 
-void ca_report_model_configure(void)
+void ca_report_collect_configure(void)
 {
     if (strcmp(ca_options.suppressions, "off") != 0)
         ca_suppress_read(&rules, ca_options.suppressions);
@@ -42,11 +42,12 @@ static ca_model_options_t options_of(const char *cause)
         .sampled = ca_options.stacks.bytes,
         .rules = &rules,
         .peak = ca_options.peak != CA_PEAK_OFF,
+        .print_rules = ca_options.suppressions_print,
         .even_empty = cause || ca_options.peak == CA_PEAK_ALWAYS,
     };
 }
 
-ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
+ca_model_t *ca_report_collect(const char *cause, const char *rank, bool quick)
 {
     ca_model_options_t options = options_of(cause);
     options.rank = rank;
@@ -57,7 +58,7 @@ ca_model_t *ca_report_model(const char *cause, const char *rank, bool quick)
     return model;
 }
 
-ca_model_t *ca_report_model_of(const ca_origin_t *origin)
+ca_model_t *ca_report_collect_of(const ca_origin_t *origin)
 {
     ca_model_options_t options = options_of("journal");
     options.origin = origin;

@@ -1,7 +1,7 @@
 /* The leak report goes to stderr, to a descriptor by one of its names in /dev, to a device, a pipe
  * or a socket, or into a new file for each format. A file that is there already is never touched:
  * it may be another rank's or a forked child's, and a symbolic link may be a trap. */
-#include "shim/life/leak_report.h"
+#include "shim/life/report_destination.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,38 +17,15 @@
 #include "config/options.h"
 #include "base/path.h"
 #include "base/text.h"
-#include "registry/report/format_folded.h"
-#include "registry/report/format_json.h"
-#include "registry/report/format_pprof.h"
-#include "registry/report/format_pytorch.h"
 #include "registry/table/registry.h"
-#include "registry/report/report.h"
+#include "registry/report/formats.h"
 #include "shim/cuda/driver_table.h"
-#include "shim/life/report_model.h"
+#include "shim/life/report_collect.h"
 
 #define SHOWN_PATH 400 /* bytes of a path in a message, so that the line has room for the rest */
 
 /* Where there is no path for a report that is no text. */
 #define ASIDE "cachealloc.%p"
-
-typedef struct format {
-    const char *name;
-    const char *ending; /* of its file's name; text has none */
-    void (*write)(ca_out_t *out, const ca_model_t *model);
-} format_t;
-
-static void write_text(ca_out_t *out, const ca_model_t *model)
-{
-    ca_format_text(out, model, ca_options.suppressions_print);
-}
-
-static const format_t formats[CA_FORMATS] = {
-    [CA_FORMAT_TEXT] = {"text", "", write_text},
-    [CA_FORMAT_JSON] = {"json", ".json", ca_format_json},
-    [CA_FORMAT_PPROF] = {"pprof", ".pprof", ca_format_pprof},
-    [CA_FORMAT_FOLDED] = {"folded", ".folded", ca_format_folded},
-    [CA_FORMAT_PYTORCH] = {"pytorch", ".pickle", ca_format_pytorch},
-};
 
 /* What a path leads to. */
 typedef enum { TO_STDERR, TO_SPECIAL, TO_FILES } place_t;
@@ -57,34 +34,21 @@ typedef enum { TO_STDERR, TO_SPECIAL, TO_FILES } place_t;
 typedef struct target {
     char pattern[PATH_MAX]; /* the path, patterns of the process still in it */
     bool too_long;
-    const format_t *own; /* the format whose ending it has, or NULL */
-    const char *aside;   /* for what cannot go there, patterns of the process still in it */
+    const ca_format_t *own; /* the format whose ending it has, or NULL */
+    const char *aside;      /* for what cannot go there, patterns of the process still in it */
 } target_t;
 
 typedef struct report {
     ca_out_t *out;
     const ca_model_t *model;
     const target_t *target;
-    const format_t *format;
+    const ca_format_t *format;
     char *path; /* where it goes, PATH_MAX bytes */
 } report_t;
 
 static target_t configured; /* what leak_report says */
 static char aside[PATH_MAX];
 static char rank[16];
-
-/* The format whose own name `path` is, with its ending, or NULL. */
-static const format_t *format_of(const char *path)
-{
-    size_t length = strlen(path);
-    for (int i = 0; i < CA_FORMATS; i++) {
-        size_t bytes = strlen(formats[i].ending);
-        bool fits = bytes != 0 && length > bytes && path[length - bytes - 1] != '/';
-        if (fits && strcmp(path + length - bytes, formats[i].ending) == 0)
-            return &formats[i];
-    }
-    return NULL;
-}
 
 /* `later`: the working folder may be another one when the report is written. */
 static void expand(const char *path, target_t *target, bool later)
@@ -98,10 +62,10 @@ static void expand(const char *path, target_t *target, bool later)
     }
     target->aside = later ? aside : ASIDE;
     target->too_long = text.length >= text.bytes;
-    target->own = format_of(target->pattern);
+    target->own = ca_format_of_path(target->pattern);
 }
 
-void ca_leak_report_configure(void)
+void ca_report_destination_configure(void)
 {
     ca_text_t text;
     const char *found = ca_path_rank();
@@ -252,9 +216,9 @@ static place_t place_of(const char *path)
 /* `alone`: no other format goes to the same place. */
 static int write_format(const report_t *report, bool alone)
 {
-    bool is_text = report->format == &formats[CA_FORMAT_TEXT];
+    bool is_text = report->format == &ca_formats[CA_FORMAT_TEXT];
     const target_t *target = report->target;
-    const format_t *own = target->own;
+    const ca_format_t *own = target->own;
     memcpy(report->path, target->pattern, sizeof target->pattern);
     int error = target->too_long ? -ENAMETOOLONG
                                  : ca_new_file_path(target->pattern, 0, report->path, PATH_MAX);
@@ -280,7 +244,7 @@ static void fall_back(report_t *report, int error, bool reported)
         shorten(shown, sizeof shown, report->path);
         ca_warn("leak_report: cannot write %s (%s)%s", shown, strerror(-error),
                 reported ? "" : ": the report goes to stderr");
-        report->format = &formats[CA_FORMAT_TEXT];
+        report->format = &ca_formats[CA_FORMAT_TEXT];
         error = reported ? 0 : write_report(report, ca_out_stderr());
     }
     if (error && error != -EAGAIN) /* which was reported where it was cut */
@@ -290,9 +254,9 @@ static void fall_back(report_t *report, int error, bool reported)
 /* A path that is a format's own asks for that one, where no other is asked for. */
 static unsigned chosen_formats(const target_t *target)
 {
-    const format_t *own = target->own;
+    const ca_format_t *own = target->own;
     unsigned chosen = ca_options.report_format;
-    return own && chosen == 1u << CA_FORMAT_TEXT ? 1u << (own - formats) : chosen;
+    return own && chosen == 1u << CA_FORMAT_TEXT ? 1u << (own - ca_formats) : chosen;
 }
 
 /* Returns the first error. `falls_back`: warns of what could not be written. */
@@ -304,7 +268,7 @@ static int write_formats(report_t *report, bool falls_back)
     for (int i = 0; i < CA_FORMATS; i++) {
         if (!(chosen >> i & 1))
             continue;
-        report->format = &formats[i];
+        report->format = &ca_formats[i];
         int error = write_format(report, chosen == 1u << i);
         if (error && falls_back)
             fall_back(report, error, reported);
@@ -331,7 +295,7 @@ static bool is_wanted(uint64_t leaks)
            (leaks != 0 || ca_options.peak == CA_PEAK_ALWAYS);
 }
 
-uint64_t ca_leak_report_miss(void)
+uint64_t ca_report_miss_at_exit(void)
 {
     uint64_t leaks = leaks_now();
     if (is_wanted(leaks))
@@ -341,7 +305,7 @@ uint64_t ca_leak_report_miss(void)
     return leaks;
 }
 
-uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
+uint64_t ca_report_write_at_exit(ca_out_t *out, bool quick)
 {
     static char path[PATH_MAX]; /* not on the stack of the thread that calls exit */
     uint64_t leaks = leaks_now();
@@ -352,7 +316,7 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
     if (CA_MUTATED(report_calls_cuda))
         ca_driver()->cuCtxSynchronize();
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
-    ca_model_t *model = ca_report_model(NULL, rank, quick);
+    ca_model_t *model = ca_report_collect(NULL, rank, quick);
     report_t report = {.out = out, .model = model, .target = &configured, .path = path};
     if (!model)
         ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
@@ -364,8 +328,8 @@ uint64_t ca_leak_report_write(ca_out_t *out, bool quick)
     return leaks;
 }
 
-int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
-                      const ca_path_process_t *process)
+int ca_report_write_model(ca_out_t *out, const ca_model_t *model, const char *path,
+                          const ca_path_process_t *process)
 {
     static char finished[PATH_MAX];
     static target_t asked;
@@ -387,11 +351,11 @@ int ca_leak_report_of(ca_out_t *out, const ca_model_t *model, const char *path,
     return path ? error : 0; /* without a path it is on stderr now */
 }
 
-int ca_leak_report_dump(ca_out_t *out, const char *cause, const char *path)
+int ca_report_dump(ca_out_t *out, const char *cause, const char *path)
 {
     int cancel = ca_cancel_hold();
-    ca_model_t *model = ca_report_model(cause, rank, false);
-    int error = ca_leak_report_of(out, model, path, NULL);
+    ca_model_t *model = ca_report_collect(cause, rank, false);
+    int error = ca_report_write_model(out, model, path, NULL);
     ca_model_free(model);
     ca_cancel_resume(cancel);
     return error;
