@@ -319,20 +319,46 @@ static void print_choices(const char *choices, unsigned chosen, const char *betw
     }
 }
 
+static void print_share(const ca_share_t *share, ca_text_t *out)
+{
+    if (share->percent)
+        ca_text_printf(out, "%zu%%", share->percent);
+    else
+        print_as(CA_TYPE_SIZE, share->bytes, out);
+}
+
+static void print_choice(const char *choices, const ca_choice_t *made, ca_text_t *out)
+{
+    size_t bytes = 0;
+    const char *choice = choice_at(choices, (int)made->which, &bytes);
+    size_t name = choice ? strcspn(choice, "|:") : 0;
+    ca_text_add(out, choice, name);
+    if (name < bytes) {
+        ca_text_add(out, ":", 1);
+        print_as(CA_TYPE_SIZE, made->bytes, out);
+    }
+}
+
+static void print_list(const ca_size_list_t *list, ca_text_t *out)
+{
+    if (list->count == 0)
+        ca_text_add(out, "none", 4);
+    for (size_t i = 0; i < list->count; i++) {
+        if (i)
+            ca_text_add(out, "+", 1);
+        print_as(CA_TYPE_SIZE, list->bytes[i], out);
+    }
+}
+
 void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out)
 {
     switch (option->type) {
     case CA_TYPE_SIZE:
         print_as(option->type, *(const size_t *)value, out);
         break;
-    case CA_TYPE_SHARE: {
-        const ca_share_t *share = value;
-        if (share->percent)
-            ca_text_printf(out, "%zu%%", share->percent);
-        else
-            print_as(CA_TYPE_SIZE, share->bytes, out);
+    case CA_TYPE_SHARE:
+        print_share(value, out);
         break;
-    }
     case CA_TYPE_UINT:
         print_as(option->type, *(const unsigned *)value, out);
         break;
@@ -357,33 +383,16 @@ void ca_value_print(const ca_option_t *option, const void *value, ca_text_t *out
     case CA_TYPE_SET:
         print_choices(option->choices, *(const unsigned *)value, "+", out);
         break;
-    case CA_TYPE_CHOICE: {
-        const ca_choice_t *made = value;
-        size_t bytes = 0;
-        const char *choice = choice_at(option->choices, (int)made->which, &bytes);
-        size_t name = choice ? strcspn(choice, "|:") : 0;
-        ca_text_add(out, choice, name);
-        if (name < bytes) {
-            ca_text_add(out, ":", 1);
-            print_as(CA_TYPE_SIZE, made->bytes, out);
-        }
+    case CA_TYPE_CHOICE:
+        print_choice(option->choices, value, out);
         break;
-    }
     case CA_TYPE_STRING:
     case CA_TYPE_PATH:
         ca_text_add(out, value, strnlen(value, CA_STRING_MAX));
         break;
-    case CA_TYPE_LIST: {
-        const ca_size_list_t *list = value;
-        if (list->count == 0)
-            ca_text_add(out, "none", 4);
-        for (size_t i = 0; i < list->count; i++) {
-            if (i)
-                ca_text_add(out, "+", 1);
-            print_as(CA_TYPE_SIZE, list->bytes[i], out);
-        }
+    case CA_TYPE_LIST:
+        print_list(value, out);
         break;
-    }
     }
 }
 

@@ -126,6 +126,19 @@ static bool wait_value(sim_op_t *op)
     }
 }
 
+static void free_in_order(CUdeviceptr ptr)
+{
+    sim_device_t *d = sim_device_of(ptr);
+    sim_alloc_t a;
+    if (d && sim_heap_find(d, ptr, &a)) {
+        if (a.kind != SIM_GRAPH) { /* that is the same memory at the next launch */
+            sim_race_forget(a.base, a.size);
+        }
+        sim_heap_free(d, ptr, true);
+        atomic_fetch_sub(&d->frees, 1);
+    }
+}
+
 void sim_execute(sim_op_t *op)
 {
     CUcontext ctx = op->stream->ctx;
@@ -167,18 +180,9 @@ void sim_execute(sim_op_t *op)
         op->u.host.cb(op->stream->legacy ? NULL : op->stream->as, (CUresult)sticky,
                       op->u.host.data);
         break;
-    case SIM_OP_FREE: {
-        sim_device_t *d = sim_device_of(op->u.free_ptr);
-        sim_alloc_t a;
-        if (d && sim_heap_find(d, op->u.free_ptr, &a)) {
-            if (a.kind != SIM_GRAPH) { /* that is the same memory at the next launch */
-                sim_race_forget(a.base, a.size);
-            }
-            sim_heap_free(d, op->u.free_ptr, true);
-            atomic_fetch_sub(&d->frees, 1);
-        }
+    case SIM_OP_FREE:
+        free_in_order(op->u.free_ptr);
         break;
-    }
     case SIM_OP_ALLOC:
     case SIM_OP_MARK:
     case SIM_OP_WAIT:
