@@ -1,9 +1,9 @@
 /* From records to what a report says.
  *
- * Records are counted in groups by stack, thread, device and kind (groups.c). Here stacks get
- * their functions' names (classes.c), and what has the same names, device and kind becomes one
- * group, whatever its addresses and threads are. All of it lies in mapped memory: thousands of
- * leaks must not go through the host's heap at exit. */
+ * Records are counted in groups by stack, thread, device and kind (groups.c), and those become
+ * groups by functions' names (named_groups.c). Here they are divided into sections, without what
+ * rules are for. All of it lies in mapped memory: thousands of leaks must not go through the host's
+ * heap at exit. */
 #include "registry/report/model.h"
 
 #include <errno.h>
@@ -13,8 +13,7 @@
 #include "base/thread_state.h"
 #include "base/mem.h"
 #include "registry/report/sort.h"
-#include "registry/report/classes.h"
-#include "registry/table/groups.h"
+#include "registry/report/named_groups.h"
 #include "registry/table/lost.h"
 #include "registry/report/moments.h"
 #include "registry/table/peak.h"
@@ -24,27 +23,6 @@
 #include "registry/table/threads.h"
 #include "registry/table/timeline.h"
 
-/* A counted group and the functions of its stack. */
-typedef struct part {
-    ca_group_t group;
-    ca_class_t *class;
-    ca_named_t *const *frames; /* at least as many as the class has */
-} part_t;
-
-/* A group of the model, and the parts that it was made of. */
-typedef struct whole {
-    ca_model_group_t group;
-    const ca_class_t *class;
-    part_t *parts;
-    size_t part_count;
-} whole_t;
-
-/* The groups of one section on their way. */
-typedef struct making {
-    whole_t *wholes;
-    size_t count;
-} making_t;
-
 typedef struct maker {
     ca_model_t model; /* first: a pointer to it is one to the maker */
     ca_model_options_t options;
@@ -52,192 +30,21 @@ typedef struct maker {
     ca_classes_t classes;
 } maker_t;
 
-_Static_assert(sizeof(whole_t) <= CA_SORT_MOST && sizeof(part_t) <= CA_SORT_MOST, "can be sorted");
-
-/* --- orders ----------------------------------------------------------------------------------- */
-
-static bool by_bytes(const void *a, const void *b)
-{
-    const part_t *x = a, *y = b;
-    return x->group.bytes > y->group.bytes;
-}
-
-static bool by_stack(const void *a, const void *b)
-{
-    const part_t *x = a, *y = b;
-    return x->group.stack < y->group.stack;
-}
-
-/* Parts of one group, and in it of one thread, come together. */
-static bool by_group(const void *a, const void *b)
-{
-    const part_t *x = a, *y = b;
-    if (x->class->number != y->class->number)
-        return x->class->number < y->class->number;
-    if (x->group.device != y->group.device)
-        return x->group.device < y->group.device;
-    if (x->group.kind != y->group.kind)
-        return x->group.kind < y->group.kind;
-    return x->group.thread < y->group.thread;
-}
-
-static bool by_age(const void *a, const void *b)
-{
-    const part_t *x = a, *y = b;
-    return x->group.first < y->group.first;
-}
-
-static bool by_device(const void *a, const void *b)
-{
-    const ca_model_group_t *x = &((const whole_t *)a)->group, *y = &((const whole_t *)b)->group;
-    return x->device != y->device ? x->device < y->device : x->kind < y->kind;
-}
-
-/* Among equals the order is by names, which two runs of a program share; addresses and the ids of
- * stacks are not. */
-static bool is_larger(const void *a, const void *b)
-{
-    const whole_t *v = a, *w = b;
-    const ca_model_group_t *x = &v->group, *y = &w->group;
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes;
-    if (x->count != y->count)
-        return x->count > y->count;
-    if (v->class->names != w->class->names)
-        return v->class->names < w->class->names;
-    return by_device(a, b) || (!by_device(b, a) && x->first < y->first);
-}
-
-/* --- groups ----------------------------------------------------------------------------------- */
-
-static bool in_one_group(const part_t *a, const part_t *b)
-{
-    return a->class == b->class && a->group.device == b->group.device &&
-           a->group.kind == b->group.kind;
-}
-
-static void add_part(whole_t *whole, const ca_group_t *part, uint64_t *stream_at)
-{
-    ca_model_group_t *group = &whole->group;
-    group->count += part->count;
-    group->bytes += part->bytes;
-    if (part->smallest < group->smallest)
-        group->smallest = part->smallest;
-    if (part->largest > group->largest)
-        group->largest = part->largest;
-    if (part->first < group->first)
-        group->first = part->first;
-    if (part->last > group->last)
-        group->last = part->last;
-    if (part->stream != 0 && part->stream_at >= *stream_at) {
-        group->stream = part->stream;
-        *stream_at = part->stream_at;
-    }
-}
-
-/* The group that the parts from `parts` on make, `left` at most. */
-static void make_whole(whole_t *whole, part_t *parts, size_t left)
-{
-    uint64_t stream_at = 0;
-    const ca_class_t *class = parts->class;
-    *whole = (whole_t){.class = class, .parts = parts};
-    whole->group.frame_count = class->frame_count;
-    whole->group.device = parts->group.device;
-    whole->group.kind = (ca_kind_t)parts->group.kind;
-    whole->group.smallest = whole->group.first = UINT64_MAX;
-    for (size_t i = 0; i < left && in_one_group(parts, &parts[i]); i++) {
-        if (parts[i].group.first < whole->group.first) /* its lines are the group's */
-            whole->group.frames = (const ca_frame_t *const *)parts[i].frames;
-        add_part(whole, &parts[i].group, &stream_at);
-        whole->part_count++;
-        bool again = i > 0 && parts[i].group.thread == parts[i - 1].group.thread;
-        whole->group.thread_count += parts[i].group.thread != 0 && !again;
-    }
-}
-
-/* Makes groups of `count` parts, which it sorts. 0 or -ENOMEM. */
-static int join(maker_t *maker, part_t *parts, size_t count, making_t *making)
-{
-    ca_sort(parts, count, sizeof *parts, by_group);
-    for (size_t i = 0; i < count; i++)
-        making->count += i == 0 || !in_one_group(&parts[i - 1], &parts[i]);
-    making->wholes = ca_bump_take(&maker->memory, making->count * sizeof(whole_t));
-    if (!making->wholes) {
-        making->count = 0;
-        return -ENOMEM;
-    }
-    size_t at = 0;
-    for (size_t i = 0; i < making->count; at += making->wholes[i++].part_count)
-        make_whole(&making->wholes[i], parts + at, count - at);
-    return 0;
-}
-
-/* Makes the model's groups of counted ones, by whole stacks. 0 or -ENOMEM. */
-static int make_wholes(maker_t *maker, const ca_groups_t *groups, making_t *making)
-{
-    memset(making, 0, sizeof *making);
-    if (groups->count == 0)
-        return 0;
-    part_t *parts = ca_bump_take(&maker->memory, groups->count * sizeof *parts);
-    if (!parts)
-        return -ENOMEM;
-    for (size_t i = 0; i < groups->count; i++)
-        parts[i].group = groups->entries[i];
-    /* The largest are named first where there may be no time for all. */
-    if (maker->options.quick)
-        ca_sort(parts, groups->count, sizeof *parts, by_bytes);
-    for (size_t i = 0; maker->options.quick && i < groups->count; i++)
-        ca_classes_of(&maker->classes, parts[i].group.stack, &parts[i].frames);
-    ca_sort(parts, groups->count, sizeof *parts, by_stack);
-    for (size_t i = 0; i < groups->count; i++) {
-        bool again = i > 0 && parts[i].group.stack == parts[i - 1].group.stack;
-        if (again) {
-            parts[i].class = parts[i - 1].class;
-            parts[i].frames = parts[i - 1].frames;
-        } else {
-            parts[i].class = ca_classes_of(&maker->classes, parts[i].group.stack, &parts[i].frames);
-        }
-    }
-    return join(maker, parts, groups->count, making);
-}
-
-/* Makes one group of those that differ beyond leak_depth alone. After the rules, which are for
- * whole stacks. Without memory they stay as they are. */
-static void cut(maker_t *maker, making_t *making)
-{
-    making_t joined = {.count = 0};
-    size_t count = 0;
-    for (size_t i = 0; i < making->count; i++)
-        count += making->wholes[i].part_count;
-    part_t *parts =
-        maker->classes.depth ? ca_bump_take(&maker->memory, count * sizeof *parts) : NULL;
-    if (!parts)
-        return;
-    part_t *part = parts;
-    for (size_t i = 0; i < making->count; i++)
-        for (size_t j = 0; j < making->wholes[i].part_count; j++, part++) {
-            *part = making->wholes[i].parts[j];
-            part->class = ca_classes_cut(&maker->classes, part->class);
-        }
-    if (join(maker, parts, count, &joined) == 0)
-        *making = joined;
-}
-
 /* --- sections --------------------------------------------------------------------------------- */
 
-static void add_totals(maker_t *maker, ca_model_section_t *section, making_t *making)
+static void add_totals(maker_t *maker, ca_model_section_t *section, ca_named_groups_t *making)
 {
     size_t count = 0;
-    ca_sort(making->wholes, making->count, sizeof(whole_t), by_device);
+    ca_sort(making->groups, making->count, sizeof(ca_named_group_t), ca_named_by_device);
     for (size_t i = 0; i < making->count; i++)
-        count += i == 0 || by_device(&making->wholes[i - 1], &making->wholes[i]);
+        count += i == 0 || ca_named_by_device(&making->groups[i - 1], &making->groups[i]);
     ca_model_total_t *totals = ca_bump_take(&maker->memory, count * sizeof *totals);
     if (!totals)
         return;
     ca_model_total_t *total = totals - 1;
     for (size_t i = 0; i < making->count; i++) {
-        const ca_model_group_t *group = &making->wholes[i].group;
-        if (i == 0 || by_device(&making->wholes[i - 1], &making->wholes[i]))
+        const ca_model_group_t *group = &making->groups[i].group;
+        if (i == 0 || ca_named_by_device(&making->groups[i - 1], &making->groups[i]))
             *++total = (ca_model_total_t){.device = group->device, .kind = group->kind};
         total->count += group->count;
         total->bytes += group->bytes;
@@ -246,41 +53,42 @@ static void add_totals(maker_t *maker, ca_model_section_t *section, making_t *ma
     section->total_count = count;
 }
 
-static void count_stacks(ca_model_section_t *section, unsigned number, const making_t *making)
+static void count_stacks(ca_model_section_t *section, unsigned number,
+                         const ca_named_groups_t *making)
 {
     for (size_t i = 0; i < making->count; i++) {
-        ca_class_t *class = making->wholes[i].parts->class;
+        ca_class_t *class = making->groups[i].parts->class;
         section->stacks += class->frame_count != 0 && !(class->sections >> number & 1);
         class->sections |= 1u << number;
     }
 }
 
 /* The names of the threads that were first, different ones. */
-static void name_threads(maker_t *maker, whole_t *whole)
+static void name_threads(maker_t *maker, ca_named_group_t *group)
 {
     size_t named = 0;
     char name[CA_THREAD_NAME];
-    ca_sort(whole->parts, whole->part_count, sizeof(part_t), by_age);
-    for (size_t i = 0; i < whole->part_count && named < CA_MODEL_NAMES; i++) {
-        uint32_t thread = whole->parts[i].group.thread;
+    ca_sort(group->parts, group->part_count, sizeof(ca_named_part_t), ca_named_by_age);
+    for (size_t i = 0; i < group->part_count && named < CA_MODEL_NAMES; i++) {
+        uint32_t thread = group->parts[i].group.thread;
         bool known = thread == 0;
         if (!known)
             ca_threads_name(thread, name);
         for (size_t j = 0; j < named; j++)
-            known |= strcmp(name, whole->group.threads[j]) == 0;
+            known |= strcmp(name, group->group.threads[j]) == 0;
         if (!known &&
-            (whole->group.threads[named] = ca_bump_text(&maker->memory, name, strlen(name))))
+            (group->group.threads[named] = ca_bump_text(&maker->memory, name, strlen(name))))
             named++;
     }
 }
 
 /* Lists the largest groups, and totals the others. */
-static void list_groups(maker_t *maker, ca_model_section_t *section, making_t *making)
+static void list_groups(maker_t *maker, ca_model_section_t *section, ca_named_groups_t *making)
 {
     size_t listed = 0;
-    ca_sort(making->wholes, making->count, sizeof(whole_t), is_larger);
+    ca_sort(making->groups, making->count, sizeof(ca_named_group_t), ca_named_is_larger);
     for (size_t i = 0; i < making->count; i++) {
-        const ca_model_group_t *group = &making->wholes[i].group;
+        const ca_model_group_t *group = &making->groups[i].group;
         if (group->bytes < maker->options.leak_min) {
             section->omitted_small++;
             section->omitted_small_bytes += group->bytes;
@@ -297,17 +105,17 @@ static void list_groups(maker_t *maker, ca_model_section_t *section, making_t *m
     section->groups = groups;
     for (size_t i = 0; groups && i < listed; i++) {
         const ca_model_t *model = &maker->model;
-        name_threads(maker, &making->wholes[i]);
-        groups[i] = making->wholes[i].group;
+        name_threads(maker, &making->groups[i]);
+        groups[i] = making->groups[i].group;
         groups[i].first_ns = ca_timeline_when(model->points, model->point_count, groups[i].first);
         groups[i].last_ns = ca_timeline_when(model->points, model->point_count, groups[i].last);
     }
 }
 
-static void fill_section(maker_t *maker, unsigned number, making_t *making)
+static void fill_section(maker_t *maker, unsigned number, ca_named_groups_t *making)
 {
     ca_model_section_t *section = &maker->model.sections[number];
-    cut(maker, making);
+    ca_named_groups_cut(&maker->memory, &maker->classes, making);
     add_totals(maker, section, making);
     count_stacks(section, number, making);
     list_groups(maker, section, making);
@@ -315,46 +123,48 @@ static void fill_section(maker_t *maker, unsigned number, making_t *making)
 
 /* Notes the amount of a section, and makes its groups of what was counted. */
 static void begin_section(maker_t *maker, unsigned number, const ca_groups_t *groups, int error,
-                          making_t *making)
+                          ca_named_groups_t *making)
 {
     ca_model_section_t *section = &maker->model.sections[number];
     section->count = groups->total.count;
     section->bytes = groups->total.bytes;
-    section->incomplete = error != 0 || make_wholes(maker, groups, making) != 0;
+    section->incomplete =
+        error != 0 || ca_named_groups_make(&maker->memory, &maker->classes, maker->options.quick,
+                                           groups, making) != 0;
     uint64_t counted = 0;
     for (size_t i = 0; i < making->count; i++)
-        counted += making->wholes[i].group.count;
+        counted += making->groups[i].group.count;
     section->incomplete |= counted != section->count; /* no memory for some groups */
 }
 
 /* --- leaks that are known --------------------------------------------------------------------- */
 
-static void move_whole(maker_t *maker, const whole_t *whole, ca_model_rule_t *rule,
-                       ca_model_section_t *from, making_t *suppressed)
+static void move_group(maker_t *maker, const ca_named_group_t *group, ca_model_rule_t *rule,
+                       ca_model_section_t *from, ca_named_groups_t *suppressed)
 {
     ca_model_section_t *to = &maker->model.sections[CA_SECTION_SUPPRESSED];
-    suppressed->wholes[suppressed->count++] = *whole;
-    to->count += whole->group.count;
-    to->bytes += whole->group.bytes;
-    from->count -= whole->group.count;
-    from->bytes -= whole->group.bytes;
+    suppressed->groups[suppressed->count++] = *group;
+    to->count += group->group.count;
+    to->bytes += group->group.bytes;
+    from->count -= group->group.count;
+    from->bytes -= group->group.bytes;
     rule->groups++;
-    rule->count += whole->group.count;
-    rule->bytes += whole->group.bytes;
+    rule->count += group->group.count;
+    rule->bytes += group->group.bytes;
 }
 
 /* Moves the groups of `making` that a rule is for. */
-static void suppress(maker_t *maker, unsigned number, making_t *making, ca_model_rule_t *rules,
-                     making_t *suppressed)
+static void suppress(maker_t *maker, unsigned number, ca_named_groups_t *making,
+                     ca_model_rule_t *rules, ca_named_groups_t *suppressed)
 {
     size_t kept = 0;
     for (size_t i = 0; i < making->count; i++) {
-        whole_t *whole = &making->wholes[i];
-        long rule = ca_suppress_find(maker->options.rules, &whole->group, &maker->memory);
+        ca_named_group_t *group = &making->groups[i];
+        long rule = ca_suppress_find(maker->options.rules, &group->group, &maker->memory);
         if (rule >= 0)
-            move_whole(maker, whole, &rules[rule], &maker->model.sections[number], suppressed);
+            move_group(maker, group, &rules[rule], &maker->model.sections[number], suppressed);
         else
-            making->wholes[kept++] = *whole;
+            making->groups[kept++] = *group;
     }
     making->count = kept;
 }
@@ -369,16 +179,16 @@ static size_t drop_unused_builtin(ca_model_rule_t *rules, size_t count)
     return kept;
 }
 
-static void apply_rules(maker_t *maker, making_t *leaked, making_t *destroyed)
+static void apply_rules(maker_t *maker, ca_named_groups_t *leaked, ca_named_groups_t *destroyed)
 {
     const ca_rules_t *source = maker->options.rules;
-    making_t suppressed = {.count = 0};
+    ca_named_groups_t suppressed = {.count = 0};
     if (!source || source->count == 0)
         return;
     ca_model_rule_t *rules = ca_bump_take(&maker->memory, source->count * sizeof *rules);
     size_t most = leaked->count + destroyed->count;
-    suppressed.wholes = ca_bump_take(&maker->memory, (most + 1) * sizeof(whole_t));
-    if (!rules || !suppressed.wholes)
+    suppressed.groups = ca_bump_take(&maker->memory, (most + 1) * sizeof(ca_named_group_t));
+    if (!rules || !suppressed.groups)
         return;
     size_t i = 0;
     for (const ca_rule_t *rule = source->first; rule; rule = rule->next, i++)
@@ -420,7 +230,7 @@ static int count_lost(ca_groups_t *groups)
 static void make_sections(maker_t *maker)
 {
     ca_groups_t live, lost;
-    making_t leaked = {.count = 0}, destroyed = {.count = 0};
+    ca_named_groups_t leaked = {.count = 0}, destroyed = {.count = 0};
     int live_error = count_live(&live, &maker->model.stripes_busy);
     int lost_error = count_lost(&lost);
     ca_groups_pack(&live);
@@ -442,7 +252,7 @@ static void make_peak(maker_t *maker)
 {
     ca_groups_t held;
     ca_peak_moment_t moment;
-    making_t peak = {.count = 0};
+    ca_named_groups_t peak = {.count = 0};
     ca_model_section_t *section = &maker->model.sections[CA_SECTION_PEAK];
     int error = ca_peak_groups(&held, &moment);
     ca_groups_pack(&held);
