@@ -23,21 +23,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/record.h"
+#include "pool/tuning.h"
 #include "pool/upstream.h"
 
-#define CA_GRANULE ((size_t)512)            /* blocks are multiples of this */
-#define CA_PAGE ((size_t)4096)              /* alignment of blocks of CA_PAGE_FROM and more */
-#define CA_PAGE_FROM ((size_t)64 << 10)     /* dma-buf exports want whole pages */
-#define CA_SEGMENT_UNIT ((size_t)2 << 20)   /* segments are multiples of this */
-#define CA_SEGMENT_FIRST ((size_t)10 << 20) /* for the whole of a small program */
-#define CA_SEGMENT_SHARE 6u                 /* later ones are this part of what there is */
-#define CA_SEGMENT_MOST ((size_t)96 << 20)  /* except for a single larger request */
-#define CA_EPOCH_BLOCKS 192                 /* an arena's epoch is closed when it holds as many */
-#define CA_EPOCH_LARGE ((size_t)4 << 20)    /* or by a free of this size, at once */
-/* Or when it holds as many bytes as were ever live, but within these bounds: a record may cost
- * microseconds, and small programs are to stay small. */
-#define CA_EPOCH_BYTES ((size_t)8 << 20)
-#define CA_EPOCH_BYTES_MOST ((size_t)24 << 20)
+#define CA_GRANULE ((size_t)512)         /* blocks are multiples of this */
+#define CA_PAGE ((size_t)4096)           /* alignment of blocks of CA_PAGE_FROM and more */
+#define CA_PAGE_FROM ((size_t)64 << 10)  /* dma-buf exports want whole pages */
+#define CA_EPOCH_LARGE ((size_t)4 << 20) /* a free of this size closes its epoch at once */
 
 typedef struct ca_arena ca_arena_t;
 typedef struct ca_block ca_block_t;

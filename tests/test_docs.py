@@ -176,6 +176,20 @@ def test_refused_words_are_found_in_names_and_comments_alone(tmp_path):
     assert [one for _, one, _ in words.in_room(tmp_path, "pool")] == ["settled"]
 
 
+# --- tuning numbers -------------------------------------------------------------------------------
+
+
+def test_each_tuning_number_has_its_experiment():
+    """A row of the table names numbers of pool/tuning.h, and links a section of the notes."""
+    page = (ROOT / "docs/internals/pool.md").read_text()
+    table = page.split("## Tuning numbers")[1].split("\n## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(CA_\w+)`", row)]
+    defined = re.findall(r"^#define (CA_\w+) ", (ROOT / "pool/tuning.h").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(defined)
+    assert all("(../../tests/replay/NOTES.md#" in row for row in rows)
+
+
 # --- settings -------------------------------------------------------------------------------------
 
 

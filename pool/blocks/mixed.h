@@ -25,10 +25,6 @@
 
 #include "pool/state.h"
 
-#define CA_MIXED_SHARE 64u
-#define CA_MIXED_LARGE 2u
-#define CA_MIXED_TRIFLE 64u
-
 /* Whether a block is about what the segment was obtained for, or more. */
 static inline bool ca_mixed_at_home(const ca_segment_t *segment, size_t bytes)
 {
@@ -74,7 +70,6 @@ void ca_mixed_grows(ca_arena_t *arena);
  *            fills a segment gets one of about its size, and all else small ones.
  *
  * Each costs calls upstream, where the device is full anyway: out of memory is dearer. */
-#define CA_APART_SHARE 8u                /* of the device, or the limit */
 #define CA_APART_SMALL ((size_t)1 << 20) /* bytes; larger ones have pages of their own */
 
 /* Whether the pool has so much. */

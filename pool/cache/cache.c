@@ -18,7 +18,6 @@
 #include "pool/fence/stream.h"
 
 #define REAP_MOST 16u /* epochs asked about where a class waits */
-#define STARVED 16u   /* with fewer blocks a class waits for a fence every few requests */
 #define CACHE_BYTES ((sizeof(ca_cache_t) + 64 + 15) / 16 * 16) /* no cache line in common */
 
 /* Caches are never unmapped: the arena may hold one that its thread has left. */
@@ -335,7 +334,7 @@ static void grow(ca_arena_t *arena, const ca_cache_class_t *class, size_t bytes,
     ca_block_t *block;
     bool grown;
 
-    if (class->count < STARVED && ca_grow_for_starved(arena, bytes) &&
+    if (class->count < CA_CACHE_STARVED && ca_grow_for_starved(arena, bytes) &&
         ca_ladder_grow(arena, bytes, &block, &grown) == 0) {
         serve(block, served);
         served->grown = grown;

@@ -36,30 +36,16 @@
 #include "pool/arena.h"
 #include "pool/fence/epoch.h"
 
-/* Bytes. Larger blocks in a cache hold more memory apart than the time they save is worth (see the
- * traces), and so do those above CA_CACHE_ALWAYS where little is live: a thread's are
- * CA_CACHE_SHARE times smaller than what was live at most, divided by the threads. */
-#define CA_CACHE_MOST ((size_t)1 << 20)
-#define CA_CACHE_ALWAYS ((size_t)256 << 10)
-#define CA_CACHE_SHARE 320u
 #define CA_CACHE_CLASSES 128u
-/* Of params.thread_cache a thread uses no more than this, or that part of what was live at most,
- * divided by the threads, where that is more. */
+/* Of params.thread_cache a thread uses no more than this, or CA_CACHE_BYTES_SHARE of what was live
+ * at most, divided by the threads, where that is more. */
 #define CA_CACHE_BYTES ((size_t)64 << 20)
-#define CA_CACHE_BYTES_SHARE 8u
 #define CA_CACHE_CLASS_BLOCKS 1024u /* most blocks in a class */
 #define CA_CACHE_REFILL 16u         /* most blocks taken from the arena at a time */
 #define CA_CACHE_REFILL_BYTES ((size_t)64 << 10)
-#define CA_CACHE_FLUSH 64u      /* most blocks that go from a full class to the depot at a time */
-#define CA_CACHE_FLUSH_SHARE 4u /* of a full cache's bytes go to the arena at a time */
-#define CA_CACHE_ORDERED 32u    /* places for blocks that were freed on streams; a power of two */
-/* An epoch of a cache is closed when it holds so many blocks: with more there are fewer records,
- * and more misses, because what pends serves no request. */
-#define CA_CACHE_EPOCH_BLOCKS 208u
-/* It may hold at least this much, or else it is not worth having one; and no block is kept of which
- * not so many fit. */
-#define CA_CACHE_EPOCH_LEAST ((size_t)256 << 10)
-#define CA_CACHE_EPOCH_FITS 4u
+#define CA_CACHE_FLUSH 64u     /* most blocks that go from a full class to the depot at a time */
+#define CA_CACHE_ORDERED 32u   /* places for blocks that were freed on streams; a power of two */
+#define CA_CACHE_EPOCH_FITS 4u /* no block is kept of which not so many fit in an epoch */
 
 typedef struct ca_cache ca_cache_t;
 

@@ -19,7 +19,6 @@
 #include "pool/blocks/block.h"
 
 #define CA_EPOCH_FREE_SHARE 8 /* an epoch holds at most this share of what is left to grow by */
-#define CA_EPOCHS_BEHIND 3u   /* closed epochs: more of them than this are too many */
 #define CA_QUERY_DOUBLINGS 3  /* of that number, while queries go on failing */
 #define CA_QUERY_BACKOFF 64   /* allocations and frees between two queries that failed */
 #define CA_CLOSE_BACKOFF 64   /* the same between two refused records (a capture is on) */

@@ -5,11 +5,6 @@
 
 #include "pool/blocks/block.h"
 
-#define CA_GROW_SPARE ((size_t)64 << 20) /* reserved may exceed 1.25 x the live peak by this */
-#define CA_GROW_TRIFLE 64u               /* so many times smaller than a block is on average */
-
-#define CA_ESTIMATE_SERVES_NS 10000000u
-
 /* What the driver said that it has left, in bytes, and how long that answer serves. It serves while
  * it was far more than is wanted, so that what other processes obtain meanwhile changes nothing. On
  * hardware the question takes about as long as an allocation (tests/gpu/results, cuMemGetInfo). All

@@ -54,9 +54,6 @@
 #define OWN_WAITS 100                                   /* times reuse_wait, but at most */
 #define OWN_WAIT_MOST_NS ((uint64_t)1000 * 1000 * 1000) /* and if in vain, for so long, */
 #define OWN_RETRY (UINT64_C(1) << 24)                   /* allocations and frees, not again */
-/* Allocations and frees between two climbs that lock the caches out before anything else: see
- * tests/replay/NOTES.md. */
-#define LOCKOUT_BACKOFF 4096
 
 typedef struct climb {
     ca_arena_t *arena;
@@ -178,7 +175,7 @@ static bool rung_caches(climb_t *c)
     if (c->locked_out)
         return false;
     c->locked_out = true;
-    c->arena->locked_out_after = c->arena->operations + LOCKOUT_BACKOFF;
+    c->arena->locked_out_after = c->arena->operations + CA_LOCKOUT_BACKOFF;
     /* Where each block is a large part of all there is, all merge. */
     if (ca_warmup_small(c->arena))
         ca_caches_lock_out(c->arena);
@@ -401,7 +398,7 @@ int ca_ladder_climb(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, size_t
 
     ca_arena_check_order(arena);
     /* Cached blocks merge with ready ones, and larger blocks stay whole; but the threads that lose
-     * them pay for that. So this comes first only after LOCKOUT_BACKOFF operations. */
+     * them pay for that. So this comes first only after CA_LOCKOUT_BACKOFF operations. */
     bool caches_first = arena->operations >= arena->locked_out_after;
 
     (void)((caches_first && rung_caches(&c)) || rung_passed(&c) || rung_open(&c) ||

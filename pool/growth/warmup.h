@@ -23,16 +23,9 @@
 #include "pool/cache/cache.h"
 #include "pool/state.h"
 
-#define CA_WARMUP_CLOSES ((size_t)1 << 20) /* bytes; a fence for each smaller one is too dear */
-#define CA_WARMUP_ASKS ((size_t)64 << 10)
 #define CA_WARMUP_MOST 64u                   /* times `x_warmup` */
-#define CA_WARMUP_MORE 64u                   /* so little of what was live at most is no more, */
-#define CA_WARMUP_GROWN 32u                  /* and so little of what was reserved no growth, */
-#define CA_WARMUP_MANY 65536u                /* four times as much among so many blocks */
-#define CA_WARMUP_THREAD ((size_t)4 << 20)   /* cached bytes of each thread but the first */
+#define CA_WARMUP_MORE 64u                   /* so little of what was live at most is no more */
 #define CA_SMALL_RESERVED ((size_t)16 << 20) /* bytes, at most */
-#define CA_SMALL_EPOCH ((size_t)2 << 20)
-#define CA_SMALL_LIVE 3u /* a part of the reserve that is a good one */
 
 /* What the arena may grow by before the growth counts. Among very many live blocks it grows now and
  * then by chance. Threads that share a small pool each take what is ready and keep it, so that one

@@ -37,7 +37,6 @@
 #define CA_RANGE_SHARE 128u
 #define CA_RANGE_PAGE_MOST ((size_t)32 << 20)
 #define CA_RANGE_DEVICE_SHARE 1024u             /* or the limit, where that is less */
-#define CA_RANGE_WHOLE_SHARE 32u                /* of the same, for blocks to have whole pages */
 #define CA_RANGE_WHOLE_BELOW ((size_t)16 << 20) /* bytes of a request */
 
 extern _Atomic bool ca_ranges_ended; /* see ca_ranges_end */
