@@ -56,9 +56,10 @@
 
 /* --- warm-up ---------------------------------------------------------------------------------- */
 
-#define CA_WARMUP_CLOSES ((size_t)1 << 20) /* a free of more closes its epoch: fences for memory   \
-                                            */
-#define CA_WARMUP_ASKS ((size_t)64 << 10)  /* a request of so much polls first: time for memory */
+#define CA_WARMUP_CLOSES                                                                           \
+    ((size_t)1 << 20)                     /* a free of more closes its epoch: fences for memory    \
+                                           */
+#define CA_WARMUP_ASKS ((size_t)64 << 10) /* a request of so much polls first: time for memory */
 /* So little of what was reserved does not count as growth, four times as much among so many blocks,
  * and so much for each thread but the first: memory for a warm-up that ends. */
 #define CA_WARMUP_GROWN 32u

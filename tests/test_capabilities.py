@@ -154,11 +154,10 @@ def test_aligned_allocation(capable):
 
 def test_per_thread_workspaces(capable):
     """Threads that use buffers of their own at the same time need next to no memory from the driver,
-    and none sees another one's. Each has a cache in front of the heap, whose
-    hits take no lock (unit/test_cache). With as many heaps as threads each has its own segments."""
+    and none sees another one's. Each has a cache in front of the arena, which
+    serves without a lock (unit/test_cache)."""
     capable("workspaces", name="capabilities_threads")
     capable("workspaces", name="capabilities_threads", conf="thread_cache:0")
-    capable("own", name="capabilities_threads")
 
 
 def test_capacity_hints_with_lazy_best_fit_addresses(capable):

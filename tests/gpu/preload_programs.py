@@ -181,6 +181,7 @@ LEFT_OUT = {
     "capabilities_use": OPTION, "decay": OPTION, "dump_signal": OPTION, "dumps": OPTION,
     "exit_status": OPTION, "journaled": OPTION, "life_secure_host": OPTION, "localized": OPTION,
     "misuse": OPTION, "pin_mode": OPTION, "published": OPTION, "same_start": OPTION, "sampled": OPTION,
+    "threads_leave": OPTION,
     "zero": OPTION,
     "unknown_host": "its driver is the test's own",
     "life_opens_host": "opens the library, and no CUDA",

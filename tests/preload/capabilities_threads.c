@@ -94,45 +94,13 @@ static void workspaces(void)
     OK(cudaDeviceSynchronize());
     on_threads(workspace_thread);
     /* For 8,000 pairs. How much is pending at once depends on the scheduler: up to 64 MiB more than
-     * what lives may be had, in segments of 8 MiB or so, and each heap has a first one. */
+     * what lives may be had, in segments of 8 MiB or so. */
     CHECK(upstream() <= 64 / 8 + THREADS + 2);
 }
 
-/* With a heap for each thread: what it takes, and takes again, is in segments that only it uses. */
-#define PIECES 4
-static uintptr_t places[THREADS][PIECES];
-
-static void *own_thread(void *number)
-{
-    size_t self = (size_t)(uintptr_t)number;
-    char *pieces[PIECES];
-    for (int round = 0; round < 20; round++) {
-        for (size_t i = 0; i < PIECES; i++) {
-            pieces[i] = take(64 << 10);
-            places[self][i] = (uintptr_t)pieces[i] / (2 * MIB);
-        }
-        pthread_barrier_wait(&together);
-        for (size_t i = 0; i < PIECES; i++)
-            for (size_t other = 0; other < THREADS; other++)
-                for (size_t j = 0; j < PIECES; j++)
-                    CHECK(other == self || places[other][j] != places[self][i]);
-        pthread_barrier_wait(&together);
-        for (size_t i = 0; i < PIECES; i++)
-            OK(cudaFree(pieces[i]));
-    }
-    return NULL;
-}
-
-static void own(void)
-{
-    OK(pthread_barrier_init(&together, NULL, THREADS));
-    on_threads(own_thread);
-    CHECK(upstream() == THREADS);
-}
-
-/* Each thread leaves a free block of its own size, in whichever heap. Requests of one thread for
- * which one of them alone is large enough find it. Then of three blocks that one thread made, so
- * that they are in one heap, each request takes the one that it fits best. */
+/* Each thread leaves a free block of its own size. Requests of one thread for
+ * which one of them alone is large enough find it. Then of three blocks that one thread made
+ * each request takes the one that it fits best. */
 static char *left[THREADS];
 
 static size_t left_bytes(size_t i)
@@ -186,7 +154,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"map", map}, {"workspaces", workspaces}, {"own", own}, {"hints", hints}};
+    } cases[] = {{"map", map}, {"workspaces", workspaces}, {"hints", hints}};
     CHECK(argc > 1 && api_there());
     OK(cudaFree(NULL)); /* threads that make the context together go to the driver meanwhile */
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
