@@ -8,7 +8,8 @@ build=${1:-build}
 rm -f "$build/demo.json" # reports replace nothing
 cuda=$(scripts/pick_cuda.sh "$build")
 LD_LIBRARY_PATH=$cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} tools/cachealloc run \
-    --library "$build/libcachealloc.so" -o "leak_report:$build/demo.json" "$build/demo/tiles"
+    --library "$build/libcachealloc.so" -o "leak_report:$build/demo.json,history:10000" \
+    "$build/demo/tiles"
 tools/cachealloc-report -o "$build/demo.html" "$build/demo.json"
 if python3 -B tests/browser.py "$build/demo.html" "$build/demo.png"; then
     echo "$build/demo.png: its picture"

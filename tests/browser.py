@@ -117,6 +117,17 @@ class Browser:
         self.js("new Promise((done) => { const look = () => (" + condition +
                 ") ? done() : requestAnimationFrame(look); look(); })")
 
+    def spent(self):
+        """Seconds of processor time that the page has taken so far: scripts, layout and paint.
+        Other work of the machine does not count."""
+        self.send("Performance.enable", timeDomain="threadTicks")
+        metrics = self.send("Performance.getMetrics")["metrics"]
+        return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+    def drawn(self):
+        """Returns when what has changed is on the screen."""
+        self.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def open(self, path, width=1280, height=900, dark=False, phone=False):
         self.problems, self.requests, self.blocked, self.events = [], [], [], []
         self.send("Emulation.setEmulatedMedia", features=[

@@ -30,6 +30,18 @@ def group(frames, size, count=1, *, smallest=None, largest=None, device=0, kind=
             "frames": list(frames)}
 
 
+def python_frame(name, line, file):
+    return {"address": None, "module": None, "build_id": None, "offset": None, "language": "python",
+            "text": f"{name} at {file.rpartition('/')[2]}:{line}",
+            "places": [{"function": name, "file": file, "line": line}]}
+
+
+def event(what, ns, address, size, frames=(), device=0, kind="device"):
+    """One of a history."""
+    return {"ns": ns, "event": what, "device": device, "kind": kind, "address": hex(address),
+            "bytes": size, "stream": None, "thread": "main", "frames": list(frames)}
+
+
 def section(groups, beyond=(0, 0), small=(0, 0), incomplete=False):
     """Totals are of what is listed and what is not; beyond and small are (groups, bytes)."""
     return {"count": sum(one["count"] for one in groups) + beyond[0] + small[0],

@@ -15,9 +15,12 @@ import pytest
 
 import browser as chromium
 import conftest
-from report_json import KINDS, bare_frame, frame, group, report, section, timeline
+from report_json import (KINDS, bare_frame, event, frame, group, python_frame, report, section,
+                         timeline)
 
 SCRIPT = conftest.ROOT / "tools" / "cachealloc-report"
+sys.path.insert(0, str(SCRIPT.parent))
+from report_page import areas, reports as page_reports  # noqa: E402
 D3 = conftest.ROOT / "build" / "d3" / "d3.min.js"
 ACCEPTED = 'accepted: JSON leak reports (schema "cachealloc-report", version 1)'
 MIB = 1 << 20
@@ -181,7 +184,7 @@ def test_of_several_reports_of_one_process_the_latest_counts(tmp_path):
 
     assert [one["cause"] for one in data["processes"]] == ["exit", "exit"]
     assert data["earlier"] == 2
-    assert len(data["groups"]["leaked"]) == 10
+    assert len(data["groups"]["leaked"]["bytes"]) == 10
 
 
 @pytest.mark.parametrize("cause, kept", [("dump", "journal"), ("exit", "exit")])
@@ -193,7 +196,7 @@ def test_a_journal_counts_for_more_than_reports_while_it_was_written(tmp_path, c
     for reports in ([other, journal], [journal, other]):
         data = data_of(make_page(tmp_path, reports))
         assert [one["cause"] for one in data["processes"]] == [kept]
-        assert data["earlier"] == 1 and len(data["groups"]["leaked"]) == 5
+        assert data["earlier"] == 1 and len(data["groups"]["leaked"]["bytes"]) == 5
 
 
 def test_an_input_is_not_replaced_by_the_page(tmp_path):
@@ -246,12 +249,13 @@ def reader(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Each made once."""
+    """Each made once, of reports, or as another made it."""
     directory, made = tmp_path_factory.mktemp("pages"), {}
 
     def page(name, reports):
         if name not in made:
-            made[name] = make_page(directory, reports(), name)
+            one = reports()
+            made[name] = one if isinstance(one, pathlib.Path) else make_page(directory, one, name)
         return made[name]
 
     return page
@@ -322,7 +326,7 @@ def test_the_sums_are_the_reports(opened, how, request):
         count = sum(rank["sections"][title]["count"] for rank in RANKS)
         said = text(reader, f"#total-{title}")
         assert f"{total:,} bytes" in said and f"{count} allocation" in said
-    assert f"{4 * (3 << 30):,} bytes" in text(reader, "#total-peak")
+    assert f"{4 * (3 << 29):,} bytes" in text(reader, "#total-peak")
     assert "40 MiB" in text(reader, "#total-pool")
     assert "12 GiB at most" in text(reader, "#total-pool")
     assert text(reader, "#covers") == ("solver on node0, node1; 4 processes: ranks 0-3; "
@@ -426,7 +430,8 @@ def test_small_groups_can_be_left_out(opened):
 
 @pytest.mark.parametrize("query, found", [
     ("HALO_", [24 * MIB, 4 * 96 << 10]), ("libnccl", [16 * MIB]),
-    ("field.h", [166 * MIB, 24 * MIB]), ("worker-1", [166 * MIB]), ("(.*", [])])
+    ("field.h", [166 * MIB, 24 * MIB]), ("worker-1", [166 * MIB]), ("(.*", []),
+    ("solve<double>", [24 * MIB])])
 def test_a_search_finds_functions_files_modules_and_threads(opened, query, found):
     reader = opened()
     reader.press("/", "Slash")
@@ -440,6 +445,148 @@ def test_a_search_finds_functions_files_modules_and_threads(opened, query, found
     if query == "field.h":
         total = leaked()[1]
         assert f"found in 190 MiB, {100 * 190 * MIB / total:.0f}%" in text(reader, "#flame-says")
+
+
+@pytest.mark.parametrize("query, found", [
+    ("^halo_", [24 * MIB, 4 * 96 << 10]), ("nccl|worker", [166 * MIB, 16 * MIB]),
+    ("field[.]h$", [166 * MIB, 24 * MIB]), ("^loc", [])])
+def test_a_search_may_be_a_regular_expression(opened, query, found):
+    reader = opened()
+    reader.click("#regex")
+    reader.choose("#query", query)
+    reader.until(f"document.querySelectorAll('#table tr.group').length === {len(found)}")
+
+    assert numbers(reader, "bytes") == found
+
+
+def test_what_is_no_regular_expression_is_said_and_changes_nothing(opened):
+    reader = opened()
+    reader.click("#regex")
+    reader.choose("#query", "halo")
+    reader.until("document.querySelectorAll('#table tr.group').length === 2")
+    reader.choose("#query", "halo(")
+    reader.until("!document.querySelector('#query-wrong').hidden")
+
+    assert text(reader, "#query-wrong") == "no regular expression: Unterminated group"
+    assert not reader.js("document.querySelector('#query').validity.valid")
+    assert len(table(reader)) == 2
+    reader.click("#regex")
+    reader.until("document.querySelector('#query-wrong').hidden")
+    assert table(reader) == [] and reader.js("document.querySelector('#query').validity.valid")
+
+
+# --- by function, line and file -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way, name, own, through", [
+    ("function", "allocate_field", 190 * MIB, 190 * MIB), ("function", "grow", 0, 166 * MIB),
+    ("function", "run_steps", 0, (190 << 20) + (4 * 96 << 10)),
+    ("line", "allocate_field at field.h:12", 190 * MIB, 190 * MIB),
+    ("line", "assemble at solver.cc:41", 0, 166 * MIB),
+    ("file", "field.h", 190 * MIB, 190 * MIB), ("file", "init.cc", 16 * MIB, 16 * MIB),
+    ("file", "/usr/lib/libframework.so", 4 * 96 << 10, 4 * 96 << 10),
+    ("function", "(no call stack)", 4 * 512, 4 * 512)])
+def test_groups_are_by_function_line_or_file(opened, way, name, own, through):
+    reader = opened()
+    reader.choose("#way", way)
+    row = next(row for row in table(reader) if row["where"] == name)
+
+    assert (row["bytes"], row["through"]) == (f"{own:,}", f"{through:,}")
+    assert sum(numbers(reader, "bytes")) == leaked()[1]
+    assert f" {way}s, {leaked()[1]:,} bytes of" in text(reader, "#table-says")
+    reader.choose("#sort", "through")
+    assert numbers(reader, "through") == sorted(numbers(reader, "through"), reverse=True)
+    reader.choose("#way", "stack")
+    assert "through" not in table(reader)[0]
+
+
+def test_a_function_opens_with_the_stacks_that_go_through_it(opened):
+    reader = opened()
+    reader.choose("#way", "function")
+    reader.choose("#query", "run_steps")
+    reader.until("document.querySelectorAll('#table tr.group').length === 1")
+    reader.click("#table .opener")
+    reader.click("#table ul.through summary")
+
+    said = reader.js("[...document.querySelectorAll('ul.through summary')].map((e) => e.innerText)")
+    assert [one.strip().split(" bytes: ") for one in said] == [
+        [f"{166 * MIB:,}", "allocate_field at field.h:12"],
+        [f"{24 * MIB:,}", "allocate_field at field.h:12"],
+        [f"{4 * 96 << 10:,}", "libframework.so+0x1a10"]]
+    reader.until("document.querySelectorAll('ul.through .stack li').length === 5")
+
+
+def test_counts_of_allocations_and_of_temporaries_have_columns_where_they_are_known(opened):
+    def counted():
+        most = {**group([HALO, MAIN], 40 * MIB, 10), "allocations": 10, "temporaries": 9}
+        more = {**group([NCCL, MAIN], 50 * MIB, 5), "allocations": 5, "temporaries": 0}
+        return [report({"leaked": section([group([NCCL, MAIN], 10 * MIB, 1)]),
+                        "allocated": section([more, most])}, FRAMES)]
+
+    reader = opened("counted", counted)
+    assert "temporaries" not in table(reader)[0]
+    reader.click("#sections input[value=allocated]+span")
+
+    assert text(reader, "#choose-says").startswith("Allocated in all: ")
+    assert [(row["allocations"], row["temporaries"]) for row in table(reader)] == [
+        ("5", "0"), ("10", "9")]
+    reader.click("th.temporaries button")
+    assert column(reader, "temporaries") == ["9", "0"]
+
+
+# --- Python, and the inner frames of frameworks ---------------------------------------------------
+
+TORCH = "/opt/torch/lib/libtorch_cpu.so"
+PYTHON = [frame("c10::cuda::raw_alloc", module="/opt/torch/lib/libc10_cuda.so"),
+          frame("at::detail::empty_cuda", module=TORCH), frame("at::native::relu", module=TORCH),
+          frame("at::_ops::relu::redispatch", module=TORCH),
+          python_frame("relu", 1471, "/usr/lib/python3/dist-packages/torch/nn/functional.py"),
+          python_frame("Block.forward", 6, "/home/me/leak.py"),
+          python_frame("<module>", 12, "/home/me/leak.py"), frame("_start", module="/bin/python3")]
+
+
+def python_report():
+    return [report({"leaked": section([group(range(len(PYTHON)), 4 * MIB, 4)])}, PYTHON)]
+
+
+def test_a_python_programs_line_is_where_it_allocates(opened):
+    reader = opened("python", python_report)
+
+    assert column(reader, "where") == ["Block.forward at leak.py:6 at::native::relu"]
+    reader.choose("#way", "function")
+    assert table(reader)[0]["where"] == "Block.forward" and \
+        table(reader)[0]["bytes"] == f"{4 * MIB:,}"
+    reader.choose("#way", "file")
+    assert table(reader)[0]["where"] == "/home/me/leak.py"
+    reader.click('#flame [aria-label^="Block.forward"]')
+    assert reader.js("document.querySelector('#flame [aria-label^=Block]').dataset.hue") == "python"
+    reader.choose("#query", "python")  # its frames are found by their language
+    reader.until("document.querySelector('#table-says').innerText.includes('python')")
+    picture(reader, "python")
+
+
+def test_inner_frames_of_frameworks_are_folded_until_they_are_asked_for(opened):
+    reader = opened("python", python_report)
+    lines = """[...document.querySelectorAll('.stack li')].map((e) =>
+        `${e.value} ${(e.querySelector('code') || e).innerText}`)"""
+
+    assert "inside libc10_cuda.so" in boxes(reader) and "inside libtorch_cpu.so" in boxes(reader)
+    assert "at::detail::empty_cuda" not in boxes(reader)
+    reader.click("#table .opener")
+    assert reader.js(lines)[:3] == ["1 2 frames inside libc10_cuda.so, libtorch_cpu.so",
+                                    "3 at::native::relu at solver.cc:7",
+                                    "4 at::_ops::relu::redispatch at solver.cc:7"]
+    reader.click(".stack .folded button")
+    assert reader.js(lines)[:3] == ["1 c10::cuda::raw_alloc at solver.cc:7",
+                                    "2 at::detail::empty_cuda at solver.cc:7",
+                                    "3 at::native::relu at solver.cc:7"]
+    reader.click("#fold")
+    assert "at::detail::empty_cuda" in boxes(reader)
+    assert column(reader, "where") == ["c10::cuda::raw_alloc at solver.cc:7"]
+
+
+def test_what_holds_no_framework_is_not_asked_about_folding(opened):
+    assert opened().js("document.querySelector('#fold').closest('label').hidden")
 
 
 def test_sections_are_chosen(opened):
@@ -543,35 +690,64 @@ def test_a_row_opens_with_its_stack_and_its_parts(opened):
     assert reader.js("document.querySelectorAll('.details, #time .span').length") == 0
 
 
-def test_the_timeline_marks_its_peak_and_says_each_point(opened):
-    def one():
-        return [report({}, [], now_ns=5_000_000_000, timeline=[
-            {"ns": at * 10**9, "sequence": at, "live": live, "reserved": 8 * MIB}
-            for at, live in enumerate((0, 3 * MIB, 7 * MIB, MIB))])]
+def climb(**changes):
+    """Live memory for 3 seconds, whose peak of 8 MiB no point of the timeline has; the report took
+    7 seconds more."""
+    peak = section([group([MAIN], 8 * MIB)])
+    return report({"leaked": section([group([MAIN], MIB)]), "peak": peak}, FRAMES, now_ns=10**10,
+                  peak_bytes=9 * MIB, peak_ns=2_500_000_000, timeline=[
+                      {"ns": at * 10**9, "sequence": at, "live": live, "reserved": 8 * MIB}
+                      for at, live in enumerate((0, 3 * MIB, 7 * MIB, MIB))], **changes)
 
-    reader = opened("time", one)
 
-    assert reader.js("[...document.querySelectorAll('#time .mark')].map((e) => e.textContent)") == [
-        "peak 7 MiB", "report: exit"]
+def test_the_timeline_says_each_point_and_ends_with_the_program(opened):
+    reader = opened("time", lambda: [climb()])
+
     reader.js("document.querySelector('#time').focus()")
     for key, said in (("Home", "0 bytes live"), ("ArrowRight", f"{3 * MIB:,} bytes live"),
-                      ("ArrowRight", f"{7 * MIB:,} bytes live"), ("End", f"{MIB:,} bytes live")):
+                      ("ArrowRight", f"{7 * MIB:,} bytes live"),
+                      ("ArrowRight", f"2.50 s (2026-09-21 14:13:22 UTC): {8 * MIB:,} bytes live"),
+                      ("End", f"{MIB:,} bytes live")):
         reader.press(key)
         assert said in text(reader, "#time-says")
-    assert text(reader, "#time-says").startswith("5.00 s (2026-09-21 14:13:25 UTC)")
+    assert text(reader, "#time-says").startswith("3.00 s (2026-09-21 14:13:23 UTC)")
+    assert "14:13:20 UTC, 3.00 s" in text(reader, "#covers")
+    box = "document.querySelector('#time .line.live').getBBox()"
+    width = reader.js("document.querySelector('#time svg').width.baseVal.value")
+    assert reader.js(f"{box}.x + {box}.width") == pytest.approx(width - 24, abs=2)
+
+
+def test_a_page_tells_of_one_peak_alone(opened):
+    """The moment of which the report has the groups, not the bound beside it."""
+    reader = opened("time", lambda: [climb()])
+    reader.js("document.querySelector('#processes').open = true")
+    whole = text(reader, "body")
+
+    assert reader.js("document.querySelector('#time .mark').lastChild.textContent") == "peak 8 MiB"
+    assert text(reader, "#total-peak").split("\n") == ["Peak of live memory", "8 MiB",
+                                                       f"{8 * MIB:,} bytes"]
+    assert "At the peak 8 MiB" in whole and "9 MiB" not in whole and "at most so" not in whole
+
+
+def test_a_peak_that_no_groups_are_of_is_a_bound(opened):
+    reader = opened("bound", lambda: [{**climb(), "sections": {}}])
+
+    assert "9 MiB" in text(reader, "#total-peak") and "at most" in text(reader, "#total-peak")
+    assert reader.js("document.querySelector('#time .mark').lastChild.textContent") == \
+        "peak at most 9 MiB"
 
 
 def test_the_timeline_shows_what_the_program_has_marked(opened):
     def one():
-        return [report({}, [], now_ns=10 * 10**9, timeline=timeline(20, 3 << 20, 9 * 10**9), marks=[
+        return [report({}, [], timeline=timeline(20, 3 << 20, 9 * 10**9), marks=[
             {"ns": 10**9, "sequence": 1, "live": 0, "name": "load </script><b>"},
             {"ns": 10**9 + 1, "sequence": 1, "live": 0, "name": "at once"},
             {"ns": 8 * 10**9, "sequence": 9, "live": 0, "name": "end train"}])]
 
     reader = opened("marks", one)
 
-    assert reader.js("[...document.querySelectorAll('#time .own text')].map((e) => e.textContent)") == [
-        "load </script><b>", "", "end train"]
+    names = "[...document.querySelectorAll('#time .own text')].map((e) => e.textContent)"
+    assert reader.js(names) == ["load </script><b>", "", "end train"]
     assert reader.js("document.querySelector('#time .own title').textContent") == (
         "load </script><b>, 1.00 s")
     picture(reader, "marks")
@@ -579,7 +755,7 @@ def test_the_timeline_shows_what_the_program_has_marked(opened):
 
 def test_the_timelines_of_several_processes_are_added_up(opened):
     def two():
-        return [report({}, [], pid=pid, start_s=1790000000 + pid, now_ns=4_000_000_000, timeline=[
+        return [report({}, [], pid=pid, start_s=1790000000 + pid, ended_ns=4 * 10**9, timeline=[
             {"ns": 0, "sequence": 1, "live": MIB * pid, "reserved": 2 * MIB * pid},
             {"ns": 2_000_000_000, "sequence": 2, "live": 4 * MIB * pid, "reserved": 8 * MIB * pid}])
             for pid in (1, 2)]
@@ -593,6 +769,286 @@ def test_the_timelines_of_several_processes_are_added_up(opened):
 
     # 1 s: the second begins; 2 s, 3 s: they grow; 4 s: the first has ended; 5 s: the second.
     assert said == [f"{mib * MIB:,}" for mib in (1, 3, 6, 12, 8, 8)]
+
+
+def test_marks_of_every_rank_are_there_and_those_at_one_place_are_one(opened):
+    def two():
+        return [report({}, [], rank=str(rank), timeline=timeline(20, MIB, 9 * 10**9), marks=[
+            {"ns": 10**9, "sequence": 1, "live": 0, "name": "load"},
+            {"ns": (3 + 3 * rank) * 10**9, "sequence": 1, "live": 0, "name": "train"}])
+            for rank in (0, 1)]
+
+    reader = opened("rank-marks", two)
+    titles = "[...document.querySelectorAll('#time .own title')].map((e) => e.textContent)"
+
+    assert reader.js(titles) == ["ranks 0-1: load, 1.00 s", "rank 0: train, 3.00 s",
+                                 "rank 1: train, 6.00 s"]
+    reader.choose("#process", "1")
+    assert reader.js(titles) == ["load, 1.00 s", "train, 6.00 s"]
+
+
+# --- what held it ---------------------------------------------------------------------------------
+
+
+def with_history(rank="0", dropped=0, **changes):
+    """1 s of loading, then twice 2 s of training: at most 12 MiB in the first, 20 in the second."""
+    names = ["load", "train", "train"]
+    told = [event("alloc", 10**8, 1, 8 * MIB, [FIELD, MAIN]),
+            event("alloc", 10**9 + 1, 2, 4 * MIB, [HALO, MAIN]), event("free", 2 * 10**9, 2, 0),
+            event("alloc", 3 * 10**9 + 1, 3, 12 * MIB, [HALO, MAIN]),
+            event("free", 3 * 10**9 + 2, 3, 0), event("free", 4 * 10**9, 1, 0),
+            event("alloc", 5 * 10**9, 4, MIB, [NCCL], kind="pinned", device=1)]
+    marks = [{"ns": ns, "sequence": 1, "live": live, "name": name} for name, ns, live in zip(
+        names, (5 * 10**7, 10**9, 3 * 10**9), (0, 8 * MIB, 8 * MIB))]
+    return report({"leaked": section([group([NCCL], MIB, kind="pinned", device=1)])}, FRAMES,
+                  rank=rank, pid=int(rank) + 1, history=told, history_dropped=dropped, marks=marks,
+                  peak_bytes=20 * MIB, ended_ns=6 * 10**9, timeline=[
+                      {"ns": at, "sequence": 1, "live": live, "reserved": 20 * MIB}
+                      for at, live in ((10**8, 0), (6 * 10**9, MIB))], **changes)
+
+
+def held(reader):
+    """{what held memory: how much, as the key of the areas says}"""
+    return dict(reader.js("""[...document.querySelectorAll('#areas-key li')].map((line) =>
+        [line.querySelector('.name').innerText, line.querySelector('small').innerText])"""))
+
+
+def test_areas_say_what_held_the_memory_at_each_moment(opened):
+    reader = opened("history", lambda: [with_history()])
+
+    assert held(reader) == {"allocate_field at field.h:12": "at most 8 MiB",
+                            "halo_exchange at halo.cc:55": "at most 12 MiB",
+                            "ncclCommInitRank at init.cc:300": "at most 1 MiB"}
+    assert reader.js("document.querySelectorAll('#time .held').length") == 3
+    reader.js("document.querySelector('#time').focus()")
+    seen = []
+    for key in ("Home", *["ArrowRight"] * 8):
+        reader.press(key)
+        if "20 MiB" in text(reader, "#time-says") or f"{20 * MIB:,} bytes live" in \
+                text(reader, "#time-says"):
+            seen.append(held(reader))
+    assert {"allocate_field at field.h:12": "8 MiB", "halo_exchange at halo.cc:55": "12 MiB",
+            "ncclCommInitRank at init.cc:300": "0 bytes"} in seen
+    picture(reader, "areas")
+
+
+@pytest.mark.parametrize("way, wanted", [
+    ("function", {"allocate_field": "at most 8 MiB", "halo_exchange": "at most 12 MiB",
+                  "ncclCommInitRank": "at most 1 MiB"}),
+    ("file", {"field.h": "at most 8 MiB", "halo.cc": "at most 12 MiB", "init.cc": "at most 1 MiB"}),
+    ("kind", {"device memory": "at most 20 MiB", "pinned memory": "at most 1 MiB"}),
+    ("device", {"device 0": "at most 20 MiB", "device 1": "at most 1 MiB"})])
+def test_areas_are_by_what_is_chosen(opened, way, wanted):
+    reader = opened("history", lambda: [with_history()])
+    reader.choose("#areas", way)
+
+    assert held(reader) == wanted
+    reader.choose("#areas", "")
+    assert reader.js("document.querySelectorAll('#time .held').length") == 0
+    assert reader.js("document.querySelector('#areas-key').hidden")
+
+
+def test_areas_of_several_processes_are_added_up(opened):
+    ranks = [with_history("0"), with_history("1"), {**with_history("2"), "history": []}]
+    reader = opened("histories", lambda: ranks)
+
+    assert held(reader)["allocate_field at field.h:12"] == "at most 16 MiB"
+    assert "no history of rank 2" in text(reader, "#time-says")
+    reader.choose("#process", "1")
+    assert held(reader)["allocate_field at field.h:12"] == "at most 8 MiB"
+    reader.choose("#process", "2")
+    assert held(reader) == {}
+
+
+def test_without_a_history_it_is_said_what_would_bring_one(opened):
+    reader = opened()
+
+    assert "history:100000" in text(reader, "#areas-hint")
+    assert reader.js("document.querySelector('#areas').closest('label').hidden")
+
+
+def test_each_phase_has_its_peak_and_what_held_most_of_it(opened):
+    reader = opened("history", lambda: [with_history()])
+    reader.js("document.querySelector('#phases').open = true")
+    lines = reader.js("[...document.querySelectorAll('#phases tr')].map((e) => e.innerText)")
+
+    assert [line.split("\t") for line in lines] == [
+        ["Phase", "From", "To", "Peak", "At", "Held most"],
+        ["load", "50.0 ms", "1.00 s", f"{8 * MIB:,} bytes", "100 ms",
+         "8 MiB: allocate_field at field.h:12"],
+        ["train", "1.00 s", "3.00 s", f"{12 * MIB:,} bytes", "1.00 s",
+         "8 MiB: allocate_field at field.h:12"],
+        ["train", "3.00 s", "6.00 s", f"{20 * MIB:,} bytes", "3.00 s",
+         "12 MiB: halo_exchange at halo.cc:55"]]
+
+
+def test_a_phase_that_only_samples_are_known_of_has_at_least_their_most(opened):
+    """What was live at its begin is one of them, what was before is not."""
+    marks = [{"ns": 2 * 10**9, "sequence": 1, "live": 2 * MIB, "name": "end"}]
+    reader = opened("sampled", lambda: [report({}, [], peak_bytes=7 * MIB, marks=marks, timeline=[
+        {"ns": at * 10**9, "sequence": at, "live": live, "reserved": 8 * MIB}
+        for at, live in ((0, 0), (1, 7 * MIB), (3, MIB))])])
+    reader.js("document.querySelector('#phases').open = true")
+
+    assert reader.js("[...document.querySelectorAll('#phases tr')].map((e) => e.cells[3].innerText)"
+                     ) == ["Peak", f"at least {7 * MIB:,} bytes", f"at least {2 * MIB:,} bytes"]
+
+
+def areas_of(one):
+    return areas.held_over_time(page_reports.check_report(one), lambda frames: frames)
+
+
+def test_an_area_loses_no_peak_of_many_events_and_no_last_state():
+    """100 stacks come and go 10,000 times; one of them is there for a moment alone."""
+    told, live, most = [], 0, 0
+    for at in range(10_000):
+        told.append(event("alloc", 10 * at, at, MIB + at % 100, [at % len(FRAMES)]))
+        live += MIB + at % 100
+        if at == 7777:
+            told.append(event("alloc", 10 * at + 1, 1 << 20, 1 << 30, [START, START]))
+            most = live + (1 << 30)
+            told.append(event("free", 10 * at + 2, 1 << 20, 0))
+        if at >= 5:
+            told.append(event("free", 10 * at + 3, at - 5, 0))
+            live -= MIB + (at - 5) % 100
+    left = section([group([MAIN], live)])
+
+    made = areas_of(report({"leaked": left}, FRAMES, history=told))
+
+    assert max(made["totals"]) == most and made["totals"][-1] == live
+    assert len(made["times"]) < 1000 and not any(made["earlier"])
+    assert [1 << 30] == [max(points[1::2]) for frames, _, _, points in made["series"]
+                         if frames == (START, START)]
+    for point, total in enumerate(made["totals"]):
+        assert total == sum(value_at(points, point) for *_, points in made["series"])
+
+
+def value_at(points, point):
+    return next((points[at + 1] for at in range(len(points) - 2, -1, -2) if points[at] <= point), 0)
+
+
+def test_memory_from_before_the_history_is_an_area_of_its_own():
+    """Of 7 MiB that were there 4 are freed later, as the frees say."""
+    told = [event("alloc", 10, 1, MIB, [MAIN]), event("free", 20, 99, 4 * MIB),
+            event("free", 30, 1, MIB)]
+    made = areas_of(report({"leaked": section([group([MAIN], 3 * MIB)])}, FRAMES, history=told,
+                           history_dropped=5))
+
+    assert (made["totals"][0], made["totals"][-1]) == (7 * MIB, 3 * MIB)
+    assert made["earlier"][0] == 7 * MIB and made["earlier"][-1] == 3 * MIB
+    assert max(made["totals"]) == 8 * MIB
+
+
+# --- two reports compared -------------------------------------------------------------------------
+
+
+def compared_pair():
+    """One stack has grown, one shrunk, one is new, one gone; lines have moved."""
+    moved = [{**one, "text": one["text"].replace(":12", ":19"), "places": [
+        {**place, "line": (place["line"] or 0) + 7} for place in one["places"]]}
+        for one in FRAMES]
+    before = report({"leaked": section([
+        group([FIELD, ASSEMBLE, MAIN], 10 * MIB, 10), group([HALO, MAIN], 5 * MIB, 5),
+        group([NCCL], MIB, 1)]), "peak": section([group([MAIN], 20 * MIB)])}, FRAMES,
+        timeline=timeline(20, 20 * MIB, 9 * 10**9))
+    after = report({"leaked": section([
+        group([FIELD, ASSEMBLE, MAIN], 16 * MIB, 12), group([HALO, MAIN], 2 * MIB, 2),
+        group([SOLVE, MAIN], 3 * MIB, 1)]), "peak": section([group([MAIN], 24 * MIB)])}, moved,
+        pid=9, timeline=timeline(20, 24 * MIB, 9 * 10**9))
+    return before, after
+
+
+@pytest.fixture
+def difference(opened, pages, tmp_path_factory):
+    """A page of compared_pair(), open."""
+    def make():
+        directory = tmp_path_factory.mktemp("diff")
+        for name, one in zip(("a.json", "b.json"), compared_pair()):
+            (directory / name).write_text(json.dumps(one))
+        page = directory / "diff.html"
+        result = call("--diff", "-o", page, directory / "a.json", directory / "b.json")
+        assert result.returncode == 0, result.stderr
+        return page
+
+    return lambda **how: opened("diff", make, **how)
+
+
+def test_two_reports_compared_say_what_grew(difference):
+    reader = difference()
+
+    assert text(reader, "h1") == "Leak reports compared"
+    assert "before: " in text(reader, "#covers") and "a.json" in text(reader, "#covers")
+    assert [(row["where"].partition(" at ")[0], row["bytes"], row["before"], row["after"],
+             row["count"]) for row in table(reader)] == [
+        ("allocate_field", f"+{6 * MIB:,}", f"{10 * MIB:,}", f"{16 * MIB:,}", "+2"),
+        ("solve<double>", f"+{3 * MIB:,}", "0", f"{3 * MIB:,}", "+1"),
+        ("ncclCommInitRank", f"-{MIB:,}", f"{MIB:,}", "0", "-1"),
+        ("halo_exchange", f"-{3 * MIB:,}", f"{5 * MIB:,}", f"{2 * MIB:,}", "-3")]
+    assert text(reader, "#total-leaked").split("\n") == [
+        "Leaked", "+5 MiB", f"from {16 * MIB:,} bytes", f"to {21 * MIB:,} bytes"]
+    assert "+4 MiB" in text(reader, "#total-peak")
+    assert f"4 groups, grew by {5 * MIB:,} bytes in all" in text(reader, "#table-says")
+    picture(reader, "diff")
+
+
+def test_the_flame_graph_of_a_difference_is_of_what_grew_or_of_what_shrank(difference):
+    reader = difference()
+
+    assert set(boxes(reader)) == {"all", "main", "assemble", "grow", "allocate_field",
+                                  "solve<double>"}
+    assert boxes(reader)["assemble"] == pytest.approx(boxes(reader)["all"] * 6 / 9, abs=2)
+    reader.choose("#weight", "shrunk")
+    assert set(boxes(reader)) == {"all", "main", "halo_exchange", "ncclCommInitRank"}
+    reader.choose("#way", "function")
+    assert dict(zip(column(reader, "where"), column(reader, "through")))["main"] == \
+        f"+{6 * MIB:,}"
+
+
+def test_the_timelines_of_a_difference_are_two_lines(difference):
+    reader = difference()
+    reader.js("document.querySelector('#time').focus()")
+    reader.press("End")
+
+    before, after = (one["timeline"][-1]["live"] for one in compared_pair())
+    assert f": {after:,} bytes live, {before:,} bytes before" in text(reader, "#time-says")
+
+
+def test_a_difference_is_of_two_files(tmp_path):
+    result = call("--diff", "-o", tmp_path / "page", tmp_path / "one")
+
+    assert result.returncode == 2 and "--diff compares two files, not 1" in result.stderr
+
+
+# --- any width ------------------------------------------------------------------------------------
+
+WIDTHS = (320, 360, 480, 720, 800, 900, 901, 1024, 1200, 1201, 1400, 2000)
+
+
+@pytest.mark.parametrize("name", ["ranks", "python", "history", "hostile", "counted", "diff"])
+def test_no_page_scrolls_sideways_at_any_width(opened, difference, name):
+    made = {"ranks": lambda: RANKS, "python": python_report, "hostile": hostile_reports,
+            "history": lambda: [with_history()], "counted": wide_report}
+    reader = difference() if name == "diff" else opened(name + "-wide", made[name])
+    for button in (".tabs label:last-child span", "#processes summary", "#table .opener"):
+        if reader.js(f"document.querySelector({json.dumps(button)}) !== null"):
+            reader.click(button)
+    for way in ("stack", "function"):
+        reader.choose("#way", way)
+        for width in WIDTHS:
+            reader.send("Emulation.setDeviceMetricsOverride", width=width, height=900,
+                        deviceScaleFactor=1, mobile=False)
+            reader.drawn()
+            scrolled = reader.js("document.documentElement.scrollWidth")
+            assert scrolled <= width, f"{name} by {way} at {width}: {scrolled}"
+
+
+def wide_report():
+    """Every column there is, in large numbers."""
+    huge = [{**group([number, MAIN], (1 << 50) - number, (1 << 40), device=number, kind="pinned",
+                     threads=["a_thread_with_a_name", "worker-1"], thread_count=7000),
+             "allocations": 1 << 44, "temporaries": 1 << 43} for number in range(len(FRAMES))]
+    return [report({"leaked": section(huge), "allocated": section(huge)}, FRAMES, rank=str(rank),
+                   pid=rank) for rank in range(8)]
 
 
 # --- what is missing, what is hostile, what is much -----------------------------------------------

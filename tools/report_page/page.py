@@ -13,11 +13,23 @@ import json
 import pathlib
 import re
 
-from report_page import reports
+from report_page import areas, reports
 
 HERE = pathlib.Path(__file__).resolve().parent
 # In this order one script, with one scope.
-SCRIPTS = ("text.js", "data.js", "timeline.js", "flame.js", "table.js", "main.js")
+SCRIPTS = ("text.js", "data.js", "rows.js", "areas.js", "timeline.js", "phases.js", "flame.js",
+           "table.js", "head.js", "main.js")
+# A name that turns the direction of what is around it, or breaks its line, would lie about it.
+UNSEEN = re.compile("[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e"
+                    "\u2060-\u2069\ufeff]")
+ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)|\x7f")  # of JSON in ASCII
+# Of a group, as they are.
+COLUMNS = ("device", "bytes", "count", "smallest", "largest", "first_ns", "last_ns",
+           "thread_count", "allocations", "temporaries")
+# Files of Python that are not the program's own.
+LIBRARY = re.compile("/(?:site|dist)-packages/|/lib/python[0-9]|^<frozen ")
+# Inner frames of frameworks, which say nothing of the program: the page shows a run of them as one.
+FOLDED = re.compile(r"(?:c10|pybind11|at::_ops|at::detail|at::impl|torch::dispatch)::")
 
 
 class Numbered:
@@ -66,21 +78,57 @@ def module_name(frame):
     return None if frame["module"] is None else frame["module"].rpartition("/")[2]
 
 
-def compact(name, report, frames, stacks):
-    """(what the page says of a process, its groups); frames and stacks are Numbered."""
-    own = []
-    for frame in report["frames"]:
-        places = [[place["function"], place["file"], place["line"]] for place in frame["places"]]
+def closeness(frame):
+    """How near a frame is to what the reader wrote: 0 inside a framework, 1 native, 2 Python of a
+    library, 3 Python of the program."""
+    if frame["language"] == "python":
+        files = [place["file"] or "" for place in frame["places"]]
+        return 2 if any(LIBRARY.search(file) for file in files) else 3
+    names = [place["function"] for place in frame["places"]]
+    inside = bool(names) and all(name is not None and FOLDED.match(name) for name in names)
+    return 0 if inside else 1
+
+
+class Shared:
+    """What the groups of all processes refer to, once. Frames of two runs of a program that is
+    compared are the same by function, whatever their lines: it may have been changed."""
+
+    def __init__(self, compared):
+        self.compared = compared
+        self.frames, self.stacks = Numbered(), Numbered()
+        self.kinds, self.threads, self.streams = Numbered(), Numbered(), Numbered()
+
+    def frame(self, frame):
         # Processes are loaded at different addresses: a frame is what it says.
-        own.append(frames.number((frame["text"], module_name(frame)),
-                                 [frame["text"], frame["module"], frame["build_id"],
-                                  frame["offset"], places]))
-    process = {key: report[key] for key in reports.REPORT
+        functions = tuple(place["function"] for place in frame["places"])
+        said = functions if self.compared and any(functions) else frame["text"]
+        places = [[place["function"], place["file"], place["line"]] for place in frame["places"]]
+        return self.frames.number((said, module_name(frame), frame["language"]), [
+            frame["text"], frame["module"], frame["build_id"], frame["offset"], places,
+            frame["language"], closeness(frame)])
+
+    def group(self, group, stack):
+        return [stack, self.kinds.number(group["kind"], group["kind"]),
+                self.threads.number(tuple(group["threads"]), group["threads"]),
+                self.streams.number(group["stream"], group["stream"]),
+                *(group[key] for key in COLUMNS)]
+
+
+def compact(name, report, shared):
+    """(what the page says of a process, its groups), with numbers into `shared`."""
+    own = [shared.frame(frame) for frame in report["frames"]]
+
+    def stack_number(frames):
+        stack = tuple(own[frame] for frame in frames)
+        return shared.stacks.number(stack, stack)
+
+    process = {key: report[key] for key in (*reports.REPORT, "ended_ns", "peak_ns")
                if key not in ("sections", "frames", "timeline")}
     process["file"] = name
     process["timeline"] = [[point["ns"], point["live"], point["reserved"]]
                            for point in report["timeline"]]
-    process["marks"] = [[mark["ns"], mark["name"]] for mark in report["marks"]]
+    process["marks"] = [[mark["ns"], mark["name"], mark["live"]] for mark in report["marks"]]
+    process["phases"] = [[phase[key] for key in reports.PHASE] for phase in report["phases"]]
     process["sections"], groups = {}, {}
     for title in reports.SECTIONS:
         section = report["sections"].get(title)
@@ -88,32 +136,48 @@ def compact(name, report, frames, stacks):
             continue
         process["sections"][title] = {key: section[key] for key in reports.SECTION
                                       if key != "groups"}
-        groups[title] = []
-        for group in section["groups"]:
-            stack = tuple(own[frame] for frame in group["frames"])
-            groups[title].append([stacks.number(stack, stack)] + [group[key] for key in (
-                "device", "kind", "bytes", "count", "smallest", "largest", "first_ns", "last_ns",
-                "stream", "threads", "thread_count")])
+        groups[title] = [shared.group(group, stack_number(group["frames"]))
+                         for group in section["groups"]]
+    process["areas"] = areas.held_over_time(report, stack_number)
+    if process["areas"]:
+        for one in process["areas"]["series"]:
+            one[2] = shared.kinds.number(one[2], one[2])
     return process, groups
 
 
-def merge(named, unreadable):
-    """The data of the page: see data.js. `named` are (file name, report)."""
-    kept = latest_of_each(named)
-    frames, stacks = Numbered(), Numbered()
+def merge(named, unreadable, after=None):
+    """The data of the page: see data.js. `named` are (file name, report); where `after` are such,
+    too, the page says what has grown from the one to the other."""
+    sides = [latest_of_each(one) for one in (named, after) if one is not None]
+    shared = Shared(after is not None)
     processes, groups = [], {title: [] for title in reports.SECTIONS}
-    for number, (name, report) in enumerate(kept):
-        process, own = compact(name, report, frames, stacks)
-        processes.append(process)
-        for title, listed in own.items():
-            groups[title] += [[number] + group for group in listed]
-    return {"processes": processes, "frames": frames.values, "stacks": stacks.values,
-            "groups": groups, "earlier": len(named) - len(kept), "unreadable": unreadable}
+    # Frames are as the later ones have them.
+    for side in reversed(range(len(sides))):
+        for name, report in sides[side]:
+            process, own = compact(name, report, shared)
+            process["side"] = side
+            for title, listed in own.items():
+                groups[title] += [[len(processes), *group] for group in listed]
+            processes.append(process)
+    columns = ("process", "stack", "kind", "threads", "stream", *COLUMNS)
+    return {"processes": processes, "frames": shared.frames.values, "stacks": shared.stacks.values,
+            "kinds": shared.kinds.values, "threads": shared.threads.values,
+            "streams": shared.streams.values, "compared": after is not None,
+            "groups": {title: dict(zip(columns, map(list, zip(*rows)) if rows
+                                       else ([] for _ in columns)))
+                       for title, rows in groups.items()},
+            "earlier": len(named) + len(after or ()) - len(processes), "unreadable": unreadable}
+
+
+def shown(match):
+    """The escape of a character, or what stands for it where it must not be shown."""
+    return "\\ufffd" if UNSEEN.search(json.loads(f'"{match[0]}"', strict=False)) else match[0]
 
 
 def embedded(data):
     """JSON that may stand in a script element, in any encoding, whatever is in it."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # ASCII alone
+    text = json.dumps(data, separators=(",", ":"))  # ASCII alone
+    return ESCAPE.sub(shown, text).replace("<", "\\u003c")
 
 
 def checksum(text):
@@ -122,7 +186,8 @@ def checksum(text):
 
 def title(data):
     programs = sorted({process["program"] for process in data["processes"]})
-    text = "Leak report: " + ", ".join(programs[:3]) + ", ..." * (len(programs) > 3)
+    text = "Leak reports compared: " if data["compared"] else "Leak report: "
+    text += ", ".join(programs[:3]) + ", ..." * (len(programs) > 3)
     return html.escape(text).encode("utf-8", "replace").decode()
 
 
@@ -136,8 +201,11 @@ def make(data, d3):
     policy = (f"default-src 'none'; script-src {checksum(d3)} {checksum(script)}; "
               f"style-src {checksum(style)}; base-uri 'none'; form-action 'none'")
     page = (HERE / "page.html").read_text(encoding="utf-8")
-    pieces = {"POLICY": policy, "TITLE": title(data), "STYLE": style, "DATA": embedded(data),
-              "D3": d3, "SCRIPT": script}
+    heading = "Leak reports compared" if data["compared"] else "Leak report"
+    lines = ("after", "before") if data["compared"] else ("live", "reserved by the pool")
+    pieces = {"HEADING": heading, "LIVE": lines[0], "RESERVED": lines[1], "POLICY": policy,
+              "TITLE": title(data), "STYLE": style, "DATA": embedded(data), "D3": d3,
+              "SCRIPT": script}
     # In one pass: what stands in a piece is never read as a place of the next.
     before, *rest = page.split("{{")
     out = [before]

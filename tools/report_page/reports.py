@@ -8,7 +8,7 @@ import json
 
 SCHEMA, VERSION = "cachealloc-report", 1
 ACCEPTED = f'JSON leak reports (schema "{SCHEMA}", version {VERSION})'
-SECTIONS = ("leaked", "peak", "destroyed", "suppressed")
+SECTIONS = ("leaked", "peak", "allocated", "destroyed", "suppressed")
 LARGEST = 2**64 - 1
 
 TEXT, NUMBER, FLAG = "a string", "a whole number", "true or false"
@@ -30,11 +30,20 @@ LEFT_OUT = {"groups": NUMBER, "bytes": NUMBER}
 GROUP = {"bytes": NUMBER, "count": NUMBER, "smallest": NUMBER, "largest": NUMBER,
          "device": NUMBER, "kind": TEXT, "first_ns": NUMBER, "last_ns": NUMBER,
          "stream": (TEXT, MAYBE), "threads": LIST, "thread_count": NUMBER, "frames": LIST}
-FRAME = {"address": TEXT, "module": (TEXT, MAYBE), "build_id": (TEXT, MAYBE), "offset": TEXT,
-         "text": TEXT, "places": LIST}
+COUNTS = {"allocations": NUMBER, "temporaries": NUMBER}  # of a group; older reports have none
+FRAME = {"address": (TEXT, MAYBE), "module": (TEXT, MAYBE), "build_id": (TEXT, MAYBE),
+         "offset": (TEXT, MAYBE), "text": TEXT, "places": LIST}
 PLACE = {"function": (TEXT, MAYBE), "file": (TEXT, MAYBE), "line": (NUMBER, MAYBE)}
 POINT = {"ns": NUMBER, "live": NUMBER, "reserved": NUMBER}
-MARK = {"ns": NUMBER, "name": TEXT}
+MARK = {"ns": NUMBER, "live": NUMBER, "name": TEXT}
+PHASE = {"name": (TEXT, MAYBE), "ns": NUMBER, "ended_ns": NUMBER, "peak_bytes": NUMBER,
+         "peak_ns": NUMBER}
+EVENT = {"ns": NUMBER, "event": TEXT, "device": (NUMBER, MAYBE), "kind": (TEXT, MAYBE),
+         "address": TEXT, "bytes": NUMBER, "frames": LIST}
+# What a report may lack, as one of an older version does, and what it then counts as.
+ABSENT = {"marks": (LIST, []), "phases": (LIST, []), "history": (LIST, []),
+          "history_dropped": (NUMBER, 0), "ended_ns": ((NUMBER, MAYBE), None),
+          "peak_ns": ((NUMBER, MAYBE), None)}
 
 
 class Bad(Exception):
@@ -70,14 +79,20 @@ def check_object(value, keys, where):
     return value
 
 
-def check_group(group, frames, where):
-    check_object(group, GROUP, where)
-    for thread in group["threads"]:
-        check(thread, TEXT, f"{where}.threads")
-    for frame in group["frames"]:
+def check_stack(stack, frames, where):
+    for frame in stack:
         if type(frame) is not int or not 0 <= frame < frames:
             raise Bad(f"{where}.frames has {shown(frame)}, accepted: whole numbers below {frames}, "
                       "the number of frames")
+
+
+def check_group(group, frames, where):
+    check_object(group, GROUP, where)
+    for key, wanted in COUNTS.items():
+        check(group.setdefault(key, 0), wanted, f"{where}.{key}")
+    for thread in group["threads"]:
+        check(thread, TEXT, f"{where}.threads")
+    check_stack(group["frames"], frames, where)
 
 
 def check_section(section, frames, where):
@@ -102,14 +117,19 @@ def check_report(report):
         check_object(frame, FRAME, f"frames[{index}]")
         for number, place in enumerate(frame["places"]):
             check_object(place, PLACE, f"frames[{index}].places[{number}]")
+        check(frame.setdefault("language", None), (TEXT, MAYBE), f"frames[{index}].language")
     for name in SECTIONS:
         if name in report["sections"]:
             check_section(report["sections"][name], len(report["frames"]), f"sections.{name}")
     for index, point in enumerate(report["timeline"]):
         check_object(point, POINT, f"timeline[{index}]")
-    check(report.setdefault("marks", []), LIST, "marks")
-    for index, mark in enumerate(report["marks"]):
-        check_object(mark, MARK, f"marks[{index}]")
+    for key, (wanted, otherwise) in ABSENT.items():
+        check(report.setdefault(key, otherwise), wanted, key)
+    for key, wanted in (("marks", MARK), ("phases", PHASE), ("history", EVENT)):
+        for index, one in enumerate(report[key]):
+            check_object(one, wanted, f"{key}[{index}]")
+    for index, event in enumerate(report["history"]):
+        check_stack(event["frames"], len(report["frames"]), f"history[{index}]")
     return report
 
 
