@@ -406,9 +406,9 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     rc, said = call("make", "install", *where)
     assert rc == 0, said
     page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
-        "__init__.py", "areas.js", "areas.py", "data.js", "flame.js", "head.js", "main.js",
-        "page.css", "page.html", "page.py", "phases.js", "reports.py", "rows.js", "table.js",
-        "text.js", "timeline.js")]
+        "__init__.py", "areas.js", "areas.py", "data.js", "diff.py", "flame.js", "head.js",
+        "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py", "rows.js",
+        "table.js", "text.js", "timeline.js")]
     assert files_below(tmp_path) == [
         "opt/bin/cachealloc",
         "opt/include/cachealloc.h",

@@ -42,8 +42,8 @@ EVENT = {"ns": NUMBER, "event": TEXT, "device": (NUMBER, MAYBE), "kind": (TEXT, 
          "address": TEXT, "bytes": NUMBER, "frames": LIST}
 # What a report may lack, as one of an older version does, and what it then counts as.
 ABSENT = {"marks": (LIST, []), "phases": (LIST, []), "history": (LIST, []),
-          "history_dropped": (NUMBER, 0), "ended_ns": ((NUMBER, MAYBE), None),
-          "peak_ns": ((NUMBER, MAYBE), None)}
+          "history_dropped": (NUMBER, 0), "stacks_sampled": (NUMBER, 0),
+          "ended_ns": ((NUMBER, MAYBE), None), "peak_ns": ((NUMBER, MAYBE), None)}
 
 
 class Bad(Exception):
@@ -100,6 +100,7 @@ def check_section(section, frames, where):
     check_object(section["omitted"], OMITTED, f"{where}.omitted")
     for reason in OMITTED:
         check_object(section["omitted"][reason], LEFT_OUT, f"{where}.omitted.{reason}")
+    check(section.setdefault("temporaries", 0), NUMBER, f"{where}.temporaries")
     for index, group in enumerate(section["groups"]):
         check_group(group, frames, f"{where}.groups[{index}]")
 
