@@ -52,8 +52,10 @@ function peakOf(process) {
 
 // When the program ended, or was asked for a report: names are looked up and reports are written
 // after the last point.
-function endOf({ended_ns: ended, now_ns: now, timeline: points}) {
-    return ended !== null ? ended : points.length ? points[points.length - 1][0] : now;
+function endOf({ended_ns: ended, now_ns: now, timeline: points, areas: held}) {
+    const last = Math.max(points.length ? points[points.length - 1][0] : 0,
+        held ? held.times[held.times.length - 1] : 0);
+    return ended !== null ? ended : last || now;
 }
 
 // Sums of one section over all processes (of one side) that have it, or null where none has.
@@ -205,7 +207,8 @@ function servedBy(stack) {
     if (frame === site || site === undefined || data.frames[site][5] !== "python")
         return "";
     const [text, , , , places] = data.frames[frame];
-    return places.length && places[0][0] !== null ? places[0][0] : text;
+    const name = places.length && places[0][0] !== null ? places[0][0] : text;
+    return name.replace(/([^(:])\(.*$/, "$1"); // without its parameters
 }
 
 const siteUnit = (way, stack) => unitsBy(way).ofFrame[siteFrame(stack)][0];

@@ -10,7 +10,7 @@ function newRow(key) {
 
 // Groups of a section that the filters let through: the same stack and kind is one, whatever
 // process or device it is of. least counts for the sum, not for the parts. Compared reports: what
-// came is more, what went is less.
+// came is more, what went is less, and what is as it was is left out.
 function groupsOf({section, process, device, kind, least}) {
     const merged = new Map(), groups = data.groups[section], kinds = data.kinds.length;
     for (let i = 0; i < groups.bytes.length; i++) {
@@ -33,7 +33,8 @@ function groupsOf({section, process, device, kind, least}) {
         row.largest = Math.max(row.largest, groups.largest[i]);
         row.parts.push(i);
     }
-    const rows = [...merged.values()].filter((row) => Math.abs(row.bytes) >= least);
+    const rows = [...merged.values()].filter((row) => Math.abs(row.bytes) >= least &&
+        !(compared && row.bytes === 0 && row.count === 0));
     for (const row of rows) {
         row.through = row.bytes;
         row.throughCount = row.count;

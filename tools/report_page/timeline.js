@@ -213,7 +213,7 @@ const timeline = (() => {
         const box = at("time"), width = Math.max(240, box.clientWidth);
         box.textContent = "";
         drawn = null;
-        at("key-live").classList.toggle("thin", Boolean(held));
+        at("key-live").hidden = Boolean(held); // it is where the areas end
         if (!points.length) {
             box.append(make("p", {class: "none"}, "The reports hold no timeline."));
             legend();
@@ -237,7 +237,8 @@ const timeline = (() => {
         }
         svg.append("path").attr("class", "line reserved")
             .attr("d", compared ? line("live", sampled(before, x)) : line("reserved", few));
-        svg.append("path").attr("class", "line live").attr("d", line("live", few));
+        if (!held)
+            svg.append("path").attr("class", "line live").attr("d", line("live", few));
         drawMarks(svg, x, y, width);
         drawn = {x, cursor: svg.append("line").attr("class", "cursor").attr("y1", MARGIN.top)
             .attr("y2", HEIGHT - MARGIN.bottom).attr("visibility", "hidden")};
