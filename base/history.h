@@ -24,7 +24,7 @@ typedef enum {
 typedef struct ca_event {
     uint64_t ns; /* see clock_ns of ca_history_start */
     uint64_t address;
-    uint64_t bytes;  /* as requested, of a segment as obtained; 0 for a free */
+    uint64_t bytes;  /* as requested, of a segment as obtained */
     uint64_t stream; /* of a stream-ordered allocation, else 0 */
     uint32_t stack;  /* the registry's id; 0 for none */
     uint32_t thread; /* 0 for none */

@@ -84,7 +84,7 @@ typedef struct ca_model_event {
     int device; /* ordinal, or -1 where it is not known */
     ca_kind_t kind;
     uint64_t address;
-    uint64_t bytes;     /* 0 of a free */
+    uint64_t bytes;
     uint64_t stream;    /* 0 for none */
     const char *thread; /* its name, or NULL */
     size_t frame_count;

@@ -74,8 +74,8 @@ void ca_track_history(ca_event_kind_t event, const ca_allocation_t *record)
 {
     bool freed = event == CA_EVENT_FREE;
     if (!record->shared)
-        ca_history_note(.event = (uint8_t)event, .address = record->address,
-                        .bytes = freed ? 0 : record->bytes, .stream = ca_registry_stream(record),
+        ca_history_note(.event = (uint8_t)event, .address = record->address, .bytes = record->bytes,
+                        .stream = ca_registry_stream(record),
                         .stack = freed ? ca_track_stack() : record->stack,
                         .thread = ca_track_thread(), .device = record->device,
                         .kind = record->kind);
