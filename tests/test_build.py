@@ -495,7 +495,7 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
     scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
         path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
 
-    assert len(scripts) == 8
+    assert len(scripts) == 9
     for path in scripts:
         tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
         assert not LATER & set(names_in(tree)), path.name

@@ -540,6 +540,7 @@ TORCH = "/opt/torch/lib/libtorch_cpu.so"
 PYTHON = [frame("c10::cuda::raw_alloc", module="/opt/torch/lib/libc10_cuda.so"),
           frame("at::detail::empty_cuda", module=TORCH), frame("at::native::relu(at::Tensor const&)", module=TORCH),
           frame("at::_ops::relu::redispatch", module=TORCH),
+          frame("at::_ops::relu::call", module=TORCH),
           python_frame("relu", 1471, "/usr/lib/python3/dist-packages/torch/nn/functional.py"),
           python_frame("Block.forward", 6, "/home/me/leak.py"),
           python_frame("<module>", 12, "/home/me/leak.py"), frame("_start", module="/bin/python3")]
@@ -575,7 +576,9 @@ def test_inner_frames_of_frameworks_are_folded_until_they_are_asked_for(opened):
     reader.click("#table .opener")
     assert reader.js(lines)[:3] == ["1 2 frames inside libc10_cuda.so, libtorch_cpu.so",
                                     "3 at::native::relu(at::Tensor const&) at solver.cc:7",
-                                    "4 at::_ops::relu::redispatch at solver.cc:7"]
+                                    "4 2 frames inside libtorch_cpu.so"]
+    assert reader.js("document.querySelectorAll('#flame [aria-label^=\"inside libt\"]').length"
+                     ) == 2, "a run is one box"
     reader.click(".stack .folded button")
     assert reader.js(lines)[:3] == ["1 c10::cuda::raw_alloc at solver.cc:7",
                                     "2 at::detail::empty_cuda at solver.cc:7",
@@ -729,6 +732,18 @@ def test_a_page_tells_of_one_peak_alone(opened):
     assert "At the peak 8 MiB" in whole and "9 MiB" not in whole and "at most so" not in whole
 
 
+def test_no_sample_is_above_the_peak(opened):
+    """Several threads may seem to have more together for a moment."""
+    points = [{"ns": at * 10**9, "sequence": at, "live": live, "reserved": 10 * MIB}
+              for at, live in enumerate((0, 9 * MIB, MIB))]
+    reader = opened("above", lambda: [{**climb(), "timeline": points}])
+    reader.js("document.querySelector('#time').focus()")
+    reader.press("Home")
+    reader.press("ArrowRight")
+
+    assert f"1.00 s (2026-09-21 14:13:21 UTC): {8 * MIB:,} bytes live" in text(reader, "#time-says")
+
+
 def test_a_peak_that_no_groups_are_of_is_a_bound(opened):
     reader = opened("bound", lambda: [{**climb(), "sections": {}}])
 
@@ -860,6 +875,34 @@ def test_areas_of_several_processes_are_added_up(opened):
     assert held(reader) == {}
 
 
+def test_what_has_ended_holds_nothing_any_more(opened):
+    """The first ends at 6 s, the second began at 5 s."""
+    ranks = [with_history("0"), with_history("1", start_s=1790000005)]
+    reader = opened("ended", lambda: ranks)
+    reader.js("document.querySelector('#time').focus()")
+    reader.press("End")
+
+    assert held(reader)["ncclCommInitRank at init.cc:300"] == "1 MiB"
+    assert f"11.0 s (2026-09-21 14:13:31 UTC): {MIB:,} bytes live" in text(reader, "#time-says")
+
+
+def test_areas_are_of_what_ever_held_most(opened):
+    """The last of twelve stacks for a moment alone."""
+    def twelve():
+        frames = [frame(f"f{number}", number) for number in range(12)]
+        told = [event("alloc", 10**6 * (number + 1), number, (number // 11 * 99 + 1) * MIB,
+                      [number]) for number in range(12)]
+        told.append(event("free", 10**8, 11, 0))
+        return [report({}, frames, history=told, peak_bytes=111 * MIB,
+                       timeline=timeline(5, MIB, 10**8))]
+
+    reader = opened("twelve", twelve)
+
+    names = held(reader)
+    assert len(names) == 9 and names["f11 at solver.cc:11"] == "at most 100 MiB"
+    assert names["everything else"] == "at most 4 MiB"
+
+
 def test_without_a_history_it_is_said_what_would_bring_one(opened):
     reader = opened()
 
@@ -923,20 +966,38 @@ def test_an_area_loses_no_peak_of_many_events_and_no_last_state():
         assert total == sum(value_at(points, point) for *_, points in made["series"])
 
 
+def test_a_phase_however_short_keeps_its_peak_and_what_it_ends_with():
+    """100 phases of 100 ns at the begin of a second: one interval would have the highest alone."""
+    told = []
+    for phase in range(100):
+        told += [event("alloc", phase * 100 + 10, phase, MIB + phase, [MAIN]),
+                 event("free", phase * 100 + 20, phase, 0)]
+    told.append(event("alloc", 10**9, 1000, MIB, [MAIN]))
+    marks = [{"ns": phase * 100 + 5, "sequence": 1, "live": 0, "name": "p"} for phase in range(100)]
+
+    made = areas_of(report({}, FRAMES, history=told, marks=marks))
+
+    assert {MIB + phase for phase in range(100)} <= set(made["totals"])
+    assert made["totals"].count(0) == 100  # the start, and the end of each but the last
+
+
 def value_at(points, point):
     return next((points[at + 1] for at in range(len(points) - 2, -1, -2) if points[at] <= point), 0)
 
 
-def test_memory_from_before_the_history_is_an_area_of_its_own():
-    """Of 7 MiB that were there 4 are freed later, as the frees say."""
+@pytest.mark.parametrize("dropped, before", [(5, 7), (0, 4)])
+def test_memory_from_before_the_history_is_an_area_of_its_own(dropped, before):
+    """Of 7 MiB that were there 4 are freed later, as the frees say; where no event is dropped the
+    other 3 are of nothing that events tell of."""
     told = [event("alloc", 10, 1, MIB, [MAIN]), event("free", 20, 99, 4 * MIB),
             event("free", 30, 1, MIB)]
     made = areas_of(report({"leaked": section([group([MAIN], 3 * MIB)])}, FRAMES, history=told,
-                           history_dropped=5))
+                           history_dropped=dropped))
 
-    assert (made["totals"][0], made["totals"][-1]) == (7 * MIB, 3 * MIB)
-    assert made["earlier"][0] == 7 * MIB and made["earlier"][-1] == 3 * MIB
-    assert max(made["totals"]) == 8 * MIB
+    left = (before - 4) * MIB
+    assert (made["totals"][0], made["totals"][-1]) == (before * MIB, left)
+    assert made["earlier"][0] == before * MIB and made["earlier"][-1] == left
+    assert max(made["totals"]) == (before + 1) * MIB
 
 
 # --- two reports compared -------------------------------------------------------------------------
