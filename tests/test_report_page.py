@@ -887,14 +887,13 @@ def test_what_has_ended_holds_nothing_any_more(opened):
 
 
 def test_areas_are_of_what_ever_held_most(opened):
-    """The last of twelve stacks for a moment alone."""
+    """Eleven stacks of one process, and for a moment one of another, which comes last."""
     def twelve():
         frames = [frame(f"f{number}", number) for number in range(12)]
-        told = [event("alloc", 10**6 * (number + 1), number, (number // 11 * 99 + 1) * MIB,
-                      [number]) for number in range(12)]
-        told.append(event("free", 10**8, 11, 0))
-        return [report({}, frames, history=told, peak_bytes=111 * MIB,
-                       timeline=timeline(5, MIB, 10**8))]
+        told = [event("alloc", 10**6 * (number + 1), number, MIB, [number]) for number in range(11)]
+        moment = [event("alloc", 10**7, 1, 100 * MIB, [11]), event("free", 10**7 + 9, 1, 0)]
+        return [report({}, frames, history=told, rank="0", timeline=timeline(5, MIB, 10**8)),
+                report({}, frames, history=moment, rank="1", timeline=timeline(5, MIB, 10**8))]
 
     reader = opened("twelve", twelve)
 
