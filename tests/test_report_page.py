@@ -20,7 +20,7 @@ from report_json import (KINDS, bare_frame, event, frame, group, python_frame, r
 
 SCRIPT = conftest.ROOT / "tools" / "cachealloc-report"
 sys.path.insert(0, str(SCRIPT.parent))
-from report_page import areas, reports as page_reports  # noqa: E402
+from report_page import areas, page as page_maker, reports as page_reports  # noqa: E402
 D3 = conftest.ROOT / "build" / "d3" / "d3.min.js"
 ACCEPTED = 'accepted: JSON leak reports (schema "cachealloc-report", version 1)'
 MIB = 1 << 20
@@ -538,7 +538,8 @@ def test_counts_of_allocations_and_of_temporaries_have_columns_where_they_are_kn
 
 TORCH = "/opt/torch/lib/libtorch_cpu.so"
 PYTHON = [frame("c10::cuda::raw_alloc", module="/opt/torch/lib/libc10_cuda.so"),
-          frame("at::detail::empty_cuda", module=TORCH), frame("at::native::relu(at::Tensor const&)", module=TORCH),
+          frame("at::detail::empty_cuda", module=TORCH),
+          frame("at::native::relu(at::Tensor const&)", module=TORCH),
           frame("at::_ops::relu::redispatch", module=TORCH),
           frame("at::_ops::relu::call", module=TORCH),
           python_frame("relu", 1471, "/usr/lib/python3/dist-packages/torch/nn/functional.py"),
@@ -936,6 +937,31 @@ def test_a_phase_that_only_samples_are_known_of_has_at_least_their_most(opened):
                      ) == ["Peak", f"at least {7 * MIB:,} bytes", f"at least {2 * MIB:,} bytes"]
 
 
+def test_the_phases_of_a_report_count_where_no_history_has_everything(opened):
+    """They are bounds, unless the peak is the bound, and none is above it."""
+    def told(**changes):
+        phases = [{"name": name, "ns": at * 10**9, "ended_ns": (at + 1) * 10**9,
+                   "peak_bytes": size * MIB, "peak_ns": None}
+                  for name, at, size in ((None, 0, 3), ("load", 1, 21))]
+        return {**with_history(dropped=5), "phases": phases, "peak_at_most": 22 * MIB,
+                **changes}
+
+    lines = "[...document.querySelectorAll('#phases tr')].slice(1).map((e) => e.innerText)"
+    reader = opened("phases", lambda: [told()])
+    reader.js("document.querySelector('#phases').open = true")
+    assert [line.split("\t") for line in reader.js(lines)] == [
+        ["(before the first mark)", "0 us", "1.00 s", f"at most {3 * MIB:,} bytes", "", ""],
+        ["load", "1.00 s", "2.00 s", f"at most {20 * MIB:,} bytes", "", ""]]
+
+    reader = opened("phases-exact", lambda: [told(peak_at_most=20 * MIB)])
+    reader.js("document.querySelector('#phases').open = true")
+    assert "at most" not in "".join(reader.js(lines))
+
+    reader = opened("phases-history", lambda: [told(history_dropped=0)])
+    reader.js("document.querySelector('#phases').open = true")
+    assert len(reader.js(lines)) == 3, "the history knows more"
+
+
 def areas_of(one):
     return areas.held_over_time(page_reports.check_report(one), lambda frames: frames)
 
@@ -1003,17 +1029,22 @@ def test_memory_from_before_the_history_is_an_area_of_its_own(dropped, before):
 
 
 def compared_pair():
-    """One stack has grown, one shrunk, one is new, one gone, one as it was; lines have moved."""
+    """One stack has grown, one shrunk, one is new, one gone, two are as they were; lines have
+    moved, a function is inlined no more, and a library without names was built anew."""
     moved = [{**one, "text": one["text"].replace(":12", ":19"), "places": [
         {**place, "line": (place["line"] or 0) + 7} for place in one["places"]]}
-        for one in FRAMES]
+        for one in FRAMES] + [frame("assemble", 48), frame("grow", 19)]
+    moved[BARE] = bare_frame(0x1b44)
+    split = [FIELD, len(FRAMES) + 1, len(FRAMES), MAIN]
     before = report({"leaked": section([
         group([FIELD, ASSEMBLE, MAIN], 10 * MIB, 10), group([HALO, MAIN], 5 * MIB, 5),
-        group([NCCL], MIB, 1), group([STEPS], MIB, 1)]), "peak": section([group([MAIN], 20 * MIB)])}, FRAMES,
+        group([NCCL], MIB, 1), group([STEPS], MIB, 1), group([BARE], MIB, 1)]),
+        "peak": section([group([MAIN], 20 * MIB)])}, FRAMES,
         timeline=timeline(20, 20 * MIB, 9 * 10**9))
     after = report({"leaked": section([
-        group([FIELD, ASSEMBLE, MAIN], 16 * MIB, 12), group([HALO, MAIN], 2 * MIB, 2),
-        group([SOLVE, MAIN], 3 * MIB, 1), group([STEPS], MIB, 1)]), "peak": section([group([MAIN], 24 * MIB)])}, moved,
+        group(split, 16 * MIB, 12), group([HALO, MAIN], 2 * MIB, 2), group([BARE], MIB, 1),
+        group([SOLVE, MAIN], 3 * MIB, 1), group([STEPS], MIB, 1)]),
+        "peak": section([group([MAIN], 24 * MIB)])}, moved,
         pid=9, timeline=timeline(20, 24 * MIB, 9 * 10**9))
     return before, after
 
@@ -1045,7 +1076,7 @@ def test_two_reports_compared_say_what_grew(difference):
         ("ncclCommInitRank", f"-{MIB:,}", f"{MIB:,}", "0", "-1"),
         ("halo_exchange", f"-{3 * MIB:,}", f"{5 * MIB:,}", f"{2 * MIB:,}", "-3")]
     assert text(reader, "#total-leaked").split("\n") == [
-        "Leaked", "+5 MiB", f"from {17 * MIB:,} bytes", f"to {22 * MIB:,} bytes"]
+        "Leaked", "+5 MiB", f"from {18 * MIB:,} bytes", f"to {23 * MIB:,} bytes"]
     assert "+4 MiB" in text(reader, "#total-peak")
     assert f"4 groups, grew by {5 * MIB:,} bytes in all" in text(reader, "#table-says")
     picture(reader, "diff")
@@ -1064,6 +1095,16 @@ def test_the_flame_graph_of_a_difference_is_of_what_grew_or_of_what_shrank(diffe
         f"+{6 * MIB:,}"
 
 
+def test_where_nothing_has_changed_that_is_said(opened, tmp_path):
+    (tmp_path / "a").write_text(json.dumps(RANKS[0]))
+    assert call("--diff", "-o", tmp_path / "same.html", tmp_path / "a",
+                tmp_path / "a").returncode == 0
+    reader = opened("same", lambda: tmp_path / "same.html")
+
+    assert text(reader, "#table-says") == "0 groups, nothing grew, nothing shrank"
+    assert text(reader, "#sections").split("\n")[0] == "Leaked 0 bytes"
+
+
 def test_the_timelines_of_a_difference_are_two_lines(difference):
     reader = difference()
     reader.js("document.querySelector('#time').focus()")
@@ -1071,6 +1112,18 @@ def test_the_timelines_of_a_difference_are_two_lines(difference):
 
     before, after = (one["timeline"][-1]["live"] for one in compared_pair())
     assert f": {after:,} bytes live, {before:,} bytes before" in text(reader, "#time-says")
+
+
+def test_a_frame_without_a_name_is_its_place_in_a_module_that_is_the_same():
+    nameless = [{**bare_frame(offset), "build_id": build} for offset, build in (
+        (0x10, "ab"), (0x20, "ab"), (0x20, "cd"))]
+
+    def stacks(*which):
+        before, after = ([("name", page_reports.check_report(report(
+            {"leaked": section([group([0], MIB)])}, [nameless[one]])))] for one in which)
+        return len(page_maker.merge(before, [], after)["stacks"])
+
+    assert (stacks(0, 1), stacks(1, 1), stacks(0, 2)) == (2, 1, 1)
 
 
 def test_a_difference_is_of_two_files(tmp_path):

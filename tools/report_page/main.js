@@ -7,7 +7,8 @@ function tabs() {
         if (!compared)
             return size(sums[title].bytes);
         const [before, after] = [0, 1].map((side) => (total(title, side) || {bytes: 0}).bytes);
-        return `${after < before ? "\u2212" : "+"}${size(Math.abs(after - before))}`;
+        const sign = after < before ? "\u2212" : after > before ? "+" : "";
+        return `${sign}${size(Math.abs(after - before))}`;
     };
     at("sections").append(...Object.entries(SECTIONS).filter(([title]) => sums[title]).map(
         ([title, {name, title: says}]) => make("label", {title: says},
@@ -74,7 +75,8 @@ function updateTable() {
     const whole = compared ? d3.sum(rows, (row) => row.bytes) : sum ? sum.bytes : 0;
     table.show(chosen, section, way, whole);
     const hidden = sum ? sum.beyondBytes + sum.smallBytes : 0;
-    const grown = `${listed < 0 ? "shrank" : "grew"} by ${exact(Math.abs(listed))} in all`;
+    const grown = !rows.length ? "nothing grew, nothing shrank"
+        : `${listed < 0 ? "shrank" : "grew"} by ${exact(Math.abs(listed))} in all`;
     at("table-says").textContent = `${many(chosen.length, way === "stack" ? "group" : way)}, ` +
         (compared ? grown : `${exact(listed)} of ${exact(whole)} in the reports`) +
         (zoomed === null ? "" : `; through ${zoomed}`) +

@@ -26,6 +26,7 @@ ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)|\x7f")  # of JSON in ASCII
 # Of a group, as they are.
 COLUMNS = ("device", "bytes", "count", "smallest", "largest", "first_ns", "last_ns",
            "thread_count", "allocations", "temporaries")
+KEPT = ("ended_ns", "peak_ns", "peak_at_most")  # of what a report may lack
 # Files of Python that are not the program's own.
 LIBRARY = re.compile("/(?:site|dist)-packages/|/lib/python[0-9]|^<frozen ")
 # Inner frames of frameworks, which say nothing of the program: the page shows a run of them as one.
@@ -74,8 +75,12 @@ def latest_of_each(named):
     return sorted(latest.values(), key=order)
 
 
+def base_name(path):
+    return None if path is None else path.rpartition("/")[2]
+
+
 def module_name(frame):
-    return None if frame["module"] is None else frame["module"].rpartition("/")[2]
+    return base_name(frame["module"])
 
 
 def closeness(frame):
@@ -89,23 +94,46 @@ def closeness(frame):
     return 0 if inside else 1
 
 
-class Shared:
-    """What the groups of all processes refer to, once. Frames of two runs of a program that is
-    compared are the same by function, whatever their lines: it may have been changed."""
+def rebuilt(named):
+    """Names of modules that are not the same in all these reports."""
+    builds = {}
+    for _, report in named:
+        for frame in report["frames"]:
+            builds.setdefault(module_name(frame), set()).add(frame["build_id"])
+    return {name for name, ids in builds.items() if len(ids) > 1 or None in ids}
 
-    def __init__(self, compared):
-        self.compared = compared
+
+def lasting(frame, changed):
+    """What a frame is in two runs of a program that was changed: its functions, inlined ones too,
+    by file, whatever their lines. One without a name is its place in a module, if that is not in
+    `changed`."""
+    module = module_name(frame)
+    named = [(place["function"], base_name(place["file"]) or module)
+             for place in frame["places"] if place["function"] is not None]
+    return named or [(module, None if module in changed else frame["offset"])]
+
+
+class Shared:
+    """What the groups of all processes refer to, once. The stacks of reports that are compared are
+    the same where lasting() says so; `changed` is None where none are compared."""
+
+    def __init__(self, changed):
+        self.changed = changed
         self.frames, self.stacks = Numbered(), Numbered()
         self.kinds, self.threads, self.streams = Numbered(), Numbered(), Numbered()
 
     def frame(self, frame):
         # Processes are loaded at different addresses: a frame is what it says.
-        functions = tuple(place["function"] for place in frame["places"])
-        said = functions if self.compared and any(functions) else frame["text"]
         places = [[place["function"], place["file"], place["line"]] for place in frame["places"]]
-        return self.frames.number((said, module_name(frame), frame["language"]), [
+        return self.frames.number((frame["text"], module_name(frame), frame["language"]), [
             frame["text"], frame["module"], frame["build_id"], frame["offset"], places,
             frame["language"], closeness(frame)])
+
+    def stack(self, numbers, frames):
+        """`numbers` are those of the frames."""
+        key = numbers if self.changed is None else tuple(
+            one for frame in frames for one in lasting(frame, self.changed))
+        return self.stacks.number(key, numbers)
 
     def group(self, group, stack):
         return [stack, self.kinds.number(group["kind"], group["kind"]),
@@ -119,10 +147,10 @@ def compact(name, report, shared):
     own = [shared.frame(frame) for frame in report["frames"]]
 
     def stack_number(frames):
-        stack = tuple(own[frame] for frame in frames)
-        return shared.stacks.number(stack, stack)
+        return shared.stack(tuple(own[frame] for frame in frames),
+                            [report["frames"][frame] for frame in frames])
 
-    process = {key: report[key] for key in (*reports.REPORT, "ended_ns", "peak_ns")
+    process = {key: report[key] for key in (*reports.REPORT, *KEPT)
                if key not in ("sections", "frames", "timeline")}
     process["file"] = name
     process["timeline"] = [[point["ns"], point["live"], point["reserved"]]
@@ -149,7 +177,7 @@ def merge(named, unreadable, after=None):
     """The data of the page: see data.js. `named` are (file name, report); where `after` are such,
     too, the page says what has grown from the one to the other."""
     sides = [latest_of_each(one) for one in (named, after) if one is not None]
-    shared = Shared(after is not None)
+    shared = Shared(None if after is None else rebuilt(sides[0] + sides[1]))
     processes, groups = [], {title: [] for title in reports.SECTIONS}
     # Frames are as the later ones have them.
     for side in reversed(range(len(sides))):

@@ -5,7 +5,7 @@ const phases = (() => {
 
     // What held most of it then, where the report has a history.
     function heldMost(process, ns) {
-        if (!process.areas)
+        if (!process.areas || ns === null)
             return "";
         const point = d3.bisectRight(process.areas.times, ns) - 1;
         let most = 0, stack = null;
@@ -19,16 +19,17 @@ const phases = (() => {
         return stack === null ? "" : `${size(most)}: ${siteOf(stack)}`;
     }
 
-    // [{name, from, until, bytes, ns, exact}] as the report has them, or by what it has of time:
+    // [{name, from, until, bytes, about, ns}] as the report has them, or by what it has of time:
     // its points are samples, its history has everything.
     function of(process) {
-        if (process.phases.length) {
-            return process.phases.map(([name, from, until, bytes, ns]) =>
-                ({name, from, until, bytes, ns, exact: true}));
+        const whole = process.areas && !process.areas.dropped, peak = peakOf(process);
+        const bound = process.peak_at_most !== null && process.peak_at_most !== process.peak_bytes;
+        if (process.phases.length && !whole) {
+            return process.phases.map(([name, from, until, bytes, ns]) => ({name, from, until, ns,
+                bytes: Math.min(bytes, peak.bytes), about: bound ? "at most " : ""}));
         }
         const begins = [[0, null], ...process.marks], end = endOf(process);
         const points = timeline.pointsOf(process).map(([ns, live]) => [ns, live]);
-        const whole = process.areas && !process.areas.dropped, peak = peakOf(process);
         if (process.areas)
             process.areas.times.forEach((ns, i) => points.push([ns, process.areas.totals[i]]));
         points.push(...process.marks.map(([ns, , live]) => [ns, live]));
@@ -43,7 +44,7 @@ const phases = (() => {
                     best = point;
             }
             return {name, from, until, bytes: best[1], ns: best[0],
-                exact: whole || peak.exact && best[1] === peak.bytes};
+                about: whole || peak.exact && best[1] === peak.bytes ? "" : "at least "};
         }).filter((phase) => phase.name !== null || phase.bytes > 0);
     }
 
@@ -58,8 +59,8 @@ const phases = (() => {
             ...several ? [["Process", (one) => processName(processes[one.position])]] : [],
             ["Phase", (one) => one.name === null ? "(before the first mark)" : one.name],
             ["From", (one) => duration(one.from)], ["To", (one) => duration(one.until)],
-            ["Peak", (one) => `${one.exact ? "" : "at least "}${exact(one.bytes)}`],
-            ["At", (one) => duration(one.ns)],
+            ["Peak", (one) => `${one.about}${exact(one.bytes)}`],
+            ["At", (one) => one.ns === null ? "" : duration(one.ns)],
             ...history ? [["Held most", (one) => heldMost(processes[one.position], one.ns)]] : [],
         ];
         at("phases").hidden = !lines.length;

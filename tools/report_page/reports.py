@@ -37,13 +37,14 @@ PLACE = {"function": (TEXT, MAYBE), "file": (TEXT, MAYBE), "line": (NUMBER, MAYB
 POINT = {"ns": NUMBER, "live": NUMBER, "reserved": NUMBER}
 MARK = {"ns": NUMBER, "live": NUMBER, "name": TEXT}
 PHASE = {"name": (TEXT, MAYBE), "ns": NUMBER, "ended_ns": NUMBER, "peak_bytes": NUMBER,
-         "peak_ns": NUMBER}
+         "peak_ns": (NUMBER, MAYBE)}
 EVENT = {"ns": NUMBER, "event": TEXT, "device": (NUMBER, MAYBE), "kind": (TEXT, MAYBE),
          "address": TEXT, "bytes": NUMBER, "frames": LIST}
 # What a report may lack, as one of an older version does, and what it then counts as.
 ABSENT = {"marks": (LIST, []), "phases": (LIST, []), "history": (LIST, []),
           "history_dropped": (NUMBER, 0), "stacks_sampled": (NUMBER, 0),
-          "ended_ns": ((NUMBER, MAYBE), None), "peak_ns": ((NUMBER, MAYBE), None)}
+          "ended_ns": ((NUMBER, MAYBE), None), "peak_ns": ((NUMBER, MAYBE), None),
+          "peak_at_most": ((NUMBER, MAYBE), None)}
 
 
 class Bad(Exception):
