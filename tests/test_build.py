@@ -407,8 +407,8 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert rc == 0, said
     page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
         "__init__.py", "areas.js", "areas.py", "data.js", "diff.py", "flame.js", "head.js",
-        "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py", "rows.js",
-        "table.js", "text.js", "timeline.js")]
+        "keys.py", "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py",
+        "rows.js", "table.js", "text.js", "timeline.js")]
     assert files_below(tmp_path) == [
         "opt/bin/cachealloc",
         "opt/include/cachealloc.h",
@@ -495,7 +495,7 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
     scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
         path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
 
-    assert len(scripts) == 9
+    assert len(scripts) == 11
     for path in scripts:
         tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
         assert not LATER & set(names_in(tree)), path.name

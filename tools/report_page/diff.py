@@ -1,14 +1,12 @@
 """What grew from the reports of one run of a program to those of another.
 
-Stacks are the same by the functions that they go through and the names of these functions' files:
-not by addresses, which a loader chooses, nor by lines, nor by what the compiler inlined, which a
-small edit changes. What all processes of a side hold is added up.
+keys.py says which stacks are the same. What all processes of a side hold is added up.
 """
 
 import collections
-import re
 
 from report_page import page, reports
+from report_page.keys import Keys
 
 SCHEMA, VERSION = "cachealloc-diff", 1
 # A section that a report lacks: nothing was there, or nothing is known.
@@ -19,29 +17,6 @@ TITLES = {"leaked": "LEAKED", "peak": "PEAK", "allocated": "ALLOCATED IN ALL",
 SETTINGS = ("stack_depth", "stacks_sampled", "leak_max", "leak_min")
 AMOUNTS = ("bytes", "count", "allocations", "temporaries")
 STATES = ("new", "grown", "gone", "shrunk", "same")
-
-
-def last_name(path):
-    return path and re.split(r"[/\\]", path)[-1]
-
-
-class Keys:
-    """What makes stacks of the two sides the same."""
-
-    def __init__(self, sides):
-        builds = [{(page.module_name(frame), frame["build_id"]) for _, report in side
-                   for frame in report["frames"]} for side in sides]
-        self.in_both = builds[0] & builds[1]
-
-    def of_frame(self, frame):
-        module = page.module_name(frame)
-        places = tuple((place["function"], last_name(place["file"]) or module)
-                       for place in frame["places"] if place["function"])
-        if places:
-            return places
-        # An offset says something of one build alone.
-        known = (module, frame["build_id"]) in self.in_both
-        return ((frame["offset"] or frame["text"] if known or module is None else None, module),)
 
 
 class Side:

@@ -14,6 +14,7 @@ import pathlib
 import re
 
 from report_page import areas, reports
+from report_page.keys import Keys
 
 HERE = pathlib.Path(__file__).resolve().parent
 # In this order one script, with one scope.
@@ -75,12 +76,8 @@ def latest_of_each(named):
     return sorted(latest.values(), key=order)
 
 
-def base_name(path):
-    return None if path is None else path.rpartition("/")[2]
-
-
 def module_name(frame):
-    return base_name(frame["module"])
+    return None if frame["module"] is None else frame["module"].rpartition("/")[2]
 
 
 def closeness(frame):
@@ -94,31 +91,12 @@ def closeness(frame):
     return 0 if inside else 1
 
 
-def rebuilt(named):
-    """Names of modules that are not the same in all these reports."""
-    builds = {}
-    for _, report in named:
-        for frame in report["frames"]:
-            builds.setdefault(module_name(frame), set()).add(frame["build_id"])
-    return {name for name, ids in builds.items() if len(ids) > 1 or None in ids}
-
-
-def lasting(frame, changed):
-    """What a frame is in two runs of a program that was changed: its functions, inlined ones too,
-    by file, whatever their lines. One without a name is its place in a module, if that is not in
-    `changed`."""
-    module = module_name(frame)
-    named = [(place["function"], base_name(place["file"]) or module)
-             for place in frame["places"] if place["function"] is not None]
-    return named or [(module, None if module in changed else frame["offset"])]
-
-
 class Shared:
-    """What the groups of all processes refer to, once. The stacks of reports that are compared are
-    the same where lasting() says so; `changed` is None where none are compared."""
+    """What the groups of all processes refer to, once; `keys` says which stacks of reports that are
+    compared are the same, and is None where none are."""
 
-    def __init__(self, changed):
-        self.changed = changed
+    def __init__(self, keys):
+        self.keys = keys
         self.frames, self.stacks = Numbered(), Numbered()
         self.kinds, self.threads, self.streams = Numbered(), Numbered(), Numbered()
 
@@ -131,8 +109,7 @@ class Shared:
 
     def stack(self, numbers, frames):
         """`numbers` are those of the frames."""
-        key = numbers if self.changed is None else tuple(
-            one for frame in frames for one in lasting(frame, self.changed))
+        key = self.keys.of_stack(frames) if self.keys else numbers
         return self.stacks.number(key, numbers)
 
     def group(self, group, stack):
@@ -177,7 +154,7 @@ def merge(named, unreadable, after=None):
     """The data of the page: see data.js. `named` are (file name, report); where `after` are such,
     too, the page says what has grown from the one to the other."""
     sides = [latest_of_each(one) for one in (named, after) if one is not None]
-    shared = Shared(None if after is None else rebuilt(sides[0] + sides[1]))
+    shared = Shared(Keys(sides) if after is not None else None)
     processes, groups = [], {title: [] for title in reports.SECTIONS}
     # Frames are as the later ones have them.
     for side in reversed(range(len(sides))):
@@ -199,7 +176,7 @@ def merge(named, unreadable, after=None):
 
 def shown(match):
     """The escape of a character, or what stands for it where it must not be shown."""
-    return "\\ufffd" if UNSEEN.search(json.loads(f'"{match[0]}"', strict=False)) else match[0]
+    return "\\ufffd" if UNSEEN.search(json.loads(f'"{match[0]}"')) else match[0]
 
 
 def embedded(data):
