@@ -1010,6 +1010,19 @@ def value_at(points, point):
     return next((points[at + 1] for at in range(len(points) - 2, -1, -2) if points[at] <= point), 0)
 
 
+def test_events_that_are_late_or_missing_hold_nothing_for_ever():
+    """The second is late, and the free of address 2 is not there as it is given out again."""
+    told = [event("free", 20, 1, MIB), event("alloc", 10, 1, MIB, [MAIN]),
+            event("alloc", 30, 2, 2 * MIB, [MAIN]), event("alloc", 40, 2, 4 * MIB, [HALO])]
+
+    made = areas_of(report({}, FRAMES, history=told))
+
+    assert made["totals"][-1] == 4 * MIB and not any(made["earlier"])
+    assert made["times"] == sorted(made["times"])
+    assert {frames: points[-1] for frames, _, _, points in made["series"]} == {
+        (MAIN,): 0, (HALO,): 4 * MIB}
+
+
 @pytest.mark.parametrize("dropped, before", [(5, 7), (0, 4)])
 def test_memory_from_before_the_history_is_an_area_of_its_own(dropped, before):
     """Of 7 MiB that were there 4 are freed later, as the frees say; where no event is dropped the

@@ -12,11 +12,15 @@ MOST = 300  # stacks that are listed, by the most that each ever held; the total
 
 
 def changes(report):
-    """([(ns, key, bytes more or less)], the bytes from before that were live at its end). The key
-    is (frames, device, kind), None of what is from before."""
+    """([(ns, key, bytes more or less)], the bytes that were live before the first). The key is
+    (frames, device, kind), None of what is from before. Threads note their events side by side, so
+    that one may be late; one that was just being written is missing."""
     held, out, freed = {}, [], 0
-    for event in report["history"]:
+    for event in sorted(report["history"], key=lambda event: event["ns"]):
         if event["event"] == "alloc":
+            if event["address"] in held:  # whose free is missing
+                key, size = held[event["address"]]
+                out.append((event["ns"], key, -size))
             key = (tuple(event["frames"]), event["device"] or 0, event["kind"] or "device")
             held[event["address"]] = (key, event["bytes"])
             out.append((event["ns"], key, event["bytes"]))
