@@ -1224,7 +1224,7 @@ def test_nothing_is_said_to_be_missing_where_nothing_is(opened):
 
 def test_what_a_program_leaks_is_what_its_page_shows(reader, run, program, tmp_path):
     file = tmp_path / "leaks.json"
-    run([program("leaks")], conf=f"leak_report:{file}")
+    run([program("leaks")], conf=f"leak_report:{file},history:10000")
     wanted = json.loads(file.read_text())["sections"]["leaked"]
 
     reader.open(make_page(tmp_path, [json.loads(file.read_text())]))
@@ -1233,6 +1233,10 @@ def test_what_a_program_leaks_is_what_its_page_shows(reader, run, program, tmp_p
     assert sum(numbers(reader, "bytes")) == wanted["bytes"]
     assert sum(numbers(reader, "count")) == wanted["count"]
     assert f"{wanted['bytes']:,} bytes" in text(reader, "#total-leaked")
+    reader.js("document.querySelector('#time').focus()")
+    reader.press("End")
+    assert f": {wanted['bytes']:,} bytes live" in text(reader, "#time-says")
+    assert len(held(reader)) > 1 and "everything else" not in held(reader)
     assert reader.problems == []
 
 
