@@ -532,6 +532,12 @@ def test_counts_of_allocations_and_of_temporaries_have_columns_where_they_are_kn
         ("5", "0"), ("10", "9")]
     reader.click("th.temporaries button")
     assert column(reader, "temporaries") == ["9", "0"]
+    reader.choose("#weight", "temporaries")
+    assert set(boxes(reader)) == {"all", "main", "halo_exchange"}
+    assert reader.js("document.querySelector('#flame .root').getAttribute('aria-label')") == \
+        "all: 9 temporaries, 100%"
+    reader.choose("#weight", "allocations")
+    assert boxes(reader)["ncclCommInitRank"] == pytest.approx(boxes(reader)["all"] / 3, abs=2)
 
 
 # --- Python, and the inner frames of frameworks ---------------------------------------------------

@@ -5,6 +5,7 @@
 const flame = (() => {
     const ROW = 21, LETTER = 6.65, THINNEST = 3, MORE = 74, AT_ONCE = 40;
     const VALUES = {bytes: (row) => row.bytes, count: (row) => row.count,
+        allocations: (row) => row.allocations, temporaries: (row) => row.temporaries,
         grown: (row) => row.bytes, shrunk: (row) => -row.bytes};
     // What is zoomed to: a box, and of those right below it some, [first, end], or all, null.
     let root = null, focus = null, range = null, current = null, within = null;
@@ -111,8 +112,10 @@ const flame = (() => {
         return name.length <= letters ? name : `${name.slice(0, letters - 1)}\u2026`;
     }
 
+    const COUNTED = {count: ["allocation"], allocations: ["allocation"],
+        temporaries: ["temporary", "temporaries"]};
     const said = (value, sizeOf = exact) =>
-        weight === "count" ? many(value, "allocation") : sizeOf(value);
+        COUNTED[weight] ? many(value, ...COUNTED[weight]) : sizeOf(value);
 
     function hue(node) {
         if (units().python[node.unit])

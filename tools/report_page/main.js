@@ -55,8 +55,13 @@ function fillFilters() {
 }
 
 function fillLists() {
-    at("weight").replaceChildren(...Object.entries(compared
-        ? {grown: "what grew", shrunk: "what shrank"} : {bytes: "bytes", count: "allocations"})
+    const counted = (column) => Object.values(data.groups).some((groups) =>
+        groups[column].some((value) => value > 0));
+    const weights = compared ? {grown: "what grew", shrunk: "what shrank"}
+        : {bytes: "bytes", count: "allocations",
+            ...counted("allocations") ? {allocations: "allocations, freed ones too"} : {},
+            ...counted("temporaries") ? {temporaries: "temporaries"} : {}};
+    at("weight").replaceChildren(...Object.entries(weights)
         .map(([value, name]) => make("option", {value}, name)));
     at("fold").closest("label").hidden = !anyFolded;
     at("fold").checked = folded;
