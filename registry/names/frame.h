@@ -2,6 +2,7 @@
 #ifndef CA_REGISTRY_NAMES_FRAME_H
 #define CA_REGISTRY_NAMES_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,8 +13,9 @@ typedef struct ca_place {
     unsigned line;        /* 0 where none is known */
 } ca_place_t;
 
-/* One return address of a call stack. */
+/* One frame of a call stack: a return address, or where a Python function is. */
 typedef struct ca_frame {
+    bool python;          /* has one place, and neither module nor address */
     uintptr_t address;    /* the return address */
     const char *module;   /* path of the object it lies in, or NULL */
     const char *build_id; /* of that, in hexadecimal, or NULL */
