@@ -28,6 +28,12 @@
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
     X(stack_unverified)        /* a stack is known again by where it starts */                     \
     X(stack_returns_only)      /* or by the return addresses that it had */                        \
+    X(python_code_unchecked)   /* a code is known again by its address */                          \
+    X(python_outer_unread)     /* Python frames are known again by the innermost one */            \
+    X(python_tag_kept)         /* the flags of a reference are part of the address */              \
+    X(python_index_single)     /* an instruction of 3.10 has one byte */                           \
+    X(python_unproven)         /* a layout is believed that types speak against */                 \
+    X(python_end_unseen)       /* an interpreter never ends */                                     \
     X(unload_unseen)           /* it goes unnoticed that a library was closed */                   \
     X(unload_cached)           /* or what is known of frames is kept even so */                    \
     X(return_address_named)    /* what is after a call is named, not the call */                   \

@@ -12,10 +12,10 @@ cd "${1:-$(dirname "$0")/..}"
 layers='
 base:
 config:          base
-registry/stack:  base
+registry/stack registry/python: base
 registry/table:  base
-registry/names:  registry/stack base
-registry/journal: registry/table registry/stack base
+registry/names:  registry/stack registry/python base
+registry/journal: registry/table registry/stack registry/python base
 registry/report: registry/names registry/table registry/stack config base
 pool/*:          config base
 include:
@@ -27,7 +27,7 @@ shim/hooks:      shim/alloc shim/upstream shim/cuda core
 shim/life:       shim/hooks shim/driver shim/alloc shim/upstream shim/cuda core
 '
 # The rooms below shim/.
-core='registry/stack registry/table registry/names registry/journal registry/report pool/*'
+core='registry/stack registry/python registry/table registry/names registry/journal registry/report pool/*'
 layers=$(echo "$layers" | sed "s,\<core\$,$core config base include,")
 export layers
 

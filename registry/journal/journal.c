@@ -21,6 +21,7 @@
 #include "registry/table/index.h"
 #include "registry/journal/journal_file.h"
 #include "registry/journal/mapped_file.h"
+#include "registry/python/codes.h"
 #include "registry/table/live.h"
 #include "registry/stack/stack.h"
 #include "registry/table/threads.h"
@@ -243,10 +244,18 @@ static char *take_space(size_t bytes)
     return at;
 }
 
-static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, const void *more,
-                   size_t more_bytes)
+/* What is written one behind the other. */
+typedef struct piece {
+    const void *at;
+    size_t bytes;
+} piece_t;
+
+static void append_pieces(ca_entry_kind_t kind, const piece_t *pieces, size_t count)
 {
-    size_t bytes = (sizeof(ca_entry_t) + fixed_bytes + more_bytes + 7) / 8 * 8;
+    size_t bytes = sizeof(ca_entry_t);
+    for (size_t i = 0; i < count; i++)
+        bytes += pieces[i].bytes;
+    bytes = (bytes + 7) / 8 * 8;
     ca_entry_t entry = {kind, (uint32_t)bytes};
     uint64_t word;
     if (!atomic_load_explicit(&ca_journal_on, memory_order_relaxed))
@@ -256,9 +265,10 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     bool locked = take_lock();
     char *at = locked ? take_space(bytes) : NULL;
     if (at) {
-        memcpy(at + sizeof entry, fixed, fixed_bytes);
-        if (more_bytes)
-            memcpy(at + sizeof entry + fixed_bytes, more, more_bytes);
+        char *to = at + sizeof entry;
+        for (size_t i = 0; i < count; to += pieces[i++].bytes)
+            if (pieces[i].bytes)
+                memcpy(to, pieces[i].at, pieces[i].bytes);
         atomic_store_explicit((_Atomic uint64_t *)(void *)at, word, memory_order_release);
     } else {
         atomic_fetch_add_explicit(&head->unlogged, 1, memory_order_relaxed);
@@ -268,6 +278,30 @@ static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, 
     ca_cancel_resume(cancel);
     errno = saved;
 }
+
+static void append(ca_entry_kind_t kind, const void *fixed, size_t fixed_bytes, const void *more,
+                   size_t more_bytes)
+{
+    append_pieces(kind, (const piece_t[]){{fixed, fixed_bytes}, {more, more_bytes}}, 2);
+}
+
+static void note_code(uint32_t number, const char *function, const char *file)
+{
+    const ca_entry_code_t code = {number, (uint32_t)strlen(function) + 1};
+    append_pieces(CA_ENTRY_CODE,
+                  (const piece_t[]){{&code, sizeof code},
+                                    {function, code.function_bytes},
+                                    {file, strlen(file) + 1}},
+                  3);
+}
+
+static void note_site(uint32_t number, uint32_t code, unsigned line)
+{
+    const ca_entry_site_t site = {.number = number, .code = code, .line = line};
+    append(CA_ENTRY_SITE, &site, sizeof site, NULL, 0);
+}
+
+static const ca_py_listener_t python = {note_code, note_site};
 
 static void note_stack(uint32_t id, uint32_t epoch, const uintptr_t *frames, size_t count)
 {
@@ -360,6 +394,7 @@ void ca_journal_add_all(void)
 {
     ca_modules_notify_all();
     ca_threads_notify_all();
+    ca_py_notify_all(&python);
     note_stacks();
     add_live_records();
 }
@@ -388,6 +423,7 @@ static void listen_to_all(void)
     static const ca_registry_listener_t records = {add, take_out};
     static const ca_modules_listener_t modules = {note_module, note_closed};
     ca_modules_listen(&modules);
+    ca_py_listen(&python);
     ca_stack_listen(note_stack);
     ca_threads_listen(note_thread);
     ca_registry_listen(&records);
@@ -398,6 +434,7 @@ static void listen_no_more(void)
     ca_registry_listen(NULL);
     ca_threads_listen(NULL);
     ca_stack_listen(NULL);
+    ca_py_listen(NULL);
     ca_modules_listen(NULL);
 }
 

@@ -15,7 +15,8 @@
 #include "registry/table/threads.h"
 
 #define CA_JOURNAL_MAGIC "CAJOURNL"
-#define CA_JOURNAL_VERSION 1u
+#define CA_JOURNAL_VERSION 2u
+#define CA_JOURNAL_OLDEST 1u /* that can be read: it has no Python frames */
 #define CA_JOURNAL_CHUNKS 112u
 #define CA_JOURNAL_HEAD_BYTES 4096u
 #define CA_JOURNAL_GROUP 16u  /* keys: two cache lines, in one of which an address is looked for */
@@ -51,6 +52,8 @@ typedef enum {
     CA_ENTRY_MODULE,
     CA_ENTRY_UNLOADED,
     CA_ENTRY_THREAD,
+    CA_ENTRY_CODE,
+    CA_ENTRY_SITE,
 } ca_entry_kind_t;
 
 typedef struct ca_entry {
@@ -60,7 +63,7 @@ typedef struct ca_entry {
 typedef struct ca_entry_stack {
     uint32_t id, count;
     uint64_t epoch;
-    /* the frames follow */
+    /* the frames follow, some of which may be words of registry/python/merge.h */
 } ca_entry_stack_t;
 
 typedef struct ca_entry_module {
@@ -80,5 +83,16 @@ typedef struct ca_entry_thread {
     uint32_t thread;
     char name[CA_THREAD_NAME];
 } ca_entry_thread_t;
+
+/* A Python function; before the sites in it. */
+typedef struct ca_entry_code {
+    uint32_t number, function_bytes; /* its NUL included */
+    /* the function and its file follow, each with its NUL */
+} ca_entry_code_t;
+
+/* A place in one; before the stacks that it is on, whose word for it has the number. */
+typedef struct ca_entry_site {
+    uint32_t number, code, line, unused;
+} ca_entry_site_t;
 
 #endif

@@ -10,9 +10,11 @@
 #include "base/mem.h"
 #include "registry/journal/journal.h"
 #include "registry/journal/journal_file.h"
+#include "registry/python/codes.h"
+#include "registry/python/python.h"
 #include "registry/stack/stack.h"
 
-#define STACKS_MOST ((uint32_t)1 << 24)
+#define NUMBERS_MOST ((uint32_t)1 << 24)
 
 typedef struct reader {
     const char *bytes;
@@ -20,6 +22,8 @@ typedef struct reader {
     const ca_journal_head_t *head;
     uint32_t *stacks; /* our id of each of the journal's, mapped */
     uint32_t stack_most;
+    uint32_t *codes, *sites; /* likewise: our number of each */
+    uint32_t code_most, site_most;
 } reader_t;
 
 /* --- the file --------------------------------------------------------------------------------- */
@@ -67,7 +71,8 @@ static int check_head(const reader_t *reader, ca_text_t *why)
         ca_text_printf(why, "it is no journal");
         return -EINVAL;
     }
-    if (head->version != CA_JOURNAL_VERSION || head->record_bytes != sizeof(ca_allocation_t)) {
+    if (head->version < CA_JOURNAL_OLDEST || head->version > CA_JOURNAL_VERSION ||
+        head->record_bytes != sizeof(ca_allocation_t)) {
         ca_text_printf(why,
                        "it is of another version (%u, written by cachealloc %.*s; this reads %u)",
                        head->version, (int)sizeof head->library, head->library, CA_JOURNAL_VERSION);
@@ -100,6 +105,37 @@ static bool take(const char **at, size_t *left, void *fixed, size_t bytes)
     return true;
 }
 
+static void read_code(reader_t *reader, const char *at, size_t left)
+{
+    ca_entry_code_t code;
+    if (!take(&at, &left, &code, sizeof code) || code.number == 0 ||
+        code.number > reader->code_most || code.function_bytes == 0 ||
+        code.function_bytes >= left || !memchr(at, '\0', code.function_bytes))
+        return;
+    const char *file = at + code.function_bytes;
+    if (memchr(file, '\0', left - code.function_bytes))
+        reader->codes[code.number - 1] = ca_py_code_put(at, file);
+}
+
+static void read_site(reader_t *reader, const char *at, size_t left)
+{
+    ca_entry_site_t site;
+    if (!take(&at, &left, &site, sizeof site) || site.number == 0 ||
+        site.number > reader->site_most || site.code == 0 || site.code > reader->code_most)
+        return;
+    uint32_t code = reader->codes[site.code - 1];
+    reader->sites[site.number - 1] = code ? ca_py_site_add(code, site.line) : 0;
+}
+
+/* A place that is not known stays one: our sites count from 1. */
+static uintptr_t own_word(const reader_t *reader, uintptr_t word)
+{
+    uint32_t site = ca_python_site_in(word);
+    if (!ca_python_is_word(word))
+        return word;
+    return CA_PYTHON_WORD | (site != 0 && site <= reader->site_most ? reader->sites[site - 1] : 0);
+}
+
 static void read_stack(reader_t *reader, const char *at, size_t left)
 {
     ca_entry_stack_t stack;
@@ -107,6 +143,8 @@ static void read_stack(reader_t *reader, const char *at, size_t left)
     if (!take(&at, &left, &stack, sizeof stack) || stack.count > CA_STACK_MAX || stack.id == 0 ||
         stack.id > reader->stack_most || !take(&at, &left, frames, stack.count * sizeof *frames))
         return;
+    for (uint32_t i = 0; i < stack.count; i++)
+        frames[i] = own_word(reader, frames[i]);
     reader->stacks[stack.id - 1] = ca_stack_intern_of(frames, stack.count, (uint32_t)stack.epoch);
 }
 
@@ -149,6 +187,12 @@ static void read_entry(reader_t *reader, const ca_entry_t *entry, const char *at
             thread.name[sizeof thread.name - 1] = '\0';
             ca_threads_put(thread.thread, thread.name);
         }
+        break;
+    case CA_ENTRY_CODE:
+        read_code(reader, at, left);
+        break;
+    case CA_ENTRY_SITE:
+        read_site(reader, at, left);
         break;
     default: /* of a later version that can be read all the same */
         break;
@@ -254,6 +298,27 @@ static void read_head(const ca_journal_head_t *head, ca_journal_read_t *read)
     };
 }
 
+static uint32_t as_many(size_t count)
+{
+    return count < NUMBERS_MOST ? (uint32_t)count : NUMBERS_MOST;
+}
+
+/* Mapped pages are had when they are written, so that the most costs nothing. */
+static int map_tables(reader_t *reader)
+{
+    reader->stacks = ca_mem_map(reader->stack_most * sizeof *reader->stacks);
+    reader->codes = ca_mem_map(reader->code_most * sizeof *reader->codes);
+    reader->sites = ca_mem_map(reader->site_most * sizeof *reader->sites);
+    return reader->stacks && reader->codes && reader->sites ? 0 : -ENOMEM;
+}
+
+static void unmap_tables(reader_t *reader)
+{
+    ca_mem_unmap(reader->stacks, reader->stack_most * sizeof *reader->stacks);
+    ca_mem_unmap(reader->codes, reader->code_most * sizeof *reader->codes);
+    ca_mem_unmap(reader->sites, reader->site_most * sizeof *reader->sites);
+}
+
 int ca_journal_read(const char *path, ca_journal_read_t *read, ca_text_t *why)
 {
     memset(read, 0, sizeof *read);
@@ -266,21 +331,20 @@ int ca_journal_read(const char *path, ca_journal_read_t *read, ca_text_t *why)
         .bytes = read->copy,
         .size = read->copy_bytes,
         .head = (const ca_journal_head_t *)(const void *)read->copy,
-        .stack_most = (uint32_t)(read->copy_bytes / sizeof(ca_entry_stack_t)),
+        .stack_most = as_many(read->copy_bytes / sizeof(ca_entry_stack_t)),
+        .code_most = as_many(read->copy_bytes / sizeof(ca_entry_code_t)),
+        .site_most = as_many(read->copy_bytes / sizeof(ca_entry_site_t)),
     };
-    if (reader.stack_most > STACKS_MOST)
-        reader.stack_most = STACKS_MOST;
     error = check_head(&reader, why);
     if (!error) {
-        reader.stacks = ca_mem_map(reader.stack_most * sizeof *reader.stacks);
-        error = reader.stacks ? 0 : -ENOMEM;
+        error = map_tables(&reader);
     }
     if (!error) {
         ca_modules_put_begin();
         ca_threads_put_begin();
         read_head(reader.head, read);
         read_chunks(&reader, read);
-        ca_mem_unmap(reader.stacks, reader.stack_most * sizeof *reader.stacks);
+        unmap_tables(&reader);
         return 0;
     }
     ca_mem_unmap(read->copy, read->copy_bytes);

@@ -25,6 +25,7 @@
 #include "base/text.h"
 #include "registry/names/demangle.h"
 #include "registry/names/dwarf.h"
+#include "registry/python/python.h"
 #include "registry/stack/modules.h"
 #include "registry/names/plain_names.h"
 
@@ -203,7 +204,9 @@ static const char *make_text(const ca_frame_t *frame, ca_bump_t *memory)
     ca_text_t text;
     ca_text_init(&text, buffer, sizeof buffer);
     add_places(&text, frame);
-    if (!frame->module) {
+    if (frame->python) {
+        ca_text_printf(&text, "%s", frame->place_count ? "" : "(a Python function)");
+    } else if (!frame->module) {
         ca_text_printf(&text, "0x%llx", (unsigned long long)frame->address);
     } else if (frame->place_count == 0) {
         add_offset(&text, frame);
@@ -234,7 +237,8 @@ static bool has_name(const ca_frame_t *frame)
 /* Of what two runs of a program have in common: no address. */
 static uint64_t hash_names(const ca_frame_t *frame)
 {
-    uint64_t hash = hash_text(0xcbf29ce484222325u, frame->module ? frame->module : "");
+    const char *in = frame->python && frame->place_count ? frame->places[0].file : frame->module;
+    uint64_t hash = hash_text(0xcbf29ce484222325u, in ? in : "");
     for (size_t i = 0; i < frame->place_count; i++)
         hash = hash_text(hash, frame->places[i].function ? frame->places[i].function : "");
     return has_name(frame) ? hash : (hash ^ frame->offset) * 0x9e3779b97f4a7c15u;
@@ -319,11 +323,24 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
     frame->place_count = 1;
 }
 
+/* What was copied when the frame was captured: the same for each way to names. */
+static void look_up_python(ca_symbols_t *symbols, ca_frame_t *frame)
+{
+    ca_place_t *place = ca_bump_take(symbols->memory, sizeof *place);
+    frame->python = true;
+    if (!place || !ca_python_place(frame->address, &place->function, &place->file, &place->line))
+        return;
+    frame->places = place;
+    frame->place_count = 1;
+}
+
 ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t epoch)
 {
     if (!symbols)
         return &nothing_known;
-    const ca_module_t *module = ca_modules_find(address - 1, epoch ? epoch : ca_modules_epoch());
+    bool python = ca_python_is_word(address);
+    const ca_module_t *module =
+        python ? NULL : ca_modules_find(address - 1, epoch ? epoch : ca_modules_epoch());
     const ca_module_t *closed = module && atomic_load(&module->until) != 0 ? module : NULL;
     ca_named_t **list = &symbols->lists[(address ^ address >> 13 ^ address >> 26) % LISTS];
     for (ca_named_t *named = *list; named; named = named->next)
@@ -334,7 +351,9 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
         return &nothing_known;
     named->frame.address = address;
     named->closed = closed;
-    if (symbols->quick) {
+    if (python) {
+        look_up_python(symbols, &named->frame);
+    } else if (symbols->quick) {
         look_up_quickly(symbols, address - 1, module, closed != NULL, &named->frame);
     } else {
         look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
@@ -359,6 +378,8 @@ bool ca_symbols_same(const ca_named_t *a, const ca_named_t *b)
     const ca_frame_t *x = &a->frame, *y = &b->frame;
     if (a->names != b->names || x->place_count != y->place_count || !has_name(x) ||
         !same_text(x->module, y->module))
+        return false;
+    if (x->python != y->python || (x->python && !same_text(x->places[0].file, y->places[0].file)))
         return false;
     for (size_t i = 0; i < x->place_count; i++)
         if (!same_text(x->places[i].function, y->places[i].function))

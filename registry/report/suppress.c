@@ -9,11 +9,13 @@
 #include "registry/report/glob.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "config/numbers.h"
 
 #define FILE_MOST ((off_t)16 << 20)
 #define COMPLAINTS_MAX 16
 #define SHOWN 200 /* bytes of a line in a message */
+#define PYTHON_NAME_BYTES 1024
 
 static const char accepted[] = "leak:PATTERN, after it dev=N, kind=NAME, max_bytes=SIZE, "
                                "max_count=N, or a comment that begins with #";
@@ -243,12 +245,24 @@ void ca_suppress_add_builtin(ca_rules_t *rules)
 
 /* --- matching --------------------------------------------------------------------------------- */
 
+/* As FILE:FUNCTION, which says which of a program's many functions of that name. */
+static bool is_in_python(const ca_rule_t *rule, const ca_place_t *place)
+{
+    char both[PYTHON_NAME_BYTES];
+    ca_text_t text;
+    ca_text_init(&text, both, sizeof both);
+    ca_text_printf(&text, "%s:%s", place->file, place->function);
+    return ca_glob_holds(rule->pattern, both);
+}
+
 static bool is_in(const ca_rule_t *rule, const ca_frame_t *frame)
 {
     if (frame->module && ca_glob_holds(rule->pattern, frame->module))
         return true;
     for (size_t i = 0; i < frame->place_count; i++) {
         const ca_place_t *place = &frame->places[i];
+        if (frame->python && is_in_python(rule, place))
+            return true;
         if ((place->function && ca_glob_holds(rule->pattern, place->function)) ||
             (place->file && ca_glob_holds(rule->pattern, place->file)))
             return true;
@@ -259,7 +273,7 @@ static bool is_in(const ca_rule_t *rule, const ca_frame_t *frame)
 /* A bit for each rule whose pattern is in the frame. NULL for none. */
 static const uint64_t *bits_of(const ca_rules_t *rules, ca_named_t *named, ca_bump_t *memory)
 {
-    if (!named->frame.module || named->rules) /* without a module there is nothing to match */
+    if ((!named->frame.module && !named->frame.python) || named->rules) /* nothing to match */
         return named->rules;
     uint64_t *bits = ca_bump_take(memory, (rules->count + 63) / 64 * sizeof *bits);
     size_t i = 0;

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "registry/python/python.h"
 
 #define WAIT_NS UINT64_C(10000000000) /* for a dlopen under way */
 #define PUT_MOST 65536u               /* of a journal, which may be any file */
@@ -146,6 +147,7 @@ static void add(const struct dl_phdr_info *info, const char *path, uint32_t epoc
     module->next_there = there;
     there = module;
     notify_loaded(module);
+    ca_python_meet(info);
 }
 
 static int visit_module(struct dl_phdr_info *info, size_t bytes, void *arg)
@@ -190,6 +192,7 @@ void ca_modules_note(void)
             }
             atomic_store_explicit(&module->until, visit.epoch, memory_order_relaxed);
             notify_closed(module);
+            ca_python_closed(module->low);
             *link = module->next_there;
         }
         atomic_store_explicit(&latest, visit.epoch, memory_order_release);

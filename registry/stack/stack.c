@@ -14,7 +14,10 @@
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/mutation.h"
+#include "base/thread_state.h"
+#include "registry/python/python.h"
 #include "registry/stack/stack_cache.h"
+#include "registry/stack/stack_cache_tables.h"
 #include "registry/stack/modules.h"
 #include "registry/stack/unload.h"
 #include "registry/stack/unwind.h"
@@ -179,6 +182,7 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count)
     if (id != 0)
         return id;
     ca_modules_note(); /* the libraries that it goes through are there now */
+    ca_python_judge();
     return add(hash, frames, count, ca_modules_epoch());
 }
 
@@ -201,8 +205,8 @@ void ca_stack_set_own_range(uintptr_t low, uintptr_t high)
 
 void ca_stack_start(unsigned most_frames)
 {
-    if (most_frames > CA_STACK_MAX)
-        most_frames = CA_STACK_MAX;
+    if (most_frames > CA_STACK_NATIVE_MAX)
+        most_frames = CA_STACK_NATIVE_MAX;
     atomic_store_explicit(&depth, most_frames, memory_order_relaxed);
     ca_stack_cache_forget();
     ca_stack_cache_start();
@@ -235,17 +239,18 @@ static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
 /* Without the cache, which may keep it. */
 static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame)
 {
-    void *frames[CA_STACK_MAX + OWN_FRAMES];
+    void *frames[CA_STACK_NATIVE_MAX + OWN_FRAMES];
+    ca_unwound_t unwound = {.sps = NULL};
     size_t most = atomic_load_explicit(&depth, memory_order_relaxed);
     size_t extra = atomic_load_explicit(&own_frames, memory_order_relaxed);
     if (CA_MUTATED(unwind_in_lock))
         ca_lock_take(&lock);
-    size_t count = ca_unwind(frames, most + extra);
+    size_t count = ca_unwind(frames, most + extra, &unwound);
     size_t own = own_part(frames, count, caller);
     if (own > extra && count == most + extra && extra < OWN_FRAMES) {
         extra = own < OWN_FRAMES ? own : OWN_FRAMES;
         atomic_store_explicit(&own_frames, (unsigned)extra, memory_order_relaxed);
-        count = ca_unwind(frames, most + extra);
+        count = ca_unwind(frames, most + extra, &unwound);
         own = own_part(frames, count, caller);
     }
     size_t kept = count - own < most ? count - own : most;
@@ -257,6 +262,45 @@ static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t fr
     return id;
 }
 
+/* The native stack unwound again, for where each of its frames lies. */
+static __attribute__((noinline)) uint32_t merge(ca_python_thread_t *python, uint32_t native,
+                                                uintptr_t caller)
+{
+    void *frames[CA_STACK_NATIVE_MAX + OWN_FRAMES + 1];
+    uintptr_t sps[CA_STACK_NATIVE_MAX + OWN_FRAMES + 1];
+    ca_unwound_t unwound = {.sps = sps};
+    size_t most = atomic_load_explicit(&depth, memory_order_relaxed), words_count = 0;
+    size_t extra = atomic_load_explicit(&own_frames, memory_order_relaxed);
+    size_t count = ca_unwind(frames, most + extra + 1, &unwound);
+    size_t own = own_part(frames, count, caller);
+    if (count == own || unwound.handler)
+        return native;
+    const ca_native_part_t part = {
+        .frames = (const uintptr_t *)frames + own,
+        .sps = sps + own,
+        .count = count - own < most ? count - own : most,
+        .sp_count = count - own,
+    };
+    int cancel = ca_cancel_hold();
+    const uintptr_t *words = ca_python_merge(python, &part, &words_count);
+    uint32_t id = words ? ca_stack_intern(words, words_count) : native;
+    ca_python_keep(python, native, id);
+    ca_cancel_resume(cancel);
+    return id ? id : native;
+}
+
+/* With the Python frames of the thread, where it has some. */
+static uint32_t with_python(uint32_t native, uintptr_t caller)
+{
+    ca_stack_cache_table_t *table = ca_stack_cache_table();
+    if (!table || native == 0)
+        return native;
+    if (!table->python && !(table->python = ca_python_thread_new()))
+        return native;
+    uint32_t id = ca_python_find(table->python, native);
+    return id ? id : merge(table->python, native, caller);
+}
+
 __attribute__((noinline)) uint32_t ca_stack_capture(void)
 {
     uintptr_t caller = (uintptr_t)__builtin_return_address(0);
@@ -264,6 +308,8 @@ __attribute__((noinline)) uint32_t ca_stack_capture(void)
     uint32_t id = ca_stack_cache_find(caller, frame);
     if (id == 0)
         id = capture(caller, frame);
+    if (ca_python_is_on())
+        id = with_python(id, caller);
     __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to those two */
     return id;
 }
@@ -307,4 +353,5 @@ void ca_stack_reset_after_fork(void)
     ca_unload_reset_after_fork();
     ca_unwind_reset_after_fork();
     ca_stack_cache_reset_after_fork();
+    ca_python_reset_after_fork();
 }

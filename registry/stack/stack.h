@@ -6,14 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CA_STACK_MAX 64 /* frames */
+#define CA_STACK_NATIVE_MAX 64 /* frames */
+#define CA_STACK_MAX 192       /* with the Python frames among them (registry/python/python.h) */
 
 /* The address range of this shared object: frames at the inner end of a stack that lie in it are
  * left out. Without a call nothing is, which is right where this code is linked into a program. */
 void ca_stack_set_own_range(uintptr_t low, uintptr_t high);
 
 /* Call it once, early, with no lock held: see ca_unwind_start. `depth` is the most frames kept (1
- * to CA_STACK_MAX). */
+ * to CA_STACK_NATIVE_MAX); Python frames do not count. */
 void ca_stack_start(unsigned depth);
 
 /* The current thread's stack, interned; frames of this shared object are left out. 0 when stacks
@@ -28,7 +29,8 @@ uint32_t ca_stack_intern(const uintptr_t *frames, size_t count);
 /* The same for a stack that was captured elsewhere, in `epoch`. */
 uint32_t ca_stack_intern_of(const uintptr_t *frames, size_t count, uint32_t epoch);
 
-/* Copies at most `max` return addresses, innermost first. Returns how many. */
+/* Copies at most `max` frames, innermost first: return addresses, and words of Python frames.
+ * Returns how many. */
 size_t ca_stack_frames(uint32_t id, uintptr_t *frames, size_t max);
 
 /* When it was first captured (registry/stack/modules.h), which says what its addresses were; 0

@@ -368,7 +368,7 @@ void ca_stack_cache_start(void)
 {
     if (atomic_load_explicit(&state, memory_order_relaxed) != UNTRIED)
         return;
-    bool usable = ca_words_usable() && ca_stack_cache_tables_start();
+    bool usable = ca_stack_cache_tables_start() && ca_words_usable();
     atomic_store_explicit(&state, usable ? USABLE : UNUSABLE, memory_order_release);
 }
 

@@ -13,6 +13,8 @@
 
 #include "base/lock.h"
 #include "base/mutation.h"
+#include "registry/python/python.h"
+#include "registry/stack/modules.h"
 #include "registry/stack/stack_cache.h"
 
 /* How often something was unloaded, from CA_UNLOAD_NONE on, and in the upper part how many threads
@@ -41,12 +43,17 @@ int ca_unload(int (*close)(void *handle), void *handle)
     ca_lock_assert_none("closing a library");
     atomic_fetch_add(&epoch, CLOSING);
     ca_stack_cache_suspend();
+    bool python_rests = ca_python_rest();
     unsigned long long before = unloaded();
     int result = close(handle);
     int saved = errno;
     bool forget = unloaded() != before;
     ca_stack_cache_go_on(forget);
     atomic_fetch_add(&epoch, forget - CLOSING);
+    if (python_rests) {
+        ca_modules_note();
+        ca_python_go_on();
+    }
     errno = saved;
     return result;
 }

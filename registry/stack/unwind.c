@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/thread_state.h"
 #include "base/lock.h"
@@ -35,26 +36,25 @@ static _Thread_local bool inside;
  * it goes is asked once, as far as that matters: from then on descriptions lead from one live frame
  * to the next. */
 static size_t foreign_frames(ca_unwind_start_t *start, ca_stack_cache_table_t *table, void **frames,
-                             size_t max)
+                             size_t max, ca_unwound_t *unwound)
 {
-    bool ended = false;
     ca_rules_t *rules = table ? &table->rules : NULL;
     uintptr_t high = table ? ca_stack_cache_extent(table, start->frame) : 0;
     size_t count = 0;
     start->stack_low = start->stack_high = start->frame;
     if (high) {
         start->stack_high = high;
-        count = ca_words_frames(start, rules, frames, max, &ended);
+        count = ca_words_frames(start, rules, frames, max, unwound);
     }
     start->sure = true;
     high = 0;
-    for (uintptr_t bytes = EXTENT_FIRST; !ended && bytes <= EXTENT_MOST;
+    for (uintptr_t bytes = EXTENT_FIRST; !unwound->ended && bytes <= EXTENT_MOST;
          bytes *= EXTENT_MOST / EXTENT_FIRST) {
         start->stack_high = ca_readable_end(start->frame, bytes);
         if (start->stack_high == high)
             break; /* there is no more of it */
         high = start->stack_high;
-        count = ca_words_frames(start, rules, frames, max, &ended);
+        count = ca_words_frames(start, rules, frames, max, unwound);
     }
     if (table && high)
         ca_stack_cache_set_extent(table, start->frame, high);
@@ -62,19 +62,19 @@ static size_t foreign_frames(ca_unwind_start_t *start, ca_stack_cache_table_t *t
 }
 
 static size_t frames_from(ca_unwind_start_t *start, ca_stack_cache_table_t *table, void **frames,
-                          size_t max)
+                          size_t max, ca_unwound_t *unwound)
 {
-    bool ended;
     if (start->frame < start->own_low || start->frame >= start->own_high)
-        return foreign_frames(start, table, frames, max);
+        return foreign_frames(start, table, frames, max, unwound);
     start->stack_low = start->own_low;
     start->stack_high = start->own_high;
     start->sure = true;
-    return ca_words_frames(start, table ? &table->rules : NULL, frames, max, &ended);
+    return ca_words_frames(start, table ? &table->rules : NULL, frames, max, unwound);
 }
 
 /* Begins with the caller of this. */
-static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
+static __attribute__((noinline)) size_t find_frames(void **frames, size_t max,
+                                                    ca_unwound_t *unwound)
 {
     ca_stack_cache_table_t *table = ca_stack_cache_table();
     ca_unwind_start_t start = {
@@ -87,7 +87,7 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
     ca_stack_cache_table_t *usable = table && !table->busy ? table : NULL;
     if (usable)
         ca_stack_cache_set_busy(usable, true);
-    size_t count = frames_from(&start, usable, frames, max);
+    size_t count = frames_from(&start, usable, frames, max, unwound);
     if (usable)
         ca_stack_cache_set_busy(usable, false);
     return count;
@@ -95,8 +95,10 @@ static __attribute__((noinline)) size_t find_frames(void **frames, size_t max)
 
 #else
 
-static size_t find_frames(void **frames, size_t max)
+static size_t find_frames(void **frames, size_t max, ca_unwound_t *unwound)
 {
+    if (unwound->sps)
+        memset(unwound->sps, 0, max * sizeof *unwound->sps); /* they do not tell */
     return ca_others_frames(frames, max);
 }
 
@@ -117,7 +119,7 @@ void ca_unwind_start(void)
     errno = saved;
 }
 
-size_t ca_unwind(void **frames, size_t max)
+size_t ca_unwind(void **frames, size_t max, ca_unwound_t *unwound)
 {
     ca_lock_assert_none("unwinding"); /* it may take the loader's lock and call malloc */
     if (inside || !atomic_load_explicit(&started, memory_order_acquire))
@@ -127,7 +129,7 @@ size_t ca_unwind(void **frames, size_t max)
      * thread that is cancelled there would leave that to all others. */
     int cancel = ca_cancel_hold();
     inside = true;
-    size_t count = find_frames(frames, max);
+    size_t count = find_frames(frames, max, unwound);
     inside = false;
     ca_cancel_resume(cancel);
     errno = saved;

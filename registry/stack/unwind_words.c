@@ -224,20 +224,23 @@ uint64_t ca_words_loads(void)
 }
 
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       bool *ended)
+                       ca_unwound_t *unwound)
 {
     walk_t walk;
     size_t count = 0, known = 0; /* those that no guess led to, or that a guess led well to */
     step_t done = begin(&walk, start, NULL, rules) ? OUTWARDS : LOST;
     while (done == OUTWARDS && walk.returns != 0 && count < max) {
         bool guessed = walk.guessed;
+        if (unwound->sps)
+            unwound->sps[count] = walk.sp;
+        unwound->handler |= walk.interrupted;
         frames[count++] = (void *)walk.returns;
         if (count < max)
             done = step(&walk);
         if (walk.described || !guessed)
             known = count;
     }
-    *ended = done != LOST;
+    unwound->ended = done != LOST;
     if (done == NO_CODE)
         return known < count ? known : count > 1 ? count - 1 : count;
     return count == max && done == OUTWARDS ? count : known;
@@ -273,13 +276,13 @@ uint64_t ca_words_loads(void)
 }
 
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       bool *ended)
+                       ca_unwound_t *unwound)
 {
     (void)start;
     (void)rules;
     (void)frames;
     (void)max;
-    *ended = false;
+    unwound->ended = false;
     return 0;
 }
 

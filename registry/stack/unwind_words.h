@@ -48,11 +48,18 @@ bool ca_words_usable(void);
 /* How many objects the process ever loaded. May take the loader's lock. */
 uint64_t ca_words_loads(void);
 
+/* What an unwinding comes by. */
+typedef struct ca_unwound {
+    uintptr_t *sps; /* the stack pointer behind each call that a frame returns from; or NULL */
+    bool handler;   /* a signal handler is on the stack */
+    bool ended;     /* false: the way leads out of the stack before */
+} ca_unwound_t;
+
 /* The frames from start->caller on, at most `max`. Code that no table describes, made at run time,
- * is unwound by its frame pointer where that leads to code that is described. False in `ended`
- * where the way leads out of the stack before. 0 where the start lies outside of it. */
+ * is unwound by its frame pointer where that leads to code that is described. 0 where the start
+ * lies outside of the stack. */
 size_t ca_words_frames(const ca_unwind_start_t *start, ca_rules_t *rules, void **frames, size_t max,
-                       bool *ended);
+                       ca_unwound_t *unwound);
 
 /* Whether an unwinding from `log->start` gives just these `count` frames, of which the first is the
  * caller, and where `whole` nothing after them. True too means that it depends on nothing but the

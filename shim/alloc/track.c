@@ -7,6 +7,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "config/options.h"
+#include "registry/python/python.h"
 #include "registry/stack/stack.h"
 #include "registry/table/threads.h"
 #include "shim/alloc/debug_free.h"
@@ -58,6 +59,7 @@ uint32_t ca_track_stack_drawn(size_t bytes)
 void ca_track_start(void)
 {
     const ca_choice_t *stacks = &ca_options.stacks;
+    ca_python_start((ca_python_choice_t)ca_options.python, ca_options.python_depth);
     ca_sample_start(stacks->which == CA_STACKS_ALL   ? CA_SAMPLE_ALL
                     : stacks->which == CA_STACKS_OFF ? CA_SAMPLE_NONE
                                                      : stacks->bytes);

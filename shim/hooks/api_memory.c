@@ -2,6 +2,7 @@
 #include "include/cachealloc.h"
 #include <errno.h>
 #include "pool/arena.h"
+#include "registry/python/python.h"
 #include "registry/table/registry.h"
 #include "registry/stack/stack.h"
 #include "shim/hooks/api_struct.h"
@@ -40,10 +41,10 @@ static size_t copy_stack(uint32_t stack, void **to, size_t capacity)
     uintptr_t frames[CA_STACK_MAX];
     if (!to || capacity == 0)
         return 0;
-    size_t count =
-        ca_stack_frames(stack, frames, capacity < CA_STACK_MAX ? capacity : CA_STACK_MAX);
-    for (size_t i = 0; i < count; i++)
-        to[i] = (void *)frames[i];
+    size_t all = ca_stack_frames(stack, frames, CA_STACK_MAX), count = 0;
+    for (size_t i = 0; i < all && count < capacity; i++)
+        if (!ca_python_is_word(frames[i])) /* no address */
+            to[count++] = (void *)frames[i];
     return count;
 }
 

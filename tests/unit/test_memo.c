@@ -38,7 +38,8 @@ static atomic_bool in_handler;
 static NOINLINE size_t unwind_here(void **frames)
 {
     void *all[DEPTH + OURS];
-    size_t count = ca_unwind(all, DEPTH + OURS), ours = 0;
+    ca_unwound_t unwound = {.sps = NULL};
+    size_t count = ca_unwind(all, DEPTH + OURS, &unwound), ours = 0;
     while (ours < count && all[ours++] != __builtin_return_address(0)) {
     }
     memcpy(frames, all + ours, (count - ours) * sizeof *frames);

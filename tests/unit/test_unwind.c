@@ -43,7 +43,8 @@ int backtrace(void **into, int most)
 
 static NOINLINE void look(void)
 {
-    count = ca_unwind(frames, FRAMES);
+    ca_unwound_t unwound = {.sps = NULL};
+    count = ca_unwind(frames, FRAMES, &unwound);
     KEEP_FRAME;
 }
 

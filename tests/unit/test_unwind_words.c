@@ -38,11 +38,11 @@ static __attribute__((noinline)) void look(void)
     while (first < count && (uintptr_t)theirs[first] != start.caller)
         first++;
     assert_true(first < count);
-    bool ended = false;
-    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES, &ended), count - first);
-    assert_true(ended);
+    ca_unwound_t unwound = {.ended = false};
+    assert_int_equal(ca_words_frames(&start, &rules, ours, FRAMES, &unwound), count - first);
+    assert_true(unwound.ended);
     assert_memory_equal(ours, theirs + first, (count - first) * sizeof *ours);
-    assert_int_equal(ca_words_frames(&start, NULL, ours, 3, &ended), 3);
+    assert_int_equal(ca_words_frames(&start, NULL, ours, 3, &unwound), 3);
     assert_memory_equal(ours, theirs + first, 3 * sizeof *ours);
 
     words.start = start;
@@ -205,7 +205,7 @@ static void a_library_without_its_descriptions_ends_the_stack(void **state)
     dlclose(whole);
 }
 
-static bool ended_within;
+static ca_unwound_t within;
 
 static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t high)
 {
@@ -214,7 +214,7 @@ static __attribute__((noinline)) size_t frames_within(uintptr_t low, uintptr_t h
                                      .frame = (uintptr_t)__builtin_frame_address(0),
                                      .stack_low = low,
                                      .stack_high = high};
-    size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &ended_within);
+    size_t count = ca_words_frames(&start, &rules, frames, FRAMES, &within);
     KEEP_FRAME;
     return count;
 }
@@ -242,11 +242,11 @@ static void nothing_is_read_outside_the_stack(void **state)
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     size_t count = frames_within(stack.stack_low, stack.stack_high);
     assert_true(count > 3);
-    assert_true(ended_within);
+    assert_true(within.ended);
     assert_in_range(frames_within(stack.stack_low, here + 64), 1, count - 1);
-    assert_false(ended_within);
+    assert_false(within.ended);
     assert_int_equal(frames_within(here, stack.stack_high), 0);
-    assert_false(ended_within);
+    assert_false(within.ended);
 }
 
 int main(void)

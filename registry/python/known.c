@@ -1,0 +1,260 @@
+#include "registry/python/known.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/mutation.h"
+
+#define TEXT_MOST (1u << 16)  /* characters of a name */
+#define TABLE_MOST (1u << 20) /* bytes of a line table */
+#define CODE_MOST (1u << 26)  /* of bytecode */
+#define CODE_BYTES ((size_t)208)
+#define STR_BYTES ((size_t)40)
+#define PROBES 4u
+
+/* Whether two codes were seen to have different versions, or the same one. */
+enum { NOT_SEEN, DIFFERENT, SAME };
+static _Atomic unsigned versions;
+
+unsigned ca_py_versions_epoch(void)
+{
+    return atomic_load_explicit(&versions, memory_order_relaxed);
+}
+
+void ca_py_known_reset_after_fork(void)
+{
+    atomic_store(&versions, NOT_SEEN);
+}
+
+static uint32_t version_of(const ca_py_layout_t *layout, uintptr_t code)
+{
+    return layout->code.version ? ca_py_half(code + layout->code.version) : 0;
+}
+
+uint64_t ca_py_identity(const ca_py_layout_t *layout, uintptr_t code)
+{
+    uint32_t version = version_of(layout, code);
+    if (version == 0 || ca_py_versions_epoch() != DIFFERENT)
+        return 0;
+    return (uint64_t)ca_py_half(code + layout->code.first_line) << 32 | version;
+}
+
+/* Of codes that are alive together. */
+static void compare_versions(const ca_py_layout_t *layout, const ca_py_walk_t *walk)
+{
+    const ca_py_link_t *last = NULL;
+    if (!layout->code.version || ca_py_versions_epoch() == SAME)
+        return;
+    for (unsigned i = 0; i < walk->link_count; i++) {
+        const ca_py_link_t *link = &walk->links[i];
+        if (link->is_entry)
+            continue;
+        uint32_t version = version_of(layout, link->code);
+        if (last && last->code != link->code && version != 0) {
+            unsigned now = version == version_of(layout, last->code) ? SAME : DIFFERENT;
+            if (ca_py_versions_epoch() != now)
+                atomic_store_explicit(&versions, now, memory_order_relaxed);
+        }
+        last = link;
+    }
+}
+
+/* --- what a code says ------------------------------------------------------------------------- */
+
+static bool is_of_type(const ca_py_layout_t *layout, uintptr_t object, uintptr_t type)
+{
+    return ca_py_word(object + layout->type) == type;
+}
+
+static bool read_text(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
+                      ca_py_text_t *text)
+{
+    enum { KIND_SHIFT = 2, KIND = 7, COMPACT = 1 << 5, ASCII = 1 << 6 };
+    if (object % sizeof(uint64_t) != 0 || !ca_py_readable(reader, object, STR_BYTES) ||
+        !is_of_type(layout, object, layout->str_type))
+        return false;
+    uint64_t length = ca_py_word(object + layout->str.length);
+    uint32_t state = ca_py_half(object + layout->str.state), width = state >> KIND_SHIFT & KIND;
+    if (length > TEXT_MOST || !(state & COMPACT) || (width != 1 && width != 2 && width != 4))
+        return false;
+    uintptr_t data = object + (state & ASCII ? layout->str.ascii : layout->str.compact);
+    *text = (ca_py_text_t){width, (uint32_t)length, (const void *)data};
+    return ca_py_readable(reader, data, (size_t)(length + 1) * width);
+}
+
+/* A NUL behind it, as all have. */
+static bool ends(const ca_py_text_t *text)
+{
+    uintptr_t end = (uintptr_t)text->data + (size_t)text->length * text->width;
+    for (uint32_t i = 0; i < text->width; i++)
+        if (ca_py_byte(end + i) != 0)
+            return false;
+    return true;
+}
+
+static bool read_bytes(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
+                       const uint8_t **data, size_t *count, size_t most)
+{
+    if (object % sizeof(uint64_t) != 0 ||
+        !ca_py_readable(reader, object, layout->bytes.data + sizeof(uint64_t)) ||
+        !is_of_type(layout, object, layout->bytes_type))
+        return false;
+    *count = ca_py_word(object + layout->bytes.length);
+    *data = (const uint8_t *)(object + layout->bytes.data);
+    return *count <= most && ca_py_readable(reader, (uintptr_t)*data, *count + 1);
+}
+
+static uintptr_t name_offset(const ca_py_layout_t *layout)
+{
+    return layout->code.qualname ? layout->code.qualname : layout->code.name;
+}
+
+/* All of it but how long the bytecode is. */
+static bool read_code(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
+                      ca_py_code_t *content)
+{
+    if (code % sizeof(uint64_t) != 0 || !ca_py_readable(reader, code, CODE_BYTES) ||
+        !is_of_type(layout, code, layout->code_type))
+        return false;
+    content->function = content->path = NULL;
+    content->lines.form = layout->lines;
+    content->lines.first_line = ca_py_half(code + layout->code.first_line);
+    return read_text(layout, reader, ca_py_word(code + name_offset(layout)), &content->name) &&
+           read_text(layout, reader, ca_py_word(code + layout->code.file), &content->file) &&
+           read_bytes(layout, reader, ca_py_word(code + layout->code.lines), &content->lines.bytes,
+                      &content->lines.count, TABLE_MOST);
+}
+
+static bool read_code_bytes(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
+                            size_t *bytes)
+{
+    const uint8_t *data;
+    if (layout->minor < 11)
+        return read_bytes(layout, reader, ca_py_word(code + layout->code.bytecode), &data, bytes,
+                          CODE_MOST);
+    *bytes = (size_t)ca_py_word(code + layout->bytes.length) * layout->instruction_unit;
+    return *bytes != 0 && *bytes <= CODE_MOST;
+}
+
+/* The last part of a qualified name is the name. */
+static bool ends_with_name(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
+                           const ca_py_text_t *whole)
+{
+    ca_py_text_t name;
+    if (!layout->code.qualname)
+        return true;
+    if (!read_text(layout, reader, ca_py_word(code + layout->code.name), &name) || !ends(&name) ||
+        name.length > whole->length)
+        return false;
+    size_t bytes = (size_t)name.length * name.width;
+    const uint8_t *end = (const uint8_t *)whole->data + (size_t)whole->length * whole->width;
+    return name.width != whole->width || memcmp(end - bytes, name.data, bytes) == 0;
+}
+
+static bool same_text(const ca_py_text_t *a, const ca_py_text_t *b)
+{
+    return a->width == b->width && a->length == b->length &&
+           memcmp(a->data, b->data, (size_t)a->width * a->length) == 0;
+}
+
+bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, uint32_t number)
+{
+    ca_py_reader_t plainly = {.careful = false};
+    const ca_py_code_t *known = ca_py_code_of(number);
+    ca_py_code_t now;
+    if (CA_MUTATED(python_code_unchecked))
+        return true;
+    return read_code(layout, &plainly, code, &now) &&
+           now.lines.first_line == known->lines.first_line &&
+           now.lines.count == known->lines.count && same_text(&now.name, &known->name) &&
+           same_text(&now.file, &known->file) &&
+           memcmp(now.lines.bytes, known->lines.bytes, now.lines.count) == 0;
+}
+
+/* --- numbers ---------------------------------------------------------------------------------- */
+
+/* Never seen before, as far as the thread knows. */
+static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
+{
+    ca_py_reader_t carefully = {.careful = true};
+    ca_py_code_t content;
+    size_t bytes;
+    if (!read_code(layout, &carefully, code, &content) || !ends(&content.name) ||
+        !ends(&content.file) || content.name.length == 0 ||
+        !ends_with_name(layout, &carefully, code, &content.name) ||
+        !read_code_bytes(layout, &carefully, code, &bytes) ||
+        !ca_py_lines_cover(&content.lines, bytes))
+        return 0;
+    return ca_py_code_add(&content);
+}
+
+static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, uintptr_t code,
+                          uint64_t identity)
+{
+    size_t place = (code * 0x9e3779b97f4a7c15u) >> 40 & (CA_PY_KNOWN - 1);
+    struct ca_py_known_code *to = &known->codes[place];
+    for (unsigned probe = 0; probe < PROBES; probe++) {
+        struct ca_py_known_code *one = &known->codes[place ^ probe];
+        if (one->code == code && one->number != 0 &&
+            (identity ? one->identity == identity : ca_py_is_same(layout, code, one->number)))
+            return one->number;
+        if (one->code == code || (one->code == 0 && to->code != code))
+            to = one;
+    }
+    uint32_t number = add_code(layout, code);
+    if (number != 0)
+        *to = (struct ca_py_known_code){code, identity, number};
+    return number;
+}
+
+bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
+                  ca_py_walk_t *walk)
+{
+    for (unsigned i = 0; i < walk->link_count; i++)
+        if (!walk->links[i].is_entry && (walk->links[i].code % sizeof(uint64_t) != 0 ||
+                                         !ca_py_readable(reader, walk->links[i].code, CODE_BYTES)))
+            return false;
+    compare_versions(layout, walk);
+    for (unsigned i = 0; i < walk->link_count; i++) {
+        ca_py_link_t *link = &walk->links[i];
+        if (link->is_entry)
+            continue;
+        link->identity = ca_py_identity(layout, link->code);
+        link->number = number_of(layout, known, link->code, link->identity);
+        if (link->number == 0)
+            return false;
+    }
+    return true;
+}
+
+/* Before its first instruction a frame stands at none. */
+static bool offset_of(const ca_py_layout_t *layout, const ca_py_link_t *link, uint32_t *offset)
+{
+    int64_t at = layout->instruction_is_index
+                     ? (int64_t)(int32_t)link->instruction * layout->instruction_unit
+                     : (int64_t)(link->instruction - link->code - layout->code.bytecode);
+    if (at < -(int64_t)layout->instruction_unit || at > CODE_MOST)
+        return false;
+    *offset = at < 0 ? 0 : (uint32_t)at;
+    return true;
+}
+
+uint32_t ca_py_site(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
+                    const ca_py_link_t *link)
+{
+    uint32_t offset;
+    size_t bytes;
+    if (!offset_of(layout, link, &offset))
+        return 0;
+    uint64_t key = (uint64_t)link->number << 32 | offset;
+    struct ca_py_known_site *site =
+        &known->sites[(key * 0x9e3779b97f4a7c15u) >> 40 & (CA_PY_KNOWN_SITES - 1)];
+    if (site->key == key)
+        return site->number;
+    if (!read_code_bytes(layout, reader, link->code, &bytes) || offset >= bytes)
+        return 0;
+    uint32_t number = ca_py_site_add(link->number, offset);
+    if (number != 0)
+        *site = (struct ca_py_known_site){key, number};
+    return number;
+}

@@ -1,0 +1,185 @@
+/* A tree of stacks for each start, as in registry/stack/stack_cache.c: a step that differs leads to
+ * another stack, which has the same steps up to there. A frame is read only after the word that
+ * leads to it agreed, so all that is read is alive. */
+#include "registry/python/memo.h"
+
+#include <string.h>
+
+#include "base/mutation.h"
+
+#define PROBES 4u
+#define TRIED_MOST 64u /* stacks, for one capture */
+
+static size_t place_of(uintptr_t frame, uint64_t instruction, uint32_t native)
+{
+    return ((frame ^ instruction << 17 ^ (uint64_t)native << 40) * 0x9e3779b97f4a7c15u) >> 40 &
+           (CA_PY_HEADS - 1);
+}
+
+static inline ca_py_head_t *head_of(ca_py_memo_t *memo, uintptr_t frame, uint64_t instruction,
+                                    uint32_t native, bool make)
+{
+    size_t place = place_of(frame, instruction, native);
+    for (unsigned probe = 0; probe < PROBES; probe++) {
+        ca_py_head_t *head = &memo->heads[place ^ probe];
+        if (head->frame == frame && head->instruction == instruction && head->native == native)
+            return head;
+        if (head->native == 0) {
+            if (!make)
+                return NULL;
+            *head = (ca_py_head_t){frame, instruction, native, 0};
+            return head;
+        }
+    }
+    return NULL;
+}
+
+static inline uintptr_t interpreter_of(const ca_py_layout_t *layout, uintptr_t state)
+{
+    return (uintptr_t)ca_py_word(state + layout->state.interpreter);
+}
+
+/* How many codes have died, of a version that counts them. */
+static inline uint64_t generation_of(const ca_py_layout_t *layout, uintptr_t interpreter)
+{
+    return layout->generation ? ca_py_word(interpreter + layout->generation) : 0;
+}
+
+static inline bool is_same_code(const ca_py_layout_t *layout, const ca_py_step_t *step)
+{
+    if (step->number == 0)
+        return true;
+    if (step->identity == 0)
+        return ca_py_is_same(layout, step->code, step->number);
+    return ((uint64_t)ca_py_half(step->code + layout->code.first_line) << 32 |
+            ca_py_half(step->code + layout->code.version)) == step->identity ||
+           CA_MUTATED(python_code_unchecked);
+}
+
+static inline uint64_t instruction_at(const ca_py_layout_t *layout, uintptr_t frame)
+{
+    return ca_py_word(frame + layout->frame.instruction) & layout->instruction_mask;
+}
+
+static inline uintptr_t code_at(const ca_py_layout_t *layout, uintptr_t frame)
+{
+    return (uintptr_t)ca_py_word(frame + layout->frame.code) & layout->code_mask;
+}
+
+uint32_t ca_py_memo_find(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
+                         uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped)
+{
+    const ca_py_head_t *head = head_of(memo, frame, instruction_at(layout, frame), native, false);
+    uint32_t at = head ? head->first : 0, index = 0;
+    uintptr_t interpreter = at ? interpreter_of(layout, state) : 0;
+    uint64_t generation = at ? generation_of(layout, interpreter) : 0;
+    for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
+        ca_py_entry_t *entry = &memo->units[at].entry;
+        const ca_py_step_t *step = &memo->units[at + 1].step + index;
+        const ca_py_step_t *end = &memo->units[at + 1].step + entry->count;
+        bool alive = layout->generation && entry->generation == generation &&
+                     entry->interpreter == interpreter;
+        for (; step != end; step++) {
+            if (frame != step->frame)
+                break;
+            if (frame == 0)
+                return entry->id;
+            if (stop && stop()) {
+                *stopped = true;
+                return 0;
+            }
+            if (code_at(layout, frame) != step->code ||
+                instruction_at(layout, frame) != step->instruction ||
+                (!alive && !is_same_code(layout, step)))
+                break;
+            frame = (uintptr_t)ca_py_word(frame + layout->frame.previous);
+        }
+        if (step == end || CA_MUTATED(python_outer_unread)) {
+            entry->generation = generation;
+            entry->interpreter = interpreter;
+            return entry->id;
+        }
+        index = (uint32_t)(step - &memo->units[at + 1].step);
+        at = step->other;
+    }
+    return 0;
+}
+
+void ca_py_memo_forget(ca_py_memo_t *memo)
+{
+    memset(memo->heads, 0, sizeof memo->heads);
+    memo->used = 1;
+}
+
+static bool same_step(const ca_py_step_t *a, const ca_py_step_t *b)
+{
+    return a->frame == b->frame && a->code == b->code && a->instruction == b->instruction &&
+           a->identity == b->identity && a->number == b->number;
+}
+
+static ca_py_step_t step_of(const ca_py_walk_t *walk, uint32_t index)
+{
+    if (index == walk->link_count)
+        return (ca_py_step_t){.frame = 0};
+    const ca_py_link_t *link = &walk->links[index];
+    return (ca_py_step_t){
+        .frame = link->frame,
+        .code = link->code,
+        .instruction = link->instruction,
+        .identity = link->identity,
+        .number = link->number,
+    };
+}
+
+/* Where the stack belongs in the tree: a link that is 0. NULL where too many are in the way, or it
+ * is there. */
+static uint32_t *link_for(ca_py_memo_t *memo, ca_py_head_t *head, const ca_py_walk_t *walk,
+                          uint32_t count)
+{
+    uint32_t *link = &head->first, index = 0;
+    for (unsigned tried = 0; *link != 0; tried++) {
+        ca_py_unit_t *units = &memo->units[*link];
+        ca_py_step_t step = {.frame = 0};
+        while (index < units->entry.count && index < count) {
+            step = step_of(walk, index);
+            if (!same_step(&units[1 + index].step, &step))
+                break;
+            index++;
+        }
+        if (index == units->entry.count || index == count || tried == TRIED_MOST)
+            return NULL;
+        link = &units[1 + index].step.other;
+    }
+    return link;
+}
+
+void ca_py_memo_keep(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
+                     uint32_t native, const ca_py_walk_t *walk, uint32_t id)
+{
+    uint32_t count = walk->link_count + walk->whole;
+    if (walk->link_count == 0)
+        return;
+    if (memo->used == 0 || CA_PY_UNITS - memo->used < count + 1)
+        ca_py_memo_forget(memo);
+    const ca_py_link_t *first = &walk->links[0];
+    ca_py_head_t *head = head_of(memo, first->frame, first->instruction, native, true);
+    if (!head) {
+        ca_py_memo_forget(memo);
+        head = head_of(memo, first->frame, first->instruction, native, true);
+    }
+    uint32_t *link = link_for(memo, head, walk, count);
+    if (!link)
+        return;
+    uint32_t at = memo->used;
+    uintptr_t interpreter = interpreter_of(layout, state);
+    memo->units[at].entry = (ca_py_entry_t){
+        .id = id,
+        .count = count,
+        .generation = generation_of(layout, interpreter),
+        .interpreter = interpreter,
+    };
+    for (uint32_t i = 0; i < count; i++)
+        memo->units[at + 1 + i].step = step_of(walk, i);
+    memo->used += count + 1;
+    *link = at;
+}

@@ -1,0 +1,61 @@
+#include "registry/python/merge.h"
+
+typedef struct merge {
+    const ca_py_walk_t *walk;
+    const uint32_t *sites;
+    uintptr_t *words;
+    size_t count;
+    unsigned run, frame; /* that come next */
+} merge_t;
+
+static void add_run(merge_t *merge)
+{
+    for (unsigned end = merge->walk->runs[merge->run++].end; merge->frame < end; merge->frame++)
+        merge->words[merge->count++] = CA_PYTHON_WORD | merge->sites[merge->frame];
+}
+
+static void add_rest(merge_t *merge)
+{
+    while (merge->run < merge->walk->run_count)
+        add_run(merge);
+}
+
+static bool are_places_known(const ca_native_part_t *native, const ca_py_walk_t *walk)
+{
+    return walk->run_count > 0 && walk->runs[0].place != 0 && native->sp_count > 0 &&
+           native->sps[0] != 0;
+}
+
+/* The runs whose place is in the function's part of the stack. Whether there was one. */
+static bool add_runs_of(merge_t *merge, const ca_native_part_t *native, size_t index)
+{
+    bool any = false;
+    if (index + 1 >= native->sp_count)
+        return false;
+    while (merge->run < merge->walk->run_count) {
+        uintptr_t place = merge->walk->runs[merge->run].place;
+        if (place < native->sps[index] || place >= native->sps[index + 1])
+            break;
+        add_run(merge);
+        any = true;
+    }
+    return any;
+}
+
+size_t ca_py_merge(const ca_native_part_t *native, const ca_py_walk_t *walk, const uint32_t *sites,
+                   ca_py_code_range_t interpreter, uintptr_t *words)
+{
+    merge_t merge = {.walk = walk, .sites = sites, .words = words};
+    bool placed = native && are_places_known(native, walk);
+    for (size_t i = 0; native && i < native->count; i++) {
+        bool is_interpreters =
+            native->frames[i] - interpreter.low < interpreter.high - interpreter.low;
+        bool runs = placed && add_runs_of(&merge, native, i);
+        if (!placed && is_interpreters)
+            add_rest(&merge); /* the order of each is right, and the innermost run's place */
+        if (!runs && !is_interpreters)
+            words[merge.count++] = native->frames[i];
+    }
+    add_rest(&merge);
+    return merge.count;
+}

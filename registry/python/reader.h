@@ -1,0 +1,58 @@
+/* Reading an interpreter's memory: words of the calling thread's own frames and of what they hold,
+ * which nothing changes meanwhile. What is not known well yet is read carefully: the kernel says of
+ * each page whether it can be. Never a call of the interpreter's. */
+#ifndef CA_REGISTRY_PYTHON_READER_H
+#define CA_REGISTRY_PYTHON_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CA_PY_PAGES 16u
+
+/* All zero is one that reads plainly. */
+typedef struct ca_py_reader {
+    bool careful;
+    unsigned next;
+    uintptr_t pages[CA_PY_PAGES]; /* that can be read, as far as was asked */
+} ca_py_reader_t;
+
+bool ca_py_probe(ca_py_reader_t *reader, uintptr_t address, size_t bytes);
+
+/* Whether `bytes` from `address` on can be read. */
+static inline bool ca_py_readable(ca_py_reader_t *reader, uintptr_t address, size_t bytes)
+{
+    return reader->careful ? ca_py_probe(reader, address, bytes) : address != 0;
+}
+
+/* A word that can be. The interpreter's variables are others' to sanitizers. */
+__attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint64_t
+ca_py_word(uintptr_t address)
+{
+    typedef uint64_t __attribute__((may_alias, aligned(1))) word_t;
+    return *(const volatile word_t *)address;
+}
+
+__attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint32_t
+ca_py_half(uintptr_t address)
+{
+    typedef uint32_t __attribute__((may_alias, aligned(1))) half_t;
+    return *(const volatile half_t *)address;
+}
+
+__attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint8_t
+ca_py_byte(uintptr_t address)
+{
+    return *(const volatile uint8_t *)address;
+}
+
+/* The same, where they can be; else false. */
+static inline bool ca_py_get(ca_py_reader_t *reader, uintptr_t address, uint64_t *word)
+{
+    if (!ca_py_readable(reader, address, sizeof *word))
+        return false;
+    *word = ca_py_word(address);
+    return true;
+}
+
+#endif

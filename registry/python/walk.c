@@ -1,0 +1,117 @@
+#include "registry/python/walk.h"
+
+#include <pthread.h>
+
+#define ENTRY_OWNER 3u /* and above: the frame is no function's */
+#define ENDS_RUN 1u    /* the bit of is_entry, a bool */
+#define OWNERS 5u      /* that there are */
+/* That frames have at least, with all that is read of them. */
+#define FRAME_OBJECT_BYTES ((size_t)108)
+#define FRAME_BYTES ((size_t)72)
+
+bool ca_py_is_state_own(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state)
+{
+    uint64_t thread;
+    return ca_py_get(reader, state + layout->state.thread, &thread) &&
+           thread == (uint64_t)pthread_self();
+}
+
+/* The variable on the C stack that the innermost frames run by; 0 where there is none. */
+static bool first_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
+                         uint64_t *cframe)
+{
+    *cframe = 0;
+    return !layout->state.cframe ||
+           (ca_py_get(reader, state + layout->state.cframe, cframe) &&
+            (*cframe == 0 || ca_py_readable(reader, *cframe, 3 * sizeof *cframe)));
+}
+
+static bool first_frame(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
+                        uint64_t cframe, uint64_t *frame)
+{
+    *frame = 0;
+    if (layout->state.frame)
+        return ca_py_get(reader, state + layout->state.frame, frame);
+    return cframe == 0 || ca_py_get(reader, cframe + layout->cframe.frame, frame);
+}
+
+static void end_run(ca_py_walk_t *walk, uintptr_t place)
+{
+    walk->runs[walk->run_count++] = (ca_py_run_t){place, walk->frame_count};
+}
+
+static bool next_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, uint64_t *cframe)
+{
+    return *cframe == 0 || ca_py_get(reader, *cframe + layout->cframe.previous, cframe);
+}
+
+/* Whether a run ends with the frame, or is one; and how it goes on. */
+static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const ca_py_link_t *link,
+                     ca_py_walk_t *walk, uint64_t *cframe)
+{
+    unsigned owner = layout->frame.owner ? ca_py_byte(link->frame + layout->frame.owner) : 0;
+    switch (layout->places) {
+    case CA_PY_ONE_CFRAME:
+        end_run(walk, *cframe);
+        return next_cframe(layout, reader, cframe);
+    case CA_PY_RUN_CFRAME:
+        if (owner > ENDS_RUN)
+            return false;
+        if (owner != ENDS_RUN)
+            return true;
+        end_run(walk, *cframe);
+        return next_cframe(layout, reader, cframe);
+    case CA_PY_ENTRY_FRAME:
+        if (link->is_entry)
+            end_run(walk, link->frame);
+        return true;
+    default:
+        return true;
+    }
+}
+
+static bool read_link(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t frame,
+                      ca_py_link_t *link)
+{
+    size_t bytes = layout->instruction_is_index ? FRAME_OBJECT_BYTES : FRAME_BYTES;
+    if (frame % sizeof(uint64_t) != 0 || !ca_py_readable(reader, frame, bytes))
+        return false;
+    *link = (ca_py_link_t){
+        .frame = frame,
+        .code = (uintptr_t)ca_py_word(frame + layout->frame.code) & layout->code_mask,
+        .instruction = ca_py_word(frame + layout->frame.instruction) & layout->instruction_mask,
+    };
+    if (layout->places == CA_PY_ENTRY_FRAME) {
+        unsigned owner = ca_py_byte(frame + layout->frame.owner);
+        link->is_entry = owner >= ENTRY_OWNER;
+        return owner < OWNERS;
+    }
+    return true;
+}
+
+bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
+                unsigned most, ca_py_walk_t *walk)
+{
+    uint64_t frame, cframe;
+    walk->link_count = walk->frame_count = walk->run_count = 0;
+    walk->whole = false;
+    if (!first_cframe(layout, reader, state, &cframe) ||
+        !first_frame(layout, reader, state, cframe, &frame))
+        return false;
+    while (frame != 0 && walk->frame_count < most && walk->link_count < CA_PY_LINKS - 1) {
+        ca_py_link_t *link = &walk->links[walk->link_count];
+        if (!read_link(layout, reader, frame, link))
+            return false;
+        walk->link_count++;
+        walk->frame_count += !link->is_entry;
+        if (!note_run(layout, reader, link, walk, &cframe) ||
+            !ca_py_get(reader, frame + layout->frame.previous, &frame))
+            return false;
+    }
+    walk->whole = frame == 0;
+    if (walk->run_count == 0 || walk->runs[walk->run_count - 1].end < walk->frame_count) {
+        /* Cut short: the run goes on, and the one to whom it belongs is not looked for. */
+        end_run(walk, layout->places == CA_PY_RUN_CFRAME ? (uintptr_t)cframe : 0);
+    }
+    return true;
+}
