@@ -1,5 +1,9 @@
 #include "registry/python/merge.h"
 
+#include <string.h>
+
+#include "registry/stack/modules.h"
+
 typedef struct merge {
     const ca_py_walk_t *walk;
     const uint32_t *sites;
@@ -42,6 +46,23 @@ static bool add_runs_of(merge_t *merge, const ca_native_part_t *native, size_t i
     return any;
 }
 
+/* What starts a program and its threads. */
+static bool is_c_library(uintptr_t address)
+{
+    const ca_module_t *module = ca_modules_find(address, ca_modules_epoch());
+    const char *slash = module ? strrchr(module->path, '/') : NULL;
+    return slash && (strncmp(slash, "/libc.so", 8) == 0 || strncmp(slash, "/libc-", 6) == 0 ||
+                     strncmp(slash, "/libpthread", 11) == 0);
+}
+
+/* Beyond the outermost Python frame nothing is the program's where the interpreter is the program,
+ * and how much is left there changes with how the interpreter calls. */
+static bool is_start(const merge_t *merge, ca_py_code_range_t interpreter, uintptr_t address)
+{
+    return merge->run == merge->walk->run_count && merge->walk->whole && interpreter.high != 0 &&
+           is_c_library(address);
+}
+
 size_t ca_py_merge(const ca_native_part_t *native, const ca_py_walk_t *walk, const uint32_t *sites,
                    ca_py_code_range_t interpreter, uintptr_t *words)
 {
@@ -53,7 +74,7 @@ size_t ca_py_merge(const ca_native_part_t *native, const ca_py_walk_t *walk, con
         bool runs = placed && add_runs_of(&merge, native, i);
         if (!placed && is_interpreters)
             add_rest(&merge); /* the order of each is right, and the innermost run's place */
-        if (!runs && !is_interpreters)
+        if (!runs && !is_interpreters && !is_start(&merge, interpreter, native->frames[i]))
             words[merge.count++] = native->frames[i];
     }
     add_rest(&merge);
