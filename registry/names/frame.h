@@ -15,8 +15,8 @@ typedef struct ca_place {
 
 /* One frame of a call stack: a return address, or where a Python function is. */
 typedef struct ca_frame {
-    bool python;          /* it has a place at most, no module, and no address to show */
-    uintptr_t address;    /* the return address, or the word of a Python frame */
+    bool python;          /* it has one place at most, and no address, module or offset */
+    uintptr_t address;    /* the return address; 0 of a Python frame */
     const char *module;   /* path of the object it lies in, or NULL */
     const char *build_id; /* of that, in hexadecimal, or NULL */
     uint64_t offset;      /* of the call (address - 1) in the module's file image; 0 without one */

@@ -324,11 +324,11 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
 }
 
 /* What was copied when the frame was captured: the same for each way to names. */
-static void look_up_python(ca_symbols_t *symbols, ca_frame_t *frame)
+static void look_up_python(ca_symbols_t *symbols, uintptr_t word, ca_frame_t *frame)
 {
     ca_place_t *place = ca_bump_take(symbols->memory, sizeof *place);
     frame->python = true;
-    if (!place || !ca_python_place(frame->address, &place->function, &place->file, &place->line))
+    if (!place || !ca_python_place(word, &place->function, &place->file, &place->line))
         return;
     frame->places = place;
     frame->place_count = 1;
@@ -344,15 +344,16 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
     const ca_module_t *closed = module && atomic_load(&module->until) != 0 ? module : NULL;
     ca_named_t **list = &symbols->lists[(address ^ address >> 13 ^ address >> 26) % LISTS];
     for (ca_named_t *named = *list; named; named = named->next)
-        if (named->frame.address == address && named->closed == closed)
+        if (named->word == address && named->closed == closed)
             return named;
     ca_named_t *named = ca_bump_take(symbols->memory, sizeof *named);
     if (!named)
         return &nothing_known;
-    named->frame.address = address;
+    named->word = address;
+    named->frame.address = python ? 0 : address;
     named->closed = closed;
     if (python) {
-        look_up_python(symbols, &named->frame);
+        look_up_python(symbols, address, &named->frame);
     } else if (symbols->quick) {
         look_up_quickly(symbols, address - 1, module, closed != NULL, &named->frame);
     } else {

@@ -18,6 +18,7 @@ typedef struct ca_symbols ca_symbols_t;
 /* A frame and what is known of it beside what a report says. */
 typedef struct ca_named {
     ca_frame_t frame;
+    uintptr_t word;  /* of the stack: what was asked for */
     uint64_t names;  /* hash of module and functions, or of the offset where no name is known */
     uint64_t *rules; /* of suppress.h */
     struct ca_named *next;

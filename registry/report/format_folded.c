@@ -14,10 +14,9 @@
 #include "base/text.h"
 
 /* What reads them makes SVG or JSON of names: they must be UTF-8. */
-static void write_name(ca_out_t *out, const char *name)
+static void write_part(ca_out_t *out, const char *name)
 {
     size_t left = strlen(name);
-    ca_out_bytes(out, ";", 1);
     while (left > 0) {
         char shown[5];
         size_t consumed = ca_text_escape_next(name, left, shown);
@@ -27,8 +26,28 @@ static void write_name(ca_out_t *out, const char *name)
     }
 }
 
+static void write_name(ca_out_t *out, const char *name)
+{
+    ca_out_bytes(out, ";", 1);
+    write_part(out, name);
+}
+
+/* A program has many functions of one name, in files of their own. */
+static void write_python(ca_out_t *out, const ca_place_t *place)
+{
+    const char *slash = strrchr(place->file, '/');
+    write_name(out, place->function);
+    ca_out_bytes(out, " (", 2);
+    write_part(out, slash ? slash + 1 : place->file);
+    ca_out_bytes(out, ")", 1);
+}
+
 static void write_frame(ca_out_t *out, const ca_frame_t *frame)
 {
+    if (frame->python && frame->place_count != 0) {
+        write_python(out, &frame->places[0]);
+        return;
+    }
     for (size_t i = frame->place_count; i-- > 0;) {
         const char *function = frame->places[i].function;
         write_name(out, function ? function : frame->text);
