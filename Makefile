@@ -105,7 +105,7 @@ UNIT_DEBUG := $(patsubst %,$B/tests/unit/test_%-debug,order range view)
 OF_DEBUG := $(if $(filter release portable,$(BUILD)),of-debug)
 of-debug: FORCE
 	@$(MAKE) -s --no-print-directory BUILD=debug lib \
-	    $(patsubst $B/%-debug,build-debug/%,$(UNIT_DEBUG)) build-debug/callgraphs/callgraphs
+	    $(patsubst $B/%-debug,build-debug/%,$(UNIT_DEBUG)) build-debug/callgraphs/callgraphs build-debug/pyframes/frames.so
 $B/libcachealloc-debug.so: $(OF_DEBUG) FORCE
 	@mkdir -p $(@D)
 	ln -sfn $(if $(OF_DEBUG),../build-debug/)libcachealloc.so $@

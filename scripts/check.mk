@@ -20,6 +20,7 @@
 #   tests/leaks/leaks.mk         $B/tests/leaks/*        -lcudart, and as it says
 #   tests/bench/bench.mk         $B/bench/*              each as it says
 #   tests/callgraphs/*.mk        $B/callgraphs/*         each as it says
+#   tests/pyframes/*.mk          $B/pyframes/*           each as it says
 #   tests/fuzz/fuzz_*.c          build-fuzz/fuzz/*       with those objects, by clang
 #   tests/**/test_*.py           run by pytest, as are the unit programs
 
@@ -131,6 +132,7 @@ include tests/gpu/programs/programs.mk
 include tests/leaks/leaks.mk
 include tests/bench/bench.mk
 include tests/callgraphs/callgraphs.mk
+include tests/pyframes/pyframes.mk
 include tests/fuzz/fuzz.mk
 
 $(PROGRAMS) $(PROBE) $(BENCH) $B/callgraphs/callgraphs:

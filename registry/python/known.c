@@ -8,8 +8,6 @@
 #define TEXT_MOST (1u << 16)  /* characters of a name */
 #define TABLE_MOST (1u << 20) /* bytes of a line table */
 #define CODE_MOST (1u << 26)  /* of bytecode */
-#define CODE_BYTES ((size_t)208)
-#define STR_BYTES ((size_t)40)
 #define PROBES 4u
 
 /* Whether two codes were seen to have different versions, or the same one. */
@@ -26,60 +24,83 @@ void ca_py_known_reset_after_fork(void)
     atomic_store(&versions, NOT_SEEN);
 }
 
-static uint32_t version_of(const ca_py_layout_t *layout, uintptr_t code)
+/* 0 where there is none. */
+static bool read_version(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
+                         uint32_t *version)
 {
-    return layout->code.version ? ca_py_half(code + layout->code.version) : 0;
+    *version = 0;
+    return !layout->code.version || ca_py_get_half(reader, code + layout->code.version, version);
 }
 
-uint64_t ca_py_identity(const ca_py_layout_t *layout, uintptr_t code)
+static bool read_identity(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
+                          uint64_t *identity)
 {
-    uint32_t version = version_of(layout, code);
-    if (version == 0 || ca_py_versions_epoch() != DIFFERENT)
-        return 0;
-    return (uint64_t)ca_py_half(code + layout->code.first_line) << 32 | version;
+    uint32_t version, first_line;
+    if (!read_version(layout, reader, code, &version) ||
+        !ca_py_get_half(reader, code + layout->code.first_line, &first_line))
+        return false;
+    bool tells = version != 0 && ca_py_versions_epoch() == DIFFERENT;
+    *identity = tells ? (uint64_t)first_line << 32 | version : 0;
+    return true;
 }
 
 /* Of codes that are alive together. */
-static void compare_versions(const ca_py_layout_t *layout, const ca_py_walk_t *walk)
+static bool compare_versions(const ca_py_layout_t *layout, ca_py_reader_t *reader,
+                             const ca_py_walk_t *walk)
 {
-    const ca_py_link_t *last = NULL;
-    if (!layout->code.version || ca_py_versions_epoch() == SAME)
-        return;
-    for (unsigned i = 0; i < walk->link_count; i++) {
-        const ca_py_link_t *link = &walk->links[i];
-        if (link->is_entry)
+    uintptr_t last = 0;
+    uint32_t last_version = 0, version;
+    for (unsigned i = 0; i < walk->link_count && ca_py_versions_epoch() != SAME; i++) {
+        uintptr_t code = walk->links[i].code;
+        if (walk->links[i].is_entry)
             continue;
-        uint32_t version = version_of(layout, link->code);
-        if (last && last->code != link->code && version != 0) {
-            unsigned now = version == version_of(layout, last->code) ? SAME : DIFFERENT;
+        if (code % sizeof(uint64_t) != 0 || !read_version(layout, reader, code, &version))
+            return false;
+        if (last && last != code && version != 0) {
+            unsigned now = version == last_version ? SAME : DIFFERENT;
             if (ca_py_versions_epoch() != now)
                 atomic_store_explicit(&versions, now, memory_order_relaxed);
         }
-        last = link;
+        last = code;
+        last_version = version;
     }
+    return true;
 }
 
 /* --- what a code says ------------------------------------------------------------------------- */
 
-static bool is_of_type(const ca_py_layout_t *layout, uintptr_t object, uintptr_t type)
+static bool is_of_type(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
+                       uintptr_t type)
 {
-    return ca_py_word(object + layout->type) == type;
+    uint64_t its;
+    return object % sizeof its == 0 && ca_py_get(reader, object + layout->type, &its) &&
+           its == type;
 }
 
 static bool read_text(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
                       ca_py_text_t *text)
 {
     enum { KIND_SHIFT = 2, KIND = 7, COMPACT = 1 << 5, ASCII = 1 << 6 };
-    if (object % sizeof(uint64_t) != 0 || !ca_py_readable(reader, object, STR_BYTES) ||
-        !is_of_type(layout, object, layout->str_type))
+    uint64_t length;
+    uint32_t state;
+    if (!is_of_type(layout, reader, object, layout->str_type) ||
+        !ca_py_get(reader, object + layout->str.length, &length) ||
+        !ca_py_get_half(reader, object + layout->str.state, &state))
         return false;
-    uint64_t length = ca_py_word(object + layout->str.length);
-    uint32_t state = ca_py_half(object + layout->str.state), width = state >> KIND_SHIFT & KIND;
+    uint32_t width = state >> KIND_SHIFT & KIND;
     if (length > TEXT_MOST || !(state & COMPACT) || (width != 1 && width != 2 && width != 4))
         return false;
     uintptr_t data = object + (state & ASCII ? layout->str.ascii : layout->str.compact);
     *text = (ca_py_text_t){width, (uint32_t)length, (const void *)data};
     return ca_py_readable(reader, data, (size_t)(length + 1) * width);
+}
+
+/* The text that a word of an object leads to. */
+static bool read_text_at(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t word,
+                         ca_py_text_t *text)
+{
+    uint64_t object;
+    return ca_py_get(reader, word, &object) && read_text(layout, reader, object, text);
 }
 
 /* A NUL behind it, as all have. */
@@ -92,16 +113,18 @@ static bool ends(const ca_py_text_t *text)
     return true;
 }
 
-static bool read_bytes(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
-                       const uint8_t **data, size_t *count, size_t most)
+/* The bytes that a word of an object leads to. */
+static bool read_bytes_at(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t word,
+                          const uint8_t **data, size_t *count, size_t most)
 {
-    if (object % sizeof(uint64_t) != 0 ||
-        !ca_py_readable(reader, object, layout->bytes.data + sizeof(uint64_t)) ||
-        !is_of_type(layout, object, layout->bytes_type))
+    uint64_t object, length;
+    if (!ca_py_get(reader, word, &object) ||
+        !is_of_type(layout, reader, object, layout->bytes_type) ||
+        !ca_py_get(reader, object + layout->bytes.length, &length))
         return false;
-    *count = ca_py_word(object + layout->bytes.length);
+    *count = length;
     *data = (const uint8_t *)(object + layout->bytes.data);
-    return *count <= most && ca_py_readable(reader, (uintptr_t)*data, *count + 1);
+    return length <= most && ca_py_readable(reader, (uintptr_t)*data, length + 1);
 }
 
 static uintptr_t name_offset(const ca_py_layout_t *layout)
@@ -113,27 +136,30 @@ static uintptr_t name_offset(const ca_py_layout_t *layout)
 static bool read_code(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
                       ca_py_code_t *content)
 {
-    if (code % sizeof(uint64_t) != 0 || !ca_py_readable(reader, code, CODE_BYTES) ||
-        !is_of_type(layout, code, layout->code_type))
+    uint32_t first_line;
+    if (!is_of_type(layout, reader, code, layout->code_type) ||
+        !ca_py_get_half(reader, code + layout->code.first_line, &first_line))
         return false;
     content->function = content->path = NULL;
     content->lines.form = layout->lines;
-    content->lines.first_line = ca_py_half(code + layout->code.first_line);
-    return read_text(layout, reader, ca_py_word(code + name_offset(layout)), &content->name) &&
-           read_text(layout, reader, ca_py_word(code + layout->code.file), &content->file) &&
-           read_bytes(layout, reader, ca_py_word(code + layout->code.lines), &content->lines.bytes,
-                      &content->lines.count, TABLE_MOST);
+    content->lines.first_line = first_line;
+    return read_text_at(layout, reader, code + name_offset(layout), &content->name) &&
+           read_text_at(layout, reader, code + layout->code.file, &content->file) &&
+           read_bytes_at(layout, reader, code + layout->code.lines, &content->lines.bytes,
+                         &content->lines.count, TABLE_MOST);
 }
 
 static bool read_code_bytes(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
                             size_t *bytes)
 {
     const uint8_t *data;
+    uint64_t units;
     if (layout->minor < 11)
-        return read_bytes(layout, reader, ca_py_word(code + layout->code.bytecode), &data, bytes,
-                          CODE_MOST);
-    *bytes = (size_t)ca_py_word(code + layout->bytes.length) * layout->instruction_unit;
-    return *bytes != 0 && *bytes <= CODE_MOST;
+        return read_bytes_at(layout, reader, code + layout->code.bytecode, &data, bytes, CODE_MOST);
+    if (!ca_py_get(reader, code + layout->bytes.length, &units) || units > CODE_MOST)
+        return false;
+    *bytes = (size_t)units * layout->instruction_unit;
+    return true;
 }
 
 /* The last part of a qualified name is the name. */
@@ -143,7 +169,7 @@ static bool ends_with_name(const ca_py_layout_t *layout, ca_py_reader_t *reader,
     ca_py_text_t name;
     if (!layout->code.qualname)
         return true;
-    if (!read_text(layout, reader, ca_py_word(code + layout->code.name), &name) || !ends(&name) ||
+    if (!read_text_at(layout, reader, code + layout->code.name, &name) || !ends(&name) ||
         name.length > whole->length)
         return false;
     size_t bytes = (size_t)name.length * name.width;
@@ -210,16 +236,15 @@ static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, ui
 bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
                   ca_py_walk_t *walk)
 {
-    for (unsigned i = 0; i < walk->link_count; i++)
-        if (!walk->links[i].is_entry && (walk->links[i].code % sizeof(uint64_t) != 0 ||
-                                         !ca_py_readable(reader, walk->links[i].code, CODE_BYTES)))
-            return false;
-    compare_versions(layout, walk);
+    if (!compare_versions(layout, reader, walk))
+        return false;
     for (unsigned i = 0; i < walk->link_count; i++) {
         ca_py_link_t *link = &walk->links[i];
         if (link->is_entry)
             continue;
-        link->identity = ca_py_identity(layout, link->code);
+        if (link->code % sizeof(uint64_t) != 0 ||
+            !read_identity(layout, reader, link->code, &link->identity))
+            return false;
         link->number = number_of(layout, known, link->code, link->identity);
         if (link->number == 0)
             return false;

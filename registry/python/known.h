@@ -27,9 +27,6 @@ typedef struct ca_py_known {
     } sites[CA_PY_KNOWN_SITES];
 } ca_py_known_t;
 
-/* What no other code has, ever; 0 where no such thing is known. Of a live code. */
-uint64_t ca_py_identity(const ca_py_layout_t *layout, uintptr_t code);
-
 /* Whether a live code says what that one does. */
 bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, uint32_t number);
 

@@ -92,7 +92,8 @@ static const ca_py_layout_t layout_312 = {
 #define TABLE_MAGIC "xdebugpy"
 #define TABLE_HEAD 3u                /* words: magic, version, whether free-threaded */
 #define VERSION_AFTER_FIRST_LINE 24u /* co_version, which the table leaves out */
-#define COMPACT_AFTER_ASCII 16u      /* what PyCompactUnicodeObject adds */
+#define COMPACT_AFTER_ASCII_OLD 24u  /* what PyCompactUnicodeObject adds, up to 3.11 */
+#define COMPACT_AFTER_ASCII 16u      /* and since */
 #define NO_WORD 0u
 
 /* Which word of it says what: the table itself grows with each version. */
@@ -179,6 +180,7 @@ static const char *make_by_table(const ca_py_symbols_t *symbols, unsigned versio
 /* PyTypeObject behind the head of an object with a size, as it has been since 3.0; and a member. */
 enum { TYPE_BASIC_SIZE = 8, TYPE_MEMBERS = 216, MEMBERS_MOST = 64, MEMBER_BYTES = 40 };
 enum { MEMBER_NAME = 0, MEMBER_OFFSET = 16 };
+#define LASTI_AFTER_TRACE_LINES 12u /* on 3.10, which has no member f_lasti */
 
 static uint64_t of_type(const ca_py_layout_t *layout, uintptr_t type, unsigned field)
 {
@@ -208,29 +210,41 @@ static bool has_member(const ca_py_layout_t *layout, uintptr_t type, const char 
     return false;
 }
 
+static bool is_frame_proven(const ca_py_layout_t *layout, uintptr_t frame)
+{
+    uint32_t instruction = layout->frame.instruction;
+    return frame && has_member(layout, frame, "f_back", layout->frame.previous) &&
+           has_member(layout, frame, "f_code", layout->frame.code) &&
+           (layout->minor == 10
+                ? has_member(layout, frame, "f_trace_lines", instruction - LASTI_AFTER_TRACE_LINES)
+                : has_member(layout, frame, "f_lasti", instruction));
+}
+
+static bool are_texts_proven(const ca_py_symbols_t *symbols, const ca_py_layout_t *layout)
+{
+    uint32_t more = layout->minor < 12 ? COMPACT_AFTER_ASCII_OLD : COMPACT_AFTER_ASCII;
+    return of_type(layout, symbols->bytes_type, TYPE_BASIC_SIZE) == layout->bytes.data + 1 &&
+           of_type(layout, symbols->str_type, TYPE_BASIC_SIZE) ==
+               layout->str.compact + sizeof(uint64_t) &&
+           layout->str.compact - layout->str.ascii == more;
+}
+
 bool ca_py_layout_is_proven(const ca_py_symbols_t *symbols, const ca_py_layout_t *layout)
 {
     if (CA_MUTATED(python_unproven))
         return true;
     uintptr_t code = symbols->code_type;
-    bool agrees = has_member(layout, code, "co_filename", layout->code.file) &&
+    bool agrees = are_texts_proven(symbols, layout) &&
+                  has_member(layout, code, "co_filename", layout->code.file) &&
                   has_member(layout, code, "co_name", layout->code.name) &&
                   has_member(layout, code, "co_firstlineno", layout->code.first_line) &&
-                  of_type(layout, symbols->bytes_type, TYPE_BASIC_SIZE) == layout->bytes.data + 1 &&
-                  of_type(layout, symbols->str_type, TYPE_BASIC_SIZE) ==
-                      layout->str.compact + sizeof(uint64_t);
-    if (layout->minor >= 11)
-        return agrees && has_member(layout, code, "co_qualname", layout->code.qualname) &&
-               has_member(layout, code, "co_linetable", layout->code.lines) &&
-               of_type(layout, code, TYPE_BASIC_SIZE) == layout->code.bytecode;
-    agrees &= has_member(layout, code, "co_code", layout->code.bytecode);
-    if (layout->minor == 10)
-        return agrees && has_member(layout, code, "co_linetable", layout->code.lines);
-    uintptr_t frame = symbols->frame_type;
-    return agrees && has_member(layout, code, "co_lnotab", layout->code.lines) && frame &&
-           has_member(layout, frame, "f_back", layout->frame.previous) &&
-           has_member(layout, frame, "f_code", layout->frame.code) &&
-           has_member(layout, frame, "f_lasti", layout->frame.instruction);
+                  has_member(layout, code, layout->minor < 10 ? "co_lnotab" : "co_linetable",
+                             layout->code.lines);
+    if (layout->minor < 11)
+        return agrees && has_member(layout, code, "co_code", layout->code.bytecode) &&
+               is_frame_proven(layout, symbols->frame_type);
+    return agrees && has_member(layout, code, "co_qualname", layout->code.qualname) &&
+           of_type(layout, code, TYPE_BASIC_SIZE) == layout->code.bytecode;
 }
 
 /* --- the version ------------------------------------------------------------------------------ */

@@ -55,4 +55,20 @@ static inline bool ca_py_get(ca_py_reader_t *reader, uintptr_t address, uint64_t
     return true;
 }
 
+static inline bool ca_py_get_half(ca_py_reader_t *reader, uintptr_t address, uint32_t *half)
+{
+    if (!ca_py_readable(reader, address, sizeof *half))
+        return false;
+    *half = ca_py_half(address);
+    return true;
+}
+
+static inline bool ca_py_get_byte(ca_py_reader_t *reader, uintptr_t address, uint8_t *byte)
+{
+    if (!ca_py_readable(reader, address, sizeof *byte))
+        return false;
+    *byte = ca_py_byte(address);
+    return true;
+}
+
 #endif

@@ -2,13 +2,10 @@
 
 #include <pthread.h>
 
+#define STATE_BYTES_MOST 4096u
 #define ENTRY_OWNER 3u /* and above: the frame is no function's */
 #define ENDS_RUN 1u    /* the bit of is_entry, a bool */
 #define OWNERS 5u      /* that there are */
-/* That frames have at least, with all that is read of them. */
-#define FRAME_OBJECT_BYTES ((size_t)108)
-#define FRAME_BYTES ((size_t)72)
-
 bool ca_py_is_state_own(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state)
 {
     uint64_t thread;
@@ -21,9 +18,7 @@ static bool first_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, u
                          uint64_t *cframe)
 {
     *cframe = 0;
-    return !layout->state.cframe ||
-           (ca_py_get(reader, state + layout->state.cframe, cframe) &&
-            (*cframe == 0 || ca_py_readable(reader, *cframe, 3 * sizeof *cframe)));
+    return !layout->state.cframe || ca_py_get(reader, state + layout->state.cframe, cframe);
 }
 
 static bool first_frame(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
@@ -49,16 +44,16 @@ static bool next_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, ui
 static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const ca_py_link_t *link,
                      ca_py_walk_t *walk, uint64_t *cframe)
 {
-    unsigned owner = layout->frame.owner ? ca_py_byte(link->frame + layout->frame.owner) : 0;
+    uint8_t ends = ENDS_RUN;
     switch (layout->places) {
-    case CA_PY_ONE_CFRAME:
+    case CA_PY_RUN_CFRAME:
+        if (!ca_py_get_byte(reader, link->frame + layout->frame.owner, &ends) || ends > ENDS_RUN)
+            return false;
+        if (ends != ENDS_RUN)
+            return true;
         end_run(walk, *cframe);
         return next_cframe(layout, reader, cframe);
-    case CA_PY_RUN_CFRAME:
-        if (owner > ENDS_RUN)
-            return false;
-        if (owner != ENDS_RUN)
-            return true;
+    case CA_PY_ONE_CFRAME:
         end_run(walk, *cframe);
         return next_cframe(layout, reader, cframe);
     case CA_PY_ENTRY_FRAME:
@@ -73,20 +68,33 @@ static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const
 static bool read_link(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t frame,
                       ca_py_link_t *link)
 {
-    size_t bytes = layout->instruction_is_index ? FRAME_OBJECT_BYTES : FRAME_BYTES;
-    if (frame % sizeof(uint64_t) != 0 || !ca_py_readable(reader, frame, bytes))
+    uint64_t code, instruction;
+    uint8_t owner = 0;
+    if (frame % sizeof(uint64_t) != 0 || !ca_py_get(reader, frame + layout->frame.code, &code) ||
+        !ca_py_get(reader, frame + layout->frame.instruction, &instruction))
+        return false;
+    if (layout->places == CA_PY_ENTRY_FRAME &&
+        (!ca_py_get_byte(reader, frame + layout->frame.owner, &owner) || owner >= OWNERS))
         return false;
     *link = (ca_py_link_t){
         .frame = frame,
-        .code = (uintptr_t)ca_py_word(frame + layout->frame.code) & layout->code_mask,
-        .instruction = ca_py_word(frame + layout->frame.instruction) & layout->instruction_mask,
+        .code = (uintptr_t)code & layout->code_mask,
+        .instruction = instruction & layout->instruction_mask,
+        .is_entry = owner >= ENTRY_OWNER,
     };
-    if (layout->places == CA_PY_ENTRY_FRAME) {
-        unsigned owner = ca_py_byte(frame + layout->frame.owner);
-        link->is_entry = owner >= ENTRY_OWNER;
-        return owner < OWNERS;
-    }
     return true;
+}
+
+/* Whether the end of the chain is one: of entries the outermost, of variables that of the state,
+ * which no function has. */
+static bool ends_well(const ca_py_layout_t *layout, uintptr_t state, const ca_py_walk_t *walk,
+                      uint64_t cframe)
+{
+    if (walk->link_count == 0)
+        return true;
+    if (layout->places == CA_PY_ENTRY_FRAME)
+        return walk->links[walk->link_count - 1].is_entry;
+    return layout->places == CA_PY_NO_PLACE || cframe - state < STATE_BYTES_MOST;
 }
 
 bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
@@ -109,6 +117,8 @@ bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t 
             return false;
     }
     walk->whole = frame == 0;
+    if (walk->whole && !ends_well(layout, state, walk, cframe))
+        return false;
     if (walk->run_count == 0 || walk->runs[walk->run_count - 1].end < walk->frame_count) {
         /* Cut short: the run goes on, and the one to whom it belongs is not looked for. */
         end_run(walk, layout->places == CA_PY_RUN_CFRAME ? (uintptr_t)cframe : 0);

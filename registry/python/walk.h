@@ -16,7 +16,7 @@
 typedef struct ca_py_link {
     uintptr_t frame, code; /* code: without flags; what an entry has there is not looked at */
     uint64_t instruction;  /* as it stands in the frame */
-    uint64_t identity;     /* of the code, or 0: see known.h */
+    uint64_t identity;     /* what no other code has, ever; 0 where no such thing is known */
     uint32_t number;       /* of the code, set by known.h; 0 of an entry */
     bool is_entry;
 } ca_py_link_t;

@@ -1,0 +1,18 @@
+# $B/pyframes/frames.so: captures of the stacks of a Python program, by the objects of base, config and
+# registry; checks.py opens it. debug.so is the same with the deliberate faults of base/mutation.h.
+PYFRAMES := $B/pyframes
+$(PYFRAMES)/frames.so: $B/obj/tests/pyframes/frames.o $(filter-out $B/obj/pool/%,$(CORE_OBJ))
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -shared -o $@ $^ -Wl,-Bsymbolic $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
+$(PYFRAMES)/embedded: $B/obj/tests/pyframes/embedded.o
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -o $@ $^ $(OLD_LIBC) -ldl -lpthread $(LDFLAGS)
+$(PYFRAMES)/debug.so: $(OF_DEBUG) FORCE
+	@mkdir -p $(@D)
+	ln -sfn ../../build-debug/pyframes/frames.so $@
+
+# Not under a sanitizer: the interpreters have none.
+ifneq ($(filter release debug,$(BUILD)),)
+TEST_TOOLS += $(PYFRAMES)/frames.so $(PYFRAMES)/embedded \
+    $(if $(filter release,$(BUILD)),$(PYFRAMES)/debug.so)
+endif
