@@ -202,7 +202,7 @@ def run(tmp_path):
 
 # What a case is repeated with; every other parameter makes a case of its own.
 AXES = ("preload", "conf", "lane", "racecheck", "seed", "half", "depth", "devices", "threads",
-        "back_end", "own", "without", "form")
+        "back_end", "own", "without", "form", "interpreter")
 # `check`: each case in its default variant. `full`: each variant of one axis too, the others at their
 # default; `more` is what that adds to `check`. `night`: the cross product, and whatever is named.
 TIER = os.environ.get("CA_TIER", "night")

@@ -72,7 +72,7 @@ static bool compare_versions(const ca_py_layout_t *layout, ca_py_reader_t *reade
 static bool is_of_type(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
                        uintptr_t type)
 {
-    uint64_t its;
+    uint64_t its = 0;
     return object % sizeof its == 0 && ca_py_get(reader, object + layout->type, &its) &&
            its == type;
 }

@@ -4,15 +4,16 @@ PYFRAMES := $B/pyframes
 $(PYFRAMES)/frames.so: $B/obj/tests/pyframes/frames.o $(filter-out $B/obj/pool/%,$(CORE_OBJ))
 	@mkdir -p $(@D)
 	$(CC) $(OPT) -shared -o $@ $^ -Wl,-Bsymbolic $(OLD_LIBC) -ldl -lpthread -lm $(LDFLAGS)
-$(PYFRAMES)/embedded: $B/obj/tests/pyframes/embedded.o
+$(PYFRAMES)/unknown: LINK = -rdynamic
+$(PYFRAMES)/embedded $(PYFRAMES)/unknown: $(PYFRAMES)/%: $B/obj/tests/pyframes/%.o
 	@mkdir -p $(@D)
-	$(CC) $(OPT) -o $@ $^ $(OLD_LIBC) -ldl -lpthread $(LDFLAGS)
+	$(CC) $(OPT) -o $@ $^ $(LINK) $(OLD_LIBC) -ldl -lpthread $(LDFLAGS)
 $(PYFRAMES)/debug.so: $(OF_DEBUG) FORCE
 	@mkdir -p $(@D)
 	ln -sfn ../../build-debug/pyframes/frames.so $@
 
 # Not under a sanitizer: the interpreters have none.
 ifneq ($(filter release debug,$(BUILD)),)
-TEST_TOOLS += $(PYFRAMES)/frames.so $(PYFRAMES)/embedded \
+TEST_TOOLS += $(PYFRAMES)/frames.so $(PYFRAMES)/embedded $(PYFRAMES)/unknown \
     $(if $(filter release,$(BUILD)),$(PYFRAMES)/debug.so)
 endif
