@@ -30,7 +30,6 @@
     X(stack_returns_only)      /* or by the return addresses that it had */                        \
     X(python_code_unchecked)   /* a code is known again by its address */                          \
     X(python_outer_unread)     /* Python frames are known again by the innermost one */            \
-    X(python_tag_kept)         /* the flags of a reference are part of the address */              \
     X(python_index_single)     /* an instruction of 3.10 has one byte */                           \
     X(python_unproven)         /* a layout is believed that types speak against */                 \
     X(python_end_unseen)       /* an interpreter never ends */                                     \

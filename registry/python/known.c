@@ -185,7 +185,7 @@ static bool same_text(const ca_py_text_t *a, const ca_py_text_t *b)
 
 bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, uint32_t number)
 {
-    ca_py_reader_t plainly = {.careful = false};
+    ca_py_reader_t plainly = {.guarded = false};
     const ca_py_code_t *known = ca_py_code_of(number);
     ca_py_code_t now;
     if (CA_MUTATED(python_code_unchecked))
@@ -202,13 +202,13 @@ bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, uint32_t number
 /* Never seen before, as far as the thread knows. */
 static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
 {
-    ca_py_reader_t carefully = {.careful = true};
+    ca_py_reader_t guarded = {.guarded = true};
     ca_py_code_t content;
     size_t bytes;
-    if (!read_code(layout, &carefully, code, &content) || !ends(&content.name) ||
+    if (!read_code(layout, &guarded, code, &content) || !ends(&content.name) ||
         !ends(&content.file) || content.name.length == 0 ||
-        !ends_with_name(layout, &carefully, code, &content.name) ||
-        !read_code_bytes(layout, &carefully, code, &bytes) ||
+        !ends_with_name(layout, &guarded, code, &content.name) ||
+        !read_code_bytes(layout, &guarded, code, &bytes) ||
         !ca_py_lines_cover(&content.lines, bytes))
         return 0;
     return ca_py_code_add(&content);

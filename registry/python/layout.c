@@ -169,8 +169,7 @@ static const char *make_by_table(const ca_py_symbols_t *symbols, unsigned versio
     layout->places = CA_PY_ENTRY_FRAME;
     layout->lines = CA_PY_LOCATIONS;
     layout->instruction_unit = 2;
-    layout->code_mask =
-        layout->minor >= 14 && !CA_MUTATED(python_tag_kept) ? UNTAGGED : UINTPTR_MAX;
+    layout->code_mask = layout->minor >= 14 ? UNTAGGED : UINTPTR_MAX;
     layout->instruction_mask = UINT64_MAX;
     return read_table(symbols->runtime, words, layout) ? NULL : "its table of offsets is odd";
 }
@@ -196,7 +195,7 @@ static bool is_text(ca_py_reader_t *reader, uintptr_t at, const char *text)
 static bool has_member(const ca_py_layout_t *layout, uintptr_t type, const char *name,
                        uint32_t offset)
 {
-    ca_py_reader_t reader = {.careful = true};
+    ca_py_reader_t reader = {.guarded = true};
     uintptr_t member = of_type(layout, type, TYPE_MEMBERS);
     for (unsigned i = 0; i < MEMBERS_MOST; i++, member += MEMBER_BYTES) {
         if (!ca_py_readable(&reader, member, MEMBER_BYTES))

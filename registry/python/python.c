@@ -17,10 +17,10 @@
 #include "registry/python/codes.h"
 #include "registry/python/find.h"
 #include "registry/python/known.h"
-#include "registry/python/memo.h"
+#include "registry/python/cache.h"
 
 #define INTERPRETERS 4u   /* of a process, one after another */
-#define CAREFUL_STACKS 64 /* the first ones of an interpreter */
+#define GUARDED_STACKS 64 /* the first ones of an interpreter */
 #define REFUSALS_MOST 16u /* of stacks that were odd after those */
 #define PATH_BYTES 4096
 
@@ -38,7 +38,7 @@ typedef struct interpreter {
 struct ca_python_thread {
     bool busy;
     bool walked;    /* `walk` is of what was merged just now */
-    bool first;     /* the process's first thread, whose state nobody else ends */
+    bool first;     /* the process's first thread, whose state no other one ends */
     pthread_t self; /* of which `first` was found */
     uint64_t epoch;
     uintptr_t state;
@@ -47,11 +47,11 @@ struct ca_python_thread {
     uint32_t sites[CA_PY_DEPTH_MOST];
     uintptr_t words[CA_PYTHON_NATIVE_MOST + CA_PY_DEPTH_MOST];
     ca_py_known_t known;
-    ca_py_memo_t memo;
+    ca_py_cache_t cache;
 };
 
 _Atomic int ca_python_on;
-#define RESTING (1 << 20) /* is taken from it */
+#define PAUSED (1 << 20) /* is taken from it */
 
 static ca_python_choice_t choice = CA_PYTHON_OFF;
 static unsigned depth;
@@ -60,7 +60,7 @@ static interpreter_t interpreters[INTERPRETERS];
 static _Atomic unsigned met, judged; /* how many of them */
 static const interpreter_t *_Atomic current;
 static _Atomic uint64_t epoch = 1; /* of what threads remember */
-static _Atomic int careful_left = CAREFUL_STACKS;
+static _Atomic int guarded_left = GUARDED_STACKS;
 static _Atomic unsigned refusals;
 
 void ca_python_start(ca_python_choice_t chosen, unsigned most)
@@ -113,19 +113,19 @@ void ca_python_closed(uintptr_t low)
         give_up(its);
 }
 
-bool ca_python_rest(void)
+bool ca_python_pause(void)
 {
     typedef int is_initialized_t(void);
     const interpreter_t *its = atomic_load(&current);
-    bool rest = its && !((is_initialized_t *)its->symbols.initialized)();
-    if (rest)
-        atomic_fetch_sub(&ca_python_on, RESTING);
-    return rest;
+    bool pause = its && !((is_initialized_t *)its->symbols.initialized)();
+    if (pause)
+        atomic_fetch_sub(&ca_python_on, PAUSED);
+    return pause;
 }
 
-void ca_python_go_on(void)
+void ca_python_resume(void)
 {
-    atomic_fetch_add(&ca_python_on, RESTING);
+    atomic_fetch_add(&ca_python_on, PAUSED);
 }
 
 static const char *program_name(char *path)
@@ -165,16 +165,16 @@ void ca_python_judge(void)
     }
     if (!is_all_interpreter(its))
         its->range = (ca_py_code_range_t){0, 0};
-    atomic_store(&careful_left, CAREFUL_STACKS);
+    atomic_store(&guarded_left, GUARDED_STACKS);
     atomic_store(&current, its);
     atomic_fetch_add(&epoch, 1);
     atomic_fetch_add(&ca_python_on, 1);
 }
 
-/* Odd stacks: the layout is not the interpreter's, as far as can be told. */
+/* Odd stacks: the layout is not the interpreter's, as far as can be seen. */
 static void refuse(const interpreter_t *its)
 {
-    bool early = atomic_load(&careful_left) > 0;
+    bool early = atomic_load(&guarded_left) > 0;
     if (!early && atomic_fetch_add(&refusals, 1) < REFUSALS_MOST)
         return;
     if (give_up(its))
@@ -208,7 +208,7 @@ static __attribute__((noinline)) void begin_epoch(ca_python_thread_t *thread, ui
 {
     if (thread->epoch != 0)
         memset(&thread->known, 0, sizeof thread->known);
-    ca_py_memo_forget(&thread->memo);
+    ca_py_cache_forget(&thread->cache);
     thread->epoch = now;
     thread->self = pthread_self();
     thread->first = syscall(SYS_gettid) == getpid();
@@ -229,7 +229,7 @@ uint32_t ca_python_find(ca_python_thread_t *thread, uint32_t native)
     bool stopped = false;
     int (*stop)(void) = thread->first ? NULL : (int (*)(void))its->symbols.finalizing;
     uint32_t id =
-        ca_py_memo_find(&thread->memo, &its->layout, state, frame, native, stop, &stopped);
+        ca_py_cache_find(&thread->cache, &its->layout, state, frame, native, stop, &stopped);
     return stopped ? native : id;
 }
 
@@ -252,7 +252,7 @@ static bool find_sites(const ca_py_layout_t *layout, ca_python_thread_t *thread)
 static bool walk(const interpreter_t *its, ca_python_thread_t *thread)
 {
     const ca_py_layout_t *layout = &its->layout;
-    thread->reader = (ca_py_reader_t){.careful = atomic_load(&careful_left) > 0};
+    thread->reader = (ca_py_reader_t){.guarded = atomic_load(&guarded_left) > 0};
     thread->state = this_state(its);
     if (thread->state == 0 || is_finalizing(its) ||
         !ca_py_is_state_own(layout, &thread->reader, thread->state))
@@ -264,8 +264,8 @@ static bool walk(const interpreter_t *its, ca_python_thread_t *thread)
         return false;
     if (!right)
         refuse(its);
-    else if (thread->reader.careful && thread->walk.frame_count != 0)
-        atomic_fetch_sub(&careful_left, 1);
+    else if (thread->reader.guarded && thread->walk.frame_count != 0)
+        atomic_fetch_sub(&guarded_left, 1);
     return right;
 }
 
@@ -291,7 +291,7 @@ void ca_python_keep(ca_python_thread_t *thread, uint32_t native, uint32_t id)
 {
     const interpreter_t *its = atomic_load_explicit(&current, memory_order_relaxed);
     if (its && thread->walked && id != 0)
-        ca_py_memo_keep(&thread->memo, &its->layout, thread->state, native, &thread->walk, id);
+        ca_py_cache_keep(&thread->cache, &its->layout, thread->state, native, &thread->walk, id);
     thread->walked = false;
     atomic_signal_fence(memory_order_seq_cst);
     thread->busy = false;

@@ -33,8 +33,8 @@ void ca_python_closed(uintptr_t low);
 
 /* A library is about to be closed: true where an interpreter that has ended may go with it, which
  * then rests until as many calls of the second, after another look at what is loaded. */
-bool ca_python_rest(void);
-void ca_python_go_on(void);
+bool ca_python_pause(void);
+void ca_python_resume(void);
 
 /* After a look at what is loaded: looks at an interpreter that was found. With no lock held. */
 void ca_python_judge(void);

@@ -1,6 +1,6 @@
 /* Reading an interpreter's memory: words of the calling thread's own frames and of what they hold,
- * which nothing changes meanwhile. What is not known well yet is read carefully: the kernel says of
- * each page whether it can be. Never a call of the interpreter's. */
+ * which nothing changes meanwhile. Where little is known yet reads are guarded: the kernel says of
+ * each page whether it can be read. Never a call of the interpreter's. */
 #ifndef CA_REGISTRY_PYTHON_READER_H
 #define CA_REGISTRY_PYTHON_READER_H
 
@@ -12,7 +12,7 @@
 
 /* All zero is one that reads plainly. */
 typedef struct ca_py_reader {
-    bool careful;
+    bool guarded;
     unsigned next;
     uintptr_t pages[CA_PY_PAGES]; /* that can be read, as far as was asked */
 } ca_py_reader_t;
@@ -22,7 +22,7 @@ bool ca_py_probe(ca_py_reader_t *reader, uintptr_t address, size_t bytes);
 /* Whether `bytes` from `address` on can be read. */
 static inline bool ca_py_readable(ca_py_reader_t *reader, uintptr_t address, size_t bytes)
 {
-    return reader->careful ? ca_py_probe(reader, address, bytes) : address != 0;
+    return reader->guarded ? ca_py_probe(reader, address, bytes) : address != 0;
 }
 
 /* A word that can be. The interpreter's variables are others' to sanitizers. */

@@ -120,7 +120,7 @@ bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t 
     if (walk->whole && !ends_well(layout, state, walk, cframe))
         return false;
     if (walk->run_count == 0 || walk->runs[walk->run_count - 1].end < walk->frame_count) {
-        /* Cut short: the run goes on, and the one to whom it belongs is not looked for. */
+        /* Cut short: the run goes on, and its end is not looked for. */
         end_run(walk, layout->places == CA_PY_RUN_CFRAME ? (uintptr_t)cframe : 0);
     }
     return true;

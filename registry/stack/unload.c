@@ -43,16 +43,16 @@ int ca_unload(int (*close)(void *handle), void *handle)
     ca_lock_assert_none("closing a library");
     atomic_fetch_add(&epoch, CLOSING);
     ca_stack_cache_suspend();
-    bool python_rests = ca_python_rest();
+    bool python_paused = ca_python_pause();
     unsigned long long before = unloaded();
     int result = close(handle);
     int saved = errno;
     bool forget = unloaded() != before;
     ca_stack_cache_go_on(forget);
     atomic_fetch_add(&epoch, forget - CLOSING);
-    if (python_rests) {
+    if (python_paused) {
         ca_modules_note();
-        ca_python_go_on();
+        ca_python_resume();
     }
     errno = saved;
     return result;

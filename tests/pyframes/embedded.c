@@ -1,5 +1,5 @@
-/* embedded LIBPYTHON SCRIPT ARGUMENT...: a program that opens an interpreter, runs the script in it
- * from a function of its own, ends the interpreter and runs the script in another one. */
+/* embedded ROUNDS LIBPYTHON SCRIPT ARGUMENT...: a program that opens an interpreter, runs the
+ * script in it from a function of its own, ends the interpreter, and begins again. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void *of(void *library, const char *name)
 int main(int argc, char **argv)
 {
     static char text[8192];
-    void *library = argc > 2 ? dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL) : NULL;
+    void *library = argc > 3 ? dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (!library) {
         printf("no interpreter can be opened here: %s\n", dlerror());
         return 77;
@@ -35,12 +35,12 @@ int main(int argc, char **argv)
     void (*initialize)(void) = (void (*)(void))of(library, "Py_Initialize");
     int (*finalize)(void) = (int (*)(void))of(library, "Py_FinalizeEx");
     run_string = (int (*)(const char *))of(library, "PyRun_SimpleString");
-    int used = snprintf(text, sizeof text, "import sys\nsys.argv = ['%s'", argv[2]);
-    for (int i = 3; i < argc; i++)
+    int used = snprintf(text, sizeof text, "import sys\nsys.argv = ['%s'", argv[3]);
+    for (int i = 4; i < argc; i++)
         used += snprintf(text + used, sizeof text - (size_t)used, ", '%s'", argv[i]);
     snprintf(text + used, sizeof text - (size_t)used,
-             "]\nexec(compile(open('%s').read(), '%s', 'exec'))\n", argv[2], argv[2]);
-    for (int round = 0; round < 2; round++) {
+             "]\nexec(compile(open('%s').read(), '%s', 'exec'))\n", argv[3], argv[3]);
+    for (int round = 0; round < atoi(argv[1]); round++) {
         initialize();
         if (run_script(text) != 0)
             return 1;

@@ -120,7 +120,7 @@ static ca_py_known_t known;
 /* What the Python frames are by that layout; false where it was found out. */
 static bool write_walk(const ca_py_layout_t *layout, ca_text_t *text)
 {
-    ca_py_reader_t reader = {.careful = true};
+    ca_py_reader_t reader = {.guarded = true};
     uintptr_t state = ((this_state_t *)symbols.this_state)();
     memset(&known, 0, sizeof known);
     if (!ca_py_is_state_own(layout, &reader, state) ||
@@ -172,7 +172,7 @@ EXPORTED int frames_of_version(unsigned minor, char *buffer, size_t bytes)
 EXPORTED int frames_of_code(uintptr_t code)
 {
     ca_py_layout_t layout;
-    ca_py_reader_t reader = {.careful = true};
+    ca_py_reader_t reader = {.guarded = true};
     if (!symbols.this_state || ca_py_layout_make(&symbols, &layout))
         return -1;
     memset(&known, 0, sizeof known);

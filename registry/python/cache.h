@@ -1,7 +1,7 @@
 /* Merged stacks that a thread has captured before, found again by the words of its Python frames:
  * behind the cache of native stacks (registry/stack/stack_cache.h), which has found that part. */
-#ifndef CA_REGISTRY_PYTHON_MEMO_H
-#define CA_REGISTRY_PYTHON_MEMO_H
+#ifndef CA_REGISTRY_PYTHON_CACHE_H
+#define CA_REGISTRY_PYTHON_CACHE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,22 +40,22 @@ typedef struct ca_py_head {
 } ca_py_head_t;
 
 /* All zero is an empty one. */
-typedef struct ca_py_memo {
+typedef struct ca_py_cache {
     uint32_t used; /* units; the first is not used */
     ca_py_head_t heads[CA_PY_HEADS];
     ca_py_unit_t units[CA_PY_UNITS];
-} ca_py_memo_t;
+} ca_py_cache_t;
 
 /* The id that was kept for a native stack with the frames that begin with `frame`, of the state. 0
  * where there is none. `stop` is asked before each frame is read, unless it is NULL: where it says
  * so, the state is going away, and `*stopped` tells. */
-uint32_t ca_py_memo_find(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
-                         uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped);
+uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
+                          uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped);
 
 /* Remembers it for a walk whose codes have numbers. */
-void ca_py_memo_keep(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
-                     uint32_t native, const ca_py_walk_t *walk, uint32_t id);
+void ca_py_cache_keep(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
+                      uint32_t native, const ca_py_walk_t *walk, uint32_t id);
 
-void ca_py_memo_forget(ca_py_memo_t *memo);
+void ca_py_cache_forget(ca_py_cache_t *cache);
 
 #endif

@@ -1,7 +1,7 @@
 /* A tree of stacks for each start, as in registry/stack/stack_cache.c: a step that differs leads to
  * another stack, which has the same steps up to there. A frame is read only after the word that
  * leads to it agreed, so all that is read is alive. */
-#include "registry/python/memo.h"
+#include "registry/python/cache.h"
 
 #include <string.h>
 
@@ -16,12 +16,12 @@ static size_t place_of(uintptr_t frame, uint64_t instruction, uint32_t native)
            (CA_PY_HEADS - 1);
 }
 
-static inline ca_py_head_t *head_of(ca_py_memo_t *memo, uintptr_t frame, uint64_t instruction,
+static inline ca_py_head_t *head_of(ca_py_cache_t *cache, uintptr_t frame, uint64_t instruction,
                                     uint32_t native, bool make)
 {
     size_t place = place_of(frame, instruction, native);
     for (unsigned probe = 0; probe < PROBES; probe++) {
-        ca_py_head_t *head = &memo->heads[place ^ probe];
+        ca_py_head_t *head = &cache->heads[place ^ probe];
         if (head->frame == frame && head->instruction == instruction && head->native == native)
             return head;
         if (head->native == 0) {
@@ -66,17 +66,17 @@ static inline uintptr_t code_at(const ca_py_layout_t *layout, uintptr_t frame)
     return (uintptr_t)ca_py_word(frame + layout->frame.code) & layout->code_mask;
 }
 
-uint32_t ca_py_memo_find(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
-                         uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped)
+uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
+                          uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped)
 {
-    const ca_py_head_t *head = head_of(memo, frame, instruction_at(layout, frame), native, false);
+    const ca_py_head_t *head = head_of(cache, frame, instruction_at(layout, frame), native, false);
     uint32_t at = head ? head->first : 0, index = 0;
     uintptr_t interpreter = at ? interpreter_of(layout, state) : 0;
     uint64_t generation = at ? generation_of(layout, interpreter) : 0;
     for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
-        ca_py_entry_t *entry = &memo->units[at].entry;
-        const ca_py_step_t *step = &memo->units[at + 1].step + index;
-        const ca_py_step_t *end = &memo->units[at + 1].step + entry->count;
+        ca_py_entry_t *entry = &cache->units[at].entry;
+        const ca_py_step_t *step = &cache->units[at + 1].step + index;
+        const ca_py_step_t *end = &cache->units[at + 1].step + entry->count;
         bool alive = layout->generation && entry->generation == generation &&
                      entry->interpreter == interpreter;
         for (; step != end; step++) {
@@ -99,16 +99,16 @@ uint32_t ca_py_memo_find(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintp
             entry->interpreter = interpreter;
             return entry->id;
         }
-        index = (uint32_t)(step - &memo->units[at + 1].step);
+        index = (uint32_t)(step - &cache->units[at + 1].step);
         at = step->other;
     }
     return 0;
 }
 
-void ca_py_memo_forget(ca_py_memo_t *memo)
+void ca_py_cache_forget(ca_py_cache_t *cache)
 {
-    memset(memo->heads, 0, sizeof memo->heads);
-    memo->used = 1;
+    memset(cache->heads, 0, sizeof cache->heads);
+    cache->used = 1;
 }
 
 static bool same_step(const ca_py_step_t *a, const ca_py_step_t *b)
@@ -133,12 +133,12 @@ static ca_py_step_t step_of(const ca_py_walk_t *walk, uint32_t index)
 
 /* Where the stack belongs in the tree: a link that is 0. NULL where too many are in the way, or it
  * is there. */
-static uint32_t *link_for(ca_py_memo_t *memo, ca_py_head_t *head, const ca_py_walk_t *walk,
+static uint32_t *link_for(ca_py_cache_t *cache, ca_py_head_t *head, const ca_py_walk_t *walk,
                           uint32_t count)
 {
     uint32_t *link = &head->first, index = 0;
     for (unsigned tried = 0; *link != 0; tried++) {
-        ca_py_unit_t *units = &memo->units[*link];
+        ca_py_unit_t *units = &cache->units[*link];
         ca_py_step_t step = {.frame = 0};
         while (index < units->entry.count && index < count) {
             step = step_of(walk, index);
@@ -153,33 +153,33 @@ static uint32_t *link_for(ca_py_memo_t *memo, ca_py_head_t *head, const ca_py_wa
     return link;
 }
 
-void ca_py_memo_keep(ca_py_memo_t *memo, const ca_py_layout_t *layout, uintptr_t state,
-                     uint32_t native, const ca_py_walk_t *walk, uint32_t id)
+void ca_py_cache_keep(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
+                      uint32_t native, const ca_py_walk_t *walk, uint32_t id)
 {
     uint32_t count = walk->link_count + walk->whole;
     if (walk->link_count == 0)
         return;
-    if (memo->used == 0 || CA_PY_UNITS - memo->used < count + 1)
-        ca_py_memo_forget(memo);
+    if (cache->used == 0 || CA_PY_UNITS - cache->used < count + 1)
+        ca_py_cache_forget(cache);
     const ca_py_link_t *first = &walk->links[0];
-    ca_py_head_t *head = head_of(memo, first->frame, first->instruction, native, true);
+    ca_py_head_t *head = head_of(cache, first->frame, first->instruction, native, true);
     if (!head) {
-        ca_py_memo_forget(memo);
-        head = head_of(memo, first->frame, first->instruction, native, true);
+        ca_py_cache_forget(cache);
+        head = head_of(cache, first->frame, first->instruction, native, true);
     }
-    uint32_t *link = link_for(memo, head, walk, count);
+    uint32_t *link = link_for(cache, head, walk, count);
     if (!link)
         return;
-    uint32_t at = memo->used;
+    uint32_t at = cache->used;
     uintptr_t interpreter = interpreter_of(layout, state);
-    memo->units[at].entry = (ca_py_entry_t){
+    cache->units[at].entry = (ca_py_entry_t){
         .id = id,
         .count = count,
         .generation = generation_of(layout, interpreter),
         .interpreter = interpreter,
     };
     for (uint32_t i = 0; i < count; i++)
-        memo->units[at + 1 + i].step = step_of(walk, i);
-    memo->used += count + 1;
+        cache->units[at + 1 + i].step = step_of(walk, i);
+    cache->used += count + 1;
     *link = at;
 }
