@@ -47,10 +47,9 @@ static inline uint64_t generation_of(const ca_py_layout_t *layout, uintptr_t int
 
 static inline bool is_same_code(const ca_py_layout_t *layout, const ca_py_step_t *step)
 {
-    if (step->number == 0)
-        return true;
     if (step->identity == 0)
-        return ca_py_is_same(layout, step->code, step->number);
+        return !step->known || ca_py_is_same_in_place(layout, step->code, step->known) ||
+               ca_py_is_same(layout, step->code, step->known);
     return ((uint64_t)ca_py_half(step->code + layout->code.first_line) << 32 |
             ca_py_half(step->code + layout->code.version)) == step->identity ||
            CA_MUTATED(python_code_unchecked);
@@ -127,6 +126,7 @@ static ca_py_step_t step_of(const ca_py_walk_t *walk, uint32_t index)
         .code = link->code,
         .instruction = link->instruction,
         .identity = link->identity,
+        .known = link->number ? ca_py_code_of(link->number) : NULL,
         .number = link->number,
     };
 }

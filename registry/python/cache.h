@@ -14,8 +14,9 @@
 typedef struct ca_py_step {
     uintptr_t frame, code; /* frame 0: the chain ends here */
     uint64_t instruction, identity;
-    uint32_t number; /* of the code; 0 of an entry */
-    uint32_t other;  /* the stack to go on with where this differs, 0 for none */
+    const ca_py_code_t *known; /* the code's copy; NULL of an entry */
+    uint32_t number;           /* of the code; 0 of an entry */
+    uint32_t other;            /* the stack to go on with where this differs, 0 for none */
 } ca_py_step_t;
 
 /* Followed by its steps. */
@@ -23,7 +24,7 @@ typedef struct ca_py_entry {
     uint32_t id, count;
     uint64_t generation; /* of the interpreter, when all codes were as they are here */
     uintptr_t interpreter;
-    uintptr_t unused[2];
+    uintptr_t unused[3];
 } ca_py_entry_t;
 
 _Static_assert(sizeof(ca_py_entry_t) == sizeof(ca_py_step_t), "units");

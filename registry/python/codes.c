@@ -215,8 +215,8 @@ const ca_py_code_t *ca_py_code_of(uint32_t number)
 uint32_t ca_py_code_put(const char *function, const char *path)
 {
     const ca_py_code_t code = {
-        .name = {1, (uint32_t)strlen(function), function},
-        .file = {1, (uint32_t)strlen(path), path},
+        .name = {.width = 1, .length = (uint32_t)strlen(function), .data = function},
+        .file = {.width = 1, .length = (uint32_t)strlen(path), .data = path},
     };
     ca_lock_take(&lock);
     uint32_t before = atomic_load(&codes.count), number = find_or_add(&code);

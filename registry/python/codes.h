@@ -14,10 +14,15 @@ typedef struct ca_py_text {
     uint32_t width;
     uint32_t length;
     const void *data;
+    uintptr_t object; /* that it was read from */
+    uint64_t hash;    /* of that, as far as it was known */
+    uint32_t shape;   /* what that says of where its characters are */
 } ca_py_text_t;
 
 typedef struct ca_py_code {
+    bool is_of_file; /* not made by the program as it ran: its file's name is no <...> */
     ca_py_text_t name, file;
+    uintptr_t lines_object;
     ca_py_table_t lines;         /* `bytes` is NULL for one from a journal: its offsets are lines */
     const char *function, *path; /* UTF-8; not set of what is to be added */
 } ca_py_code_t;

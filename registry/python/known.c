@@ -80,18 +80,25 @@ static bool is_of_type(const ca_py_layout_t *layout, ca_py_reader_t *reader, uin
 static bool read_text(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t object,
                       ca_py_text_t *text)
 {
-    enum { KIND_SHIFT = 2, KIND = 7, COMPACT = 1 << 5, ASCII = 1 << 6 };
-    uint64_t length;
+    uint64_t length, hash;
     uint32_t state;
     if (!is_of_type(layout, reader, object, layout->str_type) ||
         !ca_py_get(reader, object + layout->str.length, &length) ||
+        !ca_py_get(reader, object + layout->str.length + CA_PY_HASH_AFTER_LENGTH, &hash) ||
         !ca_py_get_half(reader, object + layout->str.state, &state))
         return false;
-    uint32_t width = state >> KIND_SHIFT & KIND;
-    if (length > TEXT_MOST || !(state & COMPACT) || (width != 1 && width != 2 && width != 4))
+    uint32_t width = state >> CA_PY_KIND_SHIFT & CA_PY_KIND;
+    if (length > TEXT_MOST || !(state & CA_PY_COMPACT) || (width != 1 && width != 2 && width != 4))
         return false;
-    uintptr_t data = object + (state & ASCII ? layout->str.ascii : layout->str.compact);
-    *text = (ca_py_text_t){width, (uint32_t)length, (const void *)data};
+    uintptr_t data = object + ca_py_data_offset(layout, state);
+    *text = (ca_py_text_t){
+        .width = width,
+        .length = (uint32_t)length,
+        .data = (const void *)data,
+        .object = object,
+        .hash = hash,
+        .shape = state & CA_PY_SHAPE,
+    };
     return ca_py_readable(reader, data, (size_t)(length + 1) * width);
 }
 
@@ -127,23 +134,21 @@ static bool read_bytes_at(const ca_py_layout_t *layout, ca_py_reader_t *reader, 
     return length <= most && ca_py_readable(reader, (uintptr_t)*data, length + 1);
 }
 
-static uintptr_t name_offset(const ca_py_layout_t *layout)
-{
-    return layout->code.qualname ? layout->code.qualname : layout->code.name;
-}
-
 /* All of it but how long the bytecode is. */
 static bool read_code(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t code,
                       ca_py_code_t *content)
 {
     uint32_t first_line;
+    uint64_t lines;
     if (!is_of_type(layout, reader, code, layout->code_type) ||
-        !ca_py_get_half(reader, code + layout->code.first_line, &first_line))
+        !ca_py_get_half(reader, code + layout->code.first_line, &first_line) ||
+        !ca_py_get(reader, code + layout->code.lines, &lines))
         return false;
+    content->lines_object = (uintptr_t)lines;
     content->function = content->path = NULL;
     content->lines.form = layout->lines;
     content->lines.first_line = first_line;
-    return read_text_at(layout, reader, code + name_offset(layout), &content->name) &&
+    return read_text_at(layout, reader, code + layout->code.called, &content->name) &&
            read_text_at(layout, reader, code + layout->code.file, &content->file) &&
            read_bytes_at(layout, reader, code + layout->code.lines, &content->lines.bytes,
                          &content->lines.count, TABLE_MOST);
@@ -183,18 +188,23 @@ static bool same_text(const ca_py_text_t *a, const ca_py_text_t *b)
            memcmp(a->data, b->data, (size_t)a->width * a->length) == 0;
 }
 
-bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, uint32_t number)
+bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known)
+{
+    return ca_py_same_characters(layout, &known->name) &&
+           ca_py_same_words(known->lines_object + layout->bytes.data, known->lines.bytes,
+                            known->lines.count);
+}
+
+bool ca_py_is_same(const ca_py_layout_t *layout, uintptr_t code, const ca_py_code_t *known)
 {
     ca_py_reader_t plainly = {.guarded = false};
-    const ca_py_code_t *known = ca_py_code_of(number);
     ca_py_code_t now;
-    if (CA_MUTATED(python_code_unchecked))
-        return true;
-    return read_code(layout, &plainly, code, &now) &&
-           now.lines.first_line == known->lines.first_line &&
-           now.lines.count == known->lines.count && same_text(&now.name, &known->name) &&
-           same_text(&now.file, &known->file) &&
-           memcmp(now.lines.bytes, known->lines.bytes, now.lines.count) == 0;
+    return CA_MUTATED(python_code_unchecked) ||
+           (read_code(layout, &plainly, code, &now) &&
+            now.lines.first_line == known->lines.first_line &&
+            now.lines.count == known->lines.count && same_text(&now.name, &known->name) &&
+            same_text(&now.file, &known->file) &&
+            memcmp(now.lines.bytes, known->lines.bytes, now.lines.count) == 0);
 }
 
 /* --- numbers ---------------------------------------------------------------------------------- */
@@ -211,6 +221,8 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
         !read_code_bytes(layout, &guarded, code, &bytes) ||
         !ca_py_lines_cover(&content.lines, bytes))
         return 0;
+    content.is_of_file = content.file.length != 0 && content.file.width == 1 &&
+                         *(const char *)content.file.data != '<';
     return ca_py_code_add(&content);
 }
 
@@ -222,7 +234,8 @@ static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, ui
     for (unsigned probe = 0; probe < PROBES; probe++) {
         struct ca_py_known_code *one = &known->codes[place ^ probe];
         if (one->code == code && one->number != 0 &&
-            (identity ? one->identity == identity : ca_py_is_same(layout, code, one->number)))
+            (identity ? one->identity == identity
+                      : ca_py_is_same(layout, code, ca_py_code_of(one->number))))
             return one->number;
         if (one->code == code || (one->code == 0 && to->code != code))
             to = one;

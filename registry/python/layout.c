@@ -233,7 +233,8 @@ bool ca_py_layout_is_proven(const ca_py_symbols_t *symbols, const ca_py_layout_t
     if (CA_MUTATED(python_unproven))
         return true;
     uintptr_t code = symbols->code_type;
-    bool agrees = are_texts_proven(symbols, layout) &&
+    uint32_t called = layout->code.qualname ? layout->code.qualname : layout->code.name;
+    bool agrees = are_texts_proven(symbols, layout) && layout->code.called == called &&
                   has_member(layout, code, "co_filename", layout->code.file) &&
                   has_member(layout, code, "co_name", layout->code.name) &&
                   has_member(layout, code, "co_firstlineno", layout->code.first_line) &&
@@ -290,6 +291,7 @@ const char *ca_py_layout_make(const ca_py_symbols_t *symbols, ca_py_layout_t *la
         wrong = make_by_table(symbols, version, layout);
     if (layout->instruction_is_index && CA_MUTATED(python_index_single))
         layout->instruction_unit = 1;
+    layout->code.called = layout->code.qualname ? layout->code.qualname : layout->code.name;
     layout->code_type = symbols->code_type;
     layout->str_type = symbols->str_type;
     layout->bytes_type = symbols->bytes_type;

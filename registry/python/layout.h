@@ -39,6 +39,7 @@ typedef struct ca_py_layout {
     struct {
         /* `version`: 0 where there is none. `bytecode`: of an object's on 3.8 to 3.10. */
         uint32_t file, name, qualname, first_line, lines, bytecode, version;
+        uint32_t called; /* what is shown: the qualified name, or the name */
     } code;
     struct {
         uint32_t length, state, ascii, compact;
