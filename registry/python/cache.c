@@ -60,11 +60,6 @@ static inline uint64_t instruction_at(const ca_py_layout_t *layout, uintptr_t fr
     return ca_py_word(frame + layout->frame.instruction) & layout->instruction_mask;
 }
 
-static inline uintptr_t code_at(const ca_py_layout_t *layout, uintptr_t frame)
-{
-    return (uintptr_t)ca_py_word(frame + layout->frame.code) & layout->code_mask;
-}
-
 uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintptr_t state,
                           uintptr_t frame, uint32_t native, int (*stop)(void), bool *stopped)
 {
@@ -72,6 +67,11 @@ uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, ui
     uint32_t at = head ? head->first : 0, index = 0;
     uintptr_t interpreter = at ? interpreter_of(layout, state) : 0;
     uint64_t generation = at ? generation_of(layout, interpreter) : 0;
+    /* In registers: what a store might change is read again. */
+    const uint32_t code = layout->frame.code, instruction = layout->frame.instruction;
+    const uint32_t previous = layout->frame.previous;
+    const uintptr_t code_mask = layout->code_mask;
+    const uint64_t instruction_mask = layout->instruction_mask;
     for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
         ca_py_entry_t *entry = &cache->units[at].entry;
         const ca_py_step_t *step = &cache->units[at + 1].step + index;
@@ -87,11 +87,11 @@ uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, ui
                 *stopped = true;
                 return 0;
             }
-            if (code_at(layout, frame) != step->code ||
-                instruction_at(layout, frame) != step->instruction ||
+            if ((((ca_py_word(frame + code) & code_mask) ^ step->code) |
+                 ((ca_py_word(frame + instruction) & instruction_mask) ^ step->instruction)) != 0 ||
                 (!alive && !is_same_code(layout, step)))
                 break;
-            frame = (uintptr_t)ca_py_word(frame + layout->frame.previous);
+            frame = (uintptr_t)ca_py_word(frame + previous);
         }
         if (step == end || CA_MUTATED(python_outer_unread)) {
             entry->generation = generation;

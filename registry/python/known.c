@@ -226,6 +226,17 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
     return ca_py_code_add(&content);
 }
 
+static bool is_it(const ca_py_layout_t *layout, const struct ca_py_known_code *one, uintptr_t code,
+                  uint64_t identity)
+{
+    if (one->code != code || one->number == 0)
+        return false;
+    if (identity)
+        return one->identity == identity;
+    const ca_py_code_t *known = ca_py_code_of(one->number);
+    return ca_py_is_same_in_place(layout, code, known) || ca_py_is_same(layout, code, known);
+}
+
 static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, uintptr_t code,
                           uint64_t identity)
 {
@@ -233,9 +244,7 @@ static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, ui
     struct ca_py_known_code *to = &known->codes[place];
     for (unsigned probe = 0; probe < PROBES; probe++) {
         struct ca_py_known_code *one = &known->codes[place ^ probe];
-        if (one->code == code && one->number != 0 &&
-            (identity ? one->identity == identity
-                      : ca_py_is_same(layout, code, ca_py_code_of(one->number))))
+        if (is_it(layout, one, code, identity))
             return one->number;
         if (one->code == code || (one->code == 0 && to->code != code))
             to = one;
@@ -249,7 +258,8 @@ static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, ui
 bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
                   ca_py_walk_t *walk)
 {
-    if (!compare_versions(layout, reader, walk))
+    bool seen = ca_py_versions_epoch() != NOT_SEEN && !reader->guarded;
+    if (!seen && !compare_versions(layout, reader, walk))
         return false;
     for (unsigned i = 0; i < walk->link_count; i++) {
         ca_py_link_t *link = &walk->links[i];

@@ -30,14 +30,14 @@ __attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint64_t
 ca_py_word(uintptr_t address)
 {
     typedef uint64_t __attribute__((may_alias, aligned(1))) word_t;
-    return *(const volatile word_t *)address;
+    return *(const word_t *)address;
 }
 
 __attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint32_t
 ca_py_half(uintptr_t address)
 {
     typedef uint32_t __attribute__((may_alias, aligned(1))) half_t;
-    return *(const volatile half_t *)address;
+    return *(const half_t *)address;
 }
 
 __attribute__((no_sanitize_address, no_sanitize_thread)) static inline uint8_t
