@@ -227,8 +227,8 @@ static ca_block_t *take(ca_arena_t *arena, ca_stream_t *stream, size_t size)
     return found || !stream ? found : ca_stream_take(stream, size, CA_TAKE_CUT);
 }
 
-int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,
-                            ca_block_t **block, uint64_t *address, bool *reused)
+int ca_arena_alloc_ready(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                         uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -EAGAIN;
@@ -291,8 +291,8 @@ int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, u
     return found ? 0 : -EAGAIN;
 }
 
-int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                      uint64_t *address, bool *reused)
+int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                   uint64_t *address, bool *reused)
 {
     if (bytes > CA_BYTES_MOST)
         return -ENOMEM;
@@ -326,25 +326,14 @@ int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_b
     return rc;
 }
 
-int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                         bool *reused)
-{
-    return ca_arena_alloc_ready_on(arena, NULL, bytes, block, address, reused);
-}
-
-int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                   bool *reused)
-{
-    return ca_arena_alloc_on(arena, NULL, bytes, block, address, reused);
-}
-
 ca_arena_t *ca_block_arena(const ca_block_t *block)
 {
     /* Another thread may be retiring that arena: then this reads NULL from some moment on. */
     return __atomic_load_n(&block->arena, __ATOMIC_ACQUIRE);
 }
 
-CA_INLINE ca_arena_t *lock_arena(const ca_block_t *block)
+/* Takes the lock of its arena. NULL, and no lock, where that was retired. */
+static inline ca_arena_t *lock_arena(const ca_block_t *block)
 {
     ca_arena_t *arena = ca_block_arena(block);
 
@@ -357,9 +346,17 @@ CA_INLINE ca_arena_t *lock_arena(const ca_block_t *block)
     return NULL;
 }
 
-ca_arena_t *ca_block_lock(const ca_block_t *block)
+size_t ca_block_bytes(ca_block_t *block)
 {
-    return lock_arena(block);
+    ca_arena_t *arena = lock_arena(block);
+    size_t bytes = 0;
+
+    if (!arena)
+        return 0; /* its context is destroyed */
+    if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
+        bytes = ca_block_size(block);
+    ca_lock_drop(&arena->lock);
+    return bytes;
 }
 
 typedef enum {
@@ -543,14 +540,6 @@ void ca_arena_stop(ca_arena_t *arena)
 {
     arena->stopped = true;
     ca_caches_review(arena);
-}
-
-bool ca_arena_stopped(ca_arena_t *arena)
-{
-    ca_lock_take(&arena->lock);
-    bool stopped = arena->stopped;
-    ca_lock_drop(&arena->lock);
-    return stopped;
 }
 
 /* What lies in caches counts as live to the arena, and would go back with the rest. */

@@ -77,19 +77,21 @@ typedef struct ca_arena_params {
 ca_arena_t *ca_arena_create(const ca_upstream_t *upstream, void *context,
                             const ca_arena_params_t *params);
 
-/* Serves `bytes` (> 0). Returns 0, -ENOMEM when everything in the retry ladder failed (the caller
- * then asks the driver, whose answer is the program's), or -EIO when the arena no longer serves, or
- * does not here: in a callback of upstream's, inside a call of this thread's that obtains memory.
- * `*reused` (may be NULL) tells whether the memory was handed out before. */
-int ca_arena_alloc(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                   bool *reused);
+/* Serves `bytes` (> 0), with a stream of the arena's in its order: also from what was freed on the
+ * same stream, whatever is still at work there; it then waits for the device only when there is no
+ * memory left. NULL: behind all work. Returns 0, -ENOMEM when everything in the retry ladder failed
+ * (the caller then asks the driver, whose answer is the program's), or -EIO when the arena no
+ * longer serves, or does not here: in a callback of upstream's, inside a call of this thread's that
+ * obtains memory. `*reused` (may be NULL) tells whether the memory was handed out before. */
+int ca_arena_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                   uint64_t *address, bool *reused);
 
 /* The same from memory that is ready now: makes no upstream call. -EAGAIN when there is none, or
  * when ca_arena_alloc would first ask for better. */
-int ca_arena_alloc_ready(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address,
-                         bool *reused);
+int ca_arena_alloc_ready(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
+                         uint64_t *address, bool *reused);
 
-/* The same, and where nothing is ready it asks about fences. It is not counted. */
+/* The same without a stream, and where nothing is ready it asks about fences. It is not counted. */
 int ca_arena_alloc_passed(ca_arena_t *arena, size_t bytes, ca_block_t **block, uint64_t *address);
 
 /* Takes a live block back; it becomes pending in the open epoch. Never fails, never waits for the
@@ -125,14 +127,6 @@ void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun);
 void ca_stream_retire(ca_stream_t *stream);
 
 ca_arena_t *ca_stream_arena(const ca_stream_t *stream);
-
-/* Allocation in the order of a stream (NULL: as above): also from what was freed on the same
- * stream, whatever is still at work there. Waits for the device only when there is no memory left.
- */
-int ca_arena_alloc_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, ca_block_t **block,
-                      uint64_t *address, bool *reused);
-int ca_arena_alloc_ready_on(ca_arena_t *arena, ca_stream_t *stream, size_t bytes,
-                            ca_block_t **block, uint64_t *address, bool *reused);
 
 /* A free in the order of a stream: what is at work elsewhere does not matter, the program has made
  * the stream wait for it. On a stream of another arena the block comes back when all work is done,
@@ -220,9 +214,6 @@ bool ca_block_is_at(ca_block_t *block, uint64_t address);
 ca_arena_t *ca_block_arena(const ca_block_t *block);
 void *ca_arena_context(const ca_arena_t *arena);
 
-/* The driver reported a broken context: the arena stops serving (-EIO) but keeps its books. */
-bool ca_arena_stopped(ca_arena_t *arena);
-
 /* Whether `address` lies inside a segment of any arena: ours, live or not. */
 bool ca_pool_owns(uint64_t address);
 
@@ -279,8 +270,7 @@ bool ca_arena_stats_try(ca_arena_t *arena, ca_arena_stats_t *stats);
 
 /* Bytes that all arenas together have reserved upstream, now and at most at a time: those of device
  * memory, and those of host memory. */
-void ca_pool_reserved(size_t *now, size_t *peak);
-void ca_pool_reserved_host(size_t *now, size_t *peak);
+void ca_pool_reserved(bool host, size_t *now, size_t *peak);
 
 /* In the child of a fork, which has one thread: an empty index of addresses, locks that no
  * thread holds and no totals. The parent's arenas must not be used; their memory stays as it is. */

@@ -5,19 +5,6 @@
 #include "pool/blocks/span.h"
 #include "pool/state.h"
 
-size_t ca_block_bytes(ca_block_t *block)
-{
-    ca_arena_t *arena = ca_block_lock(block);
-    size_t bytes = 0;
-
-    if (!arena)
-        return 0; /* its context is destroyed */
-    if (!arena->retired && ca_block_state(block) == CA_BLOCK_LIVE)
-        bytes = ca_block_size(block);
-    ca_lock_drop(&arena->lock);
-    return bytes;
-}
-
 uint64_t ca_arena_address(ca_arena_t *arena)
 {
     ca_lock_take(&arena->lock);

@@ -132,7 +132,8 @@ static inline void ca_arena_note_peak(ca_arena_t *arena)
         arena->live_peak = now;
 }
 
-/* The driver reported a broken context. */
+/* The driver reported a broken context: the arena serves nothing more (-EIO), but keeps its books.
+ */
 void ca_arena_stop(ca_arena_t *arena);
 
 /* Its address is about to be another one, or none. */
@@ -142,10 +143,7 @@ static inline void ca_block_forget(ca_block_t *block)
         block->arena->upstream->forget(&block->record);
 }
 
-/* Takes the lock of the block's arena. NULL, and no lock, where that was retired. */
-ca_arena_t *ca_block_lock(const ca_block_t *block);
-
-/* The same of the arena that has a segment with this address, or NULL. */
+/* Takes the lock of the arena that has a segment with this address, or NULL. */
 ca_arena_t *ca_span_lock(uint64_t address);
 
 /* Where it may be (pool/fence/order.h), what plain frees left in flight is made ready. Drops the

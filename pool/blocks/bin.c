@@ -1,8 +1,6 @@
 /* Two-level segregated fit over the ready blocks; see bin.h. */
 #include "pool/blocks/bin.h"
 
-#include <limits.h>
-
 void ca_bin_of(size_t bytes, unsigned *row, unsigned *sub)
 {
     uint64_t granules = bytes / CA_GRANULE;
@@ -111,7 +109,6 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
 /* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
  * is not far behind the first that fits. */
 #define SAME_COMPARES 128u
-#define HINT_COMPARES 8u
 
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment)
 {
@@ -130,7 +127,7 @@ ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignm
     return last;
 }
 
-static size_t largest_of(const ca_bins_t *bins, unsigned compares)
+size_t ca_bins_largest(const ca_bins_t *bins)
 {
     size_t largest = 0;
 
@@ -138,19 +135,8 @@ static size_t largest_of(const ca_bins_t *bins, unsigned compares)
         return 0;
     unsigned row = 63u - (unsigned)__builtin_clzll(bins->rows);
     unsigned sub = 31u - (unsigned)__builtin_clz(bins->subs[row]);
-    for (const ca_block_t *block = bins->heads[row][sub]; block && compares;
-         block = block->next, compares--)
+    for (const ca_block_t *block = bins->heads[row][sub]; block; block = block->next)
         if (ca_block_size(block) > largest)
             largest = ca_block_size(block);
     return largest;
-}
-
-size_t ca_bins_largest(const ca_bins_t *bins)
-{
-    return largest_of(bins, UINT_MAX);
-}
-
-size_t ca_bins_hint(const ca_bins_t *bins)
-{
-    return largest_of(bins, HINT_COMPARES);
 }

@@ -45,7 +45,4 @@ ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignm
 /* Bytes of the largest block, or 0. */
 size_t ca_bins_largest(const ca_bins_t *bins);
 
-/* The same in constant time: of the last bin in use a few blocks are compared. */
-size_t ca_bins_hint(const ca_bins_t *bins);
-
 #endif

@@ -54,7 +54,7 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
     block->state = 0;
 }
 
-void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment)
+static void link_segment(ca_arena_t *arena, ca_segment_t *segment)
 {
     segment->prev = NULL;
     segment->next = arena->segments;
@@ -101,7 +101,7 @@ ca_segment_t *ca_segment_place(ca_arena_t *arena, uint64_t base, size_t bytes, c
                               .pool = pool,
                               .idle_since = arena->operations,
                               .idle_tick = arena->tick};
-    ca_segment_link(arena, segment);
+    link_segment(arena, segment);
     describe(block, begin, segment->usable, segment, arena);
     return segment;
 }

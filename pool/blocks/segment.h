@@ -20,8 +20,7 @@ static inline bool ca_segment_whole(const ca_segment_t *segment)
     return segment->pool == CA_POOL_OVERSIZE || segment->pool == CA_POOL_VIEW;
 }
 
-/* Into the arena's list of segments, or out of it. */
-void ca_segment_link(ca_arena_t *arena, ca_segment_t *segment);
+/* Out of the arena's list of segments. */
 void ca_segment_unlink(ca_arena_t *arena, ca_segment_t *segment);
 
 /* Where a rounded request is served from. */

@@ -29,17 +29,6 @@ static ca_cache_t *left; /* of threads that ended */
 static pthread_key_t thread_end;
 static enum { KEY_NONE, KEY_MADE, KEY_REFUSED } key;
 
-/* --- classes ---------------------------------------------------------------------------------- */
-
-size_t ca_cache_class_bytes(size_t bytes)
-{
-    size_t class_bytes = 0;
-
-    if (bytes && bytes <= CA_CACHE_MOST)
-        ca_cache_class_of(bytes, &class_bytes);
-    return class_bytes;
-}
-
 /* Where the program chose the sizes that requests are rounded to it gets these and no others. */
 static inline bool may_round(const ca_arena_params_t *params)
 {
@@ -419,8 +408,11 @@ static inline ca_cache_t *enter_for(ca_arena_t *arena, size_t bytes, unsigned *i
     return cache && size <= ca_cache_get(&cache->most) && ca_cache_enter(cache) ? cache : NULL;
 }
 
-int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
-                      bool *reused)
+/* Serves `*bytes` on a stream from what the calling thread freed there, without a lock or a call
+ * upstream. Otherwise -EAGAIN, and `*bytes` is what to ask the arena for instead, so that the block
+ * fits a class; should there be no memory for that, the arena can be asked for the original. */
+static int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block,
+                             uint64_t *address, bool *reused)
 {
     size_t class_bytes;
     unsigned index;
@@ -440,8 +432,10 @@ int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, ui
     return 0;
 }
 
-int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
-                   uint64_t *address, bool *reused)
+/* The same of any request, from the calling thread's cache, or from memory of the arena's that is
+ * ready. With `ready_only` it makes no upstream call, without it asks about fences. */
+static int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
+                          uint64_t *address, bool *reused)
 {
     size_t class_bytes;
     unsigned index;
@@ -482,11 +476,11 @@ int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool r
     if (rc == 0)
         return 0;
     if (ready_only)
-        return ca_arena_alloc_ready_on(arena, stream, bytes, block, address, reused);
-    rc = ca_arena_alloc_on(arena, stream, bytes, block, address, reused);
+        return ca_arena_alloc_ready(arena, stream, bytes, block, address, reused);
+    rc = ca_arena_alloc(arena, stream, bytes, block, address, reused);
     /* The climb has left nothing untried, but a block of just what was asked. */
     if (rc == -ENOMEM && bytes != asked &&
-        ca_arena_alloc_ready_on(arena, stream, asked, block, address, reused) == 0)
+        ca_arena_alloc_ready(arena, stream, asked, block, address, reused) == 0)
         return 0;
     return rc;
 }
@@ -524,9 +518,9 @@ static bool keep(ca_arena_t *arena, ca_block_t *block, ca_closer_t by)
     return kept;
 }
 
-void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block)
+void ca_cached_free(ca_block_t *block)
 {
-    if (!keep(arena, block, CA_BY_FREE))
+    if (!keep(ca_block_arena(block), block, CA_BY_FREE))
         ca_arena_free(block);
 }
 
@@ -565,11 +559,6 @@ void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream)
             return;
     }
     ca_arena_free_on(block, stream);
-}
-
-void ca_cached_free(ca_block_t *block)
-{
-    ca_cached_free_to(ca_block_arena(block), block);
 }
 
 void ca_caches_reset_after_fork(void)

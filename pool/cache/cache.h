@@ -49,20 +49,8 @@
 
 typedef struct ca_cache ca_cache_t;
 
-/* Serves `*bytes` from the calling thread's cache, or from memory of `arena` that is ready. With
- * `ready_only` it makes no upstream call, without it asks about fences. Otherwise -EAGAIN, and
- * `*bytes` is what to ask the arena for instead, so that the block fits a class; should there be no
- * memory for that, the arena can be asked for the original. */
-int ca_cache_alloc(ca_arena_t *arena, size_t *bytes, bool ready_only, ca_block_t **block,
-                   uint64_t *address, bool *reused);
-
-/* The same of a request on a stream, from what the calling thread freed there. It makes no upstream
- * call and takes no lock. */
-int ca_cache_alloc_on(ca_stream_t *stream, size_t *bytes, ca_block_t **block, uint64_t *address,
-                      bool *reused);
-
-/* One of them, then ca_arena_alloc_on, or with `ready_only` ca_arena_alloc_ready_on. `stream` may
- * be NULL. */
+/* Serves as ca_arena_alloc, or with `ready_only` ca_arena_alloc_ready, where the calling thread's
+ * cache has nothing. */
 int ca_cached_alloc(ca_arena_t *arena, ca_stream_t *stream, size_t bytes, bool ready_only,
                     ca_block_t **block, uint64_t *address, bool *reused);
 
@@ -75,12 +63,6 @@ void ca_cached_free_async(ca_block_t *block, ca_stream_t *stream, uint16_t numbe
 
 /* The same, as ca_arena_free_on does; on the legacy stream as ca_cached_free_async. */
 void ca_cached_free_on(ca_block_t *block, ca_stream_t *stream);
-
-/* The same, of a block that was of `arena` (or NULL) when the caller looked. */
-void ca_cached_free_to(ca_arena_t *arena, ca_block_t *block);
-
-/* The size of the class that a rounded request belongs to; 0 when it belongs to none. */
-size_t ca_cache_class_bytes(size_t bytes);
 
 /* The child of a fork has none. */
 void ca_caches_reset_after_fork(void);

@@ -383,7 +383,23 @@ void ca_caches_drop(ca_arena_t *arena)
     arena->cache_count = 0;
     arena->cached_bytes = 0;
     /* A cache that serves another arena by then must not hear of these. */
-    ca_cache_drop_marks(arena);
+    ca_cache_forget_marks(arena, NULL);
+}
+
+/* Locks a cache out for a moment, and has it publish. Returns whether it was locked out. */
+static bool visit(ca_arena_t *arena, ca_cache_t *cache)
+{
+    bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
+
+    lock_out(cache);
+    ca_cache_publish(arena, cache);
+    return was_locked_out;
+}
+
+static void leave(ca_cache_t *cache, bool was_locked_out)
+{
+    if (!was_locked_out)
+        atomic_store(&cache->entry, CA_CACHE_FREE);
 }
 
 /* All of a stream's, or of every one (NULL). Where `precise`, nothing more is kept. */
@@ -392,13 +408,10 @@ static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precis
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         if (precise && cache->precise)
             continue;
-        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
-        lock_out(cache);
-        ca_cache_publish(arena, cache);
+        bool was_locked_out = visit(arena, cache);
         ca_cache_give_ordered(arena, cache, only);
         cache->precise |= precise;
-        if (!was_locked_out)
-            atomic_store(&cache->entry, CA_CACHE_FREE);
+        leave(cache, was_locked_out);
     }
 }
 
@@ -414,26 +427,18 @@ void ca_caches_make_precise(ca_arena_t *arena)
 
 void ca_caches_publish(ca_arena_t *arena)
 {
-    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
-        lock_out(cache);
-        ca_cache_publish(arena, cache);
-        if (!was_locked_out)
-            atomic_store(&cache->entry, CA_CACHE_FREE);
-    }
+    for (ca_cache_t *cache = arena->caches; cache; cache = cache->next)
+        leave(cache, visit(arena, cache));
 }
 
 void ca_caches_flush_idle(ca_arena_t *arena)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
-        bool was_locked_out = atomic_load(&cache->entry) == CA_CACHE_LOCKED_OUT;
-        lock_out(cache);
-        ca_cache_publish(arena, cache);
+        bool was_locked_out = visit(arena, cache);
         if (!cache->used)
             empty(arena, cache);
         cache->used = false;
-        if (!was_locked_out)
-            atomic_store(&cache->entry, CA_CACHE_FREE);
+        leave(cache, was_locked_out);
     }
 }
 

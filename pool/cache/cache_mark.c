@@ -101,11 +101,11 @@ ca_epoch_t *ca_cache_epoch_of(const ca_arena_t *arena, const ca_cache_t *cache, 
 static void forget_marks(ca_arena_t *arena, ca_epoch_t *epoch, const ca_cache_t *cache)
 {
     for (; epoch; epoch = epoch->next)
-        for (ca_cache_mark_t **link = &epoch->marks; *link; link = &(*link)->next)
-            if ((*link)->cache == cache) {
+        for (ca_cache_mark_t **link = &epoch->marks; *link;)
+            if (!cache || (*link)->cache == cache)
                 mark_off(arena, link);
-                break; /* an epoch has one of each cache at most */
-            }
+            else
+                link = &(*link)->next;
 }
 
 void ca_cache_forget_marks(ca_arena_t *arena, const ca_cache_t *cache)
@@ -113,18 +113,4 @@ void ca_cache_forget_marks(ca_arena_t *arena, const ca_cache_t *cache)
     forget_marks(arena, arena->plain_fences.open, cache);
     forget_marks(arena, arena->plain_fences.closing.head, cache);
     forget_marks(arena, arena->plain_fences.closed.head, cache);
-}
-
-static void drop_marks(ca_arena_t *arena, ca_epoch_t *epoch)
-{
-    for (; epoch; epoch = epoch->next)
-        while (epoch->marks)
-            mark_off(arena, &epoch->marks);
-}
-
-void ca_cache_drop_marks(ca_arena_t *arena)
-{
-    drop_marks(arena, arena->plain_fences.open);
-    drop_marks(arena, arena->plain_fences.closing.head);
-    drop_marks(arena, arena->plain_fences.closed.head);
 }

@@ -28,10 +28,8 @@ void ca_cache_move_marks(ca_arena_t *arena, ca_epoch_t *from, ca_epoch_t *to);
 /* The epoch that a block in the cache waits for; the open one if nothing else. */
 ca_epoch_t *ca_cache_epoch_of(const ca_arena_t *arena, const ca_cache_t *cache, uint64_t tag);
 
-/* No epoch has a mark of this cache any more. */
+/* No epoch has a mark of this cache any more; NULL: of any, because they serve other arenas by the
+ * time they would hear of it. */
 void ca_cache_forget_marks(ca_arena_t *arena, const ca_cache_t *cache);
-
-/* Nor of any other: they serve other arenas by the time they would hear of it. */
-void ca_cache_drop_marks(ca_arena_t *arena);
 
 #endif

@@ -249,7 +249,7 @@ void ca_epoch_synchronize(ca_arena_t *arena)
     }
 }
 
-CA_INLINE bool in_order(const ca_arena_t *arena)
+bool ca_epoch_in_order(const ca_arena_t *arena)
 {
     return arena->params.reuse == CA_POOL_REUSE_ORDER &&
            (!arena->params.host || CA_MUTATED(order_pinned)) && !arena->no_fences &&
@@ -265,7 +265,7 @@ static ca_epoch_t *covering_now(ca_arena_t *arena, uint64_t began)
 
     if (!newest || newest->began != began)
         newest = arena->owed;
-    if (!newest || newest->began != began || newest->foreign || !in_order(arena))
+    if (!newest || newest->began != began || newest->foreign || !ca_epoch_in_order(arena))
         return NULL;
     if (newest != arena->owed)
         return newest;
@@ -437,11 +437,6 @@ size_t ca_epoch_reap(ca_arena_t *arena, ca_fence_queue_t *fences, size_t most, b
  * many closed epochs on, or the list would grow without end. */
 #define IN_ORDER_BEHIND 64u
 
-bool ca_epoch_in_order(const ca_arena_t *arena)
-{
-    return in_order(arena);
-}
-
 CA_INLINE bool may_not_serve(const ca_arena_t *arena, const ca_epoch_t *epoch)
 {
     if (CA_MUTATED(order_counted_by_arena))
@@ -479,7 +474,7 @@ ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes)
     ca_epoch_t *epoch = arena->plain_fences.closed.tail;
 
     if (epoch->count != 1 || epoch->marks || epoch->prev || epoch->users || arena->owed ||
-        !ca_arena_serving(arena) || !in_order(arena) || may_not_serve(arena, epoch))
+        !ca_arena_serving(arena) || !ca_epoch_in_order(arena) || may_not_serve(arena, epoch))
         return NULL;
     ca_block_t *block = epoch->blocks;
     if (!ca_block_take_whole(arena, block, bytes))
@@ -500,11 +495,6 @@ static bool take_last(ca_arena_t *arena, ca_epoch_t *epoch, size_t bytes)
         return false;
     empty(epoch);
     return true;
-}
-
-size_t ca_epoch_serve_in_order(ca_arena_t *arena)
-{
-    return ca_epoch_take_in_order(arena, 0, NULL);
 }
 
 size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **found)

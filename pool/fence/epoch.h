@@ -83,7 +83,7 @@ int ca_fence_queue_start(ca_arena_t *arena, ca_fence_queue_t *fences, ca_stream_
 bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began);
 
 /* Where the newest closed epoch's fence is lent: its block, if that is the only one that is closed,
- * is of just that size and may serve in order, or NULL: what ca_epoch_serve_in_order and
+ * is of just that size and may serve in order, or NULL: what ca_epoch_take_in_order and
  * ca_block_take would come to. */
 ca_block_t *ca_epoch_take_owed(ca_arena_t *arena, size_t bytes);
 
@@ -163,11 +163,8 @@ void ca_epoch_reap_by_free(ca_arena_t *arena, ca_fence_queue_t *fences);
 bool ca_epoch_in_order(const ca_arena_t *arena);
 
 /* Makes ready at once what plain frees left in closed epochs that may serve in order (order.h).
- * Returns how many epochs that were. Drops the lock. */
-size_t ca_epoch_serve_in_order(ca_arena_t *arena);
-
-/* The same for a request of `bytes`: where the newest of them has just its block alone, that is
- * served and goes to `found`. */
+ * Returns how many epochs that were. For a request of `bytes`, where the newest of them has just
+ * its block alone, that is served and goes to `found`; 0: for none. Drops the lock. */
 size_t ca_epoch_take_in_order(ca_arena_t *arena, size_t bytes, ca_block_t **found);
 
 typedef enum {

@@ -599,11 +599,6 @@ void ca_order_hold(bool on)
         atomic_fetch_sub(&ca_order_gate.held, 1);
 }
 
-uint64_t ca_order_others(void)
-{
-    return ca_counter_read(submissions_elsewhere);
-}
-
 void ca_order_reset_after_fork(void)
 {
     ca_lock_init(&lock, CA_RANK_ORDER);

@@ -223,9 +223,6 @@ bool ca_order_has_passed(const void *context, uint64_t number);
 bool ca_order_owes(const void *context);
 bool ca_order_paid(const void *context);
 
-/* Submissions that were not to the current stream, for tests and statistics. */
-uint64_t ca_order_others(void);
-
 void ca_order_reset_after_fork(void);
 
 #endif

@@ -98,20 +98,10 @@ void ca_reserved_forget(const ca_arena_t *arena)
                               memory_order_relaxed);
 }
 
-static void read_total(total_t *total, size_t *now, size_t *peak)
+void ca_pool_reserved(bool host, size_t *now, size_t *peak)
 {
-    *now = atomic_load_explicit(&total->now, memory_order_relaxed);
-    *peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-}
-
-void ca_pool_reserved(size_t *now, size_t *peak)
-{
-    read_total(&totals[0], now, peak);
-}
-
-void ca_pool_reserved_host(size_t *now, size_t *peak)
-{
-    read_total(&totals[1], now, peak);
+    *now = atomic_load_explicit(&totals[host].now, memory_order_relaxed);
+    *peak = atomic_load_explicit(&totals[host].peak, memory_order_relaxed);
 }
 
 void ca_giving_reset_after_fork(void)

@@ -84,8 +84,7 @@ static bool search(climb_t *c)
 {
     if (!ca_arena_serving(c->arena))
         return over(c, -EIO);
-    if (c->arena->params.reuse == CA_POOL_REUSE_ORDER && c->arena->plain_fences.closed.head)
-        ca_epoch_serve_in_order(c->arena);
+    ca_arena_serve_in_order(c->arena);
     c->block = c->any ? ca_block_take_any(c->arena, c->bytes)
                       : ca_block_take(c->arena, c->bytes, UINT_MAX);
     if (!c->block && c->any) /* where it was before its kind was kept apart, see mixed.h */

@@ -143,7 +143,7 @@ static void in_child(void)
 static uint64_t reserved_bytes(void)
 {
     size_t now, peak;
-    ca_pool_reserved(&now, &peak);
+    ca_pool_reserved(false, &now, &peak);
     return now;
 }
 

@@ -33,7 +33,7 @@ bool ca_pool_stats(ca_arena_stats_t *total, size_t *contexts)
     memset(total, 0, sizeof(*total));
     for (size_t i = 0; i < count; i++)
         complete &= add(living[i]->arena, total);
-    ca_pool_reserved(&total->reserved_bytes, &total->reserved_peak);
+    ca_pool_reserved(false, &total->reserved_bytes, &total->reserved_peak);
     *contexts = count;
     return complete;
 }
@@ -71,6 +71,6 @@ bool ca_pool_stats_pinned(ca_arena_stats_t *total)
     for (size_t i = 0; i < count; i++)
         for (unsigned k = 0; k < CA_PINNED_KINDS; k++)
             complete &= add(atomic_load(&living[i]->pinned[k]), total);
-    ca_pool_reserved_host(&total->reserved_bytes, &total->reserved_peak);
+    ca_pool_reserved(true, &total->reserved_bytes, &total->reserved_peak);
     return complete;
 }

@@ -4,6 +4,7 @@
 #define ONE_CACHE_H
 
 #include "fake_upstream.h"
+#include "pool/cache/cache_hit.h"
 #include "pool/state.h"
 
 #define CACHED (8 * MIB)
@@ -47,6 +48,15 @@ static inline void end(void)
     ca_arena_retire(arena);
     free(fake.stamps);
     fake.stamps = NULL;
+}
+
+/* What a rounded request that has a class gets. */
+static inline size_t class_bytes(size_t bytes)
+{
+    size_t of_class;
+
+    ca_cache_class_of(bytes, &of_class);
+    return of_class;
 }
 
 /* Allocates `count` blocks at once and frees them. */

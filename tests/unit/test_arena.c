@@ -398,25 +398,25 @@ static void the_reserve_of_the_process_counts_what_is_held_together(void **state
     (void)state;
     size_t before, peak_before, now, peak;
     held_t high = get(900 * MIB); /* above all that other tests reserved */
-    ca_pool_reserved(&before, &peak_before);
+    ca_pool_reserved(false, &before, &peak_before);
     assert_true(before >= 900 * MIB && peak_before == before);
     for (unsigned i = 0; i < 5; i++) { /* one at a time */
         ca_arena_t *other = ca_arena_create(&fake_upstream, NULL, &params);
         held_t a;
         assert_int_equal(hold(other, 30 * MIB, &a), 0);
-        ca_pool_reserved(&now, &peak);
+        ca_pool_reserved(false, &now, &peak);
         assert_int_equal(now, before + 30 * MIB);
         ca_arena_retire(other);
         ca_arena_retire(other);
         fake.used -= 30 * MIB; /* gone with its context */
     }
-    ca_pool_reserved(&now, &peak);
+    ca_pool_reserved(false, &now, &peak);
     assert_int_equal(now, before);
     assert_int_equal(peak, peak_before + 30 * MIB);
     put(&high);
     settle();
     ca_arena_trim(arena, SIZE_MAX);
-    ca_pool_reserved(&now, &peak);
+    ca_pool_reserved(false, &now, &peak);
     assert_int_equal(now, before - 900 * MIB);
 }
 
@@ -596,7 +596,7 @@ static void the_child_of_a_fork_has_an_empty_index_and_no_totals(void **state)
             alarm(10);
             ca_pool_reset_after_fork();
             size_t now, peak;
-            ca_pool_reserved(&now, &peak);
+            ca_pool_reserved(false, &now, &peak);
             ca_arena_t *own = ca_arena_create(&fake_upstream, NULL, &fake_params);
             _exit(now || peak || ca_pool_owns(a.address) || !own);
         }
@@ -615,12 +615,12 @@ static void a_broken_context_stops_the_arena(void **state)
 {
     (void)state;
     held_t a = get(512), b = get(512), c;
-    assert_false(ca_arena_stopped(arena));
+    assert_false(arena->stopped);
     fake.fail_at[FAKE_ALLOC] = 1;
     fake.fail_rc[FAKE_ALLOC] = -EIO;
     assert_int_equal(hold(arena, 100 * MIB, &c), -EIO);
     sound();
-    assert_true(ca_arena_stopped(arena));
+    assert_true(arena->stopped);
     fake_log();
     assert_int_equal(hold(arena, 512, &c), -EIO);
     put(&a), put(&b);
@@ -650,7 +650,7 @@ static void an_unknown_upstream_error_leaves_the_cache_alone(void **state)
     params = fake_params;
     assert_int_equal(hold(arena, 20 * MIB + 11 * MIB, &b), -ENOMEM);
     sound();
-    assert_false(ca_arena_stopped(arena));
+    assert_false(arena->stopped);
     held_t c = get(64 * MIB);
     put(&c);
 }

@@ -160,12 +160,6 @@ static void random_sets_agree_with_a_scan(void **state)
         else
             assert_true(found && ca_block_size(found) == best);
         assert_int_equal(ca_bins_largest(&bins), largest);
-        unsigned row, sub, hint_row = 0, hint_sub = 0;
-        size_t hint = ca_bins_hint(&bins);
-        assert_true(hint <= largest && (hint > 0) == (largest > 0));
-        ca_bin_of(largest ? largest : CA_GRANULE, &row, &sub);
-        ca_bin_of(hint ? hint : CA_GRANULE, &hint_row, &hint_sub);
-        assert_true(row == hint_row && sub == hint_sub); /* it is of the same bin */
     }
 }
 

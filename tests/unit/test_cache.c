@@ -15,17 +15,15 @@ static void a_class_is_at_most_a_sixteenth_larger_than_the_request(void **state)
     (void)state;
     size_t before = 0;
     for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST; bytes += CA_GRANULE) {
-        size_t class = ca_cache_class_bytes(bytes);
+        size_t class = class_bytes(bytes);
         assert_in_range(class, bytes, bytes + bytes / 16);
         assert_true(class >= before);
-        assert_int_equal(ca_cache_class_bytes(class), class);
+        assert_int_equal(class_bytes(class), class);
         if (class >= CA_PAGE_FROM)
             assert_int_equal(class % CA_PAGE, 0);
         before = class;
     }
     assert_int_equal(before, CA_CACHE_MOST);
-    assert_int_equal(ca_cache_class_bytes(CA_CACHE_MOST + 1), 0);
-    assert_int_equal(ca_cache_class_bytes(0), 0);
 }
 
 /* --- the hit path ----------------------------------------------------------------------------- */
@@ -475,7 +473,7 @@ static void a_request_is_not_refused_for_the_sake_of_its_class(void **state)
     enum { FIT = 62 }; /* in 8 MiB; of their class 60 */
     held_t held[FIT];
     size_t bytes = 132 * KIB; /* its class has 136 KiB */
-    assert_int_equal(ca_cache_class_bytes(bytes), 136 * KIB);
+    assert_int_equal(class_bytes(bytes), 136 * KIB);
     start(64 * MIB, CACHED);
     ca_arena_trim(arena, SIZE_MAX);
     fake.limit = 8 * MIB;

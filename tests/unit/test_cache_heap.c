@@ -251,8 +251,7 @@ static void a_thread_leaves_nothing_behind_whatever_its_cache_holds(void **state
 {
     (void)state;
     start(1024 * MIB, CACHED);
-    for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST;
-         bytes = ca_cache_class_bytes(bytes) + 1) {
+    for (size_t bytes = CA_GRANULE; bytes <= CA_CACHE_MOST; bytes = class_bytes(bytes) + 1) {
         on_thread(leave_in_stock, (void *)(uintptr_t)bytes);
         assert_int_equal(ca_caches_bytes(arena), 0);
         assert_int_equal(arena->cache_count, 0);

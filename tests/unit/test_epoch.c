@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include "one_arena.h"
 #include "pool/fence/epoch.h"
+#include "pool/state.h"
 
 static int set_up(void **state)
 {
@@ -230,7 +231,7 @@ static void a_broken_fence_stops_the_arena(void **state)
     fake.fail_at[FAKE_RECORD] = 1;
     fake.fail_rc[FAKE_RECORD] = -EIO;
     put(&a);
-    assert_true(ca_arena_stopped(arena));
+    assert_true(arena->stopped);
     assert_int_equal(stats().pending_bytes, 6 * MIB);
     fake_log();
     put(&b);
@@ -247,7 +248,7 @@ static void a_broken_query_stops_the_arena(void **state)
     fake.fail_rc[FAKE_QUERY] = -EIO;
     assert_int_equal(hold(arena, 6 * MIB, &b), -EIO);
     sound();
-    assert_true(ca_arena_stopped(arena));
+    assert_true(arena->stopped);
 }
 
 static void failed_queries_back_off(void **state)

@@ -36,7 +36,7 @@ static void obtain(ca_arena_t *from, size_t bytes, held_t *held)
 {
     uint64_t before = fake.calls[FAKE_ALLOC];
     *held = (held_t){.bytes = bytes};
-    assert_int_equal(ca_arena_alloc(from, bytes, &held->block, &held->address, NULL), 0);
+    assert_int_equal(ca_arena_alloc(from, NULL, bytes, &held->block, &held->address, NULL), 0);
     assert_int_equal(fake.calls[FAKE_ALLOC], before + 1);
 }
 

@@ -78,18 +78,18 @@ static void the_reserve_is_counted_apart(void **state)
 {
     (void)state;
     size_t device, device_peak, host, host_peak;
-    ca_pool_reserved(&device, &device_peak);
+    ca_pool_reserved(false, &device, &device_peak);
     held_t a = get(100);
     size_t now, peak;
-    ca_pool_reserved(&now, &peak);
+    ca_pool_reserved(false, &now, &peak);
     assert_int_equal(now, device);
     assert_int_equal(peak, device_peak);
-    ca_pool_reserved_host(&host, &host_peak);
+    ca_pool_reserved(true, &host, &host_peak);
     assert_int_equal(host, 2 * MIB);
     put(&a);
     fake.auto_pass = true;
     assert_int_equal(ca_arena_trim(arena, SIZE_MAX), 2 * MIB);
-    ca_pool_reserved_host(&host, &host_peak);
+    ca_pool_reserved(true, &host, &host_peak);
     assert_int_equal(host, 0);
     assert_true(host_peak >= 2 * MIB);
 }

@@ -39,7 +39,7 @@ static void keep_one(ca_arena_t *arena, size_t bytes)
 {
     ca_allocation_t record = {.bytes = bytes, .kind = CA_KIND_DEVICE, .context = 1};
     ca_block_t *block;
-    assert_int_equal(ca_arena_alloc(arena, bytes, &block, &record.address, NULL), 0);
+    assert_int_equal(ca_arena_alloc(arena, NULL, bytes, &block, &record.address, NULL), 0);
     record.owner = block;
     assert_int_equal(ca_registry_insert_at(ca_block_record(block), &record), 0);
 }

@@ -45,17 +45,10 @@ static int end_all(void **state)
     return 0;
 }
 
-/* As the shim does (shim/upstream/arenas.c). */
 static int get_on(ca_stream_t *stream, size_t bytes, held_t *held)
 {
-    size_t asked = bytes;
-    int rc = stream ? ca_cache_alloc_on(stream, &asked, &held->block, &held->address, &held->reused)
-                    : -EAGAIN;
-    if (rc != 0 && !stream)
-        rc =
-            ca_cached_alloc(arena, NULL, bytes, false, &held->block, &held->address, &held->reused);
-    else if (rc != 0)
-        rc = ca_arena_alloc_on(arena, stream, asked, &held->block, &held->address, &held->reused);
+    int rc =
+        ca_cached_alloc(arena, stream, bytes, false, &held->block, &held->address, &held->reused);
     held->bytes = bytes;
     if (rc != 0)
         held->block = NULL;
@@ -124,7 +117,7 @@ static void no_other_stream_gets_it_before_its_fence(void **state)
     assert_int_equal(get_on(streams[0], BYTES, &first), 0);
     uint64_t address = first.address;
     put_on(streams[0], &first);
-    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
     assert_int_equal(get_on(streams[1], BYTES, &other), 0);
     assert_false(meet(&other, address, BYTES));
     assert_int_equal(get_on(NULL, BYTES, &plain), 0);
@@ -155,7 +148,7 @@ static void a_place_is_of_one_stream_at_a_time(void **state)
     assert_int_equal(get_on(other, BYTES, &second), 0);
     assert_false(meet(&second, address, BYTES));
     put_on(other, &second); /* the other one's goes to the heap */
-    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
     assert_int_equal(ca_stream_listed(streams[0]), 1);
     sound();
 }
@@ -171,7 +164,7 @@ static void the_one_before_goes_to_the_heap(void **state)
     for (unsigned i = 0; i < 40; i++)
         put_on(streams[0], &held[i]);
     sound();
-    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
     assert_int_equal(fake.recorded, recorded + 1); /* of 39 on the stream 32 have one */
     assert_int_equal(get_on(streams[0], BYTES, &again), 0);
     assert_int_equal(again.address, last);
@@ -224,7 +217,7 @@ static void the_end_of_a_stream_takes_what_it_had(void **state)
         put_on(streams[i], &held[i]);
     ca_stream_retire(streams[0]);
     sound(); /* nothing in stock is of a stream that is no more */
-    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
     assert_int_equal(get_on(streams[1], BYTES, &again), 0);
     assert_int_equal(again.address, other);
     put_on(streams[1], &again);
@@ -236,7 +229,7 @@ static void *leave_on_a_stream(void *unused)
     held_t held;
     assert_int_equal(get_on(streams[0], BYTES, &held), 0);
     put_on(streams[0], &held);
-    assert_int_equal(ca_caches_bytes(arena), ca_cache_class_bytes(BYTES));
+    assert_int_equal(ca_caches_bytes(arena), class_bytes(BYTES));
     return unused;
 }
 

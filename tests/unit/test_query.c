@@ -34,7 +34,7 @@ static void every_address_of_a_live_block_leads_to_its_start(void **state)
     uint64_t starts[COUNT];
     for (size_t i = 0; i < COUNT; i++) {
         ca_arena_t *from = i % 2 ? arena : other;
-        assert_int_equal(ca_arena_alloc(from, 1 + i * 3000, &blocks[i], &starts[i], NULL), 0);
+        assert_int_equal(ca_arena_alloc(from, NULL, 1 + i * 3000, &blocks[i], &starts[i], NULL), 0);
     }
     for (size_t i = 0; i < COUNT; i += 3)
         ca_arena_free(blocks[i]);
@@ -64,7 +64,7 @@ static void nothing_leads_out_of_what_is_there(void **state)
     uint64_t start;
     assert_int_equal(ca_pool_block_at(0), 0);
     assert_int_equal(ca_pool_block_at(FAKE_BASE), 0);
-    assert_int_equal(ca_arena_alloc(arena, MIB, &block, &start, NULL), 0);
+    assert_int_equal(ca_arena_alloc(arena, NULL, MIB, &block, &start, NULL), 0);
     assert_int_equal(ca_pool_block_at(start - 1), 0);
     assert_int_equal(ca_pool_block_at(start + CA_SEGMENT_MOST), 0);
     assert_int_equal(ca_pool_block_at(UINT64_MAX), 0);

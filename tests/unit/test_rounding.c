@@ -129,7 +129,7 @@ static void the_arena_rounds_its_requests(void **state)
     bool reused;
     assert_int_equal(hold(arena, 0, &a), 0);
     assert_int_equal(live(arena), 32 * KIB);
-    assert_int_equal(ca_arena_alloc_ready(arena, 33 * KIB, &b.block, &address, &reused), 0);
+    assert_int_equal(ca_arena_alloc_ready(arena, NULL, 33 * KIB, &b.block, &address, &reused), 0);
     assert_int_equal(live(arena), 288 * KIB);
     assert_null(ca_arena_check(arena));
     let_go(&a);

@@ -384,7 +384,8 @@ static void a_hit_that_may_call_nothing_leaves_the_asking_to_another(void **stat
     held_t freed = free_beside_a_larger_rest(), again = {.bytes = 3 * MIB};
     fake_log();
     assert_int_equal(
-        ca_arena_alloc_ready(arena, 3 * MIB, &again.block, &again.address, &again.reused), -EAGAIN);
+        ca_arena_alloc_ready(arena, NULL, 3 * MIB, &again.block, &again.address, &again.reused),
+        -EAGAIN);
     assert_string_equal(fake_log(), "");
     again = get(3 * MIB);
     assert_int_equal(again.address, freed.address);

@@ -59,7 +59,7 @@ static void sound(void)
 static mine_t get(ca_stream_t *stream, size_t bytes)
 {
     mine_t mine;
-    assert_int_equal(ca_arena_alloc_on(arena, stream, bytes, &mine.block, &mine.address, NULL), 0);
+    assert_int_equal(ca_arena_alloc(arena, stream, bytes, &mine.block, &mine.address, NULL), 0);
     sound();
     return mine;
 }
@@ -416,7 +416,7 @@ static void a_context_that_goes_takes_its_streams_along(void **state)
     ca_stream_retire(one);
     uint64_t address;
     ca_block_t *block;
-    assert_int_equal(ca_arena_alloc_on(arena, two, 512, &block, &address, NULL), -EIO);
+    assert_int_equal(ca_arena_alloc(arena, two, 512, &block, &address, NULL), -EIO);
     assert_null(ca_arena_stream(arena, (void *)3, false));
 }
 
@@ -443,7 +443,7 @@ static void nobody_waits_without_bound_for_a_stream(void **state)
     uint64_t address;
     ca_block_t *block;
     put(a, one);
-    assert_int_equal(ca_arena_alloc(arena, 200 * MIB, &block, &address, NULL), -ENOMEM);
+    assert_int_equal(ca_arena_alloc(arena, NULL, 200 * MIB, &block, &address, NULL), -ENOMEM);
     assert_int_equal(fake.unbounded_waits, 0);
     assert_int_equal(fake.waiting_frees, 0);
     sound();
@@ -467,8 +467,8 @@ static void random_use_is_sound(void **state)
         size_t bytes = ((size_t)512 << (seed >> 50) % 12) + (seed >> 20) % 4096;
         if (slot->block)
             ca_arena_free_on(slot->block, stream);
-        assert_int_equal(
-            ca_arena_alloc_on(arena, stream, bytes, &slot->block, &slot->address, NULL), 0);
+        assert_int_equal(ca_arena_alloc(arena, stream, bytes, &slot->block, &slot->address, NULL),
+                         0);
         if (i % 500 == 0) {
             ca_stream_retire(streams[i / 500 % 2]);
             streams[i / 500 % 2] = ca_arena_stream(arena, (void *)(uintptr_t)(i + 10), false);
@@ -524,7 +524,7 @@ static void before_that_record_nothing_is_taken(void **state)
     mine_t small = get(legacy(), 512);
     put(small, legacy());
     mine_t next;
-    int rc = ca_arena_alloc_ready_on(arena, legacy(), 512, &next.block, &next.address, NULL);
+    int rc = ca_arena_alloc_ready(arena, legacy(), 512, &next.block, &next.address, NULL);
     assert_true(rc == -EAGAIN || next.address != small.address);
 }
 
