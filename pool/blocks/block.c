@@ -128,7 +128,7 @@ void ca_block_discard(ca_block_slab_t *slab)
     ca_block_slab_t next = {.kept_count = slab->kept_count};
 
     memcpy(next.kept, slab->kept, sizeof next.kept);
-    if (slab->bytes == 0) /* there never was a block; but it may have some of another's */
+    if (slab->bytes == 0) /* there never was a block */
         next.chunks = slab->chunks;
     for (ca_block_page_t *chunk = slab->chunks, *older; slab->bytes && chunk; chunk = older) {
         size_t bytes = chunk->pages * CA_BLOCK_PAGE;

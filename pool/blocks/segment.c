@@ -47,10 +47,10 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
     block->arena = arena;
     ca_block_set_size(block, bytes);
     ca_block_place(block)->segment = segment;
-    ca_block_set_lower(block, NULL);
+    ca_block_place(block)->lower = NULL;
     ca_block_place(block)->upper = NULL;
     block->touched = block->exported = false;
-    ca_block_set_freed(block, 0);
+    block->class_mark = 0;
     block->state = 0;
 }
 
@@ -194,7 +194,7 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
     else
         ca_block_segment(block)->first = ca_block_upper(block);
     if (ca_block_upper(block))
-        ca_block_set_lower(ca_block_upper(block), ca_block_lower(block));
+        ca_block_place(ca_block_upper(block))->lower = ca_block_lower(block);
     ca_block_delete(&arena->blocks, block);
     ca_count(merges);
 }
@@ -278,7 +278,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     if (!low)
         return NULL;
     describe(low, block->address, bytes, ca_block_segment(block), arena);
-    ca_block_set_lower(low, ca_block_lower(block));
+    ca_block_place(low)->lower = ca_block_lower(block);
     ca_block_place(low)->upper = block;
     low->touched = block->touched;
     ca_block_forget(block);
@@ -286,7 +286,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
         ca_block_place(ca_block_lower(low))->upper = low;
     else
         ca_block_segment(low)->first = low;
-    ca_block_set_lower(block, low);
+    ca_block_place(block)->lower = low;
     ca_record_set_address(&block->record, block->address + bytes);
     ca_count(splits);
     return low;
@@ -328,7 +328,6 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
     size_t bytes = ca_block_size(block);
 
     block->state = CA_BLOCK_PENDING;
-    ca_block_set_freed(block, arena->operations);
     if (--segment->live_blocks == 0) {
         arena->vacant++;
         segment->idle_since = arena->operations;

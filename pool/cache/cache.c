@@ -114,11 +114,6 @@ static ca_cache_t *make(ca_arena_t *arena)
     return joins ? cache : NULL;
 }
 
-ca_cache_t *ca_cache_own(const ca_arena_t *arena)
-{
-    return ca_cache_find_own(arena);
-}
-
 static __attribute__((noinline)) ca_cache_t *find_or_make(ca_arena_t *arena, unsigned at)
 {
     ca_thread_counts_join();

@@ -5,8 +5,8 @@
 #include <limits.h>
 #include "base/lock.h"
 #include "base/thread_state.h"
+#include "pool/cache/cache_hit.h"
 #include "pool/cache/cache_mark.h"
-#include "pool/cache/cache_state.h"
 #include "pool/fence/fence_order.h"
 #include "pool/blocks/segment.h"
 #include "pool/growth/warmup.h"

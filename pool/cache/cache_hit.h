@@ -44,7 +44,7 @@ CA_INLINE ca_cache_t *ca_cache_recent(const ca_arena_t *arena)
 }
 
 /* The same, looked for. */
-CA_INLINE ca_cache_t *ca_cache_find_own(const ca_arena_t *arena)
+CA_INLINE ca_cache_t *ca_cache_own(const ca_arena_t *arena)
 {
     ca_cache_t *cache = ca_thread_caches.caches;
 

@@ -1,6 +1,7 @@
 /* Marks of thread caches in the arena's epochs; see cache_mark.h. */
 #include "pool/cache/cache_mark.h"
 
+#include "pool/cache/cache_hit.h"
 #include "pool/state.h"
 
 static void mark_off(ca_arena_t *arena, ca_cache_mark_t **link)

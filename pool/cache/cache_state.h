@@ -164,7 +164,4 @@ void ca_cache_give_ready(ca_arena_t *arena, ca_block_t *block);
 /* The owner's epoch is due (ca_cache_put), by what it did last. Takes the arena's lock. */
 void ca_cache_close_epoch(ca_cache_t *cache, ca_closer_t by);
 
-/* This thread's cache in front of the arena, or NULL. */
-ca_cache_t *ca_cache_own(const ca_arena_t *arena);
-
 #endif

@@ -50,7 +50,7 @@ static size_t scale(const ca_arena_t *arena)
  * arena knows no more of those than the two numbers that are read here. */
 static uint64_t freed_after(const ca_arena_t *arena)
 {
-    const ca_cache_t *cache = arena->caches ? ca_cache_find_own(arena) : NULL;
+    const ca_cache_t *cache = arena->caches ? ca_cache_own(arena) : NULL;
 
     if (cache)
         ca_fence_note_free(arena->context,
@@ -157,11 +157,14 @@ static void empty(ca_epoch_t *epoch)
     epoch->count = epoch->bytes = 0;
 }
 
-/* Makes all blocks of an epoch ready; the epoch is then in no list. */
+/* Makes all blocks of an epoch ready; the epoch is then in no list. In pin mode the one that was
+ * freed last is to be found first. */
 static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
-    for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
-        next = ca_block_later(block);
+    bool last_first = !arena->pins;
+
+    for (ca_block_t *block = last_first ? epoch->blocks : epoch->last, *next; block; block = next) {
+        next = last_first ? ca_block_later(block) : ca_block_earlier(block);
         if (epoch->fences->stream)
             ca_stream_unlist(epoch->fences->stream, block);
         ca_history_note(.event = CA_EVENT_READY, .address = block->address,
@@ -296,7 +299,7 @@ bool ca_epoch_cover(ca_arena_t *arena, ca_block_t *block, uint64_t began)
     const ca_cache_t *cache;
 
     if (open->count || open->marks ||
-        ((cache = arena->caches ? ca_cache_find_own(arena) : NULL) && ca_cache_open_count(cache)))
+        ((cache = arena->caches ? ca_cache_own(arena) : NULL) && ca_cache_open_count(cache)))
         return false;
     ca_epoch_t *covering = covering_now(arena, began);
     if (covering)

@@ -80,8 +80,7 @@ static void recheck_next(void)
                                        atomic_load(&ca_order_gate.last));
 }
 
-/* Something was submitted. */
-static void wake(void)
+void ca_order_unquiet(void)
 {
     uint64_t current = atomic_load(&ca_order_current);
 
@@ -94,7 +93,7 @@ static void wake(void)
  * the lock where the current stream changes too: a request sees both or neither. */
 static void note_several(void)
 {
-    wake();
+    ca_order_unquiet();
     raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
 }
 
@@ -452,7 +451,7 @@ static void go_off(void)
 void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 {
     bool off = atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed);
-    wake();
+    ca_order_unquiet();
     uint64_t current = stream_now(), now;
     bool other = !off && stream != current;
 
@@ -473,17 +472,12 @@ void ca_order_before_other(uint64_t stream, void *queue, unsigned work)
 
 void ca_order_after_other(uint64_t stream, unsigned work)
 {
-    wake();
+    ca_order_unquiet();
     if ((!work && stream == stream_now()) || (CA_MUTATED(order_held) && work & CA_WORK_HELD))
         return;
     if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) &&
         !atomic_load_explicit(&ca_order_gate.ended, memory_order_relaxed))
         note_several();
-}
-
-void ca_order_unquiet(void)
-{
-    wake();
 }
 
 void ca_order_waits_for(uint64_t stream)

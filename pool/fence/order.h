@@ -182,7 +182,7 @@ static inline bool ca_order_may(const void *context)
  * is behind it or not yet there, never half. */
 uint64_t ca_order_record_begins(void);
 
-/* Something was submitted that came by none of the wrappers. */
+/* Something was submitted, if by none of the wrappers. */
 void ca_order_unquiet(void);
 
 /* Of what ca_order_current is. */
