@@ -1,4 +1,5 @@
-/* For the fast path: a call costs more there than what it saves in size. */
+/* For the fast path: a call costs more there than what it saves in size. And for words that threads
+ * share. */
 #ifndef CA_BASE_INLINE_H
 #define CA_BASE_INLINE_H
 
@@ -10,6 +11,15 @@
 
 /* For an address that is used several times: the compiler must not work it out anew at each. */
 #define CA_KEEP_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
+
+/* Raises a word that other threads raise too, where it is less. */
+static inline void ca_word_raise(_Atomic uint64_t *word, uint64_t value)
+{
+    uint64_t before = atomic_load(word);
+
+    while (before < value && !atomic_compare_exchange_weak(word, &before, value))
+        continue;
+}
 
 /* Whether a word that other threads may write has this value. Where the caller has hardly a
  * register left, the compiler must not take one for it. */

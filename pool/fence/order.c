@@ -46,14 +46,6 @@ static const ca_upstream_t *upstream;
 static uint64_t wait_ns;
 static _Atomic uint64_t proved; /* fences up to this number have passed, too */
 
-static void raise(_Atomic uint64_t *value_at, uint64_t value)
-{
-    uint64_t before = atomic_load(value_at);
-
-    while (before < value && !atomic_compare_exchange_weak(value_at, &before, value)) {
-    }
-}
-
 bool ca_order_wanted(int reuse)
 {
     return reuse == CA_REUSE_ORDER;
@@ -94,7 +86,7 @@ void ca_order_unquiet(void)
 static void note_several(void)
 {
     ca_order_unquiet();
-    raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
+    ca_word_raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
 }
 
 /* --- debts ------------------------------------------------------------------------------------ */
@@ -220,7 +212,7 @@ void ca_order_passed(const void *context, uint64_t began)
 {
     if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) != context)
         return;
-    raise(&ca_order_gate.passed, began);
+    ca_word_raise(&ca_order_gate.passed, began);
     if (!ca_order_owed())
         return;
     ca_lock_take(&lock);
@@ -512,8 +504,8 @@ void ca_order_wait_ended(uint64_t begun)
 
     if (!begun || !context)
         return;
-    raise(&ca_order_gate.passed, begun);
-    raise(&proved, begun);
+    ca_word_raise(&ca_order_gate.passed, begun);
+    ca_word_raise(&proved, begun);
 }
 
 void ca_order_stream_ends(uint64_t stream)

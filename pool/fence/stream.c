@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include "base/inline.h"
 #include "base/lock.h"
 #include "base/mutation.h"
 #include "pool/cache/cache.h"
@@ -36,17 +37,9 @@ uint16_t ca_stream_number(const ca_stream_t *stream)
     return __atomic_load_n(&stream->number, __ATOMIC_RELAXED); /* without the lock */
 }
 
-static void raise(_Atomic uint64_t *value_at, uint64_t value)
-{
-    uint64_t before = atomic_load(value_at);
-
-    while (before < value && !atomic_compare_exchange_weak(value_at, &before, value)) {
-    }
-}
-
 void ca_stream_handed(ca_stream_t *stream)
 {
-    raise(&stream->handed, atomic_load(&stream->begun) + 1);
+    ca_word_raise(&stream->handed, atomic_load(&stream->begun) + 1);
 }
 
 uint64_t ca_stream_begin_serial(ca_stream_t *stream)
@@ -58,7 +51,7 @@ uint64_t ca_stream_begin_serial(ca_stream_t *stream)
 
 void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun)
 {
-    raise(&stream->made, begun);
+    ca_word_raise(&stream->made, begun);
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include "base/clock.h"
+#include "base/inline.h"
 #include "pool/state.h"
 
 #define WAIT_NS ((uint64_t)1000 * 1000 * 1000)
@@ -66,7 +67,8 @@ bool ca_giving_wait(unsigned *done)
 /* Device and host memory apart. A sum of the arenas' own peaks would count memory that was never
  * reserved together. */
 typedef struct total {
-    _Atomic size_t now, peak;
+    _Atomic size_t now;
+    _Atomic uint64_t peak;
 } total_t;
 
 static total_t totals[2]; /* [0] device memory, [1] host memory */
@@ -79,10 +81,7 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 
     total_t *total = &totals[arena->params.host];
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
-    size_t peak = atomic_load_explicit(&total->peak, memory_order_relaxed);
-    while (now > peak && !atomic_compare_exchange_weak_explicit(
-                             &total->peak, &peak, now, memory_order_relaxed, memory_order_relaxed))
-        continue;
+    ca_word_raise(&total->peak, now);
 }
 
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes)

@@ -50,7 +50,7 @@ bool ca_fast_note_first(ca_api_t api, ca_block_t *block, uint64_t bytes, ca_kind
  * epoch is due to close. It comes last: the rest then calls nothing and saves no register. */
 void ca_fast_finish_free(ca_thread_counts_t *counts, uint64_t credit, ca_cache_t *due);
 
-/* What no cache keeps, by one visit to the thread's home arena: a block that is ready, or whose
+/* What no cache keeps, by one visit to the context's arena: a block that is ready, or whose
  * fence has passed. 0, or -EAGAIN where the arena has none, or -ENOENT where the call is not plain.
  */
 int ca_fast_alloc_large(ca_api_t api, size_t bytes, uint64_t *address);
@@ -235,7 +235,7 @@ CA_INLINE bool ca_fast_alloc_pinned(ca_api_t api, size_t bytes, unsigned flags, 
     return cache && ca_fast_take(api, cache, CA_KIND_PINNED, bytes, stack, address);
 }
 
-/* The thread's cache in front of another arena than its home, or NULL. */
+/* The thread's cache in front of another arena than the current context's, or NULL. */
 CA_INLINE ca_cache_t *ca_fast_other_cache(const ca_arena_t *arena)
 {
     if (__builtin_expect(arena && arena == ca_thread.pinned_arena, 1))
