@@ -17,7 +17,8 @@ ENTRY = [("_start", None, 0)]
 ODD = [("new\\x0aline \\xff\u00e9 operator()", "/src/\U0001f600.c", 4000000000)]
 NO_NAME = [("libodd.so+0x9999", "/src/lost.c", 3)]
 LONG = [("n" * 19999, "/src/long.c", 1)]
-TILE, TABLE = [ODD, START, MAIN, ENTRY], [[], MAIN, ENTRY]
+PYTHON = [("Block.forward", "/src/fwdbwd.py", 6)]  # without address and module
+TILE, TABLE = [ODD, START, PYTHON, MAIN, ENTRY], [[], MAIN, ENTRY]
 STRANGE = [[], LONG, NO_NAME]
 BARE = {id(TABLE): "libodd.so+0x8888", id(STRANGE): "0xffffffffffff1235"}  # where no place is known
 LEAKED = [(TIB, 2, 0, "device", ["main"], TILE),
@@ -73,7 +74,8 @@ def test_pprof_tells_mappings_and_addresses(made):
         ("/lib/libodd.so", "", 0x7f1000000000, 0x7f100000b000)]
     tile = profile.sample[0]
     assert [profile.location[number - 1].address for number in tile.location_id] == [
-        0x7f1000007777, 0x400000002345, 0x400000001000, 0x400000000f10]
+        0x7f1000007777, 0x400000002345, 0, 0x400000001000, 0x400000000f10]
+    assert profile.location[tile.location_id[2] - 1].mapping_id == 0
     assert all(entry.has_functions and entry.has_line_numbers for entry in profile.mapping)
 
 
@@ -104,7 +106,7 @@ def test_pprof_itself_reads_it(made):
 
 
 def folded_names(first, frames):
-    names = [name for frame in frames
+    names = [name + " (fwdbwd.py)" * (frame is PYTHON) for frame in frames
              for name, _, _ in frame or [(BARE[id(frames)], None, 0)]]
     return [first, *(name.replace(";", ":") for name in reversed(names))]
 
@@ -142,7 +144,7 @@ def test_flamegraph_draws_what_folded_says(made):
 
 # --- PyTorch's snapshot ---------------------------------------------------------------------------
 
-TORCH_TILE = [ODD[0], *START, *MAIN, ("_start", "/opt/tiles", 0)]
+TORCH_TILE = [ODD[0], *START, *PYTHON, *MAIN, ("_start", "/opt/tiles", 0)]
 TORCH_TABLE = [("libodd.so+0x8888", "/lib/libodd.so", 0), *MAIN, ("_start", "/opt/tiles", 0)]
 TORCH_STRANGE = [("0xffffffffffff1235", "", 0), *LONG, *NO_NAME]
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "registry/names/fold.h"
 #include "registry/report/frame_index.h"
 
 #define SCHEMA_VERSION 1
@@ -168,9 +169,23 @@ static void write_rules(ca_out_t *out, const ca_model_t *model)
     ca_out_printf(out, "],\n");
 }
 
+/* All of its functions are a framework's inner ones. */
+static bool is_inner(const ca_frame_t *frame)
+{
+    bool inner = frame->place_count != 0;
+    for (size_t i = 0; inner && i < frame->place_count; i++)
+        inner = ca_fold_is_inner(frame, &frame->places[i]);
+    return inner;
+}
+
 static void write_frame(ca_out_t *out, const ca_frame_t *frame)
 {
-    ca_out_printf(out, "{\"address\": \"0x%llx\", ", (number_t)frame->address);
+    if (frame->python)
+        ca_out_printf(out, "{\"language\": \"python\", \"address\": null, ");
+    else
+        ca_out_printf(out, "{\"address\": \"0x%llx\", ", (number_t)frame->address);
+    if (is_inner(frame))
+        ca_out_printf(out, "\"fold\": true, ");
     write_member(out, "module", frame->module);
     write_member(out, "build_id", frame->build_id);
     ca_out_printf(out, "\"offset\": \"0x%llx\", ", (number_t)frame->offset);

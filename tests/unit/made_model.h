@@ -22,6 +22,7 @@ static const ca_place_t made_long = {made_long_name, "/src/long.c", 1};
 
 #define IN(start, at, path, id)                                                                    \
     .address = (start) + (at) + 1, .module = (path), .build_id = (id), .offset = (at)
+static const ca_place_t made_python = {"Block.forward", "/src/fwdbwd.py", 6};
 static const ca_frame_t made_frames[] = {
     {IN(PROGRAM, 0x1000, "/opt/tiles", "abcdef01"), 1, &made_main, "main at tiles.c:187"},
     {IN(PROGRAM, 0x2345, "/opt/tiles", "abcdef01"), 2, made_start, "inner;loop at a b.h:7 < start"},
@@ -31,17 +32,21 @@ static const ca_frame_t made_frames[] = {
     {IN(LIBRARY, 0x9999, "/lib/libodd.so", NULL), 1, &made_no_name, "libodd.so+0x9999"},
     {IN(LIBRARY, 0xaaaa, "/lib/libodd.so", NULL), 1, &made_long, "long"},
     {.address = 0xffffffffffff1235, .text = "0xffffffffffff1235"},
+    {.python = true,
+     .place_count = 1,
+     .places = &made_python,
+     .text = "Block.forward at fwdbwd.py:6"},
 };
 #undef IN
 
 #define F(i) &made_frames[i]
-static const ca_frame_t *const made_tile[] = {F(3), F(1), F(0), F(2)};
+static const ca_frame_t *const made_tile[] = {F(3), F(1), F(8), F(0), F(2)};
 static const ca_frame_t *const made_table[] = {F(4), F(0), F(2)};
 static const ca_frame_t *const made_strange[] = {F(7), F(6), F(5)};
 #undef F
 
 static const ca_model_group_t made_leaked[] = {
-    {4,
+    {5,
      made_tile,
      0,
      CA_KIND_DEVICE,
@@ -86,7 +91,7 @@ static const ca_model_group_t made_leaked[] = {
      0x7f0000001000,
      0,
      {0}},
-    {4, made_tile, 2, CA_KIND_DEVICE, 1, 70000, 70000, 70000, 3, 3, 0, 0, 1, 2, {"main", "loader"}},
+    {5, made_tile, 2, CA_KIND_DEVICE, 1, 70000, 70000, 70000, 3, 3, 0, 0, 1, 2, {"main", "loader"}},
     {0, NULL, 0, CA_KIND_DEVICE, 1, 77, 77, 77, 4, 4, 4000000, 4000000, 0, 0, {0}},
     {3, made_table, 1, CA_KIND_EXTERNAL, 1, 0, 0, 0, 10, 10, 0, 0, 0, 1, {"main"}},
 };
@@ -96,7 +101,7 @@ static const ca_model_group_t made_destroyed[] = {
 };
 
 static const ca_model_group_t made_peak[] = {
-    {4,
+    {5,
      made_tile,
      0,
      CA_KIND_DEVICE,

@@ -198,6 +198,35 @@ static void frames_are_listed_once_and_null_is_told(void **state)
         "\"thread\": null, \"frames\": []}]}\n");
 }
 
+/* A framework's function of Python. */
+static void a_python_frame_has_no_address_and_what_the_text_folds_is_told(void **state)
+{
+    static const ca_place_t forward = {"forward", "/t/model.py", 5},
+                            call = {"_call_impl", "/t/torch/nn/modules/module.py", 9},
+                            inner = {"c10::call(long)", NULL, 0},
+                            mixed[] = {{"c10::call(long)", NULL, 0}, {"mine", NULL, 0}};
+    static const ca_frame_t frames[] = {
+        {.python = true, .place_count = 1, .places = &forward, .text = "f"},
+        {.python = true, .place_count = 1, .places = &call, .text = "c"},
+        {.address = 0x11, .place_count = 1, .places = &inner, .text = "i"},
+        {.address = 0x12, .place_count = 2, .places = mixed, .text = "m"},
+    };
+    static const ca_frame_t *const stack[] = {&frames[0], &frames[1], &frames[2], &frames[3]};
+    static const ca_model_group_t group = {.frame_count = 4, .frames = stack};
+    ca_model_t model = empty();
+    (void)state;
+    model.sections[CA_SECTION_LEAKED] =
+        (ca_model_section_t){.name = "leaked", .present = true, .group_count = 1, .groups = &group};
+    write_model(&model);
+    assert_holds(
+        "\n  {\"language\": \"python\", \"address\": null, \"module\": null, \"build_id\": "
+        "null, \"offset\": \"0x0\", \"text\": \"f\", \"places\": [{\"function\": "
+        "\"forward\", \"file\": \"/t/model.py\", \"line\": 5}]},\n");
+    assert_holds("{\"language\": \"python\", \"address\": null, \"fold\": true, \"module\"");
+    assert_holds("\n  {\"address\": \"0x11\", \"fold\": true, \"module\"");
+    assert_holds("\n  {\"address\": \"0x12\", \"module\"");
+}
+
 static void marks_are_listed_with_their_names(void **state)
 {
     (void)state;
@@ -219,6 +248,7 @@ int main(void)
         cmocka_unit_test(any_byte_may_be_in_a_string),
         cmocka_unit_test(strings_may_be_long),
         cmocka_unit_test(frames_are_listed_once_and_null_is_told),
+        cmocka_unit_test(a_python_frame_has_no_address_and_what_the_text_folds_is_told),
         cmocka_unit_test(marks_are_listed_with_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
