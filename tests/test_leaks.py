@@ -1,5 +1,6 @@
 """The exit report: right figures, readable stacks, and nothing where nothing leaked."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -157,6 +158,28 @@ def test_depth_tells_how_many_functions_tell_groups_apart(run, program):
 
     groups = leak_report.parse(leaks(run, program, "leak_depth:3", "stacks", 6).err).groups
     assert [(group.bytes, group.count) for group in groups] == [(18000, 4), (2000, 1), (1000, 1)]
+
+
+@pytest.mark.parametrize("ends", [[], ["_exit"]], ids=["names", "quick-names"])
+def test_frames_inside_a_framework_are_one_line(run, program, tmp_path, ends):
+    """In text: JSON has them all, and tells which they are."""
+    def first_group(conf):
+        result = run([program("frameworks"), *ends], conf=f"suppressions_builtin:false,{conf}")
+        return leak_report.parse(result.err).groups[0]
+
+    folded = first_group("").frames
+    each = first_group("fold:off").frames
+    run([program("frameworks"), *ends],
+        conf=f"suppressions_builtin:false,leak_report:{tmp_path}/x.json")
+    report = json.loads((tmp_path / "x.json").read_text())
+    whole = [report["frames"][number]
+             for number in report["sections"]["leaked"]["groups"][0]["frames"]]
+
+    inner = "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate_uncached"
+    at = folded.index(f"{inner} < at::cuda::getCUDABlasLtWorkspace (frameworks)")
+    assert folded[:at] + each[at:at + 2] + folded[at + 1:] == each
+    assert [frame["text"] for frame in whole] == each
+    assert [number for number, frame in enumerate(whole) if "fold" in frame] == [at, at + 1]
 
 
 def test_threads_are_named(run, program):

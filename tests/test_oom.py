@@ -5,6 +5,9 @@ import types
 
 import pytest
 
+import leak_report
+from leak_report import DETAILS, TOTAL
+
 
 LANES = [pytest.param(None, id="shim"), pytest.param("x_runtime_hooks:false", id="driver-lane"),
          pytest.param("backend:off", id="tracking")]
@@ -14,7 +17,8 @@ HEAD = re.compile(r"^cachealloc\[(\d+)\]: warning: out of memory: (\d+) bytes, d
                   r"(\w+) memory$")
 POOL = re.compile(r"^pool: (\d+) bytes reserved: (\d+) live, (\d+) pending, (\d+) cached in blocks "
                   r"of up to (\d+) \((\d+)% fragmented\), (\d+) kept for other processes$")
-GROUP = re.compile(r"^#(\d+): (\d+) bytes in (\d+) allocations, (\w+) memory$")
+GROUP = re.compile(r"^#(\d+): (\d+) bytes in (\d+) allocations, device (\d+), (\w+) memory$")
+HELD = re.compile(r"^HELD: (\d+) bytes in (\d+) allocations, (\d+) stacks$")
 
 
 def joined(*items):
@@ -38,7 +42,13 @@ def parse(text):
         elif match := GROUP.match(line):
             frames = []
             reports[-1].groups.append(types.SimpleNamespace(
-                bytes=int(match[2]), count=int(match[3]), kind=match[4], frames=frames))
+                bytes=int(match[2]), count=int(match[3]), kind=match[5], frames=frames))
+        elif match := HELD.match(line):
+            reports[-1].held = tuple(map(int, match.groups()))
+        elif TOTAL.match(line):
+            assert reports[-1].held
+        elif DETAILS.match(line) and reports[-1].groups and not frames:
+            reports[-1].groups[-1].details = line.strip()
         elif line.startswith("    "):
             frames.append(re.split(r"[ +(]", line.strip())[0])
         elif line.startswith("hint: "):
@@ -48,7 +58,7 @@ def parse(text):
             reports[-1].pool = dict(zip(names, map(int, match.groups())))
         else:
             name, separator, rest = line.partition(": ")
-            assert separator or re.match(r"held by \d+ stacks|\(\d+ more groups\)", line), line
+            assert separator or leak_report.ELSEWHERE.match(line), line
             reports[-1].lines[name] = rest
     return reports
 
@@ -75,6 +85,8 @@ def test_what_was_asked_what_there_is_and_who_holds_it(run, program, conf):
     assert (report.bytes, report.device, report.kind) == (50 * MIB, 0, "device")
     assert report.frames[:3] == ["ask_device", "ask", "main"]
     assert held(report) == (40 * MIB, 2, {"hold"})
+    assert report.held == (40 * MIB, 2, 1)
+    assert report.groups[0].details == "sequence 1 to 2, thread oom"
     free, total = map(int, re.fullmatch(r"(\d+) bytes free of (\d+)",
                                         report.lines["driver"]).groups())
     assert total == 64 * MIB
@@ -145,6 +157,19 @@ def test_the_option_that_it_names_helps(run, program, kept, working, helps):
                              conf=f"{conf},{helps}").out
 
 
+@pytest.mark.parametrize("kept, working, tenths, helps", [(1300, 9000, 7, True),
+                                                          (1100, 9216, 9, False)])
+def test_pages_are_named_where_they_are_enough(run, program, kept, working, tenths, helps):
+    """Blocks that have whole pages take more: what filled the device did not fit in pages."""
+    arguments, conf = ["loader", kept, working, tenths], "leak_report:off,oom_report:60s"
+    report, = parse(run([program("oom"), *arguments], sim="memory:1G", conf=conf).err)
+    with_it = run([program("oom"), *arguments], sim="memory:1G",
+                  conf=f"{conf},expandable_segments:true")
+
+    assert bool(hint_of(report, "`expandable_segments:true` makes one of their pages")) == helps
+    assert ("answer 0" in with_it.out) == helps
+
+
 @pytest.mark.parametrize("kept, working", [(512, 9216), (300, 5000), (1000, 9000)])
 def test_up_to_1_mib_none_is_needed(run, program, kept, working):
     """Once the pool has an eighth of the device such blocks lie in segments of their own."""
@@ -155,8 +180,25 @@ def test_a_limit_in_the_way_is_told(run, program):
     report, = parse(oom(run, program, "device", "limit:45M", sim="memory:256M").err)
 
     assert report.lines["limit"] == f"{45 * MIB} bytes in each context"
-    assert hint_of(report, "`limit` is in the way: the device itself has room")
+    hint, = hint_of(report, "`limit` is in the way: the device itself has room")
+    helps, = re.findall(r"`(limit:\d+M)`", hint)
+    assert helps == "limit:90M"
+    assert oom(run, program, "device", helps, sim="memory:256M").out == "answer 0, called 0\n"
     assert not hint_of(parse(oom(run, program, "device").err)[0], "limit")
+
+
+def test_where_the_device_has_no_room_either_no_limit_is_named(run, program):
+    report, = parse(oom(run, program, "device", "limit:45M").err)
+
+    assert hint_of(report, "`limit` is in the way, and the device has less than that free")
+
+
+def test_what_is_rounding_is_told(run, program):
+    report, = parse(oom(run, program, "device", "roundup:1", sim="memory:112M").err)
+
+    assert hint_of(report, f"{24 * MIB} bytes of what lives are rounding: `roundup:0` asks")
+    assert oom(run, program, "device", "roundup:0", sim="memory:112M").out == "answer 0, called 0\n"
+    assert not hint_of(parse(oom(run, program, "device").err)[0], "rounding")
 
 
 def test_more_than_the_device_has_is_told(run, program):

@@ -272,9 +272,9 @@ def test_a_library_that_was_closed_is_not_taken_for_the_one_in_its_place(run, tm
     result = run([tmp_path / "host", *arguments], conf="oom_report:60s")
 
     assert result.rc == 0, result.err
-    holders = result.err[result.err.index("held by"):].splitlines()
-    first = next(i for i, line in enumerate(holders) if " 1000 bytes in 1 allocations" in line)
-    assert holders[first + 1].startswith("    leak_first.so+0x"), holders
+    held = result.err[result.err.index("#1: "):].splitlines()
+    first = next(i for i, line in enumerate(held) if " 1000 bytes in 1 allocations" in line)
+    assert held[first + 2].startswith("    leak_first.so+0x"), held
     frames = {group.bytes: group.frames[0] for group in leak_report.parse(result.err).groups}
     assert frames[1000].startswith("leak_first.so+0x"), frames
     assert frames[3000].startswith("leak_second (leak_second.so+0x"), frames  # open again

@@ -69,3 +69,19 @@ size_t ca_pieces_max_split(const ca_pieces_t *pieces, size_t bytes, size_t least
     }
     return 0;
 }
+
+/* A piece loses less than a page, at its ends together. */
+size_t ca_pieces_pages(const ca_pieces_t *pieces, size_t page)
+{
+    size_t whole = 0;
+
+    for (unsigned piece = 1; piece < CA_PIECES_SIZES; piece++) {
+        size_t least = (size_t)1 << (piece - 1), bytes = 0;
+        if (least < page)
+            continue;
+        for (unsigned largest = 0; largest < CA_PIECES_SIZES; largest++)
+            bytes += pieces->beside[largest][piece];
+        whole += bytes - (bytes + least - 1) / least * page;
+    }
+    return whole;
+}

@@ -27,4 +27,8 @@ size_t ca_pieces_small(const ca_pieces_t *pieces, size_t bytes, size_t most);
  * it (`max_split`) would have; 0: none. */
 size_t ca_pieces_max_split(const ca_pieces_t *pieces, size_t bytes, size_t least);
 
+/* At least so many bytes of them are whole pages of `page` bytes, wherever they begin: what
+ * expandable segments map elsewhere. */
+size_t ca_pieces_pages(const ca_pieces_t *pieces, size_t page);
+
 #endif

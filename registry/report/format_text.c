@@ -36,8 +36,9 @@
  * its own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
  * counts nowhere else, and is not listed; the rules are, those that were for nothing too.
  * suppressions_print adds a rule for each group that is listed, by its innermost function that has
- * a name. The peak is reported where the model has it, by its five largest groups; what leaked is
- * among it. */
+ * a name: of the program before those inside a framework (registry/names/fold.h), and of Python,
+ * with its file, before any other. The peak is reported where the model has it, by its five largest
+ * groups; what leaked is among it. */
 #include "registry/report/formats.h"
 
 #include <stdbool.h>
@@ -45,8 +46,11 @@
 
 #include "config/numbers.h"
 #include "base/text.h"
+#include "registry/names/fold.h"
+#include "registry/names/stack_text.h"
 
 #define PEAK_GROUPS 5u
+#define HELD_GROUPS 10u
 
 typedef unsigned long long number_t;
 
@@ -129,7 +133,8 @@ static void write_details(ca_out_t *out, const ca_model_group_t *group)
     ca_out_printf(out, "\n");
 }
 
-static void write_group(ca_out_t *out, size_t number, const ca_model_group_t *group)
+static void write_group(ca_out_t *out, const ca_model_t *model, size_t number,
+                        const ca_model_group_t *group)
 {
     ca_out_printf(out, "#%zu: ", number);
     write_amount(out, group->bytes, group->count);
@@ -137,10 +142,7 @@ static void write_group(ca_out_t *out, size_t number, const ca_model_group_t *gr
     write_place(out, group->device, group->kind);
     ca_out_printf(out, "\n");
     write_details(out, group);
-    if (group->frame_count == 0)
-        ca_out_printf(out, "    (no call stack)\n");
-    for (size_t i = 0; i < group->frame_count; i++)
-        ca_out_printf(out, "    %s\n", group->frames[i]->text);
+    ca_stack_text(out, group->frames, group->frame_count, model->fold);
 }
 
 static void write_omitted(ca_out_t *out, uint64_t groups, uint64_t bytes, const char *reason,
@@ -154,20 +156,25 @@ static void write_omitted(ca_out_t *out, uint64_t groups, uint64_t bytes, const 
 static void write_groups(ca_out_t *out, const ca_model_t *model, const ca_model_section_t *section)
 {
     for (size_t i = 0; i < section->group_count; i++)
-        write_group(out, i + 1, &section->groups[i]);
+        write_group(out, model, i + 1, &section->groups[i]);
     write_omitted(out, section->omitted_most, section->omitted_most_bytes, "leak_max",
                   model->leak_max);
     write_omitted(out, section->omitted_small, section->omitted_small_bytes, "leak_min",
                   model->leak_min);
 }
 
+static void write_busy(ca_out_t *out, const ca_model_t *model)
+{
+    if (model->stripes_busy != 0)
+        ca_out_printf(out, "(incomplete: %u of %d stripes were in use)\n", model->stripes_busy,
+                      CA_REGISTRY_STRIPES);
+}
+
 static void write_live(ca_out_t *out, const ca_model_t *model)
 {
     const ca_model_section_t *section = &model->sections[CA_SECTION_LEAKED];
     write_total(out, "LEAK SUMMARY", section);
-    if (model->stripes_busy != 0)
-        ca_out_printf(out, "(incomplete: %u of %d stripes were in use)\n", model->stripes_busy,
-                      CA_REGISTRY_STRIPES);
+    write_busy(out, model);
     write_totals(out, section);
     write_groups(out, model, section);
 }
@@ -205,24 +212,45 @@ static void write_suppressed(ca_out_t *out, const ca_model_t *model)
             write_rule(out, model, &model->rules[i]);
 }
 
-/* What a rule for the group would look for: its innermost function that has a name, or NULL. */
-static const char *function_of(const ca_model_group_t *group)
+/* What a rule is for. */
+typedef struct target {
+    const char *file; /* of a Python function, else NULL */
+    const char *function;
+} target_t;
+
+/* What a rule for the group would look for, of all its functions: Python's go before others, those
+ * of the program before those inside a framework, and the innermost before that. Without a name
+ * where none has one. */
+static target_t target_of(const ca_model_group_t *group)
 {
+    target_t best = {NULL, NULL};
+    unsigned worth = 0;
     for (size_t i = 0; i < group->frame_count; i++)
-        for (size_t j = 0; j < group->frames[i]->place_count; j++)
-            if (group->frames[i]->places[j].function)
-                return group->frames[i]->places[j].function;
-    return NULL;
+        for (size_t j = 0; j < group->frames[i]->place_count; j++) {
+            const ca_frame_t *frame = group->frames[i];
+            const ca_place_t *place = &frame->places[j];
+            unsigned its = 1 + 2 * frame->python + !ca_fold_is_inner(frame, place);
+            if (!place->function || its <= worth)
+                continue;
+            worth = its;
+            best = (target_t){frame->python ? place->file : NULL, place->function};
+        }
+    return best;
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
 }
 
 /* Whether none of the groups before, some hundred at most, has the rule of this one. */
-static bool is_new(const ca_model_section_t *section, size_t at, const char *function)
+static bool is_new(const ca_model_section_t *section, size_t at, target_t target)
 {
     enum { COMPARED = 200 };
     for (size_t i = at > COMPARED ? at - COMPARED : 0; i < at; i++) {
-        const char *other = function_of(&section->groups[i]);
-        if (other && section->groups[i].kind == section->groups[at].kind &&
-            strcmp(other, function) == 0)
+        target_t other = target_of(&section->groups[i]);
+        if (section->groups[i].kind == section->groups[at].kind &&
+            is_same(other.function, target.function) && is_same(other.file, target.file))
             return false;
     }
     return true;
@@ -231,21 +259,39 @@ static bool is_new(const ca_model_section_t *section, size_t at, const char *fun
 static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
 {
     for (size_t i = 0; i < section->group_count; i++) {
-        const char *function = function_of(&section->groups[i]);
-        if (!function || !is_new(section, i, function))
+        target_t target = target_of(&section->groups[i]);
+        if (!target.function || !is_new(section, i, target))
             continue;
-        ca_out_printf(out, "leak:^");
-        write_escaped(out, function);
+        const char *slash = target.file ? strrchr(target.file, '/') : NULL;
+        ca_out_printf(out, target.file ? "leak:" : "leak:^");
+        if (target.file) {
+            write_escaped(out, slash ? slash + 1 : target.file);
+            ca_out_printf(out, ":");
+        }
+        write_escaped(out, target.function);
         ca_out_printf(out, "$ kind=%s\n", ca_kind_name(section->groups[i].kind));
     }
 }
 
-/* The largest few holders at the peak: more is in the other formats. */
+/* The largest few of a section's groups: more is in the other formats. */
+static void write_largest(ca_out_t *out, const ca_model_t *model, const ca_model_section_t *section,
+                          size_t most)
+{
+    size_t listed = section->group_count < most ? section->group_count : most;
+    uint64_t bytes = section->bytes;
+    for (size_t i = 0; i < listed; i++) {
+        write_group(out, model, i + 1, &section->groups[i]);
+        bytes -= section->groups[i].bytes;
+    }
+    uint64_t more = section->group_count - listed + section->omitted_most + section->omitted_small;
+    if (more != 0)
+        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed here)\n", (number_t)more,
+                      (number_t)bytes);
+}
+
 static void write_peak(ca_out_t *out, const ca_model_t *model)
 {
     const ca_model_section_t *peak = &model->sections[CA_SECTION_PEAK];
-    size_t listed = peak->group_count < PEAK_GROUPS ? peak->group_count : PEAK_GROUPS;
-    uint64_t bytes = peak->bytes;
     ca_out_printf(out, "PEAK: ");
     write_amount(out, peak->bytes, peak->count);
     /* Whole numbers: the program's locale may put a comma into a fraction. */
@@ -254,14 +300,7 @@ static void write_peak(ca_out_t *out, const ca_model_t *model)
                   (number_t)(ms / 1000), (unsigned)(ms % 1000));
     write_incomplete(out, peak);
     write_totals(out, peak);
-    for (size_t i = 0; i < listed; i++) {
-        write_group(out, i + 1, &peak->groups[i]);
-        bytes -= peak->groups[i].bytes;
-    }
-    uint64_t more = peak->group_count - listed + peak->omitted_most + peak->omitted_small;
-    if (more != 0)
-        ca_out_printf(out, "(%llu more groups, %llu bytes, not listed here)\n", (number_t)more,
-                      (number_t)bytes);
+    write_largest(out, model, peak, PEAK_GROUPS);
 }
 
 static void write_header(ca_out_t *out, const ca_model_t *model)
@@ -278,6 +317,17 @@ static void write_header(ca_out_t *out, const ca_model_t *model)
     write_escaped(out, model->rank);
     ca_out_printf(out, "%s%s%s\n", has_cause ? ", cause " : "", has_cause ? model->cause : "",
                   buffer);
+}
+
+static void write_what_names_lack(ca_out_t *out, const ca_model_t *model)
+{
+    if (model->timed_out_names != 0)
+        ca_out_printf(out,
+                      "(%zu frames are module and offset alone: there was no time for all names)\n",
+                      model->timed_out_names);
+    if (model->names_missing)
+        ca_out_printf(out, "(functions and lines are missing where files cannot be read: %s)\n",
+                      model->names_missing);
 }
 
 void ca_format_text(ca_out_t *out, const ca_model_t *model)
@@ -301,11 +351,20 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model)
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);
-    if (model->timed_out_names != 0)
-        ca_out_printf(out,
-                      "(%zu frames are module and offset alone: there was no time for all names)\n",
-                      model->timed_out_names);
-    if (model->names_missing)
-        ca_out_printf(out, "(functions and lines are missing where files cannot be read: %s)\n",
-                      model->names_missing);
+    write_what_names_lack(out, model);
+}
+
+void ca_format_asked(ca_out_t *out, const ca_model_t *model)
+{
+    ca_stack_text(out, model->asked, model->asked_count, model->fold);
+}
+
+void ca_format_held(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *held = &model->sections[CA_SECTION_LEAKED];
+    write_total(out, "HELD", held);
+    write_busy(out, model);
+    write_totals(out, held);
+    write_largest(out, model, held, HELD_GROUPS);
+    write_what_names_lack(out, model);
 }

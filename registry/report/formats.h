@@ -20,6 +20,10 @@ const ca_format_t *ca_format_of_path(const char *path);
 
 /* Without memory for their tables the output fails with ENOMEM. */
 void ca_format_text(ca_out_t *out, const ca_model_t *model);
+/* Of a model that was made for an out of memory (ca_model_held_t): the stack of the call, a frame a
+ * line, and what is held, as HELD in the place of LEAK SUMMARY. */
+void ca_format_asked(ca_out_t *out, const ca_model_t *model);
+void ca_format_held(ca_out_t *out, const ca_model_t *model);
 void ca_format_json(ca_out_t *out, const ca_model_t *model);
 void ca_format_pprof(ca_out_t *out, const ca_model_t *model);
 void ca_format_folded(ca_out_t *out, const ca_model_t *model);

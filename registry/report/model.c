@@ -204,17 +204,34 @@ static void apply_rules(maker_t *maker, ca_named_groups_t *leaked, ca_named_grou
 
 /* --- what there is ---------------------------------------------------------------------------- */
 
-/* Counts what is live. Where that cannot be read, its total is known all the same. */
-static int count_live(ca_groups_t *groups, unsigned *busy)
+static bool is_pinned(const ca_allocation_t *record)
 {
+    return record->kind == CA_KIND_PINNED || record->kind == CA_KIND_REGISTERED;
+}
+
+static bool is_meant(const ca_model_held_t *held, const ca_allocation_t *record)
+{
+    if (!held || held->host || is_pinned(record))
+        return !held || (held->host && is_pinned(record));
+    return record->device == held->device && record->kind != CA_KIND_EXTERNAL;
+}
+
+/* Counts what is live. Where that cannot be read, its total is known all the same. */
+static int count_live(maker_t *maker, ca_groups_t *groups)
+{
+    const ca_model_held_t *held = maker->options.held;
     ca_allocation_t *records;
     size_t count;
     memset(groups, 0, sizeof *groups);
-    int error = ca_registry_snapshot(&records, &count, busy);
-    for (size_t i = 0; i < count; i++)
+    int error = ca_registry_snapshot(&records, &count, &maker->model.stripes_busy);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_meant(held, &records[i]))
+            continue;
         ca_groups_add(groups, &records[i]);
+        maker->model.unpooled += records[i].owner ? 0 : records[i].bytes;
+    }
     ca_registry_snapshot_free(records, count);
-    if (error)
+    if (error && !held)
         groups->total = ca_registry_total();
     return error;
 }
@@ -231,7 +248,7 @@ static void make_sections(maker_t *maker)
 {
     ca_groups_t live, lost;
     ca_named_groups_t leaked = {.count = 0}, destroyed = {.count = 0};
-    int live_error = count_live(&live, &maker->model.stripes_busy);
+    int live_error = count_live(maker, &live);
     int lost_error = count_lost(&lost);
     ca_groups_pack(&live);
     ca_groups_pack(&lost);
@@ -247,7 +264,24 @@ static void make_sections(maker_t *maker)
     ca_groups_free(&lost);
 }
 
-/* The holders at the peak: listed beside what is left, and where nothing is. */
+/* What is held where memory is out, and the stack that asks for more. */
+static void make_held(maker_t *maker)
+{
+    ca_groups_t live;
+    ca_named_groups_t held = {.count = 0};
+    ca_named_t *const *frames;
+    int error = count_live(maker, &live);
+    const ca_class_t *asked = ca_classes_of(&maker->classes, maker->options.held->stack, &frames);
+    maker->model.asked = (const ca_frame_t *const *)frames;
+    maker->model.asked_count = asked->frame_count;
+    ca_groups_pack(&live);
+    begin_section(maker, CA_SECTION_LEAKED, &live, error, &held);
+    maker->model.sections[CA_SECTION_LEAKED].present = true;
+    fill_section(maker, CA_SECTION_LEAKED, &held);
+    ca_groups_free(&live);
+}
+
+/* The stacks at the peak: listed beside what is left, and where nothing is. */
 static void make_peak(maker_t *maker)
 {
     ca_groups_t held;
@@ -289,6 +323,7 @@ static void describe_process(maker_t *maker)
     model->leak_min = options->leak_min;
     model->even_empty = options->even_empty;
     model->print_rules = options->print_rules;
+    model->fold = options->fold;
     model->peak_bytes = ca_registry_peak_bytes();
     for (unsigned i = 0; i < CA_SECTIONS; i++)
         model->sections[i].name = names[i];
@@ -320,18 +355,9 @@ static void copy_marks(maker_t *maker)
     model->marks_dropped += count - model->mark_count;
 }
 
-ca_model_t *ca_model_make(const ca_model_options_t *options)
+static void make_all(maker_t *maker)
 {
-    maker_t *maker = ca_mem_map(sizeof *maker);
-    if (!maker)
-        return NULL;
-    int before = ca_cancel_hold(); /* libdw opens and reads files */
-    maker->options = *options;
-    maker->classes.memory = &maker->memory;
-    maker->classes.depth = options->leak_depth;
-    maker->classes.symbols =
-        options->quick ? ca_symbols_open_quick(&maker->memory) : ca_symbols_open(&maker->memory);
-    describe_process(maker);
+    const ca_model_options_t *options = &maker->options;
     if (!options->origin)
         ca_moments_points(&maker->model, &maker->memory);
     make_sections(maker);
@@ -344,6 +370,24 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         maker->model.now_ns = ca_timeline_now();
         copy_marks(maker);
     }
+}
+
+ca_model_t *ca_model_make(const ca_model_options_t *options)
+{
+    maker_t *maker = ca_mem_map(sizeof *maker);
+    if (!maker)
+        return NULL;
+    int before = ca_cancel_hold(); /* libdw opens and reads files */
+    maker->options = *options;
+    maker->classes.memory = &maker->memory;
+    maker->classes.depth = options->leak_depth;
+    maker->classes.symbols =
+        options->quick ? ca_symbols_open_quick(&maker->memory) : ca_symbols_open(&maker->memory);
+    describe_process(maker);
+    if (options->held)
+        make_held(maker);
+    else
+        make_all(maker);
     maker->model.timed_out_names = ca_symbols_from_loader(maker->classes.symbols);
     maker->model.names_missing = ca_symbols_missing(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);

@@ -103,6 +103,7 @@ typedef struct ca_model {
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
     size_t leak_max, leak_min;
     bool even_empty, print_rules;
+    bool fold;                 /* a framework's inner frames make one line: see stack_text.h */
     size_t timed_out_names;    /* frames that have no function for want of time */
     const char *names_missing; /* ca_symbols_missing's */
     unsigned stripes_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
@@ -121,7 +122,17 @@ typedef struct ca_model {
     size_t mark_count;
     const ca_mark_t *marks; /* oldest first */
     uint64_t marks_dropped; /* older ones */
+    size_t asked_count;
+    const ca_frame_t *const *asked; /* the stack of the call that ran out, innermost first */
+    uint64_t unpooled;              /* of what it found held, bytes that the driver serves */
 } ca_model_t;
+
+/* Of what an out-of-memory report is. */
+typedef struct ca_model_held {
+    unsigned device;
+    bool host;      /* all pinned memory, not that of a device */
+    uint32_t stack; /* of the call */
+} ca_model_held_t;
 
 struct ca_rules;
 
@@ -136,9 +147,13 @@ typedef struct ca_model_options {
     size_t sampled;       /* as in ca_model_t */
     const struct ca_rules *rules; /* for leaks that are known, or NULL */
     bool quick;                   /* names without libdw, malloc and loader: see plain_names.h */
+    bool fold;                    /* as in ca_model_t */
     bool peak, even_empty;        /* has the peak; is no empty one, though nothing leaked */
     bool print_rules;             /* as text with a rule for each group: suppressions_print */
     const ca_origin_t *origin;    /* NULL: this process */
+    /* NULL: all there is. Else "leaked" is what this much of the live memory is, and there is no
+     * other section, no rule and no past. */
+    const ca_model_held_t *held;
 } ca_model_options_t;
 
 /* A model of what is live now, and of what destroyed contexts held. Its pool is 0: the caller

@@ -6,7 +6,8 @@
  *
  * A rule is for a group, by whole stacks, one of whose frames has a function, a source file or a
  * module that the pattern is in (registry/report/glob.h), and that fits all else that the rule
- * says. Of several the first counts. */
+ * says. A function of Python is looked at as FILE:FUNCTION too. Of several rules the first
+ * counts. */
 #ifndef CA_REGISTRY_REPORT_SUPPRESS_H
 #define CA_REGISTRY_REPORT_SUPPRESS_H
 

@@ -21,11 +21,13 @@
  *   graphs: <bytes> bytes held by CUDA graphs of this process
  *   others: <bytes> bytes held by other processes and by the driver itself
  *   hint: ...
- *   held by <k> stacks, the largest first:
- *   #1: <bytes> bytes in <n> allocations, <kind> memory
- *       <frame>
- *       ...
- *   (<m> more groups) */
+ *   HELD: <bytes> bytes in <n> allocations, <k> stacks
+ *     device 0, device memory: ...
+ *   #1: ...
+ *   (<m> more groups, <bytes> bytes, not listed here)
+ *
+ * From HELD on in the words of the leak report (registry/report/format_text.c): what lives on the
+ * device, or the pinned memory, by its ten largest groups. */
 void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned device);
 
 #endif

@@ -41,6 +41,7 @@ static ca_model_options_t options_of(const char *cause)
         .stack_depth = ca_options.stack_depth,
         .sampled = ca_options.stacks.bytes,
         .rules = &rules,
+        .fold = ca_options.fold,
         .peak = ca_options.peak != CA_PEAK_OFF,
         .print_rules = ca_options.suppressions_print,
         .even_empty = cause || ca_options.peak == CA_PEAK_ALWAYS,

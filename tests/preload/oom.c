@@ -8,7 +8,7 @@
  *   huge                                              more than there is in all
  *   pieces                                            every second block of 1 MiB is freed, then 20
  *                                                     MiB
- *   loader KEPT WORKING                               KiB: see load(); then 6/10 of the device
+ *   loader KEPT WORKING TENTHS                        KiB: see load(); then 6/10 of the device
  *   frees, async-frees, pinned-frees                  a function of its own frees what is held: 1
  *   keeps, refuses                                    frees nothing: 1, frees it all: 0
  *   recursive                                         asks for more itself
@@ -66,14 +66,14 @@ static void hold_pieces(void)
 
 static size_t all;
 
-/* A working buffer and one that stays, by turns, until 9/10 of the device are taken; the working
+/* A working buffer and one that stays, by turns, until so much of the device is taken; the working
  * ones go then. */
-static void load(size_t kept, size_t working)
+static void load(size_t kept, size_t working, size_t tenths)
 {
     static void *stays[LOADED], *goes[LOADED];
     size_t available, count = 0;
     OK(cudaMemGetInfo(&available, &all));
-    for (; count < LOADED && (count + 1) * (kept + working) < all / 10 * 9; count++) {
+    for (; count < LOADED && (count + 1) * (kept + working) < all / 10 * tenths; count++) {
         OK(cudaMalloc(&goes[count], working));
         OK(cudaMalloc(&stays[count], kept));
     }
@@ -168,7 +168,8 @@ int main(int argc, char **argv)
     if (strcmp(way, "pieces") == 0) {
         hold_pieces();
     } else if (strcmp(way, "loader") == 0) {
-        load(number_argument(argc, argv, 2, 512) << 10, number_argument(argc, argv, 3, 9216) << 10);
+        load(number_argument(argc, argv, 2, 512) << 10, number_argument(argc, argv, 3, 9216) << 10,
+             number_argument(argc, argv, 4, 9));
     } else if (strcmp(way, "graphs") == 0) {
         hold_in_graphs();
     } else if (strcmp(way, "pinned-frees") == 0) {

@@ -308,6 +308,88 @@ static void patterns_are_looked_for(void **state)
             fail_msg("%s in %s", cases[i].pattern, cases[i].text);
 }
 
+/* --- Python's frames -------------------------------------------------------------------------- */
+
+static const ca_place_t allocate = {"c10::cuda::allocate(long)", NULL, 0},
+                        call = {"_call_impl", "/t/torch/nn/modules/module.py", 9},
+                        forward = {"Block.forward", "/src/train.py", 5},
+                        script = {"<module>", "/src/train.py", 50};
+static ca_named_t stack_of_python[] = {
+    {.frame =
+         {.address = 1, .place_count = 1, .places = &allocate, .module = "/t/c10.so", .text = "a"}},
+    {.frame = {.python = true, .place_count = 1, .places = &call, .text = "c"}},
+    {.frame = {.python = true, .place_count = 1, .places = &forward, .text = "f"}},
+    {.frame = {.python = true, .place_count = 1, .places = &script, .text = "s"}},
+};
+static const ca_frame_t *const frames_of_python[] = {
+    &stack_of_python[0].frame, &stack_of_python[1].frame, &stack_of_python[2].frame,
+    &stack_of_python[3].frame};
+
+static void a_rule_may_be_for_a_function_of_python_in_a_file(void **state)
+{
+    static const struct {
+        const char *rule;
+        bool fits;
+    } cases[] = {
+        {"leak:forward", true},
+        {"leak:train.py", true},
+        {"leak:train.py:Block.forward", true},
+        {"leak:/train.py:Block.forward$", true},
+        {"leak:^train.py:Block.forward$", false},
+        {"leak:train.py:forward", false},
+        {"leak:src/train.py:Block.forward", true},
+        {"leak:^/src/train.py$", true},
+        {"leak:train.py:<module>$", true},
+        {"leak:c10.so:c10", false},
+    };
+    const ca_model_group_t group = {.frame_count = 4, .frames = frames_of_python};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ca_rules_t rules = {0};
+        ca_bump_t memory = {0};
+        const char *wrong;
+        assert_int_equal(ca_suppress_add(&rules, cases[i].rule, strlen(cases[i].rule), 1, &wrong),
+                         0);
+        for (size_t k = 0; k < 4; k++)
+            stack_of_python[k].rules = NULL; /* what an earlier case found */
+        if ((ca_suppress_find(&rules, &group, &memory) == 0) != cases[i].fits)
+            fail_msg("%s", cases[i].rule);
+        ca_bump_free(&rules.memory);
+        ca_bump_free(&memory);
+    }
+}
+
+static void assert_rule_for(size_t first, size_t count, const char *rule)
+{
+    static ca_out_t out;
+    char text[4096];
+    const ca_model_group_t group = {
+        .frame_count = count, .frames = frames_of_python + first, .count = 1, .bytes = 1};
+    ca_model_t model = {.cause = "exit", .rank = "", .even_empty = true, .print_rules = true};
+    model.sections[CA_SECTION_LEAKED] =
+        (ca_model_section_t){.name = "leaked", .present = true, .group_count = 1, .groups = &group};
+    int fd = memfd_create("report", 0);
+    ca_out_open(&out, fd);
+    ca_format_text(&out, &model);
+    assert_int_equal(ca_out_flush(&out), 0);
+    ssize_t length = pread(fd, text, sizeof text - 1, 0);
+    close(fd);
+    assert_true(length > 0);
+    text[length] = '\0';
+    const char *shown = strstr(text, "leak:");
+    assert_non_null(shown);
+    assert_string_equal(shown, rule);
+}
+
+static void the_rule_for_a_group_has_the_innermost_function_of_the_program(void **state)
+{
+    (void)state;
+    assert_rule_for(0, 4, "leak:train.py:Block.forward$ kind=device\n");
+    assert_rule_for(0, 2, "leak:module.py:_call_impl$ kind=device\n");
+    assert_rule_for(0, 1, "leak:^c10::cuda::allocate(long)$ kind=device\n");
+    assert_rule_for(3, 1, "leak:train.py:<module>$ kind=device\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +404,8 @@ int main(void)
         cmocka_unit_test(sorting_sorts),
         cmocka_unit_test(pieces_are_zero_and_apart),
         cmocka_unit_test(patterns_are_looked_for),
+        cmocka_unit_test(a_rule_may_be_for_a_function_of_python_in_a_file),
+        cmocka_unit_test(the_rule_for_a_group_has_the_innermost_function_of_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

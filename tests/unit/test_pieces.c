@@ -112,6 +112,26 @@ static void no_size_tells_blocks_of_one_size_apart(void **state)
     assert_int_equal(ca_pieces_max_split(&now, 4 * MIB, MIB), 0); /* just as large is not above */
 }
 
+/* A piece of the sizes between 4 and 8 MiB may lose a page of 2, or all it has. */
+static void pages_are_counted_without_the_ends_of_pieces(void **state)
+{
+    held_t all = get(64 * MIB), kept[3];
+    ca_pieces_t now = {.beside[20][23] = 24 * MIB};
+    (void)state;
+    assert_int_equal(ca_pieces_pages(&now, 2 * MIB), 24 * MIB - 6 * 2 * MIB);
+    assert_int_equal(ca_pieces_pages(&now, 4 * MIB), 0);
+    assert_int_equal(ca_pieces_pages(&now, 16 * MIB), 0);
+    put(&all);
+    (void)pieces(); /* it is ready */
+    for (int i = 0; i < 3; i++)
+        kept[i] = get(300 * KIB);
+    now = pieces();
+    size_t pages = ca_pieces_pages(&now, 2 * MIB);
+    assert_in_range(pages, 56 * MIB, 62 * MIB);
+    for (int i = 0; i < 3; i++)
+        put(&kept[i]);
+}
+
 static void a_lock_that_stays_in_use_is_not_waited_for(void **state)
 {
     (void)state;
@@ -132,6 +152,7 @@ int main(void)
         TEST(no_option_keeps_both_a_small_and_a_large_one_apart),
         TEST(what_is_pending_is_in_no_pieces),
         TEST(no_size_tells_blocks_of_one_size_apart),
+        TEST(pages_are_counted_without_the_ends_of_pieces),
         TEST(a_lock_that_stays_in_use_is_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
