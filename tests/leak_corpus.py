@@ -11,7 +11,7 @@ four more. `key[BUILD]` stands for that build alone, in the place of `key`:
     prints: TEXT              what is on stdout
     plain: REASON             why not in a process with a sanitizer's run-time
     journal: REASON           why a journal of it does not say the same
-    expect: nothing           no report at all
+    expect: nothing           no report of a leak
     expect: BYTES bytes in COUNT, KIND[, device N][, thread NAME][, N threads NAME ...]
         [, sizes A to B][, up to N frames][, no stack][, a stream][: FRAMES]
     expect destroyed: ...     of what a destroyed context held

@@ -48,10 +48,13 @@ def parse(text, at_rest=False):
     report.cause = HEADER.match(lines[0])[3]  # None for the end of the process
     report.sampled = HEADER.match(lines[0])[4]
     report.incomplete, report.destroyed, report.suppressed, report.rules = 0, None, None, None
-    report.peak, current = None, report
+    report.peak, report.said_nothing, current = None, False, report
     for line in lines[2:]:
         if match := INCOMPLETE.match(line):
             report.incomplete = int(match[1])
+        elif line == "(nothing leaked)" and current is report:
+            assert (report.bytes, report.count, report.groups) == (0, 0, [])
+            report.said_nothing = True
         elif line == UNREAD and not current.groups:
             current.unread = True
         elif match := TOTAL.match(line):

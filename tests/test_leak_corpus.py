@@ -99,11 +99,12 @@ def test_the_report_is_as_the_program_expects(run, tmp_path, program):
     assert (result.rc, result.err) == (program.status(), "")
     assert result.out.strip() == program.value("prints")
     expected = program.reports()
-    texts = sorted(path for path in tmp_path.glob("leaks-*") if not path.suffix)
-    assert len(texts) == len(expected)
     # Which process is which is told by what it leaked: each has its own figure.
     by_bytes = {sum(group.bytes for group in sections["leaked"]): sections
                 for sections in expected.values()}
+    texts = [path for path in sorted(tmp_path.glob("leaks-*")) if not path.suffix
+             and (0 in by_bytes or not leak_report.parse(path.read_text()).said_nothing)]
+    assert len(texts) == len(expected)
     assert len(by_bytes) == len(expected)
     for path in texts:
         text = path.read_text()

@@ -62,8 +62,10 @@ def test_words_in_the_place_of_a_path_are_read_in_any_case(run, program, tmp_pat
     for key in ("leak_report", "journal", "metrics", "record", "suppressions"):
         assert value(line, key) == "off", key
     assert value(effective(run, program, "leak_report:StdErr"), "leak_report") == "stderr"
-    assert value(effective(run, program, "leak_report:./OFF"), "leak_report") == "./OFF"
     assert list(tmp_path.iterdir()) == []
+    line = effective(run, program, "leak_report:./OFF", cwd=tmp_path)
+    assert value(line, "leak_report") == "./OFF"
+    assert [file.name for file in tmp_path.iterdir()] == ["OFF"]
 
 
 def test_an_empty_path_is_told_and_the_default_stays(run, program):
@@ -83,7 +85,7 @@ def test_a_choice_that_is_none_is_told_with_those_there_are(run, program):
 
 
 def test_values_out_of_range_are_told(run, program):
-    for item in ("leak_max:0", "stack_depth:65", "max_split:1", "stats:sometimes", "x_runtime_hooks:maybe",
+    for item in ("leak_max:1000001", "stack_depth:65", "max_split:1", "stats:sometimes", "x_runtime_hooks:maybe",
                  "stacks:sample", "stacks:sample:0", "stacks:sample:2T", "stacks:all:1M"):
         err = said(run, program, item)
         assert len(err.splitlines()) == 1 and item.partition(":")[0] in err, err

@@ -224,10 +224,22 @@ def test_a_link_is_neither_followed_nor_replaced(run, program, reports, tmp_path
     assert victim.read_text() == "precious" and not (tmp_path / "missing").exists()
 
 
-def test_no_file_is_made_where_nothing_leaked(run, program, reports):
-    assert run([program("leaks"), "none"], conf=f"leak_report:{reports}/x").err == ""
+@pytest.mark.parametrize("ends", ["", "_exit"])
+def test_a_file_says_that_nothing_leaked(run, program, reports, ends):
+    assert run([program("leaks"), "none", ends], conf=f"leak_report:{reports}/x").err == ""
 
-    assert list(reports.iterdir()) == []
+    report = leak_report.parse((reports / "x").read_text())
+    assert report.said_nothing and report.peak.bytes > 0 and report.peak.groups
+    merged = subprocess.run([MERGE, reports / "x"], capture_output=True, text=True, check=True)
+    assert "LEAK SUMMARY: 0 bytes in 0 allocations" in merged.stdout and merged.stderr == ""
+
+
+def test_a_process_that_allocates_nothing_makes_no_file(run, program, reports):
+    """Such as a shell, or the child of a fork."""
+    command = ["sh", "-c", f"{program('leaks')} none; true"]
+    assert run(command, conf=f"leak_report:{reports}/%p").err == ""
+
+    assert len(list(reports.iterdir())) == 1
 
 
 # --- what cannot be written -----------------------------------------------------------------------

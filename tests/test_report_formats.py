@@ -200,10 +200,36 @@ def test_patterns_come_before_the_ending(run, program, reports):
         check(file)
 
 
-def test_nothing_is_written_where_nothing_leaked(run, program, reports):
-    result = leaks(run, program, reports, f"leak_report:x,report_format:{ALL}", "none")
+def test_nothing_is_written_where_nothing_leaked_and_no_place_was_named(run, program, reports):
+    result = leaks(run, program, reports, f"report_format:{ALL}", "none")
 
     assert (result.err, names(reports)) == ("", set())
+
+
+def test_each_format_can_say_that_nothing_leaked(run, program, reports):
+    result = leaks(run, program, reports, f"leak_report:x,report_format:{ALL}", "none")
+
+    assert (result.err, names(reports)) == ("", {"x", *(f"x{end}" for end in ENDINGS.values())})
+    assert read_formats.pytorch(reports / "x.pickle")["segments"] == []
+    assert read_formats.folded(reports / "x.folded") == []
+    profile = read_formats.pprof(reports / "x.pprof")
+    assert read_formats.pprof_samples(profile, "inuse_space") == []
+    assert sum(sample[0] for sample in read_formats.pprof_samples(profile, "peak_space")) > 0
+
+
+@pytest.mark.parametrize("conf, text, others", [("", 20, 100), ("leak_max:30", 30, 30),
+                                                ("leak_max:300", 120, 120)])
+def test_text_lists_fewer_groups_where_no_number_is_given(run, program, reports, conf, text, others):
+    leaks(run, program, reports, f"leak_report:x,report_format:{ALL},suppressions_print:true,{conf}",
+          120, 120, name="many_stacks")
+
+    said = leak_report.parse((reports / "x").read_text())
+    leaked = json.loads((reports / "x.json").read_text())["sections"]["leaked"]
+    assert (len(said.groups), len(leaked["groups"])) == (text, others)
+    assert said.omitted.get("leak_max", (0, 0)) == (
+        120 - text, said.bytes - sum(group.bytes for group in said.groups))
+    assert leaked["omitted"]["leak_max"]["groups"] == 120 - others
+    assert len(read_formats.folded(reports / "x.folded")) == others + (others < 120)
 
 
 def test_no_file_is_replaced(run, program, reports):

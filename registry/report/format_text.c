@@ -1,10 +1,12 @@
-/* The report as text; where nothing leaked, nothing. The format (checked by tests):
+/* The report as text; where nothing leaked and the model is empty, nothing. The format (checked by
+ * tests):
  *
  *   cachealloc[PID]: leak report, rank <r>, cause <dump or signal>, stacks sampled: <size>
  *   LEAK SUMMARY: <bytes> bytes in <n> allocations, <k> stacks
  *   (incomplete: <n> of 17 stripes were in use)
  *     device 0, device memory: <bytes> bytes in <n> allocations
  *     ...
+ *   (nothing leaked)
  *   #1: <bytes> bytes in <n> allocations, device 0, device memory
  *     sizes <least> to <most>, sequence <first> to <last>, <n> threads: loader, worker
  *       load_tile at tiles.c:42
@@ -27,18 +29,18 @@
  * The rank is there where a launcher set one, the cause but for the end of the process, the size
  * where stacks were sampled: one for as many bytes on average, and what has none is a group "(no
  * call stack)" for each kind of memory. The summary counts what is live now, and is there with
- * zeros when nothing is. A group is what went through the same functions, on one device and of one
- * kind; lines are those of its earliest stack. Sizes are there where they differ; sequence numbers
- * count the allocations of the process, and are one where they are the same; of one thread there is
- * its name, "thread main"; of more than are named the list ends in "...". Stripes are in use where
- * exit was called by a signal handler that interrupted an allocation: it may be missing. What was
- * alive in contexts that were destroyed, with cudaDeviceReset for instance, has its own heading and
- * its own count of groups; without it the heading is not there. What rules suppressed (suppress.h)
- * counts nowhere else, and is not listed; the rules are, those that were for nothing too.
- * suppressions_print adds a rule for each group that is listed, by its innermost function that has
- * a name: of the program before those inside a framework (registry/names/fold.h), and of Python,
- * with its file, before any other. The peak is reported where the model has it, by its five largest
- * groups; what leaked is among it. */
+ * zeros when nothing is: at the end of a process with a line that says so. A group is what went
+ * through the same functions, on one device and of one kind; lines are those of its earliest stack.
+ * Sizes are there where they differ; sequence numbers count the allocations of the process, and are
+ * one where they are the same; of one thread there is its name, "thread main"; of more than are
+ * named the list ends in "...". Stripes are in use where exit was called by a signal handler that
+ * interrupted an allocation: it may be missing. What was alive in contexts that were destroyed,
+ * with cudaDeviceReset for instance, has its own heading and its own count of groups; without it
+ * the heading is not there. What rules suppressed (suppress.h) counts nowhere else, and is not
+ * listed; the rules are, those that were for nothing too. suppressions_print adds a rule for each
+ * group that is listed, by its innermost function that has a name: of the program before those
+ * inside a framework (registry/names/fold.h), and of Python, with its file, before any other. The
+ * peak is reported where the model has it, by its five largest groups; what leaked is among it. */
 #include "registry/report/formats.h"
 
 #include <stdbool.h>
@@ -155,12 +157,26 @@ static void write_omitted(ca_out_t *out, uint64_t groups, uint64_t bytes, const 
 
 static void write_groups(ca_out_t *out, const ca_model_t *model, const ca_model_section_t *section)
 {
-    for (size_t i = 0; i < section->group_count; i++)
-        write_group(out, model, i + 1, &section->groups[i]);
-    write_omitted(out, section->omitted_most, section->omitted_most_bytes, "leak_max",
-                  model->leak_max);
+    uint64_t omitted = section->omitted_most, bytes = section->omitted_most_bytes;
+    for (size_t i = 0; i < section->group_count; i++) {
+        if (i < model->text_max) {
+            write_group(out, model, i + 1, &section->groups[i]);
+        } else {
+            omitted++;
+            bytes += section->groups[i].bytes;
+        }
+    }
+    write_omitted(out, omitted, bytes, "leak_max", model->text_max);
     write_omitted(out, section->omitted_small, section->omitted_small_bytes, "leak_min",
                   model->leak_min);
+}
+
+static bool nothing_leaked(const ca_model_t *model)
+{
+    return strcmp(model->cause, "exit") == 0 && model->stripes_busy == 0 &&
+           model->sections[CA_SECTION_LEAKED].count == 0 &&
+           model->sections[CA_SECTION_DESTROYED].count == 0 &&
+           model->sections[CA_SECTION_SUPPRESSED].count == 0;
 }
 
 static void write_busy(ca_out_t *out, const ca_model_t *model)
@@ -177,6 +193,8 @@ static void write_live(ca_out_t *out, const ca_model_t *model)
     write_busy(out, model);
     write_totals(out, section);
     write_groups(out, model, section);
+    if (model->even_empty && nothing_leaked(model))
+        ca_out_printf(out, "(nothing leaked)\n");
 }
 
 /* --- rules ------------------------------------------------------------------------------------ */
@@ -256,9 +274,10 @@ static bool is_new(const ca_model_section_t *section, size_t at, target_t target
     return true;
 }
 
-static void write_rules_for(ca_out_t *out, const ca_model_section_t *section)
+static void write_rules_for(ca_out_t *out, const ca_model_t *model,
+                            const ca_model_section_t *section)
 {
-    for (size_t i = 0; i < section->group_count; i++) {
+    for (size_t i = 0; i < section->group_count && i < model->text_max; i++) {
         target_t target = target_of(&section->groups[i]);
         if (!target.function || !is_new(section, i, target))
             continue;
@@ -346,8 +365,8 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model)
         write_suppressed(out, model);
     if (model->print_rules && leaked->group_count + destroyed->group_count != 0) {
         ca_out_printf(out, "RULES FOR THE GROUPS ABOVE:\n");
-        write_rules_for(out, leaked);
-        write_rules_for(out, destroyed);
+        write_rules_for(out, model, leaked);
+        write_rules_for(out, model, destroyed);
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);

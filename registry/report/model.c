@@ -92,7 +92,7 @@ static void list_groups(maker_t *maker, ca_model_section_t *section, ca_named_gr
         if (group->bytes < maker->options.leak_min) {
             section->omitted_small++;
             section->omitted_small_bytes += group->bytes;
-        } else if (listed == maker->options.leak_max) {
+        } else if (listed == maker->model.leak_max) {
             section->omitted_most++;
             section->omitted_most_bytes += group->bytes;
         } else {
@@ -319,7 +319,8 @@ static void describe_process(maker_t *maker)
     model->unwinder = ca_stack_unwinder();
     model->stack_depth = options->stack_depth;
     model->sampled = options->sampled;
-    model->leak_max = options->leak_max;
+    model->leak_max = options->leak_max ? options->leak_max : CA_MODEL_GROUPS;
+    model->text_max = options->leak_max ? options->leak_max : CA_MODEL_TEXT_GROUPS;
     model->leak_min = options->leak_min;
     model->even_empty = options->even_empty;
     model->print_rules = options->print_rules;

@@ -19,6 +19,10 @@
 
 #define CA_MODEL_NAMES 4 /* threads of a group that are named */
 
+/* Groups that are listed where `leak_max` is 0. */
+#define CA_MODEL_GROUPS 100u
+#define CA_MODEL_TEXT_GROUPS 20u
+
 typedef struct ca_model_group {
     size_t frame_count;              /* 0: no call stack was recorded */
     const ca_frame_t *const *frames; /* innermost first */
@@ -102,6 +106,7 @@ typedef struct ca_model {
     unsigned stack_depth;
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
     size_t leak_max, leak_min;
+    size_t text_max; /* of those that are listed, in text */
     bool even_empty, print_rules;
     bool fold;                 /* a framework's inner frames make one line: see stack_text.h */
     size_t timed_out_names;    /* frames that have no function for want of time */
@@ -141,7 +146,7 @@ typedef struct ca_model_options {
     const char *cause, *version;
     const char *rank;     /* of the process; NULL or empty where it has none */
     size_t leak_min;      /* smaller groups are counted, not listed; bytes */
-    unsigned leak_max;    /* groups listed at most, in each section */
+    unsigned leak_max;    /* groups listed at most, in each section; 0: as people want it */
     unsigned leak_depth;  /* innermost frames that tell groups apart and are shown; 0: all */
     unsigned stack_depth; /* most frames that were kept of a stack */
     size_t sampled;       /* as in ca_model_t */

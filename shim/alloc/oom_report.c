@@ -245,7 +245,6 @@ void ca_oom_report_write(ca_out_t *out, ca_kind_t kind, size_t bytes, unsigned d
         .stack = ca_track_runtime_stack ? ca_track_runtime_stack : ca_track_stack(),
     };
     ca_model_options_t options = {.cause = "oom",
-                                  .leak_max = ca_options.leak_max,
                                   .leak_depth = ca_options.leak_depth,
                                   .fold = ca_options.fold,
                                   .quick = true,

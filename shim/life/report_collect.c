@@ -30,6 +30,11 @@ static void fill_pool(ca_model_pool_t *said)
     said->incomplete = !complete;
 }
 
+bool ca_report_even_empty(void)
+{
+    return ca_options.peak == CA_PEAK_ALWAYS || strcmp(ca_options.leak_report, "stderr") != 0;
+}
+
 static ca_model_options_t options_of(const char *cause)
 {
     return (ca_model_options_t){
@@ -44,7 +49,7 @@ static ca_model_options_t options_of(const char *cause)
         .fold = ca_options.fold,
         .peak = ca_options.peak != CA_PEAK_OFF,
         .print_rules = ca_options.suppressions_print,
-        .even_empty = cause || ca_options.peak == CA_PEAK_ALWAYS,
+        .even_empty = cause || ca_report_even_empty(),
     };
 }
 

@@ -3,11 +3,16 @@
 #ifndef CA_SHIM_LIFE_REPORT_COLLECT_H
 #define CA_SHIM_LIFE_REPORT_COLLECT_H
 
+#include <stdbool.h>
 #include "registry/report/model.h"
 
 /* Reads the file of `suppressions`: a program may change its directory later. Once, with the
  * configuration. */
 void ca_report_collect_configure(void);
+
+/* Whether a report is wanted though nothing leaked: of the peak, or where it goes to a place that
+ * was named. */
+bool ca_report_even_empty(void);
 
 /* `cause` is NULL for the end of the process, or what asked for a report meanwhile ("dump",
  * "signal"), which is then written though nothing is live; `rank` may be empty. Both must outlive

@@ -288,11 +288,12 @@ static uint64_t leaks_now(void)
     return ca_registry_total().count + ca_registry_lost().count;
 }
 
-/* Whether there may be a report of so many at exit. */
+/* Whether there may be a report of so many at exit. One of nothing is for a process that allocated:
+ * a child of a fork or a shell in a script has nothing to say. */
 static bool is_wanted(uint64_t leaks)
 {
     return strcmp(ca_options.leak_report, "off") != 0 &&
-           (leaks != 0 || ca_options.peak == CA_PEAK_ALWAYS);
+           (leaks != 0 || (ca_registry_sequence() != 0 && ca_report_even_empty()));
 }
 
 uint64_t ca_report_miss_at_exit(void)

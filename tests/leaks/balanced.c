@@ -1,4 +1,4 @@
-/* Everything is freed, by whatever thread and kind: not a word.
+/* Everything is freed, by whatever thread and kind: not a word but that, where a file asks for it.
  *
  * expect: nothing
  */

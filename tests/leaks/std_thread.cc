@@ -1,5 +1,6 @@
 /* A std::thread: below the member function that it runs are frames of the library, which has names.
  *
+ * conf: fold:off
  * expect: 3600 bytes in 2, device, 2 threads std_thread: loader::forget(unsigned long)@forget <
  *     loader::run(unsigned long)@run < ... < [libstdc++*]
  */

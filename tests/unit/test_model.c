@@ -366,6 +366,7 @@ static void assert_rule_for(size_t first, size_t count, const char *rule)
     const ca_model_group_t group = {
         .frame_count = count, .frames = frames_of_python + first, .count = 1, .bytes = 1};
     ca_model_t model = {.cause = "exit", .rank = "", .even_empty = true, .print_rules = true};
+    model.text_max = 1;
     model.sections[CA_SECTION_LEAKED] =
         (ca_model_section_t){.name = "leaked", .present = true, .group_count = 1, .groups = &group};
     int fd = memfd_create("report", 0);
