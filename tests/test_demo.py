@@ -5,6 +5,7 @@ import ast
 import json
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -66,6 +67,24 @@ def test_make_demo_shows_the_library_or_says_why_not(tmp_path, folder):
     else:
         assert rc == 125 and "tiles:" not in out
         assert f"{top}/build/libcachealloc.so: the loader cannot take a path with a blank" in err
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time would have to come first")
+def test_the_report_of_the_python_program_is_what_the_page_shows(run, tmp_path):
+    script = conftest.ROOT / "tests" / "demo" / "train.py"
+    result = run([sys.executable, script], conf=f"python:only,leak_report:{tmp_path}/memory.txt")
+    assert (result.rc, result.err) == (0, "")
+
+    now, then = (leak_report.parse(text, at_rest=True) for text in (
+        (tmp_path / "memory.txt").read_text(), shown("python", "docs/find-a-leak.md")))
+    assert now.said_nothing and then.said_nothing
+    assert (now.peak.bytes, now.peak.count, now.peak.totals) == (
+        then.peak.bytes, then.peak.count, then.peak.totals)
+    for one, other in zip(now.peak.groups, then.peak.groups, strict=True):
+        assert (one.bytes, one.count, one.smallest, one.first, one.last) == (
+            other.bytes, other.count, other.smallest, other.first, other.last)
+        if sys.version_info >= (3, 11):  # before, names have no class
+            assert one.frames == other.frames
 
 
 # --- what the pages show --------------------------------------------------------------------------

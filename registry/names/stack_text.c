@@ -197,6 +197,13 @@ static bool is_whole(const chain_t *chain, size_t frame, bool fold)
     return whole;
 }
 
+/* A framework's function alone: all that its text has more is arguments, and an offset. */
+static bool is_long(const chain_t *chain, size_t frame)
+{
+    const ca_frame_t *it = chain->frames[frame];
+    return !it->python && it->place_count == 1 && !it->places[0].file;
+}
+
 void ca_stack_text(ca_out_t *out, const ca_frame_t *const *frames, size_t count, bool fold)
 {
     const chain_t chain = {frames, count};
@@ -204,7 +211,7 @@ void ca_stack_text(ca_out_t *out, const ca_frame_t *const *frames, size_t count,
         ca_out_printf(out, "    (no call stack)\n");
     for (at_t at = {0, 0}, last; at.frame < count;) {
         size_t length = fold ? run_at(&chain, at, &last) : 0;
-        if (length > 1) {
+        if (length > 1 || (length == 1 && is_long(&chain, at.frame))) {
             write_run(out, &chain, at, last, length);
             at = next(&chain, last);
         } else if (at.place == 0 && is_whole(&chain, at.frame, fold)) {

@@ -154,7 +154,8 @@ static void show(const ca_frame_t *frames, size_t count, bool fold)
     }
 #define PYTHON(name, in, at)                                                                       \
     {                                                                                              \
-        .python = true, .text = name " at " in, .place_count = 1, .places = (const ca_place_t[])   \
+        .python = true, .text = name " at " in ":" #at, .place_count = 1,                          \
+        .places = (const ca_place_t[])                                                             \
         {                                                                                          \
             {                                                                                      \
                 (name), "/lib/" in, (at)                                                           \
@@ -169,10 +170,10 @@ static const ca_frame_t torch[] = {
     NATIVE("at::_ops::mul_Tensor::call(at::Tensor const&)", "/t/libtorch_cpu.so"),
     NATIVE("torch::autograd::THPVariable_mul(_object*)", "/t/libtorch_python.so"),
     NATIVE("_object* torch::autograd::TypeError_<&torch::f>(_object*)", "/t/libtorch_python.so"),
-    PYTHON("Block.forward", "fwdbwd.py", 6),
+    PYTHON("Block.forward", "train.py", 6),
     PYTHON("Module._call_impl", "torch/nn/modules/module.py", 1798),
     PYTHON("Module._wrapped_call_impl", "torch/nn/modules/module.py", 1787),
-    PYTHON("<module>", "fwdbwd.py", 15),
+    PYTHON("<module>", "train.py", 15),
 };
 
 static void a_framework_s_frames_are_one_line(void **state)
@@ -183,9 +184,9 @@ static void a_framework_s_frames_are_one_line(void **state)
         text,
         "    c10::cuda::uncached_allocate < ... < torch::autograd::THPVariable_mul (+4 frames "
         "of libc10_cuda.so, libtorch_cuda.so, libtorch_cpu.so, libtorch_python.so)\n"
-        "    Block.forward at fwdbwd.py\n"
+        "    Block.forward at train.py:6\n"
         "    Module._call_impl < Module._wrapped_call_impl (module.py)\n"
-        "    <module> at fwdbwd.py\n");
+        "    <module> at train.py:15\n");
 }
 
 static void without_it_each_has_its_own(void **state)
@@ -202,7 +203,7 @@ static void without_it_each_has_its_own(void **state)
     assert_int_equal(*at, '\0');
 }
 
-static void one_alone_is_shown_as_it_is(void **state)
+static void one_alone_has_its_name_and_module(void **state)
 {
     const ca_frame_t frames[] = {
         NATIVE("mine", "a"),
@@ -214,7 +215,7 @@ static void one_alone_is_shown_as_it_is(void **state)
     show(frames, COUNT(frames), true);
     assert_string_equal(text, "    mine\n"
                               "    at::native::ones(long)\n"
-                              "    at::_ops::ones::call(long)\n"
+                              "    at::_ops::ones::call (b)\n"
                               "    main\n");
     show(frames, 0, true);
     assert_string_equal(text, "    (no call stack)\n");
@@ -266,7 +267,7 @@ int main(void)
         cmocka_unit_test(each_rule_is_kept),
         cmocka_unit_test(a_framework_s_frames_are_one_line),
         cmocka_unit_test(without_it_each_has_its_own),
-        cmocka_unit_test(one_alone_is_shown_as_it_is),
+        cmocka_unit_test(one_alone_has_its_name_and_module),
         cmocka_unit_test(what_calls_them_stays_where_it_is_at_the_same_address),
         cmocka_unit_test(a_line_has_some_modules_and_no_more),
     };
