@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "registry/names/demangle.h"
 
 typedef struct Dwfl Dwfl;
@@ -97,18 +96,17 @@ struct ca_dwarf {
     Dwfl_Module *module;
 };
 
+static enum { UNTRIED, LOADED, MISSING } state; /* of libdw */
+
 /* Stays open until the process ends: its users come at exit. */
 static bool load_libdw(void)
 {
-    static enum { UNTRIED, LOADED, MISSING } state;
     if (state != UNTRIED)
         return state == LOADED;
     state = MISSING;
     void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        ca_info("libdw.so.1 (elfutils) was not found: reports name no source lines");
+    if (!library)
         return false;
-    }
 #define CA_DW(result, name, parameters)                                                            \
     dw.name = (result(*) parameters)dlsym(library, #name);                                         \
     if (!dw.name)                                                                                  \
@@ -118,6 +116,11 @@ static bool load_libdw(void)
     *(void **)&dw.dwarf_cu_info = dlsym(library, "dwarf_cu_info");
     state = LOADED;
     return true;
+}
+
+bool ca_dwarf_is_missing(void)
+{
+    return state == MISSING;
 }
 
 /* The module's own file is given to dwfl_report_elf: there is nothing left to find. */

@@ -19,6 +19,8 @@ typedef struct ca_dwarf ca_dwarf_t;
  * NULL when that is so, when there is no libdw, or when the file cannot be read. */
 ca_dwarf_t *ca_dwarf_open(const char *path, uintptr_t bias, const void *build_id,
                           size_t build_id_bytes);
+/* Whether libdw was asked for and could not be opened. */
+bool ca_dwarf_is_missing(void);
 void ca_dwarf_close(ca_dwarf_t *dwarf);
 
 /* The functions at `pc`, at most `max`, innermost inlined function first: names demangled, paths of

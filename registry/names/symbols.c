@@ -2,9 +2,10 @@
  *
  * The table of modules (modules.c), or where that lacks it the loader, says which module an address
  * lies in; libdw (dwarf.c) is then asked for functions and lines, one session for each module,
- * opened when the first address in it comes up. Where that knows nothing the dynamic symbol table
- * gives the function, and where that has nothing (a stripped program) the module and the offset in
- * it remain, which is what addr2line takes. */
+ * opened when the first address in it comes up. Where there is no libdw, or where it knows nothing,
+ * the symbol tables of the file give the function (symbol_table.c), then the loader, for a module
+ * whose file cannot be read. Where they have nothing (a stripped program) the module and the offset
+ * in it remain, which is what addr2line takes. */
 #include "registry/names/symbols.h"
 
 #include <dlfcn.h>
@@ -28,6 +29,7 @@
 #include "registry/python/python.h"
 #include "registry/stack/modules.h"
 #include "registry/names/plain_names.h"
+#include "registry/names/symbol_table.h"
 
 #define PATH_BYTES 4096
 #define TEXT_BYTES 2048
@@ -44,6 +46,9 @@ typedef struct opened {
     const char *path;     /* for people */
     const char *build_id; /* in hexadecimal, or NULL */
     ca_dwarf_t *dwarf;    /* NULL when there is nothing to ask */
+    const char *file;     /* that is opened, or NULL: the vdso has none */
+    bool has_table;       /* `table` was opened, or tried to be */
+    ca_symbol_file_t table;
 } opened_t;
 
 struct ca_symbols {
@@ -139,11 +144,14 @@ static opened_t *open_module(ca_symbols_t *symbols, const ca_module_t *module, u
     opened->bias = bias;
     opened->build_id = hexadecimal(module, symbols->memory);
     opened->path = ca_bump_text(symbols->memory, path, strlen(path));
-    if (strchr(path, '/')) /* the vdso has no file */
+    opened->table.fd = -1;
+    if (strchr(path, '/')) { /* the vdso has no file */
+        opened->file = ca_bump_text(symbols->memory, file, strlen(file));
         opened->dwarf = ca_dwarf_open(file, bias, opened->build_id ? module->build_id : NULL,
                                       module ? module->build_id_bytes : 0);
-    if (!opened->dwarf && strchr(path, '/'))
-        note_unreadable(symbols, file);
+        if (!opened->dwarf)
+            note_unreadable(symbols, file);
+    }
     opened->next = symbols->modules;
     symbols->modules = opened;
     return opened->path ? opened : NULL;
@@ -244,16 +252,43 @@ static uint64_t hash_names(const ca_frame_t *frame)
     return has_name(frame) ? hash : (hash ^ frame->offset) * 0x9e3779b97f4a7c15u;
 }
 
-static size_t find_places(const opened_t *opened, uintptr_t pc, ca_place_t *places,
-                          ca_bump_t *memory)
+/* Opened for the first name; not where it was replaced after it was loaded. */
+static void open_table(opened_t *opened)
+{
+    opened->has_table = true;
+    int fd = opened->file ? open(opened->file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
+    if (!ca_symbol_file_open(&opened->table, fd))
+        return;
+    ca_symbol_file_index(&opened->table);
+    if (opened->build_id && !ca_symbol_file_has_build_id(&opened->table, opened->module->build_id,
+                                                         opened->module->build_id_bytes))
+        ca_symbol_file_close(&opened->table);
+}
+
+/* The function's symbol, by the module's file or by the loader. */
+static const char *find_symbol(ca_symbols_t *symbols, opened_t *opened, uintptr_t pc)
 {
     Dl_info info;
-    size_t count =
-        opened->dwarf ? ca_dwarf_places(opened->dwarf, pc, places, PLACES_MOST, memory) : 0;
+    bool timed_out;
+    if (!opened->has_table)
+        open_table(opened);
+    const char *symbol = ca_symbol_file_function(&opened->table, pc - opened->bias, &timed_out);
+    symbols->timed_out += timed_out;
+    if (symbol)
+        return symbol;
     bool is_loaded =
         !opened->module || (atomic_load(&opened->module->until) == 0 && !ca_modules_are_foreign());
-    if (count == 0 && is_loaded && dladdr((const void *)pc, &info) && info.dli_sname) {
-        places[0] = (ca_place_t){ca_demangle(info.dli_sname, memory), NULL, 0};
+    return is_loaded && dladdr((const void *)pc, &info) ? info.dli_sname : NULL;
+}
+
+static size_t find_places(ca_symbols_t *symbols, opened_t *opened, uintptr_t pc, ca_place_t *places)
+{
+    size_t count = opened->dwarf
+                       ? ca_dwarf_places(opened->dwarf, pc, places, PLACES_MOST, symbols->memory)
+                       : 0;
+    const char *symbol = count == 0 ? find_symbol(symbols, opened, pc) : NULL;
+    if (symbol) {
+        places[0] = (ca_place_t){ca_demangle(symbol, symbols->memory), NULL, 0};
         count = places[0].function != NULL;
     }
     return count;
@@ -264,13 +299,13 @@ static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *modu
                     ca_frame_t *frame)
 {
     static ca_place_t places[PLACES_MOST];
-    const opened_t *opened = module_of(symbols, pc, module);
+    opened_t *opened = module_of(symbols, pc, module);
     if (!opened)
         return;
     frame->module = opened->path;
     frame->build_id = opened->build_id;
     frame->offset = pc - opened->bias;
-    size_t count = find_places(opened, pc, places, symbols->memory);
+    size_t count = find_places(symbols, opened, pc, places);
     ca_place_t *copy = ca_bump_take(symbols->memory, count * sizeof *copy);
     if (copy) {
         memcpy(copy, places, count * sizeof *copy);
@@ -425,6 +460,7 @@ ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
     if (symbols) {
         symbols->memory = memory;
         ca_fp_hold(&symbols->fp);
+        ca_symbol_files_begin();
     }
     return symbols;
 }
@@ -445,6 +481,11 @@ const char *ca_symbols_missing(const ca_symbols_t *symbols)
     return symbols ? symbols->missing : NULL;
 }
 
+bool ca_symbols_lack_lines(const ca_symbols_t *symbols)
+{
+    return symbols && !symbols->quick && ca_dwarf_is_missing();
+}
+
 size_t ca_symbols_from_loader(const ca_symbols_t *symbols)
 {
     return symbols ? symbols->timed_out : 0;
@@ -457,6 +498,7 @@ void ca_symbols_close(ca_symbols_t *symbols)
     for (opened_t *one = symbols ? symbols->modules : NULL; one; one = one->next) {
         ca_dwarf_close(one->dwarf);
         one->dwarf = NULL;
+        ca_symbol_file_close(&one->table);
     }
     if (symbols && !symbols->quick)
         ca_fp_resume(&symbols->fp);

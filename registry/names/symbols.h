@@ -1,6 +1,6 @@
 /* Names for code addresses, by libdw (elfutils), which is opened with dlopen when the first name is
- * asked for and never looks anything up over the network; without it, the loader and the dynamic
- * symbol table give function and module+offset.
+ * asked for and never looks anything up over the network; without it, the symbol tables of the
+ * modules' files, or the loader, give function and module+offset.
  *
  * For reports only: libdw uses the C library's heap, dladdr takes the loader's lock. Not
  * thread-safe; one user at a time. */
@@ -35,7 +35,9 @@ ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory);
 /* Why functions and lines are missing, where that is because a file could not be read: "FILE:
  * reason"; else NULL. */
 const char *ca_symbols_missing(const ca_symbols_t *symbols);
-/* Frames that have no function for want of time, of the quick one. */
+/* Whether there is no libdw, which would have given files and lines. */
+bool ca_symbols_lack_lines(const ca_symbols_t *symbols);
+/* Frames that have no function for want of time. */
 size_t ca_symbols_from_loader(const ca_symbols_t *symbols);
 void ca_symbols_close(ca_symbols_t *symbols);
 

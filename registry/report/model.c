@@ -391,6 +391,7 @@ ca_model_t *ca_model_make(const ca_model_options_t *options)
         make_all(maker);
     maker->model.timed_out_names = ca_symbols_from_loader(maker->classes.symbols);
     maker->model.names_missing = ca_symbols_missing(maker->classes.symbols);
+    maker->model.lacks_lines = ca_symbols_lack_lines(maker->classes.symbols);
     ca_symbols_close(maker->classes.symbols);
     ca_cancel_resume(before);
     return &maker->model;

@@ -111,6 +111,7 @@ typedef struct ca_model {
     bool fold;                 /* a framework's inner frames make one line: see stack_text.h */
     size_t timed_out_names;    /* frames that have no function for want of time */
     const char *names_missing; /* ca_symbols_missing's */
+    bool lacks_lines;          /* ca_symbols_lack_lines's */
     unsigned stripes_busy; /* in use where a signal interrupted them: see ca_registry_snapshot */
     ca_model_section_t sections[CA_SECTIONS];
     const char *rules_path; /* of the file with the rules, or NULL without one */

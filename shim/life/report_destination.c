@@ -283,6 +283,14 @@ static uint64_t leaks_in(const ca_model_t *model)
     return model->sections[CA_SECTION_LEAKED].count + model->sections[CA_SECTION_DESTROYED].count;
 }
 
+/* Behind the report, in the words of a package manager: what would have made it better. */
+static void say_what_is_missing(const ca_model_t *model)
+{
+    if (model->lacks_lines && leaks_in(model) != 0)
+        ca_warn_once("leak_report: libdw.so.1 was not found, so functions have no files and lines: "
+                     "the package libdw1 (elfutils-libs) adds them");
+}
+
 static uint64_t leaks_now(void)
 {
     return ca_registry_total().count + ca_registry_lost().count;
@@ -319,10 +327,12 @@ uint64_t ca_report_write_at_exit(ca_out_t *out, bool quick)
     int cancel = ca_cancel_hold(); /* a temporary file would be left */
     ca_model_t *model = ca_report_collect(NULL, rank, quick);
     report_t report = {.out = out, .model = model, .target = &configured, .path = path};
-    if (!model)
+    if (!model) {
         ca_warn("leak_report: the report cannot be made: %s", strerror(ENOMEM));
-    else if (wanted && !ca_model_is_empty(model))
+    } else if (wanted && !ca_model_is_empty(model)) {
         write_formats(&report, true);
+        say_what_is_missing(model);
+    }
     leaks = model ? leaks_in(model) : leaks;
     ca_model_free(model);
     ca_cancel_resume(cancel);
@@ -348,6 +358,7 @@ int ca_report_write_model(ca_out_t *out, const ca_model_t *model, const char *pa
     else
         report.target = &configured;
     error = write_formats(&report, !path);
+    say_what_is_missing(model);
     ca_path_set_process(NULL);
     return path ? error : 0; /* without a path it is on stderr now */
 }
