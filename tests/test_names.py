@@ -1,6 +1,8 @@
 """Names of functions where libdw is not there, and of code that is in no file."""
 
 import json
+import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -129,3 +131,55 @@ def test_a_file_that_was_replaced_names_nothing(run, hidden, tmp_path):
 
     group, = leak_report.parse(read.err).groups
     assert group.frames[0].startswith("killed+0x")
+
+
+# --- code in no file ------------------------------------------------------------------------------
+
+MADE = "py::solve<1>:/opt/a b.py"
+
+
+@pytest.fixture
+def jit(run, program):
+    """jit(way...) runs it and gives its report; what it leaves in /tmp goes with the test."""
+    pids = []
+
+    def run_it(*arguments, **kwargs):
+        result = run([program("jit"), *arguments], **kwargs)
+        pids.append(int(result.out))
+        return result
+
+    yield run_it
+    for pid in pids:
+        for path in pathlib.Path("/tmp").glob(f"perf-{pid}.map*"):
+            path.unlink()
+
+
+def made(result):
+    """The frame of the code that was made."""
+    group, = leak_report.parse(result.err).groups
+    assert leak_report.places(group)[0] == "forget"
+    return group.frames[1]
+
+
+@pytest.mark.parametrize("way", ["named", "again", "malformed"])
+@pytest.mark.parametrize("end", [[], ["_exit"]])
+def test_generated_code_has_the_name_in_the_map(jit, way, end):
+    assert made(jit(way, *end)) == f"{MADE} (JIT)"
+
+
+@pytest.mark.parametrize("way", ["beside", "link", "pipe", "large", "old", "other"])
+def test_a_map_that_is_not_the_processs_own_names_nothing(jit, way):
+    assert re.fullmatch("0x[0-9a-f]+", made(jit(way)))
+
+
+def test_generated_code_is_named_in_each_format(jit, tmp_path):
+    jit("named", conf=f"report_format:{ALL},leak_report:{tmp_path}/r")
+
+    frame = json.loads((tmp_path / "r.json").read_text())["frames"][1]
+    assert (frame["module"], frame["places"]) == (
+        None, [{"function": MADE, "file": None, "line": None}])
+    profile = read_formats.pprof(tmp_path / "r.pprof")
+    assert [(MADE, None, 0)] in [read_formats.pprof_places(profile, number)
+                                 for number in profile.sample[0].location_id]
+    (stack, _), *_ = read_formats.folded(tmp_path / "r.folded")
+    assert MADE in stack and MADE.encode() in (tmp_path / "r.pickle").read_bytes()

@@ -28,6 +28,7 @@
 #include "registry/names/dwarf.h"
 #include "registry/python/python.h"
 #include "registry/stack/modules.h"
+#include "registry/names/perf_map.h"
 #include "registry/names/plain_names.h"
 #include "registry/names/symbol_table.h"
 
@@ -214,6 +215,8 @@ static const char *make_text(const ca_frame_t *frame, ca_bump_t *memory)
     add_places(&text, frame);
     if (frame->python) {
         ca_text_printf(&text, "%s", frame->place_count ? "" : "(a Python function)");
+    } else if (!frame->module && frame->place_count != 0) {
+        ca_text_printf(&text, " (JIT)");
     } else if (!frame->module) {
         ca_text_printf(&text, "0x%llx", (unsigned long long)frame->address);
     } else if (frame->place_count == 0) {
@@ -294,14 +297,29 @@ static size_t find_places(ca_symbols_t *symbols, opened_t *opened, uintptr_t pc,
     return count;
 }
 
+/* Code in no module that a compiler in this process made, maybe. */
+static void look_up_generated(ca_symbols_t *symbols, uintptr_t pc, ca_frame_t *frame)
+{
+    const char *name = ca_modules_are_foreign() ? NULL : ca_perf_map_find(pc);
+    ca_place_t *place = name ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
+    if (!place)
+        return;
+    place->function = ca_bump_text(symbols->memory, name, strlen(name));
+    frame->places = place;
+    frame->place_count = place->function != NULL;
+}
+
 /* Fills the frame; `pc` is inside the call. */
 static void look_up(ca_symbols_t *symbols, uintptr_t pc, const ca_module_t *module,
                     ca_frame_t *frame)
 {
     static ca_place_t places[PLACES_MOST];
     opened_t *opened = module_of(symbols, pc, module);
-    if (!opened)
+    if (!opened) {
+        if (!module)
+            look_up_generated(symbols, pc, frame);
         return;
+    }
     frame->module = opened->path;
     frame->build_id = opened->build_id;
     frame->offset = pc - opened->bias;
@@ -346,6 +364,8 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
     if (!name.module) {
         if (module)
             look_up_noted(symbols, pc, module, frame);
+        else
+            look_up_generated(symbols, pc, frame);
         return;
     }
     frame->offset = name.offset;
@@ -493,6 +513,7 @@ size_t ca_symbols_from_loader(const ca_symbols_t *symbols)
 
 void ca_symbols_close(ca_symbols_t *symbols)
 {
+    ca_perf_map_end();
     if (symbols && symbols->quick)
         ca_plain_names_end();
     for (opened_t *one = symbols ? symbols->modules : NULL; one; one = one->next) {

@@ -1,12 +1,20 @@
-/* What names code: an ELF file with any bytes is read without a crash, in bounded time, and gives
- * the same name twice. */
+/* What names code: an ELF file with any bytes, or a map of generated code, is read without a crash,
+ * in bounded time, and gives the same name twice. */
 #include "tests/fuzz/fuzz.h"
 
 #include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "registry/names/perf_map.h"
 #include "registry/names/symbol_table.h"
+
+static int file_of(const input_t *input)
+{
+    int fd = memfd_create("input", MFD_CLOEXEC);
+    CLAIM(fd >= 0 && write(fd, input->at, input->left) == (ssize_t)input->left);
+    return fd;
+}
 
 /* A copy of the function's name, or "". */
 static void name_at(ca_symbol_file_t *file, uint64_t address, char *name, size_t bytes)
@@ -22,10 +30,8 @@ static void read_file(input_t *input)
     char first[64], again[64];
     ca_symbol_file_t file;
     uint64_t address = next_number(input, 4);
-    int fd = memfd_create("module", MFD_CLOEXEC);
-    CLAIM(fd >= 0 && write(fd, input->at, input->left) == (ssize_t)input->left);
     ca_symbol_files_begin();
-    if (!ca_symbol_file_open(&file, fd))
+    if (!ca_symbol_file_open(&file, file_of(input)))
         return;
     (void)ca_symbol_file_has_build_id(&file, "12345678901234567890", 20);
     (void)ca_symbol_file_address(&file, address, &address);
@@ -37,9 +43,25 @@ static void read_file(input_t *input)
     ca_symbol_file_close(&file);
 }
 
+/* The same of a map. */
+static void read_map(input_t *input)
+{
+    uint64_t address = next_number(input, 4);
+    int fd = file_of(input);
+    ca_perf_map_read(fd);
+    const char *name = ca_perf_map_find((uintptr_t)address);
+    CLAIM(!name || (*name != '\0' && input->left > strlen(name)));
+    CLAIM(name == ca_perf_map_find((uintptr_t)address));
+    ca_perf_map_end();
+    close(fd);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t input = {data, size};
-    read_file(&input);
+    if (next_byte(&input) % 2 == 0)
+        read_file(&input);
+    else
+        read_map(&input);
     return 0;
 }

@@ -173,6 +173,7 @@ LEFT_OUT = {
     "drv_room": SIZED, "drv_room_context": SIZED, "drv_room_device": SIZED, "oom": SIZED,
     "both_behind": SIZED, "behind_again": SIZED, "room_race": SIZED, "fits": SIZED,
     "fp_traps": OPTION,
+    "jit": "leaves a file in /tmp, and asks nothing of the device but memory",
     "unreadable": "takes all descriptors, which the driver needs too",
     "unwatched_stacks": "the first system call ends it, and the driver's threads make some",
     "both_elsewhere": SIZED, "oom_busy": SIZED, "pooled": SIZED, "async_slow": SIZED,
