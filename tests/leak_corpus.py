@@ -202,17 +202,13 @@ def read_attribute(group, text):
 # --- what reports say -----------------------------------------------------------------------------
 
 
-def text_places(frame):
-    """The functions of one line of the text report."""
-    found = []
-    for piece in frame.split(" < "):
-        if match := re.match(r"(.+) at (\S+):(\d+)$", piece):
-            found.append(Place(match[1], match[2], int(match[3]), None, None))
-        elif match := re.match(r"(?:(.+) \()?([^ ()]+)\+(0x[0-9a-f]+)\)?$", piece):
-            found.append(Place(match[1], None, None, match[2], match[3]))
-        else:
-            found.append(Place(piece, None, None, None, None))
-    return found
+def text_places(line):
+    """The function of a line of the text report, as a list."""
+    if match := re.match(r"(.+) at (\S+):(\d+)$", line):
+        return [Place(match[1], match[2], int(match[3]), None, None)]
+    if match := re.match(r"(?:(.+) \()?([^ ()]+)\+(0x[0-9a-f]+)\)?$", line):
+        return [Place(match[1], None, None, match[2], match[3])]
+    return [Place(line, None, None, None, None)]
 
 
 def json_places(frame):
@@ -233,6 +229,11 @@ def named_by_offset(binary, offset):
     return lines[0], pathlib.PurePath(file).name, int(line)
 
 
+def is_function(shown, whole):
+    """Whether a report shows this function: the text may cut template arguments."""
+    return re.fullmatch(re.escape(shown).replace(re.escape("<...>"), "<.*>"), whole) is not None
+
+
 def fits_place(program, binary, wanted, place):
     """Whether `place` is what `wanted` says; in text a module may be left unsaid."""
     if wanted.startswith(("[", "?[")):
@@ -247,7 +248,7 @@ def fits_place(program, binary, wanted, place):
             return False
         found = named_by_offset(binary.with_suffix(""), place.offset)
         return found[0] == function[1:] and (not where or found[1:] == where)
-    if place.function != function:
+    if not place.function or not is_function(place.function, function):
         return False
     if not program.has_lines():
         return place.file is None

@@ -1,4 +1,4 @@
-"""Names of functions where libdw is not there, and of code that is in no file."""
+"""Names of functions: without libdw, long ones, and of code that is in no file."""
 
 import json
 import pathlib
@@ -131,6 +131,24 @@ def test_a_file_that_was_replaced_names_nothing(run, hidden, tmp_path):
 
     group, = leak_report.parse(read.err).groups
     assert group.frames[0].startswith("killed+0x")
+
+
+# --- long names -----------------------------------------------------------------------------------
+
+
+def test_the_text_cuts_template_arguments_and_the_other_formats_do_not(run, tmp_path):
+    run(corpus("lambdas"), conf=f"leak_report:{tmp_path}/r,report_format:{ALL}")
+    text = (tmp_path / "r").read_text()
+    whole = "int apply<plan()::{lambda(unsigned long)#1}>(plan()::{lambda(unsigned long)#1} const&)"
+
+    assert "    int apply<...>(plan()::{lambda(unsigned long)#1} const&) at " in text
+    assert whole not in text
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert whole in [place["function"] for frame in report["frames"] for place in frame["places"]]
+    assert any(frame["text"].startswith(whole) for frame in report["frames"])
+    assert whole in list(read_formats.pprof(tmp_path / "r.pprof").string_table)
+    assert whole in (tmp_path / "r.folded").read_text()
+    assert whole.encode() in (tmp_path / "r.pickle").read_bytes()
 
 
 # --- code in no file ------------------------------------------------------------------------------

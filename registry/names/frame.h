@@ -22,7 +22,8 @@ typedef struct ca_frame {
     uint64_t offset;      /* of the call (address - 1) in the module's file image; 0 without one */
     size_t place_count;   /* 0 where nothing is known but the module */
     const ca_place_t *places; /* innermost first: inlined functions before the one they are in */
-    const char *text;         /* all of that in one line, as in the text report */
+    const char *text;         /* all of that in one line */
+    const char *lines;        /* for people: a line for each function, long names cut */
 } ca_frame_t;
 
 #endif

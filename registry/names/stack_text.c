@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "registry/names/fold.h"
+#include "registry/names/frame_lines.h"
 
 #define LINE_BYTES 1024
 #define NAME_MOST 200
@@ -176,7 +177,7 @@ static void write_place(ca_out_t *out, const chain_t *chain, at_t at)
     ca_text_t line;
     const ca_place_t *place = place_at(chain, at);
     ca_text_init(&line, buffer, sizeof buffer);
-    add_escaped(&line, place->function ? place->function : "??");
+    ca_frame_add_function(&line, place->function ? place->function : "??");
     if (place->file) {
         ca_text_printf(&line, " at ");
         add_escaped(&line, last_component(place->file));
@@ -215,7 +216,7 @@ void ca_stack_text(ca_out_t *out, const ca_frame_t *const *frames, size_t count,
             write_run(out, &chain, at, last, length);
             at = next(&chain, last);
         } else if (at.place == 0 && is_whole(&chain, at.frame, fold)) {
-            ca_out_printf(out, "    %s\n", frames[at.frame]->text);
+            ca_frame_write(out, "    ", frames[at.frame]->lines);
             at = (at_t){at.frame + 1, 0};
         } else {
             write_place(out, &chain, at);

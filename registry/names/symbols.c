@@ -28,6 +28,7 @@
 #include "registry/names/dwarf.h"
 #include "registry/python/python.h"
 #include "registry/stack/modules.h"
+#include "registry/names/frame_lines.h"
 #include "registry/names/perf_map.h"
 #include "registry/names/plain_names.h"
 #include "registry/names/symbol_table.h"
@@ -63,7 +64,8 @@ struct ca_symbols {
 };
 
 /* Where there is no memory to tell more. */
-static ca_named_t nothing_known = {.frame = {.text = "(no memory for names)"}};
+static ca_named_t nothing_known = {
+    .frame = {.text = "(no memory for names)", .lines = "(no memory for names)"}};
 
 /* --- modules ---------------------------------------------------------------------------------- */
 
@@ -193,12 +195,16 @@ static void add_offset(ca_text_t *text, const ca_frame_t *frame)
     ca_text_printf(text, "+0x%llx", (unsigned long long)frame->offset);
 }
 
-static void add_places(ca_text_t *text, const ca_frame_t *frame)
+static void add_places(ca_text_t *text, const ca_frame_t *frame, bool in_lines)
 {
     for (size_t i = 0; i < frame->place_count; i++) {
         const ca_place_t *place = &frame->places[i];
-        ca_text_printf(text, "%s", i ? " < " : "");
-        add_escaped(text, place->function ? place->function : "??");
+        const char *function = place->function ? place->function : "??";
+        ca_text_printf(text, "%s", i == 0 ? "" : in_lines ? "\n" : " < ");
+        if (in_lines)
+            ca_frame_add_function(text, function);
+        else
+            add_escaped(text, function);
         if (place->file) {
             ca_text_printf(text, " at ");
             add_escaped(text, last_component(place->file));
@@ -207,12 +213,12 @@ static void add_places(ca_text_t *text, const ca_frame_t *frame)
     }
 }
 
-static const char *make_text(const ca_frame_t *frame, ca_bump_t *memory)
+static const char *make_text(const ca_frame_t *frame, ca_bump_t *memory, bool in_lines)
 {
     static char buffer[TEXT_BYTES];
     ca_text_t text;
     ca_text_init(&text, buffer, sizeof buffer);
-    add_places(&text, frame);
+    add_places(&text, frame, in_lines);
     if (frame->python) {
         ca_text_printf(&text, "%s", frame->place_count ? "" : "(a Python function)");
     } else if (!frame->module && frame->place_count != 0) {
@@ -415,7 +421,8 @@ ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t 
         look_up(symbols, CA_MUTATED(return_address_named) ? address : address - 1, module,
                 &named->frame);
     }
-    named->frame.text = make_text(&named->frame, symbols->memory);
+    named->frame.text = make_text(&named->frame, symbols->memory, false);
+    named->frame.lines = make_text(&named->frame, symbols->memory, true);
     named->names = hash_names(&named->frame);
     named->next = *list;
     *list = named;

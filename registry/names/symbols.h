@@ -44,10 +44,11 @@ void ca_symbols_close(ca_symbols_t *symbols);
 /* What is known of the call at return address `address` (looked up at address - 1, the call itself)
  * of a stack that was captured in `epoch` (registry/stack/modules.h). Never NULL. Each address is
  * looked up once. Its text is the best of: "load_tile at tiles.c:42", inlined functions before the
- * one they are inlined into ("inner at a.h:7 < outer at b.c:12"); "function (module+0x1234)";
- * "module+0x1234", an offset for addr2line; "function (JIT)" of code that was made by the process,
- * "0x7f0000001234" where no module is. A word of a Python frame (registry/python/merge.h) has the
- * function, file and line that it stands for. */
+ * one they are inlined into ("inner at a.h:7 < outer at b.c:12"; its lines have a newline there,
+ * and long names as frame_lines.h cuts them); "function (module+0x1234)"; "module+0x1234", an
+ * offset for addr2line; "function (JIT)" of code that was made by the process, "0x7f0000001234"
+ * where no module is. A word of a Python frame (registry/python/merge.h) has the function, file and
+ * line that it stands for. */
 ca_named_t *ca_symbols_frame(ca_symbols_t *symbols, uintptr_t address, uint32_t epoch);
 
 /* Whether two frames are the same function: of one module, by name, inlined ones included; lines

@@ -13,6 +13,7 @@
 #include "base/out.h"
 #include "registry/stack/modules.h"
 #include "registry/stack/stack.h"
+#include "registry/names/frame_lines.h"
 #include "registry/names/symbols.h"
 #include "registry/table/threads.h"
 #include "shim/upstream/helper.h"
@@ -101,7 +102,7 @@ static void look_up(job_t *job)
     for (unsigned i = 0; symbols && i < job->count; i++)
         for (size_t k = 0; k < job->frames[i]; k++)
             job->texts[i][k] =
-                ca_symbols_frame(symbols, job->addresses[i][k], job->epochs[i])->frame.text;
+                ca_symbols_frame(symbols, job->addresses[i][k], job->epochs[i])->frame.lines;
     ca_symbols_close(symbols);
 }
 
@@ -160,7 +161,7 @@ static void write_notice(ca_out_t *out, const ca_notice_t *notice, const job_t *
             ca_out_printf(out, "      (no call stack)\n");
         for (size_t k = 0; k < frames; k++)
             if (job->texts[i][k])
-                ca_out_printf(out, "      %s\n", job->texts[i][k]);
+                ca_frame_write(out, "      ", job->texts[i][k]);
             else
                 write_place(out, job->addresses[i][k], job->epochs[i]);
     }

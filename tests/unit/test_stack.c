@@ -340,6 +340,11 @@ static void inlined_functions_are_named_before_their_caller(void **state)
     snprintf(expected, sizeof expected, "inlined at test_stack.c:%d < inlining at test_stack.c:%d",
              inlined_line, inlining_line);
     assert_name(symbols, frames[0], expected);
+    *strchr(expected, '<') = '\0';
+    const char *lines = ca_symbols_frame(symbols, frames[0], 0)->frame.lines;
+    assert_memory_equal(lines, expected, strlen(expected) - 1);
+    snprintf(expected, sizeof expected, "\ninlining at test_stack.c:%d", inlining_line);
+    assert_string_equal(strchr(lines, '\n'), expected);
     names_end(symbols);
 }
 
