@@ -133,7 +133,7 @@ def test_a_file_that_was_replaced_names_nothing(run, hidden, tmp_path):
     assert group.frames[0].startswith("killed+0x")
 
 
-# --- long names -----------------------------------------------------------------------------------
+# --- long and mangled names -----------------------------------------------------------------------
 
 
 def test_the_text_cuts_template_arguments_and_the_other_formats_do_not(run, tmp_path):
@@ -149,6 +149,15 @@ def test_the_text_cuts_template_arguments_and_the_other_formats_do_not(run, tmp_
     assert whole in list(read_formats.pprof(tmp_path / "r.pprof").string_table)
     assert whole in (tmp_path / "r.folded").read_text()
     assert whole.encode() in (tmp_path / "r.pickle").read_bytes()
+
+
+@pytest.mark.parametrize("end", [[], ["_exit"]])
+def test_rust_names_are_those_of_the_source(run, hidden, end):
+    result = run([corpus("rust_names"), *end], env=hidden)
+
+    group, = leak_report.parse(result.err).groups
+    assert [frame.rpartition(" (")[0] for frame in group.frames[:3]] == [
+        "<r::A<7, true, 'v', -11>>::go", "r::grüße", "main"]
 
 
 # --- code in no file ------------------------------------------------------------------------------

@@ -1,12 +1,19 @@
-/* The demangler is the C++ run-time's. A program may have none that all modules see: one in C whose
- * plugins are C++, one that is linked to it statically, or C++ that needs nothing of it. So the
- * run-times are asked by their names too, and in the end libstdc++ is opened, for us alone. */
+/* Rust's names are demangled here (demangle_rust.c): C++ run-times know none of them.
+ *
+ * For C++ the demangler is the run-time's. A program may have none that all modules see: one in C
+ * whose plugins are C++, one that is linked to it statically, or C++ that needs nothing of it. So
+ * the run-times are asked by their names too, and in the end libstdc++ is opened, for us alone. */
 #include "registry/names/demangle.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "registry/names/demangle_rust.h"
+
+#define DEEPEST 128
+#define DEEPEST_QUICK 20 /* the stack may be that of a signal handler */
 
 typedef char *demangle_t(const char *, char *, size_t *, int *);
 
@@ -41,18 +48,34 @@ static demangle_t *demangler(void)
     return found;
 }
 
+bool ca_demangle_is_needed(const char *name)
+{
+    return name[0] == '_' && (name[1] == 'Z' || name[1] == 'R');
+}
+
+static const char *copy_of(const char *name, const char *plain, ca_bump_t *memory)
+{
+    const char *shown = plain ? plain : name;
+    return ca_bump_text(memory, shown, strlen(shown));
+}
+
+const char *ca_demangle_quick(const char *name, ca_bump_t *memory)
+{
+    return copy_of(name, ca_demangle_rust(name, DEEPEST_QUICK), memory);
+}
+
 const char *ca_demangle(const char *name, ca_bump_t *memory)
 {
+    const char *rust = ca_demangle_rust(name, DEEPEST);
     char *plain = NULL;
     int status = 0;
-    if (name[0] == '_' && name[1] == 'Z' && demangler()) {
-        /* Without what the compiler puts behind the name of a part or a copy of the function. */
-        const char *mangled = ca_bump_text(memory, name, strcspn(name, "."));
-        if (mangled)
-            plain = demangler()(mangled, NULL, NULL, &status);
-    }
-    const char *shown = plain ? plain : name;
-    const char *copy = ca_bump_text(memory, shown, strlen(shown));
+    if (rust || name[0] != '_' || name[1] != 'Z' || !demangler())
+        return copy_of(name, rust, memory);
+    /* Without what the compiler puts behind the name of a part or a copy of the function. */
+    const char *mangled = ca_bump_text(memory, name, strcspn(name, "."));
+    if (mangled)
+        plain = demangler()(mangled, NULL, NULL, &status);
+    const char *copy = copy_of(name, plain, memory);
     free(plain);
     return copy;
 }

@@ -242,8 +242,8 @@ static const char *outer_name(Dwfl_Module *module, uintptr_t pc, Dwarf_Die *func
 {
     const char *name = function_name(function);
     const char *symbol = dw.dwfl_module_addrname(module, pc);
-    bool is_mangled = symbol && symbol[0] == '_' && symbol[1] == 'Z';
-    return is_mangled && !(name && name[0] == '_' && name[1] == 'Z') ? symbol : name;
+    bool is_mangled = symbol && ca_demangle_is_needed(symbol);
+    return is_mangled && !(name && ca_demangle_is_needed(name)) ? symbol : name;
 }
 
 /* Where the inlined function `function` was called. */

@@ -379,7 +379,7 @@ static void look_up_quickly(ca_symbols_t *symbols, uintptr_t pc, const ca_module
     ca_place_t *place = name.function ? ca_bump_take(symbols->memory, sizeof *place) : NULL;
     if (!place)
         return;
-    place->function = ca_bump_text(symbols->memory, name.function, strlen(name.function));
+    place->function = ca_demangle_quick(name.function, symbols->memory);
     frame->places = place;
     frame->place_count = 1;
 }

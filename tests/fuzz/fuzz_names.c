@@ -1,11 +1,13 @@
-/* What names code: an ELF file with any bytes, or a map of generated code, is read without a crash,
- * in bounded time, and gives the same name twice. */
+/* What names code: an ELF file with any bytes, a map of generated code, or a mangled name, is read
+ * without a crash, in bounded time, and gives the same name twice. */
 #include "tests/fuzz/fuzz.h"
 
 #include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "registry/names/demangle_rust.h"
+#include "registry/names/frame_lines.h"
 #include "registry/names/perf_map.h"
 #include "registry/names/symbol_table.h"
 
@@ -56,12 +58,36 @@ static void read_map(input_t *input)
     close(fd);
 }
 
+/* The input is a mangled name. */
+static void read_name(const input_t *input)
+{
+    char name[4097], first[4097];
+    size_t length = input->left < sizeof name - 1 ? input->left : sizeof name - 1;
+    memcpy(name, input->at, length);
+    name[length] = '\0';
+    const char *plain = ca_demangle_rust(name, 128);
+    CLAIM(!plain || (*plain != '\0' && strlen(plain) < sizeof first));
+    snprintf(first, sizeof first, "%s", plain ? plain : "");
+    plain = ca_demangle_rust(name, 128);
+    CLAIM(strcmp(plain ? plain : "", first) == 0);
+    ca_text_t text;
+    ca_text_init(&text, first, sizeof first);
+    ca_frame_add_function(&text, plain ? plain : name);
+    CLAIM(text.length < sizeof first);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t input = {data, size};
-    if (next_byte(&input) % 2 == 0)
+    switch (next_byte(&input) % 3) {
+    case 0:
         read_file(&input);
-    else
+        break;
+    case 1:
         read_map(&input);
+        break;
+    default:
+        read_name(&input);
+    }
     return 0;
 }
