@@ -13,7 +13,8 @@ import conftest
 import leak_report
 import read_formats
 
-READER = [sys.executable, conftest.ROOT / "tools" / "cachealloc-journal", "--library", conftest.SHIM]
+READER = [sys.executable, conftest.ROOT / "tools" / "cachealloc-journal", "--library",
+          conftest.SHIM]
 HINT = "the package libdw1 (elfutils-libs) adds them"
 ALL = "text+json+pprof+folded+pytorch"
 

@@ -10,7 +10,7 @@
  * at hand: the process's, or that of a C++ run-time that is opened for it. NULL without memory. For
  * reports only: uses the C library's heap and the loader; not thread-safe. */
 const char *ca_demangle(const char *name, ca_bump_t *memory);
-/* The same of Rust names alone, without heap and loader. */
+/* The same of Rust names alone, which needs neither malloc nor the loader. */
 const char *ca_demangle_quick(const char *name, ca_bump_t *memory);
 
 /* Whether it is one that a compiler made of more than a function's own name. */

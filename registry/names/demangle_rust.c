@@ -313,7 +313,7 @@ static size_t list(parser_t *parser, const char *between, void (*read)(parser_t 
     return count;
 }
 
-/* Which of a type's implementations it is in is not told. */
+/* Names do not show which of a type's implementations it is in. */
 static void skip_implementation(parser_t *parser)
 {
     parser->silent++;
@@ -519,16 +519,23 @@ static void array_type(parser_t *parser, bool has_length)
     print(parser, "]");
 }
 
+static void named_type(parser_t *parser, char tag)
+{
+    const char *basic = basic_type(tag);
+    if (basic) {
+        print(parser, basic);
+    } else if (!parser->failed) {
+        parser->at--;
+        path(parser, false);
+    }
+}
+
 static void type(parser_t *parser)
 {
     if (!enter(parser))
         return;
     char tag = next(parser);
-    const char *basic = basic_type(tag);
-    switch (basic ? 'a' : tag) {
-    case 'a':
-        print(parser, basic);
-        break;
+    switch (tag) {
     case 'A':
     case 'S':
         array_type(parser, tag == 'A');
@@ -556,10 +563,7 @@ static void type(parser_t *parser)
         back_reference(parser, type);
         break;
     default:
-        if (!parser->failed) {
-            parser->at--;
-            path(parser, false);
-        }
+        named_type(parser, tag);
     }
     leave(parser);
 }
