@@ -488,6 +488,7 @@ ca_symbols_t *ca_symbols_open(ca_bump_t *memory)
         symbols->memory = memory;
         ca_fp_hold(&symbols->fp);
         ca_symbol_files_begin();
+        ca_perf_map_end(); /* of a report that a fork left in the child */
     }
     return symbols;
 }
@@ -499,6 +500,7 @@ ca_symbols_t *ca_symbols_open_quick(ca_bump_t *memory)
         symbols->memory = memory;
         symbols->quick = true;
         ca_plain_names_begin();
+        ca_perf_map_end();
     }
     return symbols;
 }
