@@ -13,11 +13,11 @@
 #define CA_KEEP_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
 
 /* Raises a word that other threads raise too, where it is less. */
-static inline void ca_word_raise(_Atomic uint64_t *word, uint64_t value)
+static inline void ca_atomic_raise(_Atomic uint64_t *at, uint64_t value)
 {
-    uint64_t before = atomic_load(word);
+    uint64_t before = atomic_load(at);
 
-    while (before < value && !atomic_compare_exchange_weak(word, &before, value))
+    while (before < value && !atomic_compare_exchange_weak(at, &before, value))
         continue;
 }
 

@@ -86,7 +86,7 @@ void ca_order_unquiet(void)
 static void note_several(void)
 {
     ca_order_unquiet();
-    ca_word_raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
+    ca_atomic_raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
 }
 
 /* --- debts ------------------------------------------------------------------------------------ */
@@ -212,7 +212,7 @@ void ca_order_passed(const void *context, uint64_t began)
 {
     if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) != context)
         return;
-    ca_word_raise(&ca_order_gate.passed, began);
+    ca_atomic_raise(&ca_order_gate.passed, began);
     if (!ca_order_owed())
         return;
     ca_lock_take(&lock);
@@ -504,8 +504,8 @@ void ca_order_wait_ended(uint64_t begun)
 
     if (!begun || !context)
         return;
-    ca_word_raise(&ca_order_gate.passed, begun);
-    ca_word_raise(&proved, begun);
+    ca_atomic_raise(&ca_order_gate.passed, begun);
+    ca_atomic_raise(&proved, begun);
 }
 
 void ca_order_stream_ends(uint64_t stream)

@@ -39,7 +39,7 @@ uint16_t ca_stream_number(const ca_stream_t *stream)
 
 void ca_stream_handed(ca_stream_t *stream)
 {
-    ca_word_raise(&stream->handed, atomic_load(&stream->begun) + 1);
+    ca_atomic_raise(&stream->handed, atomic_load(&stream->begun) + 1);
 }
 
 uint64_t ca_stream_begin_serial(ca_stream_t *stream)
@@ -51,7 +51,7 @@ uint64_t ca_stream_begin_serial(ca_stream_t *stream)
 
 void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun)
 {
-    ca_word_raise(&stream->made, begun);
+    ca_atomic_raise(&stream->made, begun);
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)

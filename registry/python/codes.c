@@ -13,7 +13,7 @@
 #define PAGE_ITEMS (1u << PAGE_BITS)
 #define CODES_MOST (256u * PAGE_ITEMS) /* a program may make new ones for ever */
 #define SITES_MOST (1024u * PAGE_ITEMS)
-#define LEAST_SLOTS 256u
+#define LEAST_BUCKETS 256u
 
 typedef struct list {
     void **pages;
@@ -27,9 +27,9 @@ static list_t codes = {code_pages, sizeof(ca_py_code_t), CODES_MOST, 0};
 static list_t sites = {site_pages, sizeof(ca_py_site_t), SITES_MOST, 0};
 
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_STACKS);
-static ca_bump_t memory; /* under the lock, as is what follows */
-static uint32_t *slots;  /* codes by content: a number, or 0 */
-static size_t slot_count;
+static ca_bump_t memory;  /* under the lock, as is what follows */
+static uint32_t *buckets; /* codes by content: a number, or 0 */
+static size_t bucket_count;
 static ca_intern_t places; /* sites by code and offset */
 static const ca_py_listener_t *_Atomic listener;
 
@@ -146,28 +146,28 @@ static bool same_code(const ca_py_code_t *a, const ca_py_code_t *b)
            (a->lines.count == 0 || memcmp(a->lines.bytes, b->lines.bytes, a->lines.count) == 0);
 }
 
-/* Where it is among the slots, or belongs. */
-static uint32_t *slot_of(uint32_t *in, size_t count, const ca_py_code_t *code)
+/* Where it is among the buckets, or belongs. */
+static uint32_t *bucket_of(uint32_t *in, size_t count, const ca_py_code_t *code)
 {
     for (size_t at = hash_of(code) & (count - 1);; at = (at + 1) & (count - 1))
         if (in[at] == 0 || same_code(item_of(&codes, in[at]), code))
             return &in[at];
 }
 
-static bool have_slot(void)
+static bool have_bucket(void)
 {
     uint32_t known = atomic_load_explicit(&codes.count, memory_order_relaxed);
-    if (slots && known < slot_count / 2)
+    if (buckets && known < bucket_count / 2)
         return true;
-    size_t count = slots ? slot_count * 2 : LEAST_SLOTS;
+    size_t count = buckets ? bucket_count * 2 : LEAST_BUCKETS;
     uint32_t *bigger = ca_mem_map(count * sizeof *bigger);
     if (!bigger)
         return false;
     for (uint32_t number = 1; number <= known; number++)
-        *slot_of(bigger, count, item_of(&codes, number)) = number;
-    ca_mem_unmap(slots, slot_count * sizeof *slots);
-    slots = bigger;
-    slot_count = count;
+        *bucket_of(bigger, count, item_of(&codes, number)) = number;
+    ca_mem_unmap(buckets, bucket_count * sizeof *buckets);
+    buckets = bigger;
+    bucket_count = count;
     return true;
 }
 
@@ -186,17 +186,17 @@ static bool copy_code(const ca_py_code_t *from, ca_py_code_t *to)
 /* Under the lock. */
 static uint32_t find_or_add(const ca_py_code_t *code)
 {
-    uint32_t *slot = have_slot() ? slot_of(slots, slot_count, code) : NULL;
-    if (!slot || *slot != 0)
-        return slot ? *slot : 0;
+    uint32_t *bucket = have_bucket() ? bucket_of(buckets, bucket_count, code) : NULL;
+    if (!bucket || *bucket != 0)
+        return bucket ? *bucket : 0;
     ca_py_code_t *item = next_item(&codes);
     if (!item || !copy_code(code, item))
         return 0;
-    *slot = publish(&codes);
+    *bucket = publish(&codes);
     const ca_py_listener_t *called = atomic_load_explicit(&listener, memory_order_relaxed);
     if (called)
-        called->code(*slot, item->function, item->path);
-    return *slot;
+        called->code(*bucket, item->function, item->path);
+    return *bucket;
 }
 
 uint32_t ca_py_code_add(const ca_py_code_t *code)
@@ -298,7 +298,7 @@ void ca_py_codes_reset_after_fork(void)
     atomic_store(&codes.count, 0);
     atomic_store(&sites.count, 0);
     memory = (ca_bump_t){0};
-    slots = NULL;
-    slot_count = 0;
+    buckets = NULL;
+    bucket_count = 0;
     places = (ca_intern_t){0};
 }

@@ -36,7 +36,7 @@ void ca_python_closed(uintptr_t low);
 bool ca_python_pause(void);
 void ca_python_resume(void);
 
-/* After a look at what is loaded: looks at an interpreter that was found. With no lock held. */
+/* After a scan of what is loaded: judges an interpreter that was found. With no lock held. */
 void ca_python_judge(void);
 
 /* What a thread knows. */

@@ -69,7 +69,7 @@ typedef struct ca_stack_cache_table {
     ca_rules_t rules;
     ca_stack_cache_head_t heads[CA_STACK_CACHE_HEADS];
     ca_stack_cache_unit_t units[CA_STACK_CACHE_UNITS];
-    ca_extent_t *extents; /* by page; NULL before the first */
+    ca_extent_t *extents;            /* by page; NULL before the first */
     struct ca_python_thread *python; /* of registry/python/python.h; likewise */
 } ca_stack_cache_table_t;
 
