@@ -5,6 +5,7 @@ import ast
 import json
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -138,6 +139,24 @@ def test_the_json_shown_is_the_example_s(reports):
     assert set(frame) == set(now["frames"][same["frames"][0]])
     for key in ("text", "places"):
         assert frame[key] == now["frames"][same["frames"][0]][key]
+
+
+def test_the_comparison_shown_is_that_of_the_example_and_one_leak_less(reports):
+    """Files and process ids are others'."""
+    before, after = reports / "leaks.json", reports / "after"
+    mended = json.loads(before.read_text())
+    leaked = mended["sections"]["leaked"]
+    gone = leaked["groups"].pop(1)
+    for key in ("bytes", "count"):
+        leaked[key] -= gone[key]
+    after.write_text(json.dumps(mended))
+    now = subprocess.run([conftest.ROOT / "tools/cachealloc", "report", "--diff", before, after],
+                         text=True, capture_output=True, check=True).stdout
+
+    def without_own(text):
+        text = re.sub(r"^(  (?:before|after): ).*", r"\1", text, flags=re.MULTILINE)
+        return re.sub(r"(< main at .*\n)(    .*\n)+", r"\1", text)  # what calls main is the system's
+    assert without_own(now) == without_own(shown("diff"))
 
 
 def test_the_profile_shown_is_the_example_s(reports):

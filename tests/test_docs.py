@@ -251,7 +251,7 @@ def test_the_readme_names_the_basic_options():
 # --- samples --------------------------------------------------------------------------------------
 
 # What each output that is shown is compared with: here, or in test_demo.py.
-OF_THE_DEMO = ("report", "json", "pprof", "folded", "pytorch", "python")
+OF_THE_DEMO = ("report", "json", "pprof", "folded", "diff", "pytorch", "python")
 
 
 def same(text):

@@ -11,7 +11,7 @@ static __attribute__((noinline)) void raise_peak(uint64_t now, uint64_t most)
                              &ca_live.peak, &most, now, memory_order_relaxed, memory_order_relaxed))
         ;
     if (now >= atomic_load_explicit(&ca_peak_next, memory_order_relaxed))
-        ca_peak_reached();
+        ca_peak_reached(now);
 }
 
 CA_INLINE uint64_t publish(uint64_t bytes)

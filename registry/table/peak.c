@@ -8,9 +8,14 @@
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 
-#define FREE_NS 100000000u /* of copying that no account is kept of */
-#define SHARE 20u          /* of the time since the start, one part */
-#define STEP 100u          /* of the bytes of the last copy, one part */
+#define STEP 100u /* of the bytes of the last copy, one part */
+
+/* Of copying no account is kept up to so many ns, then it takes one part of the time since the
+ * start: for a peak that is a step above the last copy, and for a lower one. */
+#define FREE_NS 100000000u
+#define SHARE 20u
+#define FINE_FREE_NS 10000000u
+#define FINE_SHARE 100u
 
 _Atomic bool ca_peak_due;
 _Atomic uint64_t ca_peak_next = 1;
@@ -20,8 +25,10 @@ _Atomic uint64_t ca_peak_next = 1;
 static ca_lock_t lock = CA_LOCK_INIT(CA_RANK_REGISTRY);
 static ca_groups_t held; /* under the lock, as is the next */
 static ca_peak_moment_t held_at;
-static _Atomic uint64_t not_before; /* ns: until then a copy would cost too much */
-static uint64_t spent;              /* ns, on copies; of the thread that copies */
+static _Atomic uint64_t step_at; /* bytes that are a step above the last copy */
+/* ns: until then a copy of so many would cost too much, or one of less. */
+static _Atomic uint64_t not_before, fine_not_before;
+static uint64_t spent; /* ns, on copies; of the thread that copies */
 static void (*_Atomic listener)(void);
 
 void ca_peak_listen(void (*changed)(void))
@@ -35,9 +42,11 @@ static void notify_listener(void)
     changed();
 }
 
-void ca_peak_reached(void)
+void ca_peak_reached(uint64_t bytes)
 {
-    uint64_t wait = atomic_load_explicit(&not_before, memory_order_relaxed);
+    bool is_step = bytes >= atomic_load_explicit(&step_at, memory_order_relaxed);
+    uint64_t wait =
+        atomic_load_explicit(is_step ? &not_before : &fine_not_before, memory_order_relaxed);
     if (!atomic_load_explicit(&listener, memory_order_relaxed) ||
         atomic_load_explicit(&ca_peak_due, memory_order_relaxed) ||
         (wait && ca_timeline_now() < wait))
@@ -68,6 +77,15 @@ static void account(uint64_t began)
     uint64_t now = ca_timeline_now();
     spent += now - began;
     atomic_store(&not_before, spent > FREE_NS ? spent * SHARE : 0);
+    atomic_store(&fine_not_before, spent > FINE_FREE_NS ? spent * FINE_SHARE : 0);
+}
+
+/* Each new peak is to be reported from now on; `bytes` are what a step is counted from. */
+static void wait_for_next(uint64_t bytes)
+{
+    uint64_t step = bytes + bytes / STEP + 1, next = ca_registry_peak_bytes() + 1;
+    atomic_store(&step_at, step);
+    atomic_store(&ca_peak_next, next < step ? next : step);
 }
 
 static void copy_locked(void)
@@ -79,12 +97,11 @@ static void copy_locked(void)
         ca_groups_free(&held);
         held = fresh;
         held_at = moment;
-        atomic_store(&ca_peak_next, held.total.bytes + held.total.bytes / STEP + 1);
+        wait_for_next(held.total.bytes);
     } else {
         /* Other threads' spare bytes count for the peak, and are no live ones. */
-        uint64_t peak = ca_registry_peak_bytes();
         ca_groups_free(&fresh);
-        atomic_store(&ca_peak_next, peak + peak / STEP + 1);
+        wait_for_next(ca_registry_peak_bytes());
     }
     account(began);
 }
@@ -125,6 +142,8 @@ void ca_peak_reset_after_fork(void)
     memset(&held_at, 0, sizeof held_at);
     spent = 0;
     atomic_store(&not_before, 0);
+    atomic_store(&fine_not_before, 0);
+    atomic_store(&step_at, 0);
     atomic_store(&ca_peak_due, false);
     atomic_store(&ca_peak_next, 1);
 }

@@ -1,9 +1,11 @@
 /* What held the memory when there was most of it: the groups of all live allocations, copied when
- * the first of them is freed after a peak that is more than 1% above the last one copied. So a
- * process that grows pays nothing until it frees, and an allocation or free that is no peak's last
- * pays nothing at all. A copy takes time in proportion to the live allocations; after the first
- * 100 ms of that it takes no more than a twentieth of the process's time, so that the copy may then
- * lag behind by more than 1%. Without a listener there is none. Thread-safe. */
+ * the first of them is freed after a peak. So a process that grows pays nothing until it frees, and
+ * an allocation or free that is no peak's last pays nothing at all. A copy takes time in proportion
+ * to the live allocations. A peak that is up to 1% above the last one copied is copied too while
+ * all copies together took 10 ms or a hundredth of the process's time; one that is higher, while
+ * they took 100 ms or a twentieth. So what is copied is the highest peak of all, but for 1% where
+ * peaks come so often that each is hardly above the one before, and for more where a copy takes
+ * very long. Without a listener there is none. Thread-safe. */
 #ifndef CA_REGISTRY_TABLE_PEAK_H
 #define CA_REGISTRY_TABLE_PEAK_H
 
@@ -20,7 +22,7 @@ void ca_peak_listen(void (*changed)(void));
 
 /* There are this many live bytes, more than ever before. With any lock held. */
 extern _Atomic uint64_t ca_peak_next; /* bytes from which that is to be reported */
-void ca_peak_reached(void);
+void ca_peak_reached(uint64_t bytes);
 
 /* A record is about to be taken out. Takes locks: with none held. */
 void ca_peak_copy(void);
