@@ -68,7 +68,7 @@ def test_it_says_what_a_dump_just_before_said(run, program, tmp_path, conf):
     text, after = reports(run, journal, conf=f"{conf},report_format:text+json")
     assert after["cause"] == "journal"
     for key in ("pid", "program", "host", "rank", "unwinder", "stack_depth", "stacks_sampled",
-                "cachealloc", "peak_bytes", "leak_max", "leak_min", "start_s"):
+                "cachealloc", "peak_at_most", "leak_max", "leak_min", "start_s"):
         assert after[key] == before[key], key
     leaked, wanted = after["sections"]["leaked"], before["sections"]["leaked"]
     assert leaked["count"] == 20000

@@ -218,10 +218,11 @@ static void write_process(ca_out_t *out, const ca_model_t *model)
     ca_out_printf(
         out,
         "\"stack_depth\": %u, \"stacks_sampled\": %zu, \"leak_max\": %zu, \"leak_min\": %zu, "
-        "\"shards_busy\": %u, \"peak_bytes\": %llu, "
+        "\"shards_busy\": %u, \"peak_bytes\": %llu, \"peak_at_most\": %llu, "
         "\"peak_ns\": %llu, \"peak_sequence\": %llu,\n",
         model->stack_depth, model->sampled, model->leak_max, model->leak_min, model->stripes_busy,
-        (number_t)model->peak_bytes, (number_t)model->peak_ns, (number_t)model->peak_sequence);
+        (number_t)model->peak_bytes, (number_t)model->peak_at_most, (number_t)model->peak_ns,
+        (number_t)model->peak_sequence);
 }
 
 static void write_pool(ca_out_t *out, const ca_model_pool_t *pool)

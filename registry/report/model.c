@@ -17,7 +17,6 @@
 #include "registry/table/lost.h"
 #include "registry/report/moments.h"
 #include "registry/table/peak.h"
-#include "registry/table/marks.h"
 #include "registry/stack/stack.h"
 #include "registry/report/suppress.h"
 #include "registry/table/threads.h"
@@ -298,6 +297,9 @@ static void make_peak(maker_t *maker)
     maker->model.peak_ns = ns ? ns : moment.ns;
     maker->model.peak_sequence = moment.sequence;
     fill_section(maker, CA_SECTION_PEAK, &peak);
+    /* One figure for the peak, wherever it stands: what was seen to be live. */
+    if (section->present && !section->incomplete)
+        maker->model.peak_bytes = section->bytes;
     ca_groups_free(&held);
 }
 
@@ -325,7 +327,7 @@ static void describe_process(maker_t *maker)
     model->even_empty = options->even_empty;
     model->print_rules = options->print_rules;
     model->fold = options->fold;
-    model->peak_bytes = ca_registry_peak_bytes();
+    model->peak_bytes = model->peak_at_most = ca_registry_peak_bytes();
     for (unsigned i = 0; i < CA_SECTIONS; i++)
         model->sections[i].name = names[i];
 }
@@ -341,35 +343,22 @@ static void describe_origin(ca_model_t *model, const ca_origin_t *origin)
     model->start_s = origin->start_s;
     model->stack_depth = origin->stack_depth;
     model->sampled = origin->sampled;
-    model->peak_bytes = origin->peak_bytes;
-}
-
-static void copy_marks(maker_t *maker)
-{
-    ca_model_t *model = &maker->model;
-    if (ca_marks_copy(NULL, &model->marks_dropped) == 0)
-        return;
-    ca_mark_t *marks = ca_bump_take(&maker->memory, CA_MARKS_MOST * sizeof *marks);
-    size_t count = ca_marks_copy(marks, &model->marks_dropped);
-    model->marks = marks;
-    model->mark_count = marks ? count : 0;
-    model->marks_dropped += count - model->mark_count;
+    model->peak_bytes = model->peak_at_most = origin->peak_bytes;
 }
 
 static void make_all(maker_t *maker)
 {
     const ca_model_options_t *options = &maker->options;
+    ca_moments_t moments = {.events = NULL};
     if (!options->origin)
-        ca_moments_points(&maker->model, &maker->memory);
+        ca_moments_copy(&maker->model, &maker->memory, &moments);
     make_sections(maker);
     if (options->origin) {
         describe_origin(&maker->model, options->origin); /* of its times nothing is known */
     } else {
         if (options->peak)
             make_peak(maker);
-        ca_moments_events(&maker->model, &maker->memory, &maker->classes);
-        maker->model.now_ns = ca_timeline_now();
-        copy_marks(maker);
+        ca_moments_name_events(&maker->model, &maker->memory, &maker->classes, &moments);
     }
 }
 

@@ -101,7 +101,7 @@ typedef struct ca_model {
     long pid;
     const char *program, *host, *rank; /* rank: empty where a launcher set none */
     uint64_t start_s; /* since 1970: when the library first served; other times count from there */
-    uint64_t now_ns;  /* of the report, since the start */
+    uint64_t now_ns;  /* of the report, since the start: before names are looked up */
     const char *unwinder;
     unsigned stack_depth;
     size_t sampled; /* bytes from one sampled stack to the next; 0: all have one, or none */
@@ -117,7 +117,8 @@ typedef struct ca_model {
     const char *rules_path; /* of the file with the rules, or NULL without one */
     size_t rule_count;
     const ca_model_rule_t *rules;    /* in the order of the file; built-in ones last, if used */
-    uint64_t peak_bytes;             /* at most so many were ever live */
+    uint64_t peak_bytes;             /* most that were live: of "peak" where all of that is there */
+    uint64_t peak_at_most;           /* ca_registry_peak_bytes */
     uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
     ca_model_pool_t pool;
     size_t point_count;

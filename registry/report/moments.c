@@ -8,12 +8,44 @@
 #include "registry/table/threads.h"
 #include "registry/table/timeline.h"
 
-void ca_moments_points(ca_model_t *model, ca_bump_t *memory)
+static void copy_events(ca_model_t *model, ca_moments_t *moments)
+{
+    moments->space = ca_history_count();
+    model->events_dropped = moments->space;
+    if (moments->space == 0)
+        return;
+    moments->events = ca_mem_map(moments->space * sizeof *moments->events);
+    if (moments->events)
+        model->event_count =
+            ca_history_copy(moments->events, moments->space, &model->events_dropped);
+}
+
+static void copy_marks(ca_model_t *model, ca_bump_t *memory)
+{
+    if (ca_marks_copy(NULL, &model->marks_dropped) == 0)
+        return;
+    ca_mark_t *marks = ca_bump_take(memory, CA_MARKS_MOST * sizeof *marks);
+    size_t count = ca_marks_copy(marks, &model->marks_dropped);
+    model->marks = marks;
+    model->mark_count = marks ? count : 0;
+    model->marks_dropped += count - model->mark_count;
+}
+
+static void copy_points(ca_model_t *model, ca_bump_t *memory)
 {
     ca_point_t *points = ca_bump_take(memory, (CA_TIMELINE_MOST + 1) * sizeof *points);
     model->start_s = ca_timeline_start_s();
     model->point_count = points ? ca_timeline_copy(points) : 0;
     model->points = points;
+    model->now_ns = points ? points[model->point_count - 1].ns : ca_timeline_now();
+}
+
+/* Points last: nothing is later than now. */
+void ca_moments_copy(ca_model_t *model, ca_bump_t *memory, ca_moments_t *moments)
+{
+    copy_events(model, moments);
+    copy_marks(model, memory);
+    copy_points(model, memory);
 }
 
 /* --- events ----------------------------------------------------------------------------------- */
@@ -72,23 +104,22 @@ static void make_event(lookups_t *lookups, const ca_event_t *event, ca_model_eve
     fill_stack(lookups, event->stack, made);
 }
 
-void ca_moments_events(ca_model_t *model, ca_bump_t *memory, ca_classes_t *classes)
+void ca_moments_name_events(ca_model_t *model, ca_bump_t *memory, ca_classes_t *classes,
+                            ca_moments_t *moments)
 {
-    size_t space = ca_history_count();
     lookups_t lookups = {.memory = memory, .classes = classes};
-    lookups.stack_count = ca_stack_count() + 1;
-    model->events_dropped = space;
-    if (space == 0)
+    if (!moments->events)
         return;
-    ca_event_t *events = ca_mem_map(space * sizeof *events);
-    ca_model_event_t *made = ca_bump_take(memory, space * sizeof *made);
+    lookups.stack_count = ca_stack_count() + 1;
+    ca_model_event_t *made = ca_bump_take(memory, model->event_count * sizeof *made);
     lookups.stacks = ca_bump_take(memory, lookups.stack_count * sizeof *lookups.stacks);
-    if (events && made && lookups.stacks) {
-        model->event_count = ca_history_copy(events, space, &model->events_dropped);
+    if (made && lookups.stacks) {
         model->events = made;
         for (size_t i = 0; i < model->event_count; i++)
-            make_event(&lookups, &events[i], &made[i]);
+            make_event(&lookups, &moments->events[i], &made[i]);
+    } else {
+        model->events_dropped += model->event_count;
+        model->event_count = 0;
     }
-    if (events)
-        ca_mem_unmap(events, space * sizeof *events);
+    ca_mem_unmap(moments->events, moments->space * sizeof *moments->events);
 }
