@@ -238,6 +238,20 @@ def test_a_peak_that_is_hardly_higher_than_the_last_is_told_exactly(run, program
     assert report["peak_at_most"] == 300015
 
 
+def test_each_phase_from_mark_to_mark_has_its_peak(run, program, tmp_path):
+    report = obeyed(run, program, "", tmp_path / "report.json", "alloc 1 1000", "alloc 1 7000",
+                    "free 1", "mark low", "alloc 1 50", "free 1", "mark high", "alloc 2 4000",
+                    "free 2")
+
+    phases = report["phases"]
+    assert [(phase["name"], phase["peak_bytes"], phase["exact"]) for phase in phases] == [
+        (None, 8000, True), ("low", 1050, True), ("high", 9000, True)]
+    assert [phase["ended_ns"] for phase in phases] == [
+        *(mark["ns"] for mark in report["marks"]), report["now_ns"]]
+    assert [phase["ns"] for phase in phases[1:]] == [mark["ns"] for mark in report["marks"]]
+    assert report["peak_bytes"] == report["peak_at_most"] == 9000
+
+
 def test_that_stacks_were_sampled_is_told(run, program, tmp_path):
     report = json_report(run, program("leaks"), "stacks:sample:1M", tmp_path / "report.json")
 

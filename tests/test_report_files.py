@@ -539,6 +539,50 @@ def test_merge_tells_kinds_of_memory_apart(reports):
                                                                (100, 1, "pinned")]
 
 
+PHASES = """PHASES: 3, from mark to mark
+  (before the first mark): peak {0} bytes, 0.000 to 0.010 s
+  step: one: peak at most {1} bytes, 0.010 to 1.250 s
+  step: one: peak at most 5 bytes, 1.250 to 1.260 s
+"""
+
+
+def test_merge_tells_the_peaks_of_phases_and_whose_is_the_highest(reports):
+    for rank, (begin, step) in enumerate(((7, 100), (7, 900), (7, 300))):
+        peak = "PEAK: 900 bytes in 1 allocations, 1 stacks, 0.100 s after the start\n"
+        (reports / f"{rank}").write_text(made(rank + 1, rank=f", rank {rank}") + peak +
+                                         PHASES.format(begin, step))
+    (reports / "x").write_text("  step: one: peak 1 bytes, 0.000 to 0.010 s\n" + made(9))
+
+    rc, out, err = merge(*sorted(reports.iterdir()))
+
+    assert (rc, err) == (0, "")
+    assert out.partition("PHASES: ")[2].splitlines() == [
+        "9, from mark to mark",
+        "  (before the first mark): peak 7 bytes in 3 of ranks 0-2, highest in rank 0 from 0.000 to "
+        "0.010 s",
+        "  step: one: peak at most 5 to 900 bytes in 6 of ranks 0-2, highest in rank 1 from 0.010 to "
+        "1.250 s"]
+
+
+def test_the_text_tells_the_phases_of_a_program_that_sets_marks(run, program, reports):
+    """Of as many as anybody reads the highest; a mark's name stays on its line."""
+    marks = "; ".join(f"echo alloc 1 {1000 - number}; echo free 1; echo mark m{number}"
+                      for number in range(30))
+    script = f'{{ echo alloc 1 5; printf "mark a\\033b\\n"; {marks}; }} | "$0"'
+    text = run(["sh", "-c", script, program("published")]).err
+
+    plain = run(["sh", "-c", 'echo alloc 1 5 | "$0"', program("published")]).err
+    phases = text.partition("\nPHASES: ")[2].splitlines()
+    assert phases[0] == "32, from mark to mark"
+    assert re.fullmatch(r"  a\\x1bb: peak 1005 bytes, \d\.\d{3} to \d\.\d{3} s", phases[1])
+    assert re.fullmatch(r"  m0: peak 1004 bytes, \d\.\d{3} to \d\.\d{3} s", phases[2])
+    assert phases[21:] == ["(12 more phases, of lower peaks, not listed here)"]
+    assert "PHASES" not in plain
+    merged = subprocess.run([sys.executable, MERGE, "-"], input=text, text=True,
+                            capture_output=True, check=True).stdout
+    assert "PHASES: 20, from mark to mark\n  a\\x1bb: peak 1005 bytes in 1 of pid" in merged
+
+
 def test_merge_says_whose_stacks_were_sampled(reports):
     (reports / "a").write_text(made(1).replace("leak report", "leak report, stacks sampled: 1M"))
     (reports / "b").write_text(made(2))

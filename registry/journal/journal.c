@@ -162,7 +162,7 @@ static _Atomic uint64_t *find(table_t *table, const uint64_t *words)
 
 static void note_peak(void)
 {
-    uint64_t peak = atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+    uint64_t peak = ca_registry_peak_bytes();
     uint64_t before = atomic_load_explicit(&head->peak, memory_order_relaxed);
     while (before < peak && !atomic_compare_exchange_weak(&head->peak, &before, peak))
         ;

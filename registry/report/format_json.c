@@ -269,6 +269,29 @@ static void write_marks(ca_out_t *out, const ca_model_t *model)
     ca_out_printf(out, "],\n");
 }
 
+/* From mark to mark. What is before marks that are not kept is no phase. */
+static void write_phases(ca_out_t *out, const ca_model_t *model)
+{
+    bool any = false;
+    ca_out_printf(out, "\"phases\": [");
+    for (size_t i = model->marks_dropped != 0; model->mark_count != 0 && i <= model->mark_count;
+         i++) {
+        const ca_mark_t *begin = i ? &model->marks[i - 1] : NULL;
+        const ca_mark_t *end = i < model->mark_count ? &model->marks[i] : NULL;
+        write_next(out, any);
+        any = true;
+        ca_out_printf(out, "{\"name\": ");
+        write_string(out, begin ? begin->name : NULL);
+        ca_out_printf(out,
+                      ", \"ns\": %llu, \"ended_ns\": %llu, \"peak_bytes\": %llu, "
+                      "\"exact\": %s}",
+                      (number_t)(begin ? begin->ns : 0), (number_t)(end ? end->ns : model->now_ns),
+                      (number_t)(end ? end->peak : model->phase_peak),
+                      model->one_thread ? "true" : "false");
+    }
+    ca_out_printf(out, "],\n");
+}
+
 void ca_format_json(ca_out_t *out, const ca_model_t *model)
 {
     ca_frame_index_t index;
@@ -282,6 +305,7 @@ void ca_format_json(ca_out_t *out, const ca_model_t *model)
     write_sections(out, model, &index);
     write_rules(out, model);
     write_marks(out, model);
+    write_phases(out, model);
     ca_out_printf(out, "\"frames\": [");
     for (size_t i = 0; i < index.count; i++) {
         write_next(out, i);

@@ -51,7 +51,8 @@
 #include "registry/names/fold.h"
 #include "registry/names/stack_text.h"
 
-#define PEAK_GROUPS 5u
+#define FEW_GROUPS 5u  /* of the peak, and of all that was allocated */
+#define FEW_PHASES 20u /* the highest of these */
 #define HELD_GROUPS 10u
 
 typedef unsigned long long number_t;
@@ -308,18 +309,68 @@ static void write_largest(ca_out_t *out, const ca_model_t *model, const ca_model
                       (number_t)bytes);
 }
 
+static void write_few_groups(ca_out_t *out, const ca_model_t *model,
+                             const ca_model_section_t *section)
+{
+    write_incomplete(out, section);
+    write_totals(out, section);
+    write_largest(out, model, section, FEW_GROUPS);
+}
+
+/* Seconds, in whole numbers: the program's locale may put a comma into a fraction. */
+static void write_seconds(ca_out_t *out, uint64_t ns)
+{
+    uint64_t ms = (ns + 500000) / 1000000;
+    ca_out_printf(out, "%llu.%03u", (number_t)(ms / 1000), (unsigned)(ms % 1000));
+}
+
 static void write_peak(ca_out_t *out, const ca_model_t *model)
 {
     const ca_model_section_t *peak = &model->sections[CA_SECTION_PEAK];
     ca_out_printf(out, "PEAK: ");
     write_amount(out, peak->bytes, peak->count);
-    /* Whole numbers: the program's locale may put a comma into a fraction. */
-    uint64_t ms = (model->peak_ns + 500000) / 1000000;
-    ca_out_printf(out, ", %zu stacks, %llu.%03u s after the start\n", peak->stacks,
-                  (number_t)(ms / 1000), (unsigned)(ms % 1000));
-    write_incomplete(out, peak);
-    write_totals(out, peak);
-    write_largest(out, model, peak, PEAK_GROUPS);
+    ca_out_printf(out, ", %zu stacks, ", peak->stacks);
+    write_seconds(out, model->peak_ns);
+    ca_out_printf(out, " s after the start\n");
+    write_few_groups(out, model, peak);
+}
+
+static uint64_t peak_of_phase(const ca_model_t *model, size_t phase)
+{
+    return phase < model->mark_count ? model->marks[phase].peak : model->phase_peak;
+}
+
+/* Whether so few have a higher peak that it is shown. */
+static bool is_shown(const ca_model_t *model, size_t first, size_t phase)
+{
+    unsigned higher = 0;
+    for (size_t i = first; higher < FEW_PHASES && i <= model->mark_count; i++)
+        higher += peak_of_phase(model, i) > peak_of_phase(model, phase) ||
+                  (i < phase && peak_of_phase(model, i) == peak_of_phase(model, phase));
+    return higher < FEW_PHASES;
+}
+
+/* Of a program that sets marks. What is before marks that are not kept is no phase. */
+static void write_phases(ca_out_t *out, const ca_model_t *model)
+{
+    size_t first = model->marks_dropped != 0, count = model->mark_count + 1 - first, shown = 0;
+    ca_out_printf(out, "PHASES: %zu, from mark to mark\n", count);
+    for (size_t i = first; i <= model->mark_count; i++) {
+        const ca_mark_t *begin = i ? &model->marks[i - 1] : NULL;
+        if (!is_shown(model, first, i))
+            continue;
+        shown++;
+        ca_out_printf(out, "  ");
+        write_escaped(out, begin ? begin->name : "(before the first mark)");
+        ca_out_printf(out, ": peak %s%llu bytes, ", model->one_thread ? "" : "at most ",
+                      (number_t)peak_of_phase(model, i));
+        write_seconds(out, begin ? begin->ns : 0);
+        ca_out_printf(out, " to ");
+        write_seconds(out, i < model->mark_count ? model->marks[i].ns : model->now_ns);
+        ca_out_printf(out, " s\n");
+    }
+    if (shown < count)
+        ca_out_printf(out, "(%zu more phases, of lower peaks, not listed here)\n", count - shown);
 }
 
 static void write_header(ca_out_t *out, const ca_model_t *model)
@@ -370,6 +421,8 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model)
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);
+    if (model->mark_count != 0)
+        write_phases(out, model);
     write_what_names_lack(out, model);
 }
 

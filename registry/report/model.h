@@ -132,6 +132,8 @@ typedef struct ca_model {
     size_t asked_count;
     const ca_frame_t *const *asked; /* the stack of the call that ran out, innermost first */
     uint64_t unpooled;              /* of what it found held, bytes that the driver serves */
+    uint64_t phase_peak;    /* most live bytes since the last mark: a bound, as peak_at_most */
+    bool one_thread;        /* no two threads ever allocated: then both bounds are exact */
 } ca_model_t;
 
 /* Of what an out-of-memory report is. */

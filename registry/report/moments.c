@@ -5,6 +5,7 @@
 #include "base/history.h"
 #include "base/mem.h"
 #include "registry/stack/stack.h"
+#include "registry/table/live.h"
 #include "registry/table/threads.h"
 #include "registry/table/timeline.h"
 
@@ -22,6 +23,9 @@ static void copy_events(ca_model_t *model, ca_moments_t *moments)
 
 static void copy_marks(ca_model_t *model, ca_bump_t *memory)
 {
+    const ca_thread_counts_t *first = ca_thread_counts_first();
+    model->one_thread = !first || !ca_thread_counts_next(first);
+    model->phase_peak = ca_live_phase_peak();
     if (ca_marks_copy(NULL, &model->marks_dropped) == 0)
         return;
     ca_mark_t *marks = ca_bump_take(memory, CA_MARKS_MOST * sizeof *marks);

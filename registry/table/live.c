@@ -165,9 +165,32 @@ uint64_t ca_registry_sequence(void)
     return newest;
 }
 
-uint64_t ca_registry_peak_bytes(void)
+uint64_t ca_live_phase_peak(void)
 {
     return atomic_load_explicit(&ca_live.peak, memory_order_relaxed);
+}
+
+uint64_t ca_registry_peak_bytes(void)
+{
+    uint64_t earlier = atomic_load_explicit(&ca_live.earlier_peak, memory_order_relaxed);
+    uint64_t peak = ca_live_phase_peak();
+    return peak > earlier ? peak : earlier;
+}
+
+/* The calling thread's credit is no part of what is live as the next phase begins. A
+ * thread that raises the peak just now raises the one phase's or the other's. */
+uint64_t ca_live_end_phase(void)
+{
+    if (ca_thread_counts)
+        unpublish(atomic_exchange_explicit(&ca_thread_counts->credit, 0, memory_order_relaxed));
+    uint64_t most = ca_registry_peak_bytes();
+    atomic_store_explicit(&ca_live.earlier_peak, most, memory_order_relaxed);
+    uint64_t peak = atomic_exchange_explicit(
+        &ca_live.peak, atomic_load_explicit(&ca_live.published, memory_order_relaxed),
+        memory_order_relaxed);
+    if (peak > most)
+        atomic_store_explicit(&ca_live.earlier_peak, peak, memory_order_relaxed);
+    return peak;
 }
 
 /* The parts of threads were reset before. */
@@ -178,4 +201,5 @@ void ca_live_reset_after_fork(void)
     atomic_store(&ca_live.sequence, 0);
     atomic_store(&ca_live.stale, 0);
     atomic_store(&ca_live.peak, 0);
+    atomic_store(&ca_live.earlier_peak, 0);
 }

@@ -37,8 +37,9 @@ typedef struct ca_live {
     _Atomic int64_t live;                     /* of threads without counts */
     _Alignas(128) _Atomic uint64_t sequence;
     _Atomic uint64_t stale; /* a batch is dropped where its last number is not above; as in words */
-    _Alignas(
-        128) _Atomic uint64_t peak; /* of `published`: read often, written while a process grows */
+    /* Of `published`, since the phase began: read often, written while a process grows. */
+    _Alignas(128) _Atomic uint64_t peak;
+    _Atomic uint64_t earlier_peak; /* of the phases before */
 } ca_live_t;
 
 extern ca_live_t ca_live;
@@ -152,6 +153,13 @@ static inline void ca_live_remove(uint64_t bytes)
         ca_live_unpublish(bytes);
     }
 }
+
+/* A phase ends and the next begins. Returns the most bytes that were live in it, an upper bound as
+ * ca_registry_peak_bytes is. One at a time. */
+uint64_t ca_live_end_phase(void);
+
+/* The same of the phase that has not ended. */
+uint64_t ca_live_phase_peak(void);
 
 void ca_live_reset_after_fork(void);
 

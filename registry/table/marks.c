@@ -5,6 +5,7 @@
 
 #include "base/lock.h"
 #include "base/text.h"
+#include "registry/table/live.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
 
@@ -23,6 +24,7 @@ void ca_marks_add(const char *name)
     mark.ns = ca_timeline_now();
     mark.sequence = ca_registry_sequence();
     mark.live = ca_registry_total().bytes;
+    mark.peak = ca_live_end_phase();
     uint64_t number = atomic_load_explicit(&added, memory_order_relaxed);
     kept[number % CA_MARKS_MOST] = mark;
     atomic_store_explicit(&added, number + 1, memory_order_relaxed);

@@ -14,6 +14,7 @@ typedef struct ca_mark {
     uint64_t ns;       /* since the start */
     uint64_t sequence; /* of the latest allocation before */
     uint64_t live;     /* bytes */
+    uint64_t peak;     /* most live bytes since the mark before: ca_registry_peak_bytes' bound */
     char name[CA_MARK_NAME];
 } ca_mark_t;
 

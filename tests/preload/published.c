@@ -4,6 +4,7 @@
  *   alloc N BYTES, pinned N BYTES, managed N BYTES   allocate, and keep
  *   free N        the N allocated last, of the first sort
  *   dump PATH     the leak report of now
+ *   mark NAME     cachealloc_mark
  *   stats         the fields of cachealloc_stats, `name value` on a line
  *   threads       how many threads called cachealloc there are
  *   chdir PATH, close   what programs do: leave their folder, close what they do not know
@@ -100,6 +101,8 @@ static void obey(const char *command, const char *word, unsigned number, size_t 
             OK(cudaFree(kept[--count]));
     else if (strcmp(command, "dump") == 0)
         CHECK(cachealloc_dump && cachealloc_dump(word) == 0);
+    else if (strcmp(command, "mark") == 0)
+        cachealloc_mark(word);
     else if (strcmp(command, "stats") == 0)
         show_stats();
     else if (strcmp(command, "threads") == 0)

@@ -51,7 +51,7 @@ static void a_model_of_nothing_is_an_object(void **state)
     assert_holds("\"rank\": null");
     assert_holds("\"sections\": {},\n");
     assert_holds("\"frames\": [],\n\"timeline\": [],\n\"history_dropped\": 0, \"history\": []}\n");
-    assert_holds("\"marks_dropped\": 0, \"marks\": [],\n");
+    assert_holds("\"marks_dropped\": 0, \"marks\": [],\n\"phases\": [],\n");
 }
 
 static void any_byte_may_be_in_a_string(void **state)
@@ -230,15 +230,30 @@ static void a_python_frame_has_no_address_and_what_the_text_folds_is_told(void *
 static void marks_are_listed_with_their_names(void **state)
 {
     (void)state;
-    static const ca_mark_t marks[] = {{1, 2, 3, "a\"\xff"}, {4, 5, 6, ""}};
+    static const ca_mark_t marks[] = {{1, 2, 3, 7, "a\"\xff"}, {4, 5, 6, 8, ""}};
     ca_model_t model = empty();
     model.marks = marks;
     model.mark_count = 2;
     model.marks_dropped = 9;
+    model.phase_peak = 11;
+    model.now_ns = 50;
     write_model(&model);
     assert_holds("\"marks_dropped\": 9, \"marks\": [\n"
                  "  {\"ns\": 1, \"sequence\": 2, \"live\": 3, \"name\": \"a\\\"\\ufffd\"},\n"
-                 "  {\"ns\": 4, \"sequence\": 5, \"live\": 6, \"name\": \"\"}],\n");
+                 "  {\"ns\": 4, \"sequence\": 5, \"live\": 6, \"name\": \"\"}],\n"
+                 "\"phases\": [\n"
+                 "  {\"name\": \"a\\\"\\ufffd\", \"ns\": 1, \"ended_ns\": 4, \"peak_bytes\": 8, "
+                 "\"exact\": false},\n"
+                 "  {\"name\": \"\", \"ns\": 4, \"ended_ns\": 50, \"peak_bytes\": 11, "
+                 "\"exact\": false}],\n");
+    /* Nothing but the begin was before them. */
+    model.marks_dropped = 0;
+    model.one_thread = true;
+    write_model(&model);
+    assert_holds("\"phases\": [\n"
+                 "  {\"name\": null, \"ns\": 0, \"ended_ns\": 1, \"peak_bytes\": 7, "
+                 "\"exact\": true},\n"
+                 "  {\"name\": \"a");
 }
 
 int main(void)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/counters.h"
+#include "registry/table/live.h"
 #include "registry/table/marks.h"
 #include "registry/table/registry.h"
 #include "registry/table/timeline.h"
@@ -57,6 +58,43 @@ static void a_mark_tells_when_and_what_was_live(void **state)
     assert_int_equal(marks[1].sequence, 1);
     assert_true(before <= marks[0].ns && marks[0].ns <= marks[1].ns);
     assert_true(marks[1].ns <= ca_timeline_now());
+}
+
+static void change(uint64_t address, uint64_t bytes)
+{
+    ca_allocation_t record = {.address = address, .bytes = bytes, .stack = 1};
+    if (bytes)
+        assert_int_equal(ca_registry_insert(&record), 0);
+    else
+        assert_true(ca_registry_erase(address, &record));
+}
+
+/* What is live as a phase begins is part of it; the credit that a free leaves is not. */
+static void each_phase_has_its_own_peak(void **state)
+{
+    enum { A = 0x10000, B = 0x20000, C = 0x30000 };
+    uint64_t dropped;
+    (void)state;
+    ca_thread_counts_join();
+    change(A, 1000);
+    change(B, 500);
+    change(B, 0);
+    ca_marks_add("lower");
+    change(C, 200);
+    change(C, 0);
+    ca_marks_add("as it is");
+    ca_marks_add("higher");
+    change(B, 2000);
+    change(B, 0);
+    ca_marks_add("last");
+    change(A, 0);
+    assert_int_equal(ca_marks_copy(marks, &dropped), 4);
+    assert_int_equal(marks[0].peak, 1500);
+    assert_int_equal(marks[1].peak, 1200);
+    assert_int_equal(marks[2].peak, 1000);
+    assert_int_equal(marks[3].peak, 3000);
+    assert_int_equal(ca_live_phase_peak(), 1000);
+    assert_int_equal(ca_registry_peak_bytes(), 3000);
 }
 
 static void the_name_is_copied_and_cut(void **state)
@@ -146,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_marks_there_are_none, fresh),
         cmocka_unit_test_setup(a_mark_tells_when_and_what_was_live, fresh),
+        cmocka_unit_test_setup(each_phase_has_its_own_peak, fresh),
         cmocka_unit_test_setup(the_name_is_copied_and_cut, fresh),
         cmocka_unit_test_setup(the_oldest_go_first_and_are_counted, fresh),
         cmocka_unit_test_setup(threads_lose_none_and_mix_none, fresh),

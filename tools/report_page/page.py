@@ -133,7 +133,8 @@ def compact(name, report, shared):
     process["timeline"] = [[point["ns"], point["live"], point["reserved"]]
                            for point in report["timeline"]]
     process["marks"] = [[mark["ns"], mark["name"], mark["live"]] for mark in report["marks"]]
-    process["phases"] = [[phase[key] for key in reports.PHASE] for phase in report["phases"]]
+    process["phases"] = [[phase[key] for key in (*reports.PHASE, "peak_ns", "exact")]
+                         for phase in report["phases"]]
     process["sections"], groups = {}, {}
     for title in reports.SECTIONS:
         section = report["sections"].get(title)

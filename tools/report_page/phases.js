@@ -25,8 +25,9 @@ const phases = (() => {
         const whole = process.areas && !process.areas.dropped, peak = peakOf(process);
         const bound = process.peak_at_most !== null && process.peak_at_most !== process.peak_bytes;
         if (process.phases.length && !whole) {
-            return process.phases.map(([name, from, until, bytes, ns]) => ({name, from, until, ns,
-                bytes: Math.min(bytes, peak.bytes), about: bound ? "at most " : ""}));
+            return process.phases.map(([name, from, until, bytes, ns, known]) => ({name, from,
+                until, ns, bytes: Math.min(bytes, peak.bytes),
+                about: bound && !known ? "at most " : ""}));
         }
         const begins = [[0, null], ...process.marks], end = endOf(process);
         const points = timeline.pointsOf(process).map(([ns, live]) => [ns, live]);

@@ -36,8 +36,7 @@ FRAME = {"address": (TEXT, MAYBE), "module": (TEXT, MAYBE), "build_id": (TEXT, M
 PLACE = {"function": (TEXT, MAYBE), "file": (TEXT, MAYBE), "line": (NUMBER, MAYBE)}
 POINT = {"ns": NUMBER, "live": NUMBER, "reserved": NUMBER}
 MARK = {"ns": NUMBER, "live": NUMBER, "name": TEXT}
-PHASE = {"name": (TEXT, MAYBE), "ns": NUMBER, "ended_ns": NUMBER, "peak_bytes": NUMBER,
-         "peak_ns": (NUMBER, MAYBE)}
+PHASE = {"name": (TEXT, MAYBE), "ns": NUMBER, "ended_ns": NUMBER, "peak_bytes": NUMBER}
 EVENT = {"ns": NUMBER, "event": TEXT, "device": (NUMBER, MAYBE), "kind": (TEXT, MAYBE),
          "address": TEXT, "bytes": NUMBER, "frames": LIST}
 # What a report may lack, as one of an older version does, and what it then counts as.
@@ -130,6 +129,9 @@ def check_report(report):
     for key, wanted in (("marks", MARK), ("phases", PHASE), ("history", EVENT)):
         for index, one in enumerate(report[key]):
             check_object(one, wanted, f"{key}[{index}]")
+    for index, phase in enumerate(report["phases"]):
+        check(phase.setdefault("peak_ns", None), (NUMBER, MAYBE), f"phases[{index}].peak_ns")
+        check(phase.setdefault("exact", False), FLAG, f"phases[{index}].exact")
     for index, event in enumerate(report["history"]):
         check_stack(event["frames"], len(report["frames"]), f"history[{index}]")
     return report
