@@ -238,6 +238,22 @@ def test_a_peak_that_is_hardly_higher_than_the_last_is_told_exactly(run, program
     assert report["peak_at_most"] == 300015
 
 
+def test_allocations_and_temporaries_are_counted_with_a_history(run, program, tmp_path):
+    """All of them, however few events are kept, and whether anything of their group leaked."""
+    commands = ["alloc 3 1000", "free 1", *["alloc 1 5000", "free 1"] * 4, "alloc 2 10", "free 2"]
+    counted = obeyed(run, program, "history:1", tmp_path / "counted.json", *commands)
+    plain = obeyed(run, program, "", tmp_path / "plain.json", *commands)
+
+    leaked, = counted["sections"]["leaked"]["groups"]
+    all_of_them, = counted["sections"]["allocated"]["groups"]
+    assert (leaked["count"], leaked["allocations"], leaked["temporaries"]) == (2, 9, 6)
+    assert (all_of_them["count"], all_of_them["bytes"]) == (9, 23020)
+    assert counted["sections"]["allocated"]["temporaries"] == 6
+    assert len(counted["history"]) == 1
+    assert "allocated" not in plain["sections"]
+    assert "temporaries" not in plain["sections"]["leaked"]["groups"][0]
+
+
 def test_each_phase_from_mark_to_mark_has_its_peak(run, program, tmp_path):
     report = obeyed(run, program, "", tmp_path / "report.json", "alloc 1 1000", "alloc 1 7000",
                     "free 1", "mark low", "alloc 1 50", "free 1", "mark high", "alloc 2 4000",

@@ -564,12 +564,12 @@ def test_merge_tells_the_peaks_of_phases_and_whose_is_the_highest(reports):
         "1.250 s"]
 
 
-def test_the_text_tells_the_phases_of_a_program_that_sets_marks(run, program, reports):
+def test_the_text_tells_phases_and_all_that_was_allocated_where_asked(run, program, reports):
     """Of as many as anybody reads the highest; a mark's name stays on its line."""
     marks = "; ".join(f"echo alloc 1 {1000 - number}; echo free 1; echo mark m{number}"
                       for number in range(30))
     script = f'{{ echo alloc 1 5; printf "mark a\\033b\\n"; {marks}; }} | "$0"'
-    text = run(["sh", "-c", script, program("published")]).err
+    text = run(["sh", "-c", script, program("published")], conf="history:1").err
 
     plain = run(["sh", "-c", 'echo alloc 1 5 | "$0"', program("published")]).err
     phases = text.partition("\nPHASES: ")[2].splitlines()
@@ -577,7 +577,8 @@ def test_the_text_tells_the_phases_of_a_program_that_sets_marks(run, program, re
     assert re.fullmatch(r"  a\\x1bb: peak 1005 bytes, \d\.\d{3} to \d\.\d{3} s", phases[1])
     assert re.fullmatch(r"  m0: peak 1004 bytes, \d\.\d{3} to \d\.\d{3} s", phases[2])
     assert phases[21:] == ["(12 more phases, of lower peaks, not listed here)"]
-    assert "PHASES" not in plain
+    assert "\nALLOCATED IN ALL: 29570 bytes in 31 allocations, 1 stacks, 30 temporary\n" in text
+    assert "PHASES" not in plain and "ALLOCATED" not in plain
     merged = subprocess.run([sys.executable, MERGE, "-"], input=text, text=True,
                             capture_output=True, check=True).stdout
     assert "PHASES: 20, from mark to mark\n  a\\x1bb: peak 1005 bytes in 1 of pid" in merged

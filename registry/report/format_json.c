@@ -84,7 +84,8 @@ static void write_frames(ca_out_t *out, const ca_frame_t *const *frames, size_t 
     ca_out_printf(out, "]");
 }
 
-static void write_group(ca_out_t *out, const ca_model_group_t *group, const ca_frame_index_t *index)
+static void write_group(ca_out_t *out, const ca_model_group_t *group, bool counted,
+                        const ca_frame_index_t *index)
 {
     ca_out_printf(out,
                   "{\"bytes\": %llu, \"count\": %llu, \"smallest\": %llu, \"largest\": %llu, "
@@ -102,6 +103,9 @@ static void write_group(ca_out_t *out, const ca_model_group_t *group, const ca_f
         write_string(out, group->threads[i]);
     }
     ca_out_printf(out, "], \"thread_count\": %zu, ", group->thread_count);
+    if (counted)
+        ca_out_printf(out, "\"allocations\": %llu, \"temporaries\": %llu, ",
+                      (number_t)group->allocations, (number_t)group->temporaries);
     write_frames(out, group->frames, group->frame_count, index);
     ca_out_printf(out, "}");
 }
@@ -118,14 +122,17 @@ static void write_totals(ca_out_t *out, const ca_model_section_t *section)
     ca_out_printf(out, "],\n");
 }
 
-static void write_section(ca_out_t *out, const ca_model_section_t *section,
+static void write_section(ca_out_t *out, const ca_model_section_t *section, bool counted,
                           const ca_frame_index_t *index)
 {
+    bool of_all = counted && strcmp(section->name, "allocated") == 0;
     ca_out_printf(out,
                   "\"%s\": {\"count\": %llu, \"bytes\": %llu, \"stacks\": %zu, "
                   "\"incomplete\": %s,\n ",
                   section->name, (number_t)section->count, (number_t)section->bytes,
                   section->stacks, section->incomplete ? "true" : "false");
+    if (of_all)
+        ca_out_printf(out, "\"temporaries\": %llu, ", (number_t)section->temporaries);
     ca_out_printf(out,
                   "\"omitted\": {\"leak_max\": {\"groups\": %llu, \"bytes\": %llu}, "
                   "\"leak_min\": {\"groups\": %llu, \"bytes\": %llu}},\n ",
@@ -135,7 +142,7 @@ static void write_section(ca_out_t *out, const ca_model_section_t *section,
     ca_out_printf(out, " \"groups\": [");
     for (size_t i = 0; i < section->group_count; i++) {
         write_next(out, i);
-        write_group(out, &section->groups[i], index);
+        write_group(out, &section->groups[i], counted, index);
     }
     ca_out_printf(out, "]}");
 }
@@ -148,7 +155,7 @@ static void write_sections(ca_out_t *out, const ca_model_t *model, const ca_fram
         if (!model->sections[i].present)
             continue;
         ca_out_printf(out, any ? ",\n " : "\n ");
-        write_section(out, &model->sections[i], index);
+        write_section(out, &model->sections[i], model->counted, index);
         any = true;
     }
     ca_out_printf(out, "},\n");

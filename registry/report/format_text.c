@@ -335,6 +335,15 @@ static void write_peak(ca_out_t *out, const ca_model_t *model)
     write_few_groups(out, model, peak);
 }
 
+static void write_allocated(ca_out_t *out, const ca_model_t *model)
+{
+    const ca_model_section_t *all = &model->sections[CA_SECTION_ALLOCATED];
+    ca_out_printf(out, "ALLOCATED IN ALL: ");
+    write_amount(out, all->bytes, all->count);
+    ca_out_printf(out, ", %zu stacks, %llu temporary\n", all->stacks, (number_t)all->temporaries);
+    write_few_groups(out, model, all);
+}
+
 static uint64_t peak_of_phase(const ca_model_t *model, size_t phase)
 {
     return phase < model->mark_count ? model->marks[phase].peak : model->phase_peak;
@@ -421,6 +430,8 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model)
     }
     if (model->sections[CA_SECTION_PEAK].present)
         write_peak(out, model);
+    if (model->sections[CA_SECTION_ALLOCATED].present)
+        write_allocated(out, model);
     if (model->mark_count != 0)
         write_phases(out, model);
     write_what_names_lack(out, model);

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "registry/report/sort.h"
 #include "registry/report/named_groups.h"
+#include "registry/table/allocated.h"
 #include "registry/table/lost.h"
 #include "registry/report/moments.h"
 #include "registry/table/peak.h"
@@ -27,6 +28,9 @@ typedef struct maker {
     ca_model_options_t options;
     ca_bump_t memory;
     ca_classes_t classes;
+    ca_groups_t counted; /* all that was ever allocated, */
+    int count_error;
+    ca_named_groups_t allocated; /* and its groups, to be found; empty where not known */
 } maker_t;
 
 /* --- sections --------------------------------------------------------------------------------- */
@@ -81,6 +85,16 @@ static void name_threads(maker_t *maker, ca_named_group_t *group)
     }
 }
 
+/* What was ever allocated by the functions of a group. */
+static void add_counts(const maker_t *maker, const ca_named_group_t *named, ca_model_group_t *group)
+{
+    const ca_named_group_t *all = ca_named_groups_find(&maker->allocated, named);
+    if (all) {
+        group->allocations = all->group.count;
+        group->temporaries = all->group.temporaries;
+    }
+}
+
 /* Lists the largest groups, and totals the others. */
 static void list_groups(maker_t *maker, ca_model_section_t *section, ca_named_groups_t *making)
 {
@@ -108,16 +122,22 @@ static void list_groups(maker_t *maker, ca_model_section_t *section, ca_named_gr
         groups[i] = making->groups[i].group;
         groups[i].first_ns = ca_timeline_when(model->points, model->point_count, groups[i].first);
         groups[i].last_ns = ca_timeline_when(model->points, model->point_count, groups[i].last);
+        add_counts(maker, &making->groups[i], &groups[i]);
     }
+}
+
+static void list_section(maker_t *maker, unsigned number, ca_named_groups_t *making)
+{
+    ca_model_section_t *section = &maker->model.sections[number];
+    add_totals(maker, section, making);
+    count_stacks(section, number, making);
+    list_groups(maker, section, making);
 }
 
 static void fill_section(maker_t *maker, unsigned number, ca_named_groups_t *making)
 {
-    ca_model_section_t *section = &maker->model.sections[number];
     ca_named_groups_cut(&maker->memory, &maker->classes, making);
-    add_totals(maker, section, making);
-    count_stacks(section, number, making);
-    list_groups(maker, section, making);
+    list_section(maker, number, making);
 }
 
 /* Notes the amount of a section, and makes its groups of what was counted. */
@@ -243,6 +263,21 @@ static int count_lost(ca_groups_t *groups)
     return error;
 }
 
+/* Counts what was ever allocated, for the groups of all sections. */
+static void count_allocated(maker_t *maker)
+{
+    ca_model_section_t *section = &maker->model.sections[CA_SECTION_ALLOCATED];
+    ca_groups_pack(&maker->counted);
+    begin_section(maker, CA_SECTION_ALLOCATED, &maker->counted, maker->count_error,
+                  &maker->allocated);
+    ca_named_groups_cut(&maker->memory, &maker->classes, &maker->allocated);
+    for (size_t i = 0; i < maker->allocated.count; i++)
+        section->temporaries += maker->allocated.groups[i].group.temporaries;
+    section->present = section->count != 0;
+    maker->model.counted = section->present && !section->incomplete;
+    ca_groups_free(&maker->counted);
+}
+
 static void make_sections(maker_t *maker)
 {
     ca_groups_t live, lost;
@@ -254,6 +289,7 @@ static void make_sections(maker_t *maker)
     begin_section(maker, CA_SECTION_LEAKED, &live, live_error, &leaked);
     begin_section(maker, CA_SECTION_DESTROYED, &lost, lost_error, &destroyed);
     maker->model.sections[CA_SECTION_LEAKED].present = true;
+    count_allocated(maker); /* after these: there may be no time for all names */
     apply_rules(maker, &leaked, &destroyed);
     maker->model.sections[CA_SECTION_DESTROYED].present =
         maker->model.sections[CA_SECTION_DESTROYED].count != 0;
@@ -303,9 +339,20 @@ static void make_peak(maker_t *maker)
     ca_groups_free(&held);
 }
 
+/* Last: the order of the groups, by which others are looked up, changes. */
+static void make_allocated(maker_t *maker)
+{
+    for (size_t i = 0; i < maker->allocated.count; i++)
+        maker->allocated.groups[i].group.allocations = maker->allocated.groups[i].group.count;
+    ca_named_groups_t all = maker->allocated;
+    maker->allocated.count = 0;
+    list_section(maker, CA_SECTION_ALLOCATED, &all);
+}
+
 static void describe_process(maker_t *maker)
 {
-    static const char *const names[CA_SECTIONS] = {"leaked", "destroyed", "suppressed", "peak"};
+    static const char *const names[CA_SECTIONS] = {"leaked", "destroyed", "suppressed", "peak",
+                                                   "allocated"};
     ca_model_t *model = &maker->model;
     const ca_model_options_t *options = &maker->options;
     char host[256] = "";
@@ -350,14 +397,17 @@ static void make_all(maker_t *maker)
 {
     const ca_model_options_t *options = &maker->options;
     ca_moments_t moments = {.events = NULL};
-    if (!options->origin)
+    if (!options->origin) {
         ca_moments_copy(&maker->model, &maker->memory, &moments);
+        maker->count_error = ca_allocated_copy(&maker->counted);
+    }
     make_sections(maker);
     if (options->origin) {
         describe_origin(&maker->model, options->origin); /* of its times nothing is known */
     } else {
         if (options->peak)
             make_peak(maker);
+        make_allocated(maker);
         ca_moments_name_events(&maker->model, &maker->memory, &maker->classes, &moments);
     }
 }
@@ -399,7 +449,7 @@ bool ca_model_is_empty(const ca_model_t *model)
 {
     bool empty = model->stripes_busy == 0 && !model->even_empty;
     for (unsigned i = 0; i < CA_SECTIONS; i++)
-        if (i != CA_SECTION_PEAK)
+        if (i != CA_SECTION_PEAK && i != CA_SECTION_ALLOCATED)
             empty &= model->sections[i].count == 0;
     return empty;
 }

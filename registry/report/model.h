@@ -35,6 +35,9 @@ typedef struct ca_model_group {
     uint64_t stream;            /* of the latest that was given one; 0 for none */
     size_t thread_count;        /* different threads that allocated it; */
     const char *threads[CA_MODEL_NAMES]; /* the names, or numbers, of the first of them */
+    /* Allocations through its functions there ever were, freed or not, and of these the temporaries
+     * (registry/table/allocated.h). 0 where the model has not counted. */
+    uint64_t allocations, temporaries;
 } ca_model_group_t;
 
 /* All allocations of a section that are on one device and of one kind, listed or not. */
@@ -46,9 +49,9 @@ typedef struct ca_model_total {
 
 /* Allocations of one sort, and which of their groups are listed. */
 typedef struct ca_model_section {
-    const char *name;      /* "leaked", "destroyed", "suppressed", "peak": JSON's keys */
-    bool present;          /* without it the section says nothing */
-    bool incomplete;       /* some could not be read; the totals are right where they can be */
+    const char *name; /* "leaked", "destroyed", "suppressed", "peak", "allocated": JSON's keys */
+    bool present;     /* without it the section says nothing */
+    bool incomplete;  /* some could not be read; the totals are right where they can be */
     uint64_t count, bytes; /* of all, listed or not */
     size_t stacks;         /* different ones, by function */
     size_t total_count;
@@ -57,6 +60,7 @@ typedef struct ca_model_section {
     const ca_model_group_t *groups;
     uint64_t omitted_most, omitted_most_bytes;   /* groups beyond leak_max, and their bytes */
     uint64_t omitted_small, omitted_small_bytes; /* groups below leak_min */
+    uint64_t temporaries;                        /* of "allocated" */
 } ca_model_section_t;
 
 enum {
@@ -64,6 +68,7 @@ enum {
     CA_SECTION_DESTROYED,
     CA_SECTION_SUPPRESSED,
     CA_SECTION_PEAK,
+    CA_SECTION_ALLOCATED,
     CA_SECTIONS
 };
 
@@ -117,6 +122,7 @@ typedef struct ca_model {
     const char *rules_path; /* of the file with the rules, or NULL without one */
     size_t rule_count;
     const ca_model_rule_t *rules;    /* in the order of the file; built-in ones last, if used */
+    bool counted;                    /* what was ever allocated is known by call stack */
     uint64_t peak_bytes;             /* most that were live: of "peak" where all of that is there */
     uint64_t peak_at_most;           /* ca_registry_peak_bytes */
     uint64_t peak_ns, peak_sequence; /* when "peak" was, and its latest allocation */
@@ -132,8 +138,8 @@ typedef struct ca_model {
     size_t asked_count;
     const ca_frame_t *const *asked; /* the stack of the call that ran out, innermost first */
     uint64_t unpooled;              /* of what it found held, bytes that the driver serves */
-    uint64_t phase_peak;    /* most live bytes since the last mark: a bound, as peak_at_most */
-    bool one_thread;        /* no two threads ever allocated: then both bounds are exact */
+    uint64_t phase_peak; /* most live bytes since the last mark: a bound, as peak_at_most */
+    bool one_thread;     /* no two threads ever allocated: then both bounds are exact */
 } ca_model_t;
 
 /* Of what an out-of-memory report is. */

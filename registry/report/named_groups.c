@@ -72,6 +72,7 @@ static void add_part(ca_named_group_t *whole, const ca_group_t *part, uint64_t *
     ca_model_group_t *group = &whole->group;
     group->count += part->count;
     group->bytes += part->bytes;
+    group->temporaries += part->temporaries;
     if (part->smallest < group->smallest)
         group->smallest = part->smallest;
     if (part->largest > group->largest)
@@ -169,4 +170,21 @@ void ca_named_groups_cut(ca_bump_t *memory, ca_classes_t *classes, ca_named_grou
         }
     if (join(memory, parts, count, &joined) == 0)
         *making = joined;
+}
+
+const ca_named_group_t *ca_named_groups_find(const ca_named_groups_t *made,
+                                             const ca_named_group_t *like)
+{
+    size_t low = 0, high = made->count;
+    while (low < high) { /* they are as join left them: by_group */
+        size_t middle = low + (high - low) / 2;
+        const ca_named_group_t *group = &made->groups[middle];
+        if (in_one_group(group->parts, like->parts))
+            return group;
+        if (by_group(group->parts, like->parts))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
 }

@@ -39,6 +39,11 @@ int ca_named_groups_make(ca_bump_t *memory, ca_classes_t *classes, bool quick,
  * rules, which are for all of a stack. Without memory they stay as they are. */
 void ca_named_groups_cut(ca_bump_t *memory, ca_classes_t *classes, ca_named_groups_t *made);
 
+/* The group of the same functions, device and kind, or NULL; while `made` is in the order in which
+ * it was made, which the orders below are not. */
+const ca_named_group_t *ca_named_groups_find(const ca_named_groups_t *made,
+                                             const ca_named_group_t *like);
+
 /* Orders for ca_sort: parts by their first allocation; groups by device and kind; and by size,
  * where equals are in the order of their names, which two runs of a program share. */
 bool ca_named_by_age(const void *a, const void *b);

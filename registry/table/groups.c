@@ -62,9 +62,9 @@ static void count_in(ca_group_t *group, const ca_allocation_t *record)
     }
 }
 
-void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record)
+static ca_group_t group_of(const ca_allocation_t *record)
 {
-    ca_group_t fresh = {
+    return (ca_group_t){
         .stack = record->stack,
         .thread = record->thread,
         .device = (uint8_t)record->device,
@@ -72,6 +72,11 @@ void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record)
         .smallest = UINT64_MAX,
         .first = UINT64_MAX,
     };
+}
+
+void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record)
+{
+    ca_group_t fresh = group_of(record);
     groups->total.count++;
     groups->total.bytes += record->bytes;
     if (groups->count * 2 >= groups->capacity)
@@ -84,6 +89,13 @@ void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record)
         groups->count++;
     }
     count_in(group, record);
+}
+
+ca_group_t *ca_groups_find(const ca_groups_t *groups, const ca_allocation_t *record)
+{
+    ca_group_t like = group_of(record);
+    ca_group_t *group = groups->capacity ? probe(groups, &like) : NULL;
+    return group && group->count != 0 ? group : NULL;
 }
 
 void ca_groups_pack(ca_groups_t *groups)

@@ -19,6 +19,7 @@ typedef struct ca_group {
     uint64_t smallest, largest; /* bytes of one */
     uint64_t first, last;       /* sequence numbers of the earliest and the latest */
     uint64_t stream, stream_at; /* of the latest that was given one, and its sequence number */
+    uint64_t temporaries;       /* see registry/table/allocated.h; not counted here */
 } ca_group_t;
 
 typedef struct ca_groups {
@@ -30,6 +31,9 @@ typedef struct ca_groups {
 
 /* Counts a record. Without host memory for a new group it is in the total alone. */
 void ca_groups_add(ca_groups_t *groups, const ca_allocation_t *record);
+
+/* The group that such a record is counted in, or NULL. */
+ca_group_t *ca_groups_find(const ca_groups_t *groups, const ca_allocation_t *record);
 
 /* Moves the groups to the first `count` entries. Nothing can be added any more. */
 void ca_groups_pack(ca_groups_t *groups);

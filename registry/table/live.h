@@ -104,6 +104,14 @@ CA_INLINE uint64_t ca_live_number(ca_thread_counts_t *counts)
     return ca_live_next_batch(counts);
 }
 
+/* The one that the thread was given last; `counts` may be NULL: about that. */
+static inline uint64_t ca_live_latest_number(const ca_thread_counts_t *counts)
+{
+    return counts ? atomic_load_explicit(&counts->sequence, memory_order_relaxed) /
+                        CA_RECORD_SEQUENCE_ONE
+                  : atomic_load_explicit(&ca_live.sequence, memory_order_relaxed);
+}
+
 /* The fast path makes sure before anything else that it needs nothing from beyond its own thread's
  * part: after this, ca_live_add_ready can add `bytes`. A request that then is not served at all may
  * have raised the peak. */

@@ -20,6 +20,7 @@
 #include "base/lock.h"
 #include "base/mem.h"
 #include "base/thread_state.h"
+#include "registry/table/allocated.h"
 #include "registry/table/lost.h"
 #include "registry/table/peak.h"
 #include "registry/table/table.h"
@@ -526,6 +527,7 @@ void ca_registry_reset_after_fork(void)
     }
     ca_live_reset_after_fork();
     ca_lost_reset_after_fork();
+    ca_allocated_reset_after_fork();
     ca_peak_reset_after_fork();
     ca_timeline_reset_after_fork();
     ca_marks_reset_after_fork();

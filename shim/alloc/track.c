@@ -9,6 +9,7 @@
 #include "config/options.h"
 #include "registry/python/python.h"
 #include "registry/stack/stack.h"
+#include "registry/table/allocated.h"
 #include "registry/table/threads.h"
 #include "shim/alloc/debug_free.h"
 #include "shim/cuda/driver_table.h"
@@ -75,12 +76,13 @@ bool ca_track_dropped(const ca_context_t *context, uint64_t address)
 void ca_track_history(ca_event_kind_t event, const ca_allocation_t *record)
 {
     bool freed = event == CA_EVENT_FREE;
-    if (!record->shared)
-        ca_history_note(.event = (uint8_t)event, .address = record->address, .bytes = record->bytes,
-                        .stream = ca_registry_stream(record),
-                        .stack = freed ? ca_track_stack() : record->stack,
-                        .thread = ca_track_thread(), .device = record->device,
-                        .kind = record->kind);
+    if (record->shared)
+        return;
+    ca_history_note(.event = (uint8_t)event, .address = record->address, .bytes = record->bytes,
+                    .stream = ca_registry_stream(record),
+                    .stack = freed ? ca_track_stack() : record->stack, .thread = ca_track_thread(),
+                    .device = record->device, .kind = record->kind);
+    (freed ? ca_allocated_freed : ca_allocated_add)(record);
 }
 
 /* The pool's blocks have a place for the record. */

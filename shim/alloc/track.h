@@ -66,8 +66,8 @@ int ca_track_insert(ca_context_t *context, const ca_allocation_t *record);
  * were dropped before this one came, which is then taken out too. */
 bool ca_track_dropped(const ca_context_t *context, uint64_t address);
 
-/* What happened to a live allocation, for the ring of the last events; a free with the stack of the
- * calling thread. */
+/* What happened to a live allocation, for the ring of the last events and the counts of all that
+ * was allocated; a free with the stack of the calling thread. */
 void ca_track_history(ca_event_kind_t event, const ca_allocation_t *record);
 
 /* A record was taken out, for what is about to be freed. With no lock held; `stack` is

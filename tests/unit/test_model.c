@@ -1,4 +1,5 @@
 /* What a report says of the records, apart from how it is written. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -19,6 +20,7 @@
 #include "base/mem.h"
 #include "registry/report/sort.h"
 #include "registry/report/formats.h"
+#include "registry/table/allocated.h"
 #include "registry/table/groups.h"
 #include "registry/stack/stack.h"
 #include "registry/report/suppress.h"
@@ -111,6 +113,98 @@ static void the_stream_is_that_of_the_latest_that_has_one(void **state)
     assert_int_equal(leaked(model)->group_count, 1);
     assert_int_equal(leaked(model)->groups[0].stream, 0xc);
     assert_int_equal(leaked(model)->groups[0].thread_count, 2);
+    ca_model_free(model);
+}
+
+/* --- what was ever allocated ------------------------------------------------------------------ */
+
+static ca_allocation_t allocate(const void *code, uint32_t thread, uint64_t bytes)
+{
+    ca_allocation_t record = {.address = next_address, .bytes = bytes, .kind = CA_KIND_DEVICE};
+    record.stack = stack_at(code);
+    record.thread = thread;
+    next_address += 512;
+    assert_int_equal(ca_registry_insert(&record), 0);
+    ca_allocated_add(&record);
+    return record;
+}
+
+static void release(ca_allocation_t record)
+{
+    assert_true(ca_registry_erase(record.address, &record));
+    ca_allocated_freed(&record);
+}
+
+static void assert_group(const ca_model_group_t *group, uint64_t count, uint64_t allocations,
+                         uint64_t temporaries)
+{
+    assert_int_equal(group->count, count);
+    assert_int_equal(group->allocations, allocations);
+    assert_int_equal(group->temporaries, temporaries);
+}
+
+static void groups_say_how_many_there_ever_were_and_how_many_were_temporary(void **state)
+{
+    (void)state;
+    const char *code = (const char *)(uintptr_t)make;
+    const char *other = (const char *)(uintptr_t)stack_at;
+    ca_allocation_t kept = allocate(code + 5, 1, 100);
+    for (unsigned i = 0; i < 7; i++) /* at another place of the function */
+        release(allocate(code + 9, 1, 10));
+    ca_allocation_t first = allocate(other + 5, 1, 1000), second = allocate(code + 9, 1, 10);
+    release(second); /* the last that was allocated, */
+    release(first);  /* which this one is not */
+    release(kept);
+    kept = allocate(code + 5, 1, 100);
+    ca_model_t *model = make();
+    const ca_model_section_t *all = &model->sections[CA_SECTION_ALLOCATED];
+    assert_true(model->counted && all->present);
+    assert_int_equal(leaked(model)->group_count, 1);
+    assert_group(&leaked(model)->groups[0], 1, 10, 8);
+    assert_int_equal(all->group_count, 2);
+    assert_int_equal(all->count, 11);
+    assert_int_equal(all->bytes, 1000 + 200 + 80);
+    assert_int_equal(all->temporaries, 8);
+    assert_group(&all->groups[0], 1, 1, 0);
+    assert_group(&all->groups[1], 10, 10, 8);
+    assert_int_equal(all->groups[1].first, 1);
+    assert_int_equal(all->groups[1].last, 11);
+    ca_model_free(model);
+}
+
+/* Another thread frees it, and is given the address. */
+static void *take_over(void *argument)
+{
+    ca_allocation_t *record = argument;
+    release(*record);
+    record->thread = 2;
+    assert_int_equal(ca_registry_insert(record), 0);
+    ca_allocated_add(record);
+    return NULL;
+}
+
+static void what_another_thread_frees_is_not_temporary(void **state)
+{
+    (void)state;
+    const char *code = (const char *)(uintptr_t)make;
+    pthread_t thread;
+    ca_allocation_t record = allocate(code + 5, 1, 100);
+    assert_int_equal(pthread_create(&thread, NULL, take_over, &record), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    release(record);
+    ca_model_t *model = make();
+    assert_int_equal(model->sections[CA_SECTION_ALLOCATED].temporaries, 0);
+    assert_true(ca_model_is_empty(model));
+    ca_model_free(model);
+}
+
+static void without_counts_a_model_has_none(void **state)
+{
+    (void)state;
+    leak(stack_at((const char *)(uintptr_t)make + 5), 1, 10, 0);
+    ca_model_t *model = make();
+    assert_false(model->counted || model->sections[CA_SECTION_ALLOCATED].present);
+    assert_group(&leaked(model)->groups[0], 1, 0, 0);
     ca_model_free(model);
 }
 
@@ -397,6 +491,10 @@ int main(void)
         cmocka_unit_test_setup(addresses_in_one_function_are_one_group, fresh),
         cmocka_unit_test_setup(addresses_without_a_name_are_told_apart, fresh),
         cmocka_unit_test_setup(the_stream_is_that_of_the_latest_that_has_one, fresh),
+        cmocka_unit_test_setup(groups_say_how_many_there_ever_were_and_how_many_were_temporary,
+                               fresh),
+        cmocka_unit_test_setup(what_another_thread_frees_is_not_temporary, fresh),
+        cmocka_unit_test_setup(without_counts_a_model_has_none, fresh),
         cmocka_unit_test_setup(what_a_model_says_of_the_process, fresh),
         cmocka_unit_test_setup(threads_that_ended_keep_their_names, fresh),
         cmocka_unit_test_setup(names_of_threads_that_run_are_those_of_now, fresh),
