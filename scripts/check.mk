@@ -338,7 +338,7 @@ bench-short: ## the main cases of bench, in a minute
 	@scripts/peers.sh || echo "bench: without RMM"
 	$(AGAIN) run-bench BENCH_FLAGS="--short $(BENCH_FLAGS)"
 
-run-bench: all $(BENCH)
+run-bench: all $(BENCH) $(filter $(PYFRAMES)/frames.so,$(TEST_TOOLS))
 	@$$(scripts/deps.sh --bench-python) -B tests/bench/bench.py --build $B $(BENCH_FLAGS)
 
 bench-replay: ## memory held for traces (TRACES=DIR, otherwise made ones), busy and idle, in a table

@@ -1,7 +1,6 @@
 """Python frames in call stacks, for each CPython from 3.8 on that is found here: the default tier
 runs the one that runs the tests, the others are variants of it."""
 
-import glob
 import gzip
 import json
 import os
@@ -13,6 +12,7 @@ import sys
 import pytest
 
 import conftest
+import interpreters
 
 FOLDER = conftest.BUILD / "pyframes"
 SOURCE = conftest.ROOT / "tests" / "pyframes"
@@ -25,29 +25,9 @@ pytestmark = pytest.mark.skipif(conftest.SANITIZER is not None or conftest.FAULT
                                 reason="frames of interpreters, which have no sanitizer")
 
 
-def version_of(path):
-    result = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2], "
-                                         "sys.implementation.name)"],
-                            text=True, capture_output=True, check=False)
-    major, minor, name = (result.stdout.split() + ["0", "0", ""])[:3]
-    return (int(major), int(minor)) if name == "cpython" else (0, 0)
-
-
-def find_interpreters():
-    """This one first; each file once."""
-    names = [sys.executable]
-    for folder in (*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/local/bin",
-                   os.path.expanduser("~/.pyenv/versions/*/bin"), "/opt/python/*/bin"):
-        names += sorted(glob.glob(f"{folder}/python3.[0-9]")) + \
-            sorted(glob.glob(f"{folder}/python3.[0-9][0-9]"))
-    found = {}
-    for name in names:
-        if os.access(name, os.X_OK) and "/shims/" not in name:
-            found.setdefault(os.path.realpath(name), name)
-    return [name for name in found.values() if (3, 8) <= version_of(name) <= (3, 15)]
-
-
-INTERPRETERS = find_interpreters()
+INTERPRETERS = interpreters.found()
+# Instructions, by whether codes have versions. To be lowered, never raised.
+CEILINGS = {True: 1250, False: 2900}
 each_interpreter = pytest.mark.parametrize("interpreter", INTERPRETERS)
 
 
@@ -98,6 +78,39 @@ def test_without_native_frames_they_are_the_same(interpreter):
     assert checks(interpreter, "outer", env=only)[1] == 0
 
 
+@each_interpreter
+@pytest.mark.skipif(conftest.BUILD.name != "build", reason="the release build's are counted")
+def test_a_stack_of_16_frames_that_is_known_takes_few_instructions(interpreter, tmp_path):
+    """Its native part too, of which there are some 200."""
+    profile = tmp_path / "profile"
+    rc, _, err = conftest.execute(
+        ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}", interpreter, CHECKS,
+         LIBRARY, "repeat"], conftest.plain_env(), 120)
+    assert rc == 0, err
+
+    taken = instructions_of(profile, str(LIBRARY.resolve())) / 5000
+    print(f"{taken:.0f}")
+    assert 400 < taken <= CEILINGS[interpreters.version_of(interpreter) >= (3, 12)]
+
+
+def instructions_of(profile, library):
+    """Those that the library's own code took."""
+    names, now, total = {}, None, 0
+    lines = iter(profile.read_text().splitlines())
+    for line in lines:
+        if line.startswith("ob="):
+            number, _, name = line[3:].partition(" ")
+            now = names.setdefault(number, name)
+        elif line.startswith("cob="):
+            number, _, name = line[4:].partition(" ")
+            names.setdefault(number, name)
+        elif line.startswith("calls="):
+            next(lines)
+        elif now == library and re.match("[0-9+*-]", line):
+            total += int(line.split()[-1])
+    return total
+
+
 # --- deliberate faults ----------------------------------------------------------------------------
 
 
@@ -123,7 +136,7 @@ def test_an_end_that_is_not_seen_is_noticed():
 
 
 def test_the_size_of_an_instruction_of_3_10_is_noticed():
-    there = [one for one in INTERPRETERS if version_of(one) == (3, 10)]
+    there = [one for one in INTERPRETERS if interpreters.version_of(one) == (3, 10)]
     if not there or not DEBUG.exists():
         pytest.skip("no CPython 3.10, or no debug build")
 

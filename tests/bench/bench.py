@@ -29,6 +29,9 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import interpreters
 import tables
 
 # name: program, its allocator, ALLOC_CONF where the shim is preloaded.
@@ -399,6 +402,29 @@ def measure_stacks(args, notes):
     return figures
 
 
+def measure_python(args, notes):
+    """What the Python frames of a stack take beside its native ones, a dictionary for each CPython
+    that is found here; without and with them in turns."""
+    library = args.build / "pyframes" / "frames.so"
+    checks = pathlib.Path(__file__).resolve().parent.parent / "pyframes" / "checks.py"
+    if not library.exists():
+        notes.append("stacks of Python: not built")
+        return []
+    figures = []
+    for interpreter in interpreters.found()[:args.interpreters]:
+        taken = {"off": [], "on": []}
+        for choice in ("off", "on") * min(3, args.rounds):
+            env = {**os.environ, "CHOICE": {"on": "0", "off": "2"}[choice]}
+            done = subprocess.run([interpreter, checks, library, "speed"], env=env, text=True,
+                                  capture_output=True, timeout=PATIENCE_S)
+            taken[choice].append(json.loads(done.stdout.splitlines()[0]))
+        figures.append({
+            "version": "3.%d" % interpreters.version_of(interpreter)[1],
+            **{what: [round(on[what] - off[what], 2) for on, off in zip(taken["on"], taken["off"])]
+               for what in ("same", "new")}})
+    return figures
+
+
 def positive(convert):
     """What argparse is to take, told in words where it is something else."""
     def parse_one(text):
@@ -442,6 +468,7 @@ def parse(argv):
     parser.add_argument("--allocators", help="only these, separated by commas")
     parser.add_argument("--cases", help="only these, separated by commas, as CASE or CASE:THREADS: "
                         f"stacks, {CASES}")
+    parser.add_argument("--interpreters", type=positive(int), help="at most so many, for stacks of Python")
     parser.add_argument("--output", type=pathlib.Path, help="where bench.json and bench.svg go")
     parser.add_argument("--core-time", action="store_true",
                         help="with one thread, count the time on a core: for a machine that others "
@@ -488,6 +515,7 @@ def main(argv):
     began = time.monotonic()
     results, shares = measure(args, notes)
     stacks = measure_stacks(args, notes) if args.stacks else []
+    python = measure_python(args, notes) if args.stacks else []
 
     if args.cases:  # of stacks alone there are none, and those of another run stay
         (args.output / "bench.json").write_text(
@@ -497,6 +525,7 @@ def main(argv):
         (args.output / "bench_stacks.json").write_text(
             "[\n" + ",\n".join(json.dumps(one) for one in stacks) + "\n]\n")
         tables.show_stacks(stacks, results, args.core_time)
+        tables.show_python(python)
     try:
         if results:
             import chart

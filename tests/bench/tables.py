@@ -180,3 +180,16 @@ def show_stacks(stacks, results, core_time):
         rows.append([text, "-" if figure is None else f"{figure:.2f}", f"<= {aim:.3g}",
                      "not measured" if figure is None else "ok" if figure <= aim else "MISSED"])
     print_rows(["aim", "figure", "target", ""], rows)
+
+
+def show_python(figures):
+    """Beside the native frames, of a stack that was captured before and of a new one."""
+    print("\nns that 16 Python frames take more, median (least..most):\n")
+    print_rows(["CPython", "the same stack", "target", "a new one", "target"],
+               [[one["version"]] + [
+                   cell for what, target in (
+                       ("same", 60 if int(one["version"].split(".")[1]) >= 12 else 230),
+                       ("new", 1500))
+                   for cell in (f"{number(statistics.median(one[what]))} "
+                                f"({number(min(one[what]))}..{number(max(one[what]))})",
+                                f"<= {target}")] for one in figures])

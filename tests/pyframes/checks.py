@@ -319,6 +319,13 @@ def ending():
     here(lib)
 
 
+def repeat():
+    """For what counts instructions: 5,000 captures with 16 Python frames."""
+    def down(levels):
+        return down(levels - 1) if levels else held.frames_repeat(5000)
+    down(12)
+
+
 def speed():
     """Nanoseconds of a capture with 16 Python frames: the same again, a new one of known code, and
     one of very many again."""
