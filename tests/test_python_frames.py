@@ -165,15 +165,17 @@ def libpython(interpreter):
     return path if path.exists() and ".so" in name else None
 
 
+def home_of(interpreter):
+    return subprocess.run([interpreter, "-c", "import sys; print(sys.base_prefix)"], text=True,
+                          capture_output=True, check=True).stdout.strip()
+
+
 @each_interpreter
 def test_an_embedded_interpreter_is_found_and_found_again(run, tmp_path, interpreter):
     library = libpython(interpreter)
     if library is None:
         pytest.skip(f"{interpreter} has no shared library")
-    home = subprocess.run([interpreter, "-c", "import sys; print(sys.base_prefix)"], text=True,
-                          capture_output=True, check=True).stdout.strip()
-
-    embedded = {"preload": False, "env": {"PYTHONHOME": home}}
+    embedded = {"preload": False, "env": {"PYTHONHOME": home_of(interpreter)}}
     # 3.12.1 ends by itself where it begins again.
     plain = tmp_path / "plain.py"
     plain.write_text("import atexit, ctypes, gc, os, sys, threading\n")
@@ -186,6 +188,16 @@ def test_an_embedded_interpreter_is_found_and_found_again(run, tmp_path, interpr
     counts = re.findall(r"^(\d+) wrong of (\d+) checks", result.out, re.M)
     assert [wrong for wrong, _ in counts] == ["0"] * rounds, result.out
     assert all(int(of) > 300 for _, of in counts)
+
+
+@each_interpreter
+def test_an_interpreter_that_is_closed_is_asked_no_more(run, interpreter):
+    library = libpython(interpreter)
+    if library is None:
+        pytest.skip(f"{interpreter} has no shared library")
+
+    assert run([FOLDER / "embedded", library, LIBRARY], preload=False,
+               env={"PYTHONHOME": home_of(interpreter)}).rc == 0
 
 
 # --- reports --------------------------------------------------------------------------------------

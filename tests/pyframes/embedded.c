@@ -1,8 +1,12 @@
 /* embedded ROUNDS LIBPYTHON SCRIPT ARGUMENT...: a program that opens an interpreter, runs the
- * script in it from a function of its own, ends the interpreter, and begins again. */
+ * script in it from a function of its own, ends the interpreter, and begins again. Last it closes
+ * the interpreter and captures a stack by the script's first argument, where that is frames.so. */
 #include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <wchar.h>
 
 static int (*run_string)(const char *text);
@@ -24,8 +28,49 @@ static void *of(void *library, const char *name)
     return found;
 }
 
+static bool is_mapped(const char *name)
+{
+    char line[4096];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        found |= strstr(line, name) != NULL;
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+static int open_and_close(const char *path, const char *frames)
+{
+    void *by = dlopen(frames, RTLD_NOW);
+    if (!by)
+        return 2;
+    uint32_t (*capture)(void) = (uint32_t(*)(void))of(by, "frames_capture");
+    ((void (*)(unsigned, unsigned, unsigned))of(by, "frames_start"))(0, 32, 16);
+    bool right = capture() != 0;
+    for (int round = 0; round < 2; round++) {
+        void *library = dlopen(path, RTLD_NOW);
+        if (!library)
+            return 77;
+        right &= capture() != 0;
+        ((void (*)(void))of(library, "Py_Initialize"))();
+        right &= capture() != 0;
+        ((int (*)(void))of(library, "Py_FinalizeEx"))();
+        right &= capture() != 0;
+        ((int (*)(void *))of(by, "frames_close"))(library);
+        right &= capture() != 0;
+        if (is_mapped("libpython")) {
+            printf("the interpreter stays loaded\n");
+            return 77;
+        }
+    }
+    return right ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3)
+        return open_and_close(argv[1], argv[2]);
     static char text[8192];
     void *library = argc > 3 ? dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL) : NULL;
     if (!library) {

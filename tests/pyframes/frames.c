@@ -1,4 +1,5 @@
 /* What checks.py asks by ctypes: captures, what they say, and what a layout that is wrong says. */
+#include <dlfcn.h>
 #include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -104,6 +105,17 @@ static void add_frame(ca_text_t *text, uintptr_t word)
     } else {
         ca_text_printf(text, "??\n");
     }
+}
+
+static int close_it(void *handle)
+{
+    return dlclose(handle);
+}
+
+/* As a program's dlclose, which the library sees. */
+EXPORTED int frames_close(void *handle)
+{
+    return ca_unload(close_it, handle);
 }
 
 /* A line for each frame: function, file and line of a Python one, @ and a module else. */
