@@ -47,22 +47,34 @@ static int open_and_close(const char *path, const char *frames)
         return 2;
     uint32_t (*capture)(void) = (uint32_t(*)(void))of(by, "frames_capture");
     ((void (*)(unsigned, unsigned, unsigned))of(by, "frames_start"))(0, 32, 16);
-    bool right = capture() != 0;
-    for (int round = 0; round < 2; round++) {
-        void *library = dlopen(path, RTLD_NOW);
-        if (!library)
-            return 77;
-        right &= capture() != 0;
-        ((void (*)(void))of(library, "Py_Initialize"))();
-        right &= capture() != 0;
-        ((int (*)(void))of(library, "Py_FinalizeEx"))();
-        right &= capture() != 0;
-        ((int (*)(void *))of(by, "frames_close"))(library);
-        right &= capture() != 0;
-        if (is_mapped("libpython")) {
-            printf("the interpreter stays loaded\n");
-            return 77;
+    enum { NONE, OPEN, BEGIN, END, CLOSE, STEPS };
+    bool right = true;
+    void *library = NULL;
+    for (int step = 0; step < 2 * STEPS; step++) {
+        switch (step % STEPS) {
+        case OPEN:
+            library = dlopen(path, RTLD_NOW);
+            if (!library)
+                return 77;
+            break;
+        case BEGIN:
+            ((void (*)(void))of(library, "Py_Initialize"))();
+            right &= capture() != 0; /* a new stack, which finds it */
+            break;
+        case END:
+            ((int (*)(void))of(library, "Py_FinalizeEx"))();
+            break;
+        case CLOSE:
+            ((int (*)(void *))of(by, "frames_close"))(library);
+            if (is_mapped("libpython")) {
+                printf("the interpreter stays loaded\n");
+                return 77;
+            }
+            break;
+        default:
+            break;
         }
+        right &= capture() != 0; /* a known one, which finds nothing out */
     }
     return right ? 0 : 1;
 }
