@@ -111,7 +111,7 @@ static bool read_text_at(const ca_py_layout_t *layout, ca_py_reader_t *reader, u
 }
 
 /* A NUL behind it, as all have. */
-static bool terminated(const ca_py_text_t *text)
+static bool is_terminated(const ca_py_text_t *text)
 {
     uintptr_t end = (uintptr_t)text->data + (size_t)text->length * text->width;
     for (uint32_t i = 0; i < text->width; i++)
@@ -174,7 +174,7 @@ static bool ends_with_name(const ca_py_layout_t *layout, ca_py_reader_t *reader,
     ca_py_text_t name;
     if (!layout->code.qualname)
         return true;
-    if (!read_text_at(layout, reader, code + layout->code.name, &name) || !terminated(&name) ||
+    if (!read_text_at(layout, reader, code + layout->code.name, &name) || !is_terminated(&name) ||
         name.length > whole->length)
         return false;
     size_t bytes = (size_t)name.length * name.width;
@@ -215,8 +215,8 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
     ca_py_reader_t guarded = {.guarded = true};
     ca_py_code_t content;
     size_t bytes;
-    if (!read_code(layout, &guarded, code, &content) || !terminated(&content.name) ||
-        !terminated(&content.file) || content.name.length == 0 ||
+    if (!read_code(layout, &guarded, code, &content) || !is_terminated(&content.name) ||
+        !is_terminated(&content.file) || content.name.length == 0 ||
         !ends_with_name(layout, &guarded, code, &content.name) ||
         !read_code_bytes(layout, &guarded, code, &bytes) ||
         !ca_py_lines_cover(&content.lines, bytes))

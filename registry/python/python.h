@@ -32,7 +32,7 @@ void ca_python_meet(const struct dl_phdr_info *object);
 void ca_python_closed(uintptr_t low);
 
 /* A library is about to be closed: true where an interpreter that has ended may go with it, which
- * then rests until as many calls of the second, after another look at what is loaded. */
+ * then rests until as many calls of the second, after another scan of what is loaded. */
 bool ca_python_pause(void);
 void ca_python_resume(void);
 

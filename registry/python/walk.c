@@ -44,13 +44,12 @@ static bool next_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, ui
 static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const ca_py_link_t *link,
                      ca_py_walk_t *walk, uint64_t *cframe)
 {
-    uint8_t run_end = ENDS_RUN;
+    uint8_t last = ENDS_RUN;
     switch (layout->places) {
     case CA_PY_RUN_CFRAME:
-        if (!ca_py_get_byte(reader, link->frame + layout->frame.owner, &run_end) ||
-            run_end > ENDS_RUN)
+        if (!ca_py_get_byte(reader, link->frame + layout->frame.owner, &last) || last > ENDS_RUN)
             return false;
-        if (run_end != ENDS_RUN)
+        if (last != ENDS_RUN)
             return true;
         end_run(walk, *cframe);
         return next_cframe(layout, reader, cframe);
