@@ -155,7 +155,7 @@ def test_the_comparison_shown_is_that_of_the_example_and_one_leak_less(reports):
 
     def without_own(text):
         text = re.sub(r"^(  (?:before|after): ).*", r"\1", text, flags=re.MULTILINE)
-        return re.sub(r"(< main at .*\n)(    .*\n)+", r"\1", text)  # what calls main is the system's
+        return re.sub(r"(< main at .*\n)(    .*\n)+", r"\1", text)  # what calls it is the system's
     assert without_own(now) == without_own(shown("diff"))
 
 

@@ -21,10 +21,10 @@ const areas = (() => {
         return [`${unit}`, unit < 0 ? NO_STACK : unitsBy(way).names[unit]];
     }
 
-    // All changes of all series in the order of time: [ns, index, bytes more or less]; index 0 is the
-    // rest, index 1 what is from before the history.
+    // All changes of all series in the order of time: [ns, band, bytes more or less]; band 0 is the
+    // rest, band 1 what is from before the history.
     function changesOf(way, positions, offset) {
-        const indices = new Map(), names = ["everything else", "from before the history"];
+        const bands = new Map(), names = ["everything else", "from before the history"];
         const changes = [];
         const end = d3.max(positions, (position) => offset(position) + endOf(processes[position]));
         for (const position of positions) {
@@ -34,31 +34,31 @@ const areas = (() => {
             const rest = totals.map((bytes, point) => bytes - earlier[point]);
             for (const one of series) {
                 const [key, name] = whatOf(way, one), points = one[3];
-                if (!indices.has(key))
-                    indices.set(key, names.push(name) - 1);
+                if (!bands.has(key))
+                    bands.set(key, names.push(name) - 1);
                 for (let i = 0, had = 0; i < points.length; i += 2) {
-                    changes.push([at[points[i]], indices.get(key), points[i + 1] - had]);
+                    changes.push([at[points[i]], bands.get(key), points[i + 1] - had]);
                     const until = i + 2 < points.length ? points[i + 2] : times.length;
                     for (let point = points[i]; point < until; point++)
                         rest[point] -= points[i + 1];
                     had = points[i + 1];
                 }
             }
-            for (const [index, values] of [[0, rest], [1, earlier]]) {
+            for (const [band, values] of [[0, rest], [1, earlier]]) {
                 values.forEach((bytes, point) => {
                     const more = bytes - (point ? values[point - 1] : 0);
                     if (more)
-                        changes.push([at[point], index, more]);
+                        changes.push([at[point], band, more]);
                 });
             }
             // What has ended before the others holds nothing.
             const ended = offset(position) + endOf(processes[position]);
             if (ended < end) {
                 const left = new Map();
-                for (const [, index, more] of changes.slice(from))
-                    left.set(index, (left.get(index) || 0) + more);
-                for (const [index, bytes] of left)
-                    changes.push([Math.max(ended, at[at.length - 1]), index, -bytes]);
+                for (const [, band, more] of changes.slice(from))
+                    left.set(band, (left.get(band) || 0) + more);
+                for (const [band, bytes] of left)
+                    changes.push([Math.max(ended, at[at.length - 1]), band, -bytes]);
             }
         }
         return {changes: changes.sort((a, b) => a[0] - b[0]), names};
@@ -76,10 +76,10 @@ const areas = (() => {
         const now = new Float64Array(names.length), most = new Float64Array(names.length);
         const best = new Map();
         let total = 0;
-        changes.forEach(([ns, index, more], position) => {
-            now[index] += more;
+        changes.forEach(([ns, band, more], position) => {
+            now[band] += more;
             total += more;
-            most[index] = Math.max(most[index], now[index]);
+            most[band] = Math.max(most[band], now[band]);
             // Only between moments is the sum right.
             if (position + 1 < changes.length && changes[position + 1][0] === ns)
                 return;
@@ -90,12 +90,12 @@ const areas = (() => {
         const chosen = new Set([...best.values()].map(([, position]) => position));
         chosen.add(changes.length - 1);
         const shown = d3.range(2, names.length).sort((a, b) => most[b] - most[a]).slice(0, MOST);
-        const layers = [...shown, 1, 0].map((index) => ({index, name: names[index], values: []}));
+        const layers = [...shown, 1, 0].map((band) => ({band, name: names[band], values: []}));
         const times = [], totals = [];
         now.fill(0);
         total = 0;
-        changes.forEach(([ns, index, more], position) => {
-            now[index] += more;
+        changes.forEach(([ns, band, more], position) => {
+            now[band] += more;
             total += more;
             if (!chosen.has(position))
                 return;
@@ -103,13 +103,13 @@ const areas = (() => {
             totals.push(total);
             let sum = 0;
             for (const layer of layers) {
-                const value = layer.index === 0 ? Math.max(0, total - sum) : now[layer.index];
+                const value = layer.band === 0 ? Math.max(0, total - sum) : now[layer.band];
                 layer.values.push(value);
                 sum += value;
             }
         });
         // What is held all the time lies below what comes and goes.
-        const order = (layer) => layer.index < 2 ? layer.index - 2 : d3.mean(layer.values);
+        const order = (layer) => layer.band < 2 ? layer.band - 2 : d3.mean(layer.values);
         return {times, totals,
             layers: layers.filter((layer) => layer.values.some((value) => value > 0))
                 .sort((a, b) => order(b) - order(a)),

@@ -147,7 +147,7 @@ def compare(files, found):
 
 
 def shown(text):
-    """Of a name that would break its line, or turn the direction of what is around it, the codes."""
+    """With the codes of what would break a line, or turn the direction of what is around it."""
     return page.UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

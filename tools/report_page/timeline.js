@@ -189,7 +189,7 @@ const timeline = (() => {
         });
     }
 
-    const colourOf = (layer, index) => layer.index === 0 ? "rest" : layer.index === 1 ? "earlier"
+    const colourOf = (layer, index) => layer.band === 0 ? "rest" : layer.band === 1 ? "earlier"
         : String(index);
 
     // What the areas are, and what each holds at the cursor, or at most.
