@@ -31,11 +31,12 @@ static const ca_frame_t made_frames[] = {
     {IN(LIBRARY, 0x8888, "/lib/libodd.so", NULL), 0, NULL, "libodd.so+0x8888"},
     {IN(LIBRARY, 0x9999, "/lib/libodd.so", NULL), 1, &made_no_name, "libodd.so+0x9999"},
     {IN(LIBRARY, 0xaaaa, "/lib/libodd.so", NULL), 1, &made_long, "long"},
-    {.address = 0xffffffffffff1235, .text = "0xffffffffffff1235"},
+    {.address = 0xffffffffffff1235, .text = "0xffffffffffff1235", .lines = "0xffffffffffff1235"},
     {.python = true,
      .place_count = 1,
      .places = &made_python,
-     .text = "Block.forward at fwdbwd.py:6"},
+     .text = "Block.forward at fwdbwd.py:6",
+     .lines = "Block.forward at fwdbwd.py:6"},
 };
 #undef IN
 

@@ -144,7 +144,7 @@ static void show(const ca_frame_t *frames, size_t count, bool fold)
 
 #define NATIVE(name, in)                                                                           \
     {                                                                                              \
-        .address = 1, .module = (in), .text = (name), .place_count = 1,                            \
+        .address = 1, .module = (in), .text = (name), .lines = (name), .place_count = 1,           \
         .places = (const ca_place_t[])                                                             \
         {                                                                                          \
             {                                                                                      \
@@ -154,8 +154,8 @@ static void show(const ca_frame_t *frames, size_t count, bool fold)
     }
 #define PYTHON(name, in, at)                                                                       \
     {                                                                                              \
-        .python = true, .text = name " at " in ":" #at, .place_count = 1,                          \
-        .places = (const ca_place_t[])                                                             \
+        .python = true, .text = name " at " in ":" #at, .lines = name " at " in ":" #at,           \
+        .place_count = 1, .places = (const ca_place_t[])                                           \
         {                                                                                          \
             {                                                                                      \
                 (name), "/lib/" in, (at)                                                           \
@@ -233,7 +233,8 @@ static void what_calls_them_stays_where_it_is_at_the_same_address(void **state)
          .module = "/opt/app",
          .place_count = 3,
          .places = places,
-         .text = "a < b < c"},
+         .text = "a < b < c",
+         .lines = "a < b < c"},
         NATIVE("main", "/opt/app"),
     };
     (void)state;

@@ -404,16 +404,20 @@ static void patterns_are_looked_for(void **state)
 
 /* --- Python's frames -------------------------------------------------------------------------- */
 
-static const ca_place_t allocate = {"c10::cuda::allocate(long)", NULL, 0},
+static const ca_place_t allocate_place = {"c10::cuda::allocate(long)", NULL, 0},
                         call = {"_call_impl", "/t/torch/nn/modules/module.py", 9},
                         forward = {"Block.forward", "/src/train.py", 5},
                         script = {"<module>", "/src/train.py", 50};
 static ca_named_t stack_of_python[] = {
-    {.frame =
-         {.address = 1, .place_count = 1, .places = &allocate, .module = "/t/c10.so", .text = "a"}},
-    {.frame = {.python = true, .place_count = 1, .places = &call, .text = "c"}},
-    {.frame = {.python = true, .place_count = 1, .places = &forward, .text = "f"}},
-    {.frame = {.python = true, .place_count = 1, .places = &script, .text = "s"}},
+    {.frame = {.address = 1,
+               .place_count = 1,
+               .places = &allocate_place,
+               .module = "/t/c10.so",
+               .text = "a",
+               .lines = "a"}},
+    {.frame = {.python = true, .place_count = 1, .places = &call, .text = "c", .lines = "c"}},
+    {.frame = {.python = true, .place_count = 1, .places = &forward, .text = "f", .lines = "f"}},
+    {.frame = {.python = true, .place_count = 1, .places = &script, .text = "s", .lines = "s"}},
 };
 static const ca_frame_t *const frames_of_python[] = {
     &stack_of_python[0].frame, &stack_of_python[1].frame, &stack_of_python[2].frame,
