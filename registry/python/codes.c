@@ -143,7 +143,7 @@ static bool same_code(const ca_py_code_t *a, const ca_py_code_t *b)
     return a->lines.first_line == b->lines.first_line && a->lines.count == b->lines.count &&
            a->lines.form == b->lines.form && !a->lines.bytes == !b->lines.bytes &&
            same_text(&a->name, &b->name) && same_text(&a->file, &b->file) &&
-           (a->lines.count == 0 || memcmp(a->lines.bytes, b->lines.bytes, a->lines.count) == 0);
+           (!a->lines.bytes || memcmp(a->lines.bytes, b->lines.bytes, a->lines.count) == 0);
 }
 
 /* Where it is among the buckets, or belongs. */
