@@ -28,11 +28,6 @@
     X(unwind_in_lock)          /* stacks are unwound with a lock held */                           \
     X(stack_unverified)        /* a stack is known again by where it starts */                     \
     X(stack_returns_only)      /* or by the return addresses that it had */                        \
-    X(python_code_unchecked)   /* a code is known again by its address */                          \
-    X(python_outer_unread)     /* Python frames are known again by the innermost one */            \
-    X(python_index_single)     /* an instruction of 3.10 has one byte */                           \
-    X(python_unproven)         /* a layout is believed that types speak against */                 \
-    X(python_end_unseen)       /* an interpreter never ends */                                     \
     X(unload_unseen)           /* it goes unnoticed that a library was closed */                   \
     X(unload_cached)           /* or what is known of frames is kept even so */                    \
     X(return_address_named)    /* what is after a call is named, not the call */                   \
@@ -42,6 +37,14 @@
     X(pid_unchecked)           /* any process that runs destructors writes it */                   \
     X(fork_child_serves)       /* the child of a fork goes on with its parent's memory */          \
     X(wiped_page_ignored)      /* as does the child of a clone */
+
+/* Of Python frames (registry/python/python.h), each with a rule removed. */
+#define CA_PYTHON_FAULTS(X)                                                                        \
+    X(python_code_unchecked) /* a code is known again by its address */                            \
+    X(python_outer_unread)   /* Python frames are known again by the innermost one */              \
+    X(python_index_single)   /* an instruction of 3.10 has one byte */                             \
+    X(python_unproven)       /* a layout is believed that types speak against */                   \
+    X(python_end_unseen)     /* an interpreter never ends */
 
 /* Of reuse in order (pool/fence/order.h), each with a rule removed. */
 #define CA_ORDER_FAULTS(X)                                                                         \
@@ -99,6 +102,7 @@
     X(range_small)          /* all that a program has comes from ranges, and views */              \
     X(unproven_used)        /* every driver is proven to do with ranges */                         \
     X(range_left)           /* the pages of a context that ended stay */                           \
+    CA_PYTHON_FAULTS(X)                                                                            \
     CA_ORDER_FAULTS(X)                                                                             \
     CA_TRAPS(X)
 
