@@ -320,6 +320,19 @@ def test_a_journal_that_was_cut_off_is_told(run, program, tmp_path, left):
     assert ("cut is not whole" in result.err) == (left < 1)
 
 
+def test_a_journal_of_the_version_before_is_read(run, program, tmp_path):
+    """It has no Python frames."""
+    run([program("journaled"), "end", "abort"], conf=f"journal:{tmp_path}/journal")
+    content = (tmp_path / "journal").read_bytes()
+    assert content[8:12] == struct.pack("I", 2)
+    (tmp_path / "before").write_bytes(content[:8] + struct.pack("I", 1) + content[12:])
+
+    results = [read_journal(run, tmp_path / name) for name in ("journal", "before")]
+
+    assert [(one.rc, one.out) for one in results] == [(0, results[0].out)] * 2
+    assert "LEAK SUMMARY" in results[1].out + results[1].err
+
+
 @pytest.mark.parametrize("content, message", ids=["empty", "other", "later"], argvalues=[
     (b"", "it is no journal"), (b"x" * 100000, "it is no journal"),
     (b"CAJOURNL" + b"\7\0\0\0" + b"\0" * 100000, "it is of another version (7")])

@@ -17,6 +17,8 @@
 
 #include "registry/journal/journal.h"
 #include "registry/table/registry.h"
+#include "registry/python/codes.h"
+#include "registry/python/python.h"
 #include "registry/stack/stack.h"
 #include "registry/table/threads.h"
 
@@ -56,13 +58,20 @@ static int end(void **state)
 }
 
 /* As another process would. */
-static void read_it(void)
+static void read_it_after(void (*before)(void))
 {
     char reason[256];
     ca_text_t why;
     ca_text_init(&why, reason, sizeof reason);
     forget_all();
+    if (before)
+        before();
     assert_int_equal(ca_journal_read(path, &read_again, &why), 0);
+}
+
+static void read_it(void)
+{
+    read_it_after(NULL);
 }
 
 static uint64_t address_of(uint64_t number)
@@ -87,6 +96,33 @@ static void erase(uint64_t number)
 {
     ca_allocation_t record;
     assert_true(ca_registry_erase(address_of(number), &record));
+}
+
+static void have_a_site(void)
+{
+    ca_py_site_add(ca_py_code_put("reader", "reader.py"), 1);
+}
+
+static void a_python_frame_is_read_as_it_was(void **state)
+{
+    (void)state;
+    const char *function, *file;
+    unsigned line;
+    uint32_t code = ca_py_code_put("Block.forward", "/x/train.py");
+    const uintptr_t frames[] = {0x1001, CA_PYTHON_WORD | ca_py_site_add(code, 17)};
+    ca_allocation_t record = {
+        .address = BASE, .bytes = 1, .stack = ca_stack_intern_of(frames, 2, 1)};
+    assert_int_equal(ca_registry_insert(&record), 0);
+    read_it_after(have_a_site); /* which has the first numbers */
+    ca_allocation_t found;
+    uintptr_t copied[2];
+    assert_true(ca_registry_find(BASE, &found));
+    assert_int_equal(ca_stack_frames(found.stack, copied, 2), 2);
+    assert_int_equal(copied[0], frames[0]);
+    assert_true(ca_python_place(copied[1], &function, &file, &line));
+    assert_string_equal(function, "Block.forward");
+    assert_string_equal(file, "/x/train.py");
+    assert_int_equal(line, 17);
 }
 
 static void a_record_is_read_as_it_was(void **state)
@@ -254,6 +290,7 @@ int main(void)
     assert_non_null(mkdtemp(folder));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_record_is_read_as_it_was, begin, end),
+        cmocka_unit_test_setup_teardown(a_python_frame_is_read_as_it_was, begin, end),
         cmocka_unit_test_setup_teardown(of_an_address_the_last_record_counts, begin, end),
         cmocka_unit_test_setup_teardown(what_a_context_took_along_is_not_live, begin, end),
         cmocka_unit_test_setup_teardown(what_was_live_before_is_in_it_once, begin, end),
