@@ -13,7 +13,7 @@
 #define CA_KEEP_IN_REGISTER(pointer) __asm__("" : "+r"(pointer))
 
 /* Raises a word that other threads raise too, where it is less. */
-static inline void ca_atomic_raise(_Atomic uint64_t *at, uint64_t value)
+static inline void ca_raise(_Atomic uint64_t *at, uint64_t value)
 {
     uint64_t before = atomic_load(at);
 

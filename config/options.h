@@ -33,6 +33,11 @@ typedef struct ca_choice {
 /* Positions in the `choices` of the ENUM and CHOICE options. */
 enum { CA_BACKEND_POOL, CA_BACKEND_OFF, CA_BACKEND_ASYNC };
 enum { CA_REUSE_AUTO, CA_REUSE_GROW, CA_REUSE_WAIT, CA_REUSE_ORDER };
+/* Whether this value of `reuse` wants memory to be handed out in flight at all. */
+static inline bool ca_reuse_wants_order(int reuse)
+{
+    return reuse == CA_REUSE_ORDER;
+}
 enum { CA_EXPANDABLE_AUTO, CA_EXPANDABLE_TRUE, CA_EXPANDABLE_FALSE };
 enum { CA_STREAM_ORDERED_POOL, CA_STREAM_ORDERED_DRIVER };
 enum { CA_CAPTURE_DRIVER, CA_CAPTURE_KEEP };

@@ -106,15 +106,25 @@ ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, 
     return best;
 }
 
+/* Blocks come from their epochs newest epoch first but within an epoch oldest first: the one wanted
+ * is not far behind the first that fits. */
+#define SAME_COMPARES 128u
+
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment)
 {
-    unsigned row, sub;
+    unsigned row, sub, compares = SAME_COMPARES;
     ca_bin_of(bytes, &row, &sub);
-    ca_block_t *block = bins->heads[row][sub];
+    ca_block_t *last = NULL;
 
-    while (block && (ca_block_size(block) != bytes || ca_block_padding(block, alignment)))
-        block = block->next;
-    return block;
+    for (ca_block_t *block = bins->heads[row][sub]; block && compares; block = block->next) {
+        compares -= last != NULL;
+        if (ca_block_size(block) != bytes || ca_block_padding(block, alignment))
+            continue;
+        /* The count wraps around. */
+        if (!last || ca_block_freed_after(block, last))
+            last = block;
+    }
+    return last;
 }
 
 size_t ca_bins_largest(const ca_bins_t *bins)

@@ -38,9 +38,8 @@ void ca_bins_resize(ca_bins_t *bins, ca_block_t *block, size_t bytes);
  * of a bin. Only with an unbounded `compares` does NULL mean that there is none. */
 ca_block_t *ca_bins_find(const ca_bins_t *bins, size_t bytes, size_t alignment, unsigned compares);
 
-/* Of the blocks of just that size, aligned, the one that was inserted last. NULL when there is
- * none.
- */
+/* Of the blocks of just that size, aligned, the one that was freed last (nearly: a good hundred are
+ * compared). NULL when there is none. */
 ca_block_t *ca_bins_find_same(const ca_bins_t *bins, size_t bytes, size_t alignment);
 
 /* Bytes of the largest block, or 0. */

@@ -64,14 +64,19 @@ struct ca_block {
         };
         uint16_t state_touched; /* see ca_block_set_state */
     };
-    bool exported;      /* while live: another process may see it */
-    uint8_t class_mark; /* while live or cached: see ca_cache_class_mark */
+    bool exported; /* while live: another process may see it */
+    union {
+        uint8_t freed_high; /* see ca_block_freed */
+        uint8_t class_mark; /* while live or cached: see ca_cache_class_mark */
+    };
 };
 
 /* Where a block lies. */
 typedef struct ca_block_place {
     ca_segment_t *segment;
-    ca_block_t *upper, *lower; /* neighbours in the segment, by address */
+    ca_block_t *upper;   /* neighbour in the segment, by address */
+    uint64_t lower : 48; /* the other one */
+    uint64_t freed_low : 16;
 } ca_block_place_t;
 
 #define CA_BLOCK_PAGE ((size_t)4096)
@@ -141,7 +146,12 @@ static inline ca_block_t *ca_block_upper(const ca_block_t *block)
 
 static inline ca_block_t *ca_block_lower(const ca_block_t *block)
 {
-    return ca_block_place(block)->lower;
+    return (ca_block_t *)(uintptr_t)ca_block_place(block)->lower;
+}
+
+static inline void ca_block_set_lower(const ca_block_t *block, const ca_block_t *to)
+{
+    ca_block_place(block)->lower = (uintptr_t)to;
 }
 
 static inline ca_segment_t *ca_block_segment(const ca_block_t *block)
@@ -162,6 +172,27 @@ static inline void ca_block_set_epoch(ca_block_t *block, const ca_epoch_t *epoch
     block->epoch_low = bits & 0xffff;
     block->epoch_middle = bits >> 16 & 0xffff;
     block->epoch_high = bits >> 32;
+}
+
+#define CA_BLOCK_FREED_BITS 24
+
+/* The arena's count of operations when it was freed, cut off; of a block that is not live. */
+static inline uint32_t ca_block_freed(const ca_block_t *block)
+{
+    return (uint32_t)block->freed_high << 16 | (uint32_t)ca_block_place(block)->freed_low;
+}
+
+static inline void ca_block_set_freed(ca_block_t *block, uint64_t operations)
+{
+    ca_block_place(block)->freed_low = operations & 0xffff;
+    block->freed_high = operations >> 16 & 0xff;
+}
+
+/* Of two blocks, whether the first was freed later, where not too many were between. */
+static inline bool ca_block_freed_after(const ca_block_t *block, const ca_block_t *other)
+{
+    uint32_t since = ca_block_freed(block) - ca_block_freed(other);
+    return (int32_t)(since << (32 - CA_BLOCK_FREED_BITS)) > 0;
 }
 
 struct ca_segment {

@@ -18,7 +18,7 @@ static ca_bins_t *bins_of(ca_arena_t *arena, const ca_segment_t *segment)
     return &arena->bins[segment->pool];
 }
 
-CA_INLINE ca_pool_t pool_of(const ca_arena_t *arena, size_t bytes)
+ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
 {
     if (ca_export_dedicates(&arena->params, bytes))
         return CA_POOL_OVERSIZE;
@@ -26,11 +26,6 @@ CA_INLINE ca_pool_t pool_of(const ca_arena_t *arena, size_t bytes)
         return CA_POOL_SMALL;
     return bytes > __atomic_load_n(&arena->params.max_split, __ATOMIC_RELAXED) ? CA_POOL_OVERSIZE
                                                                                : CA_POOL_MAIN;
-}
-
-ca_pool_t ca_pool_of(const ca_arena_t *arena, size_t bytes)
-{
-    return pool_of(arena, bytes);
 }
 
 /* A block that was not in use. Its record's state stays as it is, empty: a thread that found the
@@ -47,10 +42,10 @@ static void describe(ca_block_t *block, uint64_t address, size_t bytes, ca_segme
     block->arena = arena;
     ca_block_set_size(block, bytes);
     ca_block_place(block)->segment = segment;
-    ca_block_place(block)->lower = NULL;
+    ca_block_set_lower(block, NULL);
     ca_block_place(block)->upper = NULL;
     block->touched = block->exported = false;
-    block->class_mark = 0;
+    ca_block_set_freed(block, 0);
     block->state = 0;
 }
 
@@ -194,7 +189,7 @@ static void dissolve(ca_arena_t *arena, ca_block_t *block)
     else
         ca_block_segment(block)->first = ca_block_upper(block);
     if (ca_block_upper(block))
-        ca_block_place(ca_block_upper(block))->lower = ca_block_lower(block);
+        ca_block_set_lower(ca_block_upper(block), ca_block_lower(block));
     ca_block_delete(&arena->blocks, block);
     ca_count(merges);
 }
@@ -278,7 +273,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
     if (!low)
         return NULL;
     describe(low, block->address, bytes, ca_block_segment(block), arena);
-    ca_block_place(low)->lower = ca_block_lower(block);
+    ca_block_set_lower(low, ca_block_lower(block));
     ca_block_place(low)->upper = block;
     low->touched = block->touched;
     ca_block_forget(block);
@@ -286,7 +281,7 @@ static ca_block_t *cut(ca_arena_t *arena, ca_block_t *block, size_t bytes)
         ca_block_place(ca_block_lower(low))->upper = low;
     else
         ca_block_segment(low)->first = low;
-    ca_block_place(block)->lower = low;
+    ca_block_set_lower(block, low);
     ca_record_set_address(&block->record, block->address + bytes);
     ca_count(splits);
     return low;
@@ -328,6 +323,7 @@ void ca_block_unlive(ca_arena_t *arena, ca_block_t *block)
     size_t bytes = ca_block_size(block);
 
     block->state = CA_BLOCK_PENDING;
+    ca_block_set_freed(block, arena->operations);
     if (--segment->live_blocks == 0) {
         arena->vacant++;
         segment->idle_since = arena->operations;
@@ -458,7 +454,7 @@ static ca_block_t *whole(ca_arena_t *arena, ca_pool_t pool, size_t bytes, size_t
 bool ca_block_take_whole(ca_arena_t *arena, ca_block_t *block, size_t bytes)
 {
     if (!ca_block_stays_whole(arena, block) || ca_export_begins(&arena->params, bytes) ||
-        !is_exact(arena, block, pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
+        !is_exact(arena, block, ca_pool_of(arena, bytes), bytes, ca_block_alignment(bytes)))
         return false;
     arena->pending -= bytes;
     make_live(arena, block, ca_block_segment(block), bytes);

@@ -85,11 +85,9 @@ void ca_caches_review(ca_arena_t *arena);
 /* Whether it is for want of memory that they are locked out, or would be. */
 bool ca_caches_lack_memory(const ca_arena_t *arena);
 
-/* What was freed on this stream goes back to it: it is about to end. */
-void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream);
-
-/* What is freed on streams goes to the arena from now on, until the arena is no more precise. */
-void ca_caches_make_precise(ca_arena_t *arena);
+/* What was freed on this stream goes back to it; NULL: on any. With `precise` so does what is freed
+ * on streams from now on, until the arena is no more precise. */
+void ca_caches_give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precise);
 
 /* The caches publish all frees so far: what they publish later counts as freed later. */
 void ca_caches_publish(ca_arena_t *arena);

@@ -402,8 +402,7 @@ static void leave(ca_cache_t *cache, bool was_locked_out)
         atomic_store(&cache->entry, CA_CACHE_FREE);
 }
 
-/* All of a stream's, or of every one (NULL). Where `precise`, nothing more is kept. */
-static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precise)
+void ca_caches_give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precise)
 {
     for (ca_cache_t *cache = arena->caches; cache; cache = cache->next) {
         if (precise && cache->precise)
@@ -413,16 +412,6 @@ static void give_streams(ca_arena_t *arena, const ca_stream_t *only, bool precis
         cache->precise |= precise;
         leave(cache, was_locked_out);
     }
-}
-
-void ca_caches_give_stream(ca_arena_t *arena, const ca_stream_t *stream)
-{
-    give_streams(arena, stream, false);
-}
-
-void ca_caches_make_precise(ca_arena_t *arena)
-{
-    give_streams(arena, NULL, true);
 }
 
 void ca_caches_publish(ca_arena_t *arena)

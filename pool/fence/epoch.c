@@ -157,14 +157,11 @@ static void empty(ca_epoch_t *epoch)
     epoch->count = epoch->bytes = 0;
 }
 
-/* Makes all blocks of an epoch ready; the epoch is then in no list. In pin mode the one that was
- * freed last is to be found first. */
+/* Makes all blocks of an epoch ready; the epoch is then in no list. */
 static void release_blocks(ca_arena_t *arena, ca_epoch_t *epoch)
 {
-    bool last_first = !arena->pins;
-
-    for (ca_block_t *block = last_first ? epoch->blocks : epoch->last, *next; block; block = next) {
-        next = last_first ? ca_block_later(block) : ca_block_earlier(block);
+    for (ca_block_t *block = epoch->blocks, *next; block; block = next) {
+        next = ca_block_later(block);
         if (epoch->fences->stream)
             ca_stream_unlist(epoch->fences->stream, block);
         ca_history_note(.event = CA_EVENT_READY, .address = block->address,

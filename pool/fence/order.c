@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/thread_state.h"
 #include "base/mutation.h"
-#include "config/options.h"
 #include "pool/fence/fence_order.h"
 
 #define DEBTS 4u
@@ -46,11 +45,6 @@ static const ca_upstream_t *upstream;
 static uint64_t wait_ns;
 static _Atomic uint64_t proved; /* fences up to this number have passed, too */
 
-bool ca_order_wanted(int reuse)
-{
-    return reuse == CA_REUSE_ORDER;
-}
-
 /* The current stream, quiet or not. */
 static uint64_t stream_now(void)
 {
@@ -86,7 +80,7 @@ void ca_order_unquiet(void)
 static void note_several(void)
 {
     ca_order_unquiet();
-    ca_atomic_raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
+    ca_raise(&ca_order_gate.several_until, ca_fence_newest() + 1);
 }
 
 /* --- debts ------------------------------------------------------------------------------------ */
@@ -212,7 +206,7 @@ void ca_order_passed(const void *context, uint64_t began)
 {
     if (atomic_load_explicit(&ca_order_gate.only, memory_order_relaxed) != context)
         return;
-    ca_atomic_raise(&ca_order_gate.passed, began);
+    ca_raise(&ca_order_gate.passed, began);
     if (!ca_order_owed())
         return;
     ca_lock_take(&lock);
@@ -504,8 +498,8 @@ void ca_order_wait_ended(uint64_t begun)
 
     if (!begun || !context)
         return;
-    ca_atomic_raise(&ca_order_gate.passed, begun);
-    ca_atomic_raise(&proved, begun);
+    ca_raise(&ca_order_gate.passed, begun);
+    ca_raise(&proved, begun);
 }
 
 void ca_order_stream_ends(uint64_t stream)

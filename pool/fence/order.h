@@ -132,9 +132,6 @@ void ca_order_stream_ends(uint64_t stream);
 void ca_order_start(const ca_upstream_t *upstream, void *context, uint64_t wait_ns);
 void ca_order_forget(const void *context);
 
-/* Whether `reuse`, a value of that option, wants memory to be handed out in flight at all. */
-bool ca_order_wanted(int reuse);
-
 /* From now on nothing is handed out in flight any more, for the reason `why` (a constant, for the
  * log; NULL where it is not wanted at all). What was is waited for on the host, for a second at
  * most where plain CUDA would not have waited; if that is in vain, every stream is made to wait for

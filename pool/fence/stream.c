@@ -39,7 +39,7 @@ uint16_t ca_stream_number(const ca_stream_t *stream)
 
 void ca_stream_handed(ca_stream_t *stream)
 {
-    ca_atomic_raise(&stream->handed, atomic_load(&stream->begun) + 1);
+    ca_raise(&stream->handed, atomic_load(&stream->begun) + 1);
 }
 
 uint64_t ca_stream_begin_serial(ca_stream_t *stream)
@@ -51,7 +51,7 @@ uint64_t ca_stream_begin_serial(ca_stream_t *stream)
 
 void ca_stream_made_serial(ca_stream_t *stream, uint64_t begun)
 {
-    ca_atomic_raise(&stream->made, begun);
+    ca_raise(&stream->made, begun);
 }
 
 bool ca_stream_precise(const ca_arena_t *arena)
@@ -152,7 +152,7 @@ void ca_stream_make_precise(ca_arena_t *arena)
     if (arena->precise_until < arena->operations + CA_STREAM_PRECISE)
         arena->precise_until = arena->operations + CA_STREAM_PRECISE;
     if (ca_stream_precise(arena))
-        ca_caches_make_precise(arena);
+        ca_caches_give_streams(arena, NULL, true);
 }
 
 /* Its blocks wait for all work instead of the stream's alone. */
@@ -434,7 +434,7 @@ ca_stream_t *ca_arena_stream(ca_arena_t *arena, void *queue, bool confined)
         stream->owner = pthread_self();
         stream->fences.close_after = stream->fences.query_after = 0;
         if (ca_stream_precise(arena)) /* what others keep, this one could not join */
-            ca_caches_make_precise(arena);
+            ca_caches_give_streams(arena, NULL, true);
         if (!arena->fenced)
             ca_caches_review(arena);
     }
@@ -463,7 +463,7 @@ void ca_stream_retire(ca_stream_t *stream)
         int cancellation = ca_arena_enter(arena);
         stream->retired = true; /* no thread begins to record on it from here on */
         arena->living_streams--;
-        ca_caches_give_stream(arena, stream);
+        ca_caches_give_streams(arena, stream, false);
         if (!stream->confined) {
             ca_epoch_close(arena, &stream->fences, CA_BY_ALLOC);
             ca_epoch_reap(arena, &stream->fences, SIZE_MAX, true);

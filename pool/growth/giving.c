@@ -81,7 +81,7 @@ void ca_reserved_raise(ca_arena_t *arena, size_t bytes)
 
     total_t *total = &totals[arena->params.host];
     size_t now = atomic_fetch_add_explicit(&total->now, bytes, memory_order_relaxed) + bytes;
-    ca_atomic_raise(&total->peak, now);
+    ca_raise(&total->peak, now);
 }
 
 void ca_reserved_lower(ca_arena_t *arena, size_t bytes)

@@ -68,7 +68,7 @@ bool ca_submissions_wanted(void)
 {
     int now = atomic_load_explicit(&wanted, memory_order_acquire);
     if (now == UNKNOWN && atomic_compare_exchange_strong(&wanted, &now, ASKING)) {
-        now = ca_order_wanted(ca_life_peek_reuse()) ? WANTED : NOT_WANTED;
+        now = ca_reuse_wants_order(ca_life_peek_reuse()) ? WANTED : NOT_WANTED;
         atomic_store_explicit(&wanted, now, memory_order_release);
     }
     /* Another thread reads the environment: short, and it takes no lock. */
@@ -88,7 +88,7 @@ void ca_submissions_reset_after_fork(void)
 
 void ca_submissions_configure(void)
 {
-    if (ca_order_wanted(ca_options.reuse) && !ca_submissions_wanted())
+    if (ca_reuse_wants_order(ca_options.reuse) && !ca_submissions_wanted())
         ca_warn(
             "reuse: `order` was set after the driver's functions were looked up: it is as auto");
 }

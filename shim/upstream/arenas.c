@@ -76,7 +76,7 @@ static void make(ca_context_t *context)
  * it. */
 static bool may_begin(void)
 {
-    return ca_order_wanted(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
+    return ca_reuse_wants_order(ca_options.reuse) && ca_options.backend == CA_BACKEND_POOL &&
            !ca_options.free_sync && !(ca_options.debug & CA_DEBUG_ANY);
 }
 
