@@ -101,8 +101,8 @@ def test_the_rules_for_inner_frames_are_those_of_the_table():
     rules = set()
     for row in shown.splitlines()[2:]:
         of, *cells = (cell.strip() for cell in row.strip("|").split("|"))
-        for cell, rule in zip(cells, (("FUNCTION", "true"), ("PYTHON_FILE", "true"),
-                                      ("FUNCTION", "false")), strict=True):
+        for cell, rule in zip(cells, (("FUNCTION", "true"), ("MODULE", "true"),
+                                      ("PYTHON_FILE", "true"), ("FUNCTION", "false")), strict=True):
             rules |= {(of, rule[0], name, rule[1]) for name in re.findall("`(.*?)`", cell)}
 
     table = re.findall(r'^CA_FOLD\("(.*?)", (\w+), "(.*?)", (\w+)\)$',

@@ -128,7 +128,7 @@ void ca_fold_name(const char *function, ca_text_t *text)
 
 /* --- what is inner ---------------------------------------------------------------------------- */
 
-enum { FUNCTION, PYTHON_FILE };
+enum { FUNCTION, PYTHON_FILE, MODULE };
 
 static const struct {
     int where;
@@ -162,11 +162,22 @@ static bool is_inner_file(const char *path)
     return false;
 }
 
+static bool is_inner_module(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].where == MODULE && begins(slash ? slash + 1 : path, rules[i].text))
+            return true;
+    return false;
+}
+
 bool ca_fold_is_inner(const ca_frame_t *frame, const ca_place_t *place)
 {
     char name[NAME_BYTES];
     ca_text_t text;
-    if (!place->function)
+    if (frame->module && is_inner_module(frame->module))
+        return true;
+    if (!place || !place->function)
         return false;
     if (frame->python)
         return place->file && is_inner_file(place->file);

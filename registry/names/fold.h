@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "registry/names/frame.h"
 
-/* Whether the function is inside a framework; false where it has no name. */
+/* Whether the function is inside a framework. `place` is NULL for a frame that has none. */
 bool ca_fold_is_inner(const ca_frame_t *frame, const ca_place_t *place);
 
 /* Appends the function with its scopes, of a demangled or a mangled name of C++: without what it

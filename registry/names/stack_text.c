@@ -35,8 +35,7 @@ static at_t next(const chain_t *chain, at_t at)
 
 static bool is_inner(const chain_t *chain, at_t at)
 {
-    const ca_place_t *place = place_at(chain, at);
-    return place && ca_fold_is_inner(chain->frames[at.frame], place);
+    return ca_fold_is_inner(chain->frames[at.frame], place_at(chain, at));
 }
 
 /* Functions from `at` on that make one line; `last` is the last of them. */
@@ -69,8 +68,10 @@ static const char *last_component(const char *path)
 /* The function's name, for people. */
 static void name_of(const chain_t *chain, at_t at, ca_text_t *text)
 {
-    const char *function = place_at(chain, at)->function;
-    if (chain->frames[at.frame]->python)
+    const ca_frame_t *frame = chain->frames[at.frame];
+    const ca_place_t *place = place_at(chain, at);
+    const char *function = place && place->function ? place->function : frame->text;
+    if (frame->python || !place)
         ca_text_add(text, function, strlen(function));
     else
         ca_fold_name(function, text);
@@ -85,11 +86,14 @@ static void add_name(ca_text_t *line, const chain_t *chain, at_t at)
     add_escaped(line, name);
 }
 
-/* A template is glue around what it calls. */
+/* A template is glue around what it calls, and what has no name tells nothing. */
 static bool is_glue(const chain_t *chain, at_t at)
 {
     char name[NAME_MOST * 2];
     ca_text_t text;
+    const ca_place_t *place = place_at(chain, at);
+    if (!place || !place->function)
+        return true;
     ca_text_init(&text, name, sizeof name);
     name_of(chain, at, &text);
     return strstr(name, "<...>") != NULL;

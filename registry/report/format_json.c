@@ -179,7 +179,7 @@ static void write_rules(ca_out_t *out, const ca_model_t *model)
 /* All of its functions are a framework's inner ones. */
 static bool is_inner(const ca_frame_t *frame)
 {
-    bool inner = frame->place_count != 0;
+    bool inner = frame->place_count != 0 || ca_fold_is_inner(frame, NULL);
     for (size_t i = 0; inner && i < frame->place_count; i++)
         inner = ca_fold_is_inner(frame, &frame->places[i]);
     return inner;

@@ -1,7 +1,7 @@
 """A script that calls the runtime by ctypes: the stack is the interpreter's.
 
 arguments: %S/libcudart.so.13
-conf: stack_depth:64
+conf: stack_depth:64,fold:off
 expect: 2750 bytes in 1, device, thread *python*: ... < [libffi*] < ... < [*_ctypes*|*python*] < ...
     < [*python*]
 """

@@ -87,7 +87,7 @@ static bool is_inner(const char *function, const char *file, bool python)
     return ca_fold_is_inner(&frame, &place);
 }
 
-enum { FUNCTION, PYTHON_FILE };
+enum { FUNCTION, PYTHON_FILE, MODULE };
 
 static void each_rule_is_kept(void **state)
 {
@@ -109,6 +109,12 @@ static void each_rule_is_kept(void **state)
             assert_false(is_inner(text, NULL, true));
             snprintf(text, sizeof text, "mine::%sx(long)", rules[i].text);
             assert_false(is_inner(text, NULL, false));
+        } else if (rules[i].where == MODULE) {
+            ca_frame_t frame = {.module = text};
+            snprintf(text, sizeof text, "/usr/lib/%s8", rules[i].text);
+            assert_true(ca_fold_is_inner(&frame, NULL));
+            snprintf(text, sizeof text, "/usr/lib/x%s8", rules[i].text);
+            assert_false(ca_fold_is_inner(&frame, NULL));
         } else {
             snprintf(text, sizeof text, "/usr/lib/python3%s", rules[i].text);
             assert_true(is_inner("f", text, true));
@@ -248,6 +254,20 @@ static void what_calls_them_stays_where_it_is_at_the_same_address(void **state)
     assert_string_equal(text, "    thrust::cuda_cub::malloc(long)\n    a < b < c\n    main\n");
 }
 
+static void what_has_no_name_is_counted(void **state)
+{
+    const ca_frame_t frames[] = {
+        {.address = 1, .module = "/lib/libffi.so.8", .text = "libffi.so.8+0x6f79"},
+        NATIVE("ffi_call", "/lib/libffi.so.8"),
+        {.address = 2, .module = "/py/_ctypes.so", .text = "_ctypes.so+0xa42a"},
+        {.address = 3, .module = "/py/other.so", .text = "other.so+0x1"},
+    };
+    (void)state;
+    show(frames, COUNT(frames), true);
+    assert_string_equal(text, "    ffi_call (+2 frames of libffi.so.8, _ctypes.so)\n"
+                              "    other.so+0x1\n");
+}
+
 /* Else there would be no end to a line. */
 static void a_line_has_some_modules_and_no_more(void **state)
 {
@@ -270,6 +290,7 @@ int main(void)
         cmocka_unit_test(without_it_each_has_its_own),
         cmocka_unit_test(one_alone_has_its_name_and_module),
         cmocka_unit_test(what_calls_them_stays_where_it_is_at_the_same_address),
+        cmocka_unit_test(what_has_no_name_is_counted),
         cmocka_unit_test(a_line_has_some_modules_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
