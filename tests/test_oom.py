@@ -1,10 +1,12 @@
 """Out of memory: what is said before the program is told, and what it may do about it itself."""
 
 import re
+import sys
 import types
 
 import pytest
 
+import conftest
 import leak_report
 from leak_report import DETAILS, TOTAL
 
@@ -125,6 +127,36 @@ def test_the_device_is_that_of_the_memory(run, program, way, conf):
     assert (report.bytes, report.device, report.kind) == (50 * MIB, 1, way.replace("pool", "async"))
     assert held(report) == (40 * MIB, 1, {"main"})
     assert report.lines["driver"] == f"{24 * MIB} bytes free of {64 * MIB}"
+
+
+PYTHON = """import ctypes
+runtime = ctypes.CDLL("libcudart.so.13")
+
+def cuda_malloc(mib):
+    return runtime.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(mib << 20))
+
+def keep():
+    assert cuda_malloc(40) == 0
+
+def ask():
+    print("answer", cuda_malloc(50))
+
+keep()
+ask()
+"""
+
+
+@pytest.mark.skipif(conftest.SANITIZER is not None, reason="its run-time would have to come first")
+def test_the_lines_of_python_are_named(run, tmp_path):
+    (tmp_path / "hungry.py").write_text(PYTHON)
+    result = run([sys.executable, tmp_path / "hungry.py"], sim=SIM,
+                 conf="leak_report:off,oom_report:60s,python:only")
+
+    assert (result.rc, result.out) == (0, "answer 2\n")
+    asked, held = (re.findall(r"^    (\S+ at hungry\.py:\d+)$", text, re.MULTILINE)
+                   for text in result.err.split("HELD: "))
+    assert asked == ["cuda_malloc at hungry.py:5", "ask at hungry.py:11", "<module> at hungry.py:14"]
+    assert held == ["cuda_malloc at hungry.py:5", "keep at hungry.py:8", "<module> at hungry.py:13"]
 
 
 @pytest.mark.parametrize("conf", LANES)

@@ -333,6 +333,48 @@ static void any_map_may_fail(void **state)
     ca_bump_free(&rules.memory);
 }
 
+/* Of one device: amid an out of memory of the device the host may lack some too. */
+static void what_is_held_is_told_without_memory_or_said_to_be_incomplete(void **state)
+{
+    static ca_out_t out;
+    const ca_model_held_t held = {.device = 0, .stack = stack_at((void *)0x1000)},
+                          elsewhere = {.device = 1}, host = {.device = 0, .host = true};
+    ca_model_options_t options = {.leak_max = 100, .cause = "oom", .quick = true, .held = &held};
+    size_t whole = 0;
+    bool failed = true;
+    (void)state;
+    for (unsigned i = 1; i <= 100; i++)
+        leak(stack_at((char *)0x1000 + i), i, i, 0);
+    for (long at = 0; failed; at++) {
+        failing = at;
+        ca_model_t *model = ca_model_make(&options);
+        failed = failing < 0;
+        failing = -1;
+        if (model && !leaked(model)->incomplete) {
+            assert_int_equal(leaked(model)->bytes, 5050);
+            assert_int_equal(model->unpooled, 5050);
+            assert_int_equal(model->asked_count, 1);
+            whole++;
+        }
+        if (model) {
+            ca_out_open(&out, -1);
+            ca_format_asked(&out, model);
+            ca_format_held(&out, model);
+        }
+        ca_model_free(model);
+        assert_in_range(at, 0, 1000);
+    }
+    assert_true(whole > 0);
+    options.held = &elsewhere;
+    ca_model_t *model = ca_model_make(&options);
+    assert_int_equal(leaked(model)->bytes, 0);
+    ca_model_free(model);
+    options.held = &host;
+    model = ca_model_make(&options);
+    assert_int_equal(leaked(model)->bytes, 0);
+    ca_model_free(model);
+}
+
 /* --- what it is made with --------------------------------------------------------------------- */
 
 static bool is_less(const void *a, const void *b)
@@ -504,6 +546,7 @@ int main(void)
         cmocka_unit_test_setup(names_of_threads_that_run_are_those_of_now, fresh),
         cmocka_unit_test_setup(four_names_are_told_of_many_threads, fresh),
         cmocka_unit_test_setup(any_map_may_fail, fresh),
+        cmocka_unit_test_setup(what_is_held_is_told_without_memory_or_said_to_be_incomplete, fresh),
         cmocka_unit_test(sorting_sorts),
         cmocka_unit_test(pieces_are_zero_and_apart),
         cmocka_unit_test(patterns_are_looked_for),
