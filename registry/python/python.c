@@ -214,6 +214,12 @@ static __attribute__((noinline)) void begin_epoch(ca_python_thread_t *thread, ui
     thread->first = syscall(SYS_gettid) == getpid();
 }
 
+/* What is asked before each frame of a thread whose state another one may end. */
+static int (*stop_of(const interpreter_t *its, const ca_python_thread_t *thread))(void)
+{
+    return thread->first ? NULL : (int (*)(void))its->symbols.finalizing;
+}
+
 uint32_t ca_python_find(ca_python_thread_t *thread, uint32_t native)
 {
     const interpreter_t *its = atomic_load_explicit(&current, memory_order_acquire);
@@ -227,9 +233,8 @@ uint32_t ca_python_find(ca_python_thread_t *thread, uint32_t native)
     if (thread->epoch != now || thread->self != pthread_self())
         begin_epoch(thread, now);
     bool stopped = false;
-    int (*stop)(void) = thread->first ? NULL : (int (*)(void))its->symbols.finalizing;
-    uint32_t id =
-        ca_py_cache_find(&thread->cache, &its->layout, state, frame, native, stop, &stopped);
+    uint32_t id = ca_py_cache_find(&thread->cache, &its->layout, state, frame, native,
+                                   stop_of(its, thread), &stopped);
     return stopped ? native : id;
 }
 
@@ -252,7 +257,10 @@ static bool find_sites(const ca_py_layout_t *layout, ca_python_thread_t *thread)
 static bool walk(const interpreter_t *its, ca_python_thread_t *thread)
 {
     const ca_py_layout_t *layout = &its->layout;
-    thread->reader = (ca_py_reader_t){.guarded = atomic_load(&guarded_left) > 0};
+    thread->reader = (ca_py_reader_t){
+        .guarded = atomic_load(&guarded_left) > 0,
+        .stop = stop_of(its, thread),
+    };
     thread->state = this_state(its);
     if (thread->state == 0 || is_finalizing(its) ||
         !ca_py_is_state_own(layout, &thread->reader, thread->state))
@@ -314,5 +322,7 @@ void ca_python_reset_after_fork(void)
 {
     ca_py_codes_reset_after_fork();
     ca_py_known_reset_after_fork();
+    /* The thread that was closing a library is not here. */
+    atomic_store(&ca_python_on, atomic_load(&current) != NULL);
     atomic_fetch_add(&epoch, 1);
 }

@@ -13,6 +13,7 @@
 /* All zero is one that reads plainly. */
 typedef struct ca_py_reader {
     bool guarded;
+    int (*stop)(void); /* or NULL: where it says so, what is read is going away */
     unsigned next;
     uintptr_t pages[CA_PY_PAGES]; /* that can be read, as far as was asked */
 } ca_py_reader_t;

@@ -108,6 +108,8 @@ bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t 
         return false;
     while (frame != 0 && walk->frame_count < most && walk->link_count < CA_PY_LINKS - 1) {
         ca_py_link_t *link = &walk->links[walk->link_count];
+        if (reader->stop && reader->stop())
+            return false;
         if (!read_link(layout, reader, frame, link))
             return false;
         walk->link_count++;
