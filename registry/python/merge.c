@@ -59,8 +59,8 @@ static bool is_c_library(uintptr_t address)
  * and how much is left there changes with how the interpreter calls. */
 static bool is_start(const merge_t *merge, ca_py_code_range_t interpreter, uintptr_t address)
 {
-    return merge->run == merge->walk->run_count && merge->walk->whole && interpreter.high != 0 &&
-           is_c_library(address);
+    return merge->frame == merge->walk->frame_count && merge->walk->whole &&
+           interpreter.high != 0 && is_c_library(address);
 }
 
 size_t ca_py_merge(const ca_native_part_t *native, const ca_py_walk_t *walk, const uint32_t *sites,
