@@ -508,10 +508,11 @@ def instructions(*args):
 
 def per_call(run, build, tmp_path, call, preload=True, conf="stacks:off,x_warmup:0",
              sim=SMALL_DEVICE):
-    """(instructions of all files, of the shim) for each call. Start-up and warm-up cancel."""
+    """(instructions of all files, of the shim) for each call, to a hundredth: start-up and warm-up
+    cancel but for an instruction or two."""
     few, many = (instructions(run, build, tmp_path, call, count, preload, conf, sim)
                  for count in (PAIRS, 2 * PAIRS))
-    return tuple((many.get(name, 0) - few.get(name, 0)) / PAIRS
+    return tuple(round((many.get(name, 0) - few.get(name, 0)) / PAIRS, 2)
                  for name in (None, str(conftest.SHIM.resolve())))
 
 

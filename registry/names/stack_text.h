@@ -10,8 +10,8 @@
 /* Writes `count` frames, innermost first, each on a line that begins with four blanks;
  * "(no call stack)" where there is none. With `fold`, two and more functions of a framework
  * (fold.h) that come one after another are one line: the first and the last of them that has a
- * name and is no template, and the modules that they are in, or the files of Python functions. One alone whose
- * line is not known has its name and module:
+ * name and is no template, and the modules that they are in, or the files of Python functions. One
+ * alone whose line is not known has its name and module:
  *
  *   c10::cuda::uncached_allocate < ... < torch::autograd::THPVariable_mul (+14 frames of
  *     libc10_cuda.so, libtorch_cuda.so)      (one line)

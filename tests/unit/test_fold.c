@@ -257,10 +257,16 @@ static void what_calls_them_stays_where_it_is_at_the_same_address(void **state)
 static void what_has_no_name_is_counted(void **state)
 {
     const ca_frame_t frames[] = {
-        {.address = 1, .module = "/lib/libffi.so.8", .text = "libffi.so.8+0x6f79"},
+        {.address = 1,
+         .module = "/lib/libffi.so.8",
+         .text = "libffi.so.8+0x6f79",
+         .lines = "libffi.so.8+0x6f79"},
         NATIVE("ffi_call", "/lib/libffi.so.8"),
-        {.address = 2, .module = "/py/_ctypes.so", .text = "_ctypes.so+0xa42a"},
-        {.address = 3, .module = "/py/other.so", .text = "other.so+0x1"},
+        {.address = 2,
+         .module = "/py/_ctypes.so",
+         .text = "_ctypes.so+0xa42a",
+         .lines = "_ctypes.so+0xa42a"},
+        {.address = 3, .module = "/py/other.so", .text = "other.so+0x1", .lines = "other.so+0x1"},
     };
     (void)state;
     show(frames, COUNT(frames), true);
