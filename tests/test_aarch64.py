@@ -128,12 +128,14 @@ def test_threads_share_the_cache(emulate):
 @pytest.mark.parametrize("how, end", [("fork", "exit"), ("vfork", "_exit")])
 def test_a_child_made_after_cuda_changes_nothing(emulate, tmp_path, how, end):
     plain = emulate("life_children", "after", how, end, preload=False)
-    result = emulate("life_children", "after", how, end, conf=f"leak_report:{tmp_path}/leaks-%p")
+    result = emulate("life_children", "after", how, end,  # without libdw, as it says
+                     conf=f"leak_report:{tmp_path}/leaks-%p,log:error")
 
     assert plain.rc == 4, plain.err
     assert (result.rc, result.out, result.err) == (plain.rc, plain.out, plain.err)
     reports = [leak_report.parse(path.read_text()) for path in tmp_path.glob("leaks-*")]
-    assert [(report.bytes, report.count) for report in reports] == [(2222, 1)]
+    leaks = [(report.bytes, report.count) for report in reports if not report.said_nothing]
+    assert leaks == [(2222, 1)]
 
 
 def test_an_entry_point_that_nobody_knows_gets_all_that_it_is_called_with(emulate, tmp_path):
