@@ -346,7 +346,7 @@ static void write_allocated(ca_out_t *out, const ca_model_t *model)
 
 static uint64_t peak_of_phase(const ca_model_t *model, size_t phase)
 {
-    return phase < model->mark_count ? model->marks[phase].peak : model->phase_peak;
+    return model->marks && phase < model->mark_count ? model->marks[phase].peak : model->phase_peak;
 }
 
 /* Whether so few have a higher peak that it is shown. */
@@ -432,7 +432,7 @@ void ca_format_text(ca_out_t *out, const ca_model_t *model)
         write_peak(out, model);
     if (model->sections[CA_SECTION_ALLOCATED].present)
         write_allocated(out, model);
-    if (model->mark_count != 0)
+    if (model->marks && model->mark_count != 0)
         write_phases(out, model);
     write_what_names_lack(out, model);
 }

@@ -166,7 +166,7 @@ EXPORTED int frames_shifted(unsigned field, int by, char *buffer, size_t bytes)
     ca_py_layout_t layout;
     ca_text_t text;
     ca_text_init(&text, buffer, bytes);
-    uint32_t *fields = &layout.state.interpreter;
+    uint32_t *fields = (uint32_t *)(void *)&layout.state; /* to the end of the layout */
     if (!symbols.this_state || ca_py_layout_make(&symbols, &layout))
         return -1;
     fields[field] += (uint32_t)by;
