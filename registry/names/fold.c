@@ -131,11 +131,11 @@ void ca_fold_name(const char *function, ca_text_t *text)
 enum { FUNCTION, PYTHON_FILE, MODULE };
 
 static const struct {
-    int where;
     const char *text;
+    int where;
     bool inner;
 } rules[] = {
-#define CA_FOLD(of, where, text, inner) {where, text, inner},
+#define CA_FOLD(of, where, text, inner) {text, where, inner},
 #include "registry/names/fold.def"
 #undef CA_FOLD
 };
