@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "registry/names/sort.h"
 
 #define BYTES_MOST ((size_t)64 << 20) /* of a file; a larger one is not read */
 #define LINES_MOST ((size_t)1 << 20)
@@ -73,29 +74,9 @@ static const char *read_line(const char *line, uint64_t *start, uint64_t *bytes)
     return is_code ? at : NULL;
 }
 
-/* In place: qsort takes memory from the host's. */
-static void sink(size_t at, size_t count)
+static bool is_before(const void *a, const void *b)
 {
-    piece_t moved = pieces[at];
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        child += child + 1 < count && pieces[child].start < pieces[child + 1].start;
-        if (pieces[child].start <= moved.start)
-            break;
-        pieces[at] = pieces[child];
-    }
-    pieces[at] = moved;
-}
-
-static void sort(void)
-{
-    for (size_t i = piece_count / 2; i-- > 0;)
-        sink(i, piece_count);
-    for (size_t end = piece_count; end > 1;) {
-        piece_t last = pieces[--end];
-        pieces[end] = pieces[0];
-        pieces[0] = last;
-        sink(0, end);
-    }
+    return ((const piece_t *)a)->start < ((const piece_t *)b)->start;
 }
 
 /* Of `used` bytes of the text; what is behind the last newline is still being written. */
@@ -116,7 +97,7 @@ static void read_lines(size_t used)
         if (read_line(line, &start, &bytes))
             pieces[piece_count++] = (piece_t){start, (uint32_t)bytes, (uint32_t)(line - text)};
     }
-    sort();
+    ca_sort(pieces, piece_count, sizeof *pieces, is_before);
 }
 
 /* --- the file --------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "registry/names/sort.h"
 
 #define HEADERS_MAX 64 /* program headers that are looked at */
 #define BLOCK_SYMBOLS 1024
@@ -164,29 +165,9 @@ static bool scan(const ca_symbol_file_t *file, const ElfW(Shdr) * section, uint6
     return false;
 }
 
-/* In place: qsort takes memory from the host's. */
-static void sink(ca_symbol_t *symbols, size_t at, size_t count)
+static bool is_before(const void *a, const void *b)
 {
-    ca_symbol_t moved = symbols[at];
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        child += child + 1 < count && symbols[child].address < symbols[child + 1].address;
-        if (symbols[child].address <= moved.address)
-            break;
-        symbols[at] = symbols[child];
-    }
-    symbols[at] = moved;
-}
-
-static void sort(ca_symbol_t *symbols, size_t count)
-{
-    for (size_t i = count / 2; i-- > 0;)
-        sink(symbols, i, count);
-    for (size_t end = count; end > 1;) {
-        ca_symbol_t last = symbols[--end];
-        symbols[end] = symbols[0];
-        symbols[0] = last;
-        sink(symbols, 0, end);
-    }
+    return ((const ca_symbol_t *)a)->address < ((const ca_symbol_t *)b)->address;
 }
 
 /* A table that says that it has more than the file is none. */
@@ -208,7 +189,7 @@ static void fill(const ca_symbol_file_t *file, const ElfW(Shdr) * section, ca_sy
                     symbols[i].st_value,
                     size_of(&symbols[i]) < UINT32_MAX ? (uint32_t)size_of(&symbols[i]) : UINT32_MAX,
                     symbols[i].st_name};
-    sort(index->symbols, index->count);
+    ca_sort(index->symbols, index->count, sizeof *index->symbols, is_before);
 }
 
 static bool find_in_order(const ca_symbol_index_t *index, uint64_t address, uint64_t *name)

@@ -17,7 +17,7 @@
 #include <errno.h>
 
 #include "base/mem.h"
-#include "registry/report/sort.h"
+#include "registry/names/sort.h"
 #include "registry/report/pickle.h"
 
 /* A group as a block. */

@@ -12,7 +12,7 @@
 
 #include "base/thread_state.h"
 #include "base/mem.h"
-#include "registry/report/sort.h"
+#include "registry/names/sort.h"
 #include "registry/report/named_groups.h"
 #include "registry/table/allocated.h"
 #include "registry/table/lost.h"

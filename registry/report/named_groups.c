@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "registry/report/sort.h"
+#include "registry/names/sort.h"
 
 _Static_assert(sizeof(ca_named_group_t) <= CA_SORT_MOST && sizeof(ca_named_part_t) <= CA_SORT_MOST,
                "can be sorted");

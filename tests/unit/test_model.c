@@ -18,7 +18,7 @@
 
 #include "registry/report/glob.h"
 #include "base/mem.h"
-#include "registry/report/sort.h"
+#include "registry/names/sort.h"
 #include "registry/report/formats.h"
 #include "registry/table/allocated.h"
 #include "registry/table/groups.h"

@@ -1,6 +1,6 @@
 /* Sorting in place: qsort takes memory from the host's heap. */
-#ifndef CA_REGISTRY_REPORT_SORT_H
-#define CA_REGISTRY_REPORT_SORT_H
+#ifndef CA_REGISTRY_NAMES_SORT_H
+#define CA_REGISTRY_NAMES_SORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
