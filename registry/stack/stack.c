@@ -289,8 +289,9 @@ static __attribute__((noinline)) uint32_t merge(ca_python_thread_t *python, uint
     return id ? id : native;
 }
 
-/* With the Python frames of the thread, where it has some. */
-static uint32_t with_python(uint32_t native, uintptr_t caller)
+/* With the Python frames of the thread, where it has some. Inlined it would have a process without
+ * Python save registers for it. */
+static __attribute__((noinline)) uint32_t with_python(uint32_t native, uintptr_t caller)
 {
     ca_stack_cache_table_t *table = ca_stack_cache_table();
     if (!table || native == 0)
