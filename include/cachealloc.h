@@ -219,7 +219,7 @@ CACHEALLOC_API int cachealloc_is_registered(const void *ptr);
  * has allocated, or read a journal. Another errno: a file cannot be opened, read or written. */
 CACHEALLOC_API int cachealloc_report_journal(const char *journal, const char *path);
 
-/* --- for python/cachealloc.py ----------------------------------------------------------------- */
+/* --- for python/cachealloc -------------------------------------------------------------------- */
 
 /* Functions of Python's C interface, and functions of C that drop references to Python's objects:
  * from any thread, with or without the interpreter's lock, and whatever exception is set; after the

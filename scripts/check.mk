@@ -409,15 +409,16 @@ run-deb: lib $B/cachealloc.7
 
 # What tools/cachealloc starts.
 TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports
+MODULES := $(notdir $(wildcard python/cachealloc/*.py))
 PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
 
 install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)/docs" \
-	    "$(DESTDIR)$(PYTHONDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" \
+	    "$(DESTDIR)$(PYTHONDIR)/cachealloc" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" \
 	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man7"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
-	install -m 644 python/cachealloc.py "$(DESTDIR)$(PYTHONDIR)/cachealloc.py"
+	install -m 644 $(MODULES:%=python/cachealloc/%) "$(DESTDIR)$(PYTHONDIR)/cachealloc"
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $(DOCS) "$(DESTDIR)$(DOCDIR)/docs"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
@@ -432,17 +433,19 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' tools/cachealloc.pc.in \
 	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" "$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
-	@echo "cachealloc.py is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
+	@echo "the Python package is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there
 	rm -f "$(DESTDIR)$(LIBDIR)/libcachealloc.so" "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h" \
-	    "$(DESTDIR)$(PYTHONDIR)/cachealloc.py" "$(DESTDIR)$(PYTHONDIR)"/__pycache__/cachealloc.*.pyc \
+	    $(MODULES:%="$(DESTDIR)$(PYTHONDIR)/cachealloc/%") \
+	    $(foreach m,$(MODULES:.py=),"$(DESTDIR)$(PYTHONDIR)/cachealloc/__pycache__/$m".*.pyc) \
 	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") \
 	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
 	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
 	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%); do \
 	    rm -f "$(DESTDIR)$(LIBEXECDIR)/$$file"; done
-	@for dir in "$(DESTDIR)$(OWN_PYTHONDIR)/__pycache__" "$(DESTDIR)$(OWN_PYTHONDIR)" \
+	@for dir in "$(DESTDIR)$(PYTHONDIR)/cachealloc/__pycache__" \
+	    "$(DESTDIR)$(PYTHONDIR)/cachealloc" "$(DESTDIR)$(OWN_PYTHONDIR)" \
 	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(LIBEXECDIR)"; do \
 	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 	@for dir in "$(DESTDIR)$(DOCDIR)/docs" "$(DESTDIR)$(DOCDIR)"; do \

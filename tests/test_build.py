@@ -412,7 +412,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     assert files_below(tmp_path) == [
         "opt/bin/cachealloc",
         "opt/include/cachealloc.h",
-        "opt/lib/cachealloc/cachealloc.py",
+        "opt/lib/cachealloc/cachealloc/__init__.py",
         "opt/lib/libcachealloc.so",
         "opt/lib/libother.so",
         "opt/lib/pkgconfig/cachealloc.pc",
@@ -430,8 +430,8 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/share/man/man1/cachealloc.1",
         "opt/share/man/man7/cachealloc.7",
     ]
-    assert "cachealloc.py is in /opt/lib/cachealloc: " in said
-    py_compile.compile(str(tmp_path / "opt/lib/cachealloc/cachealloc.py"))
+    assert "the Python package is in /opt/lib/cachealloc: " in said
+    py_compile.compile(str(tmp_path / "opt/lib/cachealloc/cachealloc/__init__.py"))
 
     rc, said = call("make", "uninstall", *where)
     assert rc == 0, said
@@ -540,8 +540,8 @@ def test_the_module_for_python_goes_where_it_is_wanted(tmp_path):
 
     rc, said = call("make", "install", *where)
     assert rc == 0, said
-    assert "opt/site-packages/cachealloc.py" in files_below(tmp_path)
-    assert "opt/lib/cachealloc/cachealloc.py" not in files_below(tmp_path)
+    assert "opt/site-packages/cachealloc/__init__.py" in files_below(tmp_path)
+    assert "opt/lib/cachealloc/cachealloc/__init__.py" not in files_below(tmp_path)
 
     rc, said = call("make", "uninstall", *where)
     assert rc == 0, said

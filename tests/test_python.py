@@ -1,4 +1,4 @@
-"""python/cachealloc.py: the public interface, phases, and buffers that other libraries take."""
+"""python/cachealloc: the public interface, phases, and buffers that other libraries take."""
 
 import json
 import os

@@ -23,7 +23,7 @@ class Word(typing.NamedTuple):
 
 THING = ("(threads?|blocks?|calls?|callers?|kernels?|process(es)?|programs?|segments?|streams?|"
          "libraries|library|drivers?)")
-# Names of statistics: programs read them from cachealloc.h, cachealloc.py, JSON and Prometheus.
+# Names of statistics: programs read them from cachealloc.h, python/cachealloc, JSON and Prometheus.
 USERS_SEE = {"lanes?": "^lane r (allocs|frees)$", "hits?": "^pool hits$", "shards?": "^shards busy$",
              "wrong frees?": "^wrong frees$"}
 ALLOCATOR = ("base", "config", "include", "pool", "registry", "shim")

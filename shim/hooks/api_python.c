@@ -1,4 +1,4 @@
-/* What python/cachealloc.py cannot do itself: drop a reference of Python's from C.
+/* What python/cachealloc cannot do itself: drop a reference of Python's from C.
  *
  * A function of Python's that C calls (a ctypes callback) loses the exception that is being raised,
  * if there is one; a capsule that is refused, for instance, is dropped with the reason set. And

@@ -1,4 +1,4 @@
-"""libcachealloc.so from Python, by ctypes: one file that needs nothing but the standard library.
+"""libcachealloc.so from Python, by ctypes: it needs nothing but the standard library.
 
 The library must be preloaded: LD_PRELOAD=libcachealloc.so python3 program.py. This module can be
 imported without it: preloaded() is then false, mark() and phase() do nothing, and everything else
