@@ -87,21 +87,29 @@ static bool is_code_there(uintptr_t address)
 }
 
 /* A return address is looked up by the call before it. */
-static bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rule)
+static __attribute__((noinline)) bool look_up_rule(struct ca_known_rule *set, uintptr_t returns,
+                                                   ca_frame_rule_t *rule)
 {
-    struct ca_known_rule *known =
-        rules ? &rules->known[returns * 0x9e3779b97f4a7c15u >> 40 & (CA_RULES - 1)] : NULL;
-    if (known && known->returns == returns) {
-        *rule = known->rule;
-        return true;
-    }
     if (!ca_frame_rule(returns - 1, rule))
         return false;
     if (rule->signal && !is_code_there(returns)) /* it is read */
         *rule = (ca_frame_rule_t){.outermost = true};
-    if (known)
-        *known = (struct ca_known_rule){returns, *rule};
+    if (set) {
+        memmove(set + 1, set, (CA_RULE_WAYS - 1) * sizeof *set);
+        set[0] = (struct ca_known_rule){returns, *rule};
+    }
     return true;
+}
+
+static inline bool find_rule(ca_rules_t *rules, uintptr_t returns, ca_frame_rule_t *rule)
+{
+    struct ca_known_rule *set = rules ? rules->known[ca_rules_set(returns)] : NULL;
+    for (unsigned way = 0; set && way < CA_RULE_WAYS; way++)
+        if (set[way].returns == returns) {
+            *rule = set[way].rule;
+            return true;
+        }
+    return look_up_rule(set, returns, rule);
 }
 
 /* NO_CODE: what the last frame returns to. */

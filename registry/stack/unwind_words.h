@@ -11,6 +11,7 @@
 
 #define CA_WORDS_MAX 192
 #define CA_RULES 1024u
+#define CA_RULE_WAYS 4u /* places that a rule may be in */
 
 typedef struct ca_word {
     uintptr_t address, value;
@@ -33,14 +34,22 @@ typedef struct ca_words {
     ca_word_t words[CA_WORDS_MAX];
 } ca_words_t;
 
-/* Rules that a thread has looked up, by return address. All zero is an empty one. */
+/* Rules that a thread has looked up, by return address. Set-associative: in a table with one place
+ * for each, two addresses of a stack that share it would be looked up in every unwinding. All zero
+ * is an empty one. */
 typedef struct ca_rules {
     uint64_t epoch; /* ca_unload_epoch's, when the first was looked up */
     struct ca_known_rule {
         uintptr_t returns;
         ca_frame_rule_t rule;
-    } known[CA_RULES];
+    } known[CA_RULES / CA_RULE_WAYS][CA_RULE_WAYS]; /* in each set, the newest first */
 } ca_rules_t;
+
+/* The set that an address belongs to. */
+static inline size_t ca_rules_set(uintptr_t returns)
+{
+    return returns * 0x9e3779b97f4a7c15u >> 40 & (CA_RULES / CA_RULE_WAYS - 1);
+}
 
 /* Whether it can be done on this machine. */
 bool ca_words_usable(void);

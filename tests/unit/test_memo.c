@@ -495,9 +495,10 @@ static void what_was_known_of_frames_goes_when_a_library_comes(void **state)
     (void)state;
     ca_stack_cache_set_thrift(false);
     wander(1, 50, 200);
-    struct ca_known_rule *known = ca_stack_cache_of_thread->rules.known;
-    while (known->returns)
-        known++;
+    struct ca_known_rule(*set)[CA_RULE_WAYS] = ca_stack_cache_of_thread->rules.known;
+    while ((*set)->returns)
+        set++;
+    struct ca_known_rule *known = *set;
     known->returns = 1; /* nothing does */
     wander(2, 50, 200);
     assert_int_equal(known->returns, 1);

@@ -223,7 +223,7 @@ static void spoil_rules(uint64_t epoch)
 {
     rules.epoch = epoch;
     for (size_t i = 0; i < CA_RULES; i++)
-        rules.known[i].rule.cfa_offset += 8;
+        rules.known[i / CA_RULE_WAYS][i % CA_RULE_WAYS].rule.cfa_offset += 8;
 }
 
 static void rules_are_known_until_something_is_unloaded(void **state)
@@ -234,6 +234,74 @@ static void rules_are_known_until_something_is_unloaded(void **state)
     assert_int_not_equal(frames_within(stack.stack_low, stack.stack_high), count);
     spoil_rules(ca_unload_epoch() + 1);
     assert_int_equal(frames_within(stack.stack_low, stack.stack_high), count);
+}
+
+static uintptr_t called_from; /* where the last call of note_place returns to */
+
+static __attribute__((noinline)) size_t note_place(void)
+{
+    called_from = (uintptr_t)__builtin_return_address(0);
+    size_t count = frames_within(stack.stack_low, stack.stack_high);
+    KEEP_FRAME;
+    return count;
+}
+
+enum { PLACES = 128 };
+
+/* Calls that lie at distances of all kinds: the hash spreads equal ones evenly. */
+#define ONE(n)                                                                                     \
+    case n:                                                                                        \
+        count = note_place();                                                                      \
+        __asm__ volatile(".skip " #n " * " #n " * 37 % 251, 0x90");                                \
+        break;
+#define EIGHT(n) ONE(n##0) ONE(n##1) ONE(n##2) ONE(n##3) ONE(n##4) ONE(n##5) ONE(n##6) ONE(n##7)
+#define SOME(n)                                                                                    \
+    EIGHT(n##0) EIGHT(n##1) EIGHT(n##2) EIGHT(n##3) EIGHT(n##4) EIGHT(n##5) EIGHT(n##6) EIGHT(n##7)
+
+/* A stack that goes through a place of its own; the numbers are octal. */
+static __attribute__((noinline)) size_t by_place(int place)
+{
+    size_t count = 0;
+    switch (place) {
+        SOME(00)
+        SOME(01)
+    default:
+        break;
+    }
+    return count;
+}
+
+static bool is_rule_known(uintptr_t returns)
+{
+    for (size_t i = 0; i < CA_RULES; i++)
+        if (rules.known[i / CA_RULE_WAYS][i % CA_RULE_WAYS].returns == returns)
+            return true;
+    return false;
+}
+
+static void addresses_of_one_set_are_known_together(void **state)
+{
+    (void)state;
+    uintptr_t returns[PLACES];
+    int first = 0, second = 0;
+    for (int place = 0; place < PLACES; place++) {
+        assert_true(by_place(place) > 3);
+        returns[place] = called_from;
+        for (int other = 0; second == 0 && other < place; other++)
+            if (ca_rules_set(returns[other]) == ca_rules_set(returns[place])) {
+                assert_int_not_equal(returns[other], returns[place]);
+                first = other;
+                second = place;
+            }
+    }
+    assert_int_not_equal(second, 0);
+    memset(&rules, 0, sizeof rules);
+
+    by_place(first);
+    by_place(second);
+
+    assert_true(is_rule_known(returns[first]));
+    assert_true(is_rule_known(returns[second]));
 }
 
 static void nothing_is_read_outside_the_stack(void **state)
@@ -258,6 +326,7 @@ int main(void)
         cmocka_unit_test(every_instruction_of_the_c_library_has_a_rule_or_none),
         cmocka_unit_test(a_library_without_its_descriptions_ends_the_stack),
         cmocka_unit_test(rules_are_known_until_something_is_unloaded),
+        cmocka_unit_test(addresses_of_one_set_are_known_together),
         cmocka_unit_test(nothing_is_read_outside_the_stack),
     };
     if (!ca_words_usable())
