@@ -281,6 +281,38 @@ def test_options_choose_the_frames(run, options, python, native):
         assert max(len(re.findall(r"\.py:\d+", group)) for group in text.split("\n#")) == 2
 
 
+DEEP = '''
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.deep_run.argtypes = ctypes.c_size_t, ctypes.c_int
+def step():
+    assert library.deep_run(2000, 0) == 0
+    assert library.deep_run(3000, 1) == 0
+for _ in range(20):
+    step()
+'''
+
+
+@pytest.mark.parametrize("options, deep", [
+    ("", True), ("python:only", True), ("python_depth:0", False), ("python:off", False)])
+def test_a_thread_without_python_frames_has_native_ones_instead(run, options, deep):
+    """Those of a framework's own dispatcher alone would tell nothing of what it works for."""
+    result = run([sys.executable, "-c", DEEP, FOLDER / "deep.so"], conf=f"peak:off,{options}")
+    assert result.rc == 0, result.err
+    groups = {group.split(" ", 2)[1]: group for group in result.err.split("\n#")[1:]}
+
+    if deep:
+        by_python, by_thread = groups["40000"], groups["120000"]
+        assert "framework::mul_backward::apply" in by_thread
+        assert "framework::run_step" in by_thread
+        assert "mul_backward" not in by_python
+        assert "step at <string>:" in by_python
+    else:
+        assert "dispatch<" in groups["160000"]
+        assert "mul_backward" not in groups["160000"]
+    assert len(groups) == (2 if deep else 1)  # the same from the first capture on
+
+
 @pytest.mark.parametrize("pattern", ["leak_two", "leaks.py", "leaks.py:leak_two"])
 def test_suppressions_match_python(run, tmp_path, pattern):
     rules = tmp_path / "rules"

@@ -26,7 +26,7 @@
 
 typedef uintptr_t this_state_t(void);
 
-typedef struct interpreter {
+typedef struct ca_python_interpreter {
     ca_py_symbols_t symbols;
     ca_py_layout_t layout;
     ca_py_code_range_t range; /* of its module; of its own, where that has other code too: empty */
@@ -220,20 +220,30 @@ static int (*stop_of(const interpreter_t *its, const ca_python_thread_t *thread)
     return thread->first ? NULL : (int (*)(void))its->symbols.finalizing;
 }
 
-uint32_t ca_python_find(ca_python_thread_t *thread, uint32_t native)
+ca_python_at_t ca_python_here(void)
 {
     const interpreter_t *its = atomic_load_explicit(&current, memory_order_acquire);
-    uintptr_t state = its && !thread->busy ? this_state(its) : 0;
+    uintptr_t state = its ? this_state(its) : 0;
     if (state == 0 || is_finalizing(its))
-        return native;
-    uintptr_t frame = ca_py_first_frame(&its->layout, state);
-    if (frame == 0)
+        return (ca_python_at_t){NULL, 0, 0};
+    return (ca_python_at_t){its, state, ca_py_first_frame(&its->layout, state)};
+}
+
+unsigned ca_python_depth(void)
+{
+    return depth;
+}
+
+uint32_t ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at, uint32_t native)
+{
+    if (thread->busy || at->frame == 0)
         return native;
     uint64_t now = epoch_now();
     if (thread->epoch != now || thread->self != pthread_self())
         begin_epoch(thread, now);
     bool stopped = false;
-    uint32_t id = ca_py_cache_find(&thread->cache, &its->layout, state, frame, native,
+    const interpreter_t *its = at->interpreter;
+    uint32_t id = ca_py_cache_find(&thread->cache, &its->layout, at->state, at->frame, native,
                                    stop_of(its, thread), &stopped);
     return stopped ? native : id;
 }

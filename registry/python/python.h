@@ -45,9 +45,21 @@ typedef struct ca_python_thread ca_python_thread_t;
 /* One for a thread; NULL without memory. It may be given to another thread after this one's end. */
 ca_python_thread_t *ca_python_thread_new(void);
 
+/* Where this thread is in Python. `frame`: 0 where no Python frame is on its stack, or none that
+ * can be read now. It holds while the thread stays in the call. */
+typedef struct ca_python_at {
+    const struct ca_python_interpreter *interpreter;
+    uintptr_t state, frame;
+} ca_python_at_t;
+
+ca_python_at_t ca_python_here(void);
+
+/* The most Python frames that are kept. */
+unsigned ca_python_depth(void);
+
 /* The id of this thread's stack, of which `native` is the native part's: `native` itself where no
  * Python frame is on it, and 0 where ca_python_merge is to be called. Takes no lock. */
-uint32_t ca_python_find(ca_python_thread_t *thread, uint32_t native);
+uint32_t ca_python_find(ca_python_thread_t *thread, const ca_python_at_t *at, uint32_t native);
 
 /* This thread's stack, after which ca_python_keep is called: native frames merged with Python's.
  * The words are the thread's until the next call. NULL where there are native frames alone. */

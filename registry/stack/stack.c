@@ -23,7 +23,7 @@
 #include "registry/stack/unwind.h"
 #include "registry/stack/unwind_words.h"
 
-#define OWN_FRAMES 8 /* most frames of ours that are made up for: unwind, capture, api, hook */
+#define OWN_FRAMES 10 /* most frames of ours that are made up for: unwind, capture, api, hook */
 #define PAGE_BITS 12
 #define PAGE_STACKS (1u << PAGE_BITS)
 #define PAGES 4096u /* 16 million stacks */
@@ -236,12 +236,12 @@ static size_t own_part(void *const *frames, size_t count, uintptr_t caller)
     return own;
 }
 
-/* Without the cache, which may keep it. */
-static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame)
+/* Without the cache, which may keep it under `key`. */
+static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t frame, size_t most,
+                                                  uintptr_t key)
 {
     void *frames[CA_STACK_NATIVE_MAX + OWN_FRAMES];
     ca_unwound_t unwound = {.sps = NULL};
-    size_t most = atomic_load_explicit(&depth, memory_order_relaxed);
     size_t extra = atomic_load_explicit(&own_frames, memory_order_relaxed);
     if (CA_MUTATED(unwind_in_lock))
         ca_lock_take(&lock);
@@ -258,7 +258,7 @@ static __attribute__((noinline)) uint32_t capture(uintptr_t caller, uintptr_t fr
     size_t first = find_caller(frames, count, caller);
     bool whole = kept < most && count < most + extra;
     if (first < count)
-        ca_stack_cache_keep(caller, frame, frames + first, own + kept - first, whole, id);
+        ca_stack_cache_keep(key, frame, frames + first, own + kept - first, whole, id);
     return id;
 }
 
@@ -289,29 +289,58 @@ static __attribute__((noinline)) uint32_t merge(ca_python_thread_t *python, uint
     return id ? id : native;
 }
 
-/* With the Python frames of the thread, where it has some. Inlined it would have a process without
- * Python save registers for it. */
-static __attribute__((noinline)) uint32_t with_python(uint32_t native, uintptr_t caller)
+static inline uint32_t capture_native(uintptr_t caller, uintptr_t frame)
 {
+    return capture(caller, frame, atomic_load_explicit(&depth, memory_order_relaxed), caller);
+}
+
+/* That of a thread of a framework's own in a process with Python: of what asked for its work no
+ * Python frame tells, and 16 frames of a dispatcher do not lead there. So it has as many frames as
+ * a stack with Python frames. */
+static uint32_t deep_stack(uintptr_t caller, uintptr_t frame)
+{
+    uintptr_t key = ~caller; /* no address of code */
+    uint32_t id = ca_stack_cache_find(key, frame);
+    size_t most = atomic_load_explicit(&depth, memory_order_relaxed) + ca_python_depth();
+    if (id == 0)
+        id = capture(caller, frame, most < CA_STACK_NATIVE_MAX ? most : CA_STACK_NATIVE_MAX, key);
+    return id;
+}
+
+/* With the Python frames of the thread, where it has some. */
+static uint32_t beside_python(uintptr_t caller, uintptr_t frame)
+{
+    const ca_python_at_t at = ca_python_here();
+    if (at.frame == 0)
+        return deep_stack(caller, frame);
+    uint32_t native = ca_stack_cache_find(caller, frame);
+    if (native == 0)
+        native = capture_native(caller, frame);
     ca_stack_cache_table_t *table = ca_stack_cache_table();
     if (!table || native == 0)
         return native;
     if (!table->python && !(table->python = ca_python_thread_new()))
         return native;
-    uint32_t id = ca_python_find(table->python, native);
+    uint32_t id = ca_python_find(table->python, &at, native);
     return id ? id : merge(table->python, native, caller);
+}
+
+/* What is new, which may find Python, and what is beside Python. Inlined it would have a process
+ * without Python save registers for it. */
+static __attribute__((noinline)) uint32_t capture_slowly(uintptr_t caller, uintptr_t frame)
+{
+    uint32_t id = ca_python_is_on() ? 0 : capture_native(caller, frame);
+    return ca_python_is_on() ? beside_python(caller, frame) : id;
 }
 
 __attribute__((noinline)) uint32_t ca_stack_capture(void)
 {
     uintptr_t caller = (uintptr_t)__builtin_return_address(0);
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
-    uint32_t id = ca_stack_cache_find(caller, frame);
+    uint32_t id = ca_python_is_on() ? 0 : ca_stack_cache_find(caller, frame);
     if (id == 0)
-        id = capture(caller, frame);
-    if (ca_python_is_on())
-        id = with_python(id, caller);
-    __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to those two */
+        id = capture_slowly(caller, frame);
+    __asm__ volatile("" ::: "memory"); /* the frame stays: no jump to that */
     return id;
 }
 

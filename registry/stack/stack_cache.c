@@ -324,7 +324,7 @@ static void consider(ca_stack_cache_table_t *table, uintptr_t caller, uintptr_t 
     ca_stack_cache_head_t *head = one_head(table, caller, frame, 0, 0, true);
     table->spent += KEEP_COST;
     ca_words_t *log = &table->log;
-    log->start = (ca_unwind_start_t){.caller = caller,
+    log->start = (ca_unwind_start_t){.caller = (uintptr_t)frames[0],
                                      .frame = frame,
                                      .stack_low = own ? table->stack_low : frame,
                                      .stack_high = high,

@@ -14,13 +14,14 @@ void ca_stack_cache_start(void);
 void ca_stack_cache_forget(void);
 
 /* The id of this thread's stack, or 0 where it is not remembered. `caller` is what the function
- * that asks returns to; `frame` is the address of what it saved of its caller's frame pointer,
- * with the return address above. It must be in place, here and below. Takes no lock. */
+ * that asks returns to, or another word for that: stacks that are kept by one are not found by the
+ * other. `frame` is the address of what it saved of its caller's frame pointer, with the return
+ * address above. It must be in place, here and below. Takes no lock. */
 uint32_t ca_stack_cache_find(uintptr_t caller, uintptr_t frame);
 
 /* Remembers that stack, if its unwinding can be proven and seems worth the time: it was captured by
- * the unwinder just now, with `frames` from `caller` outwards, with nothing after them where
- * `whole`, and interned as `id`. Never under a lock: see ca_stack_capture. */
+ * the unwinder just now, with `frames` from the function's caller outwards, with nothing after them
+ * where `whole`, and interned as `id`. Never under a lock: see ca_stack_capture. */
 void ca_stack_cache_keep(uintptr_t caller, uintptr_t frame, void *const *frames, size_t count,
                          bool whole, uint32_t id);
 
