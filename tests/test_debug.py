@@ -1,6 +1,7 @@
 """Wrong uses of memory are found and explained: frees always, reads and overruns with `debug`."""
 
 import re
+import sys
 import time
 import types
 
@@ -169,6 +170,18 @@ def test_under_the_loader_s_lock_places_are_shown_without_names(run, program):
 
     assert result.out == "1000\n"
     assert re.match(r"plugin_misuse.so\+0x[0-9a-f]+$", notice.stacks["allocated"][0])
+
+
+def test_of_python_they_are_shown_with_names(run, program, tmp_path):
+    """Which need nothing of the loader."""
+    script = tmp_path / "opens.py"
+    script.write_text("import ctypes, sys\ndef opens():\n    ctypes.CDLL(sys.argv[1])\nopens()\n")
+    result = run([sys.executable, script, program("plugin_misuse.so")])
+    notice = the_notice(result)
+
+    for stack in notice.stacks.values():
+        assert stack[-2:] == ["opens at opens.py:3", "<module> at opens.py:4"]
+        assert not any(line.startswith("0x8") for line in stack)
 
 
 @pytest.mark.parametrize("conf", ["stacks:off", "stacks:off,debug:frees"])

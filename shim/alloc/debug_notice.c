@@ -15,6 +15,7 @@
 #include "registry/stack/stack.h"
 #include "registry/names/frame_lines.h"
 #include "registry/names/symbols.h"
+#include "registry/python/python.h"
 #include "registry/table/threads.h"
 #include "shim/upstream/helper.h"
 #include "shim/alloc/report_lock.h"
@@ -134,8 +135,33 @@ static job_t *name_frames(const ca_notice_t *notice, job_t *job)
 
 /* --- text ------------------------------------------------------------------------------------- */
 
+static void write_python(ca_out_t *out, uintptr_t word)
+{
+    char shown[400];
+    ca_text_t text;
+    const char *function, *file;
+    unsigned line;
+    ca_text_init(&text, shown, sizeof shown);
+    if (ca_python_place(word, &function, &file, &line)) {
+        const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+        ca_text_escape(&text, function, strlen(function), sizeof shown / 2);
+        ca_text_printf(&text, " at ");
+        ca_text_escape(&text, name, strlen(name), sizeof shown / 2);
+        ca_text_printf(&text, ":%u", line);
+        ca_text_mark_cut(&text);
+    } else {
+        ca_text_printf(&text, "(a Python function)");
+    }
+    ca_out_printf(out, "      %s\n", shown);
+}
+
+/* Of a frame that was not named. */
 static void write_place(ca_out_t *out, uintptr_t address, uint32_t epoch)
 {
+    if (ca_python_is_word(address)) {
+        write_python(out, address);
+        return;
+    }
     const ca_module_t *module = ca_modules_find(address - 1, epoch ? epoch : ca_modules_epoch());
     char shown[200];
     ca_text_t text;
