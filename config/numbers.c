@@ -138,7 +138,7 @@ int ca_size_parse(const char *text, size_t length, uint64_t *value)
     return -EINVAL;
 }
 
-int ca_percent_parse(const char *text, size_t length, size_t *percent)
+int ca_percent_parse(const char *text, size_t length, size_t *part, size_t *of)
 {
     number_t number;
     int rc = scan_number(text, length, &number);
@@ -148,7 +148,31 @@ int ca_percent_parse(const char *text, size_t length, size_t *percent)
         return -EINVAL;
     if (number.whole < 1 || number.whole > 100)
         return -ERANGE;
-    *percent = (size_t)number.whole;
+    *part = (size_t)number.whole;
+    *of = 100;
+    return 0;
+}
+
+static bool is_whole(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (!is_digit(text[i]))
+            return false;
+    return length > 0;
+}
+
+int ca_fraction_parse(const char *text, size_t length, size_t *part, size_t *of)
+{
+    const char *slash = memchr(text, '/', length);
+    size_t before = slash ? (size_t)(slash - text) : 0, after = slash ? length - before - 1 : 0;
+    if (!is_whole(text, before) || !is_whole(text + length - after, after))
+        return -EINVAL;
+    number_t parts, all;
+    if (scan_number(text, before, &parts) || scan_number(slash + 1, after, &all) ||
+        parts.whole < 1 || parts.whole > all.whole || all.whole > CA_PARTS_MAX)
+        return -ERANGE;
+    *part = (size_t)parts.whole;
+    *of = (size_t)all.whole;
     return 0;
 }
 

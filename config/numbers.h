@@ -11,8 +11,12 @@
 /* `512`, `4K`, `64MiB`, `1.5GB`, `0x1000`, `inf` (SIZE_MAX); K is 1024. In bytes. */
 int ca_size_parse(const char *text, size_t length, uint64_t *bytes);
 
-/* `80%`: whole ones from 1 to 100. */
-int ca_percent_parse(const char *text, size_t length, size_t *percent);
+/* `80%`: whole ones from 1 to 100. Part of 100. */
+int ca_percent_parse(const char *text, size_t length, size_t *part, size_t *of);
+
+/* `1/4`: above 0, up to the whole, of at most CA_PARTS_MAX parts. */
+#define CA_PARTS_MAX 1024
+int ca_fraction_parse(const char *text, size_t length, size_t *part, size_t *of);
 
 /* `10ms`, `1.5s`, `inf` (UINT64_MAX). In nanoseconds. A unit is required: what a bare 10 means is a
  * guess that goes wrong by a factor of 1000. */

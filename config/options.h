@@ -15,8 +15,8 @@
 
 /* An amount, or a share of something that is known only later. */
 typedef struct ca_share {
-    size_t bytes;   /* SIZE_MAX: without bound; 0 where `percent` counts */
-    size_t percent; /* 1 to 100, or 0 */
+    size_t bytes;    /* SIZE_MAX: without bound; 0 where it is a share */
+    size_t part, of; /* so many of so many parts, of 100 where in percent; 0 where `bytes` counts */
 } ca_share_t;
 
 typedef struct ca_size_list {

@@ -231,7 +231,9 @@ static int parse_share(const ca_option_t *option, const char *text, size_t lengt
     uint64_t bytes = 0;
     int rc;
     if (length > 0 && text[length - 1] == '%') {
-        rc = ca_percent_parse(text, length, &share.percent);
+        rc = ca_percent_parse(text, length, &share.part, &share.of);
+    } else if (memchr(text, '/', length)) {
+        rc = ca_fraction_parse(text, length, &share.part, &share.of);
     } else {
         rc = ca_size_parse(text, length, &bytes);
         if (!rc)
@@ -321,8 +323,10 @@ static void print_choices(const char *choices, unsigned chosen, const char *betw
 
 static void print_share(const ca_share_t *share, ca_text_t *out)
 {
-    if (share->percent)
-        ca_text_printf(out, "%zu%%", share->percent);
+    if (share->of == 100)
+        ca_text_printf(out, "%zu%%", share->part);
+    else if (share->of)
+        ca_text_printf(out, "%zu/%zu", share->part, share->of);
     else
         print_as(CA_TYPE_SIZE, share->bytes, out);
 }
@@ -412,7 +416,7 @@ void ca_value_accepted(const ca_option_t *option, ca_text_t *out)
         break;
     case CA_TYPE_SHARE:
         print_range(option, CA_TYPE_SIZE, out);
-        ca_text_printf(out, ", or 1%% to 100%%");
+        ca_text_printf(out, ", 1%% to 100%%, or a fraction such as 1/4");
         break;
     case CA_TYPE_DURATION:
         if (may_be_off(option))
@@ -466,8 +470,8 @@ const char *ca_level_name(ca_level_t level)
 
 const char *ca_value_type_name(ca_type_t type)
 {
-    static const char *const names[] = {"size",     "size or %", "bool",    "uint",
-                                        "duration", "choice",    "choices", "choice",
-                                        "string",   "path",      "list",    "signal"};
+    static const char *const names[] = {"size",     "size or share", "bool",    "uint",
+                                        "duration", "choice",        "choices", "choice",
+                                        "string",   "path",          "list",    "signal"};
     return names[type];
 }

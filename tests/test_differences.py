@@ -52,10 +52,21 @@ def test_what_is_refused_has_the_output_that_the_driver_gives_it(run, program, c
 
 
 @pytest.mark.parametrize("lane", ["x_runtime_hooks:true", "x_runtime_hooks:false"])
-def test_the_limit_may_be_a_share_of_what_the_device_has(run, program, lane):
-    count, code = lines(run(program("at_limit"), sim="memory:256M", conf=f"limit:25%,{lane}"))[0].split()
+@pytest.mark.parametrize("share", ["25%", "1/4"])
+def test_the_limit_may_be_a_share_of_what_the_device_has(run, program, share, lane):
+    result = run(program("at_limit"), sim="memory:256M", conf=f"limit:{share},{lane}")
+    count, code = lines(result)[0].split()
     assert 6 <= int(count) <= 8
-    assert code == "2"
+    assert (code, result.err) == ("2", "")
+
+
+@pytest.mark.parametrize("backend", ["off", "async"])
+def test_without_a_pool_the_limit_bounds_nothing_and_a_message_says_so(run, program, backend):
+    result = run(program("at_limit"), sim="memory:256M", conf=f"limit:1/4,backend:{backend}")
+    assert lines(result) == ["32 2"]
+    assert result.err.endswith(
+        f"limit bounds the pool, and backend:{backend} has none: it bounds nothing\n")
+    assert len(result.err.splitlines()) == 1
 
 
 def test_each_device_has_its_own_share(run, program):

@@ -100,7 +100,7 @@ def test_sizes_and_separators_mean_the_same(run, program):
 
 
 def test_print_can_be_pasted_back(run, program, tmp_path):
-    conf = (f"backend:off,x_runtime_hooks:false,max_split:96M,limit:75%,leak_report:'{tmp_path}/a b,%p',"
+    conf = (f"backend:off,x_runtime_hooks:false,max_split:96M,limit:3/4,leak_report:'{tmp_path}/a b,%p',"
             "leak_min:1K,leak_max:5,report_format:text+pprof,stacks:sample:512K,stack_depth:9,"
             "debug:frees+zero,log:info")
     line = effective(run, program, conf)
@@ -109,7 +109,7 @@ def test_print_can_be_pasted_back(run, program, tmp_path):
 
     assert again == line
     for key, expected in (("backend", "off"), ("x_runtime_hooks", "false"), ("max_split", "96M"),
-                          ("limit", "75%"), ("leak_max", "5"), ("report_format", "text+pprof"),
+                          ("limit", "3/4"), ("leak_max", "5"), ("report_format", "text+pprof"),
                           ("stacks", "sample:512K"),
                           ("stack_depth", "9"), ("debug", "frees+zero"), ("log", "info")):
         assert value(line, key) == expected

@@ -83,6 +83,13 @@ static void step_aside(int asked)
             "(backend:pool to cache all the same)");
 }
 
+static void warn_of_limit(void)
+{
+    if (ca_options.limit.bytes != SIZE_MAX && ca_options.backend != CA_BACKEND_POOL)
+        ca_warn("limit bounds the pool, and backend:%s has none: it bounds nothing",
+                ca_options.backend == CA_BACKEND_OFF ? "off" : "async");
+}
+
 int ca_life_peek_reuse(void)
 {
     static ca_options_t quiet;
@@ -119,6 +126,7 @@ static void read_configuration(void)
     ca_options_parse(&ca_options, NAME, conf, say, NULL);
     ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
     step_aside(quiet.backend);
+    warn_of_limit();
     ca_modules_configure();
     if (ca_options.help || ca_options.print)
         show_configuration();

@@ -34,12 +34,12 @@ static size_t device_bytes(CUdevice device)
 /* What `limit` means on this device, in bytes. */
 static size_t limit_on(CUdevice device)
 {
-    if (!ca_options.limit.percent)
-        return ca_options.limit.bytes;
+    const ca_share_t *share = &ca_options.limit;
+    if (!share->of)
+        return share->bytes;
     size_t total = device_bytes(device);
     if (total)
-        return total / 100 * ca_options.limit.percent +
-               total % 100 * ca_options.limit.percent / 100;
+        return total / share->of * share->part + total % share->of * share->part / share->of;
     ca_warn_once("limit: how much memory device %d has cannot be told, so there is no limit",
                  device);
     return SIZE_MAX;

@@ -31,8 +31,8 @@ static void in_range_size(size_t value, size_t least, size_t most)
 
 static void in_range_share(ca_share_t value, size_t least, size_t most)
 {
-    CLAIM(value.percent <= 100);
-    CLAIM(value.percent ? value.bytes == 0 : value.bytes >= least && value.bytes <= most);
+    CLAIM(value.part <= value.of && (value.part == 0) == (value.of == 0));
+    CLAIM(value.of ? value.bytes == 0 : value.bytes >= least && value.bytes <= most);
 }
 
 static size_t choices_in(const char *choices)

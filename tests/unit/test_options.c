@@ -112,9 +112,10 @@ static void random_value(const ca_option_t *option, void *value)
         break;
     case CA_TYPE_SHARE: {
         ca_share_t *share = value;
-        bool percent = random64() & 1;
-        share->percent = percent ? 1 + random64() % 100 : 0;
-        share->bytes = percent ? 0 : random_between(option->least, option->most);
+        bool is_share = random64() & 1;
+        share->of = is_share ? 1 + random64() % 1024 : 0;
+        share->part = is_share ? 1 + random64() % share->of : 0;
+        share->bytes = is_share ? 0 : random_between(option->least, option->most);
         break;
     }
     case CA_TYPE_UINT:
@@ -468,6 +469,13 @@ static void an_unknown_key_is_named_with_its_place_and_a_suggestion(void **state
     }
 }
 
+static void assert_share(size_t part, size_t of, size_t bytes)
+{
+    assert_int_equal(options.limit.part, part);
+    assert_int_equal(options.limit.of, of);
+    assert_int_equal(options.limit.bytes, bytes);
+}
+
 static void a_limit_may_be_a_share_of_the_device(void **state)
 {
     static const struct {
@@ -482,24 +490,45 @@ static void a_limit_may_be_a_share_of_the_device(void **state)
                {"limit:-1%", "limit:-1% is not understood"},
                {"limit:80%%", "limit:80%% is not understood"},
                {"limit:1G%", "limit:1G% is not understood"},
+               {"limit:0/4", "limit:0/4 is out of range"},
+               {"limit:1/0", "limit:1/0 is out of range"},
+               {"limit:5/4", "limit:5/4 is out of range"},
+               {"limit:1/1025", "limit:1/1025 is out of range"},
+               {"limit:1/99999999999999999999", "is out of range"},
+               {"limit:1/", "limit:1/ is not understood"},
+               {"limit:/4", "limit:/4 is not understood"},
+               {"limit:/", "limit:/ is not understood"},
+               {"limit:1/2/4", "limit:1/2/4 is not understood"},
+               {"limit:1 / 4", "limit:1 / 4 is not understood"},
+               {"limit:1/4G", "limit:1/4G is not understood"},
+               {"limit:1/0x4", "limit:1/0x4 is not understood"},
+               {"limit:1.0/4", "limit:1.0/4 is not understood"},
+               {"limit:-1/4", "limit:-1/4 is not understood"},
+               {"limit:1/4%", "limit:1/4% is not understood"},
+               {"limit:0.25", "limit:0.25 is not understood"},
                {"headroom:10%", "headroom:10% is not understood; accepted: 0 to inf; stays 128M"}};
     (void)state;
     assert_int_equal(parse("limit:1%"), 0);
-    assert_int_equal(options.limit.percent, 1);
-    assert_int_equal(options.limit.bytes, 0);
+    assert_share(1, 100, 0);
     assert_int_equal(parse("limit:2G,limit:'100%'"), 0);
-    assert_int_equal(options.limit.percent, 100);
+    assert_share(100, 100, 0);
     assert_int_equal(parse("limit:50%,limit:2G"), 0);
-    assert_int_equal(options.limit.percent, 0);
-    assert_int_equal(options.limit.bytes, 2ull << 30);
+    assert_share(0, 0, 2ull << 30);
+    assert_int_equal(parse("limit:1/4"), 0);
+    assert_share(1, 4, 0);
+    assert_int_equal(parse("limit:2G,limit:1024/1024"), 0);
+    assert_share(1024, 1024, 0);
+    assert_int_equal(parse("limit:2/3,limit:2G"), 0);
+    assert_share(0, 0, 2ull << 30);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(parse(bad[i].text), 1);
         assert_says(bad[i].why);
-        assert_int_equal(options.limit.percent, 0);
-        assert_int_equal(options.limit.bytes, SIZE_MAX);
+        assert_share(0, 0, SIZE_MAX);
     }
     assert_int_equal(parse("limit:80%,limit:0%"), 1);
-    assert_says("accepted: 1M to inf, or 1% to 100%; stays 80%");
+    assert_says("accepted: 1M to inf, 1% to 100%, or a fraction such as 1/4; stays 80%");
+    assert_int_equal(parse("limit:3/8,limit:8/3"), 1);
+    assert_says("accepted: 1M to inf, 1% to 100%, or a fraction such as 1/4; stays 3/8");
 }
 
 static void a_bad_value_is_told_with_what_is_accepted_and_the_earlier_stays(void **state)
@@ -507,10 +536,11 @@ static void a_bad_value_is_told_with_what_is_accepted_and_the_earlier_stays(void
     (void)state;
     assert_int_equal(parse("limit:2G,limit:12Q"), 1);
     assert_int_equal(options.limit.bytes, 2ull << 30);
-    assert_says(
-        "character 16: limit:12Q is not understood; accepted: 1M to inf, or 1% to 100%; stays 2G");
+    assert_says("character 16: limit:12Q is not understood; accepted: 1M to inf, 1% to 100%, or a "
+                "fraction such as 1/4; stays 2G");
     assert_int_equal(parse("limit:1K"), 1);
-    assert_says("limit:1K is out of range; accepted: 1M to inf, or 1% to 100%; stays inf");
+    assert_says("limit:1K is out of range; accepted: 1M to inf, 1% to 100%, or a fraction such as "
+                "1/4; stays inf");
     assert_int_equal(parse("stats:never"), 1);
     assert_says("stats:never is not understood; accepted: off, exit; stays off");
     assert_int_equal(parse("leak_max:4294967297"), 1);
@@ -871,8 +901,8 @@ static void help_names_the_basic_options_or_all_with_their_values(void **state)
             assert_int_equal(strstr(all, start) != NULL, shown);
             assert_int_equal(strstr(all, option->help) != NULL, shown);
         }
-        assert_non_null(
-            strstr(all, "limit:3G  (size or %; default inf; accepted: 1M to inf, or 1% to 100%)"));
+        assert_non_null(strstr(all, "limit:3G  (size or share; default inf; accepted: 1M to inf, "
+                                    "1% to 100%, or a fraction such as 1/4)"));
         assert_int_equal(strstr(all, "\nhelp:all lists all") != NULL, !every);
         assert_int_equal(strstr(all, "\nExperimental") != NULL, every);
     }
@@ -905,8 +935,9 @@ static void assert_options_sound(void)
             assert_true(*(const size_t *)value >= option->least);
         if (option->type == CA_TYPE_SHARE) {
             const ca_share_t *share = value;
-            assert_true(share->percent ? share->percent <= 100 && share->bytes == 0
-                                       : share->bytes >= option->least);
+            assert_true(share->of ? share->part >= 1 && share->part <= share->of &&
+                                        share->of <= 1024 && share->bytes == 0
+                                  : share->bytes >= option->least);
         }
         if (option->type == CA_TYPE_UINT)
             assert_true(*(const unsigned *)value >= option->least &&
@@ -927,7 +958,7 @@ static void assert_options_sound(void)
 
 static void any_bytes_are_survived(void **state)
 {
-    static const char pieces[] = ":=,'\" +.%0x19KMGTiBbnumsf\n\t\xff\xc3\xa9\xf0\x9f\x98\x80";
+    static const char pieces[] = ":=,'\" +./%0x19KMGTiBbnumsf\n\t\xff\xc3\xa9\xf0\x9f\x98\x80";
     (void)state;
     for (int round = 0; round < 30000; round++) {
         size_t length = random64() % 200;
