@@ -58,6 +58,14 @@ static const char *local_rank(void)
     return other ? NULL : first_number(local_rank_names, COUNT(local_rank_names));
 }
 
+bool ca_path_speaks_for_host(void)
+{
+    const char *rank = local_rank();
+    if (!rank)
+        rank = ca_path_rank();
+    return !rank || rank[strspn(rank, "0")] == '\0';
+}
+
 /* The value of the variable that `name` begins with, up to `length`; NULL where it is not set. */
 static const char *variable(const char *name, size_t length)
 {

@@ -53,4 +53,8 @@ void ca_path_finish(const char *expanded, unsigned number, ca_text_t *path);
  * it lives in the environment. */
 const char *ca_path_rank(void);
 
+/* False in all ranks of a host but the first: what is the same in each of them need not be said by
+ * each. Where ranks on the host are not numbered, the first of the job counts. */
+bool ca_path_speaks_for_host(void);
+
 #endif

@@ -200,6 +200,14 @@ def test_four_processes_and_one_path_leave_four_reports(run, program, reports):
                    and line.endswith(f"/{name}") for line in lines), lines
 
 
+def test_a_rank_whose_path_is_taken_is_told_how_to_have_its_own(run, program, reports):
+    (reports / "leaks").write_text("another rank's")
+
+    err = leaks(run, program, f"{reports}/leaks", env={"RANK": 1}).err
+
+    assert err.endswith(" (%r in the path is the rank)\n") and len(err.splitlines()) == 1
+
+
 def test_four_processes_number_their_reports(run, program, reports):
     together = f"for i in 1 2 3 4; do '{program('leaks')}' & done; wait"
     result = run(["sh", "-c", together], conf=f"leak_report:{reports}/%n")
@@ -439,7 +447,7 @@ def test_merge_counts_a_process_once(reports):
     rc, out, err = merge(*sorted(reports.iterdir()))
 
     assert (rc, err) == (
-        0, "merge_reports: of several reports of one process the latest counts; 3 left out\n")
+        0, "cachealloc merge: of several reports of one process the latest counts; 3 left out\n")
     told = re.findall(r"^  (.*?): (\d+) bytes in 3 allocations(.*), .*/(\S+)$", out, re.MULTILINE)
     assert told == [
         ("rank 1, pid 12", "82", "", "b"), ("rank 2, pid 12", "73", ", cause dump", "c"),
@@ -628,13 +636,37 @@ def test_merge_counts_a_file_once(reports):
     assert (rc, err) == (0, "") and out.startswith("MERGED LEAK REPORT: 1 processes\n")
 
 
+def test_merge_passes_over_other_formats_of_reports_that_it_has(reports):
+    """`leaks.*` names them all. One without its text is of no use."""
+    (reports / "leaks.0").write_text(made(1))
+    for name in ("leaks.0.json", "leaks.0.pprof", "leaks.1.json"):
+        (reports / name).write_text("{}")
+
+    rc, out, err = merge(*sorted(reports.iterdir()))
+
+    assert rc == 1 and out.startswith("MERGED LEAK REPORT: 1 processes\n")
+    assert re.findall(r"leaks\S+(?=:)", err) == ["leaks.1.json"] and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("ranks, missing", [((0, 1, 2), None), ((1, 2), "0"), ((0, 3, 4, 7), "1-2, 5-6"),
+                                            ((9999999999,), "0-9999999998"), ((None,), None)])
+def test_merge_tells_which_ranks_left_no_report(reports, ranks, missing):
+    (reports / "err").write_text("".join(
+        made(pid, rank="" if rank is None else f", rank {rank}") for pid, rank in enumerate(ranks)))
+
+    _, out, _ = merge(reports / "err")
+
+    assert re.findall(r"^  no report of rank (.*): killed, or without an allocation$", out,
+                      re.MULTILINE) == ([missing] if missing else [])
+
+
 def test_merge_of_no_report_at_all(reports):
     (reports / "none").write_text("")
 
     rc, out, err = merge(reports / "none")
 
     assert (rc, out) == (1, "")
-    assert err == (f"merge_reports: {reports}/none: no leak report in it; accepted: what "
+    assert err == (f"cachealloc merge: {reports}/none: no leak report in it; accepted: what "
                    "report_format:text writes\n")
 
 

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mutation.h"
 #include "base/out.h"
+#include "base/path.h"
 #include "config/options.h"
 #include "pool/arena.h"
 #include "registry/table/peak.h"
@@ -74,13 +75,14 @@ static bool under_compute_sanitizer(void)
 
 /* It checks accesses against the driver's allocations: within a segment of the pool all are good.
  */
-static void step_aside(int asked)
+static void step_aside(int asked, bool heard)
 {
     if (asked != NOT_ASKED || !under_compute_sanitizer())
         return;
     ca_options.backend = CA_BACKEND_OFF;
-    ca_warn("compute-sanitizer runs this program: backend:off, so that it sees every allocation "
-            "(backend:pool to cache all the same)");
+    if (heard)
+        ca_warn("compute-sanitizer runs this program: backend:off, so that it sees every "
+                "allocation (backend:pool to cache all the same)");
 }
 
 static void warn_of_limit(void)
@@ -123,12 +125,15 @@ static void read_configuration(void)
     ca_options_parse(&quiet, NAME, conf, NULL, NULL);
     ca_options_parse(&quiet, ALIAS, alias, NULL, NULL);
     ca_log_set_level((ca_log_level_t)quiet.log);
-    ca_options_parse(&ca_options, NAME, conf, say, NULL);
-    ca_options_parse(&ca_options, ALIAS, alias, say, NULL);
-    step_aside(quiet.backend);
-    warn_of_limit();
+    /* A launcher gives all its ranks one configuration: a thousand times the same is noise. */
+    bool heard = ca_path_speaks_for_host() || quiet.log >= CA_LOG_INFO;
+    ca_options_parse(&ca_options, NAME, conf, heard ? say : NULL, NULL);
+    ca_options_parse(&ca_options, ALIAS, alias, heard ? say : NULL, NULL);
+    step_aside(quiet.backend, heard);
+    if (heard)
+        warn_of_limit();
     ca_modules_configure();
-    if (ca_options.help || ca_options.print)
+    if (heard && (ca_options.help || ca_options.print))
         show_configuration();
 }
 

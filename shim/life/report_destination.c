@@ -100,7 +100,8 @@ static int name_file(const report_t *report, ca_atomic_file_t *file, const char 
     int error = ca_new_file_name(file, pattern, report->path, PATH_MAX, &tried);
     if (!error && tried > 1 && !ca_path_is_numbered(pattern)) {
         shorten(used, sizeof used, report->path);
-        ca_warn("leak_report: %s exists, so the report is in %s", wanted, used);
+        ca_warn("leak_report: %s exists, so the report is in %s%s", wanted, used,
+                ca_path_rank() ? " (%r in the path is the rank)" : "");
     }
     return error;
 }

@@ -117,6 +117,24 @@ static void ranks_are_those_of_the_first_launcher(void **state)
     }
 }
 
+static void one_rank_speaks_for_its_host(void **state)
+{
+    static const struct {
+        const char *rank, *local;
+        bool speaks;
+    } rows[] = {{NULL, NULL, true}, {"0", NULL, true}, {"3", NULL, false}, {"3", "0", true},
+                {"0", "1", false},  {"8", "00", true}, {"x", "y", true}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        no_launcher(NULL);
+        if (rows[i].rank)
+            setenv("PMI_RANK", rows[i].rank, 1);
+        if (rows[i].local)
+            setenv("MPI_LOCALRANKID", rows[i].local, 1);
+        assert_int_equal(ca_path_speaks_for_host(), rows[i].speaks);
+    }
+}
+
 static void a_rank_is_a_number(void **state)
 {
     static const char *const others[] = {"", "first", "1x", "-1", "../2", "12345678901"};
@@ -267,6 +285,7 @@ int main(void)
         cmocka_unit_test_setup(the_time_is_in_seconds_since_1970, no_launcher),
         cmocka_unit_test_setup(host_and_program_have_their_names, no_launcher),
         cmocka_unit_test_setup(ranks_are_those_of_the_first_launcher, no_launcher),
+        cmocka_unit_test_setup(one_rank_speaks_for_its_host, no_launcher),
         cmocka_unit_test_setup(a_rank_is_a_number, no_launcher),
         cmocka_unit_test_setup(without_a_launcher_ranks_are_the_process_id, no_launcher),
         cmocka_unit_test_setup(variables_are_put_in_and_are_no_patterns, no_launcher),
