@@ -10,6 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The variables of the environment that have it, the second read after the first. */
+#define CA_OPTIONS_NAME "ALLOC_CONF"
+#define CA_OPTIONS_ALIAS "CACHEALLOC_CONF"
+
 #define CA_STRING_MAX 1024 /* bytes of a STRING or PATH option, its NUL included */
 #define CA_LIST_MAX 64     /* entries of a LIST option */
 
@@ -108,6 +112,11 @@ int ca_options_print(const ca_options_t *options, char *buffer, size_t bytes);
  * of all by level where `help` is CA_HELP_ALL. */
 void ca_options_help(const ca_options_t *options, void (*line)(void *arg, const char *text),
                      void *arg);
+
+/* The same for one option, with its default in the place of a value, when to change it and an
+ * example. Of a key that there is none of one line, which begins with `unknown key` and names those
+ * that may be meant. */
+void ca_options_help_key(const char *key, void (*line)(void *arg, const char *text), void *arg);
 
 /* The process's options: set up once by the shim before first use, read-only afterwards. */
 extern ca_options_t ca_options;

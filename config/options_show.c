@@ -1,4 +1,4 @@
-/* `print:true`, `help:true` and `help:all`. */
+/* `print:true`, `help:true` and `help:all`, and what `cachealloc help options` shows. */
 #include "config/options.h"
 #include "base/text.h"
 #include "config/values.h"
@@ -7,6 +7,7 @@
 
 #define LINE_MAX_BYTES 512 /* of stack: the longest line has about 300 */
 #define SHOWN_VALUE 128    /* bytes of a value in the help */
+#define SHOWN_KEY 64
 
 static bool is_text(const ca_option_t *option)
 {
@@ -71,6 +72,16 @@ static void show_value(const ca_option_t *option, const char *value, ca_text_t *
 
 typedef void (*line_t)(void *arg, const char *text);
 
+static void show_text(const char *before, const char *text, line_t line, void *arg)
+{
+    char buffer[LINE_MAX_BYTES];
+    ca_text_t out;
+    ca_text_init(&out, buffer, sizeof buffer);
+    ca_text_printf(&out, "%s%s", before, text);
+    ca_text_mark_cut(&out);
+    line(arg, buffer);
+}
+
 static void show_level(const ca_options_t *options, ca_level_t level, line_t line, void *arg)
 {
     char buffer[LINE_MAX_BYTES];
@@ -90,11 +101,7 @@ static void show_level(const ca_options_t *options, ca_level_t level, line_t lin
         ca_text_add(&out, ")", 1);
         ca_text_mark_cut(&out);
         line(arg, buffer);
-
-        ca_text_init(&out, buffer, sizeof buffer);
-        ca_text_printf(&out, "      %s", option->help);
-        ca_text_mark_cut(&out);
-        line(arg, buffer);
+        show_text("      ", option->help, line, arg);
     }
 }
 
@@ -111,4 +118,83 @@ void ca_options_help(const ca_options_t *options, line_t line, void *arg)
     }
     if (options->help != CA_HELP_ALL)
         line(arg, "help:all lists all options");
+}
+
+/* One option without a value of a process. */
+static void show_option(const ca_option_t *option, line_t line, void *arg)
+{
+    char buffer[LINE_MAX_BYTES];
+    ca_text_t out;
+    ca_text_init(&out, buffer, sizeof buffer);
+    ca_text_printf(&out, "%s  (%s, %s; default %s; accepted: ", option->name,
+                   ca_level_name(option->level), ca_value_type_name(option->type),
+                   option->default_text);
+    ca_value_accepted(option, &out);
+    ca_text_add(&out, ")", 1);
+    ca_text_mark_cut(&out);
+    line(arg, buffer);
+    show_text("  ", option->help, line, arg);
+    show_text("  when to change it: ", option->when, line, arg);
+    ca_text_init(&out, buffer, sizeof buffer);
+    ca_text_printf(&out, "  example: ALLOC_CONF=%s:%s", option->name, option->example);
+    ca_text_mark_cut(&out);
+    line(arg, buffer);
+}
+
+static const ca_option_t *find(const char *name)
+{
+    for (size_t i = 0; i < ca_option_count; i++)
+        if (strcmp(ca_option_table[i].name, name) == 0)
+            return &ca_option_table[i];
+    return NULL;
+}
+
+static void show_unknown(const char *key, line_t line, void *arg)
+{
+    char buffer[LINE_MAX_BYTES];
+    ca_text_t out;
+    const char *nearest = ca_option_nearest(key, strlen(key));
+    const char *before = "; near ones: ";
+    ca_text_init(&out, buffer, sizeof buffer);
+    ca_text_printf(&out, "unknown key \"");
+    ca_text_escape(&out, key, strlen(key), SHOWN_KEY);
+    ca_text_add(&out, "\"", 1);
+    for (size_t i = 0; i < ca_option_count; i++) {
+        const char *name = ca_option_table[i].name;
+        if (name != nearest && (*key == '\0' || !strstr(name, key)))
+            continue;
+        ca_text_printf(&out, "%s%s", before, name);
+        before = ", ";
+    }
+    if (*before == ';' && !nearest)
+        ca_text_printf(&out, "; no key is near it");
+    ca_text_mark_cut(&out);
+    line(arg, buffer);
+}
+
+void ca_options_help_key(const char *key, line_t line, void *arg)
+{
+    char buffer[LINE_MAX_BYTES];
+    ca_text_t out;
+    const ca_option_t *option = find(key);
+    for (size_t i = 0; !option && i < ca_renamed_count; i++) {
+        const ca_renamed_t *renamed = &ca_renamed_table[i];
+        if (strcmp(renamed->old, key) != 0)
+            continue;
+        ca_text_init(&out, buffer, sizeof buffer);
+        if (!renamed->name)
+            ca_text_printf(&out, "%s is an option no more: %s", key, renamed->why);
+        else
+            ca_text_printf(&out, "%s is now %s%s%s", key, renamed->name,
+                           renamed->choice[0] ? ":" : "", renamed->choice);
+        ca_text_mark_cut(&out);
+        line(arg, buffer);
+        if (!renamed->name)
+            return;
+        option = find(renamed->name);
+    }
+    if (option)
+        show_option(option, line, arg);
+    else
+        show_unknown(key, line, arg);
 }

@@ -1,6 +1,7 @@
 """tools/cachealloc: the program runs as it would, under the library, or it is said why not."""
 
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -67,8 +68,33 @@ def test_options_reach_the_library_which_tells_those_that_are_wrong(launch, prog
                     program("leaks"))
 
     assert result.rc == 23
-    assert 'unknown key "leek_max", did you mean "leak_max"?' in result.err
+    assert result.err.count('unknown key "leek_max", did you mean "leak_max"?') == 1
     assert "LEAK SUMMARY" in result.err and "host bytes of our own" in result.err
+
+
+def test_a_wrong_option_is_told_where_no_cuda_is_used_and_once_for_all_children(launch):
+    result = launch("run", "-o", "leek_max:1,log:noisy", "-o", "leak_max:3", "sh", "-c",
+                    "sh -c 'echo $CACHEALLOC_ASK-$ALLOC_CONF'; true", env={"ALLOC_CONF": ""})
+
+    assert (result.rc, result.out) == (0, "-leek_max:1,log:noisy,leak_max:3\n")
+    assert [line.partition("warning: ")[2] for line in result.err.splitlines()] == [
+        'ALLOC_CONF character 1: unknown key "leek_max", did you mean "leak_max"?',
+        "ALLOC_CONF character 16: log:noisy is not understood; accepted: off, error, warn, info, "
+        "debug; stays warn"]
+
+
+def test_what_the_program_sets_itself_is_told_when_it_uses_cuda(launch, program):
+    result = launch("run", "-o", "leek_max:1", "sh", "-c",
+                    f"ALLOC_CONF=leak_depht:2 exec {program('leaks')}", env={"ALLOC_CONF": ""})
+
+    assert re.findall(r'unknown key "(\w+)"', result.err) == ["leek_max", "leak_depht"]
+
+
+def test_check_tells_a_wrong_option_too(launch):
+    result = launch("check", "-o", "leek_max:1", "true")
+
+    assert result.rc == 0 and "is linked with no CUDA" in result.out
+    assert 'unknown key "leek_max", did you mean "leak_max"?' in result.err
 
 
 @pytest.mark.parametrize("before, items, after", [
@@ -182,6 +208,40 @@ def test_a_program_is_found_as_shells_find_it(launch, tmp_path):
     assert launch("run", "./tool with blanks", cwd=tmp_path / "two").out == "two\n"
 
 
+def recorders(folder, *names):
+    """Puts programs of these names there, which note that they were started, in the file returned."""
+    notes = folder / "notes"
+    notes.touch()
+    for name in names:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\necho {name} >>{notes}\nexec {shutil.which(name)} \"$@\"\n")
+        path.chmod(0o755)
+    return notes
+
+
+TOOLS = ("od", "sed", "readlink", "stat", "id", "head", "tr", "grep", "cat", "env", "nice", "uname",
+         "dirname", "basename", "awk", "cut", "ls", "printf", "test", "expr", "nl", "python3")
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "leak_max:3"]])
+def test_a_start_needs_few_programs(launch, tmp_path, options):
+    notes = recorders(tmp_path, *(name for name in TOOLS if shutil.which(name)))
+    launch("run", *options, "/bin/true", env={"PATH": tmp_path})
+    with_odd_names = notes.read_text().split()  # whatever this environment has
+    notes.write_text("")
+
+    result = conftest.execute(
+        ["env", "-i", *(f"{name}={value}" for name, value in conftest.SANITIZER_ENV.items()),
+         f"LD_PRELOAD={' '.join(conftest.SANITIZER_PRELOAD)}", f"PATH={tmp_path}",
+         SCRIPT, "run", "--library", conftest.SHIM, *options, "/bin/true"],
+        conftest.plain_env(), 60 * conftest.SLOWDOWN)
+
+    assert result == (0, "", "")
+    link = ["readlink"] * conftest.SHIM.is_symlink()
+    assert notes.read_text().split() == [*link, "od", "od", "sed"]
+    assert len(with_odd_names) <= len(link) + 5
+
+
 # --- what cannot be run ---------------------------------------------------------------------------
 
 
@@ -258,6 +318,24 @@ def test_what_is_for_another_libc(launch, tmp_path):
         file.write(content.replace(old, new, 1))
 
     refused(launch, 126, "for another C library (/lib64/ld-musl-x86_64.so.01)", words=[copy])
+
+
+def test_headers_that_a_tool_moved_behind_the_rest_are_read(launch, tmp_path):
+    """As patchelf does: neither they nor the loader's name are where a linker puts them."""
+    copy = pathlib.Path(copy_of(tmp_path))
+    content = bytearray(copy.read_bytes())
+    at, = struct.unpack_from("<Q", content, 32)
+    number, = struct.unpack_from("<H", content, 56)
+    headers = bytearray(content[at:at + 56 * number])
+    interpreter = next(56 * i for i in range(number)
+                       if struct.unpack_from("<I", headers, 56 * i)[0] == 3)
+    name = b"/opt/lib/ld-musl-any.so.1\0"
+    struct.pack_into("<Q", headers, interpreter + 8, len(content) + len(headers))
+    struct.pack_into("<Q", headers, interpreter + 32, len(name))
+    struct.pack_into("<Q", content, 32, len(content))
+    copy.write_bytes(content + headers + name)
+
+    refused(launch, 126, "for another C library (/opt/lib/ld-musl-any.so.1)", words=[copy])
 
 
 def test_a_library_that_is_not_there(launch, tmp_path):
@@ -413,6 +491,39 @@ def test_version_and_help(prefix):
             assert (rc, err) == (0, "") and said.startswith("usage: ")
             assert re.search(rf"^  {command} (\.\.\.|\[PID\]) ", out, re.MULTILINE)
     assert f'"cachealloc {VERSION}"' in (prefix / "share/man/man1/cachealloc.1").read_text()
+
+
+IN_TREE = pytest.mark.skipif(conftest.BUILD.name != "build", reason="build/ is another flavour's")
+
+
+@IN_TREE
+def test_the_options_are_told_without_a_program(launch):
+    basic, every = (launch("help", "options", *words, library=[]) for words in ([], ["all"]))
+
+    assert (basic.rc, basic.err, every.rc, every.err) == (0, "", 0, "")
+    names = set(re.findall(r"^CA_OPTION\((\w+), [A-Z]", (
+        conftest.ROOT / "config/options.def").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^  (\w+):", every.out, re.MULTILINE)) == names
+    assert set(re.findall(r"^  (\w+):", basic.out, re.MULTILINE)) < names
+    for words in (["leak_max"], ["leak_max:3"]):
+        one = launch("help", "options", *words, library=[])
+        assert one.rc == 0 and one.out.startswith("leak_max  (advanced, uint; default 0; accepted: ")
+        assert "\n  example: ALLOC_CONF=leak_max:" in one.out
+
+
+@IN_TREE
+@pytest.mark.parametrize("key, said", [
+    ("leek_max", '"leek_max"; near ones: leak_max ('), ("zzzz", '"zzzz"; no key is near it ('),
+    ("leak", "near ones: leak_report, leak_min, leak_max, leak_depth,")])
+def test_of_an_unknown_option_near_ones_are_told(launch, key, said):
+    refused(launch, 2, "unknown key ", said, command="help", words=["options", key], library=[])
+
+
+def test_a_library_that_has_no_table_is_told(launch, tmp_path):
+    (tmp_path / "libcachealloc.so").symlink_to(os.path.realpath("/proc/self/exe"))
+    script = shutil.copy(SCRIPT, tmp_path)
+    refused(launch, 125, "says nothing of its options", command="help", words=["options"],
+            script=script, library=[])
 
 
 @pytest.mark.parametrize("installed", [False, True])

@@ -27,6 +27,7 @@
 #include "shim/alloc/track.h"
 #include "shim/cuda/life_state.h"
 #include "shim/hooks/other_copy.h"
+#include "shim/life/asked.h"
 #include "shim/life/exit_output.h"
 #include "shim/life/handler.h"
 #include "shim/life/modules.h"
@@ -35,8 +36,8 @@ static _Atomic bool context_seen;
 static pid_t started_by;
 
 #define NOT_ASKED (-1) /* as a value of `backend` */
-#define NAME "ALLOC_CONF"
-#define ALIAS "CACHEALLOC_CONF" /* read after it */
+#define NAME CA_OPTIONS_NAME
+#define ALIAS CA_OPTIONS_ALIAS
 
 static void say(void *arg, const char *message)
 {
@@ -127,8 +128,9 @@ static void read_configuration(void)
     ca_log_set_level((ca_log_level_t)quiet.log);
     /* A launcher gives all its ranks one configuration: a thousand times the same is noise. */
     bool heard = ca_path_speaks_for_host() || quiet.log >= CA_LOG_INFO;
-    ca_options_parse(&ca_options, NAME, conf, heard ? say : NULL, NULL);
-    ca_options_parse(&ca_options, ALIAS, alias, heard ? say : NULL, NULL);
+    ca_complain_t complain = heard && !ca_asked_reported(conf, alias) ? say : NULL;
+    ca_options_parse(&ca_options, NAME, conf, complain, NULL);
+    ca_options_parse(&ca_options, ALIAS, alias, complain, NULL);
     step_aside(quiet.backend, heard);
     if (heard)
         warn_of_limit();
@@ -214,6 +216,7 @@ void ca_life_context_in_use(void)
 __attribute__((constructor)) static void at_load(void)
 {
     ca_out_note_stderr();
+    ca_asked_answer();
     pthread_atfork(NULL, NULL, in_child);
 }
 
