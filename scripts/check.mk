@@ -408,7 +408,7 @@ run-deb: lib $B/cachealloc.7
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_deb.sh $B
 
 # What tools/cachealloc starts.
-TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports
+TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports top_screen.py
 MODULES := $(notdir $(wildcard python/cachealloc/*.py))
 PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
 
@@ -429,6 +429,8 @@ install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
 	chmod 755 "$(DESTDIR)$(BINDIR)/cachealloc"
 	install -m 755 $(TOOLS:%=tools/%) "$(DESTDIR)$(LIBEXECDIR)"
 	install -m 644 $(PAGE_FILES:%=tools/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
+	sed -e 's|@VERSION@|$(VERSION)|' tools/report_page/version.py \
+	    >"$(DESTDIR)$(LIBEXECDIR)/report_page/version.py"
 	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
 	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' tools/cachealloc.pc.in \
 	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"

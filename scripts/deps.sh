@@ -223,6 +223,8 @@ look_for_test() {
         need python3-protobuf python3-protobuf python3-protobuf
     first_python 'import pytest, pytest_timeout, xdist, prometheus_client' >/dev/null ||
         need python3-prometheus-client python3-prometheus_client python3-prometheus-client
+    first_python 'import pytest, pytest_timeout, xdist, pyte' >/dev/null ||
+        need python3-pyte python3-pyte python3-pyte
 }
 
 # Libraries that are preloaded beside the shim are not all on the linker's path.

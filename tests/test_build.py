@@ -408,7 +408,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
     page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
         "__init__.py", "areas.js", "areas.py", "data.js", "diff.py", "flame.js", "head.js",
         "keys.py", "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py",
-        "rows.js", "table.js", "text.js", "timeline.js")]
+        "rows.js", "table.js", "text.js", "timeline.js", "version.py")]
     assert files_below(tmp_path) == [
         "opt/bin/cachealloc",
         "opt/include/cachealloc.h",
@@ -421,6 +421,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         "opt/libexec/cachealloc/cachealloc-top",
         "opt/libexec/cachealloc/merge_reports",
         *page,
+        "opt/libexec/cachealloc/top_screen.py",
         "opt/share/doc/cachealloc/LICENSE",
         "opt/share/doc/cachealloc/README.md",
         "opt/share/doc/cachealloc/SECURITY.md",
@@ -495,7 +496,7 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
     scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
         path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
 
-    assert len(scripts) == 11
+    assert len(scripts) == 13
     for path in scripts:
         tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
         assert not LATER & set(names_in(tree)), path.name

@@ -290,7 +290,7 @@ def untested(page):
     yield from {language for language, _ in BLOCK.findall(page.read_text())} - {
         "sh", "text", "c", "python", "conf"}
     named = [name for name, _ in samples(page)]
-    yield from set(named) - {*OF_THE_DEMO, *SAMPLES, "launcher", "folded_frames"}
+    yield from set(named) - {*OF_THE_DEMO, *SAMPLES, "launcher", "folded_frames", "top"}
     yield from blocks(page, "text")[len(named):]
 
 

@@ -496,6 +496,17 @@ def test_version_and_help(prefix):
 IN_TREE = pytest.mark.skipif(conftest.BUILD.name != "build", reason="build/ is another flavour's")
 
 
+@pytest.mark.parametrize("installed", [False, True])
+def test_each_tool_says_its_version(prefix, installed):
+    script = prefix / "bin/cachealloc" if installed else SCRIPT
+    folder = prefix / "libexec/cachealloc" if installed else SCRIPT.parent
+    for command in ("report", "merge", "journal", "top"):
+        assert plain(script, command, "--version") == (0, f"cachealloc {VERSION}\n", "")
+    for file in folder.iterdir():
+        if file.is_file() and os.access(file, os.X_OK) and file.suffix == "":
+            assert plain(file, "--version") == (0, f"cachealloc {VERSION}\n", ""), file
+
+
 @IN_TREE
 def test_the_options_are_told_without_a_program(launch):
     basic, every = (launch("help", "options", *words, library=[]) for words in ([], ["all"]))

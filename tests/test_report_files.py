@@ -495,6 +495,7 @@ def test_merge_takes_whatever_it_is_given(tmp_path, monkeypatch, capsys):
     """It says of what use a file is, and ends."""
     loader = importlib.machinery.SourceFileLoader("merge_reports", str(MERGE))
     tool = types.ModuleType("merge_reports")
+    tool.__file__ = str(MERGE)
     loader.exec_module(tool)
     random, file, answers = Random(1), tmp_path / "report", []
 

@@ -1,15 +1,20 @@
 """`cachealloc top`: what a page of statistics says, and nothing that is not one."""
 
 import errno
+import fcntl
 import os
 import pathlib
 import re
+import runpy
+import select
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import types
 
@@ -77,27 +82,216 @@ def test_top_tells_how_many_in_a_second(paged):
         process.kill()
 
 
+class Terminal:
+    """cachealloc-top on a terminal of that size."""
+
+    def __init__(self, columns, lines, *arguments, **env):
+        pyte = pytest.importorskip("pyte")
+        self.screen = pyte.Screen(columns, lines)
+        self.stream = pyte.ByteStream(self.screen)
+        self.leader, follower = conftest.terminal()
+        self.set_size()
+        self.process = subprocess.Popen(
+            [sys.executable, TOP, *map(str, arguments)], stdin=follower, stdout=follower,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # for the signal of a resize
+            env=conftest.plain_env({"TERM": "linux", "LC_ALL": "C.UTF-8", **env}))
+        os.close(follower)
+
+    def set_size(self):
+        fcntl.ioctl(self.leader, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", self.screen.lines, self.screen.columns, 0, 0))
+
+    def resize(self, columns, lines):
+        self.screen.resize(lines, columns)
+        self.set_size()
+
+    def press(self, keys):
+        os.write(self.leader, keys)
+
+    def read(self, seconds):
+        """False where the terminal has no other end any more."""
+        if not select.select([self.leader], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.leader, 65536)
+        except OSError as error:
+            assert error.errno == errno.EIO
+            return False
+        self.stream.feed(data)
+        return bool(data)
+
+    def wait_for(self, *patterns):
+        """The lines of the screen, once all of them are there."""
+        end = time.monotonic() + 30 * conftest.SLOWDOWN
+        while time.monotonic() < end:
+            lines = [line.rstrip() for line in self.screen.display]
+            if all(re.search(pattern, "\n".join(lines), re.MULTILINE) for pattern in patterns):
+                return lines
+            if not self.read(0.5):
+                break
+        return pytest.fail(f"no {patterns} in:\n" + "\n".join(self.screen.display))
+
+    def end(self):
+        """(exit status, stderr)"""
+        while self.read(30 * conftest.SLOWDOWN):
+            pass
+        os.close(self.leader)
+        self.process.wait(60)
+        return self.process.returncode, self.process.stderr.read()
+
+
+HEADS = (r"^live +3\.\d MiB .*\u2588", r"^held .* MiB \u2588", r"^calls +\d+ allocations")
+
+
+def test_top_fits_a_terminal_until_a_key_ends_it(paged):
+    session, _ = paged
+    terminal = Terminal(80, 24, "-d", 0.1, session.pid)
+
+    lines = terminal.wait_for(*HEADS, "^q quits$")
+
+    assert len(lines) == 24 and lines[0].startswith(f"published, pid {session.pid} ")
+    assert {"device", "kind of memory"} <= {" ".join(line.split("  ")[:1]) for line in lines}
+    assert any(re.match(r"device 0, pinned +8\.0 KiB +2$", line) for line in lines), lines
+    assert lines[-1] == "q quits"
+    session.tell("alloc", 50, 1000)
+    assert not any(re.match("allocation calls ", line) for line in lines)
+    terminal.resize(120, 44)
+    terminal.wait_for(*HEADS, r"^allocation calls +53 ")
+    terminal.resize(40, 6)
+    assert terminal.wait_for("^live +3", "^q quits$")[-1] == "q quits"
+    terminal.press(b"q")
+    assert terminal.end() == (0, "")
+
+
 def test_top_on_a_terminal_goes_on_until_the_process_ends(paged):
     session, _ = paged
-    leader, follower = conftest.terminal()
-    with subprocess.Popen([sys.executable, TOP, "-d", "0.1", str(session.pid)], stdout=follower,
-                          stderr=subprocess.PIPE, text=True,
-                          env=conftest.plain_env()) as process:
-        os.close(follower)
-        shown = b""
-        while shown.count(b"\033[H\033[J") < 3:
-            shown += os.read(leader, 65536)
-        assert session.end() == 3
-        while True:  # until the terminal has no other end
-            try:
-                if not os.read(leader, 65536):
-                    break
-            except OSError as error:
-                assert error.errno == errno.EIO
+    terminal = Terminal(80, 24, "-d", 0.1, session.pid)
+    terminal.wait_for("^live ")
+
+    assert session.end() == 3
+
+    assert terminal.end() == (0, f"cachealloc-top: process {session.pid} has ended\n")
+
+
+def test_arrows_choose_one_of_several_processes(paged, start):
+    session, page = paged
+    other = start("stats_page:true")
+    other.tell("alloc", 1, 77 << 20)
+    metrics(page.parent / str(other.pid), 77 << 20)
+    terminal = Terminal(80, 24, "-d", 0.1)
+    first, second = sorted((session.pid, other.pid))
+    size = {session.pid: r"3\.0", other.pid: r"77\.0"}
+
+    lines = terminal.wait_for(r"program \(\d+\)$", rf"^ +{first} ", rf"^ +{second} ")
+
+    def pid_in(lines):
+        return next(int(line.split("pid ")[1].split()[0]) for line in lines if ", pid " in line)
+
+    for key, pid in ((b"\x1b[B", second), (b"\x1b[A", first), (b"\x1b[C", second)):
+        shown = pid_in(lines)
+        for _ in range(20):  # others may have pages, too
+            if shown == pid:
                 break
-        assert process.wait(60) == 0
-        assert process.stderr.read() == f"cachealloc-top: process {session.pid} has ended\n"
-    os.close(leader)
+            terminal.press(key)
+            lines = terminal.wait_for(rf", pid (?!{shown} )\d")
+            shown = pid_in(lines)
+        terminal.wait_for(rf"^published, pid {pid} ", rf"^live +{size[pid]} MiB")
+    chosen = [line for line in range(24) if terminal.screen.buffer[line][0].reverse]
+    assert len(chosen) == 1 and str(second) in terminal.screen.display[chosen[0]]
+    terminal.process.terminate()
+    assert terminal.end() == (128 + signal.SIGTERM, "")
+
+
+def test_on_a_terminal_lines_are_printed_where_asked(paged):
+    session, _ = paged
+    for words in (["--once", session.pid], ["-n", 1, session.pid], ["--once"]):
+        terminal = Terminal(120, 60, *words)
+        terminal.wait_for("published")
+        assert not any("q quits" in line for line in terminal.screen.display)
+        assert terminal.end() == (0, "")
+
+
+def test_a_terminal_without_a_cursor_gets_lines(paged):
+    session, _ = paged
+    terminal = Terminal(120, 60, "-d", 0.1, session.pid, TERM="dumb")
+
+    terminal.wait_for("^published, pid ", "^  alloc calls +3")
+
+    session.end()
+    assert terminal.end()[0] == 0
+
+
+def fake(written=1000, pid=7, rank="", **values):
+    """A page that is read by the rules of one."""
+    lines = [f"# cachealloc statistics 1 pid {pid} began 0 every 1000 ms"]
+    whose = f'pid="{pid}",start="1",program="train' + (f'",rank="{rank}' if rank else "")
+    for name, (kind, samples) in values.items():
+        lines += [f"# HELP cachealloc_{name} what it is", f"# TYPE cachealloc_{name} {kind}"]
+        lines += [f"cachealloc_{name}{{{whose}{labels} {value}" for labels, value in samples]
+    module = runpy.run_path(str(TOP), run_name="top")
+    return module["Page"]("\n".join([*lines, "# EOF", ""]), written)
+
+
+def counts(**values):
+    return {f"{name}_total": ("counter", [('"}', value)]) for name, value in values.items()}
+
+
+def gauges(**values):
+    return {name: ("gauge", [('"}', value)]) for name, value in values.items()}
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOP.parent))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return pytest.importorskip("top_screen")
+
+
+def test_the_screen_of_the_documentation_is_one(screen):
+    page = (conftest.ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- top -->\n```text\n(.*?)```\n<!-- /top -->", page, re.DOTALL)[1]
+    mib, on = 1 << 20, '",device="0'
+    pool = {"reserved": 1640, "live": 1018, "ready": 602, "largest_ready": 96, "pending": 20,
+            "idle": 278}
+
+    def at(written, calls):
+        return fake(written, 4711, "0", **gauges(live_peak_bytes=1330 * mib, start_time_seconds=983,
+                                               pool_reserved_peak_bytes=1640 * mib),
+                    live_bytes=("gauge", [(f'{on}",kind="device"}}', 1017 * mib),
+                                          (f'{on}",kind="pinned"}}', 3 * mib)]),
+                    live_allocations=("gauge", [(f'{on}",kind="device"}}', 40),
+                                                (f'{on}",kind="pinned"}}', 3)]),
+                    **{f"pool_{name}_bytes": ("gauge", [(f'{on}"}}', value * mib)])
+                       for name, value in pool.items()},
+                    **counts(alloc_calls=calls, free_calls=calls, pool_hits=15968, pool_misses=32,
+                             fence_waits=0, upstream_allocs=32, upstream_frees=0))
+
+    processes = {4711: screen.Watched(at(999, 15015)), 4712: screen.Watched(
+        fake(1000, 4712, "1", **gauges(live_bytes=1126 * mib, pool_reserved_bytes=1640 * mib)))}
+    processes[4711].take(at(1000, 16000))
+    lines = screen.lines_of(processes, 4711, 80, 24, "\u2588\u2591", now=1001)
+
+    assert "\n".join(text for text, _ in lines).rstrip() == shown.rstrip()
+
+
+def test_what_a_screen_has_no_place_for_is_cut_and_counted(screen):
+    labels = [f'",device="{device}' for device in range(30)]
+    page = fake(live_bytes=("gauge", [(f'{label}",kind="device"}}', 1 << 60) for label in labels]),
+                live_allocations=("gauge", [('"}', 30)]),
+                pool_ready_bytes=("gauge", [(f'{label}"}}', 100) for label in labels]),
+                pool_largest_ready_bytes=("gauge", [(f'{label}"}}', 25) for label in labels]),
+                alloc_calls_total=("counter", [('"}', 12)]))
+    processes = {pid: screen.Watched(page) for pid in range(100, 200)}
+
+    for width, height in ((80, 24), (120, 40), (20, 5), (1, 1), (300, 100)):
+        lines = screen.lines_of(processes, 150, width, height, now=1001.0)
+        assert len(lines) == height and all(len(text) <= width for text, _ in lines)
+    text = "\n".join(text for text, _ in screen.lines_of(processes, 150, 80, 24, now=1001.0))
+    assert "  150 " in text and "program (100)" in text and "... and 29 more" in text
+    assert re.search(r"^0 +.* 75 %$", text, re.MULTILINE), text
+    old = screen.lines_of({7: screen.Watched(page)}, 7, 80, 24, now=1050.0)
+    assert "NOT REFRESHED for 50 s" in old[0][0]
 
 
 def test_top_lists_the_processes_that_have_pages(paged, start):
