@@ -109,7 +109,7 @@ def test_only_what_the_last_context_leaks_is_reported(run, program, conf):
 @pytest.mark.parametrize("preload, conf", MODES)
 @pytest.mark.parametrize("how", ["destroy", "old", "detach", "unseen"])
 def test_a_handle_that_comes_again_gets_no_old_memory(run, program, how, preload, conf):
-    result = run([program("drv_ctx_again"), 30, how], preload=preload, conf=quiet(conf),
+    result = run([program("drv_ctx_again"), 12, how], preload=preload, conf=quiet(conf),
                  sim="memory:4G")
 
     succeeds(result)

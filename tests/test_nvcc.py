@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import conftest
+from matrix import tools
 
 pytestmark = pytest.mark.other_build
 SOURCES = sorted((conftest.ROOT / "simcuda" / "cu").glob("*.cu"))
@@ -31,12 +32,9 @@ ARCHES = {"default": ([], None), "sm_90": (["-arch=sm_90"], "arch:90")}
 @pytest.mark.skipif(conftest.SANITIZER is not None, reason="nvcc's program is not instrumented")
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_nvcc_program(run, tmp_path, source, arch):
+def test_nvcc_program(run, source, arch):
     flags, sim = ARCHES[arch]
-    binary = tmp_path / source.stem
-    compile_it = [NVCC, "-cudart", "shared", *flags, "-o", binary, source]
-    rc, out, err = conftest.execute(compile_it, conftest.plain_env(), 300)
-    assert rc == 0, out + err
+    binary = tools.nvcc(source.name, *flags)()
 
     expected = run(binary, sim=sim, preload=False)
     assert expected.rc == 0, expected.err

@@ -132,14 +132,15 @@ def go():
     return make(out, [source], [command("go"), "build", "-o", out, source], env)
 
 
-def nvcc(name):
+def nvcc(name, *flags):
+    """Compiled once for all that run it, which takes half a minute of Thrust."""
     source = conftest.ROOT / "simcuda" / "cu" / name
 
     def build():
         homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
         where = os.pathsep.join(f"{home}/bin" for home in homes if home)
-        out = MADE / f"nvcc-{source.stem}"
-        return make(out, [source], [command("nvcc", where=where), "-cudart", "shared", "-o", out,
-                                    source])
+        out = MADE / "".join((f"nvcc-{source.stem}", *flags))
+        return make(out, [source], [command("nvcc", where=where), "-cudart", "shared", *flags, "-o",
+                                    out, source])
 
     return build
