@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "base/mutation.h"
+#include "registry/stack/hash.h"
 
 #define PROBES 4u
 #define TRIED_MOST 64u /* stacks, for one capture */
 
 static size_t place_of(uintptr_t frame, uint64_t instruction, uint32_t native)
 {
-    return ((frame ^ instruction << 17 ^ (uint64_t)native << 40) * 0x9e3779b97f4a7c15u) >> 40 &
-           (CA_PY_HEADS - 1);
+    return ca_hash_word(frame ^ instruction << 17 ^ (uint64_t)native << 40) >>
+           (64 - CA_PY_HEAD_BITS);
 }
 
 static inline ca_py_head_t *head_of(ca_py_cache_t *cache, uintptr_t frame, uint64_t instruction,
@@ -45,14 +46,19 @@ static inline uint64_t generation_of(const ca_py_layout_t *layout, uintptr_t int
     return layout->generation ? ca_py_word(interpreter + layout->generation) : 0;
 }
 
-static inline bool is_same_code(const ca_py_layout_t *layout, const ca_py_step_t *step)
+/* `in_place`: all before it were found so, whose files' names are as they were. */
+static inline bool is_same_code(const ca_py_layout_t *layout, const ca_py_step_t *step,
+                                bool *in_place)
 {
-    if (step->identity == 0)
-        return !step->known || ca_py_is_same_in_place(layout, step->code, step->known) ||
-               ca_py_is_same(layout, step->code, step->known);
-    return ((uint64_t)ca_py_half(step->code + layout->code.first_line) << 32 |
-            ca_py_half(step->code + layout->code.version)) == step->identity ||
-           CA_MUTATED(python_code_unchecked);
+    if (step->identity != 0)
+        return ((uint64_t)ca_py_half(step->code + layout->code.first_line) << 32 |
+                ca_py_half(step->code + layout->code.version)) == step->identity ||
+               CA_MUTATED(python_code_unchecked);
+    if (!step->known ||
+        ca_py_is_same_in_place(layout, step->code, step->known, !step->file_again || !*in_place))
+        return true;
+    *in_place = false;
+    return ca_py_is_same(layout, step->code, step->known);
 }
 
 static inline uint64_t instruction_at(const ca_py_layout_t *layout, uintptr_t frame)
@@ -72,6 +78,7 @@ uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, ui
     const uint32_t previous = layout->frame.previous;
     const uintptr_t code_mask = layout->code_mask;
     const uint64_t instruction_mask = layout->instruction_mask;
+    bool in_place = true;
     for (unsigned tried = 0; at != 0 && tried < TRIED_MOST; tried++) {
         ca_py_entry_t *entry = &cache->units[at].entry;
         const ca_py_step_t *step = &cache->units[at + 1].step + index;
@@ -89,7 +96,7 @@ uint32_t ca_py_cache_find(ca_py_cache_t *cache, const ca_py_layout_t *layout, ui
             }
             if ((((ca_py_word(frame + code) & code_mask) ^ step->code) |
                  ((ca_py_word(frame + instruction) & instruction_mask) ^ step->instruction)) != 0 ||
-                (!alive && !is_same_code(layout, step)))
+                (!alive && !is_same_code(layout, step, &in_place)))
                 break;
             frame = (uintptr_t)ca_py_word(frame + previous);
         }
@@ -110,25 +117,30 @@ void ca_py_cache_forget(ca_py_cache_t *cache)
     cache->used = 1;
 }
 
-static bool same_step(const ca_py_step_t *a, const ca_py_step_t *b)
+/* A code that a step before has is the same as long as that one is. */
+static inline bool is_step_of(const ca_py_step_t *step, const ca_py_link_t *link)
 {
-    return a->frame == b->frame && a->code == b->code && a->instruction == b->instruction &&
-           a->identity == b->identity && a->number == b->number;
+    return step->frame == link->frame && step->code == link->code &&
+           step->instruction == link->instruction && step->number == link->number &&
+           (step->identity == link->identity || link->again || !step->known);
 }
 
-static ca_py_step_t step_of(const ca_py_walk_t *walk, uint32_t index)
+/* Of as many links and, where the walk is whole, its end. */
+static void write_steps(ca_py_unit_t *units, const ca_py_walk_t *walk)
 {
-    if (index == walk->link_count)
-        return (ca_py_step_t){.frame = 0};
-    const ca_py_link_t *link = &walk->links[index];
-    return (ca_py_step_t){
-        .frame = link->frame,
-        .code = link->code,
-        .instruction = link->instruction,
-        .identity = link->identity,
-        .known = link->number ? ca_py_code_of(link->number) : NULL,
-        .number = link->number,
-    };
+    const ca_py_link_t *links = walk->links;
+    for (uint32_t i = 0; i < walk->link_count; i++)
+        units[i].step = (ca_py_step_t){
+            .frame = links[i].frame,
+            .code = links[i].code,
+            .instruction = links[i].instruction,
+            .identity = links[i].again ? 0 : links[i].identity,
+            .known = links[i].again ? NULL : links[i].copy,
+            .number = links[i].number,
+            .file_again = links[i].file_again,
+        };
+    if (walk->whole)
+        units[walk->link_count].step = (ca_py_step_t){.frame = 0};
 }
 
 /* Where the stack belongs in the tree: a link that is 0. NULL where too many are in the way, or it
@@ -139,14 +151,12 @@ static uint32_t *link_for(ca_py_cache_t *cache, ca_py_head_t *head, const ca_py_
     uint32_t *link = &head->first, index = 0;
     for (unsigned tried = 0; *link != 0; tried++) {
         ca_py_unit_t *units = &cache->units[*link];
-        ca_py_step_t step = {.frame = 0};
-        while (index < units->entry.count && index < count) {
-            step = step_of(walk, index);
-            if (!same_step(&units[1 + index].step, &step))
-                break;
+        uint32_t most = units->entry.count < count ? units->entry.count : count;
+        while (index < most && (index == walk->link_count
+                                    ? units[1 + index].step.frame == 0
+                                    : is_step_of(&units[1 + index].step, &walk->links[index])))
             index++;
-        }
-        if (index == units->entry.count || index == count || tried == TRIED_MOST)
+        if (index == most || tried == TRIED_MOST)
             return NULL;
         link = &units[1 + index].step.other;
     }
@@ -178,8 +188,7 @@ void ca_py_cache_keep(ca_py_cache_t *cache, const ca_py_layout_t *layout, uintpt
         .generation = generation_of(layout, interpreter),
         .interpreter = interpreter,
     };
-    for (uint32_t i = 0; i < count; i++)
-        cache->units[at + 1 + i].step = step_of(walk, i);
+    write_steps(&cache->units[at + 1], walk);
     cache->used += count + 1;
     *link = at;
 }

@@ -8,15 +8,18 @@
 #include "registry/python/known.h"
 #include "registry/python/walk.h"
 
-#define CA_PY_HEADS 1024u
+#define CA_PY_HEAD_BITS 10
+#define CA_PY_HEADS (1u << CA_PY_HEAD_BITS)
 #define CA_PY_UNITS 8192u
 
 typedef struct ca_py_step {
     uintptr_t frame, code; /* frame 0: the chain ends here */
     uint64_t instruction, identity;
-    const ca_py_code_t *known; /* the code's copy; NULL of an entry */
-    uint32_t number;           /* of the code; 0 of an entry */
-    uint32_t other;            /* the stack to go on with where this differs, 0 for none */
+    const ca_py_code_t
+        *known;              /* the code's copy; NULL of an entry, and where a step before has it */
+    uint32_t number : 31;    /* of the code; 0 of an entry */
+    uint32_t file_again : 1; /* a step before has the object of its file's name too */
+    uint32_t other;          /* the stack to go on with where this differs, 0 for none */
 } ca_py_step_t;
 
 /* Followed by its steps. */

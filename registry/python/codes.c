@@ -179,8 +179,10 @@ static bool copy_code(const ca_py_code_t *from, ca_py_code_t *to)
     if (from->lines.bytes)
         to->lines.bytes = (const uint8_t *)ca_bump_text(&memory, (const char *)from->lines.bytes,
                                                         from->lines.count);
-    return to->function && to->path && copy_text(&from->name, &to->name) &&
-           copy_text(&from->file, &to->file) && (!from->lines.bytes || to->lines.bytes);
+    bool copied = to->function && to->path && copy_text(&from->name, &to->name) &&
+                  copy_text(&from->file, &to->file) && (!from->lines.bytes || to->lines.bytes);
+    to->place.file_text = to->file.data;
+    return copied;
 }
 
 /* Under the lock. */

@@ -19,13 +19,27 @@ typedef struct ca_py_text {
     uint32_t shape;   /* what that says of where its characters are */
 } ca_py_text_t;
 
-typedef struct ca_py_code {
+/* What tells by the objects of a live code whether it is the one that was copied (known.h): in one
+ * line of the processor's cache. */
+typedef struct ca_py_in_place {
+    uintptr_t name, file, lines; /* objects */
+    uint64_t name_hash;
+    const void *file_text; /* the copy */
+    uint32_t name_length, file_length, lines_count, first_line, file_shape;
     bool is_of_file; /* not made by the program as it ran: its file's name is no <...> */
+} ca_py_in_place_t;
+
+#define CA_PY_CACHE_LINE 64
+
+typedef struct ca_py_code {
+    _Alignas(CA_PY_CACHE_LINE)
+        ca_py_in_place_t place; /* all but file_text, of what is to be added */
     ca_py_text_t name, file;
-    uintptr_t lines_object;
     ca_py_table_t lines;         /* `bytes` is NULL for one from a journal: its offsets are lines */
     const char *function, *path; /* UTF-8; not set of what is to be added */
 } ca_py_code_t;
+
+_Static_assert(sizeof(ca_py_in_place_t) <= CA_PY_CACHE_LINE, "of one line");
 
 /* The number of that code, from 1 on: of what it says now, which is copied. 0 without room. */
 uint32_t ca_py_code_add(const ca_py_code_t *code);

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/mutation.h"
+#include "registry/stack/hash.h"
 
 #define TEXT_MOST (1u << 16)  /* characters of a name */
 #define TABLE_MOST (1u << 20) /* bytes of a line table */
 #define CODE_MOST (1u << 26)  /* of bytecode */
-#define PROBES 4u
 
 /* Whether two codes were seen to have different versions, or the same one. */
 enum { NOT_SEEN, DIFFERENT, SAME };
@@ -144,7 +144,7 @@ static bool read_code(const ca_py_layout_t *layout, ca_py_reader_t *reader, uint
         !ca_py_get_half(reader, code + layout->code.first_line, &first_line) ||
         !ca_py_get(reader, code + layout->code.lines, &lines))
         return false;
-    content->lines_object = (uintptr_t)lines;
+    content->place.lines = (uintptr_t)lines;
     content->function = content->path = NULL;
     content->lines.form = layout->lines;
     content->lines.first_line = first_line;
@@ -190,8 +190,9 @@ static bool same_text(const ca_py_text_t *a, const ca_py_text_t *b)
 
 bool ca_py_is_same_made(const ca_py_layout_t *layout, const ca_py_code_t *known)
 {
-    return ca_py_same_characters(layout, &known->name) &&
-           ca_py_same_words(known->lines_object + layout->bytes.data, known->lines.bytes,
+    const ca_py_text_t *name = &known->name;
+    return ca_py_same_characters(layout, name->object, name->shape, name->length, name->data) &&
+           ca_py_same_words(known->place.lines + layout->bytes.data, known->lines.bytes,
                             known->lines.count);
 }
 
@@ -221,38 +222,94 @@ static uint32_t add_code(const ca_py_layout_t *layout, uintptr_t code)
         !read_code_bytes(layout, &guarded, code, &bytes) ||
         !ca_py_lines_cover(&content.lines, bytes))
         return 0;
-    content.is_of_file = content.file.length != 0 && content.file.width == 1 &&
-                         *(const char *)content.file.data != '<';
+    content.place = (ca_py_in_place_t){
+        .name = content.name.object,
+        .file = content.file.object,
+        .lines = content.place.lines,
+        .name_hash = content.name.hash,
+        .name_length = content.name.length,
+        .file_length = content.file.length,
+        .lines_count = (uint32_t)content.lines.count,
+        .first_line = content.lines.first_line,
+        .file_shape = content.file.shape,
+        .is_of_file = content.file.length != 0 && content.file.width == 1 &&
+                      *(const char *)content.file.data != '<',
+    };
     return ca_py_code_add(&content);
 }
 
-static bool is_it(const ca_py_layout_t *layout, const struct ca_py_known_code *one, uintptr_t code,
-                  uint64_t identity)
+static inline bool is_it(const ca_py_layout_t *layout, const struct ca_py_known_code *one,
+                         uintptr_t code, uint64_t identity)
 {
     if (one->code != code || one->number == 0)
         return false;
     if (identity)
         return one->identity == identity;
-    const ca_py_code_t *known = ca_py_code_of(one->number);
-    return ca_py_is_same_in_place(layout, code, known) || ca_py_is_same(layout, code, known);
+    return ca_py_is_same_in_place(layout, code, one->copy, true) ||
+           ca_py_is_same(layout, code, one->copy);
 }
 
-static uint32_t number_of(const ca_py_layout_t *layout, ca_py_known_t *known, uintptr_t code,
-                          uint64_t identity)
+/* What stands for the code of a link that was not seen in this walk; NULL without room. */
+static __attribute__((noinline)) struct ca_py_known_code *
+meet(const ca_py_layout_t *layout, struct ca_py_known_code *set, const ca_py_link_t *link)
 {
-    size_t place = (code * 0x9e3779b97f4a7c15u) >> 40 & (CA_PY_KNOWN - 1);
-    struct ca_py_known_code *to = &known->codes[place];
-    for (unsigned probe = 0; probe < PROBES; probe++) {
-        struct ca_py_known_code *one = &known->codes[place ^ probe];
-        if (is_it(layout, one, code, identity))
-            return one->number;
-        if (one->code == code || (one->code == 0 && to->code != code))
-            to = one;
+    unsigned to = CA_PY_WAYS - 1; /* that is given up */
+    for (unsigned way = 0; way < CA_PY_WAYS; way++) {
+        if (is_it(layout, &set[way], link->code, link->identity))
+            return &set[way];
+        if (set[way].code == link->code)
+            to = way;
     }
-    uint32_t number = add_code(layout, code);
-    if (number != 0)
-        *to = (struct ca_py_known_code){code, identity, number};
-    return number;
+    uint32_t number = add_code(layout, link->code);
+    if (number == 0)
+        return NULL;
+    memmove(set + 1, set, to * sizeof *set);
+    set[0] = (struct ca_py_known_code){
+        .code = link->code,
+        .identity = link->identity,
+        .copy = ca_py_code_of(number),
+        .number = number,
+    };
+    return set;
+}
+
+#define FILE_BITS 4 /* of how many files a walk remembers that it met them */
+
+static inline bool number_link(const ca_py_layout_t *layout, ca_py_reader_t *reader,
+                               ca_py_known_t *known, uintptr_t files[1 << FILE_BITS],
+                               ca_py_link_t *link)
+{
+    struct ca_py_known_code *set =
+        known->codes[ca_hash_word(link->code) >> (64 - CA_PY_CODE_SET_BITS)];
+    for (unsigned way = 0; way < CA_PY_WAYS; way++)
+        if (set[way].code == link->code && set[way].walk == known->walk) {
+            link->number = set[way].number;
+            link->copy = set[way].copy;
+            link->again = true;
+            return true;
+        }
+    if (link->code % sizeof(uint64_t) != 0 ||
+        !read_identity(layout, reader, link->code, &link->identity))
+        return false;
+    struct ca_py_known_code *one = meet(layout, set, link);
+    if (!one)
+        return false;
+    uintptr_t *file = &files[ca_hash_word(one->copy->place.file) >> (64 - FILE_BITS)];
+    link->file_again = *file == one->copy->place.file;
+    *file = one->copy->place.file;
+    one->walk = known->walk;
+    link->number = one->number;
+    link->copy = one->copy;
+    return true;
+}
+
+/* A number that none of what is known has. */
+static void begin_walk(ca_py_known_t *known)
+{
+    if (++known->walk == 0) {
+        memset(known->codes, 0, sizeof known->codes);
+        known->walk = 1;
+    }
 }
 
 bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
@@ -261,17 +318,11 @@ bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_kn
     bool seen = ca_py_versions_epoch() != NOT_SEEN && !reader->guarded;
     if (!seen && !compare_versions(layout, reader, walk))
         return false;
-    for (unsigned i = 0; i < walk->link_count; i++) {
-        ca_py_link_t *link = &walk->links[i];
-        if (link->is_entry)
-            continue;
-        if (link->code % sizeof(uint64_t) != 0 ||
-            !read_identity(layout, reader, link->code, &link->identity))
+    uintptr_t files[1 << FILE_BITS] = {0};
+    begin_walk(known);
+    for (unsigned i = 0; i < walk->link_count; i++)
+        if (!walk->links[i].is_entry && !number_link(layout, reader, known, files, &walk->links[i]))
             return false;
-        link->number = number_of(layout, known, link->code, link->identity);
-        if (link->number == 0)
-            return false;
-    }
     return true;
 }
 
@@ -295,14 +346,16 @@ uint32_t ca_py_site(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_
     if (!offset_of(layout, link, &offset))
         return 0;
     uint64_t key = (uint64_t)link->number << 32 | offset;
-    struct ca_py_known_site *site =
-        &known->sites[(key * 0x9e3779b97f4a7c15u) >> 40 & (CA_PY_KNOWN_SITES - 1)];
-    if (site->key == key)
-        return site->number;
+    struct ca_py_known_site *set = known->sites[ca_hash_word(key) >> (64 - CA_PY_SITE_SET_BITS)];
+    for (unsigned way = 0; way < CA_PY_WAYS; way++)
+        if (set[way].key == key)
+            return set[way].number;
     if (!read_code_bytes(layout, reader, link->code, &bytes) || offset >= bytes)
         return 0;
     uint32_t number = ca_py_site_add(link->number, offset);
-    if (number != 0)
-        *site = (struct ca_py_known_site){key, number};
+    if (number != 0) {
+        memmove(set + 1, set, (CA_PY_WAYS - 1) * sizeof *set);
+        set[0] = (struct ca_py_known_site){key, number};
+    }
     return number;
 }

@@ -11,20 +11,24 @@
 #include "registry/python/codes.h"
 #include "registry/python/walk.h"
 
-#define CA_PY_KNOWN 1024u
-#define CA_PY_KNOWN_SITES 2048u
+#define CA_PY_CODE_SET_BITS 8
+#define CA_PY_SITE_SET_BITS 9
+#define CA_PY_WAYS 4u /* places that each of them may be in */
 
-/* What a thread has looked up. All zero is an empty one. */
+/* What a thread has looked up; in each set, the newest first. All zero is an empty one. */
 typedef struct ca_py_known {
     struct ca_py_known_code {
         uintptr_t code;
         uint64_t identity;
+        const ca_py_code_t *copy;
         uint32_t number;
-    } codes[CA_PY_KNOWN];
+        uint32_t walk; /* the last one that it was the same in */
+    } codes[1u << CA_PY_CODE_SET_BITS][CA_PY_WAYS];
+    uint32_t walk; /* that is under way: counted */
     struct ca_py_known_site {
         uint64_t key;
         uint32_t number;
-    } sites[CA_PY_KNOWN_SITES];
+    } sites[1u << CA_PY_SITE_SET_BITS][CA_PY_WAYS];
 } ca_py_known_t;
 
 /* Whether a live code says what that one does. */
@@ -67,36 +71,44 @@ ca_py_same_words(uintptr_t at, const void *copy, size_t bytes)
 }
 
 /* Of a string of the known length. */
-static inline bool ca_py_same_characters(const ca_py_layout_t *layout, const ca_py_text_t *known)
+static inline bool ca_py_same_characters(const ca_py_layout_t *layout, uintptr_t text,
+                                         uint32_t shape, uint32_t length, const void *copy)
 {
-    return (ca_py_half(known->object + layout->str.state) & CA_PY_SHAPE) == known->shape &&
-           ca_py_same_words(known->object + ca_py_data_offset(layout, known->shape), known->data,
-                            (size_t)known->length * known->width);
+    return (ca_py_half(text + layout->str.state) & CA_PY_SHAPE) == shape &&
+           ca_py_same_words(text + ca_py_data_offset(layout, shape), copy,
+                            (size_t)length * (shape >> CA_PY_KIND_SHIFT & CA_PY_KIND));
 }
 
 /* By the objects of the code that the copy was made of, where it has those: any may be another one
  * in that place, but is alive. The hash of the name stands for it, and where the code is a file's,
  * its first line and how many bytes of lines it has for those: the file would have to be changed
- * and read again into the same places. Not known to be the same where it is false. */
+ * and read again into the same places. Not known to be the same where it is false. Without
+ * `with_file` the file's name is taken to be as it was: another code of the stack has the object.
+ */
 static inline bool ca_py_is_same_in_place(const ca_py_layout_t *layout, uintptr_t code,
-                                          const ca_py_code_t *known)
+                                          const ca_py_code_t *known, bool with_file)
 {
     const uint32_t length = layout->str.length;
-    uintptr_t name = known->name.object, file = known->file.object, lines = known->lines_object;
+    const ca_py_in_place_t *place = &known->place;
+    uintptr_t name = place->name, file = place->file, lines = place->lines;
     if (((ca_py_word(code + layout->code.called) ^ name) |
          (ca_py_word(code + layout->code.file) ^ file) |
          (ca_py_word(code + layout->code.lines) ^ lines) |
-         (ca_py_half(code + layout->code.first_line) ^ known->lines.first_line)) != 0)
+         (ca_py_half(code + layout->code.first_line) ^ place->first_line)) != 0)
         return false;
-    return ((ca_py_word(name + length) ^ known->name.length) |
-            (ca_py_word(file + length) ^ known->file.length) |
-            (ca_py_word(lines + length) ^ known->lines.count) |
-            (ca_py_word(name + length + CA_PY_HASH_AFTER_LENGTH) ^ known->name.hash)) == 0 &&
-           ca_py_same_characters(layout, &known->file) &&
-           (known->is_of_file || ca_py_is_same_made(layout, known));
+    if (((ca_py_word(name + length) ^ place->name_length) |
+         (ca_py_word(lines + length) ^ place->lines_count) |
+         (ca_py_word(name + length + CA_PY_HASH_AFTER_LENGTH) ^ place->name_hash)) != 0)
+        return false;
+    if (with_file && (ca_py_word(file + length) != place->file_length ||
+                      !ca_py_same_characters(layout, file, place->file_shape, place->file_length,
+                                             place->file_text)))
+        return false;
+    return place->is_of_file || ca_py_is_same_made(layout, known);
 }
 
-/* Gives the codes of a walk their numbers. False where one is no code, or there is no room. */
+/* Gives the codes of a walk their numbers. False where one is no code, or there is no room. A code
+ * that several frames have is looked at once: it is alive in all of them. */
 bool ca_py_number(const ca_py_layout_t *layout, ca_py_reader_t *reader, ca_py_known_t *known,
                   ca_py_walk_t *walk);
 

@@ -1,5 +1,6 @@
 #include "registry/python/merge.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "registry/stack/modules.h"
@@ -46,13 +47,29 @@ static bool add_runs_of(merge_t *merge, const ca_native_part_t *native, size_t i
     return any;
 }
 
+/* The module that was asked for last of those that are the C library, and of the others: there may
+ * be hundreds, which are searched one by one. */
+static const ca_module_t *_Atomic asked[2];
+
+static bool is_still_in(const ca_module_t *module, uintptr_t address)
+{
+    return module && address - module->low < module->high - module->low &&
+           atomic_load_explicit(&module->until, memory_order_relaxed) == 0;
+}
+
 /* What starts a program and its threads. */
 static bool is_c_library(uintptr_t address)
 {
+    for (int is = 0; is < 2; is++)
+        if (is_still_in(atomic_load_explicit(&asked[is], memory_order_acquire), address))
+            return is;
     const ca_module_t *module = ca_modules_find(address, ca_modules_epoch());
     const char *slash = module ? strrchr(module->path, '/') : NULL;
-    return slash && (strncmp(slash, "/libc.so", 8) == 0 || strncmp(slash, "/libc-", 6) == 0 ||
-                     strncmp(slash, "/libpthread", 11) == 0);
+    bool is = slash && (strncmp(slash, "/libc.so", 8) == 0 || strncmp(slash, "/libc-", 6) == 0 ||
+                        strncmp(slash, "/libpthread", 11) == 0);
+    if (module)
+        atomic_store_explicit(&asked[is], module, memory_order_release);
+    return is;
 }
 
 /* Beyond the outermost Python frame nothing is the program's where the interpreter is the program,

@@ -35,14 +35,17 @@ static void end_run(ca_py_walk_t *walk, uintptr_t place)
     walk->runs[walk->run_count++] = (ca_py_run_t){place, walk->frame_count};
 }
 
-static bool next_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader, uint64_t *cframe)
+static inline bool next_cframe(const ca_py_layout_t *layout, ca_py_reader_t *reader,
+                               uint64_t *cframe)
 {
     return *cframe == 0 || ca_py_get(reader, *cframe + layout->cframe.previous, cframe);
 }
 
 /* Whether a run ends with the frame, or is one; and how it goes on. */
-static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const ca_py_link_t *link,
-                     ca_py_walk_t *walk, uint64_t *cframe)
+static inline __attribute__((always_inline)) bool note_run(const ca_py_layout_t *layout,
+                                                           ca_py_reader_t *reader,
+                                                           const ca_py_link_t *link,
+                                                           ca_py_walk_t *walk, uint64_t *cframe)
 {
     uint8_t last = ENDS_RUN;
     switch (layout->places) {
@@ -65,8 +68,8 @@ static bool note_run(const ca_py_layout_t *layout, ca_py_reader_t *reader, const
     }
 }
 
-static bool read_link(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t frame,
-                      ca_py_link_t *link)
+static inline __attribute__((always_inline)) bool
+read_link(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t frame, ca_py_link_t *link)
 {
     uint64_t code, instruction;
     uint8_t owner = 0;
@@ -97,8 +100,9 @@ static bool ends_well(const ca_py_layout_t *layout, uintptr_t state, const ca_py
     return layout->places == CA_PY_NO_PLACE || cframe - state < STATE_BYTES_MOST;
 }
 
-bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
-                unsigned most, ca_py_walk_t *walk)
+static inline __attribute__((always_inline)) bool walk_by(const ca_py_layout_t *layout,
+                                                          ca_py_reader_t *reader, uintptr_t state,
+                                                          unsigned most, ca_py_walk_t *walk)
 {
     uint64_t frame, cframe;
     walk->link_count = walk->frame_count = walk->run_count = 0;
@@ -126,4 +130,13 @@ bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t 
         end_run(walk, layout->places == CA_PY_RUN_CFRAME ? (uintptr_t)cframe : 0);
     }
     return true;
+}
+
+bool ca_py_walk(const ca_py_layout_t *layout, ca_py_reader_t *reader, uintptr_t state,
+                unsigned most, ca_py_walk_t *walk)
+{
+    if (reader->guarded)
+        return walk_by(layout, reader, state, most, walk);
+    ca_py_reader_t plainly = {.stop = reader->stop}; /* all that is left out below is the guard */
+    return walk_by(layout, &plainly, state, most, walk);
 }

@@ -8,10 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "registry/stack/eh_frame.h"
+#include "registry/stack/hash.h"
 
 #define CA_WORDS_MAX 192
-#define CA_RULES 1024u
+#define CA_RULE_SET_BITS 8
 #define CA_RULE_WAYS 4u /* places that a rule may be in */
+#define CA_RULES ((1u << CA_RULE_SET_BITS) * CA_RULE_WAYS)
 
 typedef struct ca_word {
     uintptr_t address, value;
@@ -42,13 +44,13 @@ typedef struct ca_rules {
     struct ca_known_rule {
         uintptr_t returns;
         ca_frame_rule_t rule;
-    } known[CA_RULES / CA_RULE_WAYS][CA_RULE_WAYS]; /* in each set, the newest first */
+    } known[1u << CA_RULE_SET_BITS][CA_RULE_WAYS]; /* in each set, the newest first */
 } ca_rules_t;
 
 /* The set that an address belongs to. */
 static inline size_t ca_rules_set(uintptr_t returns)
 {
-    return returns * 0x9e3779b97f4a7c15u >> 40 & (CA_RULES / CA_RULE_WAYS - 1);
+    return ca_hash_word(returns) >> (64 - CA_RULE_SET_BITS);
 }
 
 /* Whether it can be done on this machine. */

@@ -304,6 +304,20 @@ static void addresses_of_one_set_are_known_together(void **state)
     assert_true(is_rule_known(returns[second]));
 }
 
+/* As many as a stack has functions; so that none is put out again and again. */
+static void addresses_at_even_distances_are_spread(void **state)
+{
+    (void)state;
+    enum { SETS = 256, ADDRESSES = 24, IN_ONE_MOST = 4 };
+    for (uintptr_t distance = 16; distance <= 4096; distance += 16) {
+        uint8_t in[SETS] = {0};
+        for (uintptr_t i = 0; i < ADDRESSES; i++) {
+            uint64_t set = ca_hash_word(0x7fc358b77000 + i * distance) >> 56;
+            assert_true(++in[set] <= IN_ONE_MOST);
+        }
+    }
+}
+
 static void nothing_is_read_outside_the_stack(void **state)
 {
     (void)state;
@@ -327,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_library_without_its_descriptions_ends_the_stack),
         cmocka_unit_test(rules_are_known_until_something_is_unloaded),
         cmocka_unit_test(addresses_of_one_set_are_known_together),
+        cmocka_unit_test(addresses_at_even_distances_are_spread),
         cmocka_unit_test(nothing_is_read_outside_the_stack),
     };
     if (!ca_words_usable())
