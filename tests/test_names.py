@@ -161,6 +161,41 @@ def test_rust_names_are_those_of_the_source(run, hidden, end):
         "<r::A<7, true, 'v', -11>>::go", "r::grüße", "main"]
 
 
+CXX = ("cudaError tiles::(anonymous namespace)::cache<float, 2>::grow<unsigned int>"
+       "(std::vector<unsigned int, std::allocator<unsigned int> > const&, float*) const")
+
+
+@pytest.mark.parametrize("libdw", [True, False])
+@pytest.mark.parametrize("end", ["exit", "_exit", "handler"])
+def test_cxx_names_are_those_of_the_source_at_each_end(run, program, hidden, tmp_path, end, libdw):
+    result = run([program("cxx_ends"), end], env={} if libdw else hidden,
+                 conf=f"leak_report:{tmp_path}/r,report_format:{ALL}")
+
+    assert result.rc == 0, result.err
+    for name in ("r", "r.folded", "r.pickle"):
+        content = (tmp_path / name).read_text(errors="replace")
+        assert "_ZNK5tiles" not in content
+        assert (CXX.replace("std::vector<unsigned int, std::allocator<unsigned int> >",
+                            "std::vector<...>").replace("grow<unsigned int>", "grow<...>")
+                if name == "r" else CXX) in content
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert CXX in [place["function"] for frame in report["frames"] for place in frame["places"]]
+    assert CXX in list(read_formats.pprof(tmp_path / "r.pprof").string_table)
+
+
+@pytest.mark.parametrize("libdw", [True, False])
+def test_so_they_are_where_memory_is_out_and_in_a_journal(run, program, hidden, tmp_path, libdw):
+    env = {} if libdw else hidden
+    oom = run([program("cxx_ends"), "oom"], env=env, sim="memory:64M", conf="oom_report:60s")
+    run([program("cxx_ends"), "kill"], env=env, conf=f"journal:{tmp_path}/journal")
+    read = run([*READER, tmp_path / "journal"], env=env)
+
+    said = oom.err.partition("out of memory")[2].partition("leak report")[0]
+    for text in (said, read.err):
+        assert "tiles::(anonymous namespace)::cache<float, 2>::grow<...>(std::vector<...>" in text
+        assert "_ZNK5tiles" not in text
+
+
 # --- code in no file ------------------------------------------------------------------------------
 
 MADE = "py::solve<1>:/opt/a b.py"

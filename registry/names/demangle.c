@@ -2,7 +2,10 @@
  *
  * For C++ the demangler is the run-time's. A program may have none that all modules see: one in C
  * whose plugins are C++, one that is linked to it statically, or C++ that needs nothing of it. So
- * the run-times are asked by their names too, and in the end libstdc++ is opened, for us alone. */
+ * the run-times are asked by their names too, and in the end libstdc++ is opened, for us alone.
+ * They call malloc, which may be what the program is in where it ends, or may be the program's own,
+ * on top of the memory that is being asked for: there, and where there is no run-time, it is our
+ * own (demangle_cxx.c). */
 #include "registry/names/demangle.h"
 
 #include <dlfcn.h>
@@ -10,10 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "registry/names/demangle_cxx.h"
 #include "registry/names/demangle_rust.h"
 
 #define DEEPEST 128
-#define DEEPEST_QUICK 20 /* the stack may be that of a signal handler */
+#define CXX_STACK ((size_t)64 << 10)
+/* The stack may be that of a signal handler. */
+#define DEEPEST_QUICK 20
+#define CXX_STACK_QUICK ((size_t)3 << 10)
 
 typedef char *demangle_t(const char *, char *, size_t *, int *);
 
@@ -59,23 +66,30 @@ static const char *copy_of(const char *name, const char *plain, ca_bump_t *memor
     return ca_bump_text(memory, shown, strlen(shown));
 }
 
+/* Without what the compiler puts behind the name of a part or a copy of the function. NULL where it
+ * is no name of C++. */
+static const char *mangled_cxx(const char *name, ca_bump_t *memory)
+{
+    return name[0] == '_' && name[1] == 'Z' ? ca_bump_text(memory, name, strcspn(name, ".")) : NULL;
+}
+
 const char *ca_demangle_quick(const char *name, ca_bump_t *memory)
 {
-    return copy_of(name, ca_demangle_rust(name, DEEPEST_QUICK), memory);
+    const char *plain = ca_demangle_rust(name, DEEPEST_QUICK);
+    const char *mangled = plain ? NULL : mangled_cxx(name, memory);
+    return copy_of(name, mangled ? ca_demangle_cxx(mangled, CXX_STACK_QUICK) : plain, memory);
 }
 
 const char *ca_demangle(const char *name, ca_bump_t *memory)
 {
     const char *rust = ca_demangle_rust(name, DEEPEST);
-    char *plain = NULL;
+    const char *mangled = rust ? NULL : mangled_cxx(name, memory);
     int status = 0;
-    if (rust || name[0] != '_' || name[1] != 'Z' || !demangler())
+    if (!mangled)
         return copy_of(name, rust, memory);
-    /* Without what the compiler puts behind the name of a part or a copy of the function. */
-    const char *mangled = ca_bump_text(memory, name, strcspn(name, "."));
-    if (mangled)
-        plain = demangler()(mangled, NULL, NULL, &status);
-    const char *copy = copy_of(name, plain, memory);
+    char *plain = demangler() ? demangler()(mangled, NULL, NULL, &status) : NULL;
+    const char *copy =
+        copy_of(name, demangler() ? plain : ca_demangle_cxx(mangled, CXX_STACK), memory);
     free(plain);
     return copy;
 }

@@ -6,11 +6,11 @@
 
 #include "base/mem.h"
 
-/* A copy of `name` in `memory`, demangled when it is a Rust name, or a C++ name and a demangler is
- * at hand: the process's, or that of a C++ run-time that is opened for it. NULL without memory. For
- * reports only: uses the C library's heap and the loader; not thread-safe. */
+/* A copy of `name` in `memory`, demangled when it is a name of Rust or of C++: for the latter by
+ * the process's demangler, that of a C++ run-time that is opened for it, or demangle_cxx.h. NULL
+ * without memory. For reports only: uses the C library's heap and the loader; not thread-safe. */
 const char *ca_demangle(const char *name, ca_bump_t *memory);
-/* The same of Rust names alone, which needs neither malloc nor the loader. */
+/* The same by demangle_cxx.h alone, which needs neither malloc nor the loader. */
 const char *ca_demangle_quick(const char *name, ca_bump_t *memory);
 
 /* Whether it is one that a compiler made of more than a function's own name. */

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "registry/names/demangle_cxx.h"
 #include "registry/names/demangle_rust.h"
 #include "registry/names/frame_lines.h"
 #include "registry/names/perf_map.h"
@@ -58,6 +59,12 @@ static void read_map(input_t *input)
     close(fd);
 }
 
+static const char *demangled(const char *name)
+{
+    const char *plain = ca_demangle_rust(name, 128);
+    return plain ? plain : ca_demangle_cxx(name, (size_t)32 << 10);
+}
+
 /* The input is a mangled name. */
 static void read_name(const input_t *input)
 {
@@ -65,10 +72,10 @@ static void read_name(const input_t *input)
     size_t length = input->left < sizeof name - 1 ? input->left : sizeof name - 1;
     memcpy(name, input->at, length);
     name[length] = '\0';
-    const char *plain = ca_demangle_rust(name, 128);
+    const char *plain = demangled(name);
     CLAIM(!plain || (*plain != '\0' && strlen(plain) < sizeof first));
     snprintf(first, sizeof first, "%s", plain ? plain : "");
-    plain = ca_demangle_rust(name, 128);
+    plain = demangled(name);
     CLAIM(strcmp(plain ? plain : "", first) == 0);
     ca_text_t text;
     ca_text_init(&text, first, sizeof first);
