@@ -34,6 +34,7 @@ DOCDIR ?= $(PREFIX)/share/doc/cachealloc
 PAGES := README.md SECURITY.md LICENSE
 DOCS := $(wildcard docs/*.md)
 MANDIR ?= $(PREFIX)/share/man
+MODULEDIR ?= $(PREFIX)/share/modulefiles
 # One file for every version of Python, so not below one's own; PYTHONDIR=... puts it there.
 OWN_PYTHONDIR := $(LIBDIR)/cachealloc
 PYTHONDIR ?= $(OWN_PYTHONDIR)
@@ -411,30 +412,43 @@ run-deb: lib $B/cachealloc.7
 TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports top_screen.py
 MODULES := $(notdir $(wildcard python/cachealloc/*.py))
 PAGE_FILES := $(notdir $(wildcard tools/report_page/*.*))
+CMAKE_FILES := cachealloc-config.cmake cachealloc-config-version.cmake
+# What draws the report page, which is not ours: D3= installs without.
+D3 ?= build/d3/d3.min.js
+# What the files ask for, in @...@.
+filled = sed $(foreach name,VERSION PREFIX LIBDIR BINDIR LIBEXECDIR INCLUDEDIR MANDIR PYTHONDIR,\
+    -e 's|@$(name)@|$($(name))|')
 
-install: lib $B/cachealloc.7 ## install under PREFIX (/usr/local), below DESTDIR
+build/d3/d3.min.js: FORCE
+	@scripts/d3.sh || echo "without D3: 'cachealloc report' will ask for it"
+
+install: lib $B/cachealloc.7 $(D3) ## install under PREFIX (/usr/local), below DESTDIR
 	install -d "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(DOCDIR)/docs" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" \
-	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man7"
+	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man7" \
+	    "$(DESTDIR)$(LIBDIR)/cmake/cachealloc" "$(DESTDIR)$(MODULEDIR)/cachealloc"
 	install -m 755 $B/libcachealloc.so "$(DESTDIR)$(LIBDIR)/libcachealloc.so"
 	install -m 644 include/cachealloc.h "$(DESTDIR)$(INCLUDEDIR)/cachealloc.h"
 	install -m 644 $(MODULES:%=python/cachealloc/%) "$(DESTDIR)$(PYTHONDIR)/cachealloc"
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $(DOCS) "$(DESTDIR)$(DOCDIR)/docs"
 	install -m 644 $B/cachealloc.7 "$(DESTDIR)$(MANDIR)/man7/cachealloc.7"
-	sed -e 's|@VERSION@|$(VERSION)|' docs/man/cachealloc.1.in \
-	    >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
-	sed -e 's|@VERSION@|$(VERSION)|; s|@LIBDIR@|$(LIBDIR)|; s|@LIBEXECDIR@|$(LIBEXECDIR)|' \
-	    tools/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
+	$(filled) docs/man/cachealloc.1.in >"$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
+	$(filled) tools/cachealloc >"$(DESTDIR)$(BINDIR)/cachealloc"
 	chmod 755 "$(DESTDIR)$(BINDIR)/cachealloc"
 	install -m 755 $(TOOLS:%=tools/%) "$(DESTDIR)$(LIBEXECDIR)"
 	install -m 644 $(PAGE_FILES:%=tools/report_page/%) "$(DESTDIR)$(LIBEXECDIR)/report_page"
-	sed -e 's|@VERSION@|$(VERSION)|' tools/report_page/version.py \
-	    >"$(DESTDIR)$(LIBEXECDIR)/report_page/version.py"
-	sed -e 's|@VERSION@|$(VERSION)|; s|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
-	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' tools/cachealloc.pc.in \
-	    >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
-	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" "$(DESTDIR)$(MANDIR)/man1/cachealloc.1"
+	$(filled) tools/report_page/version.py >"$(DESTDIR)$(LIBEXECDIR)/report_page/version.py"
+	[ ! -e "$(D3)" ] || install -m 644 "$(D3)" "$(DESTDIR)$(LIBEXECDIR)/report_page/d3.min.js"
+	[ ! -e "$(D3)" ] || install -m 644 packaging/LICENSE.d3 "$(DESTDIR)$(DOCDIR)"
+	$(filled) python/cachealloc/_files.py >"$(DESTDIR)$(PYTHONDIR)/cachealloc/_files.py"
+	$(filled) tools/cachealloc.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc"
+	for file in $(CMAKE_FILES); do \
+	    $(filled) packaging/cmake/$$file.in >"$(DESTDIR)$(LIBDIR)/cmake/cachealloc/$$file" || exit; done
+	$(filled) packaging/modulefile.in >"$(DESTDIR)$(MODULEDIR)/cachealloc/$(VERSION)"
+	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" \
+	    $(CMAKE_FILES:%="$(DESTDIR)$(LIBDIR)/cmake/cachealloc/%") \
+	    "$(DESTDIR)$(MODULEDIR)/cachealloc/$(VERSION)"
 	@echo "the Python package is in $(PYTHONDIR): add that to PYTHONPATH, or install with PYTHONDIR=DIR"
 
 uninstall: ## remove what install put there
@@ -444,10 +458,13 @@ uninstall: ## remove what install put there
 	    $(PAGES:%="$(DESTDIR)$(DOCDIR)/%") $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") \
 	    "$(DESTDIR)$(MANDIR)/man7/cachealloc.7" "$(DESTDIR)$(LIBDIR)/pkgconfig/cachealloc.pc" \
 	    "$(DESTDIR)$(MANDIR)/man1/cachealloc.1" "$(DESTDIR)$(BINDIR)/cachealloc"
-	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%); do \
+	for file in $(TOOLS) $(PAGE_FILES:%=report_page/%) report_page/d3.min.js; do \
 	    rm -f "$(DESTDIR)$(LIBEXECDIR)/$$file"; done
+	rm -f "$(DESTDIR)$(DOCDIR)/LICENSE.d3" "$(DESTDIR)$(MODULEDIR)/cachealloc/$(VERSION)" \
+	    $(CMAKE_FILES:%="$(DESTDIR)$(LIBDIR)/cmake/cachealloc/%")
 	@for dir in "$(DESTDIR)$(PYTHONDIR)/cachealloc/__pycache__" \
 	    "$(DESTDIR)$(PYTHONDIR)/cachealloc" "$(DESTDIR)$(OWN_PYTHONDIR)" \
+	    "$(DESTDIR)$(LIBDIR)/cmake/cachealloc" "$(DESTDIR)$(MODULEDIR)/cachealloc" \
 	    "$(DESTDIR)$(LIBEXECDIR)/report_page" "$(DESTDIR)$(LIBEXECDIR)"; do \
 	    [ ! -d "$$dir" ] || rmdir --ignore-fail-on-non-empty "$$dir"; done
 	@for dir in "$(DESTDIR)$(DOCDIR)/docs" "$(DESTDIR)$(DOCDIR)"; do \

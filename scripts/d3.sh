@@ -24,7 +24,7 @@ tmp=build/d3.$$
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp"
 echo "d3.sh: fetching D3 from PyPI" >&2
-"$python" -m pip download --quiet --no-deps --only-binary :all: --disable-pip-version-check \
+"$python" -m pip download --quiet --no-deps --only-binary :all: --disable-pip-version-check --retries 1 \
     --dest "$tmp" "$wheel" >&2
 "$python" - "$tmp" "$sha512" <<'PY'
 import hashlib, pathlib, sys, zipfile

@@ -24,9 +24,10 @@ top=$(mktemp -d "$build/deb.XXXXXX")
 trap 'rm -rf "$top" "$top.deb"' EXIT
 chmod 755 "$top"
 doc=$top/usr/share/doc/cachealloc
-# Where the loader looks for libraries that are named without a path.
+# Where the loader looks for libraries that are named without a path, and Python for modules.
 env -u MAKEFLAGS make -s --no-print-directory "BUILD=$flavour" install PREFIX=/usr "LIBDIR=/usr/lib/$triplet" \
-    "DESTDIR=$top" >/dev/null
+    PYTHONDIR=/usr/lib/python3/dist-packages "DESTDIR=$top" >/dev/null
+rm -r "$top/usr/share/modulefiles" # for prefixes that are not on every path already
 
 # Names in reports come from the symbol table, which stays; lines of our own are of no interest.
 "${STRIP:-strip}" --strip-debug "$top/usr/lib/$triplet/libcachealloc.so"
@@ -39,8 +40,17 @@ chmod 644 "$top/usr/lib/$triplet/libcachealloc.so"
     sed -n 's/^Copyright (c) /Copyright: /p' "$doc/LICENSE"
     echo "License: Expat"
     sed '1,/^Copyright/d' "$doc/LICENSE" | sed '/./,$!d; s/^$/./; s/^/ /'
+    if [ -e "$doc/LICENSE.d3" ]; then
+        echo
+        echo "Files: usr/libexec/cachealloc/report_page/d3.min.js"
+        sed -n 's/^Copyright /Copyright: /p' "$doc/LICENSE.d3"
+        echo "License: ISC"
+        sed '1,/^Copyright/d' "$doc/LICENSE.d3" | sed '/./,$!d; s/^$/./; s/^/ /'
+    fi
 } >"$doc/copyright"
-rm "$doc/LICENSE"
+suggests="libunwind8, python3"
+[ -e "$doc/LICENSE.d3" ] || suggests="$suggests, node-d3"
+rm -f "$doc/LICENSE" "$doc/LICENSE.d3"
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
 maintainer="The cachealloc authors <cachealloc@localhost>"
 {
@@ -65,7 +75,8 @@ Architecture: $arch
 Maintainer: $maintainer
 Installed-Size: $size
 Depends: libc6 (>= $glibc)
-Suggests: libunwind8, libdw1, python3, node-d3
+Recommends: libdw1
+Suggests: $suggests
 Section: libs
 Priority: optional
 Description: caching and accounting allocator for CUDA programs, by preloading
@@ -75,6 +86,19 @@ Description: caching and accounting allocator for CUDA programs, by preloading
 END
 # The loader's cache is made anew: the library is in one of its folders.
 echo "activate-noawait ldconfig" >"$top/DEBIAN/triggers"
+# Python would write compiled modules of its own, which would stay behind.
+maintainer_script() { # (its name, when, command)
+    cat >"$top/DEBIAN/$1" <<END
+#!/bin/sh
+set -e
+if [ "\$1" $2 ] && command -v ${3%% *} >/dev/null; then
+    $3
+fi
+END
+    chmod 755 "$top/DEBIAN/$1"
+}
+maintainer_script postinst '= configure' 'py3compile -p cachealloc'
+maintainer_script prerm '!= failed-upgrade' 'py3clean -p cachealloc'
 (cd "$top" && find usr -type f | LC_ALL=C sort | xargs md5sum) >"$top/DEBIAN/md5sums"
 
 find "$top" -exec touch -h -d "@$epoch" {} +

@@ -405,14 +405,18 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
 
     rc, said = call("make", "install", *where)
     assert rc == 0, said
+    d3 = ["d3.min.js"] if (conftest.ROOT / "build/d3/d3.min.js").exists() else []
     page = [f"opt/libexec/cachealloc/report_page/{name}" for name in (
-        "__init__.py", "areas.js", "areas.py", "data.js", "diff.py", "flame.js", "head.js",
+        "__init__.py", "areas.js", "areas.py", *d3, "data.js", "diff.py", "flame.js", "head.js",
         "keys.py", "main.js", "page.css", "page.html", "page.py", "phases.js", "reports.py",
         "rows.js", "table.js", "text.js", "timeline.js", "version.py")]
     assert files_below(tmp_path) == [
         "opt/bin/cachealloc",
         "opt/include/cachealloc.h",
-        "opt/lib/cachealloc/cachealloc/__init__.py",
+        *(f"opt/lib/cachealloc/cachealloc/{path.name}"
+          for path in sorted((conftest.ROOT / "python/cachealloc").glob("*.py"))),
+        "opt/lib/cmake/cachealloc/cachealloc-config-version.cmake",
+        "opt/lib/cmake/cachealloc/cachealloc-config.cmake",
         "opt/lib/libcachealloc.so",
         "opt/lib/libother.so",
         "opt/lib/pkgconfig/cachealloc.pc",
@@ -423,6 +427,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
         *page,
         "opt/libexec/cachealloc/top_screen.py",
         "opt/share/doc/cachealloc/LICENSE",
+        *("opt/share/doc/cachealloc/LICENSE.d3" for _ in d3),
         "opt/share/doc/cachealloc/README.md",
         "opt/share/doc/cachealloc/SECURITY.md",
         *(f"opt/share/doc/cachealloc/docs/{page}.md" for page in (
@@ -430,6 +435,7 @@ def test_uninstall_removes_exactly_what_install_put_there(tmp_path):
             "options", "performance", "reports", "running", "troubleshooting")),
         "opt/share/man/man1/cachealloc.1",
         "opt/share/man/man7/cachealloc.7",
+        f"opt/share/modulefiles/cachealloc/{VERSION}",
     ]
     assert "the Python package is in /opt/lib/cachealloc: " in said
     py_compile.compile(str(tmp_path / "opt/lib/cachealloc/cachealloc/__init__.py"))
@@ -472,7 +478,11 @@ def test_the_version_is_the_headers_everywhere(tmp_path):
     assert "prefix=/opt\nlibdir=/opt/lib\nincludedir=/opt/include\n" in package
     assert page.startswith(f'.TH CACHEALLOC 7 "" "cachealloc {VERSION}"\n')
     assert f"ca_version='{VERSION}'\nca_libdir='/opt/lib'\n" in launcher
-    assert "@" not in package + page
+    filled = [*(tmp_path / "opt/lib/cmake/cachealloc").iterdir(),
+              tmp_path / "opt/lib/cachealloc/cachealloc/_files.py",
+              tmp_path / "opt/share/modulefiles/cachealloc" / VERSION]
+    assert not re.search("@[A-Z]+@", package + page + launcher + "".join(
+        path.read_text() for path in filled))
 
 
 # Names of what came after Python 3.6, and that a script may well ask for.
@@ -496,7 +506,7 @@ def test_what_is_installed_runs_on_python_3_6(tmp_path):
     scripts = [path for path in tmp_path.rglob("*") if path.is_file() and (
         path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3\n"))]
 
-    assert len(scripts) == 13
+    assert len(scripts) == 12 + len(list((conftest.ROOT / "python/cachealloc").glob("*.py")))
     for path in scripts:
         tree = ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 6))
         assert not LATER & set(names_in(tree)), path.name
@@ -581,24 +591,31 @@ class TestDebianPackage:
         assert field(package, "Version") == f"{VERSION}-1"
         assert field(package, "Architecture") == "amd64"
         assert field(package, "Depends") == "libc6 (>= 2.28)"
-        assert not any(field(package, name) for name in ("Pre-Depends", "Recommends", "Conflicts"))
+        assert field(package, "Recommends") == "libdw1"
+        assert not any(field(package, name) for name in ("Pre-Depends", "Conflicts"))
 
     def test_it_has_every_file_where_debian_has_such(self, package, tmp_path):
         assert call("dpkg-deb", "-x", package, tmp_path) == (0, "")
         assert call("dpkg-deb", "-e", package, tmp_path / "DEBIAN") == (0, "")
 
         triplet = "x86_64-linux-gnu"
-        make("install", "PREFIX=/usr", f"LIBDIR=/usr/lib/{triplet}", f"DESTDIR={tmp_path}/installed")
+        make("install", "PREFIX=/usr", f"LIBDIR=/usr/lib/{triplet}", f"DESTDIR={tmp_path}/installed",
+             "PYTHONDIR=/usr/lib/python3/dist-packages")
         doc = "share/doc/cachealloc/"
         installed = {name + ".gz" if name.startswith("share/man/") else name
-                     for name in files_below(tmp_path / "installed/usr")} - {doc + "LICENSE"}
+                     for name in files_below(tmp_path / "installed/usr")} - {
+                         doc + "LICENSE", doc + "LICENSE.d3",
+                         f"share/modulefiles/cachealloc/{VERSION}"}
         assert f"lib/{triplet}/libcachealloc.so" in installed
+        assert "lib/python3/dist-packages/cachealloc/__init__.py" in installed
         assert set(files_below(tmp_path / "usr")) == installed | {
             doc + "copyright", doc + "changelog.gz", doc + "changelog.Debian.gz"}
         config = (tmp_path / f"usr/lib/{triplet}/pkgconfig/cachealloc.pc").read_text()
         assert f"prefix=/usr\nlibdir=/usr/lib/{triplet}\n" in config and str(tmp_path) not in config
         copyright = (tmp_path / "usr" / doc / "copyright").read_text()
         assert "\nLicense: Expat\n Permission is hereby granted" in copyright
+        if "libexec/cachealloc/report_page/d3.min.js" in installed:
+            assert "\nCopyright: 2010-2023 Mike Bostock\nLicense: ISC\n Permission to" in copyright
         assert call("sh", "-c", f"cd {tmp_path} && md5sum --quiet -c DEBIAN/md5sums") == (0, "")
         listed = [line.split()[:2] for line in call("dpkg-deb", "-c", package)[1].splitlines()]
         assert {owner for mode, owner in listed} == {"root/root"}
@@ -616,7 +633,7 @@ class TestDebianPackage:
         assert package.read_bytes() == first
 
     def test_it_installs_runs_by_name_and_goes(self, package, program, tmp_path):
-        """In a root that holds libc, the program and the simulated CUDA: nothing else is there."""
+        """In a root that holds libc, sh, the program and the simulated CUDA: nothing else is there."""
         if not shutil.which("dpkg") or os.geteuid() != 0 or call("chroot", "/", "true")[0] != 0:
             pytest.skip("needs dpkg, and the right to chroot")
         root = tmp_path / "root"
@@ -624,8 +641,8 @@ class TestDebianPackage:
                        "var/log", "tmp"):
             (root / folder).mkdir(parents=True)
         (root / "var/lib/dpkg/status").touch()
-        commands = [shutil.which("env"), program("leaks")]
-        libraries = {*needed(commands[0]), *needed(commands[1]),
+        commands = [shutil.which("env"), "/bin/sh", program("leaks")]
+        libraries = {*(library for command in commands for library in needed(command)),
                      *needed(conftest.BUILD / "simcuda/libcudart.so.13"),
                      *needed(package.parent / "libcachealloc.so")}
         bring(root, *commands, *libraries, conftest.BUILD / "simcuda/libcuda.so.1")

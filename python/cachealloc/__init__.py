@@ -1,8 +1,8 @@
 """libcachealloc.so from Python, by ctypes: it needs nothing but the standard library.
 
 The library must be preloaded: LD_PRELOAD=libcachealloc.so python3 program.py. This module can be
-imported without it: preloaded() is then false, mark() and phase() do nothing, and everything else
-raises NotPreloadedError.
+imported without it: preloaded() is then false, mark() and phase() do nothing, library_path() says
+where it lies, and everything else raises NotPreloadedError.
 
     import cachealloc
 
@@ -26,10 +26,12 @@ import traceback
 import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
+from ._files import library_path
+
 __all__ = ["Buffer", "CudaError", "Error", "Info", "NotPreloadedError", "Stats", "UnsupportedError",
-           "alias", "dump", "empty", "info", "is_registered", "mark", "on_oom", "phase", "pin_mode",
-           "preloaded", "register", "report_journal", "set_pin_mode", "stats", "trim", "unregister",
-           "version"]
+           "alias", "dump", "empty", "info", "is_registered", "library_path", "mark", "on_oom",
+           "phase", "pin_mode", "preloaded", "register", "report_journal", "set_pin_mode", "stats",
+           "trim", "unregister", "version"]
 
 
 class Error(RuntimeError):
@@ -108,8 +110,8 @@ def _library() -> Optional[ctypes.CDLL]:
 def _function(name: str) -> Callable[..., Any]:
     library = _library()
     if library is None:
-        raise NotPreloadedError("libcachealloc.so is not preloaded: start this program with "
-                                "LD_PRELOAD=/path/to/libcachealloc.so")
+        raise NotPreloadedError("libcachealloc.so is not preloaded: start this program by "
+                                "cachealloc run, or with LD_PRELOAD=/path/to/libcachealloc.so")
     try:
         function = library[name]  # an object of its own, unlike library.NAME
     except AttributeError:
