@@ -1,8 +1,8 @@
 # cachealloc: build, test, install. `make help` lists the targets.
 #
 # BUILD=release|debug|asan|tsan picks the flavour; each has a directory of its own and release is
-# build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=clang
-# release by that compiler, BUILD=aarch64 release for that architecture, by a cross compiler, and
+# build/. BUILD=portable is release for every distribution with glibc 2.28 or later, BUILD=aarch64 the
+# same for that architecture, by a cross compiler, BUILD=clang release by that compiler, and
 # BUILD=fuzz what `make fuzz` builds, by clang. Sources are found by folder: a new .c file in a room
 # needs no change here.
 
@@ -62,7 +62,7 @@ $B/libcachealloc.so: $(CORE_OBJ) $(SHIM_OBJ) $B/exports.map
 	$(CC) $(OPT) -shared -o $@ $(CORE_OBJ) $(SHIM_OBJ) -Wl,--version-script=$B/exports.map \
 	    -Wl,-soname,libcachealloc.so -Wl,-Bsymbolic -Wl,-z,relro,-z,now,-z,nodelete $(SO_UNDEF) \
 	    -ldl -lpthread $(LDFLAGS)
-ifeq ($(BUILD),portable)
+ifneq ($(filter portable aarch64,$(BUILD)),)
 	@scripts/check_glibc.sh $@ 2.28 || { rm -f $@; exit 1; }
 endif
 
@@ -72,7 +72,7 @@ SO_UNDEF := -Wl,--no-undefined
 endif
 
 # Where libc has all that these had they are empty, and an older one needs them named.
-ifeq ($(BUILD),portable)
+ifneq ($(filter portable aarch64,$(BUILD)),)
 $(CORE_OBJ) $(SHIM_OBJ) $B/obj/tests/%.o $B/obj/simcuda/%.o $B/obj/scripts/%.o: \
     ALL_CFLAGS += -include base/old_glibc.h
 OLD_LIBC := -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0

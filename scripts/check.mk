@@ -408,6 +408,12 @@ deb: | $(CUDA_INC)/cuda.h ## a Debian package of BUILD=portable, by dpkg-deb, th
 run-deb: lib $B/cachealloc.7
 	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_deb.sh $B
 
+wheel: | $(CUDA_INC)/cuda.h ## a wheel for pip of BUILD=portable, by hatchling, the same bytes each time
+	@scripts/deps.sh --wheel
+	@$(MAKE) -s --no-print-directory BUILD=$(DEB_BUILD) CFLAGS= LDFLAGS= run-wheel
+run-wheel: lib
+	@STRIP=$(shell $(CC) -print-prog-name=strip) scripts/make_wheel.sh $B
+
 # What tools/cachealloc starts.
 TOOLS := cachealloc-journal cachealloc-report cachealloc-top merge_reports top_screen.py
 MODULES := $(notdir $(wildcard python/cachealloc/*.py))
@@ -478,4 +484,4 @@ help: ## this list
 	@echo "make TARGET [BUILD=release|portable|clang|debug|asan|tsan] [PREFIX=$(PREFIX)] [DESTDIR=]"
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb install uninstall clean help
+.PHONY: tests other-builds portable clang aarch64 check check-full check-more check-night run-check check-distros matrix run-matrix soak run-soak replay run-replay demo run-demo page run-page facts run-facts check-gpu run-check-gpu bench-gpu run-bench-gpu gpu-kit bench bench-short run-bench bench-replay run-bench-replay bench-fit run-bench-fit bench-torch run-bench-torch static format docs deps dist deb run-deb wheel run-wheel install uninstall clean help

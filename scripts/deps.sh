@@ -7,12 +7,14 @@
 #   deps.sh --static         to run `make static`
 #   deps.sh --fuzz           to run `make fuzz`
 #   deps.sh --bench          to run `make bench`
+#   deps.sh --wheel          to run `make wheel`
 #   deps.sh --headers        only the CUDA headers
 #   deps.sh --older-headers  those of CUDA 11 and 12, which tests/test_build.py compiles against
 #   deps.sh --cuda-include   prints the directory of cuda.h, installs nothing
 #   deps.sh --python         prints the python that has the test runner, installs nothing
 #   deps.sh --bench-python   prints the python that can draw charts, or any, installs nothing
 #   deps.sh --pip-python     prints the python that has pip, installs nothing
+#   deps.sh --wheel-python   prints the python that builds wheels, installs nothing
 #
 # --no-toolkit, or CA_NO_TOOLKIT=1 in the environment, pretends that there is no CUDA toolkit.
 set -eu
@@ -21,12 +23,13 @@ cd "$(dirname "$0")/.."
 headers=build/cuda-headers/include # where headers from PyPI go, for every BUILD
 headers_release='13.0.*'           # one release of all packages, so that they fit each other
 older_headers=build/cuda-headers   # and below it those of CUDA 11 and 12, in 11 and 12
+wheel_tools=build/wheel-tools      # for PYTHONPATH
 mode=all
 for arg; do
     case $arg in
     --no-toolkit) CA_NO_TOOLKIT=1 ;;
-    --build | --static | --fuzz | --bench | --headers | --older-headers | --cuda-include | --python | --bench-python | \
-        --pip-python)
+    --build | --static | --fuzz | --bench | --wheel | --headers | --older-headers | --cuda-include | \
+        --python | --bench-python | --pip-python | --wheel-python)
         mode=${arg#--}
         ;;
     *)
@@ -135,6 +138,25 @@ END
     done
 }
 
+# What builds the wheel and judges it, in one version each so that the wheel is the same everywhere;
+# twine, with 40 MB of what it needs, only for `make wheel`.
+fetch_wheel_tools() { # (further packages...)
+    missing=''
+    for package in hatchling==1.33.0 auditwheel==6.8.2 "$@"; do
+        [ -d "$wheel_tools/${package%==*}" ] || missing=yes
+    done
+    [ "$missing" ] || return 0
+    rm -rf "${tmp:-}" # the headers' wheels, as the trap is for one folder
+    tmp=build/wheel-tools.$$
+    trap 'rm -rf "$tmp"' EXIT
+    echo "deps.sh: fetching hatchling and auditwheel from PyPI" >&2
+    python=$(pip_python) || return 1
+    PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --disable-pip-version-check \
+        --retries 1 --target "$tmp" hatchling==1.33.0 auditwheel==6.8.2 "$@" >&2 || return 1
+    rm -rf "$wheel_tools"
+    mv "$tmp" "$wheel_tools"
+}
+
 # --- what is there --------------------------------------------------------------------------------
 
 has_command() {
@@ -181,6 +203,10 @@ bench_python() {
 
 pip_python() {
     first_python 'import pip'
+}
+
+wheel_python() {
+    [ -d "$wheel_tools/hatchling" ] && pip_python
 }
 
 apt='' dnf='' zypper=''
@@ -235,6 +261,12 @@ has_preload() {
     return 1
 }
 
+# Lmod reads the same files, and the two exclude each other.
+has_modules() {
+    has_command lmod || [ -d /usr/share/lmod ] || [ -e /usr/share/Modules ] ||
+        has_command modulecmd
+}
+
 # What the matrix of processes runs, and the launcher of the reports of many ranks. Java, Go and nvcc
 # are too large to be brought for that: their rows are skipped where they are not.
 look_for_matrix() {
@@ -246,6 +278,8 @@ look_for_matrix() {
     has_preload libtcmalloc_minimal.so.4 ||
         need libtcmalloc-minimal4 gperftools-libs libtcmalloc4
     has_command mpirun || need openmpi-bin openmpi openmpi
+    has_command cmake || need cmake cmake cmake
+    has_modules || need environment-modules environment-modules Modules
 }
 
 has_browser() { # as tests/browser.py looks for one
@@ -350,7 +384,15 @@ pip-python)
     pip_python
     exit
     ;;
+wheel-python)
+    wheel_python
+    exit
+    ;;
 headers) look_for_headers ;;
+wheel)
+    look_for_build
+    pip_python >/dev/null || need python3-pip python3-pip python3-pip
+    ;;
 older-headers)
     fetch_older_headers
     exit
@@ -385,3 +427,6 @@ fi
 is_cuda_include "$(cuda_include)" || fetch_headers
 [ "$mode" != all ] || fetch_older_headers ||
     echo "deps.sh: without them: the library is compiled against CUDA 13 alone" >&2
+[ "$mode" != all ] || fetch_wheel_tools ||
+    echo "deps.sh: without them: the wheel is not tested" >&2
+[ "$mode" != wheel ] || fetch_wheel_tools twine==7.0.0

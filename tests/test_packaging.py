@@ -1,29 +1,59 @@
-"""What brings the library to a machine: the package's own launcher, CMake, modules."""
+"""What brings the library to a machine: the wheel, the package's own launcher, CMake, modules."""
 
+import email
+import fcntl
 import os
 import pathlib
+import re
 import shutil
 import sys
+import zipfile
 
 import pytest
 
 import conftest
-from test_build import VERSION, call
+from test_build import VERSION, call, files_below
 
 PACKAGE = conftest.ROOT / "python"
+PORTABLE = conftest.ROOT / "build-portable"
+WHEEL = PORTABLE / f"cachealloc-{VERSION}-py3-none-manylinux_2_28_x86_64.whl"
+D3 = conftest.ROOT / "build" / "d3" / "d3.min.js"
+TRAIN = conftest.ROOT / "tests" / "demo" / "train.py"
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 WHO = "import sys\nprint(sys.executable, *sys.argv[1:])\n"
 
 
 @pytest.fixture(scope="session")
-def prefix(tmp_path_factory):
-    """Where everything is installed, moved since."""
-    top = tmp_path_factory.mktemp("packaging")
-    flavour = conftest.BUILD.name.partition("-")[2] or "release"
-    rc, said = call("make", "-s", "install", f"BUILD={flavour}", f"PREFIX={top}/first")
-    assert rc == 0, said
-    (top / "first").rename(top / "moved")
-    return top / "moved"
+def made_once(tmp_path_factory, worker_id):
+    """made_once(name, make) is a folder that `make` filled, once for all of pytest's workers."""
+    top = tmp_path_factory.getbasetemp()
+    top = top if worker_id == "master" else top.parent
+
+    def once(name, make):
+        folder = top / name
+        with open(f"{folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                folder.mkdir()
+                make(folder)
+        return folder
+    return once
+
+
+@pytest.fixture(scope="session")
+def prefix(made_once):
+    """Where everything is installed."""
+    def install(folder):
+        flavour = conftest.BUILD.name.partition("-")[2] or "release"
+        rc, said = call("make", "-s", "install", f"BUILD={flavour}", f"PREFIX={folder}")
+        assert rc == 0, said
+    return made_once("prefix", install)
+
+
+@pytest.fixture
+def moved(prefix, tmp_path):
+    """The same in another place, with what is in it still naming the first."""
+    return shutil.copytree(prefix, tmp_path / "moved")
 
 
 @pytest.fixture
@@ -38,15 +68,17 @@ def python(run):
 # --- python -m cachealloc -------------------------------------------------------------------------
 
 
-def test_the_package_knows_its_library_in_the_tree_and_as_installed(python, prefix):
+def test_the_package_knows_its_library_in_the_tree_and_as_installed(python, prefix, moved):
     said = "import cachealloc; print(cachealloc.library_path())"
     built = conftest.ROOT / "build" / "libcachealloc.so"
 
-    in_tree, installed = (python("-c", said, package=package)
-                          for package in (PACKAGE, prefix / "lib" / "cachealloc"))
+    elsewhere = shutil.copytree(prefix / "lib/cachealloc", moved / "elsewhere/below/packages")
+    in_tree, installed, taken, alone = (python("-c", said, package=package) for package in (
+        PACKAGE, prefix / "lib/cachealloc", moved / "lib/cachealloc", elsewhere))
 
     assert built.exists() and in_tree.out == f"{built}\n", in_tree.err
-    assert installed.out == f"{prefix}/lib/libcachealloc.so\n", installed.err
+    assert taken.out == f"{moved}/lib/libcachealloc.so\n", taken.err
+    assert installed.out == alone.out == f"{prefix}/lib/libcachealloc.so\n", alone.err
 
 
 def test_a_package_without_its_library_says_where_it_looked(python, tmp_path):
@@ -60,8 +92,8 @@ def test_a_package_without_its_library_says_where_it_looked(python, tmp_path):
     assert launcher.rc == 1 and launcher.err.startswith("cachealloc: cachealloc is none of ")
 
 
-def test_the_launcher_is_that_of_the_package(python, prefix):
-    for package in (PACKAGE, prefix / "lib" / "cachealloc"):
+def test_the_launcher_is_that_of_the_package(python, moved):
+    for package in (PACKAGE, moved / "lib" / "cachealloc"):
         result = python("-m", "cachealloc", "--version", package=package)
         assert (result.rc, result.out, result.err) == (0, f"cachealloc {VERSION}\n", "")
 
@@ -115,6 +147,147 @@ def test_the_program_has_the_environment_that_python_got(python, given):
         "LD_PRELOAD": str(conftest.ROOT / "build/libcachealloc.so"), **given}
 
 
+# --- the wheel ------------------------------------------------------------------------------------
+
+needs_wheel = [
+    pytest.mark.other_build,
+    pytest.mark.skipif(conftest.BUILD.name != "build", reason="it has a build of its own"),
+    pytest.mark.skipif(not pathlib.Path("/lib/x86_64-linux-gnu/libdl.so.2").exists(),
+                       reason="the linker looks elsewhere for what BUILD=portable needs"),
+]
+
+
+def make_wheel(**env):
+    rc, said = call("make", "-s", "--no-print-directory", "run-wheel", "BUILD=portable", **env)
+    assert rc == 0 and said.strip().endswith(str(WHEEL.relative_to(conftest.ROOT))), said
+    return WHEEL.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def wheel(made_once):
+    """A copy, which no other run writes anew."""
+    if call("scripts/deps.sh", "--wheel-python")[0] != 0 or not D3.exists():
+        pytest.skip("no hatchling or no D3: scripts/deps.sh --wheel, scripts/d3.sh")
+    return made_once("wheel", lambda folder: (folder / WHEEL.name).write_bytes(
+        make_wheel())) / WHEEL.name
+
+
+@pytest.fixture
+def venv(wheel, tmp_path):
+    """A clean environment with the wheel alone, without pip, which leaves it as clean then."""
+    folder = tmp_path / "v"
+    assert call(PYTHON, "-m", "venv", "--without-pip", folder)[0] == 0
+    before = set(files_below(folder))
+    rc, said = pip(folder, "install", "--no-index", wheel)
+    if rc != 0 and "no such option: --python" in said:
+        pytest.skip("pip is older than 22.3")
+    assert rc == 0, said
+    yield folder
+    rc, said = pip(folder, "uninstall", "--yes", "cachealloc")
+    assert rc == 0, said
+    assert set(files_below(folder)) == before
+    assert not list(folder.glob("lib/python3*/site-packages/cachealloc"))
+
+
+def pip(folder, *arguments):
+    rc, python = call("scripts/deps.sh", "--pip-python")
+    assert rc == 0
+    return call(python.strip(), "-m", "pip", "--python", folder / "bin/python", "-q",
+                "--disable-pip-version-check", *arguments)
+
+
+class TestWheel:
+    pytestmark = needs_wheel
+
+    def test_it_holds_all_that_is_installed_and_says_what_it_is(self, wheel, prefix):
+        with zipfile.ZipFile(wheel) as archive:
+            info = f"cachealloc-{VERSION}.dist-info/"
+            files = {one.filename: one for one in archive.infolist()}
+            metadata = email.message_from_bytes(archive.read(info + "METADATA"))
+            tags = email.message_from_bytes(archive.read(info + "WHEEL"))
+            d3 = archive.read("cachealloc/libexec/cachealloc/report_page/d3.min.js")
+            licence = archive.read(info + "licenses/packaging/LICENSE.d3").decode()
+
+        assert metadata["Version"] == VERSION and metadata["Requires-Dist"] is None
+        assert metadata["License-Expression"] == "MIT AND ISC"
+        assert tags["Root-Is-Purelib"] == "false"
+        assert tags.get_all("Tag") == ["py3-none-manylinux_2_28_x86_64"]
+        assert d3 == D3.read_bytes() and "Mike Bostock" in licence
+        ours = {name.partition("/")[2] for name in files if not name.startswith(info)}
+        tools = {name for name in files_below(prefix) if name.startswith("libexec/")}
+        modules = {path.name for path in (PACKAGE / "cachealloc").glob("*.py")}
+        assert ours == {"bin/cachealloc", "lib/libcachealloc.so", "include/cachealloc.h", *tools,
+                        *modules}
+        for name, one in files.items():
+            runs = re.search(r"/bin/|/libexec/cachealloc/[^/]*$", name)
+            assert name.endswith(".so") or (one.external_attr >> 16) & 0o777 == (
+                0o755 if runs else 0o644), name
+
+    def test_it_is_the_same_bytes_each_time(self, wheel, tmp_path):
+        older = tmp_path / "umask.sh"
+        older.write_text("umask 077\nexec make -s run-wheel BUILD=portable\n")
+
+        rc, said = call("sh", older, TZ="Asia/Tokyo")
+
+        assert rc == 0, said
+        assert WHEEL.read_bytes() == wheel.read_bytes()
+
+    @pytest.mark.parametrize("asks, said", [
+        (["-DWANTS=tzset", "-lcmocka"],
+         "make_wheel.sh: auditwheel does not agree to manylinux_2_28_x86_64\n"),
+        (["-DWANTS=pthread_sigmask"], "libcachealloc.so: pthread_sigmask needs GLIBC_2.32\n"),
+    ])
+    def test_a_library_that_is_not_for_every_distribution_is_refused(self, wheel, tmp_path, asks,
+                                                                     said):
+        source = tmp_path / "x.c"
+        source.write_text("void WANTS(void);\nvoid f(void) { WANTS(); }\n")
+        assert call("gcc", "-w", "-shared", "-fPIC", "-o", tmp_path / "libcachealloc.so", source,
+                    "-Wl,--no-as-needed", *asks) == (0, "")
+
+        rc, refused = call("scripts/make_wheel.sh", tmp_path)
+
+        assert rc != 0 and said in refused, refused
+        assert not list(tmp_path.glob("*.whl"))
+
+    def test_programs_and_tools_run_in_a_clean_environment(self, venv, run, program, tmp_path):
+        installed, = venv.glob("lib/python3*/site-packages/cachealloc")
+        script, module = [venv / "bin/cachealloc"], [venv / "bin/python", "-m", "cachealloc"]
+        tools = tmp_path / "bin"  # no Python among them
+        tools.mkdir()
+        for name in ("sh", "env", "readlink", "sed", "od"):
+            os.symlink(shutil.which(name), tools / name)
+        shutil.copy(TRAIN, tmp_path)
+
+        def start(*words, **env):
+            return run(words, preload=False, cwd=tmp_path, env=env)
+
+        version = start(*module, "--version")
+        path = start(module[0], "-c", "import cachealloc; print(cachealloc.library_path())")
+        native = start(*script, "run", "-o", "leak_report:x.json,report_format:json", "--",
+                       program("leaks"), "many", 10)
+        trained = start(*module, "run", "-o", "python:only,leak_report:trained", "train.py")
+        page = start(*script, "report", "-o", "page.html", "x.json", PATH=tools)
+        top = start(*module, "top", 2**31 - 1, PATH=tools)
+        journal = start(*script, "journal", "x.json", PATH=tools)
+
+        assert (version.rc, version.out) == (0, f"cachealloc {VERSION}\n"), version.err
+        assert path.out == f"{installed}/lib/libcachealloc.so\n", path.err
+        assert native.rc == 0 and '"count": 10' in (tmp_path / "x.json").read_text(), native.err
+        assert trained.rc == 0, trained.err
+        assert "    step at train.py:41\n" in (tmp_path / "trained").read_text()
+        assert page.rc == 0 and D3.read_text() in (tmp_path / "page.html").read_text(), page.err
+        assert top.err == f"cachealloc-top: there is no process {2**31 - 1}\n"
+        assert "cachealloc-journal: " in journal.err and "Invalid argument" in journal.err
+
+
+def test_the_wheel_is_refused_without_a_library_for_it(tmp_path):
+    (tmp_path / "libcachealloc.so").write_text("no library")
+
+    rc, said = call("scripts/make_wheel.sh", tmp_path)
+
+    assert rc != 0 and not list(tmp_path.glob("*.whl")), said
+
+
 # --- CMake, modules -------------------------------------------------------------------------------
 
 CMAKE = """
@@ -143,12 +316,12 @@ int main(void)
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="there is no cmake")
-def test_cmake_finds_the_header_and_the_library(prefix, run, tmp_path):
+def test_cmake_finds_the_header_and_the_library(moved, run, tmp_path):
     (tmp_path / "user.c").write_text(USER)
 
     def configure(version):
         (tmp_path / "CMakeLists.txt").write_text(CMAKE.format(version=version))
-        return call("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
+        return call("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={moved}")
 
     for other in (f"{int(VERSION.split('.')[0]) + 1}.0", "99"):
         rc, said = configure(other)
@@ -157,7 +330,7 @@ def test_cmake_finds_the_header_and_the_library(prefix, run, tmp_path):
     assert rc == 0, said
     rc, said = call("cmake", "--build", tmp_path / "b")
     assert rc == 0, said
-    library = prefix / "lib/libcachealloc.so"
+    library = moved / "lib/libcachealloc.so"
     assert (tmp_path / "b/said").read_text() == f"{library} {library}"
     if not conftest.SANITIZER:
         user, linked = (run([tmp_path / "b" / name], preload=False) for name in ("user", "linked"))
@@ -170,18 +343,14 @@ MODULECMD = [path for path in (*pathlib.Path("/usr/lib").glob("*-linux-gnu/modul
 
 
 @pytest.mark.skipif(not MODULECMD, reason="there are no Environment Modules")
-def test_a_module_leads_to_what_is_installed(tmp_path):
-    rc, said = call("make", "-s", "install", f"PREFIX={tmp_path}",
-                    f"BUILD={conftest.BUILD.name.partition('-')[2] or 'release'}")
-    assert rc == 0, said
-
-    rc, said = call("sh", "-c", f'eval "$({MODULECMD[0]} sh load cachealloc)" && '
+def test_a_module_leads_to_what_is_installed(prefix):
+    _, said = call("sh", "-c", f'eval "$({MODULECMD[0]} sh load cachealloc)" && '
                     'cachealloc --version && ls "$CACHEALLOC_LIBRARY" && '
                     f"{PYTHON} -B -c 'import cachealloc; print(cachealloc.library_path())' && "
                     f'eval "$({MODULECMD[0]} sh unload cachealloc)" && '
                     'echo "$CACHEALLOC_LIBRARY-$PYTHONPATH"',
-                    MODULEPATH=tmp_path / "share/modulefiles", PYTHONPATH="", LOADEDMODULES="",
+                    MODULEPATH=prefix / "share/modulefiles", PYTHONPATH="", LOADEDMODULES="",
                     _LMFILES_="")
 
-    library = f"{tmp_path}/lib/libcachealloc.so\n"
+    library = f"{prefix}/lib/libcachealloc.so\n"
     assert said == f"cachealloc {VERSION}\n{library}{library}-\n"
