@@ -1,5 +1,6 @@
 """What brings the library to a machine: the wheel, the package's own launcher, CMake, modules."""
 
+import ast
 import email
 import fcntl
 import os
@@ -288,7 +289,7 @@ def test_the_wheel_is_refused_without_a_library_for_it(tmp_path):
     assert rc != 0 and not list(tmp_path.glob("*.whl")), said
 
 
-# --- CMake, modules -------------------------------------------------------------------------------
+# --- CMake, modules, Spack ------------------------------------------------------------------------
 
 CMAKE = """
 cmake_minimum_required(VERSION 3.11)
@@ -354,3 +355,20 @@ def test_a_module_leads_to_what_is_installed(prefix):
 
     library = f"{prefix}/lib/libcachealloc.so\n"
     assert said == f"cachealloc {VERSION}\n{library}{library}-\n"
+
+
+RECIPE = (conftest.ROOT /
+          "packaging/spack/spack_repo/cachealloc/packages/cachealloc/package.py")
+
+
+def test_the_recipe_of_spack_names_what_the_makefile_takes():
+    """As far as it can be read without Spack."""
+    recipe = RECIPE.read_text()
+    made = (conftest.ROOT / "Makefile").read_text() + (
+        conftest.ROOT / "scripts/check.mk").read_text()
+
+    ast.parse(recipe)
+    above = int(re.search(r"parents\[(\d+)\]", recipe)[1])
+    assert RECIPE.parents[above] == conftest.ROOT
+    for name in re.findall(r'"([A-Z0-9_]+)=', recipe.replace('f"', '"')):
+        assert re.search(rf"^{name} [:?]?=", made, re.MULTILINE), name
